@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import TYPE_CHECKING
 
 import click
 from msgspec import Struct
+from msgspec.structs import replace
 
 from envbuilder.commands.options import json_option, load_settings
 from envbuilder.core import console
 from envbuilder.core.errors import INVALID, InvalidError
+from envbuilder.host import probe
 from envbuilder.locks import compare, conda, resolve
 from envbuilder.locks.entries import Entry, of_project, unused_locks
-from envbuilder.profiles import library, lock as profile_lock
+from envbuilder.profiles import choice, fit, library, lock as profile_lock
 from envbuilder.profiles.profile import search_path
+from envbuilder.project import catalog
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -50,7 +54,8 @@ def command(as_json: bool) -> int:
 
     Needs no network, and builds nothing. Exit code 2 if a lock is missing, stale or damaged, if the
     framework was replaced by another build, or if a package is missing, required by nothing, or
-    from a source that the profile does not name.
+    from a source that the profile does not name. If no release that is locked serves this machine's
+    GPU, the last lines say which would; that changes nothing else.
 
     \b
     Examples:
@@ -63,11 +68,11 @@ def command(as_json: bool) -> int:
     failed = any(state.failed for state in states)
     extra = tuple(unused_locks(settings))
     notes = tuple(_notes(entries, settings))
+    here = tuple(_here({entry.environment for entry in entries}, settings))
     if as_json:
         files = [{"file": each.path.name, "why": each.why} for each in extra]
-        console.data(
-            {"schema": 1, "failed": failed, "locks": states, "needless": files, "notes": notes}
-        )
+        stated = {"locks": states, "needless": files, "notes": notes, "here": here}
+        console.data({"schema": 1, "failed": failed, **stated})
         return INVALID if failed else 0
     for state in states:
         _print(state)
@@ -79,6 +84,8 @@ def command(as_json: bool) -> int:
         console.result(f"note: {note}")
     if failed:
         console.result("Run: envbuilder lock")
+    for text in here:
+        console.result(f"here: {text}")
     return INVALID if failed else 0
 
 
@@ -98,6 +105,24 @@ def _notes(entries: Iterable[Entry], settings: Settings) -> Iterator[str]:
         hidden = library.hidden_lock(profile, folders)
         if hidden is not None and hidden.lock != lock:
             yield hidden.sentence(lock)
+
+
+def _here(environments: Iterable[str], settings: Settings) -> Iterator[str]:
+    """Yield which locked releases do not serve this machine's GPU, and which would."""
+    host = probe.host()
+    for environment in sorted(environments):
+        with contextlib.suppress(InvalidError):  # that it fits no profile is in its state
+            of_project = catalog.library(replace(settings, environment=environment))
+            profiles = of_project.candidates()
+            chosen = choice.choose_best(profiles, host, locks=of_project.locks(profiles))
+            for profile in choice.unserved(profiles, host, chosen):
+                findings = chosen.judged[profile.name][0].findings
+                why = "; ".join(f.text for f in findings if f.code in fit.OF_RELEASE)
+                if why:
+                    text = (
+                        f"{environment}.{profile.name}: {why}. {of_project.advice(profile, host)}"
+                    )
+                    yield text.rstrip()
 
 
 def _state(entry: Entry) -> State:

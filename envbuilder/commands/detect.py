@@ -16,7 +16,7 @@ from envbuilder.host import assumed, describe, model_fit, probe, record as recor
 from envbuilder.packages.python import kernels
 from envbuilder.profiles import fit
 from envbuilder.profiles.accelerators import ACCELERATORS
-from envbuilder.profiles.choice import Choice, choose_best, grouped, workarounds
+from envbuilder.profiles.choice import Choice, choose_best, grouped, unserved, workarounds
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.releases import ranges
 from envbuilder.project import catalog
@@ -116,7 +116,7 @@ def command(
         console.data(data)
         return
     memory, *largest = _room(pools)
-    advice = _advice(host, candidates, choice, library)
+    advice = filter(None, (library.advice(p, host) for p in unserved(candidates, host, choice)))
     opt_in = {p.name for p in candidates if p.opt_in}
     models = (memory, *(model_fit.sentences(estimate) if estimate else largest))
     used = framework or library.framework[0]
@@ -153,18 +153,6 @@ def _releases(
         if may:
             title, words = FRAMEWORKS[framework].title, ranges(framework, works or may)
             yield f"releases of {title} that {verb} here ({name}): {words}"
-
-
-def _advice(
-    host: Host, candidates: Sequence[Profile], choice: Choice, library: Library
-) -> Iterator[str]:
-    """Yield which release would work on a kind of GPU here, if none of its profiles fits."""
-    fitting = {f.profile for f in choice.fits if f.verdict == "fits" or f.lacks_packages}
-    for name, row in ACCELERATORS.items():
-        usual = [p for p in candidates if p.accelerator == name and not p.opt_in]
-        present = any(gpu.vendor == row.vendor for gpu in host.gpus)
-        if row.vendor and usual and present and not fitting & {p.name for p in usual}:
-            yield from filter(None, [library.advice(usual[0], host)])
 
 
 def _record(folder: Path, *, full: bool, as_json: bool) -> None:

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 _LASTING = ("unsupported", "kernels", "platform", "cpu-flags")
 """Findings that no command on this machine can change."""
-_OF_RELEASE = frozenset({"kernels", "kernels-ptx", "kernels-partly", "driver-old"})
-"""Findings about a build of the framework: another release may have none of them."""
 _TRY = "Try it: run `envbuilder verify`."
 _UNKNOWN = "See `envbuilder detect` for what is known about it."
 _FORCE = "`envbuilder verify --force` tries it anyway."
@@ -179,7 +177,7 @@ class _Look:
         if any(f.code == "no-gpu" for f in relevant):
             relevant = [f for f in relevant if not f.code.startswith("level-zero")]
         lasting = [f for f in relevant if f.code in _LASTING]
-        of_release = {f.code for f in relevant} & _OF_RELEASE
+        of_release = {f.code for f in relevant} & fit.OF_RELEASE
         advice = self.advice(profile, self.host) if of_release and not instead else ""
         return [
             Problem(

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -172,6 +172,16 @@ def choose_best(
         fits=tuple(fits[p.name] for p in sorted(profiles, key=_rank)),
         judged=judged,
     )
+
+
+def unserved(profiles: Sequence[Profile], host: Host, choice: Choice) -> Iterator[Profile]:
+    """Yield the usual profile for each kind of GPU here for which no profile fits."""
+    fitting = {f.profile for f in choice.fits if f.verdict == "fits" or f.lacks_packages}
+    present = {gpu.vendor for gpu in host.gpus}
+    for name, row in ACCELERATORS.items():
+        usual = [p for p in profiles if p.accelerator == name and not p.opt_in]
+        if row.vendor in present and usual and not fitting & {p.name for p in usual}:
+            yield usual[0]
 
 
 def workarounds(choice: Choice) -> tuple[str, ...]:

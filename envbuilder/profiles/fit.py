@@ -55,6 +55,8 @@ VERDICTS: dict[Level, Verdict] = {
 _WORKS: tuple[Level, ...] = ("note", "warning")
 _NEWEST_DRIVER = "9999"
 """Newer than any, to find what another driver would change."""
+OF_RELEASE = frozenset({"kernels", "kernels-ptx", "kernels-partly", "driver-old"})
+"""Codes of findings about a build of the framework: another release may have none of them."""
 _BESIDE = ("engine", "package")
 """Codes of findings that leave it certain that the framework works here."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +11,10 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder.core import resources
+from envbuilder.host import probe
 from envbuilder.profiles import lock as profile_lock
 from tests.support import command_line
+from tests.support.broken_hosts import ADA, LINUX, with_gpu
 from tests.support.projects import LOCK, lay_locked, write_lock
 
 if TYPE_CHECKING:
@@ -27,6 +30,7 @@ FOLDERS = (resources.profiles_dir(),)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project for `cpu` alone, as its profile is, with a lock."""
     lay_locked(tmp_path, monkeypatch)
+    monkeypatch.setattr(probe, "host", lambda: LINUX)
     return tmp_path
 
 
@@ -54,6 +58,7 @@ def test_a_fresh_lock(project: Path, check: Check) -> None:
         ],
         "needless": [],
         "notes": [],
+        "here": [],
     }  # fmt: skip
 
 
@@ -216,6 +221,45 @@ def test_an_environment_that_fits_no_profile(project: Path, check: Check) -> Non
     code, printed = check()
     assert code == 2
     assert "PyTorch 1.11.0 and later; nor does any other profile fit" in printed
+
+
+RTX = "here: default.cuda: NVIDIA GeForce RTX 4090 at 0000:01:00.0 is SM"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "note"),
+    [
+        ({}, ""),
+        ({"sm": "12.0"}, f"{RTX} 12.0; the wheels .* PyTorch 2.7.0 .cu128. is the first"),
+        ({"sm": "3.0"}, f"{RTX} 3.0; the wheels .*9.0.$"),
+        ({"driver_version": "470.1"}, "here: default.cuda: .*2.4.1 .cu118. works here .driver 450"),
+        (
+            {"driver_version": "390.1"},
+            "here: default.cuda: NVIDIA driver 390.1 .*oldest .* 450.80.02",
+        ),
+        ({"state": "present", "obstacle": "driver-missing", "driver_version": None}, ""),
+    ],
+)
+def test_this_machines_gpu_is_a_note_that_changes_nothing_else(
+    project: Path,
+    check: Check,
+    monkeypatch: pytest.MonkeyPatch,
+    gpu: dict[str, Any],
+    note: str,
+) -> None:
+    (project / "envbuilder.yaml").write_text(
+        "profiles: [cpu, cuda]\nrequirements: ['torch==2.4.1']\nenvironments: {test: {}}\n"
+    )
+    elsewhere = check(), json.loads(check("--json")[1])
+    monkeypatch.setattr(probe, "host", lambda: with_gpu(replace(ADA, **gpu)))
+    code, printed = check()
+    data = json.loads(check("--json")[1])
+    here = [line for line in printed.splitlines() if line.startswith("here: ")]
+    assert [f"here: {text}" for text in data["here"]] == here
+    assert len(here) == (2 if note else 0)
+    assert re.match(note, "".join(here[:1])), printed
+    rest = "".join(f"{line}\n" for line in printed.splitlines() if line not in here)
+    assert ((code, rest), data | {"here": []}) == elsewhere
 
 
 def test_a_folder_that_is_no_project(project: Path, check: Check) -> None:
