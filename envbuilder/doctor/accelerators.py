@@ -177,7 +177,7 @@ class _Look:
         if any(f.code == "no-gpu" for f in relevant):
             relevant = [f for f in relevant if not f.code.startswith("level-zero")]
         lasting = [f for f in relevant if f.code in _LASTING]
-        of_release = {f.code for f in relevant} & fit.OF_RELEASE
+        of_release = next((f for f in relevant if f.code in fit.OF_RELEASE), None)
         advice = self.advice(profile, self.host) if of_release and not instead else ""
         return [
             Problem(
@@ -185,7 +185,7 @@ class _Look:
                 code=finding.code,
                 text=f"{profile.name}: {finding.text}",
                 fix=self._joined(finding.gpu)
-                or f"{advice if finding.code in of_release else ''} "
+                or f"{advice if finding is of_release else ''} "
                 f"{fix(finding, required, self.host, instead)}".strip(),
             )
             # If it can never work, anything else that is missing is irrelevant.
@@ -263,8 +263,7 @@ def _sentence(finding: Finding, needs: Needs, host: Host) -> str:
         "kernels": _kernels(gpu),
         "kernels-partly": _TRY,
         "release-unknown": f"{_TRY} Or install a newer envbuilder, whose tables may have it.",
-        "package": "Lock another version of it (`envbuilder add 'NAME==VERSION'`), or leave it out:"
-        " what does not use it works.",
+        "package": "Run `envbuilder add 'NAME==VERSION'`. What does not use it works.",
         "gfx-unread": _TRY,
         "kernels-ptx": f"{_TRY} The first start takes long.",
         "sm-unread": _TRY,

@@ -20,6 +20,7 @@ from envbuilder.core.errors import EnvbuilderError, InvalidError, ToolError
 from envbuilder.core.http import host_of, open_session, reason, request
 from envbuilder.doctor.problem import Problem
 from envbuilder.packages import fetch, store
+from envbuilder.packages.interpreters import require_interpreter
 from envbuilder.packages.python import indexes
 from envbuilder.packages.store import Disk, Room, disks, download_room, existing, unpacked
 from envbuilder.profiles import lock as profile_lock
@@ -41,7 +42,7 @@ TIMEOUT_SECONDS = (3.0, 4.0)
 """Timeout to connect, and between two reads."""
 PATIENCE_SECONDS = 6.0
 """The longest wait for all responses together: name servers have timeouts of their own."""
-_USUAL_PROJECT = "pip"
+_USUAL_PAGE = "pip/"
 """The page to request of an index of which the profile needs nothing."""
 _PROGRAMS = ("nvidia-ctk", "g++", "c++", "clang++")
 GFX_OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
@@ -79,10 +80,10 @@ def silent_sources(
     except ToolError:  # uv does not work, which other checks report
         listed = ()
     target = profile_lock.first(lock, host.platform)
-    wheels = target.of_kind("wheel") if target else ()
-    tools = [f for p, f in lock.tools.items() if p == host.platform] if lock else []
+    kinds = ("wheel", "python", "tool")
+    files = [f for f in _files(profile, lock, host) if f.kind in kinds and not f.role]
     sources = [
-        *_indexes(profile, (*wheels, *tools), settings, listed),
+        *_indexes(profile, files, settings, listed),
         *_registries(profile, target, host, settings),
     ]
     return silences(sources)
@@ -134,11 +135,15 @@ def _indexes(
     profile: Profile | None, files: Sequence[File], settings: Settings, listed: Sequence[Place]
 ) -> Iterator[Source]:
     """Yield the user's own indexes, those that the lock's files come from, and configured ones."""
-    page = {f.source: types.canonical(f.name) for f in reversed(files) if not f.recipe}
-    usual = page.pop(indexes.DEFAULT, _USUAL_PROJECT)
+    page = {
+        f.source: f.file if f.kind == "python" else f"{types.canonical(f.name)}/"
+        for f in reversed(files)
+        if not f.recipe
+    }
+    usual = page.pop(indexes.DEFAULT, _USUAL_PAGE)
     for place in listed:
         if place.url.startswith(("http://", "https://")):
-            url = place.url if place.flat else f"{place.url.rstrip('/')}/{usual}/"
+            url = place.url if place.flat else f"{place.url.rstrip('/')}/{usual}"
             yield Source(
                 kind="index",
                 name=indexes.DEFAULT,
@@ -149,7 +154,7 @@ def _indexes(
         yield Source(
             kind="index",
             name=name,
-            url=f"{indexes.url(name, settings)}/{project}/",
+            url=f"{indexes.url(name, settings)}/{project}",
             must_have=True,
             rest=_stock(profile, files, name, settings),
         )
@@ -297,7 +302,7 @@ def look(profile: Profile | None, lock: Lock | None, host: Host, settings: Setti
             for name, value in os.environ.items()
             if name in _VARIABLES or name.startswith(GFX_OVERRIDE)
         },
-        rooms=_rooms(lock, host, settings),
+        rooms=_rooms(profile, lock, host, settings),
         closed=tuple(
             str(folder)
             for folder in (settings.cache_dir, settings.data_dir)
@@ -339,15 +344,18 @@ def _python(profile: Profile | None, lock: Lock | None, host: Host) -> tuple[str
     if profile is None or lock is None:
         return "", ""
     versions = profile_lock.pythons(lock, host.platform, profile.python.default)
-    if not versions or "venv" not in profile.backends or profile.python.managed:
+    if not versions or "venv" not in profile.backends:
         return "", ""
     from envbuilder.host import interpreters
 
+    target = profile_lock.select(lock, str(host.platform), versions[0])
     try:
-        interpreters.find(None, versions, host.machine)
+        if profile.python.managed:
+            require_interpreter(profile, target)
+        elif not target.interpreter:
+            interpreters.find(None, versions, host.machine)
     except EnvbuilderError as error:
-        if not profile_lock.select(lock, str(host.platform), versions[0]).interpreter:
-            return error.message, error.hint
+        return error.message, error.hint
     return "", ""
 
 
@@ -370,9 +378,11 @@ def _asked(host: Host, question: Callable[[Engine], object]) -> object:
         return error
 
 
-def _rooms(lock: Lock | None, host: Host, settings: Settings) -> tuple[Disk, ...]:
+def _rooms(
+    profile: Profile | None, lock: Lock | None, host: Host, settings: Settings
+) -> tuple[Disk, ...]:
     """Return the disks of the store and of environments, with the space the lock's files need."""
-    files = _files(lock, host)
+    files = _files(profile, lock, host)
     environment = Room(folder=str(settings.envs_dir), bytes=unpacked(files))
     return disks((download_room(files, settings), environment))
 
@@ -381,8 +391,9 @@ def _shared_store(settings: Settings) -> str:
     return store.objection(settings.shared_store) if settings.shared_store else ""
 
 
-def _files(lock: Lock | None, host: Host) -> tuple[File, ...]:
+def _files(profile: Profile | None, lock: Lock | None, host: Host) -> tuple[File, ...]:
     """Return the lock's files for this host, and the tools that install them."""
     target = profile_lock.first(lock, host.platform)
     tools = [f for p, f in lock.tools.items() if p == host.platform] if lock else []
-    return (*target.files, *tools) if target else ()
+    managed = profile is not None and profile.python.managed
+    return (*target.fetched(managed=managed), *tools) if target else ()

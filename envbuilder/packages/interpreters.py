@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from envbuilder.core import archives
-from envbuilder.core.errors import BuildError
+from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.text import escaped
 from envbuilder.profiles import releases
 from envbuilder.profiles.lock import File
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from envbuilder.core import types
     from envbuilder.profiles.lock import Lock, Target
+    from envbuilder.profiles.profile import Profile
 
 SOURCE = "python-standalone"
 """Symbolic source of the archives."""
@@ -50,6 +51,17 @@ def of_target(target: Target, previous: Lock | None) -> File | None:
         provenance="claim",
         by=build.source,
     )
+
+
+def require_interpreter(profile: Profile, target: Target) -> File:
+    """Return the interpreter that a target's lock has; `InvalidError` if it has none."""
+    if not target.interpreter:
+        raise InvalidError(
+            f"the lock of '{profile.name}' has no interpreter for {target.platform} with Python"
+            f" {target.python}, and python: is managed",
+            "Make it again: envbuilder lock. There are interpreters of Python 3.8 to 3.14.",
+        )
+    return target.interpreter
 
 
 def program(python: types.PythonVersion) -> str:

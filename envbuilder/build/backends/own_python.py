@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envbuilder.build.plan import Move, Step, UnpackPython
-from envbuilder.core.errors import InvalidError
 from envbuilder.core.resources import OWN
 from envbuilder.packages import interpreters
 from envbuilder.packages.conda.steps import Rehome
@@ -17,21 +16,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.build.request import Build
-    from envbuilder.profiles.lock import File, Target
-    from envbuilder.profiles.profile import Profile
+    from envbuilder.profiles.lock import File
 
 _FOLDER = "python"
-
-
-def required(profile: Profile, target: Target) -> File:
-    """Return the interpreter that a target's lock has; `InvalidError` if it has none."""
-    if not target.interpreter:
-        raise InvalidError(
-            f"the lock of '{profile.name}' has no interpreter for {target.platform} with Python"
-            f" {target.python}, and python: is managed",
-            "Make it again: envbuilder lock. There are interpreters of Python 3.8 to 3.14.",
-        )
-    return target.interpreter
 
 
 def unpack_steps(interpreter: File, work: Path) -> tuple[Step, ...]:

@@ -46,6 +46,7 @@ from envbuilder.core import files, process
 from envbuilder.core.console import progress
 from envbuilder.core.errors import ToolError, VerifyError
 from envbuilder.core.resources import OWN
+from envbuilder.packages.interpreters import require_interpreter
 from envbuilder.packages.store import Room, unpacked
 from envbuilder.payload.machine import threads
 from envbuilder.payload.start import Start, guarded
@@ -474,7 +475,7 @@ def prepare(build: Build) -> NativeEnvironment:
     def chosen() -> tuple[Target, Interpreter | File]:
         target = select(lock, str(platform), request.python or locked[0])
         if profile.python.managed:
-            return target, own_python.required(profile, target)
+            return target, require_interpreter(profile, target)
         try:
             interpreter = interpreters.find(request.python, locked, host.machine, answers=answers)
         except ToolError:

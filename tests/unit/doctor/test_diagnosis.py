@@ -116,6 +116,17 @@ def test_a_package_without_kernels_for_the_gpu_limits() -> None:
     problem = only(found, "package")
     assert problem.severity == "limits"
     assert problem.text.startswith("cuda: old 1.0 has no kernels for NVIDIA")
+    said = f"{problem.text}. {problem.fix}"
+    assert [said.count(words) for words in ("another version", "leave it out", "add '")] == [1] * 3
+
+
+def test_another_release_is_named_once() -> None:
+    here = with_gpu(changed(ADA, sm="5.0", driver_version="390.1"))
+    found = diagnosis.diagnose(
+        *(here, PROFILES, {}, SEEN, BY_NAME["cuda"]), advice=lambda *_: "Take another."
+    )
+    assert {"driver-old", "kernels"} <= {*codes(found)}
+    assert sum(p.fix.count("Take another.") for p in found) == 1
 
 
 # Where drivers come from.

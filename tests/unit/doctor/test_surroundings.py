@@ -14,15 +14,18 @@ from msgspec.structs import replace
 from envbuilder.containers.oci.layout import MARK
 from envbuilder.containers.registry import base_images
 from envbuilder.core import resources
+from envbuilder.core.errors import ToolError
 from envbuilder.core.http import open_session
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.doctor import surroundings
 from envbuilder.doctor.surroundings import Source
+from envbuilder.host import interpreters
 from envbuilder.host.model import Containers
 from envbuilder.packages import fetch
 from envbuilder.packages.fetch import Place
+from envbuilder.packages.interpreters import SOURCE
 from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles.lock import BUILT, Lock, Recipe, Target
+from envbuilder.profiles.lock import BUILT, File, Lock, Recipe, Target
 from tests.support.broken_hosts import BY_NAME, LINUX
 
 if TYPE_CHECKING:
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
     from envbuilder.doctor.problem import Problem
 
+CPU = BY_NAME["cpu"]
 HOST = replace(LINUX, containers=Containers())
 REAL_ASK = surroundings.ask
 ASKED: dict[str, str] = {}
@@ -64,7 +68,7 @@ def reasons(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def look(found: Settings, lock: Lock | None) -> list[Problem]:
-    profile = BY_NAME["cpu"] if lock else None
+    profile = CPU if lock else None
     silent = surroundings.silent_sources(profile, lock, HOST, found)
     return surroundings.problems(silent)
 
@@ -110,6 +114,58 @@ def test_what_is_built_from_its_source_has_no_index(found: Settings, lock: Lock)
     lock = replace(lock, targets=tuple(map(with_source, lock.targets)))
     assert look(found, lock) == []
     assert BUILT not in {*ASKED, *fetch.rendered_urls(lock, found)}
+
+
+PYTHON = File(
+    kind="python", name="cpython", version="3.11.16", source=SOURCE, provenance="claim",
+    by="a test", file="20260814/cpython-3.11.16.tar.gz", sha256="0" * 64, size=3 << 20,
+)  # fmt: skip
+
+
+def with_python(lock: Lock, interpreter: File | None = PYTHON) -> Lock:
+    return replace(lock, targets=tuple(replace(t, interpreter=interpreter) for t in lock.targets))
+
+
+@pytest.mark.parametrize("managed", [False, True])
+def test_a_managed_interpreter_is_a_file_of_the_environment(
+    found: Settings, lock: Lock, reasons: dict[str, str], managed: bool
+) -> None:
+    reasons[SOURCE] = "HTTP 404"
+    profile = replace(CPU, python=replace(CPU.python, managed=managed))
+    silent = surroundings.silent_sources(profile, with_python(lock), HOST, found)
+    assert [s.rest for s in silent] == managed * [
+        "1 of the 1 files that cpu takes from it are not here yet"
+    ]
+    assert ASKED.get(SOURCE, "").endswith(f"/{PYTHON.file}") == managed
+    needed = [
+        max(disk.needed for disk in surroundings._rooms(profile, each, HOST, found))
+        for each in (lock, with_python(lock))
+    ]
+    assert (needed[1] > needed[0]) == managed
+
+
+@pytest.mark.parametrize(
+    ("managed", "here", "locked", "said"),
+    [
+        (False, True, False, ""),
+        (False, False, True, ""),
+        (False, False, False, "there is no Python here"),
+        (True, False, True, ""),
+        (True, True, False, "the lock of 'cpu' has no interpreter for linux/amd64"),
+    ],
+)
+def test_an_interpreter_is_of_the_machine_or_of_the_lock(
+    lock: Lock, monkeypatch: pytest.MonkeyPatch, managed: bool, here: bool, locked: bool, said: str
+) -> None:
+    def find(*_: object) -> None:
+        assert not managed
+        if not here:
+            raise ToolError("there is no Python here", "Install one.")
+
+    monkeypatch.setattr(interpreters, "find", find)
+    profile = replace(CPU, python=replace(CPU.python, managed=managed))
+    text, fix = surroundings._python(profile, with_python(lock) if locked else lock, HOST)
+    assert (text[: len(said)], bool(text), bool(fix)) == (said, bool(said), bool(said))
 
 
 def test_an_image_on_disk_needs_no_registry(
