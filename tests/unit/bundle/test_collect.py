@@ -88,9 +88,14 @@ def test_a_base_that_is_made_here_goes_along_as_packages(cpu: Selection, there: 
 # --- files
 
 
+@pytest.mark.parametrize("managed", [False, True])
 def test_all_files_are_fetched_and_listed_once(
-    cpu: Selection, there: Settings, monkeypatch: pytest.MonkeyPatch
+    cpu: Selection, there: Settings, monkeypatch: pytest.MonkeyPatch, managed: bool
 ) -> None:
+    python = replace(cpu.tools[0], kind="python", name="cpython", sha256="d" * 64)
+    profile = replace(cpu.profile, python=replace(cpu.profile.python, managed=managed))
+    targets = tuple(replace(target, interpreter=python) for target in cpu.targets)
+    cpu = replace(cpu, profile=profile, targets=targets)
     fetched: list[str] = []
     monkeypatch.setattr(collect, "fetch", lambda files, *_: fetched.extend(f.sha256 for f in files))
     package = conda_lockfile.Package(
@@ -104,7 +109,8 @@ def test_all_files_are_fetched_and_listed_once(
     hashes = [f.sha256 for f in locked]
     assert len(set(hashes)) == len(hashes)
     expected = {f.sha256 for t in cpu.targets for f in t.files} | {cpu.tools[0].sha256, "c" * 64}
-    assert set(hashes) == set(fetched) == expected
+    # Machines that have a Python need no other, unless the project says so.
+    assert set(hashes) == set(fetched) == expected | ({"d" * 64} if managed else set())
 
 
 def wheel(content: bytes) -> File:

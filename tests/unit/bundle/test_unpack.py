@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -263,17 +264,17 @@ def texts_of(*parts: Part) -> dict[str, bytes]:
     }
 
 
-def second(settings: Settings, **changes: Any) -> tuple[Part, ...]:
+def second(settings: Settings, more: str = "", **changes: Any) -> tuple[Part, ...]:
     """The profile `other` and its lock, which has the files of `tiny`'s targets."""
     folder = settings.config_dir / "profiles"
-    (folder / "other.yaml").write_text(PROFILE)
+    (folder / "other.yaml").write_text(PROFILE + more)
     lock = profile_lock.load(folder / "locks" / "tiny.json")
     lock = msgspec.structs.replace(lock, profile="other", **changes)
     other = profiles.load("other", [folder])
     lock = msgspec.structs.replace(lock, inputs=profile_lock.inputs_digest(other))
     text = profile_lock.dump(lock).encode()
     return (
-        part("profiles/other.yaml", PROFILE.encode(), "profile"),
+        part("profiles/other.yaml", (PROFILE + more).encode(), "profile"),
         part("locks/other.json", text, "lock"),
     )
 
@@ -294,6 +295,24 @@ def test_the_files_of_all_profiles_are_known(parts: tuple[Part, ...], found: Set
     without_uv = tuple(p for p in both if p is not brought)
     with pytest.raises(InvalidError, match="lacks files of its profile 'other'"):
         unpacking.check(made_of(without_uv, profiles=("tiny", "other")), texts_of(*without_uv))
+
+
+@pytest.mark.parametrize("managed", [False, True])
+def test_an_interpreter_may_come_along_and_must_where_it_is_managed(
+    managed: bool, parts: tuple[Part, ...], found: Settings
+) -> None:
+    (target,) = profile_lock.load(found.config_dir / "profiles/locks/tiny.json").targets
+    python = replace(
+        target.files[0], kind="python", name="cpython", version="3.11.16", sha256=sha(b"x"), size=1,
+        file="20260814/cpython-3.11.16+20260814-x86_64-unknown-linux-gnu-install_only.tar.gz",
+    )  # fmt: skip
+    more = 'python: {default: "3.11", supported: ["3.11"], managed: true}\n' if managed else ""
+    both = (*parts, *second(found, more, targets=(replace(target, interpreter=python),)))
+    names = ("tiny", "other")
+    brought = (*both, part(f"files/{sha(b'x')}", b"x", "file"))
+    unpacking.check(made_of(brought, profiles=names), texts_of(*brought))
+    with pytest.raises(InvalidError, match="'other'") if managed else contextlib.nullcontext():
+        unpacking.check(made_of(both, profiles=names), texts_of(*both))
 
 
 def test_files_have_the_size_that_their_lock_states(
