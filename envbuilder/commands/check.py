@@ -68,10 +68,10 @@ def command(as_json: bool) -> int:
     failed = any(state.failed for state in states)
     extra = tuple(unused_locks(settings))
     notes = tuple(_notes(entries, settings))
-    here = tuple(_here({entry.environment for entry in entries}, settings))
+    unserved = tuple(_unserved({entry.environment for entry in entries}, settings))
     if as_json:
         files = [{"file": each.path.name, "why": each.why} for each in extra]
-        stated = {"locks": states, "needless": files, "notes": notes, "here": here}
+        stated = {"locks": states, "needless": files, "notes": notes, "here": unserved}
         console.data({"schema": 1, "failed": failed, **stated})
         return INVALID if failed else 0
     for state in states:
@@ -84,7 +84,7 @@ def command(as_json: bool) -> int:
         console.result(f"note: {note}")
     if failed:
         console.result("Run: envbuilder lock")
-    for text in here:
+    for text in unserved:
         console.result(f"here: {text}")
     return INVALID if failed else 0
 
@@ -107,7 +107,7 @@ def _notes(entries: Iterable[Entry], settings: Settings) -> Iterator[str]:
             yield hidden.sentence(lock)
 
 
-def _here(environments: Iterable[str], settings: Settings) -> Iterator[str]:
+def _unserved(environments: Iterable[str], settings: Settings) -> Iterator[str]:
     """Yield which locked releases do not serve this machine's GPU, and which would."""
     host = probe.host()
     for environment in sorted(environments):

@@ -310,29 +310,30 @@ def other_release(profile: Profile, host: Host, lock: Lock | None, offers: Offer
     if current in better or (target and not current):
         return ""
     age = {release: n for n, release in enumerate(releases.table_of(profile.framework))}
-    here = age.get(current.release if current else profile.release or "", -1)
+    present = age.get(current.release if current else profile.release or "", -1)
 
     def cost(build: releases.Build) -> tuple[int, ...]:
         """Of what is allowed, prefer the profile's own build, then this release, then a newer one.
 
         Of what is ruled out, prefer the nearest release, and a newer one to an older one.
         """
-        there = age[build.release]
+        place = age[build.release]
         if limits[build.release]:
-            return 1, there > here, abs(there - here), build not in usual
-        return 0, build not in usual, there != here, there
+            return 1, place > present, abs(place - present), build not in usual
+        return 0, build not in usual, place != present, place
 
     new, *others = sorted(better, key=cost)
     limit, title = limits[new.release], FRAMEWORKS[profile.framework].title
-    nearest = "next" if age[better[-1].release] > here else "first"
-    rank = f"is the {'last' if age[new.release] > here else nearest} release that " if limit else ""
+    newer = "next" if age[better[-1].release] > present else "first"
+    nearest = "last" if age[new.release] > present else newer
+    rank = f"is the {nearest} release that " if limit else ""
     verb = "works" if level == "note" else "may work"
     driver = new.needs(wsl=host.wsl).nvidia_driver
     since = f" (driver {driver} and later)" if driver else ""
-    own = next((b.release for b in others if limit and b in usual), "")
+    instead = next((b.release for b in others if limit and b in usual), "")
     by_hand = (
         f"a profile of your own takes that build (extends: {profile.name}, builds: [{new.build}],"
-        f" release: {new.release}){own and f', {profile.name} itself one of {own}'}"
+        f" release: {new.release}){instead and f', {profile.name} itself one of {instead}'}"
     )
     ways = filter(None, (limit, "" if new in usual else by_hand))
     way = "; ".join(ways) or f'framework_version: "{new.release}" in envbuilder.yaml chooses it'
