@@ -316,6 +316,15 @@ def test_which_releases_serve_the_gpu(
     assert lines == ([line] if line else [])
 
 
+def test_a_driver_too_old_for_all_releases_is_told_the_oldest_that_would_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show(monkeypatch, with_gpu(changed(ADA, driver_version="390.1")))
+    out = " ".join(shown(capsys).split())
+    assert "The oldest driver that would do is 450.80.02, for PyTorch 2.7.1 (cu118)." in out
+    assert "releases of PyTorch that" not in out
+
+
 def test_profiles_show_marks_the_builds_that_fit(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
