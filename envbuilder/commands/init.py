@@ -44,9 +44,7 @@ _SHOWN = 3
 """Items of each part that a terminal gets; --json has all."""
 _WIDTH = 80
 _LONGEST = 150
-_DROPPED = re.compile(r"\bleft out\b|\bnot read\b|lists no requirements")
 _UNSURE = "not known whether an index has it, since one fails"
-_NEEDS = re.compile(r"--backend conda\.?\Z|\bWrite\b|, so what")
 
 
 class Impossible(Struct, frozen=True):
@@ -167,7 +165,6 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
     facts, notes, impossible = fit.facts, fit.notes, fit.impossible
     if choice.sources and diagnosis:
         facts = _with_wheels(choice, facts, folder, path, offered, diagnosis)
-    others = [note for note in notes if not _NEEDS.search(note)]
     program = code.program_arguments(folder, files, shown.programs)
     return Report(
         file=str(path),
@@ -183,13 +180,13 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
             )
             for source in choice.sources
         ),
-        changed=tuple(n for n in others if not _DROPPED.search(n)),
-        dropped=tuple(n for n in others if _DROPPED.search(n)),
+        changed=tuple(n for n in notes if not isinstance(n, lines.Dropped | lines.Needed)),
+        dropped=tuple(str(note) for note in notes if isinstance(note, lines.Dropped)),
         needs_you=(
             *(f"{error.message}. {error.hint}".rstrip() for error in choice.errors),
-            *(() if choice.sources else (*choice.notes, *environments.unread(folder))),
+            *(() if choice.sources else (*map(str, choice.notes), *environments.unread(folder))),
             *(f"{name}: no index has it, so it is excluded. Correct its name." for name in absent),
-            *(note for note in notes if _NEEDS.search(note)),
+            *(str(note) for note in notes if isinstance(note, lines.Needed)),
             *(f"{name}: {_UNSURE} ({problem})." for name, problem in unsure.items()),
         ),
         suggested=suggested,

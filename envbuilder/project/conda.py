@@ -219,7 +219,7 @@ class Packages:
         others = (*_FRAMEWORK_CHANNELS, _DEFAULTS, _NO_CHANNEL)
         channels = tuple(c for c in self._every if c not in others)
         of_pip = of_pip or lines.Listed()
-        notes = (f"{where}: {note}." for note in self._notes(channels))
+        notes = (type(note)(f"{where}: {note}.") for note in self._notes(channels))
         return replace(
             of_pip,
             requirements=(*self._requirements, *of_pip.requirements),
@@ -246,16 +246,20 @@ class Packages:
         if self._programs:
             packages = ", ".join(dict.fromkeys(self._system))
             instead = f"system_packages: [{packages}], or " if packages else ""
-            yield f"no Python packages: {_joined(self._programs)}. Use {instead}--backend conda"
+            yield lines.Needed(
+                f"no Python packages: {_joined(self._programs)}. Use {instead}--backend conda"
+            )
         if self._cuda:
-            yield f"left out, since the profile decides on CUDA: {_joined(self._cuda)}"
+            yield lines.Dropped(
+                f"left out, since the profile decides on CUDA: {_joined(self._cuda)}"
+            )
         if self._libraries:
-            yield (
+            yield lines.Dropped(
                 "left out, since other packages bring such libraries along:"
                 f" {_joined(self._libraries)}"
             )
         if dropped := [c for c in self._every if c in _FRAMEWORK_CHANNELS]:
-            yield (
+            yield lines.Dropped(
                 "left out, since the profile decides where the framework comes from: the channels"
                 f" {_joined(dropped)}"
             )
@@ -265,7 +269,7 @@ class Packages:
                 f" {_joined(self._built)}"
             )
         if _DEFAULTS in self._every and self._conda:
-            yield (
+            yield lines.Dropped(
                 "left out, since it takes a licence of Anaconda's: the channel defaults. With the"
                 f" backend conda, its packages come from {_joined(channels) or 'conda-forge'}"
             )
@@ -338,11 +342,15 @@ class _Reader:
             if key == "variables" and isinstance(value, dict) and value:
                 names = _joined(escaped(str(name), 60) for name in value)
                 self._notes.append(
-                    f"{self._place(key)}: variables are not read: {names}. Write those that are"
-                    " needed under environment: in envbuilder.yaml."
+                    lines.Needed(
+                        f"{self._place(key)}: variables are not read: {names}. Write those that"
+                        " are needed under environment: in envbuilder.yaml."
+                    )
                 )
             elif key not in _KEYS and value:
-                self._notes.append(f"{self._place(key)}: {escaped(key, 60)}: left out.")
+                self._notes.append(
+                    lines.Dropped(f"{self._place(key)}: {escaped(key, 60)}: left out.")
+                )
 
     def _list(self, key: str) -> list[Any]:
         value = [] if self._data.get(key) is None else self._data[key]
@@ -363,8 +371,10 @@ class _Reader:
             place = self._place("channels", number)
             lines.require_public(str(channel), place)
             self._notes.append(
-                f"{place}: {shown(str(channel))}: left out: channels are listed by name, and each"
-                " machine's settings say where they are."
+                lines.Dropped(
+                    f"{place}: {shown(str(channel))}: left out: channels are listed by name, and"
+                    " each machine's settings say where they are."
+                )
             )
         return channels
 

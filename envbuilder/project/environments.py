@@ -25,7 +25,14 @@ from envbuilder.profiles.requirements import SAME, distribution
 from envbuilder.project import package, release
 from envbuilder.project.conda import read_conda_list, read_environment_yml, read_pixi
 from envbuilder.project.foreign_locks import read_pipfile, read_pylock, read_uv_lock
-from envbuilder.project.lines import Line, Listed, parse, read_text as read_project_text
+from envbuilder.project.lines import (
+    Dropped,
+    Line,
+    Listed,
+    Needed,
+    parse,
+    read_text as read_project_text,
+)
 from envbuilder.project.requirements_txt import read_cog, read_requirements_txt
 from envbuilder.project.setup_files import read_project, read_setup
 
@@ -127,7 +134,7 @@ def contents(definition: Definition, name: str, project: Path) -> Contents:
             dict.fromkeys(
                 (
                     *disagreeing,
-                    *(f"{name} is left out: {other} has all of it" for name, other in same.items()),
+                    *(Dropped(f"{n} is left out: {of} has all of it") for n, of in same.items()),
                     *chain.from_iterable(each.notes for each in every),
                 )
             )
@@ -304,7 +311,7 @@ def read(
     if listed.itself is not None and PurePosixPath(file).name not in OWN:
         listed = _with_own(project, listed)
     if not (listed.requirements or listed.constraints or listed.conda or listed.notes):
-        note = f"{escaped(file)}: it lists no requirements."
+        note = Dropped(f"{escaped(file)}: it lists no requirements.")
         return replace(listed, notes=(note,))
     return listed
 
@@ -317,7 +324,7 @@ def _with_own(project: Path, listed: Listed) -> Listed:
                 more = _read(project, name, listed.itself or (), ())
             except InvalidError as error:
                 note = f"{error.message}, so what the project itself requires is left out."
-                return replace(listed, notes=(*listed.notes, note))
+                return replace(listed, notes=(*listed.notes, Needed(note)))
             return replace(
                 listed,
                 requirements=(*listed.requirements, *more.requirements),

@@ -18,6 +18,7 @@ from envbuilder.project.lines import (
     LONGEST,
     MOST,
     SHOWN,
+    Dropped,
     Line,
     Listed,
     line,
@@ -390,11 +391,11 @@ def read_pylock(project: Path, file: str, extras: Sequence[str], groups: Sequenc
         frozenset(chosen_names("extra", extras, lock.extras or (), file)),
         frozenset(of_groups.union(map(types.canonical, lock.default_groups or ()))),
     )
-    notes = [
-        f"{name}: {escaped(package.name, 60)} is left out: it is the project itself."
+    notes = list[str](
+        Dropped(f"{name}: {escaped(package.name, 60)} is left out: it is the project itself.")
         for package in lock.packages
         if _is_itself(package)
-    ][:1]
+    )[:1]
     if lock.environments:
         environments = escaped(" | ".join(map(str, lock.environments)), 200)
         notes.append(f"{name}: locked for some environments only: {environments}.")

@@ -60,6 +60,18 @@ class Line(Struct, frozen=True):
         return distribution(self.text)
 
 
+class Dropped(str):
+    """A note on what does not count; one that is neither this nor `Needed` is on a change."""
+
+    __slots__ = ()
+
+
+class Needed(str):
+    """A note on what the user has to decide or write."""
+
+    __slots__ = ()
+
+
 class Listed(Struct, frozen=True, kw_only=True):
     """The requirements of a file."""
 
@@ -83,7 +95,7 @@ class Listed(Struct, frozen=True, kw_only=True):
     read_from: tuple[str, ...] = ()
     """Other files of the project that were read with it, since it names them."""
     notes: tuple[str, ...] = ()
-    """Sentences for the user: what was left out, and why."""
+    """Sentences for the user, each `Dropped`, `Needed`, or on what was changed."""
 
 
 def read_text(project: Path, file: str, limit: int = LARGEST, where: str = "") -> str:

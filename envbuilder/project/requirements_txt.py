@@ -19,6 +19,7 @@ from envbuilder.core.text import escaped
 from envbuilder.project.lines import (
     MOST,
     SHOWN,
+    Dropped,
     Line,
     Listed,
     exists,
@@ -96,7 +97,7 @@ def read_cog(project: Path, file: str) -> Listed:
     version = build.get("python_version")
     pythons = python_versions(f"=={version}.*", where) if version else ()
     notes = (
-        f"{decoding.place(where, text, ['build', key])}: {key}: left out: nothing is run."
+        Dropped(f"{decoding.place(where, text, ['build', key])}: {key}: left out: nothing is run.")
         for key in ("run", "pre_install")
         if build.get(key)
     )
@@ -178,7 +179,7 @@ class _Reader:
         if later := _LATER_OPTION.search(text):
             note = f"{where}: {escaped(text, SHOWN)}: the option {later[1]} is left out."
             text = text[: later.start()].rstrip()
-            self._notes.append(note)
+            self._notes.append(Dropped(note))
         if len(self._requirements) + len(self._constraints) >= MOST:
             raise InvalidError(f"{where}: more than {MOST} requirements")
         if constrains:
@@ -325,15 +326,15 @@ def _of_option(text: str, where: str) -> str:
     shown = f"{where}: {escaped(text, SHOWN)}"
     if option in _WITHOUT_EFFECT:
         why = _WITHOUT_EFFECT[option]
-        return f"{shown}: left out: {why}." if why else ""
+        return Dropped(f"{shown}: left out: {why}.") if why else ""
     if option not in _INDEXES:
         raise InvalidError(
             f"{shown}: the option {escaped(option, 40)} is not supported", "Delete the line."
         )
     require_public(value, where)
     if framework := of_host(value):
-        return f"{shown}: left out, since {profile_decides(framework)}."
-    return (
+        return Dropped(f"{shown}: left out, since {profile_decides(framework)}.")
+    return Dropped(
         f"{shown}: left out: each machine's settings of pip or uv say where packages come from, for"
         " example pip config set global.index-url URL."
     )

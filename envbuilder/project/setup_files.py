@@ -24,7 +24,7 @@ from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped
 from envbuilder.project.conda import read_pixi
-from envbuilder.project.lines import Listed, read_text
+from envbuilder.project.lines import Dropped, Listed, read_text
 from envbuilder.project.literals import (
     LONGEST_LIST,
     Lines,
@@ -269,8 +269,10 @@ class Module(Values):
             else:
                 place = f":{item.line}" if isinstance(item, Unknown) else f": {key}"
                 self._notes.append(
-                    f"{escaped(self.file)}{place}: a requirement that is computed while it runs:"
-                    " left out."
+                    Dropped(
+                        f"{escaped(self.file)}{place}: a requirement that is computed while it"
+                        " runs: left out."
+                    )
                 )
         return result
 

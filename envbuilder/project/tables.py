@@ -22,6 +22,7 @@ from envbuilder.project.lines import (
     LONGEST,
     MOST,
     SHOWN,
+    Dropped,
     Line,
     Listed,
     location_of,
@@ -295,7 +296,7 @@ def _from_source(
         return sourced(required.text, location_of(direct), required.text, where, folder)
     if frameworks.of_build(required.name) or not tables:
         return required, ""
-    return required, (
+    return required, Dropped(
         f"{where}: {required.name}: tool.uv.sources names an index for it, which is left out: each"
         " machine's settings of pip or uv say where packages come from."
     )
@@ -453,7 +454,9 @@ class Translated(Struct):
     def python(self, constraint: str, where: str) -> None:
         """Take the Pythons that a file allows; alternatives are noted."""
         if "|" in constraint:
-            self.notes.append(f"{where}: python {escaped(constraint, 60)}: alternatives: left out.")
+            self.notes.append(
+                Dropped(f"{where}: python {escaped(constraint, 60)}: alternatives: left out.")
+            )
         else:
             self.pythons += python_versions(specifier(constraint), where)
 

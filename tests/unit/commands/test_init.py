@@ -97,6 +97,7 @@ def test_what_becomes_of_each_line(folder: Path, capsys: pytest.CaptureFixture[s
         "-i https://index.example/simple",
         "x @ git+https://host.example/x",
         "einops",
+        "Write==1.0+cu118",  # what a note says of a line does not depend on the words in it
     )
     lay(folder, {"requirements.txt": "\n".join(lines), "README.md": README})
     result = report(capsys)
@@ -104,11 +105,11 @@ def test_what_becomes_of_each_line(folder: Path, capsys: pytest.CaptureFixture[s
         {
             "file": "requirements.txt",
             "why": "",
-            "requirements": ["torch==2.4.1", "scikit-learn", "x", "einops"],
+            "requirements": ["torch==2.4.1", "scikit-learn", "x", "einops", "write==1.0"],
         }
     ]
     assert [text[:24] for text in result["changed"]] == [
-        *("requirements.txt:1: torc", "requirements.txt:2: skle")
+        *("requirements.txt:1: torc", "requirements.txt:2: skle", "requirements.txt:6: Writ")
     ]
     assert [text[:22] for text in result["dropped"]] == ["requirements.txt:3: -i"]
     assert result["suggested"] == [{"requirement": "tqdm", "source": "README.md"}]
