@@ -58,6 +58,11 @@ _INSTEAD = (
     help="Let each profile have its own release of the framework, instead of one for all.",
 )
 @click.option(
+    "--allow-old",
+    is_flag=True,
+    help="Take a pre-release or an older major version if only that has a wheel.",
+)
+@click.option(
     "--as-of",
     "day",
     type=click.DateTime(["%Y-%m-%d"]),
@@ -77,6 +82,7 @@ def command(
     upgrade: bool,
     packages: tuple[str, ...],
     no_align: bool,
+    allow_old: bool,
     day: datetime | None,
     output_dir: Path | None,
     as_json: bool,
@@ -117,7 +123,12 @@ def command(
     if packages:
         _require_locked(packages, [*listed(ANY)], of_conda)
     outcomes = resolution.solved(
-        settings, listed, upgrade=upgrade, packages=packages, align=not no_align
+        settings,
+        listed,
+        upgrade=upgrade,
+        packages=packages,
+        align=not no_align,
+        allow_old=allow_old,
     )
     if change and output_dir is None and any(not outcome.obstacle for outcome in outcomes):
         edit.save(change)

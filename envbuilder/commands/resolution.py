@@ -56,13 +56,14 @@ def solved(
     upgrade: bool = False,
     packages: Sequence[str] = (),
     align: bool = True,
+    allow_old: bool = False,
     report: Callable[[str], object] = console.result,
 ) -> tuple[Outcome, ...]:
     """Resolve what is to be locked; return what came of each, of which nothing is written.
 
     `listed` returns the entries to lock by a choice of releases and Pythons. Where packages turn
     out to have wheels for another Python only, or to need another release of the framework, that is
-    chosen, reported, and resolved again.
+    chosen, reported, and resolved again. `allow_old`: versions that are too old may be taken, too.
     """
     from envbuilder.locks import target_wheels
     from envbuilder.locks.blockers import Diagnosis
@@ -70,7 +71,7 @@ def solved(
 
     read = upstream.Pages().read
     choosing = Choosing(target_wheels.Hashes(settings, read), keep=not upgrade, align=align)
-    with Diagnosis(settings) as diagnosis:
+    with Diagnosis(settings, allow_old=allow_old) as diagnosis:
         resolve = partial(
             resolved,
             settings=settings,
@@ -139,7 +140,7 @@ def resolved(
     chosen: Sequence[entries.Entry],
     settings: Settings,
     read: Callable[[str], bytes],
-    diagnosis: Diagnosis | None = None,
+    diagnosis: Diagnosis,
     *,
     upgrade: bool,
     packages: Sequence[str] = (),
@@ -168,7 +169,8 @@ def resolved(
             origin=entry.origin,
             upgrade_packages=packages,
             read=read,
-            explain=partial(diagnosis.blockers, places=entry.places) if diagnosis else None,
+            explain=partial(diagnosis.blockers, places=entry.places),
+            doubt=partial(diagnosis.passed_over, places=entry.places),
         )
         return Outcome(entry, previous, lock)
 

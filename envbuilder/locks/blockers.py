@@ -7,14 +7,20 @@ fewest packages lack a wheel.
 
 from __future__ import annotations
 
+import re
 import threading
 from contextlib import ExitStack
+from datetime import date, timedelta
 from typing import TYPE_CHECKING, NamedTuple, Self
+
+from msgspec.structs import replace
 
 from envbuilder.core import text
 from envbuilder.locks.target_wheels import left_out
-from envbuilder.packages import availability, index_pages
+from envbuilder.packages import index_pages
 from envbuilder.packages.availability import Blocker, Walk
+from envbuilder.packages.python import indexes
+from envbuilder.packages.python.uv import UnresolvableError
 from envbuilder.packages.sources import foundry, source
 from envbuilder.profiles import releases
 from envbuilder.profiles.frameworks import FRAMEWORKS
@@ -29,13 +35,15 @@ if TYPE_CHECKING:
     from packaging.version import Version
 
     from envbuilder.core.settings import Settings
-    from envbuilder.packages.python.uv import Offer
+    from envbuilder.packages.python.uv import Found, Offer
     from envbuilder.profiles.profile import Profile
 
 _LARGEST_SOURCE = 32 << 20
 """Bytes of a source that is read for what it requires."""
 _MOST_NEEDS = 3
 _MOST_SHOWN = 6
+_RECENT = timedelta(days=365)
+"""Age of a wheel below which its version is not doubted: no page of an index is read for it."""
 _OF_PYTHON = frozenset({"source", "wheel", "release"})
 """Kinds of blockers that another Python may not have."""
 
@@ -43,9 +51,9 @@ _OF_PYTHON = frozenset({"source", "wheel", "release"})
 class Diagnosis:
     """The pages of the user's indexes, opened when something cannot be resolved, and kept."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings, self._stack = settings, ExitStack()
-        self._lock = threading.Lock()
+    def __init__(self, settings: Settings, *, allow_old: bool = False) -> None:
+        self._settings, self._stack, self._allow_old = settings, ExitStack(), allow_old
+        self._lock = threading.RLock()
         self._indexes: dict[str, index_pages.Index] = {}
         self._stated: dict[str, tuple[str, ...]] = {}
 
@@ -70,6 +78,49 @@ class Diagnosis:
         walk = self._walk(profile, target, places or {}, offered, frozenset())
         return tuple(walk.blockers.values())
 
+    def passed_over(
+        self,
+        profile: Profile,
+        target: index_pages.Target,
+        wheels: Iterable[Found],
+        offers: Iterable[Offer] = (),
+        places: Mapping[str, str] | None = None,
+    ) -> tuple[Blocker, ...]:
+        """Return the packages without a wheel for which a target gets others that are too old.
+
+        Pages are read only of `wheels` that are old themselves or pre-releases, and of what newer
+        releases of these require.
+        """
+        if self._allow_old:
+            return ()
+        today = profile.resolution.as_of or date.today().isoformat()
+        recent = (date.fromisoformat(today) - _RECENT).isoformat()
+        old = {
+            wheel.file.name: wheel.file.version
+            for wheel in wheels
+            if wheel.file.source == indexes.DEFAULT
+            and not wheel.url.startswith("file:")  # of a folder of the user's own
+            and (wheel.uploaded < recent or re.search(r"[a-z]", wheel.file.version))
+        }
+        where, none = places or {}, frozenset[str]()
+        with self._lock:
+            self.index(profile.resolution.as_of).prefetch(old)
+            lines = self._walk(profile, target, where, {}, none, follow=False)
+            old = {name: version for name, version in old.items() if lines.newer(name, version)}
+            if not old:
+                return ()
+            offered = index_pages.of_offers(offers)
+            own = (line for line in profile.requirements if distribution(line) in old)
+            alone = replace(profile, requirements=(*own, *old))
+            # Those of few packages first, since that takes less.
+            for asked in (alone, profile):
+                walk = self._walk(asked, target, where, offered, none)
+                behind = {n: v for n, v in old.items() if walk.newer(n, v)}
+                blockers = tuple(_in_the_way(walk, behind))
+                if not blockers:
+                    break
+        return blockers
+
     def _walk(
         self,
         profile: Profile,
@@ -77,6 +128,8 @@ class Diagnosis:
         places: Mapping[str, str],
         offered: Mapping[str, Mapping[Version, index_pages.Release]],
         excluded: frozenset[str],
+        *,
+        follow: bool = True,
     ) -> Walk:
         from packaging.requirements import Requirement
 
@@ -96,8 +149,9 @@ class Diagnosis:
                 resolution.overrides,
                 (c for c in (*profile.constraints, *companions) if distribution(c) not in excluded),
                 self._unbuilt,
+                old=self._allow_old,
             )
-            walk.follow(
+            (walk.follow if follow else walk.require)(
                 (Requirement(line), places.get(line, f"profile {profile.name}"))
                 for line in profile.requirements
                 if distribution(line) not in excluded
@@ -151,7 +205,7 @@ class Diagnosis:
         allowed = () if isinstance(build, bool) else build
         distance = {
             v: abs(int(v[2:]) - int(python[2:]))
-            for v in release.allowed(availability.PYTHONS, pythons)
+            for v in release.allowed(index_pages.PYTHONS, pythons)
         }
         walks: dict[str, Walk] = {}
         lacking: dict[str, set[str]] = {}
@@ -205,6 +259,14 @@ class Diagnosis:
         return None
 
 
+class PassedOverError(UnresolvableError):
+    """A target would get versions of packages that are too old."""
+
+    def __init__(self, blockers: tuple[Blocker, ...], target: index_pages.Target) -> None:
+        super().__init__(explained(blockers, target))
+        self.blockers = blockers
+
+
 class Way(NamedTuple):
     """Another choice for an environment."""
 
@@ -213,6 +275,14 @@ class Way(NamedTuple):
     """The packages that have a wheel for it, and none for the Python before."""
     release: Line | None
     """The release of the framework that packages need, if it is another one."""
+
+
+def _in_the_way(walk: Walk, old: Mapping[str, str]) -> Iterator[Blocker]:
+    """Yield the packages without a wheel that others are too old for, name → version."""
+    for blocker in walk.blockers.values():
+        names = sorted(walk.requirers(blocker.name) & old.keys())
+        if names and blocker.kind in {"source", "wheel"}:
+            yield replace(blocker, instead=tuple(f"{name} {old[name]}" for name in names))
 
 
 def explained(blockers: Sequence[Blocker], target: index_pages.Target) -> str:
@@ -227,6 +297,8 @@ def explained(blockers: Sequence[Blocker], target: index_pages.Target) -> str:
             f"To have them built, by code of their own, sealed off: build_from_source:"
             f" [{', '.join(built)}]"
         )
+    if any(blocker.instead for blocker in blockers):
+        items.append("To take what is that old: envbuilder lock --allow-old")
     return text.with_items(f"{platform} with Python {python}: {count} {verb} in the way", items)
 
 
@@ -242,12 +314,16 @@ def _sentence(blocker: Blocker, platform: str, python: str) -> str:
         return f"{name} ({by}): no index has it{perhaps}. Correct the name, or exclude: [{name}]"
     if blocker.kind == "unknown":
         return f"{name} ({by}): not known, since an index fails ({blocker.problem}). Try again"
+    instead = f"; {', '.join(blocker.instead)} would be taken instead" if blocker.instead else ""
     if blocker.kind == "source":
-        return f"{release} ({by}): has no wheel for Python {python}, only its source{elsewhere}"
+        return (
+            f"{release} ({by}): has no wheel for Python {python}, only its source{elsewhere}"
+            f"{instead}"
+        )
     if blocker.kind == "wheel":
         return (
             f"{release} ({by}): has neither a wheel for {platform} with Python {python} nor a"
-            f" source{elsewhere}"
+            f" source{elsewhere}{instead}"
         )
     if blocker.kind == "release":
         return (

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from envbuilder.core import parallel, pip, process, types
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.locks import compare, target_wheels
-from envbuilder.locks.blockers import explained
+from envbuilder.locks.blockers import PassedOverError, explained
 from envbuilder.locks.system_packages import Debs, is_current
 from envbuilder.locks.target_wheels import ClashError
 from envbuilder.packages import index_pages, interpreters
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     Measure = Callable[[Iterable[str]], Mapping[str, int]]
     Place = tuple[types.Platform, types.PythonVersion]
     Explain = Callable[[Profile, Place, Iterable[Offer]], Sequence[Blocker]]
+    Doubt = Callable[[Profile, Place, Iterable[Found], Iterable[Offer]], tuple[Blocker, ...]]
 
 _MOST_ROUNDS = 12
 """How often packages are found that have to be built, each time deeper in what requires what."""
@@ -76,6 +77,7 @@ def resolve(
     contents: Contents | None = None,
     environ: Mapping[str, str] | None = None,
     explain: Explain | None = None,
+    doubt: Doubt = lambda *_: (),
 ) -> Lock:
     """Make the lock of a profile.
 
@@ -83,9 +85,10 @@ def resolve(
     `upgrade_packages`, which move to the newest version that fits the others. `origin`: the profile
     that this one is a project's variant of, and its lock; what is the same is taken from it.
     If neither an index nor a claim provides a distribution, the lock is `unlocked` and gives the
-    reason; `explain` finds what stands in a target's way. Packages that have no wheel are built, if
-    the project allows that. Raise `BuildError` if an index fails, `ToolError` without uv,
-    `InvalidError` if the bytes of a local wheel differ from what its index or a claim states.
+    reason; `explain` finds what stands in a target's way, `doubt` which versions of those that no
+    earlier lock has are too old. Packages that have no wheel are built, if the project allows that.
+    Raise `BuildError` if an index fails, `ToolError` without uv, `InvalidError` if the bytes of a
+    local wheel differ from what its index or a claim states.
     """
     environ = os.environ if environ is None else environ
     user_links = pip.links(pip.sources(environ), environ)
@@ -96,6 +99,14 @@ def resolve(
     debs = Debs(profile, settings, basis, on_progress, origin)
     foundry = Foundry(profile.resolution, settings, on_progress, _elsewhere(settings))
     partly = origin is not None
+    accepted = {f"{f.name} {f.version}" for lock in (basis, origin and origin[1]) if lock
+                for f in lock.files}  # fmt: skip
+
+    def require_recent(place: Place, wheels: Iterable[Found]) -> None:
+        new = [w for w in wheels if f"{w.file.name} {w.file.version}" not in accepted]
+        if blockers := doubt(asked, place, new, (*offers, *built)):
+            raise PassedOverError(blockers, place)
+
     try:
         target_wheels.require_offers(profile, offers)
         asked, built = profile, _named_sources(profile, foundry)
@@ -105,11 +116,18 @@ def resolve(
                     wheel_conflicts.remote_contents, settings=settings, variables=uv.environment
                 )
                 solution = _targets(
-                    *(asked, debs, before, uv, read_contents, on_progress), partly=partly
+                    *(asked, debs, before, uv, read_contents, require_recent, on_progress),
+                    partly=partly,
                 )
                 instead = _in_place_of_others(asked, solution) if left else []
                 obstacles = {
-                    target: explain(asked, target, (*offers, *built))
+                    target: failure.blockers
+                    if isinstance(failure, PassedOverError)
+                    else [
+                        blocker
+                        for blocker in explain(asked, target, (*offers, *built))
+                        if not blocker.instead or accepted.isdisjoint(blocker.instead)
+                    ]
                     for target, failure in solution.failures.items()
                     if explain and not instead and not isinstance(failure, ClashError)
                 }
@@ -314,6 +332,7 @@ def _targets(
     before: Preferred,
     uv: Uv,
     contents: Contents,
+    require_recent: Callable[[Place, Iterable[Found]], None],
     on_progress: Callable[[str], None],
     *,
     partly: bool,
@@ -326,6 +345,7 @@ def _targets(
             wheels = target_wheels.of_target(
                 profile, platform, python, before(platform, python), uv
             )
+            require_recent((platform, python), wheels)
             wheels = target_wheels.compared(wheels, platform, python, contents(wheels, python))
         except UnresolvableError as reason:
             return reason

@@ -11,6 +11,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from envbuilder.core import parallel, types
 from envbuilder.packages.index_pages import PARALLEL, admits, ranks
@@ -59,6 +60,8 @@ class Blocker(Struct, frozen=True, kw_only=True):
     """For `source` and `wheel`: the Pythons that it has wheels for on the target's platform."""
     problem: str = ""
     """For `unknown`: which index failed, and why."""
+    instead: tuple[str, ...] = ()
+    """For these two: versions that are too old, and that are had without it ("wandb 0.15")."""
 
 
 def _who(needs: Iterable[Need]) -> tuple[tuple[str, str], ...]:
@@ -73,7 +76,7 @@ class Walk:
     """Follows the requirements of a target to the newest releases that fit.
 
     `offered`: more releases; of packages that are `named`, the only ones. `unbuilt` returns what a
-    release requires of which there is only the source.
+    release requires of which there is only the source. `old`: no version with a wheel is too old.
     """
 
     def __init__(
@@ -86,11 +89,13 @@ class Walk:
         overrides: Iterable[str] = (),
         constraints: Iterable[str] = (),
         unbuilt: Callable[[str, Release], Sequence[str]] = lambda *_: (),
+        *,
+        old: bool = False,
     ) -> None:
         from packaging.requirements import Requirement
 
         self._index, (self._platform, self._python) = index, target
-        self._offered, self._named, self._unbuilt = offered, named, unbuilt
+        self._offered, self._named, self._unbuilt, self._old = offered, named, unbuilt, old
         self._ranks = ranks(target)
         self._excluded = frozenset(excluded)
         own = map(Requirement, overrides)
@@ -107,10 +112,10 @@ class Walk:
 
     def follow(self, requirements: Iterable[tuple[Requirement, str]]) -> None:
         """Follow requirements, each with the place where it stands, to the end."""
-        todo = {name for need, where in requirements if (name := self._need(need, where, ()))}
+        todo = self.require(requirements)
         for _ in range(_MOST):
             if not todo:
-                return
+                break
             self._index.prefetch(todo.difference(self._named))
             chosen = {name: self._choose(name) for name in sorted(todo)}
             batch = [
@@ -125,6 +130,15 @@ class Walk:
                     todo |= self._required(name, release, self._unbuilt(name, release))
             for (name, release, _), lines in pairs:
                 todo |= self._required(name, release, lines)
+        for name, release in self.chosen.items() if not self._old else ():
+            if newer := self.newer(name, release.version):  # all of them without a wheel
+                releases, needs = self._index.releases(name), self.needs(name)
+                blocker = self._blocker(name, releases, newer, needs, "")
+                self.blockers[name] = replace(blocker, instead=(f"{name} {release.version}",))
+
+    def require(self, requirements: Iterable[tuple[Requirement, str]]) -> set[str]:
+        """Note requirements, each with its place; return the packages that are to be chosen."""
+        return {name for need, where in requirements if (name := self._need(need, where, ()))}
 
     def _required(self, name: str, release: Release, lines: Iterable[str]) -> set[str]:
         from packaging.requirements import InvalidRequirement, Requirement
@@ -184,8 +198,10 @@ class Walk:
         listed = {} if name in self._named else self._index.releases(name)
         releases = {**listed, **self._offered.get(name, {})}
         needs = [*self._needs[name].values()]
-        fitting = [*self._fitting(name, releases, [need.specifier for need in needs])]
-        for version in reversed(fitting):
+        specifiers = [need.specifier for need in needs]
+        fitting = [*self._fitting(name, releases, specifiers)]
+        early = [*self._fitting(name, releases, specifiers, early=True)]
+        for version in (*reversed(fitting), *reversed(early)):
             if wheel := self.usable(releases[version]):
                 self.chosen[name] = releases[version]
                 return releases[version], wheel
@@ -194,6 +210,36 @@ class Walk:
             return other
         self.blockers[name] = self._blocker(name, releases, fitting, needs, problem)
         return None
+
+    def newer(self, name: str, version: str) -> list[Version]:
+        """Return the releases for which a version that was chosen is too old; none if it is not.
+
+        It is too old if it is of an older major version than the newest release that fits, or a
+        pre-release that nothing asks for.
+        """
+        from packaging.version import Version
+
+        chosen, releases = Version(version), self._index.releases(name)
+        fitting = [
+            v
+            for v in self._fitting(name, releases, [need.specifier for need in self.needs(name)])
+            for files in [filter(None, (*releases[v].wheels, releases[v].sdist))]
+            if any(admits(file, self._python) for file in files)
+        ]
+        is_given = name in self._named or name in self._offered
+        if is_given or self._left.get(name) or not fitting:  # of what was left, others are to blame
+            return []
+        if chosen.major < fitting[-1].major:
+            return [v for v in fitting if v > chosen]
+        return fitting if chosen.is_prerelease and chosen not in fitting else []
+
+    def requirers(self, name: str) -> frozenset[str]:
+        """Return a package and all that require it, of each other or directly."""
+        found, todo = set[str](), [name]
+        while todo:
+            found.add(each := todo.pop())
+            todo += {need.by.partition(" ")[0] for need in self.needs(each)} - found
+        return frozenset(found)
 
     def _of_source(self, name: str) -> Release | None:
         """Return the release of a package of which there is only the source."""
@@ -243,15 +289,25 @@ class Walk:
             needs.pop(f"{package} {release.version}", None)
 
     def _fitting(
-        self, name: str, releases: Iterable[Version], specifiers: Iterable[SpecifierSet]
+        self,
+        name: str,
+        releases: Iterable[Version],
+        specifiers: Iterable[SpecifierSet],
+        *,
+        early: bool = False,
     ) -> Iterator[Version]:
-        """Yield the versions that specifiers and constraints admit, the oldest first."""
+        """Yield the versions that specifiers and constraints admit, the oldest first.
+
+        Pre-releases only if there is nothing else, if they are asked for, or `early`.
+        """
         from packaging.specifiers import SpecifierSet
 
         combined = SpecifierSet()
         for specifier in (*specifiers, *self._limits.get(name, ())):
             combined &= specifier
-        yield from sorted(v for v in combined.filter(releases) if v not in self._left[name])
+        yield from sorted(
+            v for v in combined.filter(releases, early or None) if v not in self._left[name]
+        )
 
     def usable(self, release: Release) -> upstream.Listed | None:
         """Return the wheel of a release that the target gets; None if it has none for it."""

@@ -153,6 +153,7 @@ class Wheel(Struct, frozen=True, kw_only=True):
     sha256: str
     location: str
     size: int | None = None
+    uploaded: str = ""
 
 
 def parse_pylock(text: str, platform: types.Platform, python: str) -> tuple[Wheel, ...]:
@@ -215,6 +216,7 @@ def _wheel(package: dict[str, Any], ranks: Mapping[Tag, int]) -> Wheel:
         sha256=wheel.get("hashes", {}).get("sha256", ""),
         location=location,
         size=wheel.get("size"),
+        uploaded=str(wheel.get("upload-time", ""))[:10],
     )
 
 
@@ -242,6 +244,8 @@ class Found(Struct, frozen=True, kw_only=True):
     file: File
     url: str
     """`http:`, `https:` or `file:`; it never enters a lock. Empty if unknown."""
+    uploaded: str = ""
+    """The day when the index got it; empty if it does not say."""
 
 
 class Requirers(NamedTuple):
@@ -407,7 +411,7 @@ class Uv(Struct, frozen=True, kw_only=True):
                 "Use an index that states hashes.",
             )
         stated |= {"source": indexes.DEFAULT, "provenance": "read", "by": "the package index"}
-        return Found(file=_checked(**same, **stated), url=url)
+        return Found(file=_checked(**same, **stated), url=url, uploaded=wheel.uploaded)
 
 
 def _checked(**fields: object) -> File:

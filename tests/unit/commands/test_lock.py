@@ -298,7 +298,8 @@ def test_locks_are_resolved_side_by_side_and_stay_in_order(
     monkeypatch.setattr(resolve, "resolve", resolved)
     settings = load_settings()
     made = resolution.resolved(
-        [entry(project, n) for n in "abcd"], settings, upstream.read_url, upgrade=False
+        *([entry(project, n) for n in "abcd"], settings, upstream.read_url, Diagnosis(settings)),
+        upgrade=False,
     )
     assert [outcome.entry.name for outcome in made] == ["a", "b", "c", "d"]
 
@@ -320,7 +321,9 @@ def test_what_threads_must_not_set_up_is_set_up_before_them(
     monkeypatch.setattr(sysconfig, "get_config_vars", variables)
     monkeypatch.setattr(resolve, "resolve", resolved)
     entries = [entry(project, n) for n in "ab"]
-    assert len(resolution.resolved(entries, load_settings(), upstream.read_url, upgrade=False)) == 2
+    settings = load_settings()
+    asked_for = (entries, settings, upstream.read_url, Diagnosis(settings))
+    assert len(resolution.resolved(*asked_for, upgrade=False)) == 2
 
 
 def test_one_that_fails_ends_the_programs_that_the_others_wait_for(
@@ -340,8 +343,11 @@ def test_one_that_fails_ends_the_programs_that_the_others_wait_for(
     monkeypatch.setattr(resolve, "resolve", resolved)
     monkeypatch.setattr(process, "kill", lambda _: killed.set())
     entries = [entry(project, n) for n in "ab"]
+    settings = load_settings()
     with pytest.raises(BuildError, match="broken"):
-        resolution.resolved(entries, load_settings(), upstream.read_url, upgrade=False)
+        resolution.resolved(
+            *(entries, settings, upstream.read_url, Diagnosis(settings)), upgrade=False
+        )
     assert ended.wait(10)
     assert not any(each.path.exists() for each in entries)
 

@@ -18,6 +18,7 @@ from envbuilder.core.process import Completed
 from envbuilder.core.project_file import Definition
 from envbuilder.core.settings import Settings
 from envbuilder.locks import resolve
+from envbuilder.packages.availability import Blocker
 from envbuilder.packages.debian import suite as debian
 from envbuilder.packages.debian.suite import Suite
 from envbuilder.packages.python import upstream, uv as uv_compile
@@ -426,6 +427,36 @@ def test_two_wheels_with_other_bytes_at_one_path_cannot_be_locked(
     )
     assert [t.python for t in partly.targets] == ["3.11"]
     assert "both install bin/tool" in partly.missing["linux/amd64 3.12"]
+
+
+def test_a_version_that_is_too_old_is_refused_unless_a_lock_has_it(
+    found: Settings, offered: list[Offer]
+) -> None:
+    twice = profile(python=Python(default="3.11", supported=("3.11", "3.12")))
+    old = Blocker(name="left", kind="source", version="4.0", needs=(), instead=("left 1.0",))
+
+    def doubt(_: Profile, place: Any, wheels: Iterable[Found], __: Any) -> tuple[Blocker, ...]:
+        is_old = place[1] == "3.12" and "left" in {wheel.file.name for wheel in wheels}
+        return (old,) if is_old else ()
+
+    def explain(*_: object) -> list[Blocker]:
+        pytest.fail("it is known")
+
+    options: dict[str, Any] = {"doubt": doubt, "explain": explain}
+    lock = made(found, FakeUv(two), twice, **options)
+    assert (lock.state, lock.targets) == ("unlocked", ())
+    assert "left 4.0 (): has no wheel for Python 3.12, only its source" in lock.reason
+    accepted = made(found, FakeUv(two), twice)
+    origin = (twice, msgspec.structs.replace(accepted, targets=()))
+    partly = made(found, FakeUv(two), twice, origin=origin, **options)
+    assert [t.python for t in partly.targets] == ["3.11"]
+    assert "envbuilder lock --allow-old" in partly.missing["linux/amd64 3.12"]
+    again = made(found, FakeUv(two), twice, previous=accepted, origin=origin, **options)
+    assert (len(again.targets), again.missing) == (2, {})
+    upgraded = made(
+        found, FakeUv(two), twice, previous=accepted, upgrade=True, origin=origin, **options
+    )
+    assert len(upgraded.targets) == 1
 
 
 def test_one_opencv_takes_the_place_of_another_that_a_package_requires_as_well(

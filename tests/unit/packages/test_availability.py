@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
+from datetime import date
 from typing import TYPE_CHECKING
 
 import pytest
 import requests
+from msgspec.structs import replace
 from packaging.requirements import Requirement
 
-from envbuilder.locks.blockers import explained
+from envbuilder.core import resources
+from envbuilder.locks.blockers import Diagnosis, explained
 from envbuilder.packages import index_pages
 from envbuilder.packages.availability import Blocker, Walk
 from envbuilder.packages.fetch import Place
-from envbuilder.packages.index_pages import Index
 from envbuilder.packages.python import upstream
-from envbuilder.packages.python.uv import Offer
+from envbuilder.packages.python.uv import Found, Offer
+from envbuilder.profiles.lock import File
+from envbuilder.profiles.profile import load as load_profile
 from tests.support.user_index import refused
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from envbuilder.core.settings import Settings
     from envbuilder.packages.python.upstream import Listed
 
+CPU = load_profile("cpu", (resources.profiles_dir(),))
+WHEEL = File(
+    kind="wheel", name="x", version="1", file="x-1-py3-none-any.whl", sha256="a" * 64, size=1,
+    source="default", provenance="read", by="a test",
+)  # fmt: skip
 LINUX = ("linux/amd64", "3.11")
 ANY = "py3-none-any"
 PYTHON_310 = "cp310-cp310-manylinux2014_x86_64"
@@ -33,9 +44,18 @@ PAGES: dict[str, dict[str, str]] = {
     "compiled": {f"compiled-1.0-{PYTHON_310}.whl": "2020-01-01", "compiled-1.0.tar.gz": ""},
     "binary": {f"binary-1.0-{PYTHON_310}.whl": "2020-01-01"},
     "low": {f"low-{v}-{ANY}.whl": "2020-01-01" for v in ("1.0", "2.0", "3.0rc1")},
+    # Of these, only what is too old has a wheel.
+    "moved": {f"moved-1.9-{ANY}.whl": "2020-01-01", "moved-2.0.tar.gz": "", "moved-3.1.tar.gz": ""},
+    "early": {f"early-0.3.dev5-{ANY}.whl": "2020-01-01", "early-0.3.tar.gz": "2021-01-01"},
+    # And here, only what is too old requires nothing that has no wheel.
+    "hydra": {f"hydra-{v}-{ANY}.whl": "2020-01-01" for v in ("0.9", "1.3")},
+    # Of these it is not too old.
+    "minor": {f"minor-1.9-{ANY}.whl": "2020-01-01", "minor-1.10.tar.gz": "2024-01-01"},
+    "later": {f"later-{v}-{ANY}.whl": "" for v in ("1.0", "2.0")} | {"later-3.0.tar.gz": ""},
     "yanked": {f"yanked-1.0-{ANY}.whl": "2020-01-01"},
 }
 REQUIRES = {
+    "hydra-1.3": ["old"],
     "app-1.0": ["low<2"],
     "app-2.0": [
         *("old", "low>=1; python_version >= '3.8'"),
@@ -68,7 +88,7 @@ def stated(wheel: Listed) -> list[str]:
 def walk(
     *lines: str, target: index_pages.Target = LINUX, as_of: str = "", **options: object
 ) -> Walk:
-    index = Index([Place(url="https://index.example/simple")], page, stated, as_of)
+    index = index_pages.Index([Place(url="https://index.example/simple")], page, stated, as_of)
     walk = Walk(index, target, options.pop("offered", {}), **options)  # type: ignore[arg-type]
     walk.follow((Requirement(line), f"requirements.txt:{n}") for n, line in enumerate(lines, 1))
     return walk
@@ -118,7 +138,7 @@ def test_an_index_that_fails_midway_makes_no_package_absent(failure: Exception) 
         return page(url)
 
     places = [Place(url=f"https://{host}.example/simple") for host in ("first", "second")]
-    index = Index(places, read, stated)
+    index = index_pages.Index(places, read, stated)
     assert index.releases("low")
     found = Walk(index, LINUX, {})
     found.follow((Requirement(name), "a.txt:1") for name in ("low", "nowhere", "old", "app<2"))
@@ -186,13 +206,76 @@ def test_requirements_that_always_ask_for_another_version_end(
 
 def test_what_a_release_requires_is_known_from_a_wheel_for_another_platform() -> None:
     """A source that would have to be built for that needs no build."""
-    index = Index([Place(url="https://index.example/simple")], page, lambda _: ["six"])
+    index = index_pages.Index([Place(url="https://index.example/simple")], page, lambda _: ["six"])
     assert index.required_elsewhere("compiled", "1.0") == ["six"]
     assert index.required_elsewhere("old", "1.0") is None
     assert index.required_elsewhere("app", "1.0") is None, "pure Python is built once for all"
     assert index.required_elsewhere("nowhere", "1.0") is None
-    unreadable = Index([Place(url="https://index.example/simple")], page, lambda _: None)
+    unreadable = index_pages.Index(
+        [Place(url="https://index.example/simple")], page, lambda _: None
+    )
     assert unreadable.required_elsewhere("compiled", "1.0") is None
+
+
+@pytest.mark.parametrize(
+    ("line", "blocker", "instead"),
+    [
+        ("moved", ("source", "3.1"), "1.9"),
+        ("moved<3", ("source", "2.0"), "1.9"),
+        ("moved<2", None, ""),
+        ("early", ("source", "0.3"), "0.3.dev5"),
+        ("early>=0.3.dev1", None, ""),
+        ("minor", None, ""),
+        ("later", ("source", "3.0"), "2.0"),
+        ("later<3", None, ""),
+    ],
+)
+def test_what_is_too_old_does_not_take_the_place_of_what_has_no_wheel(
+    line: str, blocker: tuple[str, str] | None, instead: str
+) -> None:
+    found, name = walk(line), Requirement(line).name
+    assert blocked(found) == ({name: blocker} if blocker else {})
+    assert blocked(walk(line, old=True)) == {}
+    if blocker:
+        text = explained([*found.blockers.values()], LINUX)
+        assert f"its source; {name} {instead} would be taken instead" in text
+        assert f"build_from_source: [{name}]" in text
+        assert text.endswith("envbuilder lock --allow-old")
+
+
+def test_only_pages_of_old_wheels_are_read(
+    monkeypatch: pytest.MonkeyPatch, found: Settings
+) -> None:
+    asked = list[str]()
+
+    def read(url: str) -> bytes:
+        asked.append(url.rstrip("/").rpartition("/")[2])
+        return page(url)
+
+    index = index_pages.Index([Place(url="https://index.example/simple")], read, stated)
+    monkeypatch.setattr(index_pages, "opened", lambda *_: nullcontext(index))
+
+    def passed_over(*wheels: tuple[str, str, str], **options: bool) -> dict[str, str]:
+        with Diagnosis(found, **options) as diagnosis:
+            profile = replace(CPU, requirements=tuple(name for name, *_ in wheels), release=None)
+            every = [
+                Found(file=replace(WHEEL, name=name, version=version), url="", uploaded=day)
+                for name, version, day in wheels
+            ]
+            return {
+                b.name: " ".join(b.instead) for b in diagnosis.passed_over(profile, LINUX, every)
+            }
+
+    today = date.today().isoformat()
+    assert passed_over(("moved", "1.9", today), ("low", "2.0", today)) == {}
+    assert asked == []
+    assert passed_over(("minor", "1.9", "2020-01-01"), ("low", "2.0", "2020-01-01")) == {}
+    assert sorted(asked) == ["low", "minor"], "the others are not doubted"
+    every = ("moved", "1.9", "2020-01-01"), ("early", "0.3.dev5", today), ("app", "2.0", today)
+    assert passed_over(*every) == {"moved": "moved 1.9", "early": "early 0.3.dev5"}
+    assert passed_over(*every, allow_old=True) == {}
+    assert passed_over(("hydra", "0.9", "2020-01-01")) == {"old": "hydra 0.9"}
+    assert passed_over(("hydra", "0.9", "2020-01-01"), ("hydra<1", "", today)) == {}
 
 
 def test_pages_of_this_machine_are_folders(tmp_path: Path) -> None:
@@ -203,6 +286,6 @@ def test_pages_of_this_machine_are_folders(tmp_path: Path) -> None:
     (tmp_path / "flat").mkdir()
     (tmp_path / "flat" / f"app-3.0-{ANY}.whl").touch()
     places = [Place(url=tmp_path.as_uri()), Place(url=str(tmp_path / "flat"), flat=True)]
-    index = Index(places, upstream.page, stated)
+    index = index_pages.Index(places, upstream.page, stated)
     versions = {of: [*map(str, index.releases(of))] for of in ("low", "app", "gone")}
     assert versions == {"low": ["1.0"], "app": ["3.0"], "gone": []}
