@@ -205,7 +205,7 @@ class Diagnosis:
         allowed = () if isinstance(build, bool) else build
         distance = {
             v: abs(int(v[2:]) - int(python[2:]))
-            for v in release.allowed(index_pages.PYTHONS, pythons)
+            for v in release.allowed(availability.PYTHONS, pythons)
         }
         walks: dict[str, Walk] = {}
         lacking: dict[str, set[str]] = {}
