@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from envbuilder.core import text
 from envbuilder.locks.target_wheels import left_out
-from envbuilder.packages import index_pages
+from envbuilder.packages import availability, index_pages
 from envbuilder.packages.availability import Blocker, Walk
 from envbuilder.packages.python import indexes
 from envbuilder.packages.python.uv import UnresolvableError

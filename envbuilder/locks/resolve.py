@@ -346,12 +346,11 @@ def _targets(
                 profile, platform, python, before(platform, python), uv
             )
             require_recent((platform, python), wheels)
-            wheels = target_wheels.compared(wheels, platform, python, contents(wheels, python))
+            if partly:
+                wheels = target_wheels.with_dependencies(wheels, profile, platform, python, uv)
+            return target_wheels.compared(wheels, platform, python, contents(wheels, python))
         except UnresolvableError as reason:
             return reason
-        if not partly:
-            return wheels
-        return target_wheels.with_dependencies(wheels, profile, platform, python, uv)
 
     places = [*itertools.product(profile.platforms, profile.python.supported)]
     with parallel.pool(_AT_ONCE) as pool:

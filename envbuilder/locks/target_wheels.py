@@ -170,11 +170,10 @@ def compared(
         }
     )
     if conflict:
-        why = escaped(wheel_conflicts.explained(*conflict))
+        why, edit = wheel_conflicts.explained(*conflict, [w.file for w in wheels])
         first, second = conflict[1].name, conflict[2].name
         raise ClashError(
-            f"{platform} with Python {python}: {why}. Leave one out: exclude: [{first}] or"
-            f" [{second}]; or pin another version of one of them",
+            f"{platform} with Python {python}: {escaped(why)}. {edit}",
             frozenset({first, second}),
         )
     wheels = [

@@ -25,12 +25,12 @@ from urllib.parse import unquote, urlsplit
 
 from envbuilder.core import archives, http, parallel, types
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.text import shown
+from envbuilder.core.text import first as first_few, shown
 from envbuilder.packages.python import indexes
 from envbuilder.packages.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from envbuilder.core.http_transport import Session
     from envbuilder.core.settings import Settings
@@ -44,6 +44,8 @@ _SCRIPTS_LIMIT = 256 << 10
 """Maximum bytes of entry_points.txt, which has a line for each script."""
 _LONGEST_LINE = 1000
 """Maximum length of a line in it; parsing takes time quadratic in the length."""
+_MOST_BY = 3
+"""Packages that a message names as those which require another one."""
 _INFO = ".dist-info/"
 _MACHINE_CODE = re.compile(r"\.(so|dylib|pyd|dll)(\.[0-9.]+)?\Z")
 UNREADABLE = (*archives.BAD_ZIP, csv.Error, configparser.Error)
@@ -56,24 +58,35 @@ def require_compatible(files: Iterable[File], python: str, store: Store) -> None
     Only wheels that are in the store are checked; `python` is X.Y. The same error names a wheel
     whose RECORD is unusable. A wheel that is damaged in the store is a `BuildError`, and removed.
     """
+    files = [*files]
     wheels = [f for f in files if f.kind == "wheel" and store.has(f.sha256)]
     conflict = clash({wheel: _read(wheel, python, store) for wheel in wheels})
-    if conflict is None:
-        return
-    _, first, second = conflict
-    raise InvalidError(
-        explained(*conflict),
-        f"Leave {first.name} or {second.name} out of the profile's requirements, or pin another"
-        " version of one of them, and make the lock again: envbuilder lock",
-    )
+    if conflict is not None:
+        why, edit = explained(*conflict, files)
+        raise InvalidError(why, f"{edit}, and make the lock again: envbuilder lock")
 
 
-def explained(path: str, first: File, second: File) -> str:
-    """Return what is wrong with two wheels that fill a path differently."""
-    return (
-        f"{first.basename} and {second.basename} both install {path}, and nothing says that its"
+def explained(path: str, first: File, second: File, files: Sequence[File]) -> tuple[str, str]:
+    """Return what is wrong with two wheels of a target that fill a path differently, and the edit.
+
+    Who requires them is known from the target's `files` if it is a project's.
+    """
+
+    def named(wheel: File) -> str:
+        by = [file.name for file in files if wheel.name in file.requires]
+        if not any(file.requires for file in files):
+            return wheel.basename
+        return f"{wheel.basename} ({f'required by {first_few(by, _MOST_BY)}' if by else 'listed'})"
+
+    why = (
+        f"{named(first)} and {named(second)} both install {path}, and nothing says that its"
         " content is the same: which one an environment gets would be chance"
     )
+    edit = (
+        f"Leave one out: exclude: [{first.name}] or [{second.name}]; or, if one does for both,"
+        f" overrides: {{{first.name}: {second.name}}}; or pin another version of one of them"
+    )
+    return why, edit
 
 
 def clash(wheels: Mapping[File, Mapping[str, str]]) -> tuple[str, File, File] | None:
