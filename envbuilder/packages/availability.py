@@ -235,11 +235,11 @@ class Walk:
 
     def requirers(self, name: str) -> frozenset[str]:
         """Return a package and all that require it, of each other or directly."""
-        found, todo = set[str](), [name]
+        names, todo = set[str](), [name]
         while todo:
-            found.add(each := todo.pop())
-            todo += {need.by.partition(" ")[0] for need in self.needs(each)} - found
-        return frozenset(found)
+            names.add(each := todo.pop())
+            todo += {need.by.partition(" ")[0] for need in self.needs(each)} - names
+        return frozenset(names)
 
     def _of_source(self, name: str) -> Release | None:
         """Return the release of a package of which there is only the source."""
