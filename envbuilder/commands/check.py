@@ -110,19 +110,15 @@ def _notes(entries: Iterable[Entry], settings: Settings) -> Iterator[str]:
 def _unserved(environments: Iterable[str], settings: Settings) -> Iterator[str]:
     """Yield which locked releases do not serve this machine's GPU, and which would."""
     host = probe.host()
-    for environment in sorted(environments):
+    for name in sorted(environments):
         with contextlib.suppress(InvalidError):  # that it fits no profile is in its state
-            of_project = catalog.library(replace(settings, environment=environment))
-            profiles = of_project.candidates()
-            chosen = choice.choose_best(profiles, host, locks=of_project.locks(profiles))
+            project = catalog.library(replace(settings, environment=name))
+            profiles = project.candidates()
+            chosen = choice.choose_best(profiles, host, locks=project.locks(profiles))
             for profile in choice.unserved(profiles, host, chosen):
                 findings = chosen.judged[profile.name][0].findings
-                why = "; ".join(f.text for f in findings if f.code in fit.OF_RELEASE)
-                if why:
-                    text = (
-                        f"{environment}.{profile.name}: {why}. {of_project.advice(profile, host)}"
-                    )
-                    yield text.rstrip()
+                if why := "; ".join(f.text for f in findings if f.code in fit.OF_RELEASE):
+                    yield f"{name}.{profile.name}: {why}. {project.advice(profile, host)}".strip()
 
 
 def _state(entry: Entry) -> State:

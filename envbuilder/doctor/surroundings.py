@@ -80,8 +80,7 @@ def silent_sources(
     except ToolError:  # uv does not work, which other checks report
         listed = ()
     target = profile_lock.first(lock, host.platform)
-    kinds = ("wheel", "python", "tool")
-    files = [f for f in _files(profile, lock, host) if f.kind in kinds and not f.role]
+    files = [f for f in _files(profile, lock, host) if f.kind in {"wheel", "python", "tool"}]
     sources = [
         *_indexes(profile, files, settings, listed),
         *_registries(profile, target, host, settings),

@@ -177,10 +177,9 @@ def choose_best(
 def unserved(profiles: Sequence[Profile], host: Host, choice: Choice) -> Iterator[Profile]:
     """Yield the usual profile for each kind of GPU here for which no profile fits."""
     fitting = {f.profile for f in choice.fits if f.verdict == "fits" or f.lacks_packages}
-    present = {gpu.vendor for gpu in host.gpus}
-    for name, row in ACCELERATORS.items():
+    for name in filter(None, dict.fromkeys(of_vendor(gpu.vendor) for gpu in host.gpus)):
         usual = [p for p in profiles if p.accelerator == name and not p.opt_in]
-        if row.vendor in present and usual and not fitting & {p.name for p in usual}:
+        if usual and not fitting & {p.name for p in usual}:
             yield usual[0]
 
 

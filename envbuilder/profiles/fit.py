@@ -302,8 +302,9 @@ def other_release(profile: Profile, host: Host, lock: Lock | None, offers: Offer
     usual = {build for chosen, _ in offered for build in chosen.builds}
     platform = _platform_of_framework(host)
     target = profile_lock.first(lock, platform)
-    planned = profile.build_on(platform)
-    current = accelerators.build_of(profile.framework, target) if target else planned
+    current = (
+        accelerators.build_of(profile.framework, target) if target else profile.build_on(platform)
+    )
     level, better = _best(profile, host, limits)
     if level not in _WORKS:
         return _oldest_driver(profile, host, limits)
@@ -369,8 +370,10 @@ def _oldest_driver(profile: Profile, host: Host, limits: Mapping[str, str]) -> s
         return ""
     new = min(works, key=lambda b: (bool(limits[b.release]), version(drivers[b]) or ()))
     title, limit = FRAMEWORKS[profile.framework].title, limits[new.release]
-    driver = f"The oldest driver that would do is {drivers[new]}"
-    return f"{driver}, for {title} {new.release} ({new.build}){limit and f'; {limit}'}."
+    return (
+        f"The oldest driver that would do is {drivers[new]}, for {title} {new.release}"
+        f" ({new.build}){limit and f'; {limit}'}."
+    )
 
 
 def _platform_of_framework(host: Host) -> types.Platform | None:
