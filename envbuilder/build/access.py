@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from envbuilder.build import conventions, installed
+from envbuilder.build import conventions
 from envbuilder.containers.engine.container import LOOPBACK, Port, Volume
 from envbuilder.core import console, decoding, files, process, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import shown
-from envbuilder.project import environments, package
+from envbuilder.project import environments
 
 if TYPE_CHECKING:
     from envbuilder.core.project_file import Definition
@@ -234,9 +234,14 @@ def of_project(settings: Settings) -> Access:
         return NOTHING
     ports = environments.of(settings).ports
     volumes = {volume.target: volume for volume in _volumes(definition, name, project)}
-    imported, installable = [*_python_path(definition, name, project)], package.of(settings)
-    if installable:
+    imported, programs = [*_python_path(definition, name, project)], tuple[Path, ...]()
+    if definition.install_project:
+        from envbuilder.build import installed
+        from envbuilder.project import package
+
+        installable = package.of(settings)
         installed.lay(project, installable)
+        programs = (project / installed.PROGRAMS,) if installable.commands else ()
         for note in installable.notes:
             console.progress().note(f"warning: install_project: {note}")
         imported += [project / folder for folder in (*installable.folders, package.FOLDER)]
@@ -244,7 +249,7 @@ def of_project(settings: Settings) -> Access:
         ports=tuple(Port(outside=number, inside=number) for number in dict.fromkeys(ports)),
         volumes=tuple(volumes.values()),
         python_path=tuple(dict.fromkeys(imported)),
-        programs=(project / installed.PROGRAMS,) if installable and installable.commands else (),
+        programs=programs,
     )
 
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from envbuilder.build import conventions, installed
+from envbuilder.build import conventions
 from envbuilder.build.access import imports_from
 from envbuilder.core import console, types
 from envbuilder.core.errors import BuildError
 from envbuilder.core.settings import PROJECT_FILE
 from envbuilder.core.text import first
-from envbuilder.project import environments, image_files, package
+from envbuilder.project import environments, image_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,16 +75,22 @@ def planned(settings: Settings) -> ProjectLayer | None:
 
     Raise `InvalidError` if files are missing or too large.
     """
-    environment, installable = environments.of(settings), package.of(settings)
-    if settings.definition is None or settings.project is None:
+    environment, project = environments.of(settings), settings.project
+    if settings.definition is None or project is None:
         return None
-    if not environment.files and not installable:
+    if not environment.files and not settings.definition.install_project:
         return None
-    project = settings.project
     entries = [*environments.entries(settings.definition, settings.environment, project, "files")]
     texts: dict[str, str] = {}
-    if installable:
+    python_path, programs = environment.python_path, ""
+    if settings.definition.install_project:
+        from envbuilder.build import installed
+        from envbuilder.project import package
+
+        installable = package.of(settings)
         installed.lay(project, installable)
+        python_path = (*python_path, package.FOLDER)
+        programs = installed.PROGRAMS if installable.commands else ""
         entries += [
             (path, f"{PROJECT_FILE}: install_project") for path in installable.modules(project)
         ]
@@ -99,8 +105,8 @@ def planned(settings: Settings) -> ProjectLayer | None:
         files=contents.files,
         command=environment.command or conventions.COMMAND,
         ports=tuple(dict.fromkeys(environment.ports)),
-        python_path=(*environment.python_path, *([package.FOLDER] if installable else [])),
-        programs=installed.PROGRAMS if installable and installable.commands else "",
+        python_path=python_path,
+        programs=programs,
     )
 
 

@@ -28,7 +28,7 @@ from envbuilder.profiles.library import Library, OtherFrameworkError
 from envbuilder.profiles.names import suggestion
 from envbuilder.profiles.profile import Profile, Python
 from envbuilder.profiles.requirements import applies, distribution, pin
-from envbuilder.project import conda, environments, release
+from envbuilder.project import environments, release
 from envbuilder.project.lines import Line, on_hardware, parse
 
 if TYPE_CHECKING:
@@ -480,12 +480,17 @@ def _backends(profile: Profile, contents: Contents) -> tuple[types.Backend, ...]
 def _objection(profile: Profile, contents: Contents, backend: types.Backend) -> str:
     """Return why a backend cannot hold the environment; empty if it can."""
     have = {*(line.name for line in contents.requirements), *contents.environment.system_packages}
-    if backend != "conda" and (line := conda.first_missing(contents.conda, have)):
-        return f"{line.where} needs {line.name} of conda"
+    of_conda: frozenset[str] = frozenset()
+    if contents.conda:
+        from envbuilder.project import conda
+
+        if backend != "conda" and (line := conda.first_missing(contents.conda, have)):
+            return f"{line.where} needs {line.name} of conda"
+        of_conda = conda.distributions(contents.conda)
     if backends.makes_image(backend) and not profile.image_pythons:
         return f"no base image with Python {profile.python.default} is known"
     if not profile.framework_from_wheels(backend):
-        held = FRAMEWORKS[profile.framework].builds | conda.distributions(contents.conda)
+        held = FRAMEWORKS[profile.framework].builds | of_conda
         if line := next((line for line in contents.requirements if line.name not in held), None):
             return f"its {backend} environments hold no wheels, and {line.where} needs {line.name}"
     return ""

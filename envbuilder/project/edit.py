@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -238,6 +237,8 @@ def _refuse_missing(file: _File, name: str, project: Path) -> NoReturn:
                     f"{name} is listed in {line.where}, not in {PROJECT_FILE}",
                     "Remove it there, then: envbuilder lock",
                 )
+    from difflib import get_close_matches
+
     listed = [*filter(None, map(_name, file.listed))]
     hint = f"It lists: {', '.join(listed)}." if listed else "It lists no packages."
     if close := get_close_matches(name, listed, n=1):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from itertools import chain, islice
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -22,9 +23,7 @@ from envbuilder.core.text import escaped, shown
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.profile import Resolution
 from envbuilder.profiles.requirements import SAME, distribution
-from envbuilder.project import package, release
-from envbuilder.project.conda import read_conda_list, read_environment_yml, read_pixi
-from envbuilder.project.foreign_locks import read_pipfile, read_pylock, read_uv_lock
+from envbuilder.project import release
 from envbuilder.project.lines import (
     Dropped,
     Line,
@@ -33,8 +32,6 @@ from envbuilder.project.lines import (
     parse,
     read_text as read_project_text,
 )
-from envbuilder.project.requirements_txt import read_cog, read_requirements_txt
-from envbuilder.project.setup_files import read_project, read_setup
 
 
 class Contents(Listed, frozen=True, kw_only=True):
@@ -93,13 +90,12 @@ def of(settings: Settings) -> Environment:
     """
     if settings.definition is None:
         return Environment()
-    environment, installable = (
-        merged(settings.definition, settings.environment),
-        package.of(settings),
-    )
-    if installable is None:
+    environment = merged(settings.definition, settings.environment)
+    if not settings.definition.install_project:
         return environment
-    folders = (*environment.python_path, *installable.folders)
+    from envbuilder.project import package
+
+    folders = (*environment.python_path, *package.of(settings).folders)
     return replace(environment, python_path=tuple(dict.fromkeys(folders)))
 
 
@@ -268,25 +264,46 @@ SUPPORTED = (
 
 def _read_text_list(project: Path, file: str) -> Listed:
     """Read a .txt, which pip or conda may have written."""
+    from envbuilder.project.conda import read_conda_list
+    from envbuilder.project.requirements_txt import read_requirements_txt
+
     is_condas = _OF_CONDA.search(read_project_text(project, file))
     return (read_conda_list if is_condas else read_requirements_txt)(project, file)
 
 
 _OF_CONDA = re.compile(r"^# platform: |^[A-Za-z0-9_.-]+=[^=\s]+=[A-Za-z0-9_.]+\s*$", re.MULTILINE)
 """What `conda list --export` writes, and pip never does."""
-_WITH_EXTRAS = (
-    (re.compile(r"pyproject\.toml\Z"), read_project),
-    (re.compile(r"setup\.(py|cfg)\Z"), read_setup),
-    (re.compile(r"uv\.lock\Z"), read_uv_lock),
-    (re.compile(r"Pipfile(\.lock)?\Z"), read_pipfile),
-    (re.compile(r"pixi\.toml\Z"), read_pixi),
-    (re.compile(r"pylock(\.[^.]+)?\.toml\Z"), read_pylock),
-)
-_PLAIN = (
-    (re.compile(r"cog\.ya?ml\Z"), read_cog),
-    (re.compile(r".+\.(txt|in)\Z"), _read_text_list),
-    (re.compile(r".+\.ya?ml\Z"), read_environment_yml),
-)
+
+
+@cache
+def _with_extras() -> tuple[tuple[re.Pattern[str], Callable[..., Listed]], ...]:
+    """Return the readers of files that have extras or groups, imported when there is a file."""
+    from envbuilder.project.conda import read_pixi
+    from envbuilder.project.foreign_locks import read_pipfile, read_pylock, read_uv_lock
+    from envbuilder.project.setup_files import read_project, read_setup
+
+    return (
+        (re.compile(r"pyproject\.toml\Z"), read_project),
+        (re.compile(r"setup\.(py|cfg)\Z"), read_setup),
+        (re.compile(r"uv\.lock\Z"), read_uv_lock),
+        (re.compile(r"Pipfile(\.lock)?\Z"), read_pipfile),
+        (re.compile(r"pixi\.toml\Z"), read_pixi),
+        (re.compile(r"pylock(\.[^.]+)?\.toml\Z"), read_pylock),
+    )
+
+
+@cache
+def _plain() -> tuple[tuple[re.Pattern[str], Callable[[Path, str], Listed]], ...]:
+    from envbuilder.project.conda import read_environment_yml
+    from envbuilder.project.requirements_txt import read_cog
+
+    return (
+        (re.compile(r"cog\.ya?ml\Z"), read_cog),
+        (re.compile(r".+\.(txt|in)\Z"), _read_text_list),
+        (re.compile(r".+\.ya?ml\Z"), read_environment_yml),
+    )
+
+
 _INSTEAD = {
     "poetry.lock": "List pyproject.toml, or the result of: poetry export -o requirements.txt",
     "pdm.lock": "List pyproject.toml, or the result of: pdm export -o requirements.txt",
@@ -338,10 +355,10 @@ def _with_own(project: Path, listed: Listed) -> Listed:
 def _read(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
     name = PurePosixPath(file).name
     try:
-        for pattern, read_with_extras in _WITH_EXTRAS:
+        for pattern, read_with_extras in _with_extras():
             if pattern.match(name):
                 return read_with_extras(project, file, extras, groups)
-        for pattern, read_plain in _PLAIN:
+        for pattern, read_plain in _plain():
             if pattern.match(name):
                 _require_none(file, extras, groups)
                 return read_plain(project, file)
@@ -373,7 +390,7 @@ def unread(project: Path) -> Iterator[str]:
 
 def is_supported(name: str) -> bool:
     """Return whether a file of this name is one that requirements are read from."""
-    return any(pattern.match(name) for pattern, _ in (*_WITH_EXTRAS, *_PLAIN))
+    return any(pattern.match(name) for pattern, _ in (*_with_extras(), *_plain()))
 
 
 def _require_none(file: str, extras: Sequence[str], groups: Sequence[str]) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cache
 
@@ -130,4 +129,6 @@ def nearest(name: str) -> str:
     """Return the package that a name which no index has may mean; empty if none is near."""
     if (known := of_modules().get(name) or _conda().python.get(name)) and known != name:
         return known
+    from difflib import get_close_matches
+
     return next(iter(get_close_matches(name, _popular_names(), n=1, cutoff=0.8)), "")

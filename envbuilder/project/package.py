@@ -78,10 +78,8 @@ class Package(Struct, frozen=True, kw_only=True):
         return (*(name for name in names if name not in FILES), *below)
 
 
-def of(settings: Settings) -> Package | None:
-    """Return the project as a package if it is to be installed. Raise `InvalidError` as `read`."""
-    if settings.definition is None or not settings.definition.install_project:
-        return None
+def of(settings: Settings) -> Package:
+    """Return the project as a package, which is to be installed. Raise `InvalidError` as `read`."""
     assert settings.project is not None, "it has a definition"
     return read(settings.project)
 

@@ -424,14 +424,13 @@ def fetch(files: Sequence[File], target: Target, settings: Settings, progress: P
     store = Store.of(settings)
     missing = [f for f in files if f.recipe and not store.has(f.sha256)]
     count = downloads.fetch([f for f in files if not f.recipe], target, settings, progress)
-    whole = [pruned.whole(f) for f in missing if f.source == PRUNED]
-    downloads.fetch(whole, target, settings, progress)
     if not missing:
         return count
     workshop = Workshop(settings, progress.note)
     for file in missing:
         assert file.recipe is not None, "those were chosen"
         if file.source == PRUNED:
+            downloads.fetch([pruned.whole(file)], target, settings, progress)
             if (sha256 := pruned.make(file, target.python, settings).sha256) != file.sha256:
                 raise other(file.name, file.sha256, sha256)
             continue
