@@ -12,12 +12,13 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
+from msgspec.structs import replace
 
 from envbuilder.core import resources, settings
 from envbuilder.core.settings import load as load_settings
@@ -25,20 +26,37 @@ from envbuilder.packages.debian import suite as archives
 from envbuilder.packages.python import indexes
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
-from tests.integration.conftest import Cli, offer_of
+from tests.conftest import succeeded
+from tests.integration.conftest import Cli, locked, offer_of
+from tests.integration.network.test_own_python import FACTS, PROFILE
 from tests.support import index_server
+from tests.support.projects import lay_profile
+from tests.support.python_archive import Archive
 
 pytestmark = pytest.mark.network
-TAG = "envbuilder-test/plain:cpu"
+TAG = "envbuilder-test/plain:image"
+Docker = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def path_without_envbuilder() -> str:
-    """PATH without the folders that hold envbuilder."""
+def docker() -> Iterator[Docker]:
+    """Docker's command, with a PATH without envbuilder; the image that it makes is removed."""
     folders = os.environ["PATH"].split(os.pathsep)
     path = os.pathsep.join(f for f in folders if not (Path(f) / "envbuilder").exists())
     assert shutil.which("envbuilder", path=path) is None
-    return path
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["docker", *arguments],
+            env={**os.environ, "PATH": path, "DOCKER_BUILDKIT": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=900,
+        )
+
+    yield run
+    run("image", "rm", "--force", TAG)
 
 
 @pytest.fixture
@@ -80,45 +98,73 @@ def build_options(own: settings.Settings) -> list[str]:
 @pytest.mark.usefixtures("torch_prefix")
 def test_a_rendered_folder_builds_and_trains(
     cli: Cli,
+    docker: Docker,
     docker_client: Any,
     base_image: str,
     mnist_dir: Path,
     own: settings.Settings,
-    path_without_envbuilder: str,
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "image"
     assert cli("render", "--profile", "cpu", "-o", str(folder)).returncode == 0
     assert {p.name for p in folder.iterdir()} == {"Dockerfile", "requirements.txt", "payload.pyz"}
-
-    def docker(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["docker", *arguments],
-            env={**os.environ, "PATH": path_without_envbuilder, "DOCKER_BUILDKIT": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=900,
-        )
-
-    try:
-        with pytorch_index(own) as index:
-            done = docker(
-                *("build", "--network", "host", "--tag", TAG),
-                *("--build-arg", f"BASE_IMAGE={base_image}"),
-                *("--build-arg", f"PYTORCH_CPU_INDEX={index}"),
-                *(*build_options(own), str(folder)),
-            )
-        assert done.returncode == 0, done.stderr[-4000:]
+    with pytorch_index(own) as index:
         done = docker(
-            *("run", "--rm", "--network", "none", "--volume", f"{mnist_dir}:/data:ro"),
-            *("--env", "OMP_WAIT_POLICY", TAG),  # of our own environment
-            *("python", "/opt/envbuilder/payload.pyz", "verify", "--device", "cpu"),
-            *("--data", "/data", "--quick", "--epochs", "1"),
+            *("build", "--network", "host", "--tag", TAG),
+            *("--build-arg", f"BASE_IMAGE={base_image}"),
+            *("--build-arg", f"PYTORCH_CPU_INDEX={index}"),
+            *(*build_options(own), str(folder)),
         )
-        assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout.splitlines()[-1])["report"]["status"] == "unproven"
-        labels = docker_client.images.get(TAG).labels
-        assert labels["io.envbuilder.profile"] == "cpu"
-    finally:
-        docker("image", "rm", "--force", TAG)
+    assert done.returncode == 0, done.stderr[-4000:]
+    done = docker(
+        *("run", "--rm", "--network", "none", "--volume", f"{mnist_dir}:/data:ro"),
+        *("--env", "OMP_WAIT_POLICY", TAG),  # of our own environment
+        *("python", "/opt/envbuilder/payload.pyz", "verify", "--device", "cpu"),
+        *("--data", "/data", "--quick", "--epochs", "1"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["report"]["status"] == "unproven"
+    labels = docker_client.images.get(TAG).labels
+    assert labels["io.envbuilder.profile"] == "cpu"
+
+
+@pytest.mark.slow
+def test_it_downloads_the_locks_python(
+    cli: Cli,
+    docker: Docker,
+    base_image: str,
+    own: settings.Settings,
+    session_environment: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    """A stand-in for an archive of python-build-standalone; the base has no Python."""
+    archive = Archive(tmp_path / "mirror")
+    lay_profile(tmp_path, "tiny", PROFILE)
+    lock = locked(tmp_path, "tiny", session_environment)
+    archive.put_into(lock)
+    (target,) = lockfile.load(lock).targets
+    assert target.of_image is not None
+    offer = replace(offer_of(target.of_image, archive.path), file=archive.file)
+    folder = tmp_path / "image"
+    succeeded(cli("render", "--profile", "tiny", "-o", str(folder)))
+    dockerfile = folder / "Dockerfile"
+    system = "FROM ${BASE_IMAGE} AS system\n"
+    text = dockerfile.read_text()
+    assert system in text
+    dockerfile.write_text(text.replace(system, f"{system}RUN rm /usr/bin/python*\n"))
+    with index_server.serve([offer]) as url:
+        mirror = url.replace("/simple", "/files")
+        done = docker(
+            *("build", "--network", "host", "--tag", TAG),
+            *("--build-arg", f"BASE_IMAGE={base_image}"),
+            *("--build-arg", f"PYTHON_STANDALONE_MIRROR={mirror}"),
+            *(*build_options(own), str(folder)),
+        )
+    assert done.returncode == 0, done.stderr[-4000:]
+    done = succeeded(
+        docker(
+            *("run", "--rm", "--network", "none", TAG, "python", "-c"),
+            f"import ctypes, sqlite3, ssl, setuptools; {FACTS}",
+        )
+    )
+    assert json.loads(done.stdout) == [archive.version, "/opt/python"]
