@@ -64,7 +64,13 @@ def hosts() -> dict[str, Host]:
     amd = {
         name: Gpu(vendor="amd", name=name, state="usable", family=gfx) for name, gfx in _AMD.items()
     }
-    arc = Gpu(vendor="intel", name="Arc B580", state="usable", support="validated")
+    arc = Gpu(
+        vendor="intel",
+        name="Arc B580",
+        state="usable",
+        support="validated",
+        family="Arc B (BMG)",
+    )
     gpus = {**nvidia, **amd, "Arc B580": arc}
     made = {name: replace(linux, gpus=(gpu,)) for name, gpu in gpus.items()}
     arm = replace(linux, machine="aarch64", platform="linux/arm64")
@@ -78,7 +84,7 @@ def hosts() -> dict[str, Host]:
 
 def _newest(served: tuple[str, list[str]]) -> tuple[int, ...]:
     """Sort builds of one kind by their version, the newest first."""
-    return tuple(-int(number) for number in re.findall("[0-9]+", served[0]))
+    return (*(-int(number) for number in re.findall("[0-9]+", served[0])), 1)
 
 
 def served(framework: types.Framework, host: Host) -> str:

@@ -106,6 +106,12 @@ def intel_gpu(device_id: str) -> IntelGpu | None:
     )
 
 
+def intel_targets(family: str) -> set[str]:
+    """Return what builds of PyTorch call kernels for a family of Intel GPUs; empty if unknown."""
+    row = _row("intel-targets.csv", family)
+    return {*row["targets"].split()} if row else set()
+
+
 def amd_gpu(device_id: str) -> AmdGpu | None:
     """Return the AMD GPU with a PCI device id (four lower-case digits), or None."""
     row = _row("amd-gpus.csv", device_id)

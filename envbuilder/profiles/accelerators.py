@@ -223,7 +223,7 @@ def _sm(text: str) -> tuple[int, int]:
 # issues 3540 and 3954): nothing here counts on it.
 
 
-def _locked_amd(framework: types.Framework, target: profile_lock.Target, wsl: bool) -> Needs:
+def _locked(framework: types.Framework, target: profile_lock.Target, wsl: bool) -> Needs:
     """Return the GPUs that the wheels serve, by the framework's build."""
     build = build_of(framework, target)
     return build.needs(wsl=wsl) if build else Needs()
@@ -281,8 +281,8 @@ def _amd_kernels(needs: Needs, gpu: Gpu) -> list[Finding]:
 # Intel: whether PyTorch supports a GPU, and the runtime that native environments need.
 
 
-def _judge_intel(gpu: Gpu, _needs: Needs, native: bool) -> list[Finding]:
-    """Check whether PyTorch supports a GPU and its device node can be opened."""
+def _judge_intel(gpu: Gpu, needs: Needs, native: bool) -> list[Finding]:
+    """Check whether PyTorch supports a GPU, with which kernels, and its node can be opened."""
     if gpu.support == "validated" and gpu.render_node_readable is False and not native:
         # The engine opens the node as root, and the container joins the group that owns it.
         return [blocked("warning", _intel_sentence(gpu), gpu)]
@@ -293,6 +293,12 @@ def _judge_intel(gpu: Gpu, _needs: Needs, native: bool) -> list[Finding]:
     if gpu.support != "validated":
         text = f"{gpu.name} is not on PyTorch's list of validated Intel GPUs; it may work"
         return [Finding("warning", text, "unlisted", gpu)]
+    if needs.xpu and not tables.intel_targets(gpu.family or "") & {*needs.xpu}:
+        text = (
+            f"the wheels carry kernels for {', '.join(needs.xpu)}: for {named(gpu)} the driver"
+            " would compile them at first use, if it can"
+        )
+        return [Finding("warning", text, "kernels-ptx", gpu)]
     return [Finding("note", f"{gpu.name} with the kernel driver {gpu.kernel_driver}")]
 
 
@@ -375,7 +381,7 @@ ACCELERATORS: dict[types.Accelerator, Accelerator] = {
         capability=_amd_capability,
         hide=_hide_amd,
         required=lambda requires, needs: bool(needs.gfx),
-        locked=_locked_amd,
+        locked=_locked,
         hardware="Linux's driver amdgpu",
     ),
     "xpu": Accelerator(
@@ -384,6 +390,7 @@ ACCELERATORS: dict[types.Accelerator, Accelerator] = {
         judge=_judge_intel,
         capability=_intel_capability,
         hide=_hide_intel,
+        locked=_locked,
         native=_level_zero,
         required=lambda requires, needs: requires.intel_gpu,
         hardware="an Intel GPU, and Intel's GPU runtime (Level Zero) from the system",
@@ -438,6 +445,7 @@ def needs(
         sm_ptx=requires.sm_ptx if sm or target is None else locked.sm_ptx,
         gfx=requires.gfx or locked.gfx,
         gfx_partly=requires.gfx_partly if requires.gfx or target is None else locked.gfx_partly,
+        xpu=locked.xpu,
         nvidia_driver=requires.nvidia_driver or locked.nvidia_driver,
         macos=requires.macos or locked.macos,
         glibc=locked.glibc,

@@ -65,6 +65,7 @@ class Needs(Struct, frozen=True, kw_only=True):
     sm_ptx: bool = False
     gfx: tuple[str, ...] = ()
     gfx_partly: tuple[str, ...] = ()
+    xpu: tuple[str, ...] = ()
     nvidia_driver: str = ""
     macos: str = ""
     glibc: str = ""

@@ -65,6 +65,7 @@ class Build(Struct, frozen=True, kw_only=True):
             sm_ptx=self.ptx,
             gfx=kernels if is_rocm else (),
             gfx_partly=partly if is_rocm else (),
+            xpu=kernels if self.build == "xpu" else (),
             nvidia_driver=self.windows_driver if wsl else self.driver,
             macos=self.floor if is_apple else "",
             glibc="" if is_apple else self.floor,

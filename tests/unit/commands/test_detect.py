@@ -287,7 +287,7 @@ def test_one_framework_is_shown_and_the_others_are_a_word(
             changed(ADA, sm=None),
             "releases of PyTorch that may work here (cuda): 1.11.0 and later",
         ),
-        ("torch", ARC, "releases of PyTorch that work here (xpu): 2.6.0 to 2.14.1"),
+        ("torch", ARC, "releases of PyTorch that work here (xpu): 2.7.0 to 2.14.1"),
         ("torch", changed(ADA, state="present", obstacle="no-driver"), ""),
         ("jax", changed(ADA, sm="12.0"), "releases of JAX that work here (cuda): 0.6.0 and later"),
         (

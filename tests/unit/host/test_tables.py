@@ -63,6 +63,10 @@ SCHEMAS: dict[str, tuple[dict[str, str], int]] = {
         },
         1,
     ),
+    "intel-targets": (
+        {"family": TEXT, "targets": "[a-z0-9-]+( [a-z0-9-]+)*", "source": TEXT},
+        1,
+    ),
     "intel-memory": ({"id": ID, "gib": f"({NUMBER})?", "gb_s": GB_S, "source": TEXT}, 1),
     "nvidia-chips": (
         {"chip": "[A-Z]{2}[0-9]{1,2}[0-9A-F]?", "sm": SM, "source": TEXT},

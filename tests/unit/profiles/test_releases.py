@@ -24,6 +24,7 @@ from envbuilder.profiles import (
 from envbuilder.profiles.needs import Needs
 from tests.support import host_trees
 from tests.support.tools import lock_of, wheel
+from tools import releases_page
 
 FOLDER = resources.profiles_dir() / "releases"
 PYTHON = r"3\.(7|8|9|1[0-5])"
@@ -305,9 +306,11 @@ def test_releases_in_words(chosen: str, words: str) -> None:
         ("rtx4090", "cuda", "1.11.0 and later"),
         ("h100-eight-nvlink", "cuda", "2.0.0 and later"),
         ("gb10-dgx-spark", "cuda", "2.8.0 and later"),
-        ("rx7900", "rocm", "2.1.0 to 2.4.1, 2.7.0 to 2.7.1, 2.9.0 to 2.14.0"),
-        ("mi300x", "rocm", "2.3.0 to 2.4.1, 2.7.0 to 2.7.1, 2.9.0 to 2.14.0"),
-        ("arc-b580", "xpu", "2.6.0 to 2.14.1"),
+        ("rx7900", "rocm", "2.1.0 to 2.4.1, 2.5.1, 2.7.0 to 2.7.1, 2.9.0 to 2.14.0"),
+        ("mi300x", "rocm", "2.3.0 to 2.4.1, 2.5.1, 2.7.0 to 2.7.1, 2.9.0 to 2.14.0"),
+        ("arc-b580", "xpu", "2.7.0 to 2.14.1"),
+        ("lunar-lake", "xpu", "2.7.0 to 2.14.1"),
+        ("max-1550-two", "xpu", "2.6.0 to 2.14.1"),
         ("mac-m2", "mps", "1.12.0 and later"),
         ("driver470", "cuda", "1.11.0 to 2.7.1"),
         ("alder-lake-uhd", "cuda", ""),
@@ -335,6 +338,56 @@ def test_the_releases_that_serve_a_host(
     rated = fit.serving(chosen, host)
     named = [build.release for build, level in rated if level == "note"]
     assert (releases.ranges(chosen.framework, named) if rated else None) == works
+
+
+# Rows of docs/reference/releases.md, each written by hand from the sources that
+# ../shared/releases names: build scripts at the tag, flags read in PyPI's wheels, reports.
+
+
+@pytest.mark.parametrize(
+    ("gpu", "release", "builds"),
+    [
+        # build_cuda.sh: CUDA 12.8 and 13 left out SM 5.0 and 6.0, CUDA 12.6 has them up to 2.14.
+        ("Tesla P100", "2.7.1", "cu118 cu126"),
+        ("Tesla P100", "2.14.0", "cu126"),
+        # The wheel of 2.15.0 (cu132) starts at SM 7.5; what its cu130 has, no source states.
+        ("Tesla P100", "2.15.0", ""),
+        # cog doctor, measured: cu128 of 2.7 starts at 7.5. The wheels of 2.8 to 2.10: 7.0 again.
+        ("Tesla V100", "2.7.0", "cu118 cu126"),
+        ("Tesla V100", "2.10.0", "cu126 cu128 cu129"),
+        ("Tesla V100", "2.11.0", "cu126"),
+        # The wheel (cu102) ends at SM 7.0, whose kernels run on 7.5, not on 8.6: CUDA's guide.
+        ("Tesla T4", "1.12.1", "cu102 cu113 cu116"),
+        ("GeForce RTX 3090", "1.12.1", "cu113 cu116"),
+        ("GeForce RTX 4090", "2.0.1", "cu117 cu118"),
+        # The wheel (cu124) ends at SM 9.0, without PTX; Blackwell came with CUDA 12.8.
+        ("GeForce RTX 5090", "2.6.0", ""),
+        ("GeForce RTX 5090", "2.7.0", "cu128"),
+        ("B200", "2.14.0", "cu130 cu132"),
+        # The wheel (cu117) ends at SM 8.6; build_cuda.sh adds 9.0 for CUDA 11.8.
+        ("H100", "1.13.1", ""),
+        ("H100", "2.0.0", "cu118"),
+        # build_docker.sh: gfx1100 from ROCm 5.5 on, gfx942 from 6.0 on. uv#14086: get_arch_list()
+        # of 2.5.1+rocm6.2; of rocm6.1 no source states it.
+        ("Radeon RX 7900", "2.0.1", ""),
+        ("Radeon RX 7900", "2.1.0", "rocm5.5 rocm5.6"),
+        ("Instinct MI300X", "2.3.0", "rocm6.0"),
+        ("Instinct MI300X", "2.5.1", "rocm6.2"),
+        # torch-xpu-ops BuildFlags.cmake: on Linux 2.6 is built for pvc, xe-lpg and ats-m150 alone.
+        ("Arc B580", "2.6.0", ""),
+        ("Arc B580", "2.7.0", "xpu"),
+        # Its libtorch_cpu.dylib names macOS 14.0 for MPS. 1.11 has no MPS.
+        ("Apple M1, macOS 14", "2.9.0", "macos"),
+        ("Apple M1, macOS 14", "1.11.0", ""),
+    ],
+)
+def test_rows_of_the_page_are_what_their_sources_say(gpu: str, release: str, builds: str) -> None:
+    host = releases_page.hosts()[gpu]
+    accelerator = accelerators.of_vendor(host.gpus[0].vendor)
+    profile = profiles.load(str(accelerator), profiles.search_path(None, FOLDER))
+    rated = fit.serving(profile, host)
+    fits = {b.build for b, level in rated if b.release == release and level == "note"}
+    assert fits == {*builds.split()}
 
 
 def test_without_avx_no_release_of_jax_fits() -> None:
