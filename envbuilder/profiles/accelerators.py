@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
 
-_Locked = Callable[["types.Framework", profile_lock.Target, bool], Needs]
-
-
 class Accelerator(Struct, frozen=True, kw_only=True):
     """One kind of device, by whose GPUs it works. The CPU has neither a vendor nor a judge."""
 
@@ -53,8 +50,6 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     """Check what native environments need from the host in addition."""
     required: Callable[[Requires, Needs], bool] = lambda requires, needs: False
     """Whether a profile for another device needs such a GPU all the same."""
-    locked: _Locked = lambda framework, target, wsl: Needs()
-    """Return what the locked files state about GPUs and drivers, also under WSL."""
     hardware: str = ""
     """What it needs in words, if versions and kernels do not state it."""
     variants: tuple[str, ...] = ()
@@ -88,13 +83,10 @@ def build_of(framework: types.Framework, target: profile_lock.Target) -> release
     return None
 
 
-# NVIDIA: the driver that a CUDA runtime needs, and the kernels that a build contains.
-
-
-def _locked_nvidia(framework: types.Framework, target: profile_lock.Target, wsl: bool) -> Needs:
+def _locked(framework: types.Framework, target: profile_lock.Target, wsl: bool) -> Needs:
     """Return the kernels and the driver of the framework's locked build.
 
-    Of an unknown build, only the driver is known: the one that its CUDA runtime needs. The locked
+    Of an unknown one, only the driver is known: the one that its CUDA runtime needs. The locked
     cuDNN decides which GPUs are served in part.
     """
     if build := build_of(framework, target):
@@ -107,6 +99,9 @@ def _locked_nvidia(framework: types.Framework, target: profile_lock.Target, wsl:
     major, _ = cuda_runtime(target)
     driver = tables.cuda_driver(int(major), wsl=wsl) if major.isdecimal() else None
     return Needs(nvidia_driver=driver or "")
+
+
+# NVIDIA: the driver that a CUDA runtime needs, and the kernels that a build contains.
 
 
 def _judge_nvidia(gpu: Gpu, needs: Needs, _native: bool) -> list[Finding]:
@@ -221,12 +216,6 @@ def _sm(text: str) -> tuple[int, int]:
 # target that they were compiled for and on no other. The override that makes ROCm take one GPU for
 # another (HSA_OVERRIDE_GFX_VERSION) is a debugging aid, under which programs crash (ROCm/MIOpen
 # issues 3540 and 3954): nothing here counts on it.
-
-
-def _locked(framework: types.Framework, target: profile_lock.Target, wsl: bool) -> Needs:
-    """Return the GPUs that the wheels serve, by the framework's build."""
-    build = build_of(framework, target)
-    return build.needs(wsl=wsl) if build else Needs()
 
 
 def _judge_amd(gpu: Gpu, needs: Needs, native: bool) -> list[Finding]:
@@ -371,7 +360,6 @@ ACCELERATORS: dict[types.Accelerator, Accelerator] = {
         capability=_nvidia_capability,
         hide=_hide_nvidia,
         required=lambda requires, needs: bool(needs.nvidia_driver or needs.sm),
-        locked=_locked_nvidia,
         variants=("cuda-legacy",),
     ),
     "rocm": Accelerator(
@@ -381,7 +369,6 @@ ACCELERATORS: dict[types.Accelerator, Accelerator] = {
         capability=_amd_capability,
         hide=_hide_amd,
         required=lambda requires, needs: bool(needs.gfx),
-        locked=_locked,
         hardware="Linux's driver amdgpu",
     ),
     "xpu": Accelerator(
@@ -390,7 +377,6 @@ ACCELERATORS: dict[types.Accelerator, Accelerator] = {
         judge=_judge_intel,
         capability=_intel_capability,
         hide=_hide_intel,
-        locked=_locked,
         native=_level_zero,
         required=lambda requires, needs: requires.intel_gpu,
         hardware="an Intel GPU, and Intel's GPU runtime (Level Zero) from the system",
@@ -436,7 +422,8 @@ def needs(
     locked = build.needs(wsl=wsl) if build else Needs()
     if target is not None:
         wheels = of_wheels(tuple(f.basename for f in target.of_kind("wheel")))
-        locked = ACCELERATORS[profile.accelerator].locked(profile.framework, target, wsl)
+        has_gpu = ACCELERATORS[profile.accelerator].vendor
+        locked = _locked(profile.framework, target, wsl) if has_gpu else Needs()
         locked = replace(locked, macos=wheels.macos, glibc=wheels.glibc)
     sm = sm_of(requires, platform)
     return Needs(
