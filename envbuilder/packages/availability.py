@@ -195,10 +195,10 @@ class Walk:
         If a package that requires it asks too much, that one is returned: it is to be chosen again,
         older.
         """
-        listed = {} if name in self._named else self._index.releases(name)
-        releases = {**listed, **self._offered.get(name, {})}
         needs = [*self._needs[name].values()]
         specifiers = [need.specifier for need in needs]
+        listed = {} if name in self._named else self._index.pinned(name, specifiers)
+        releases = {**listed, **self._offered.get(name, {})}
         fitting = [*self._fitting(name, releases, specifiers)]
         early = [*self._fitting(name, releases, specifiers, early=True)]
         for version in (*reversed(fitting), *reversed(early)):

@@ -22,6 +22,7 @@ from envbuilder.packages.store import Store
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from packaging.specifiers import SpecifierSet
     from packaging.tags import Tag
     from packaging.version import Version
 
@@ -99,6 +100,7 @@ class Index:
         self._places, self._as_of = places, as_of
         self._read, self._stated = upstream.Pages(read).read, stated
         self._releases: dict[str, dict[Version, Release]] = {}
+        self._yanked: dict[str, dict[Version, Release]] = {}
         self._requires: dict[str, list[str] | None] = {}
         self.problems: dict[str, str] = {}
         """Package → why not all indexes say whether they have it."""
@@ -111,8 +113,22 @@ class Index:
     def releases(self, name: str) -> dict[Version, Release]:
         """Return the releases of a package; none if no index has it, or `problems` has it."""
         if name not in self._releases:
-            self._releases[name] = self._grouped(name, self._listed(name))
+            listed = [*self._listed(name)]
+            self._yanked[name] = self._grouped(name, (link for link in listed if link.yanked))
+            self._releases[name] = self._grouped(name, (link for link in listed if not link.yanked))
         return self._releases[name]
+
+    def pinned(self, name: str, specifiers: Iterable[SpecifierSet]) -> dict[Version, Release]:
+        """Return the releases among which specifiers choose: yanked ones, too, if they pin one.
+
+        So installers have it (PEP 592).
+        """
+        from packaging.version import Version
+
+        every = self.releases(name)
+        clauses = (clause for specifier in specifiers for clause in specifier)
+        exact = {Version(c.version) for c in clauses if c.operator == "==" and "*" not in c.version}
+        return {**every, **{v: r for v, r in self._yanked[name].items() if v in exact}}
 
     def _listed(self, name: str) -> Iterator[upstream.Listed]:
         for place in self._places:
@@ -131,7 +147,7 @@ class Index:
         for link in listed:
             late = self._as_of and link.upload_time and link.upload_time[:10] > self._as_of
             version = _version(link.file, name)
-            if version is None or late or link.yanked:
+            if version is None or late:
                 continue
             if link.file.endswith(".whl"):
                 wheels[version].append(link)

@@ -155,6 +155,8 @@ def test_the_newest_release_is_taken_that_everything_admits() -> None:
     assert chosen(walk("low>=3.0rc1")) == {"low": "3.0rc1"}
     assert chosen(walk("app<2", "low")) == {"app": "1.0", "low": "1.0"}
     assert chosen(walk("low", "app<2")) == {"app": "1.0", "low": "1.0"}, "chosen again"
+    assert chosen(walk("yanked==1.0")) == {"yanked": "1.0"}
+    assert blocked(walk("yanked==1.*")) == {"yanked": ("absent", "")}
     assert blocked(walk("low>99")) == {"low": ("release", "3.0rc1")}
     assert blocked(walk("binary", target=("linux/amd64", "3.10"))) == {}
 
