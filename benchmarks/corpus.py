@@ -191,8 +191,10 @@ def lacking(folder: Path, primary: str, profile: str) -> str:
         # One OpenCV takes the place of the others.
         have |= OPENCV if have & OPENCV else set()
         try:
+            stated_here = required(folder / primary, target["platform"], target["python"])
+            # What only an NVIDIA GPU runs is the hardware's, too.
             missing = sorted(
-                required(folder / primary, target["platform"], target["python"]) - have
+                name for name in stated_here - have if profile == "cuda" or not NVIDIA.match(name)
             )
         except (OSError, ValueError, yaml.YAMLError) as error:
             return f"the benchmark cannot read {primary}: {error}"
