@@ -88,12 +88,13 @@ def test_the_release_for_a_gpu_and_its_driver(
         ("gb10-dgx-spark", "cuda", "torch==2.4.1", "no", "2.8.0 (cu129) is the first"),
         ("rx7900", "rocm", "torch==2.1.2", "fits", ""),
         ("rx7900", "rocm", "torch==2.0.1", "no", f"2.1.0 (rocm5.6) is the first.*{ASKS}2.0.1."),
-        # Of 2.5.1 no source states the kernels.
-        ("rx7900", "rocm", "torch==2.5.1", "warnings", "2.7.0 (rocm6.3) is the next"),
-        ("rx7900", "rocm", "torch<2.6,>=2.4", "warnings", 'framework_version: "2.4.1"'),
+        # Of 2.6.0 no source states the kernels.
+        ("rx7900", "rocm", "torch==2.6.0", "warnings", "2.7.0 (rocm6.3) is the next"),
+        ("rx7900", "rocm", "torch<2.7,>=2.4", "warnings", 'framework_version: "2.5.1"'),
         ("mi300x", "rocm", "torch==2.3.1", "fits", ""),
         ("mi300x", "rocm", "torch==2.2.2", "no", f"2.3.0 (rocm6.0) is the first.*{ASKS}2.2.2."),
         ("arc-b580", "xpu", "torch==2.7.1", "fits", ""),
+        ("arc-b580", "xpu", "torch==2.6.0", "warnings", "2.7.0 (xpu) is the"),
     ],
 )
 def test_the_release_for_other_machines(
