@@ -4,136 +4,36 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, strategies as st
 
-from envbuilder.core import decoding, resources
 from envbuilder.core.errors import BuildError
 from envbuilder.core.process import Completed
-from envbuilder.core.project_file import Definition
 from envbuilder.core.settings import Settings
 from envbuilder.locks import resolve
 from envbuilder.packages.availability import Blocker
 from envbuilder.packages.debian import suite as debian
 from envbuilder.packages.debian.suite import Suite
-from envbuilder.packages.python import upstream, uv as uv_compile
 from envbuilder.packages.python.uv import Found, Offer
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import File, Lock
-from envbuilder.profiles.profile import (
-    Base,
-    Profile,
-    Python,
-    Resolution,
-    Tools,
-    load as load_profile,
+from envbuilder.profiles.profile import Profile, Python, Resolution, Tools
+from tests.support.resolving import (
+    CPU,
+    DEB,
+    JINJA,
+    UV,
+    FakeUv,
+    answer,
+    done,
+    made,
+    offer,
+    package,
+    profile,
 )
 from tests.support.tools import tools
-
-CPU = load_profile("cpu", (resources.profiles_dir(),))
-TORCH = "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
-
-
-def profile(**changes: Any) -> Profile:
-    plain = msgspec.structs.replace(
-        CPU,
-        platforms=("linux/amd64",),
-        python=Python(default="3.11", supported=("3.11",)),
-        system_packages=(),
-        preload=(),
-    )
-    return msgspec.structs.replace(plain, **changes)
-
-
-def offer(**changes: Any) -> Offer:
-    fields: dict[str, Any] = {
-        "distribution": "torch", "version": "2.13.0+cpu", "file": TORCH, "sha256": "a" * 64,
-        "source": "pytorch-cpu", "provenance": "claim", "by": "a lock", "requires_dist": (),
-    }  # fmt: skip
-    return Offer(**{**fields, **changes})
-
-
-def package(name: str, version: str, *urls: str, sha256: str | None = "b" * 64) -> str:
-    hashes = f', hashes = {{ sha256 = "{sha256}" }}' if sha256 else ""
-    wheels = ", ".join(f'{{ url = "{url}"{hashes} }}' for url in urls)
-    return f'[[packages]]\nname = "{name}"\nversion = "{version}"\nwheels = [{wheels}]\n'
-
-
-UVS = tuple(f"https://i/{f.file}" for f in tools().values())
-
-
-DEB = File(
-    kind="deb", name="tool", version="1", file="pool/tool_1.deb", sha256="d" * 64, size=1,
-    source="debian", provenance="read", by="x",
-)  # fmt: skip
-
-
-class FakeUv:
-    """Answers `uv pip compile` from a function of its requirements; notes how it was called."""
-
-    FILES = ("--excludes", "--overrides")
-
-    def __init__(self, answer: Callable[[str, str], str | Completed] | None = None) -> None:
-        self.answer = answer or (self.usual)
-        self.calls: list[dict[str, Any]] = []
-
-    @staticmethod
-    def usual(requirements: str, url: str) -> str:
-        if requirements.startswith("uv=="):
-            return package("uv", "0.13.8", *UVS)
-        root = url.removesuffix("simple")
-        return package("torch", "2.13.0+cpu", f"{root}files/{TORCH.replace('+', '%2B')}") + package(
-            "Jinja2", "3.1", "https://i/p/Jinja2-3.1-py3-none-any.whl"
-        )
-
-    def __call__(self, argv: Sequence[str], **options: Any) -> Completed:
-        argv = list(argv)
-        requirements = Path(argv[3]).read_text()
-        output = Path(argv[argv.index("--output-file") + 1])
-        constraints = Path(argv[argv.index("--constraints") + 1]).read_text()
-        before = output.read_text() if output.exists() else ""
-        pairs = dict(itertools.pairwise(argv))
-        named = {key: Path(pairs[key]).read_text() for key in self.FILES if key in pairs}
-        self.calls.append(
-            {"argv": argv, "env": options["env"], "before": before, "constraints": constraints,
-             "requirements": requirements, **named}
-        )  # fmt: skip
-        result = self.answer(requirements, options["env"]["UV_INDEX"].split()[0])
-        if isinstance(result, Completed):
-            return result
-        if output.suffix == ".txt":
-            output.write_text(
-                "jinja2==3.1   # via -r requirements.in, torch\ntorch==2   # via -r x\n"
-                "left==1.0   # via right\n"
-            )
-            return done(0)
-        output.write_text('lock-version = "1.0"\n' + result)
-        return done(0)
-
-
-def done(code: int, stderr: str = "") -> Completed:
-    return Completed(argv=("uv",), returncode=code, stdout="", stderr=stderr, seconds=0.0)
-
-
-@pytest.fixture
-def offered(monkeypatch: pytest.MonkeyPatch) -> list[Offer]:
-    found = [offer()]
-    monkeypatch.setattr(upstream, "offers", lambda *_: tuple(found))
-    return found
-
-
-ENVIRON = {"PIP_CONFIG_FILE": "/dev/null"}
-
-
-def made(found: Settings, uv: FakeUv, asked: Profile | None = None, **options: Any) -> Lock:
-    options.setdefault("measure", lambda _: {})
-    options.setdefault("contents", lambda wheels, _: {w.file.sha256: {} for w in wheels})
-    return resolve.resolve(asked or profile(), found, run=uv, environ=ENVIRON, **options)
 
 
 @pytest.mark.parametrize(
@@ -370,28 +270,6 @@ def test_answers_that_no_lock_can_be_made_of(
     assert "secret" not in caught.value.message
 
 
-def test_find_links_without_what_the_index_offers(tmp_path: Path) -> None:
-    for name in (TORCH, "six-1-py2.py3-none-any.whl", "six-1.tar.gz"):
-        (tmp_path / name).touch()
-    work = tmp_path / "work"
-    work.mkdir()
-    remote, mirror = uv_compile.links((str(tmp_path), "https://x"), {"torch": "up"}, work)
-    assert remote == "https://x"
-    assert [p.name for p in Path(mirror).iterdir()] == ["six-1-py2.py3-none-any.whl"]
-    assert uv_compile.links((), {}, work) == ()
-
-
-JINJA = "https://i/p/Jinja2-3.1-py3-none-any.whl"
-UV = "https://i/uv-0.13.8-py3-none-any.whl"
-
-
-def answer(requirements: str, url: str) -> str:
-    """As usual, but every file has its own hash."""
-    if requirements.startswith("uv=="):
-        return package("uv", "0.13.8", UV, sha256="c" * 64)
-    return FakeUv.usual(requirements, url)
-
-
 def two(requirements: str, url: str) -> str:
     """Two wheels for any Python."""
     if requirements.startswith("uv=="):
@@ -612,182 +490,3 @@ def test_a_companion_without_a_build_for_the_hardware(
         " (ENVBUILDER_INDEX_PYTORCH_CPU=URL, or indexes: in envbuilder.yaml)"
     )
     assert len(uv.calls) < 30
-
-
-def test_a_projects_lock_begins_with_what_the_profile_locks(
-    found: Settings, offered: list[Offer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(debian, "load", lambda *_: Suite(packages={}, rolling=False))
-    monkeypatch.setattr(debian, "lock", lambda *_: (DEB,))
-    plain = profile(system_packages=("tool",))
-    shipped = made(found, FakeUv(), plain)
-    monkeypatch.setattr(debian, "lock", lambda *_: pytest.fail("chosen again"))
-    uv = FakeUv()
-    variant = profile(system_packages=("tool",), requirements=(*plain.requirements, "einops"))
-    lock = made(found, uv, variant, origin=(plain, shipped))
-    assert lock.tools == shipped.tools
-    assert lock.targets[0].of_kind("deb") == (DEB,)
-    assert lock.targets[0].base == shipped.targets[0].base
-    assert [call["argv"][call["argv"].index("--format") + 1] for call in uv.calls] == [
-        "pylock.toml", "requirements.txt",
-    ]  # fmt: skip
-    assert "jinja2==3.1" in uv.calls[0]["constraints"]
-    # Newer versions of all that it resolves, but still the profile's own uv and .debs.
-    uv = FakeUv()
-    upgraded = made(found, uv, variant, previous=lock, upgrade=True, origin=(plain, shipped))
-    assert uv.calls[0]["constraints"] == ""
-    assert upgraded.targets[0].of_kind("deb") == (DEB,)
-
-
-def test_a_projects_lock_has_an_interpreter_that_stays(
-    found: Settings, offered: list[Offer]
-) -> None:
-    assert made(found, FakeUv()).targets[0].interpreter is None, (
-        "those of profiles stay as they are"
-    )
-    project = msgspec.structs.replace(found, definition=Definition())
-    lock = made(project, FakeUv())
-    (target,) = lock.targets
-    assert target.interpreter
-    assert "cpython" not in lock.reason, "most machines have one"
-    older = msgspec.structs.replace(target.interpreter, sha256="f" * 64)
-    (target,) = (msgspec.structs.replace(target, interpreter=older),)
-    before = msgspec.structs.replace(lock, targets=(target,))
-    assert made(project, FakeUv(), previous=before) == before
-    assert made(project, FakeUv(), previous=before, upgrade=True) == lock
-
-
-def test_an_interpreter_that_images_get_is_a_claim(found: Settings, offered: list[Offer]) -> None:
-    """Also in the lock of a profile: without it, there is no image."""
-    offered[:] = [offer(provenance="read")]
-    base = {"3.11": Base(ref="debian:bookworm-slim", python_path="/opt/python/bin/python3.11")}
-    lock = made(found, FakeUv(), profile(base=base))
-    assert lock.targets[0].of_image
-    assert lock.state == "claimed"
-    assert "cpython 3.11" in lock.reason
-
-
-def test_a_marker_may_leave_a_requirement_out(found: Settings, offered: list[Offer]) -> None:
-    asked = profile(requirements=(*profile().requirements, 'colorama; sys_platform == "win32"'))
-    lock = made(found, FakeUv(), asked)
-    assert resolve.check(asked, lock) == ()
-    # One that holds here must be there, whatever machine checks it.
-    for marker in ('sys_platform == "linux"', 'platform_release == ""', 'python_version < "3.12"'):
-        missing = profile(requirements=(*profile().requirements, f"colorama; {marker}"))
-        assert "linux/amd64 Python 3.11: colorama is missing" in resolve.check(missing, lock)
-
-
-def test_a_projects_lock_states_what_requires_what(found: Settings, offered: list[Offer]) -> None:
-    plain = profile()
-    shipped = made(found, FakeUv())
-    assert not any(file.requires for file in shipped.files), "those of profiles stay as they are"
-    lock = made(found, FakeUv(), origin=(plain, shipped))
-    assert {f.name: f.requires for f in lock.targets[0].files} == {
-        "jinja2": (), "torch": ("jinja2",),
-    }  # fmt: skip
-    again = decoding.versioned(
-        profile_lock.dump(lock).encode(), Path("cpu.json"), profile_lock.Lock, 2, "lock", ""
-    )
-    assert again == lock
-    assert resolve.check(plain, lock) == ()
-    (target,) = lock.targets
-    evil = msgspec.structs.replace(target.files[0], name="evil", requires=())
-    altered = msgspec.structs.replace(target, files=(*target.files, evil))
-    assert resolve.check(plain, msgspec.structs.replace(lock, targets=(altered,))) == (
-        "linux/amd64 Python 3.11: nothing requires evil",
-    )
-
-
-def test_what_uv_has_just_read_is_asked_for_only_if_it_did_not_keep_it(
-    found: Settings, offered: list[Offer]
-) -> None:
-    """An index may forbid that its answers are kept."""
-    kept, forgotten = FakeUv(), FakeUv()
-    usual = forgotten.usual
-
-    def offline(uv: FakeUv) -> list[bool]:
-        return ["--offline" in call["argv"] for call in uv.calls if "line" in call["argv"]]
-
-    def answer(*question: str) -> str | Completed:
-        if "--offline" in forgotten.calls[-1]["argv"]:
-            return done(1, "No solution found when resolving dependencies: not in the cache")
-        return usual(*question)
-
-    forgotten.answer = answer
-    origin = (profile(), made(found, FakeUv()))
-    assert made(found, kept, origin=origin) == made(found, forgotten, origin=origin)
-    assert (offline(kept), offline(forgotten)) == ([True], [True, False])
-
-
-def stale(lock: Lock, asked: Profile) -> str:
-    return "; ".join(resolve.check(asked, lock))
-
-
-def test_check_says_why(found: Settings, offered: list[Offer]) -> None:
-    lock = made(found, FakeUv())
-    assert "the profile changed" in stale(lock, profile(requirements=("torch==2.14.0",)))
-    assert "torch 2.13.0+cpu does not satisfy torch==2.14.0" in stale(
-        lock, profile(requirements=("torch==2.14.0",))
-    )
-    assert "numpy is missing" in stale(lock, profile(requirements=("numpy",)))
-    assert "uv is 0.13.8, not 9.9" in stale(lock, profile(tools=Tools(uv="9.9")))
-    assert "has no target linux/arm64 with Python 3.11" in stale(
-        lock, profile(platforms=("linux/amd64", "linux/arm64"))
-    )
-    assert "has a needless target linux/amd64" in stale(lock, profile(platforms=("linux/arm64",)))
-    assert "base image" in stale(lock, profile(base={}, backends=("venv",)))
-    assert "lock of 'cpu'" in stale(lock, profile(name="other"))
-
-
-def test_the_wheel_pip_would_take() -> None:
-    text = (
-        '[[packages]]\nname = "x"\nversion = "1"\nwheels = [\n'
-        '{ url = "https://i/x-1-py3-none-any.whl", hashes = { sha256 = "1" } },\n'
-        '{ url = "https://i/x-1-cp311-cp311-musllinux_1_1_x86_64.whl", hashes = {} },\n'
-        '{ name = "x-1-cp311-abi3-manylinux_2_17_x86_64.whl", url = "u", size = 5 },\n]\n'
-    )
-    (found,) = uv_compile.parse_pylock(text, "linux/amd64", "3.11")
-    assert (found.file, found.size) == ("x-1-cp311-abi3-manylinux_2_17_x86_64.whl", 5)
-    (found,) = uv_compile.parse_pylock(text, "linux/arm64", "3.11")
-    assert (found.file, found.sha256) == ("x-1-py3-none-any.whl", "1")
-    only = text.replace("py3-none-any", "cp39-cp39-win_amd64")
-    with pytest.raises(BuildError, match="x: no matching wheel"):
-        uv_compile.parse_pylock(only, "macos/arm64", "3.11")
-
-
-@pytest.mark.parametrize(
-    ("platform", "tag", "fits"),
-    [
-        ("linux/amd64", "cp312-cp312-manylinux_2_28_x86_64", True),
-        ("linux/amd64", "cp312-cp312-linux_x86_64", True),
-        ("linux/amd64", "cp38-abi3-manylinux1_x86_64", True),
-        ("linux/arm64", "py2.py3-none-manylinux2014_aarch64", True),
-        ("macos/arm64", "cp312-cp312-macosx_14_0_arm64", True),
-        ("macos/arm64", "cp312-cp312-macosx_11_0_universal2", True),
-        ("linux/amd64", "cp311-cp311-manylinux_2_28_x86_64", False),
-        ("linux/amd64", "cp312-cp312-manylinux_2_34_x86_64", False),
-        ("linux/amd64", "cp312-cp312t-manylinux_2_28_x86_64", False),
-        ("macos/arm64", "cp312-cp312-macosx_15_0_arm64", False),
-    ],
-)
-def test_tags_that_fit(platform: Any, tag: str, fits: bool) -> None:
-    text = package("x", "1", f"https://i/x-1-{tag}.whl")
-    with nullcontext() if fits else pytest.raises(BuildError):
-        assert uv_compile.parse_pylock(text, platform, "3.12")
-
-
-@given(st.text(max_size=200))
-def test_any_text_is_a_pylock_or_a_clear_error(text: str) -> None:
-    for start in ("", "[[packages]]\n", 'packages = [{name = "x", version = "1", wheels = [{'):
-        try:
-            uv_compile.parse_pylock(start + text, "linux/amd64", "3.11")
-        except BuildError:
-            continue
-
-
-@given(st.dictionaries(st.from_regex(r"[a-z]{1,9}", fullmatch=True), st.just("1.0"), min_size=1))
-def test_preferences_are_valid_toml(pins: dict[str, str]) -> None:
-    import tomllib
-
-    found = tomllib.loads(uv_compile.preferences(pins))["packages"]
-    assert {p["name"]: p["version"] for p in found} == pins

@@ -1,0 +1,146 @@
+"""The lock of a project's variant, and what `check` has against a lock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from envbuilder.core import decoding
+from envbuilder.core.process import Completed
+from envbuilder.core.project_file import Definition
+from envbuilder.core.settings import Settings
+from envbuilder.locks import resolve
+from envbuilder.packages.debian import suite as debian
+from envbuilder.packages.debian.suite import Suite
+from envbuilder.packages.python.uv import Offer
+from envbuilder.profiles import lock as profile_lock
+from envbuilder.profiles.lock import Lock
+from envbuilder.profiles.profile import Base, Profile, Tools
+from tests.support.resolving import DEB, FakeUv, done, made, offer, profile
+
+
+def test_a_projects_lock_begins_with_what_the_profile_locks(
+    found: Settings, offered: list[Offer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(debian, "load", lambda *_: Suite(packages={}, rolling=False))
+    monkeypatch.setattr(debian, "lock", lambda *_: (DEB,))
+    plain = profile(system_packages=("tool",))
+    shipped = made(found, FakeUv(), plain)
+    monkeypatch.setattr(debian, "lock", lambda *_: pytest.fail("chosen again"))
+    uv = FakeUv()
+    variant = profile(system_packages=("tool",), requirements=(*plain.requirements, "einops"))
+    lock = made(found, uv, variant, origin=(plain, shipped))
+    assert lock.tools == shipped.tools
+    assert lock.targets[0].of_kind("deb") == (DEB,)
+    assert lock.targets[0].base == shipped.targets[0].base
+    assert [call["argv"][call["argv"].index("--format") + 1] for call in uv.calls] == [
+        "pylock.toml", "requirements.txt",
+    ]  # fmt: skip
+    assert "jinja2==3.1" in uv.calls[0]["constraints"]
+    # Newer versions of all that it resolves, but still the profile's own uv and .debs.
+    uv = FakeUv()
+    upgraded = made(found, uv, variant, previous=lock, upgrade=True, origin=(plain, shipped))
+    assert uv.calls[0]["constraints"] == ""
+    assert upgraded.targets[0].of_kind("deb") == (DEB,)
+
+
+def test_a_projects_lock_has_an_interpreter_that_stays(
+    found: Settings, offered: list[Offer]
+) -> None:
+    assert made(found, FakeUv()).targets[0].interpreter is None, (
+        "those of profiles stay as they are"
+    )
+    project = msgspec.structs.replace(found, definition=Definition())
+    lock = made(project, FakeUv())
+    (target,) = lock.targets
+    assert target.interpreter
+    assert "cpython" not in lock.reason, "most machines have one"
+    older = msgspec.structs.replace(target.interpreter, sha256="f" * 64)
+    (target,) = (msgspec.structs.replace(target, interpreter=older),)
+    before = msgspec.structs.replace(lock, targets=(target,))
+    assert made(project, FakeUv(), previous=before) == before
+    assert made(project, FakeUv(), previous=before, upgrade=True) == lock
+
+
+def test_an_interpreter_that_images_get_is_a_claim(found: Settings, offered: list[Offer]) -> None:
+    """Also in the lock of a profile: without it, there is no image."""
+    offered[:] = [offer(provenance="read")]
+    base = {"3.11": Base(ref="debian:bookworm-slim", python_path="/opt/python/bin/python3.11")}
+    lock = made(found, FakeUv(), profile(base=base))
+    assert lock.targets[0].of_image
+    assert lock.state == "claimed"
+    assert "cpython 3.11" in lock.reason
+
+
+def test_a_marker_may_leave_a_requirement_out(found: Settings, offered: list[Offer]) -> None:
+    asked = profile(requirements=(*profile().requirements, 'colorama; sys_platform == "win32"'))
+    lock = made(found, FakeUv(), asked)
+    assert resolve.check(asked, lock) == ()
+    # One that holds here must be there, whatever machine checks it.
+    for marker in ('sys_platform == "linux"', 'platform_release == ""', 'python_version < "3.12"'):
+        missing = profile(requirements=(*profile().requirements, f"colorama; {marker}"))
+        assert "linux/amd64 Python 3.11: colorama is missing" in resolve.check(missing, lock)
+
+
+def test_a_projects_lock_states_what_requires_what(found: Settings, offered: list[Offer]) -> None:
+    plain = profile()
+    shipped = made(found, FakeUv())
+    assert not any(file.requires for file in shipped.files), "those of profiles stay as they are"
+    lock = made(found, FakeUv(), origin=(plain, shipped))
+    assert {f.name: f.requires for f in lock.targets[0].files} == {
+        "jinja2": (), "torch": ("jinja2",),
+    }  # fmt: skip
+    again = decoding.versioned(
+        profile_lock.dump(lock).encode(), Path("cpu.json"), profile_lock.Lock, 2, "lock", ""
+    )
+    assert again == lock
+    assert resolve.check(plain, lock) == ()
+    (target,) = lock.targets
+    evil = msgspec.structs.replace(target.files[0], name="evil", requires=())
+    altered = msgspec.structs.replace(target, files=(*target.files, evil))
+    assert resolve.check(plain, msgspec.structs.replace(lock, targets=(altered,))) == (
+        "linux/amd64 Python 3.11: nothing requires evil",
+    )
+
+
+def test_what_uv_has_just_read_is_asked_for_only_if_it_did_not_keep_it(
+    found: Settings, offered: list[Offer]
+) -> None:
+    """An index may forbid that its answers are kept."""
+    kept, forgotten = FakeUv(), FakeUv()
+    usual = forgotten.usual
+
+    def offline(uv: FakeUv) -> list[bool]:
+        return ["--offline" in call["argv"] for call in uv.calls if "line" in call["argv"]]
+
+    def answer(*question: str) -> str | Completed:
+        if "--offline" in forgotten.calls[-1]["argv"]:
+            return done(1, "No solution found when resolving dependencies: not in the cache")
+        return usual(*question)
+
+    forgotten.answer = answer
+    origin = (profile(), made(found, FakeUv()))
+    assert made(found, kept, origin=origin) == made(found, forgotten, origin=origin)
+    assert (offline(kept), offline(forgotten)) == ([True], [True, False])
+
+
+def stale(lock: Lock, asked: Profile) -> str:
+    return "; ".join(resolve.check(asked, lock))
+
+
+def test_check_says_why(found: Settings, offered: list[Offer]) -> None:
+    lock = made(found, FakeUv())
+    assert "the profile changed" in stale(lock, profile(requirements=("torch==2.14.0",)))
+    assert "torch 2.13.0+cpu does not satisfy torch==2.14.0" in stale(
+        lock, profile(requirements=("torch==2.14.0",))
+    )
+    assert "numpy is missing" in stale(lock, profile(requirements=("numpy",)))
+    assert "uv is 0.13.8, not 9.9" in stale(lock, profile(tools=Tools(uv="9.9")))
+    assert "has no target linux/arm64 with Python 3.11" in stale(
+        lock, profile(platforms=("linux/amd64", "linux/arm64"))
+    )
+    assert "has a needless target linux/amd64" in stale(lock, profile(platforms=("linux/arm64",)))
+    assert "base image" in stale(lock, profile(base={}, backends=("venv",)))
+    assert "lock of 'cpu'" in stale(lock, profile(name="other"))

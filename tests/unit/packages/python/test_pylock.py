@@ -1,0 +1,79 @@
+"""What uv resolved to, as it writes it, and what it is given."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from envbuilder.core.errors import BuildError
+from envbuilder.packages.python import uv as uv_compile
+from tests.support.resolving import TORCH, package
+
+
+def test_find_links_without_what_the_index_offers(tmp_path: Path) -> None:
+    for name in (TORCH, "six-1-py2.py3-none-any.whl", "six-1.tar.gz"):
+        (tmp_path / name).touch()
+    work = tmp_path / "work"
+    work.mkdir()
+    remote, mirror = uv_compile.links((str(tmp_path), "https://x"), {"torch": "up"}, work)
+    assert remote == "https://x"
+    assert [p.name for p in Path(mirror).iterdir()] == ["six-1-py2.py3-none-any.whl"]
+    assert uv_compile.links((), {}, work) == ()
+
+
+def test_the_wheel_pip_would_take() -> None:
+    text = (
+        '[[packages]]\nname = "x"\nversion = "1"\nwheels = [\n'
+        '{ url = "https://i/x-1-py3-none-any.whl", hashes = { sha256 = "1" } },\n'
+        '{ url = "https://i/x-1-cp311-cp311-musllinux_1_1_x86_64.whl", hashes = {} },\n'
+        '{ name = "x-1-cp311-abi3-manylinux_2_17_x86_64.whl", url = "u", size = 5 },\n]\n'
+    )
+    (found,) = uv_compile.parse_pylock(text, "linux/amd64", "3.11")
+    assert (found.file, found.size) == ("x-1-cp311-abi3-manylinux_2_17_x86_64.whl", 5)
+    (found,) = uv_compile.parse_pylock(text, "linux/arm64", "3.11")
+    assert (found.file, found.sha256) == ("x-1-py3-none-any.whl", "1")
+    only = text.replace("py3-none-any", "cp39-cp39-win_amd64")
+    with pytest.raises(BuildError, match="x: no matching wheel"):
+        uv_compile.parse_pylock(only, "macos/arm64", "3.11")
+
+
+@pytest.mark.parametrize(
+    ("platform", "tag", "fits"),
+    [
+        ("linux/amd64", "cp312-cp312-manylinux_2_28_x86_64", True),
+        ("linux/amd64", "cp312-cp312-linux_x86_64", True),
+        ("linux/amd64", "cp38-abi3-manylinux1_x86_64", True),
+        ("linux/arm64", "py2.py3-none-manylinux2014_aarch64", True),
+        ("macos/arm64", "cp312-cp312-macosx_14_0_arm64", True),
+        ("macos/arm64", "cp312-cp312-macosx_11_0_universal2", True),
+        ("linux/amd64", "cp311-cp311-manylinux_2_28_x86_64", False),
+        ("linux/amd64", "cp312-cp312-manylinux_2_34_x86_64", False),
+        ("linux/amd64", "cp312-cp312t-manylinux_2_28_x86_64", False),
+        ("macos/arm64", "cp312-cp312-macosx_15_0_arm64", False),
+    ],
+)
+def test_tags_that_fit(platform: Any, tag: str, fits: bool) -> None:
+    text = package("x", "1", f"https://i/x-1-{tag}.whl")
+    with nullcontext() if fits else pytest.raises(BuildError):
+        assert uv_compile.parse_pylock(text, platform, "3.12")
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_a_pylock_or_a_clear_error(text: str) -> None:
+    for start in ("", "[[packages]]\n", 'packages = [{name = "x", version = "1", wheels = [{'):
+        try:
+            uv_compile.parse_pylock(start + text, "linux/amd64", "3.11")
+        except BuildError:
+            continue
+
+
+@given(st.dictionaries(st.from_regex(r"[a-z]{1,9}", fullmatch=True), st.just("1.0"), min_size=1))
+def test_preferences_are_valid_toml(pins: dict[str, str]) -> None:
+    import tomllib
+
+    found = tomllib.loads(uv_compile.preferences(pins))["packages"]
+    assert {p["name"]: p["version"] for p in found} == pins
