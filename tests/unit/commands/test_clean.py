@@ -93,6 +93,16 @@ def own() -> settings.Settings:
 run = functools.partial(command_line.run, "clean")
 
 
+def printed(capsys: Shown, *arguments: str) -> str:
+    """What the command prints, which must come to a good end."""
+    assert run(*arguments) == 0
+    return capsys.readouterr().out
+
+
+def report(capsys: Shown, *arguments: str) -> Any:
+    return json.loads(printed(capsys, *arguments, "--json"))
+
+
 def folder(path: Path, marker: Any = None) -> Path:
     """A folder with a file; `marker` is what its marker says (text as it is)."""
     (path / "bin").mkdir(parents=True)
@@ -220,10 +230,8 @@ def test_a_dry_run_says_exactly_what_a_run_removes_and_its_bytes(
     record(own, "cpu")
     prefix = ours(own)
     leftover(own)
-    assert run("--dry-run", "--json") == 0
-    planned = json.loads(capsys.readouterr().out)
-    assert run("--json") == 0
-    done = json.loads(capsys.readouterr().out)
+    planned = report(capsys, "--dry-run")
+    done = report(capsys)
     assert planned == {**done, "dry_run": True}
     assert (done["schema"], done["dry_run"]) == (1, False)
     assert list(done["sizes"]) == done["removed"]
@@ -239,8 +247,7 @@ def test_one_profile(own: settings.Settings, fake: Labelled, capsys: Shown) -> N
     for option, subject in (("--store", "downloads"), ("--volumes", "they")):
         assert run("--profile", "cpu", option) == 2
         assert f"{option}: {subject} belong to no profile" in capsys.readouterr().err
-    assert run("--profile", "nope") == 0
-    assert capsys.readouterr().out == "nothing to remove\n"
+    assert printed(capsys, "--profile", "nope") == "nothing to remove\n"
     assert cpu.exists()
     assert run("--profile", "cpu") == 0
     assert not cpu.exists()
@@ -304,10 +311,8 @@ def test_the_store_only_when_asked(own: settings.Settings, capsys: Shown) -> Non
 
 def test_nothing_there(own: settings.Settings, fake: Labelled, capsys: Shown) -> None:
     fake.images = {}
-    assert run() == 0
-    assert capsys.readouterr().out == "nothing to remove\n"
-    assert run("--json") == 0
-    said = json.loads(capsys.readouterr().out)
+    assert printed(capsys) == "nothing to remove\n"
+    said = report(capsys)
     assert said == {
         "schema": 1,
         "removed": [],
@@ -527,8 +532,7 @@ def test_a_folder_that_cannot_be_read_stays_and_is_named(
     own.reports_dir.mkdir(parents=True)
     monkeypatch.setattr(inventory, "_look", refuse)
     monkeypatch.setattr(Path, "iterdir", refuse)
-    assert run("--store", "--reports", "--json") == 0
-    kept = json.loads(capsys.readouterr().out)["kept"]
+    kept = report(capsys, "--store", "--reports")["kept"]
     reason = "cannot be read: Permission denied"
     assert all({"name": str(path), "reason": reason} in kept for path in unreadable)
 
@@ -545,8 +549,7 @@ def test_images_of_others_stay_and_are_listed(
     fake.add(image("cpu", "thesis:1", content="FROM ours"), "RUN pip install pandas")
     fake.add(image("cpu", content="FROM ours, without a name"), "RUN pip install pandas")
     fake.add(image("xpu", named("xpu"), "envbuilder/xpu:latest"), "envbuilder: payload")
-    assert run("--json") == 0
-    said = json.loads(capsys.readouterr().out)
+    said = report(capsys)
     assert said["removed"] == fake.removed == ["envbuilder/cpu:latest"]
     nameless = f"sha256:{sha('FROM ours, without a name')}"
     kept = {k["name"]: k["reason"] for k in said["kept"]}
@@ -676,19 +679,16 @@ def test_what_a_dry_run_says_is_what_a_run_removes_whatever_is_there(
     (record(own, "xpu") / "notes").write_text("theirs")
     fake.add(image("cpu", "thesis:1", content="FROM ours"))
     before = listing(own)
-    assert run("--store", "--reports", "--dry-run") == 0
-    planned = capsys.readouterr().out.splitlines()
+    planned = printed(capsys, "--store", "--reports", "--dry-run").splitlines()
     assert listing(own) == before
-    assert run("--store", "--reports") == 0
-    done = capsys.readouterr().out.splitlines()
+    done = printed(capsys, "--store", "--reports").splitlines()
     assert [x.replace("would remove", "removed") for x in planned] == done
     names = {x.removeprefix("removed ") for x in done}
     gone = before - listing(own)
     assert {p for p in gone if not {str(a) for a in (p, *p.parents)} & names} == set()
     assert {n for n in names if n not in OURS} <= {str(p) for p in gone}
     assert names & OURS.keys() == set(fake.removed)
-    assert run("--store", "--reports") == 0
-    assert capsys.readouterr().out == "nothing to remove\n"
+    assert printed(capsys, "--store", "--reports") == "nothing to remove\n"
 
 
 def test_a_folder_that_holds_a_mount_stays_and_a_dry_run_says_so(
@@ -794,7 +794,7 @@ def test_what_changed_during_the_question_stays(
 # --- volumes
 
 
-def test_volumes_stay_unless_asked_for(fake: Labelled, capsys: pytest.CaptureFixture[str]) -> None:
+def test_volumes_stay_unless_asked_for(fake: Labelled, capsys: Shown) -> None:
     shared, own = names = ("envbuilder-cache-7", "envbuilder-cache-7-0123456789ab")
     for name, uid in ((shared, os.getuid()), (own, os.getuid()), ("theirs", 4321)):
         labels = {VOLUME_LABEL: str(uid)}
@@ -804,16 +804,16 @@ def test_volumes_stay_unless_asked_for(fake: Labelled, capsys: pytest.CaptureFix
     assert shown.out == "nothing to remove\n"
     assert f"(--volumes removes them)\n  {shared}\n  {own}\n" in shown.err
     assert "theirs" not in shown.err
-    assert run("--volumes", "--dry-run") == 0
-    assert capsys.readouterr().out == f"would remove {shared}\nwould remove {own}\n"
+    assert (
+        printed(capsys, "--volumes", "--dry-run") == f"would remove {shared}\nwould remove {own}\n"
+    )
     assert [*fake.stored_volumes] == [*names, "theirs"]
-    assert run("--volumes") == 0
-    assert capsys.readouterr().out == f"removed {shared}\nremoved {own}\n"
+    assert printed(capsys, "--volumes") == f"removed {shared}\nremoved {own}\n"
     assert [*fake.stored_volumes] == ["theirs"]
 
 
 def test_a_volume_in_use_is_named(
-    fake: Labelled, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    fake: Labelled, monkeypatch: pytest.MonkeyPatch, capsys: Shown
 ) -> None:
     labels = {VOLUME_LABEL: str(os.getuid())}
     fake.stored_volumes["cache"] = StoredVolume(name="cache", labels=labels)
