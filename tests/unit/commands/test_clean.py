@@ -2,156 +2,40 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import json
-import os
 import shutil
-import signal
 from pathlib import Path
-from typing import Any
 
-import click
 import msgspec
 import pytest
 from filelock import FileLock
 
 from envbuilder.build import attestations
 from envbuilder.build.backends.integrity import MARKER
-from envbuilder.build.image import records
-from envbuilder.commands import clean, inventory
-from envbuilder.containers.engine import connection
-from envbuilder.containers.engine.interface import VOLUME_LABEL, Image, StoredVolume
-from envbuilder.core import console, files, settings
-from envbuilder.core.errors import BuildError, ToolError
-from envbuilder.core.settings import load as load_settings
+from envbuilder.commands import inventory
+from envbuilder.core import files, settings
 from envbuilder.packages.store import Store
-from tests.support import command_line, reports
-from tests.support.engines import FakeEngine
+from tests.support import reports
+from tests.support.cleaning import (
+    DIGEST,
+    DOWNLOADED,
+    OURS,
+    Labelled,
+    Shown,
+    folder,
+    image,
+    leftover,
+    ours,
+    printed,
+    record,
+    report,
+    run,
+    sha_of,
+    store,
+    working,
+)
 
-Shown = pytest.CaptureFixture[str]
-OURS = {"envbuilder/cpu:latest": "cpu", "envbuilder/xpu:latest": "xpu"}
-
-
-def sha(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def image(profile: str, *tags: str, content: str = "") -> Image:
-    """An image with our labels: the recorded one of the profile unless its content differs."""
-    labels = {"io.envbuilder.fingerprint": sha(profile), "io.envbuilder.profile": profile}
-    return Image(id=f"sha256:{sha(content or profile)}", tags=tags, labels=labels)
-
-
-class Labelled(FakeEngine):
-    """Labelled images, two of them ours; `answers` False: there is no engine."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.images = {tag: image(profile, tag) for tag, profile in OURS.items()}
-        self.answers, self.configured = True, True
-        self.removed: list[str] = []
-        self.stuck: set[str] = set()
-        self.sizes: dict[str, int] = {}
-
-    def shares(self) -> dict[str, int]:
-        return self.sizes
-
-    def add(self, made: Image, last_step: str = "") -> Image:
-        self.images[made.id] = made
-        self.steps[made.id] = last_step
-        return made
-
-    def connect(self) -> Labelled:
-        if not self.answers:
-            raise ToolError("no container engine answers: connection refused")
-        return self
-
-    def remove(self, ref: str, only: str = "") -> None:
-        assert any(i.id == only and ref in {*i.tags, i.id} for i in self.images.values())
-        if ref in self.stuck:
-            raise BuildError(f"{ref}: cannot be removed: in use", "Stop the containers")
-        self.removed.append(ref)
-
-
-@pytest.fixture(autouse=True)
-def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Labelled:
-    made = Labelled()
-    monkeypatch.setattr(connection, "connect", made.connect)
-    monkeypatch.setattr(connection, "configured", lambda: made.configured)
-    monkeypatch.setattr(signal, "signal", lambda *args: None)
-    monkeypatch.chdir(tmp_path)
-    return made
-
-
-@pytest.fixture
-def own() -> settings.Settings:
-    """The folders that the command itself will see."""
-    return load_settings()
-
-
-run = functools.partial(command_line.run, "clean")
-
-
-def printed(capsys: Shown, *arguments: str) -> str:
-    """What the command prints, which must come to a good end."""
-    assert run(*arguments) == 0
-    return capsys.readouterr().out
-
-
-def report(capsys: Shown, *arguments: str) -> Any:
-    return json.loads(printed(capsys, *arguments, "--json"))
-
-
-def folder(path: Path, marker: Any = None) -> Path:
-    """A folder with a file; `marker` is what its marker says (text as it is)."""
-    (path / "bin").mkdir(parents=True)
-    (path / "bin" / "python").write_text("x")
-    if marker is not None:
-        text = marker if isinstance(marker, str) else json.dumps(marker)
-        (path / MARKER).write_text(text)
-    return path
-
-
-def working(path: Path) -> Path:
-    """A working folder, as a killed build leaves it."""
-    folder(path)
-    files.mark_folder(path)
-    return path
-
-
-def store(own: settings.Settings, name: str, *names: str) -> Path:
-    """A folder of the cache that envbuilder made, with these files."""
-    above = files.ensure_folder(own.cache_dir / name)
-    for file in names:
-        (above / file).parent.mkdir(parents=True, exist_ok=True)
-        (above / file).write_text("x")
-    return above
-
-
-def ours(own: settings.Settings, profile: str = "cpu") -> Path:
-    marker = {"made_by": "envbuilder", "profile": profile}
-    return folder(own.envs_dir / f"{profile}-py3.11-0123456789ab", marker)
-
-
-def record(own: settings.Settings, profile: str) -> Path:
-    fingerprint = sha(profile)
-    path = own.records_dir / fingerprint
-    made = records.ImageRecord(
-        profile=profile,
-        fingerprint=fingerprint,
-        ref=f"envbuilder/{profile}:py3.11-{fingerprint[:12]}",
-        digest=f"sha256:{fingerprint}",
-        ids=(f"sha256:{fingerprint}",),
-        builder="buildkit",
-        made_by={},
-    )
-    records.keep(path, made)
-    return path
-
-
-def leftover(own: settings.Settings) -> Path:
-    return working(own.envs_dir / ".cpu-py3.11-0123456789ab.partial")
+pytestmark = pytest.mark.usefixtures("fake")
 
 
 def test_only_what_carries_our_mark_is_removed(
@@ -272,30 +156,6 @@ def test_an_environments_documents_go_with_it_and_nobody_elses(own: settings.Set
     }
 
 
-DIGEST = f"{7:064}"
-DOWNLOADED = {
-    "store": (f"sha256/00/{DIGEST}", f"partial/{DIGEST}", f"partial/{DIGEST}.lock"),
-    "bases": (
-        f"{DIGEST}-linux-amd64/oci-layout",
-        f"{DIGEST}.lock",
-        f".debian-{DIGEST}.ab/x",
-        f"{DIGEST}.signature.json",
-    ),
-    "layers": ("oci-layout", "index.json", f"blobs/sha256/{DIGEST}", f"made/{DIGEST}.json"),
-    "uploads": (f"{7:032}.json", f"{7:032}.lock", f"{7:032}.repository"),
-    "datasets": ("mnist/.lock", "mnist/t10k-labels-idx1-ubyte", "mnist/.part-abc/x"),
-    "locate": ("linux-amd64-3.11-pytorch-cpu.txt",),
-    "uv-resolve": ("CACHEDIR.TAG", "simple-v1/x/y.msgpack"),
-    "logs": (
-        "cpu-0123456789ab.log",
-        "20260101T000000Z-cpu-venv-payload.log",
-        "20260101T000000Z-cpu-venv-devices.log",
-        "20260101T000000Z-1a2b.4711-node-1-payload.log",  # of `fleet join`
-        "4711-node-1-payload.log",
-    ),
-}
-
-
 def test_the_store_only_when_asked(own: settings.Settings, capsys: Shown) -> None:
     made = [store(own, name, *contents) for name, contents in DOWNLOADED.items()]
     strange = folder(own.cache_dir / "somebody's")
@@ -326,20 +186,6 @@ def test_nothing_there(own: settings.Settings, fake: Labelled, capsys: Shown) ->
     assert not own.cache_dir.exists()
 
 
-@pytest.mark.parametrize("configured", [True, False])
-def test_a_silent_engine_is_a_note_only_where_one_is_configured(
-    own: settings.Settings, fake: Labelled, capsys: Shown, configured: bool
-) -> None:
-    fake.answers, fake.configured = False, configured
-    prefix = ours(own)
-    assert run() == 0
-    assert not prefix.exists()
-    shown = capsys.readouterr()
-    assert shown.out == f"removed {prefix}\n"
-    note = "images were not examined: no container engine answers: connection refused\n"
-    assert shown.err.startswith(note if configured else "· measure")
-
-
 def test_what_cannot_be_removed_is_named(
     own: settings.Settings, monkeypatch: pytest.MonkeyPatch, capsys: Shown
 ) -> None:
@@ -353,18 +199,6 @@ def test_what_cannot_be_removed_is_named(
     shown = capsys.readouterr()
     assert f"{prefix}: cannot be removed: Permission denied" in shown.err
     assert shown.out == f"removed {left}\n", "the rest is done"
-
-
-def test_an_image_in_use_is_named(own: settings.Settings, fake: Labelled, capsys: Shown) -> None:
-    fake.stuck.add("envbuilder/cpu:latest")
-    prefix, kept, gone = ours(own), record(own, "cpu"), record(own, "xpu")
-    assert run("--json") == 1
-    shown = capsys.readouterr()
-    assert "envbuilder/cpu:latest: cannot be removed: in use" in shown.err
-    said = json.loads(shown.out)
-    assert said["failed"] == [{"name": "envbuilder/cpu:latest", "reason": "in use"}]
-    assert said["removed"] == [str(prefix), "envbuilder/xpu:latest", str(gone)]
-    assert kept.exists(), "or the image would never be known as ours again"
 
 
 # --- what is not ours
@@ -537,130 +371,6 @@ def test_a_folder_that_cannot_be_read_stays_and_is_named(
     assert all({"name": str(path), "reason": reason} in kept for path in unreadable)
 
 
-# --- images
-
-
-def test_images_of_others_stay_and_are_listed(
-    own: settings.Settings, fake: Labelled, capsys: Shown
-) -> None:
-    record(own, "cpu")
-    fake.images.clear()
-    mine = fake.add(image("cpu", "envbuilder/cpu:latest", "registry.lan/team/cpu:1"))
-    fake.add(image("cpu", "thesis:1", content="FROM ours"), "RUN pip install pandas")
-    fake.add(image("cpu", content="FROM ours, without a name"), "RUN pip install pandas")
-    fake.add(image("xpu", named("xpu"), "envbuilder/xpu:latest"), "envbuilder: payload")
-    said = report(capsys)
-    assert said["removed"] == fake.removed == ["envbuilder/cpu:latest"]
-    nameless = f"sha256:{sha('FROM ours, without a name')}"
-    kept = {k["name"]: k["reason"] for k in said["kept"]}
-    assert kept.keys() == {*mine.tags[1:], "thesis:1", nameless, *fake.images[sha_of("xpu")].tags}
-    assert "--all-images" in kept["envbuilder/xpu:latest"]
-    assert "--all-images" not in kept["thesis:1"]
-    # It is still there under the other name, and must be known as ours when that goes.
-    assert (own.records_dir / sha("cpu")).exists()
-
-
-def named(profile: str) -> str:
-    return f"envbuilder/{profile}:py3.11-{sha(profile)[:12]}"
-
-
-def sha_of(profile: str) -> str:
-    return f"sha256:{sha(profile)}"
-
-
-@pytest.mark.parametrize("last", ["envbuilder: payload", 'CMD ["python"]'])
-def test_all_images_are_those_that_builds_made(
-    own: settings.Settings, fake: Labelled, capsys: Shown, last: str
-) -> None:
-    fake.images.clear()
-    fake.add(image("xpu", named("xpu"), "envbuilder/xpu:latest", "team/xpu:1"), last)
-    fake.add(image("cpu", "thesis:1", content="FROM ours"), last)
-    fake.add(image("mps", named("mps"), content="a commit with our name"), "bash")
-    fake.add(image("tpu", "envbuilder/tpu:latest", content="FROM ours, as latest"), last)
-    fake.add(image("ipu", f"other/ipu:py3.11-{sha('ipu')[:12]}"), last)
-    project = [f"envbuilder/app-012abc/{n}" for n in (named("gpu")[11:], "gpu:project")]
-    fake.add(image("gpu", *project), last)
-    fake.add(image("npu", f"envbuilder/app/npu:py3.11-{sha('npu')[:12]}"), last)
-    assert run("--all-images", "--dry-run") == 0
-    assert run("--all-images") == 0
-    assert sorted(fake.removed) == sorted([named("xpu"), "envbuilder/xpu:latest", *project])
-    lines = capsys.readouterr().out.splitlines()
-    assert [x.removeprefix("would ") for x in lines[:4]] == [
-        x.replace("removed", "remove") for x in lines[4:]
-    ]
-
-
-@pytest.mark.parametrize("tags", [("docker.io/me/x:1",), ("me/x:1",), ("localhost/me/x:1",), ()])
-def test_names_that_a_build_gave_go_however_an_engine_spells_them(
-    own: settings.Settings, fake: Labelled, tags: tuple[str, ...]
-) -> None:
-    """An image that has lost its names goes by its id."""
-    path = record(own, "cpu")
-    (read,) = records.read(path)
-    records.keep(path, msgspec.structs.replace(read, names=(read.ref, "me/x:1")))
-    fake.images.clear()
-    fake.add(image("cpu", *tags))
-    assert run() == 0
-    assert fake.removed == [*(tags or [sha_of("cpu")])]
-    assert not path.exists()
-
-
-def test_images_that_a_killed_build_gave_to_the_engine_go(
-    own: settings.Settings, fake: Labelled
-) -> None:
-    fake.images.clear()
-    loaded = fake.add(image("cpu", "envbuilder/ahead:1", content="lower layers"))
-    trial = working(own.cache_dir / "reproduce" / "tmp123")
-    twice = fake.add(image("xpu", "envbuilder-reproduce:1"))
-    elsewhere = msgspec.structs.replace(own, data_dir=trial / "second" / "data")
-    path = record(elsewhere, "xpu")
-    (read,) = records.read(path)
-    records.keep(path, msgspec.structs.replace(read, names=twice.tags))
-    part = records.LoadedImage(
-        profile="cpu", fingerprint=sha("cpu"), ref=loaded.tags[0], ids=(loaded.id,)
-    )
-    noted = records.note(own.records_dir / sha("cpu"), part)
-    work = working(own.cache_dir / "build" / f"cpu-{sha('cpu')[:12]}")
-    with FileLock(f"{work}.lock"):
-        assert run("--profile", "xpu") == 0
-        assert fake.removed == list(twice.tags)
-        assert trial.exists(), "it is no profile's"
-        assert run("--profile", "cpu") == 0
-        assert run() == 0
-        assert loaded.tags[0] not in fake.removed
-        assert not trial.exists()
-    assert noted.exists()
-    assert run() == 0
-    assert fake.removed[-1:] == list(loaded.tags)
-    assert not noted.parent.parent.exists()
-
-
-def test_two_profiles_with_one_fingerprint_keep_their_own_records(
-    own: settings.Settings, fake: Labelled
-) -> None:
-    path = record(own, "cpu")
-    (read,) = records.read(path)
-    second = msgspec.structs.replace(
-        read, profile="xpu", digest=sha_of("xpu"), ids=(sha_of("xpu"),)
-    )
-    records.keep(path, second)
-    assert run("--profile", "cpu") == 0
-    assert records.read(path) == (second,)
-    fake.images.pop("envbuilder/cpu:latest")
-    assert run() == 0
-    assert not path.exists()
-
-
-def test_files_of_others_beside_a_record_stay(own: settings.Settings, fake: Labelled) -> None:
-    path = record(own, "cpu")
-    digest = sha("cpu")
-    for suffix in (".sbom.cdx.json", ".files.json"):
-        (path / f"{digest}{suffix}").write_text("{}")
-    (path / "notes.txt").write_text("theirs")
-    assert run() == 0
-    assert [p.name for p in path.iterdir()] == ["notes.txt"]
-
-
 def test_what_a_dry_run_says_is_what_a_run_removes_whatever_is_there(
     own: settings.Settings, fake: Labelled, capsys: Shown, tmp_path: Path
 ) -> None:
@@ -708,248 +418,3 @@ def test_a_folder_that_holds_a_mount_stays_and_a_dry_run_says_so(
 
 def listing(own: settings.Settings) -> set[Path]:
     return {p for above in (own.cache_dir, own.data_dir) for p in above.rglob("*")}
-
-
-# ---- on a terminal
-
-
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Somebody sits at a terminal; the texts are the questions, each answered by the next one."""
-    monkeypatch.setattr(clean, "_is_terminal", lambda: True)
-    questions = list[str]()
-
-    def confirm(question: str, *, err: bool) -> bool:
-        assert err
-        questions.append(question)
-        return True
-
-    monkeypatch.setattr(click, "confirm", confirm)
-    return questions
-
-
-def test_a_terminal_is_asked_once_after_the_sizes(
-    own: settings.Settings, terminal: list[str], capsys: Shown
-) -> None:
-    made = [ours(own), leftover(own), record(own, "cpu")]
-    assert run() == 0
-    assert terminal == ["Remove all of it?"]
-    assert not any(p.exists() for p in made)
-    assert "at least" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("option", ["--yes", "--json", "--dry-run"])
-def test_nobody_is_asked(
-    own: settings.Settings, fake: Labelled, terminal: list[str], option: str
-) -> None:
-    prefix = ours(own)
-    assert run(option) == 0
-    assert terminal == []
-    assert prefix.exists() == (option == "--dry-run")
-    shutil.rmtree(prefix, ignore_errors=True)
-    fake.images = {}
-    assert run() == 0
-    assert terminal == [], "nothing is there"
-
-
-def test_no_removes_nothing(
-    own: settings.Settings,
-    fake: Labelled,
-    terminal: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Shown,
-) -> None:
-    prefix = ours(own)
-    record(own, "cpu")
-    monkeypatch.setattr(click, "confirm", lambda question, **options: False)
-    assert run() == 0
-    assert prefix.exists()
-    assert fake.removed == []
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert "nothing was removed" in shown.err
-
-
-def test_what_changed_during_the_question_stays(
-    own: settings.Settings, terminal: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A build that began meanwhile, and one that ended, are not what was shown."""
-    shown, begun = ours(own, "cpu"), ours(own, "xpu")
-    lock = FileLock(begun.with_name(f".{begun.name}.partial.lock"))
-
-    def confirm(question: str, *, err: bool) -> bool:
-        lock.acquire()
-        ours(own, "zendnn")
-        return True
-
-    monkeypatch.setattr(click, "confirm", confirm)
-    with lock:
-        lock.release()
-        assert run() == 0
-        assert begun.exists()
-    assert not shown.exists()
-    assert (own.envs_dir / "zendnn-py3.11-0123456789ab").exists()
-
-
-# --- volumes
-
-
-def test_volumes_stay_unless_asked_for(fake: Labelled, capsys: Shown) -> None:
-    shared, own = names = ("envbuilder-cache-7", "envbuilder-cache-7-0123456789ab")
-    for name, uid in ((shared, os.getuid()), (own, os.getuid()), ("theirs", 4321)):
-        labels = {VOLUME_LABEL: str(uid)}
-        fake.stored_volumes[name] = StoredVolume(name=name, labels=labels)
-    assert run() == 0
-    shown = capsys.readouterr()
-    assert shown.out == "nothing to remove\n"
-    assert f"(--volumes removes them)\n  {shared}\n  {own}\n" in shown.err
-    assert "theirs" not in shown.err
-    assert (
-        printed(capsys, "--volumes", "--dry-run") == f"would remove {shared}\nwould remove {own}\n"
-    )
-    assert [*fake.stored_volumes] == [*names, "theirs"]
-    assert printed(capsys, "--volumes") == f"removed {shared}\nremoved {own}\n"
-    assert [*fake.stored_volumes] == ["theirs"]
-
-
-def test_a_volume_in_use_is_named(
-    fake: Labelled, monkeypatch: pytest.MonkeyPatch, capsys: Shown
-) -> None:
-    labels = {VOLUME_LABEL: str(os.getuid())}
-    fake.stored_volumes["cache"] = StoredVolume(name="cache", labels=labels)
-
-    def refuse(name: str) -> None:
-        raise BuildError(f"{name}: cannot be removed: volume is in use")
-
-    monkeypatch.setattr(fake, "remove_volume", refuse)
-    assert run("--volumes") == 1
-    assert "cache: cannot be removed: volume is in use" in capsys.readouterr().err
-
-
-# --- sizes
-
-
-def file(path: Path, size: int = 100_000) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"x" * size)
-    return path
-
-
-def blocks(*paths: Path) -> int:
-    return sum(path.lstat().st_blocks * 512 for path in paths)
-
-
-def freed(*paths: Path) -> list[int | None]:
-    """The bytes that the removal of these paths frees, in this order."""
-    items = [
-        inventory.Item(name=str(p), kind=inventory.WORKING, row="", root=p.parent) for p in paths
-    ]
-    return [*clean.measured(items, None, console.PlainProgress(lambda line: None)).values()]
-
-
-def test_a_folder_frees_what_is_on_the_disk(tmp_path: Path) -> None:
-    large, small = file(tmp_path / "env" / "a" / "large"), file(tmp_path / "env" / "small", 1)
-    (sparse := tmp_path / "env" / "sparse").touch()
-    with sparse.open("r+b") as stream:
-        stream.truncate(1 << 30)
-    outside = file(tmp_path / "outside")
-    (link := tmp_path / "env" / "link").symlink_to(outside)
-    folders = (tmp_path / "env", tmp_path / "env" / "a")
-    assert freed(tmp_path / "env") == [blocks(large, small, sparse, link, *folders)]
-    assert blocks(sparse) < 1 << 20
-    assert freed(tmp_path / "gone") == [0]
-
-
-def test_a_file_with_two_names_is_freed_with_the_last(tmp_path: Path) -> None:
-    first, other = file(tmp_path / "first"), tmp_path / "other"
-    other.hardlink_to(first)
-    assert freed(first, other) == [0, blocks(first)]
-    assert freed(other) == [0], "the first one stays"
-    file(tmp_path / "env" / "third").unlink()
-    (tmp_path / "env" / "third").hardlink_to(first)
-    paths = (tmp_path / "env", first, other)
-    assert freed(*paths) == [blocks(tmp_path / "env"), 0, blocks(first)]
-
-
-def test_what_belongs_together_is_one_row(own: settings.Settings, fake: Labelled) -> None:
-    prefix = ours(own)
-    Path(f"{prefix}.sbom.cdx.json").write_text("{}")
-    work = leftover(own)
-    (store(own, "layers", "index.json") / "theirs").write_text("theirs")
-    store(own, "layers", f"blobs/sha256/{DIGEST}")
-    record(own, "cpu")
-    fake.images.clear()
-    fake.add(image("cpu", named("cpu"), "envbuilder/cpu:latest"))
-    with inventory.Inventory(own) as listed:
-        leftovers = listed.leftovers()
-        listed.environments(None)
-        listed.downloads()
-        recorded = inventory.recorded_images(own)
-        listed.images(fake.labelled(), recorded, None, None)
-    rows = [(item.kind, item.row) for item in (*leftovers, *listed.items)]
-    assert list(dict.fromkeys(rows)) == [
-        (inventory.WORKING, work.name),
-        (inventory.ENVIRONMENTS, prefix.name),
-        (inventory.DOWNLOADS, "layers"),
-        (inventory.IMAGES, f"{named('cpu')}, envbuilder/cpu:latest"),
-        (inventory.RECORDS, inventory.RECORDS),
-    ]
-    assert len(rows) == 8
-
-
-def test_an_image_counts_once_with_its_last_name(own: settings.Settings, fake: Labelled) -> None:
-    record(own, "cpu")
-    record(own, "xpu")
-    fake.images.clear()
-    fake.add(image("cpu", named("cpu"), "envbuilder/cpu:latest"))
-    fake.add(image("xpu", named("xpu"), "theirs:1"))
-    fake.sizes = {sha_of("cpu"): 100, sha_of("xpu"): 20}
-    with inventory.Inventory(own) as listed:
-        listed.images(fake.labelled(), inventory.recorded_images(own), None, None)
-    names = [item for item in listed.items if item.kind == inventory.IMAGES]
-    sizes = clean.measured(names, fake, console.PlainProgress(lambda line: None))
-    assert sizes == {named("cpu"): 0, "envbuilder/cpu:latest": 100, named("xpu"): 0}
-    fake.sizes = {}
-    sizes = clean.measured(names, fake, console.PlainProgress(lambda line: None))
-    assert sizes["envbuilder/cpu:latest"] is None, "no engine reports it"
-
-
-def lines(*entries: tuple[str, str, int | None]) -> list[str]:
-    """The table of what has these kinds, rows and sizes."""
-    items = [
-        inventory.Item(name=str(n), kind=kind, row=row) for n, (kind, row, _) in enumerate(entries)
-    ]
-    sizes = {str(n): size for n, (_, _, size) in enumerate(entries)}
-    return list(clean.table(items, sizes))
-
-
-def test_the_table_fits_80_columns_and_shows_the_largest_first() -> None:
-    shown = lines(
-        (inventory.ENVIRONMENTS, "small", 4096),
-        (inventory.ENVIRONMENTS, "n" * 200, 1_310_000_000),
-        (inventory.IMAGES, "envbuilder/cpu:latest", 310_000_000),
-    )
-    assert all(len(line) <= 80 for line in shown)
-    firsts = ["envir", "nnnnn", "small", "image", "envbu", "total"]
-    assert [line.split()[0][:5] for line in shown] == firsts
-    assert shown[-1].endswith("1.62 GB")
-    assert all(line.endswith("B") for line in shown if line.startswith("  "))
-
-
-def test_more_may_be_freed_than_is_known() -> None:
-    """Sizes that no engine reports, and layers that only removed images share."""
-    _, row, total = lines((inventory.IMAGES, "envbuilder/cpu:latest", None))
-    assert row.endswith(" ?")
-    assert total.startswith("at least")
-    several = lines(*((inventory.IMAGES, name, 5) for name in ("a", "b")))
-    assert several[-1].startswith("at least")
-
-
-def test_what_has_no_parts_is_one_line_and_many_rows_are_summed_up() -> None:
-    reports, total = lines((inventory.REPORTS, inventory.REPORTS, 5000))
-    assert reports.split() == ["verification", "reports", "5.00", "kB"]
-    assert len(reports) == len(total)
-    many = lines(*((inventory.WORKING, f"row {n}", n * 1000) for n in range(1, 31)))
-    assert len(many) == 1 + 20 + 1 + 1
-    assert many[-2].split() == ["and", "10", "more", "55.0", "kB"]
-    assert many[-1].split() == ["total", "465", "kB"]

@@ -1,0 +1,29 @@
+"""The folders of `clean`, and an engine with images."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from envbuilder.containers.engine import connection
+from envbuilder.core import settings
+from envbuilder.core.settings import load as load_settings
+from tests.support.cleaning import Labelled
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Labelled:
+    made = Labelled()
+    monkeypatch.setattr(connection, "connect", made.connect)
+    monkeypatch.setattr(connection, "configured", lambda: made.configured)
+    monkeypatch.setattr(signal, "signal", lambda *args: None)
+    monkeypatch.chdir(tmp_path)
+    return made
+
+
+@pytest.fixture
+def own() -> settings.Settings:
+    """The folders that the command itself will see."""
+    return load_settings()

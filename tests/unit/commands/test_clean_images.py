@@ -1,0 +1,220 @@
+"""Of images and volumes, `clean` removes those that builds made."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import msgspec
+import pytest
+from filelock import FileLock
+
+from envbuilder.build.image import records
+from envbuilder.commands import clean, inventory
+from envbuilder.containers.engine.interface import VOLUME_LABEL, StoredVolume
+from envbuilder.core import console, settings
+from envbuilder.core.errors import BuildError
+from tests.support.cleaning import (
+    Labelled,
+    Shown,
+    image,
+    named,
+    ours,
+    printed,
+    record,
+    report,
+    run,
+    sha,
+    sha_of,
+    working,
+)
+
+pytestmark = pytest.mark.usefixtures("fake")
+
+
+@pytest.mark.parametrize("configured", [True, False])
+def test_a_silent_engine_is_a_note_only_where_one_is_configured(
+    own: settings.Settings, fake: Labelled, capsys: Shown, configured: bool
+) -> None:
+    fake.answers, fake.configured = False, configured
+    prefix = ours(own)
+    assert run() == 0
+    assert not prefix.exists()
+    shown = capsys.readouterr()
+    assert shown.out == f"removed {prefix}\n"
+    note = "images were not examined: no container engine answers: connection refused\n"
+    assert shown.err.startswith(note if configured else "· measure")
+
+
+def test_an_image_in_use_is_named(own: settings.Settings, fake: Labelled, capsys: Shown) -> None:
+    fake.stuck.add("envbuilder/cpu:latest")
+    prefix, kept, gone = ours(own), record(own, "cpu"), record(own, "xpu")
+    assert run("--json") == 1
+    shown = capsys.readouterr()
+    assert "envbuilder/cpu:latest: cannot be removed: in use" in shown.err
+    said = json.loads(shown.out)
+    assert said["failed"] == [{"name": "envbuilder/cpu:latest", "reason": "in use"}]
+    assert said["removed"] == [str(prefix), "envbuilder/xpu:latest", str(gone)]
+    assert kept.exists(), "or the image would never be known as ours again"
+
+
+def test_images_of_others_stay_and_are_listed(
+    own: settings.Settings, fake: Labelled, capsys: Shown
+) -> None:
+    record(own, "cpu")
+    fake.images.clear()
+    mine = fake.add(image("cpu", "envbuilder/cpu:latest", "registry.lan/team/cpu:1"))
+    fake.add(image("cpu", "thesis:1", content="FROM ours"), "RUN pip install pandas")
+    fake.add(image("cpu", content="FROM ours, without a name"), "RUN pip install pandas")
+    fake.add(image("xpu", named("xpu"), "envbuilder/xpu:latest"), "envbuilder: payload")
+    said = report(capsys)
+    assert said["removed"] == fake.removed == ["envbuilder/cpu:latest"]
+    nameless = f"sha256:{sha('FROM ours, without a name')}"
+    kept = {k["name"]: k["reason"] for k in said["kept"]}
+    assert kept.keys() == {*mine.tags[1:], "thesis:1", nameless, *fake.images[sha_of("xpu")].tags}
+    assert "--all-images" in kept["envbuilder/xpu:latest"]
+    assert "--all-images" not in kept["thesis:1"]
+    # It is still there under the other name, and must be known as ours when that goes.
+    assert (own.records_dir / sha("cpu")).exists()
+
+
+@pytest.mark.parametrize("last", ["envbuilder: payload", 'CMD ["python"]'])
+def test_all_images_are_those_that_builds_made(
+    own: settings.Settings, fake: Labelled, capsys: Shown, last: str
+) -> None:
+    fake.images.clear()
+    fake.add(image("xpu", named("xpu"), "envbuilder/xpu:latest", "team/xpu:1"), last)
+    fake.add(image("cpu", "thesis:1", content="FROM ours"), last)
+    fake.add(image("mps", named("mps"), content="a commit with our name"), "bash")
+    fake.add(image("tpu", "envbuilder/tpu:latest", content="FROM ours, as latest"), last)
+    fake.add(image("ipu", f"other/ipu:py3.11-{sha('ipu')[:12]}"), last)
+    project = [f"envbuilder/app-012abc/{n}" for n in (named("gpu")[11:], "gpu:project")]
+    fake.add(image("gpu", *project), last)
+    fake.add(image("npu", f"envbuilder/app/npu:py3.11-{sha('npu')[:12]}"), last)
+    assert run("--all-images", "--dry-run") == 0
+    assert run("--all-images") == 0
+    assert sorted(fake.removed) == sorted([named("xpu"), "envbuilder/xpu:latest", *project])
+    lines = capsys.readouterr().out.splitlines()
+    assert [x.removeprefix("would ") for x in lines[:4]] == [
+        x.replace("removed", "remove") for x in lines[4:]
+    ]
+
+
+@pytest.mark.parametrize("tags", [("docker.io/me/x:1",), ("me/x:1",), ("localhost/me/x:1",), ()])
+def test_names_that_a_build_gave_go_however_an_engine_spells_them(
+    own: settings.Settings, fake: Labelled, tags: tuple[str, ...]
+) -> None:
+    """An image that has lost its names goes by its id."""
+    path = record(own, "cpu")
+    (read,) = records.read(path)
+    records.keep(path, msgspec.structs.replace(read, names=(read.ref, "me/x:1")))
+    fake.images.clear()
+    fake.add(image("cpu", *tags))
+    assert run() == 0
+    assert fake.removed == [*(tags or [sha_of("cpu")])]
+    assert not path.exists()
+
+
+def test_images_that_a_killed_build_gave_to_the_engine_go(
+    own: settings.Settings, fake: Labelled
+) -> None:
+    fake.images.clear()
+    loaded = fake.add(image("cpu", "envbuilder/ahead:1", content="lower layers"))
+    trial = working(own.cache_dir / "reproduce" / "tmp123")
+    twice = fake.add(image("xpu", "envbuilder-reproduce:1"))
+    elsewhere = msgspec.structs.replace(own, data_dir=trial / "second" / "data")
+    path = record(elsewhere, "xpu")
+    (read,) = records.read(path)
+    records.keep(path, msgspec.structs.replace(read, names=twice.tags))
+    part = records.LoadedImage(
+        profile="cpu", fingerprint=sha("cpu"), ref=loaded.tags[0], ids=(loaded.id,)
+    )
+    noted = records.note(own.records_dir / sha("cpu"), part)
+    work = working(own.cache_dir / "build" / f"cpu-{sha('cpu')[:12]}")
+    with FileLock(f"{work}.lock"):
+        assert run("--profile", "xpu") == 0
+        assert fake.removed == list(twice.tags)
+        assert trial.exists(), "it is no profile's"
+        assert run("--profile", "cpu") == 0
+        assert run() == 0
+        assert loaded.tags[0] not in fake.removed
+        assert not trial.exists()
+    assert noted.exists()
+    assert run() == 0
+    assert fake.removed[-1:] == list(loaded.tags)
+    assert not noted.parent.parent.exists()
+
+
+def test_two_profiles_with_one_fingerprint_keep_their_own_records(
+    own: settings.Settings, fake: Labelled
+) -> None:
+    path = record(own, "cpu")
+    (read,) = records.read(path)
+    second = msgspec.structs.replace(
+        read, profile="xpu", digest=sha_of("xpu"), ids=(sha_of("xpu"),)
+    )
+    records.keep(path, second)
+    assert run("--profile", "cpu") == 0
+    assert records.read(path) == (second,)
+    fake.images.pop("envbuilder/cpu:latest")
+    assert run() == 0
+    assert not path.exists()
+
+
+def test_files_of_others_beside_a_record_stay(own: settings.Settings, fake: Labelled) -> None:
+    path = record(own, "cpu")
+    digest = sha("cpu")
+    for suffix in (".sbom.cdx.json", ".files.json"):
+        (path / f"{digest}{suffix}").write_text("{}")
+    (path / "notes.txt").write_text("theirs")
+    assert run() == 0
+    assert [p.name for p in path.iterdir()] == ["notes.txt"]
+
+
+def test_volumes_stay_unless_asked_for(fake: Labelled, capsys: Shown) -> None:
+    shared, own = names = ("envbuilder-cache-7", "envbuilder-cache-7-0123456789ab")
+    for name, uid in ((shared, os.getuid()), (own, os.getuid()), ("theirs", 4321)):
+        labels = {VOLUME_LABEL: str(uid)}
+        fake.stored_volumes[name] = StoredVolume(name=name, labels=labels)
+    assert run() == 0
+    shown = capsys.readouterr()
+    assert shown.out == "nothing to remove\n"
+    assert f"(--volumes removes them)\n  {shared}\n  {own}\n" in shown.err
+    assert "theirs" not in shown.err
+    assert (
+        printed(capsys, "--volumes", "--dry-run") == f"would remove {shared}\nwould remove {own}\n"
+    )
+    assert [*fake.stored_volumes] == [*names, "theirs"]
+    assert printed(capsys, "--volumes") == f"removed {shared}\nremoved {own}\n"
+    assert [*fake.stored_volumes] == ["theirs"]
+
+
+def test_a_volume_in_use_is_named(
+    fake: Labelled, monkeypatch: pytest.MonkeyPatch, capsys: Shown
+) -> None:
+    labels = {VOLUME_LABEL: str(os.getuid())}
+    fake.stored_volumes["cache"] = StoredVolume(name="cache", labels=labels)
+
+    def refuse(name: str) -> None:
+        raise BuildError(f"{name}: cannot be removed: volume is in use")
+
+    monkeypatch.setattr(fake, "remove_volume", refuse)
+    assert run("--volumes") == 1
+    assert "cache: cannot be removed: volume is in use" in capsys.readouterr().err
+
+
+def test_an_image_counts_once_with_its_last_name(own: settings.Settings, fake: Labelled) -> None:
+    record(own, "cpu")
+    record(own, "xpu")
+    fake.images.clear()
+    fake.add(image("cpu", named("cpu"), "envbuilder/cpu:latest"))
+    fake.add(image("xpu", named("xpu"), "theirs:1"))
+    fake.sizes = {sha_of("cpu"): 100, sha_of("xpu"): 20}
+    with inventory.Inventory(own) as listed:
+        listed.images(fake.labelled(), inventory.recorded_images(own), None, None)
+    names = [item for item in listed.items if item.kind == inventory.IMAGES]
+    sizes = clean.measured(names, fake, console.PlainProgress(lambda line: None))
+    assert sizes == {named("cpu"): 0, "envbuilder/cpu:latest": 100, named("xpu"): 0}
+    fake.sizes = {}
+    sizes = clean.measured(names, fake, console.PlainProgress(lambda line: None))
+    assert sizes["envbuilder/cpu:latest"] is None, "no engine reports it"
