@@ -18,6 +18,7 @@ from envbuilder.core.errors import INVALID, InvalidError
 from envbuilder.core.files import read_text, save
 from envbuilder.core.settings import PROJECT_FILE, Settings
 from envbuilder.core.text import ITEM, indented_proof, shown
+from envbuilder.host import probe
 from envbuilder.locks import compare, conda, entries
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.profiles import lock as profile_lock, profile as profiles, releases
@@ -229,10 +230,11 @@ def _require_locked(
             )
 
 
-def settle(outcomes: Iterable[resolution.Outcome]) -> int:
+def settle(outcomes: Sequence[resolution.Outcome]) -> int:
     """Write the locks that changed, and print what came of each; return the exit code.
 
-    A profile that nobody requires by name may fail, but not all of them.
+    A profile that nobody requires by name may fail, but not all of them. So may a lock go without
+    a platform, but for this machine's.
     """
     worst, usable = 0, False
     failures: dict[str, list[str]] = {}
@@ -274,7 +276,23 @@ def settle(outcomes: Iterable[resolution.Outcome]) -> int:
         _print_indented(places.get(reason, ()))
     for hint in dict.fromkeys(hints):
         console.result(hint)
+    platform = probe.host().platform
+    lacking = [o for o in outcomes if _lacks(o, platform)]
+    if any(profile_lock.first(outcome.lock, platform) for outcome in outcomes):
+        lacking = [o for o in lacking if o.entry.required and not o.obstacle]
+    if lacking:
+        names = ", ".join(outcome.entry.label for outcome in lacking)
+        console.result(f"this machine is {platform}: {names} cannot be built here")
+        return INVALID
     return INVALID if failures and not usable else worst
+
+
+def _lacks(outcome: resolution.Outcome, platform: types.Platform | None) -> bool:
+    """Return whether a lock goes without a platform of its profile, or cannot be made."""
+    profile, lock = outcome.entry.profile, outcome.lock
+    if lock is None or isinstance(profile, InvalidError) or profile_lock.first(lock, platform):
+        return False
+    return platform in profile.platforms and bool(lock.missing or outcome.obstacle)
 
 
 def _print_releases(chosen: Iterable[entries.Entry]) -> None:

@@ -11,6 +11,7 @@ import re
 import threading
 from contextlib import ExitStack
 from datetime import date, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from msgspec.structs import replace
@@ -203,10 +204,8 @@ class Diagnosis:
         """
         build = profile.resolution.build
         allowed = () if isinstance(build, bool) else build
-        distance = {
-            v: abs(int(v[2:]) - int(python[2:]))
-            for v in release.allowed(availability.PYTHONS, pythons)
-        }
+        allowed_pythons = release.allowed(availability.PYTHONS, pythons)
+        distance = {version: _distance(python, version) for version in allowed_pythons}
         walks: dict[str, Walk] = {}
         lacking: dict[str, set[str]] = {}
         for version in sorted({*distance, python}, key=lambda v: distance.get(v, 0)):
@@ -285,6 +284,10 @@ def _in_the_way(walk: Walk, old: Mapping[str, str]) -> Iterator[Blocker]:
             yield replace(blocker, instead=tuple(f"{name} {old[name]}" for name in names))
 
 
+def _distance(python: str, other: str) -> int:
+    return abs(int(python[2:]) - int(other[2:]))
+
+
 def explained(blockers: Sequence[Blocker], target: index_pages.Target) -> str:
     """Return in a sentence with items what stands in the way of a target."""
     platform, python = target
@@ -321,13 +324,16 @@ def _sentence(blocker: Blocker, platform: str, python: str) -> str:
             f"{instead}"
         )
     if blocker.kind == "wheel":
+        other = min(blocker.pythons, key=partial(_distance, python), default="")
+        edit = f'python: "{other}"' if other else f"exclude: [{name}]"
         return (
             f"{release} ({by}): has neither a wheel for {platform} with Python {python} nor a"
-            f" source{elsewhere}{instead}"
+            f" source{elsewhere}{instead}. To go on: {edit}"
         )
     if blocker.kind == "release":
         return (
-            f"{name}: no release is what is required ({', '.join(needs)}); the newest is {release}"
+            f"{name}: no release is what is required ({', '.join(needs)}); the newest is {release}."
+            f' To take that: overrides: {{{name}: "{name}=={blocker.version}"}}'
         )
     return (
         f"{name}: no release is what all require: {', '.join(needs)}. To decide for them:"

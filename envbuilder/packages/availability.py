@@ -282,7 +282,7 @@ class Walk:
 
     def _leave(self, package: str, release: Release, conflict: Blocker) -> None:
         """Leave a chosen release out, with what it requires."""
-        versions = self._index.releases(package)
+        versions = {**self._index.releases(package), **self._offered.get(package, {})}
         self._left[package] |= {v: conflict for v, each in versions.items() if each is release}
         del self.chosen[package]
         for needs in self._needs.values():

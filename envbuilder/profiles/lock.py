@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from envbuilder.core import decoding, files, types
 from envbuilder.core.errors import InvalidError, ToolError, UnlockedError
+from envbuilder.core.text import indented_proof
 from envbuilder.profiles.requirements import same_version
 
 if TYPE_CHECKING:
@@ -441,13 +442,11 @@ def select(lock: Lock, platform: str, python: str) -> Target:
     for target in lock.targets:
         if (target.platform, target.python) == (platform, python):
             return target
-    have = ", ".join(f"{t.platform} Python {t.python}" for t in lock.targets)
-    why = lock.missing.get(f"{platform} {python}")
-    raise InvalidError(
-        f"the lock of '{lock.profile}' has no files for {platform} with Python {python}"
-        + (f": {why}" if why else ""),
-        f"It covers: {have or 'nothing'}. Make it again: envbuilder lock --profile {lock.profile}",
-    )
+    have = ", ".join(f"{t.platform} Python {t.python}" for t in lock.targets) or "nothing"
+    why = indented_proof(lock.missing.get(f"{platform} {python}", ""))
+    what = f"the lock of '{lock.profile}' has no files for {platform} with Python {python}"
+    again = "" if why else f". Make it again: envbuilder lock --profile {lock.profile}"
+    raise InvalidError(f"{what}{why and f': {why}'}", f"It covers: {have}{again}")
 
 
 def first(lock: Lock | None, platform: str | None) -> Target | None:

@@ -151,7 +151,6 @@ class Packages:
         self._requirements: list[lines.Line] = []
         self._conda: list[lines.Line] = []
         self._pythons: list[lines.Line] = []
-        self._system: list[str] = []
         self._cuda: list[str] = []
         self._libraries: list[str] = []
         self._programs: list[str] = []
@@ -190,12 +189,13 @@ class Packages:
         elif of_framework := frameworks.of_conda(name):
             self._frameworks[name] = frameworks.of_build(of_framework)
             self._requirements.append(self._wheel(spec, of_framework, where))
+        elif name in {"setuptools", "wheel"} and spec.build:
+            self._libraries.append(name)  # an export lists what conda's Python brings along
         elif name not in {"pip", "nomkl"}:
             if python := distribution_of(name):
                 self._requirements.append(self._wheel(spec, python, where))
             else:
                 self._programs.append(name)
-                self._system += filter(None, [debian_package(name)])
             self._conda.append(lines.Line(spec.text(), where))
             self._built += [name] if spec.build else []
 
@@ -226,7 +226,7 @@ class Packages:
             pythons=(*self._pythons, *of_pip.pythons),
             conda=tuple(self._conda),
             channels=channels if self._conda else (),
-            system=tuple(dict.fromkeys(self._system)),
+            system=tuple(dict.fromkeys(filter(None, map(debian_package, self._programs)))),
             notes=(*notes, *of_pip.notes),
         )
 
@@ -243,12 +243,13 @@ class Packages:
                 "taken in any version, since the package index cannot have these:"
                 f" {_joined(self._any_version)}"
             )
-        if self._programs:
-            packages = ", ".join(dict.fromkeys(self._system))
-            instead = f"system_packages: [{packages}], or " if packages else ""
-            yield lines.Needed(
-                f"no Python packages: {_joined(self._programs)}. Use {instead}--backend conda"
-            )
+        debian = {name: debian_package(name) for name in self._programs}
+        if of_debian := {name: package for name, package in debian.items() if package}:
+            packages = ", ".join(dict.fromkeys(of_debian.values()))
+            instead = f"Use system_packages: [{packages}], or --backend conda"
+            yield f"no Python packages: {_joined(of_debian)}. {instead}"
+        if others := [name for name, package in debian.items() if not package]:
+            yield lines.Needed(f"no Python packages: {_joined(others)}. Use --backend conda")
         if self._cuda:
             yield lines.Dropped(
                 f"left out, since the profile decides on CUDA: {_joined(self._cuda)}"

@@ -119,6 +119,15 @@ def test_what_becomes_of_each_line(folder: Path, capsys: pytest.CaptureFixture[s
     assert "# system_packages: [ffmpeg]  # README.md\n" in text
 
 
+def test_a_program_of_conda_is_left_to_the_user_only_if_debian_is_not_known_to_have_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lay(folder, {"environment.yml": "dependencies: [numpy, ffmpeg, r-ggplot2]\n"})
+    (needed,) = report(capsys)["needs_you"]
+    assert needed == "environment.yml: no Python packages: r-ggplot2. Use --backend conda."
+    assert "system_packages: [ffmpeg]  # in images" in active(folder)
+
+
 def test_a_long_list_takes_less_than_a_screen(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

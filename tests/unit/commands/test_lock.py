@@ -16,6 +16,7 @@ from envbuilder.commands import lock as locks, resolution
 from envbuilder.core import process, resources
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.settings import Settings, load as load_settings
+from envbuilder.host import probe
 from envbuilder.locks import conda, resolve, target_wheels
 from envbuilder.locks.blockers import Diagnosis, Way
 from envbuilder.locks.entries import Entry
@@ -281,6 +282,42 @@ def entry(project: Path, name: str) -> Entry:
     profile = load_profile("tiny", (project / "profiles",))
     path = project / f"{name}.json"
     return Entry(name=name, profile=profile, earlier=None, path=path, required=False)
+
+
+@pytest.mark.parametrize(
+    ("here", "required", "others", "code"),
+    [
+        ("linux/amd64", True, True, 2),
+        ("linux/amd64", False, True, 0),
+        ("linux/amd64", False, False, 2),
+        ("linux/arm64", True, False, 0),
+        ("macos/arm64", True, False, 0),
+    ],
+)
+def test_a_platform_that_is_left_out_is_an_error_where_it_is_this_machines(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    here: str, required: bool, others: bool, code: int,
+) -> None:  # fmt: skip
+    host = replace(probe.host(), platform=here)
+    monkeypatch.setattr(probe, "host", lambda: host)
+    lock, profile = new_lock(project), load_profile("tiny", (project / "profiles",))
+    both = replace(profile, platforms=("linux/amd64", "linux/arm64"))
+    why = "1 package stands in the way: • leaf (envbuilder.yaml:1): has no wheel"
+    partly = replace(
+        *(lock,), targets=(replace(lock.targets[0], platform="linux/arm64"),),
+        missing={"linux/amd64 3.11": why},
+    )  # fmt: skip
+    outcomes = [
+        resolution.Outcome(
+            replace(entry(project, "a"), profile=both, required=required), None, partly
+        ),
+        *([resolution.Outcome(entry(project, "b"), None, lock)] if others else []),
+    ]
+    assert locks.settle(outcomes) == code
+    assert (project / "a.json").read_text() == profile_lock.dump(partly)
+    out = capsys.readouterr().out
+    assert "not for linux/amd64 3.11: 1 package stands in the way:\n    leaf (env" in out
+    assert ("this machine is linux/amd64: a cannot be built here\n" in out) == (code == 2)
 
 
 def test_locks_are_resolved_side_by_side_and_stay_in_order(

@@ -116,6 +116,7 @@ def test_everything_that_is_in_the_way_is_found_at_once() -> None:
     assert found.blockers["compiled"].pythons == ("3.10",)
     assert found.blockers["old"].needs == (("app 2.0", ""),)
     text = explained([*found.blockers.values()], LINUX)
+    assert 'nor a source; it has one for Python 3.10. To go on: python: "3.10"' in text
     assert text.startswith("linux/amd64 with Python 3.11: 6 packages stand in the way: • ")
     assert text.endswith("build_from_source: [compiled, old]")
     assert "low: no release is what all require: requirements.txt:4 needs >=2" in text
@@ -157,7 +158,10 @@ def test_the_newest_release_is_taken_that_everything_admits() -> None:
     assert chosen(walk("low", "app<2")) == {"app": "1.0", "low": "1.0"}, "chosen again"
     assert chosen(walk("yanked==1.0")) == {"yanked": "1.0"}
     assert blocked(walk("yanked==1.*")) == {"yanked": ("absent", "")}
-    assert blocked(walk("low>99")) == {"low": ("release", "3.0rc1")}
+    found = walk("low>99")
+    assert blocked(found) == {"low": ("release", "3.0rc1")}
+    text = explained([*found.blockers.values()], LINUX)
+    assert text.endswith('the newest is low 3.0rc1. To take that: overrides: {low: "low==3.0rc1"}')
     assert blocked(walk("binary", target=("linux/amd64", "3.10"))) == {}
 
 
@@ -196,6 +200,8 @@ def test_what_is_offered_is_added_and_what_is_named_comes_from_there_alone() -> 
     offered = index_pages.of_offers([offer])
     assert chosen(walk("app", offered=offered)) == {"app": "2.0", "old": "1.0", "low": "1.0"}
     assert blocked(walk("app", named={"old"})) == {"old": ("absent", "")}
+    asks_too_much = walk("old==1.0", "low>=2", named={"old"}, offered=offered)
+    assert blocked(asks_too_much) == {"low": ("conflict", "3.0rc1")}
 
 
 def test_requirements_that_always_ask_for_another_version_end(

@@ -338,6 +338,10 @@ def test_what_a_lock_covers() -> None:
         "It covers: linux/amd64 Python 3.11, linux/amd64 Python 3.12."
         " Make it again: envbuilder lock --profile cpu"
     )
+    partly = replace(several, missing={"macos/arm64 3.11": "1 package: • leaf: exclude: [leaf]"})
+    with pytest.raises(InvalidError, match=r"Python 3.11: 1 package:\n +leaf: exclude") as caught:
+        profile_lock.select(partly, "macos/arm64", "3.11")
+    assert caught.value.hint.endswith("linux/arm64 Python 3.14")
 
 
 def test_only_a_fitting_lock_is_usable(tmp_path: Path) -> None:

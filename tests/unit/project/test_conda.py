@@ -54,6 +54,7 @@ dependencies:
   - ca-certificates=2026.1.4=hbd8a1cb_0
   - jpeg=9e=h166bdaf_1
   - libgomp=13.2.0=h807b86a_2
+  - setuptools=68.0.0=py311h06a4308_0
   - python=3.11.9=hb806964_0_cpython
   - pytorch=2.1.0=py3.11_cuda12.1_cudnn8.9.2_0
   - cudatoolkit=11.3.1=h2bc3f7f_2
@@ -142,8 +143,9 @@ def test_an_exported_environment(tmp_path: Path) -> None:
         "channel_priority: left out",
         "names on the package index: opencv as opencv-python",
         "in any version, since the package index cannot have these: odd=1.0_3=0",
-        "no Python packages: hmmer, ffmpeg, r-ggplot2. Use system_packages: [hmmer, ffmpeg], or",
-        "such libraries along: _libgcc_mutex, ca-certificates, jpeg, libgomp.",
+        "no Python packages: hmmer, ffmpeg. Use system_packages: [hmmer, ffmpeg], or --backend",
+        "no Python packages: r-ggplot2. Use --backend conda",
+        "such libraries along: _libgcc_mutex, ca-certificates, jpeg, libgomp, setuptools.",
         "decides on CUDA: cudatoolkit",
         "builds are left out, since each is for one platform; versions stay: opencv, librosa",
     ):
