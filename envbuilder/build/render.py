@@ -94,10 +94,17 @@ def targets_for(lock: Lock, python: str) -> tuple[Target, ...]:
 
 
 def requirements(targets: tuple[Target, ...]) -> tuple[Requirement, ...]:
-    """Return the wheels of all targets as lines; those not in every target get a marker."""
+    """Return the packages of all targets as lines; those not in every target get a marker."""
+    return _lines([(target, target.packages) for target in targets])
+
+
+def _lines(
+    targets: Sequence[tuple[Target, Iterable[File]]],
+) -> tuple[Requirement, ...]:
+    """Return files of targets as lines; those not in every target get a marker."""
     by_pin: dict[tuple[str, str], list[tuple[Target, File]]] = {}
-    for target in targets:
-        for file in target.of_kind("wheel"):
+    for target, files in targets:
+        for file in files:
             by_pin.setdefault((file.name.lower(), file.version), []).append((target, file))
     lines = []
     for _, entries in sorted(by_pin.items()):
@@ -127,7 +134,7 @@ def requirements_text(
     profile: Profile, lock: Lock, targets: tuple[Target, ...], python: str
 ) -> str:
     """Return the requirements file that builds install from: with hashes, without an index."""
-    context = _context(profile, lock, targets, python)
+    context = {**_context(profile, lock, targets, python), "by_name": True}
     return _rendered("requirements.txt", "requirements.txt.j2", context).content.decode()
 
 
@@ -169,6 +176,7 @@ def render(
             image |= {"project": project, "variables": project.variables(image["variables"])}
         yield from _dockerfile(context, image, IMAGE_TARGETS[target])
         return
+    _require_named(context["requirements"], target)
     indexes = sorted(set(profile.indexes.values()))
     context["indexes"] = tuple(public_urls[name] for name in indexes if name in public_urls)
     context["private"] = [name for name in indexes if name in private]
@@ -186,6 +194,17 @@ def render(
         yield _rendered(name, "pylock.toml.j2", context)
         return
     yield _rendered("requirements.txt", "requirements.txt.j2", context)
+
+
+def _require_named(lines: Iterable[Requirement], target: RenderTarget) -> None:
+    """Raise `InvalidError` for a package that installers cannot take by its hash and build."""
+    for file in (file for line in lines for file in line.files):
+        if file.kind == "source" and file.recipe and file.recipe.kind != "sdist":
+            raise InvalidError(
+                f"{file.name} {file.version} is built from {file.recipe.location}, which --target"
+                f" {target} cannot have built with its hash",
+                "Use --target dockerfile, which builds it inside.",
+            )
 
 
 def _conda(
@@ -255,8 +274,13 @@ def _image(
     interpreters = {t.platform: t.of_image for t in targets if t.of_image}
     contexts = {f.source: "debs" for files in debs.values() for f in files}
     contexts |= {f.source: "interpreter" for f in interpreters.values()}
+    built = {t.platform: [_forged(f, t) for f in t.packages if f.is_built] for t in targets}
+    others = [(t, [f for f in t.packages if not f.is_built]) for t in targets]
     return {
         **context,
+        "requirements": _lines(others),
+        "direct": _lines([(t, [f for f in files if f.recipe]) for t, files in others]),
+        "built": built if any(built.values()) else {},
         "base": base,
         "image": conventions,
         "volumes": (),
@@ -274,6 +298,18 @@ def _image(
     }
 
 
+def _forged(file: File, target: Target) -> dict[str, Any]:
+    """Return how a Dockerfile builds a package: beside which wheels of the target, by what else."""
+    from envbuilder.packages.sources.foundry import builders
+
+    every = [(each in target.files, _line([each])) for each in builders(file, target)]
+    return {
+        "file": file,
+        "needs": [line for is_installed, line in every if not is_installed],
+        "beside": [line for is_installed, line in every if is_installed],
+    }
+
+
 def _dockerfile(
     context: Mapping[str, Any], image: Mapping[str, Any], folder: str
 ) -> Iterator[RenderedFile]:
@@ -281,7 +317,8 @@ def _dockerfile(
     from envbuilder.build.payload import payload_pyz
 
     yield _rendered("Dockerfile", "docker/Dockerfile.j2", image, folder)
-    yield _rendered("requirements.txt", "requirements.txt.j2", context, folder)
+    listed = {**context, "requirements": image["requirements"], "by_name": True}
+    yield _rendered("requirements.txt", "requirements.txt.j2", listed, folder)
     yield RenderedFile(name=f"{folder}payload.pyz", content=payload_pyz())
 
 
@@ -322,6 +359,7 @@ def _context(
         "requirements": requirements(targets),
         "indexes": (),
         "private": (),
+        "by_name": False,
     }
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
+from msgspec.structs import replace
 
 from envbuilder.build import project_layer, render
 from envbuilder.commands.options import (
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.library import Library
+    from envbuilder.profiles.lock import Lock
 
 
 _TARGETS = (*render.TARGETS, render.BAKE)
@@ -107,8 +109,26 @@ def command(
     if output is None:
         console.document(next(files).content.decode())
         return
-    for path in (*write(tuple(files), output), *(_copied(project, output) if project else ())):
+    own = _folders(lock, python or default, kind, settings) if kind in render.IMAGE_TARGETS else ()
+    for path in (*write((*files, *own), output), *(_copied(project, output) if project else ())):
         console.result(str(path))
+
+
+def _folders(
+    lock: Lock, python: str, kind: render.RenderTarget, settings: Settings
+) -> Iterator[render.RenderedFile]:
+    """Yield the project's folders that a Dockerfile builds packages from, each as a tar."""
+    from envbuilder.packages.sources import source
+    from envbuilder.packages.store import Store
+
+    for file in (file for t in render.targets_for(lock, python) for file in t.packages):
+        if file.recipe and file.recipe.kind == "path":
+            source.obtain(file.name, file.recipe, settings)
+            sha256 = file.recipe.sha256
+            yield render.RenderedFile(
+                name=f"{render.IMAGE_TARGETS[kind]}sources/{file.name}-{sha256[:12]}.tar",
+                content=Store.of(settings).path(sha256).read_bytes(),
+            )
 
 
 def _bake(
@@ -133,6 +153,9 @@ def _bake(
     if output is None:
         console.document(files[0].content.decode())
         return
+    for each in sources:
+        own = _folders(each.lock, each.python, "dockerfile", settings)
+        files += tuple(replace(f, name=f"{each.profile.name}/{f.name}") for f in own)
     written = [*write(files, output)]
     if project:
         for source in sources:
@@ -172,7 +195,11 @@ def write(files: tuple[render.RenderedFile, ...], folder: Path) -> tuple[Path, .
     mark = resources.MARK.encode()
     for file in files:
         target = folder / file.name
-        if target.exists() and (not target.is_file() or mark not in target.read_bytes()):
+        ours = not target.exists() or (
+            target.is_file()
+            and (mark in (content := target.read_bytes()) or content == file.content)
+        )
+        if not ours:
             raise InvalidError(
                 f"{target}: exists and was not made by envbuilder",
                 "Move it away, or name another folder with --output.",

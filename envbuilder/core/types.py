@@ -238,6 +238,9 @@ CudaArchitectures = Annotated[
         description='compute capabilities such as "8.0;9.0+PTX"',
     ),
 ]
+Subfolder = Annotated[
+    str, Meta(pattern=r"^[^\x00-\x20\x7f\"'\\`$<>|]{0,200}\Z", description="a folder of a source")
+]
 Commit = Annotated[str, Meta(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})?\Z", description="a commit")]
 Day = Annotated[datetime.date, Meta(description="a day such as 2022-03-01")]
 """A date in YAML, where it needs no quotes."""

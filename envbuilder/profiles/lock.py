@@ -52,7 +52,7 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     sha256: types.Sha256
     """Of the sdist; of a repository or a folder: over its sorted files."""
     commit: types.Commit = ""
-    subdirectory: str = ""
+    subdirectory: types.Subfolder = ""
     """The folder of the source that is built, if it is not the top one."""
     requires: tuple[types.Sha256, ...] = ()
     """The wheels that are installed to build it, among the target's `build_files`."""

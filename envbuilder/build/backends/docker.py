@@ -182,7 +182,9 @@ def plan(
     work = settings.cache_dir / "build" / f"{profile.name}-{digest[:12]}"
     context = work / "context"
     uv = lock.tool(target.platform)  # runs in the image's build, not on this machine
-    wheels = (*target.of_kind("wheel"), uv)
+    every = (*target.of_kind("wheel"), uv)
+    wheels = tuple(file for file in every if not file.is_built)
+    built = tuple(file for file in every if file.is_built)
     debs = target.of_kind("deb")
     steps: list[Step] = [
         *base.make,
@@ -194,6 +196,10 @@ def plan(
         place = str(context / project_layer.CONTEXT / "files")
         steps.append(CopyProject(what="copy the project's files", project=project, folder=place))
     contexts = ["--build-context", f"wheels={work / 'wheels'}"]
+    if " AS built\n" in texts["Dockerfile"]:
+        place = str(work / "built" / "built")
+        steps.append(LinkFiles(what="check what was built", files=built, folder=place))
+        contexts += ["--build-context", f"built={work / 'built'}"]
     if debs:
         steps.append(
             LinkFiles(what="check packages", files=debs, folder=str(work / "debs" / "debs"))
@@ -295,7 +301,7 @@ def plan(
         steps=tuple(steps),
         # The engine copies the files, installs them, and keeps the result.
         room=tuple(
-            Room(folder=folder, bytes=sum(f.room for f in target.files) + unpacked(wheels))
+            Room(folder=folder, bytes=sum(f.room for f in target.files) + unpacked(every))
             for folder in [command.storage]
             if folder
         ),

@@ -454,11 +454,18 @@ def forged(target: Target, settings: Settings, progress: Progress) -> Target:
     return replace(target, files=tuple(built))
 
 
-def _built(file: File, target: Target, workshop: Workshop) -> Wheel:
-    """Return the wheel that is built from a locked source, with what the lock names for that."""
+def builders(file: File, target: Target) -> tuple[File, ...]:
+    """Return the wheels that are installed to build a package of a target."""
     recipe = file.recipe
     assert recipe is not None, "it is built"
-    needs = [need for need in target.build_files if need.sha256 in recipe.requires]
+    needs = (need for need in target.build_files if need.sha256 in recipe.requires)
+    return together(needs, of_framework(target) if recipe.with_framework else ())
+
+
+def _built(file: File, target: Target, workshop: Workshop) -> Wheel:
+    """Return the wheel that is built from a locked source, with what the lock names for that."""
+    recipe, needs = file.recipe, builders(file, target)
+    assert recipe is not None, "it is built"
     foreign = [n.file for n in needs if not n.file.endswith("-any.whl")]
     compiled = file.kind == "source" or not file.file.endswith("-any.whl")
     if workshop.platform != target.platform and (compiled or foreign):
@@ -471,5 +478,4 @@ def _built(file: File, target: Target, workshop: Workshop) -> Wheel:
             f"no Python {target.python} on this machine, with which {file.name} is built",
             f"Install one: python -m uv python install {target.python}",
         )
-    framework = of_framework(target) if recipe.with_framework else ()
-    return workshop.built(file.name, recipe, file.version, target, together(needs, framework))
+    return workshop.built(file.name, recipe, file.version, target, needs)

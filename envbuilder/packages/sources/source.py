@@ -62,7 +62,9 @@ def located(text: str) -> Location:
     url, _, fragment = text.partition("#")
     stated = parse_qs(fragment)
     subdirectory = stated.get("subdirectory", [""])[0].strip("/")
-    if subdirectory and (wrong := archives.path_objection(subdirectory)):
+    odd = re.search(r"[\s\"'\\`$<>|]", subdirectory)
+    wrong = f"has {shown(odd[0])}" if odd else archives.path_objection(subdirectory)
+    if subdirectory and wrong:
         raise InvalidError(f"{escaped(text)}: subdirectory: {wrong}")
     if url.startswith("git+"):
         address, at, reference = url.removeprefix("git+").rpartition("@")
