@@ -254,10 +254,14 @@ def _of_indexes(
     sources = {types.canonical(d): s for d, s in profile.indexes.items()}
     if is_on_pypi(profile, platform):
         sources = {name: source for name, source in sources.items() if name not in builds}
+    # Where the project names the source of a package, no index's release of its name is meant.
+    named = [o for o in uv.index.offers.values() if o.distribution in profile.resolution.sources]
+    sources |= {offer.distribution: offer.source for offer in named}
+    exact = [f"{offer.distribution}=={offer.version}" for offer in named]
     excluded: list[str] = []
     foreign: list[File] = []
     while len(excluded) <= _MOST_EXCLUDED:
-        constraints = (*_constraints(profile, platform), *excluded)
+        constraints = (*_constraints(profile, platform), *exact, *excluded)
         try:
             wheels = uv.compile(profile.requirements, platform, python, before, constraints)
         except UnresolvableError:
