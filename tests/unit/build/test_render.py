@@ -213,7 +213,7 @@ def instructions(dockerfile: str) -> Iterator[tuple[str, str]]:
             whole = whole[:-1] + next(lines)
         keyword, _, rest = whole.partition(" ")
         yield keyword, rest
-        if "<<EOF" in rest:
+        if "<<EOF" in rest or "<<'EOF'" in rest:
             for inner in lines:
                 if inner == "EOF":
                     break
@@ -456,6 +456,84 @@ def test_markers_stand_where_platforms_differ(
         (line.version, line.marker, "".join(h[0] for h in line.hashes)) for line in two(amd, arm)
     ]
     assert found == expected
+
+
+# ---- what no index has
+
+
+NASTY_PLACE = "https://h.example/x;rm(*){{7*7}}&-1.0"
+
+
+def of_no_index(kind: types.SourceKind, built: bool = True, **more: Any) -> File:
+    """A package that is built, from such a place; the wheel of one by its URL."""
+    recipe = {"kind": kind, "location": NASTY_PLACE, "sha256": "a" * 64, **more}
+    file = {
+        "kind": "wheel" if built else "source", "name": "x", "version": "1.0",
+        "file": "x-1.0-py3-none-any.whl", "sha256": "b" * 64 if built else "a" * 64, "size": 1,
+        "source": "url" if kind == "wheel" else "built", "provenance": "read", "by": "",
+        "recipe": recipe,
+    }  # fmt: skip
+    file |= {"sha256": "a" * 64} if kind == "wheel" else {}
+    return msgspec.convert(file, File)
+
+
+def with_file(file: File, *needs: File) -> tuple[profiles.Profile, Lock]:
+    lock = lockfile.load(resources.profiles_dir() / "locks" / "cpu.json")
+    target = lockfile.select(lock, "linux/amd64", PYTHON)
+    target = replace(target, files=(*target.files, file), build_files=needs)
+    return CPU, replace(lock, targets=(target,))
+
+
+@pytest.mark.parametrize("built", [True, False])
+@pytest.mark.parametrize("framework", [True, False])
+@pytest.mark.parametrize("kind", ["sdist", "git", "path"])
+def test_a_dockerfile_builds_what_no_index_has(
+    kind: types.SourceKind, built: bool, framework: bool
+) -> None:
+    commit = "c" * 40 if kind == "git" else ""
+    need = replace(wheel("80.0", "d"), name="setuptools", file="setuptools-80.0-py3-none-any.whl")
+    more = {"subdirectory": "a;b(c)&d", "commit": commit, "requires": [need.sha256]}
+    file = of_no_index(kind, built, with_framework=framework, **more)
+    files = rendered(with_file(file, need), "dockerfile")
+    assert "\nx==" not in files["requirements.txt"]
+    made = list(instructions(files["Dockerfile"]))
+    (building,) = [rest for _, rest in made if "run build" in rest]
+    assert building.startswith("--network=none ")
+    assert tokens(building)[-1] == "/forge/source/a;b(c)&d"
+    listed = [rest for keyword, rest in made if keyword == "heredoc"]
+    assert f"setuptools==80.0 --hash=sha256:{'d' * 64}" in listed
+    assert framework == any(line.startswith("torch==") for line in listed)
+    added = [rest.split() for keyword, rest in made if keyword == "ADD" and "/sources/x" in rest]
+    fetched = [tokens(rest) for _, rest in made if "/fetch.py x" in rest]
+    if kind == "sdist":
+        assert added == []
+        assert fetched[0][fetched[0].index("x") + 1 :][:2] == [NASTY_PLACE, "a" * 64]
+    else:
+        place = f"{NASTY_PLACE}.git#{commit}" if kind == "git" else f"sources/x-{'a' * 12}.tar"
+        assert added == [[place, "/sources/x/source"]]
+    assert files["Dockerfile"].count(" AS built\n") == 1
+
+
+def test_a_wheel_by_its_url_is_fetched_by_its_hash() -> None:
+    case = with_file(of_no_index("wheel"))
+    line = f"x @ {NASTY_PLACE} --hash=sha256:{'a' * 64}"
+    files = rendered(case, "dockerfile")
+    assert " AS built" not in files["Dockerfile"]
+    assert ("heredoc", line) in [*instructions(files["Dockerfile"])]
+    assert "\nx==1.0 " in files["requirements.txt"], "it is there by then"
+    listed = rendered(case, "requirements")["requirements.txt"]
+    assert line in listed.replace(" \\\n   ", "")
+
+
+def test_an_installer_builds_an_sdist_itself_and_other_sources_are_refused() -> None:
+    case = with_file(of_no_index("sdist", built=False, location="x-1.0.tar.gz"))
+    assert (
+        f"x==1.0 \\\n    --hash=sha256:{'a' * 64}"
+        in rendered(case, "requirements")["requirements.txt"]
+    )
+    with pytest.raises(InvalidError, match=r"is built from .* --target script") as caught:
+        rendered(with_file(of_no_index("git", built=False, commit="c" * 40)), "script")
+    assert "--target dockerfile" in caught.value.hint
 
 
 # ---- compose and dev containers

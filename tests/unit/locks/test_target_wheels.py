@@ -11,16 +11,18 @@ from typing import Any, cast
 import pytest
 import requests
 from hypothesis import given, strategies as st
+from msgspec.structs import replace
 from urllib3 import HTTPResponse
 
 from envbuilder.core import http, resources, types
 from envbuilder.core.settings import load as load_settings
 from envbuilder.locks import target_wheels
-from envbuilder.packages.python.uv import Found, UnresolvableError, Uv
+from envbuilder.packages.python.uv import Found, Offer, StaticIndex, UnresolvableError, Uv
 from envbuilder.profiles import profile as profiles, releases
 from envbuilder.profiles.lock import File
 from tests.support.http_server import serving
 
+NOTHING = StaticIndex(url="", offers={})
 TENSORFLOW_CPU = profiles.load("tensorflow-cpu", (resources.profiles_dir(),))
 
 
@@ -34,6 +36,8 @@ def wheel(name: str, version: str) -> Found:
 
 class Resolver:
     """An index on which tf-keras requires tensorflow, of which 2.22.0 is the newest."""
+
+    index = NOTHING
 
     def __init__(self, *, fits: bool = True) -> None:
         self.fits = fits
@@ -125,6 +129,8 @@ def test_the_pythons_of_a_build_are_those_whose_hash_is_stated(tmp_path: Path) -
 class Asked:
     """A resolver that notes the constraints of each question."""
 
+    index = NOTHING
+
     def __init__(self) -> None:
         self.constraints: list[Sequence[str]] = []
 
@@ -140,6 +146,23 @@ class Asked:
 def test_a_package_that_needs_another_version_cannot_be_locked() -> None:
     with pytest.raises(UnresolvableError, match=r"tf-keras requires tensorflow>=2.22"):
         names(Resolver(fits=False), "linux/amd64")
+
+
+def test_a_source_that_the_project_names_is_no_release_of_an_index() -> None:
+    """Whoever publishes a higher version under its name."""
+    offers = [
+        Offer(
+            distribution=name, version="1.0", file=f"{name}-1.0-py3-none-any.whl",
+            sha256="0" * 64, source="built", provenance="read", by="",
+        )
+        for name in ("lib", "asked-for-by-others")
+    ]  # fmt: skip
+    asked = Asked()
+    asked.index = StaticIndex(url="", offers={each.file: each for each in offers})
+    resolution = profiles.Resolution(sources={"lib": "./lib"})
+    profile = replace(TENSORFLOW_CPU, resolution=resolution)
+    target_wheels.of_target(profile, "linux/amd64", "3.12", {}, cast("Uv", asked))
+    assert [*asked.constraints] == [("lib==1.0",)]
 
 
 Response = tuple[int, dict[str, str]]
