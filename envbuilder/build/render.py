@@ -16,7 +16,7 @@ from envbuilder.core.resources import MARK, filled
 from envbuilder.core.text import is_public, public
 from envbuilder.profiles import backends
 from envbuilder.profiles.frameworks import FRAMEWORKS
-from envbuilder.profiles.lock import File, Lock, Target
+from envbuilder.profiles.lock import BUILT, PRUNED, File, Lock, Target
 from envbuilder.profiles.profile import Profile, require_backend
 
 if TYPE_CHECKING:
@@ -44,6 +44,9 @@ IMAGE_TARGETS: Mapping[RenderTarget, str] = MappingProxyType(
 """Targets for profiles that have images → the Dockerfile's folder below the output folder."""
 CONDA_TARGETS: tuple[RenderTarget, ...] = ("conda", "conda-explicit", "pixi")
 """Targets for conda, mamba, micromamba and pixi; all but the first require a conda lock."""
+
+MADE = frozenset({BUILT, PRUNED})
+"""Sources of wheels that nobody publishes: a Dockerfile makes them."""
 
 BAKE: Final = "bake"
 _BAKE_FILE = "docker-bake.hcl"
@@ -274,8 +277,8 @@ def _image(
     interpreters = {t.platform: t.of_image for t in targets if t.of_image}
     contexts = {f.source: "debs" for files in debs.values() for f in files}
     contexts |= {f.source: "interpreter" for f in interpreters.values()}
-    built = {t.platform: [_forged(f, t) for f in t.packages if f.is_built] for t in targets}
-    others = [(t, [f for f in t.packages if not f.is_built]) for t in targets]
+    built = {t.platform: [_forged(f, t) for f in t.packages if f.source in MADE] for t in targets}
+    others = [(t, [f for f in t.packages if f.source not in MADE]) for t in targets]
     return {
         **context,
         "requirements": _lines(others),
@@ -300,9 +303,10 @@ def _image(
 
 def _forged(file: File, target: Target) -> dict[str, Any]:
     """Return how a Dockerfile builds a package: beside which wheels of the target, by what else."""
-    from envbuilder.packages.sources.foundry import builders
+    from envbuilder.packages.sources import foundry, pruned
 
-    every = [(each in target.files, _line([each])) for each in builders(file, target)]
+    wheels = foundry.builders(file, target) if file.is_built else (pruned.whole(file),)
+    every = [(each in target.files, _line([each])) for each in wheels]
     return {
         "file": file,
         "needs": [line for is_installed, line in every if not is_installed],

@@ -183,8 +183,8 @@ def plan(
     context = work / "context"
     uv = lock.tool(target.platform)  # runs in the image's build, not on this machine
     every = (*target.of_kind("wheel"), uv)
-    wheels = tuple(file for file in every if not file.is_built)
-    built = tuple(file for file in every if file.is_built)
+    wheels = tuple(file for file in every if file.source not in render.MADE)
+    built = tuple(file for file in every if file.source in render.MADE)
     debs = target.of_kind("deb")
     steps: list[Step] = [
         *base.make,

@@ -12,7 +12,10 @@ import os
 import platform
 import shutil
 import subprocess
+import textwrap
 from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +30,33 @@ from envbuilder.packages.python import indexes
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
 from tests.conftest import succeeded
-from tests.integration.conftest import Cli, locked, offer_of
+from tests.integration.conftest import TINY, Cli, locked, offer_of
+from tests.integration.network.test_layers import require_equal
 from tests.integration.network.test_own_python import FACTS, PROFILE
-from tests.support import index_server
+from tests.integration.test_git_sources import Repository
+from tests.support import index_server, make_wheels, sources
+from tests.support.http_server import serving
 from tests.support.projects import lay_profile
 from tests.support.python_archive import Archive
 
 pytestmark = pytest.mark.network
 TAG = "envbuilder-test/plain:image"
 Docker = Callable[..., subprocess.CompletedProcess[str]]
+PYPROJECT = """\
+[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+[project]
+name = "lib"
+version = "1.0"
+"""
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Files of a folder, without a line for each request."""
+
+    def log_message(self, *_: object) -> None:
+        pass
 
 
 @pytest.fixture
@@ -168,3 +189,57 @@ def test_it_downloads_the_locks_python(
         )
     )
     assert json.loads(done.stdout) == [archive.version, "/opt/python"]
+
+
+def test_packages_without_wheels_are_built_inside(
+    cli: Cli,
+    docker: Docker,
+    docker_client: Any,
+    base_image: str,
+    own: settings.Settings,
+    session_environment: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    """An sdist by its hash, a repository by its commit, a folder; a wheel by its URL is taken."""
+    www = tmp_path / "www"
+    www.mkdir()
+    make_wheels.write(www, "straight", {"straight.py": b"x = 1\n"})
+    repository = Repository(tmp_path / "repository")
+    sources.lay(repository.folder / "sub", sources.files())
+    repository.commit(a="1")
+    repository.git("clone", "--quiet", "--bare", ".", str(www / "tiny.git"))
+    repository.git("-C", str(www / "tiny.git"), "update-server-info")
+    lay_profile(tmp_path, "tiny", TINY)
+    sources.lay(tmp_path / "lib", {"pyproject.toml": PYPROJECT, "lib.py": "x = 1\n"})
+    handler = partial(Quiet, directory=str(www))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, serving(server):
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        lines = f"""\
+            antlr4-python3-runtime==4.9.3
+            tiny @ git+{url}/tiny.git@main#subdirectory=sub
+            ./lib
+            straight @ {url}/straight-1.0-py3-none-any.whl
+            """
+        files = {
+            "requirements.txt": textwrap.dedent(lines),
+            "envbuilder.yaml": "profiles: [tiny]\nrequirements_from: [requirements.txt]\n"
+            "build_from_source: true\n",
+        }
+        sources.lay(tmp_path, files)
+        # An index that has another `lib`: with several, the best version of all would be taken.
+        (tmp_path / "empty").mkdir()
+        several = {"PIP_EXTRA_INDEX_URL": (tmp_path / "empty").as_uri()}
+        locked(tmp_path, "tiny", {**session_environment, **several})
+        for _ in range(2):  # what is there already is its own
+            succeeded(cli("render", "--profile", "tiny", "-o", "image"))
+        folder = tmp_path / "image"
+        assert len([*folder.glob("sources/lib-*.tar")]) == 1
+        done = docker(
+            *("build", "--network", "host", "--tag", TAG),
+            *("--build-arg", f"BASE_IMAGE={base_image}", *build_options(own), str(folder)),
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+    program = "import antlr4, tiny, lib, straight; print(tiny.x)"
+    done = docker("run", "--rm", "--network", "none", TAG, "python", "-c", program)
+    assert done.stdout == "1\n", done.stderr
+    require_equal(cli, docker_client, "tiny", base_image)

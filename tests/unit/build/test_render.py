@@ -9,9 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import runpy
 import shlex
 import tomllib
+import zipfile
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
@@ -30,7 +33,8 @@ from envbuilder.core.resources import MARK
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.packages.python.indexes import override
 from envbuilder.profiles import lock as lockfile, profile as profiles
-from envbuilder.profiles.lock import File, Lock, LockedBase, Target
+from envbuilder.profiles.lock import File, Lock, LockedBase, Recipe, Target
+from tests.support import make_wheels
 from tests.support.tools import tools
 
 CPU = profiles.load("cpu", (resources.profiles_dir(),))
@@ -523,6 +527,40 @@ def test_a_wheel_by_its_url_is_fetched_by_its_hash() -> None:
     assert "\nx==1.0 " in files["requirements.txt"], "it is there by then"
     listed = rendered(case, "requirements")["requirements.txt"]
     assert line in listed.replace(" \\\n   ", "")
+
+
+def test_a_wheel_without_some_files_is_made_inside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = {"kind": "wheel", "location": "x-1.0-py3-none-any.whl", "sha256": "a" * 64}
+    file = replace(of_no_index("sdist"), source="pruned")
+    without = ("tests/__init__.py", "x/some.txt")
+    file = replace(file, recipe=msgspec.convert({**recipe, "without": without}, Recipe))
+    files = rendered(with_file(file), "dockerfile")
+    made = [*instructions(files["Dockerfile"])]
+    assert ("heredoc", f"x==1.0 --hash=sha256:{'a' * 64}") in made
+    assert "\nx==" not in files["requirements.txt"]
+    (making,) = [rest for _, rest in made if "/prune.py /source" in rest]
+    assert tokens(making)[-2:] == [*without]
+
+    content = {"x/__init__.py": b"1", "x/some.txt": b"2", "x-1.0.data/purelib/x/some.txt": b"3"}
+    make_wheels.write(tmp_path, "x", content)
+    (tmp_path / "out").mkdir()
+    script = resources.templates_dir() / "docker" / "prune.py.j2"
+    monkeypatch.setattr("sys.argv", ["", str(tmp_path), str(tmp_path / "out"), *without])
+    runpy.run_path(str(script))
+    with zipfile.ZipFile(tmp_path / "out" / "x-1.0-py3-none-any.whl") as wheel:
+        record = wheel.read("x-1.0.dist-info/RECORD").decode()
+        assert sorted(line.split(",")[0] for line in record.splitlines()) == sorted(
+            wheel.namelist()
+        )
+        assert not [name for name in wheel.namelist() if "some.txt" in name]
+
+
+def test_code_for_cuda_is_compiled_inside() -> None:
+    file = of_no_index("sdist", built=False, cuda_architectures="8.0;9.0+PTX")
+    dockerfile = rendered(with_file(file), "dockerfile")["Dockerfile"]
+    assert " TORCH_CUDA_ARCH_LIST='8.0;9.0+PTX' " in dockerfile
 
 
 def test_an_installer_builds_an_sdist_itself_and_other_sources_are_refused() -> None:
