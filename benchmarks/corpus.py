@@ -51,6 +51,9 @@ HARDWARE = re.compile(
     r"ld-impl.*|freetype|jpeg|lcms2|lz4-c|gmp|gnutls|lame|nettle|openh264|x264|expat|gettext|glib|icu|pcre.*|"
     r"giflib|lerc|qt.*|dbus|fontconfig|gstreamer.*|ninja-base|setuptools|wheel)\Z"
 )
+NVIDIA = re.compile(
+    r"(faiss-gpu|onnxruntime-gpu|flash-attn|xformers|pycuda|(cuml|cudf|cupy|dgl|tensorrt)(-.*)?)\Z"
+)
 CONDA_NAMES = {"opencv": "opencv-python", "pytorch-lightning": "pytorch-lightning", "pyqt": "pyqt5"}
 OPENCV = {"opencv-python", "opencv-python-headless", "opencv-contrib-python"}
 STUBS = {"sklearn": "scikit-learn", "skimage": "scikit-image"}
@@ -187,11 +190,11 @@ def lacking(folder: Path, primary: str, profile: str) -> str:
         have = {file["name"] for file in target["files"]}
         # One OpenCV takes the place of the others.
         have |= OPENCV if have & OPENCV else set()
-        # Builds for NVIDIA GPUs are the hardware's: elsewhere another one takes their place.
-        have |= set() if profile == "cuda" else {"faiss-gpu", "onnxruntime-gpu"}
         try:
+            stated_here = required(folder / primary, target["platform"], target["python"])
+            # What only an NVIDIA GPU runs is the hardware's, too.
             missing = sorted(
-                required(folder / primary, target["platform"], target["python"]) - have
+                name for name in stated_here - have if profile == "cuda" or not NVIDIA.match(name)
             )
         except (OSError, ValueError, yaml.YAMLError) as error:
             return f"the benchmark cannot read {primary}: {error}"

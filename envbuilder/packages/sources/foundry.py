@@ -311,7 +311,7 @@ class Foundry:
                 self._failed(file.name, error)
             self._plans[sha256] = replace(plan, toolkit=())
         try:
-            needs = workshop.resolved(plan, target.platform, target.python)
+            needs = self._needs(plan, target)
         except UnresolvableError as error:
             raise BuildError(
                 f"{file.name}: what builds it cannot be installed there: {error}"
@@ -329,6 +329,17 @@ class Foundry:
                 f" {escaped(wheel.metadata.version)}"
             )
         return _wheel_file(file, wheel, recipe), needs
+
+    def _needs(self, plan: Plan, target: Target) -> tuple[File, ...]:
+        """Return the wheels that a plan installs; what cannot be had, in the target's versions."""
+        place = target.platform, target.python
+        try:
+            return self._workshop.resolved(plan, *place)
+        except UnresolvableError:
+            beside = plan.beside({file.name: file.version for file in target.of_kind("wheel")})
+            if beside == plan:
+                raise
+            return self._workshop.resolved(beside, *place)
 
 
 def _wheel_file(file: File, wheel: Wheel, recipe: Recipe) -> File:

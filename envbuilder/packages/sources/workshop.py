@@ -11,7 +11,7 @@ import re
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -33,8 +33,6 @@ from envbuilder.profiles.lock import File, Recipe, Target
 from envbuilder.profiles.requirements import distribution
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from envbuilder.core.settings import Settings
 
 _UNDECLARED = {
@@ -89,6 +87,15 @@ class Plan(Struct, frozen=True, kw_only=True):
         added = [r for r in more if r not in (*ours, *self.requires)]
         plan = replace(self, requires=(*self.requires, *added))
         return plan.beside_framework() if ours else plan
+
+    def beside(self, versions: Mapping[str, str]) -> Plan:
+        """Return the plan for a build beside packages, which it uses in the versions they have.
+
+        What an old release was built with, such as numpy==1.19.3, may have no wheel for a platform.
+        """
+        requires = {name: r for r in self.requires if (name := distribution(r)) in versions}
+        pins = {r: f"{name}=={versions[name]}" for name, r in requires.items()}
+        return replace(self, requires=tuple(pins.get(r, r) for r in self.requires))
 
     def beside_framework(self) -> Plan:
         """Return the plan for a build that imports the framework, with what such builds need.

@@ -14,6 +14,7 @@ from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError
 from envbuilder.core.files import file_sha256
 from envbuilder.core.settings import Settings
+from envbuilder.packages.python.uv import UnresolvableError
 from envbuilder.packages.sources import foundry, source, workshop
 from envbuilder.packages.sources.foundry import Foundry
 from envbuilder.packages.sources.stated import Metadata
@@ -165,6 +166,31 @@ def test_a_release_with_wheels_for_other_platforms_is_not_built_to_be_locked(
     assert machine["builds"] == 0
     assert asked.finish(_target(asked, "macos/arm64", "3.11")).files[0].kind == "source"
     assert asked.finish(_target(asked, "linux/amd64", "3.11")).files[0].kind == "wheel"
+
+
+def test_what_builds_it_is_the_targets_own_where_a_platform_lacks_the_pinned_one(
+    project: Settings, machine: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """scipy 1.7.1 is built with numpy==1.19.3, of which Macs have no wheel."""
+
+    def resolved(_: Workshop, plan: Plan, *place: str) -> tuple[File, ...]:
+        if "numpy==1.19.3" in plan.requires:
+            raise UnresolvableError("no wheels")
+        return (replace(NEED, name="numpy", version=plan.requires[0].partition("==")[2]),)
+
+    plan = Plan(requires=("numpy==1.19.3; python_version < '3.10'", "cython"))
+    assert plan.beside({"numpy": "1.21.0"}).requires == ("numpy==1.21.0", "cython")
+    monkeypatch.setattr(Workshop, "resolved", resolved)
+    asked = Foundry(sources.resolution("./tiny"), project)
+    numpy = replace(NEED, name="numpy", version="1.21.0")
+    target = _target(asked, "macos/arm64", "3.11")
+    (plan,) = asked._plans.values()
+    asked._plans = dict.fromkeys(asked._plans, replace(plan, requires=("numpy==1.19.3",)))
+    machine["file"] = COMPILED
+    finished = asked.finish(replace(target, files=(*target.files, numpy)))
+    assert [f.version for f in finished.build_files] == ["1.21.0"]
+    with pytest.raises(BuildError, match="what builds it cannot be installed there"):
+        asked.finish(target)
 
 
 @pytest.mark.parametrize(
