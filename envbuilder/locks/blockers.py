@@ -45,7 +45,7 @@ _MOST_NEEDS = 3
 _MOST_SHOWN = 6
 _RECENT = timedelta(days=365)
 """Age of a wheel below which its version is not doubted: no page of an index is read for it."""
-_OF_PYTHON = frozenset({"source", "wheel", "release"})
+_OF_PYTHON = frozenset({"source", "wheel", "release", "conflict"})
 """Kinds of blockers that another Python may not have."""
 
 

@@ -223,8 +223,7 @@ class Walk:
         fitting = [
             v
             for v in self._fitting(name, releases, [need.specifier for need in self.needs(name)])
-            for files in [filter(None, (*releases[v].wheels, releases[v].sdist))]
-            if any(admits(file, self._python) for file in files)
+            if releases[v].is_for(self._python)
         ]
         is_given = name in self._named or name in self._offered
         if is_given or self._left.get(name) or not fitting:  # of what was left, others are to blame

@@ -49,6 +49,14 @@ class Release(Struct, frozen=True, kw_only=True):
     requires_dist: tuple[str, ...] | None = None
     """What it requires, if that is stated without reading a file."""
 
+    def is_for(self, python: str) -> bool:
+        """Return whether it is made for a Python, for which it need not have a wheel.
+
+        A folder of wheels, which has no upload times, does not say so.
+        """
+        wheels = (w for w in self.wheels if w.requires_python or w.upload_time)
+        return any(admits(file, python) for file in (*wheels, self.sdist) if file)
+
     def usable(self, ranks: Mapping[Tag, int]) -> upstream.Listed | None:
         """Return the best of its wheels for some tags."""
         best: tuple[int, upstream.Listed] | None = None
@@ -142,7 +150,8 @@ class Index:
             yield from upstream.listed(text, url)
 
     def _grouped(self, name: str, listed: Iterable[upstream.Listed]) -> dict[Version, Release]:
-        wheels: dict[Version, list[upstream.Listed]] = defaultdict(list)
+        # By name: a folder that also has a file of an index does not say which Pythons it is for.
+        wheels: dict[Version, dict[str, upstream.Listed]] = defaultdict(dict)
         sdists: dict[Version, upstream.Listed] = {}
         for link in listed:
             late = self._as_of and link.upload_time and link.upload_time[:10] > self._as_of
@@ -150,12 +159,13 @@ class Index:
             if version is None or late:
                 continue
             if link.file.endswith(".whl"):
-                wheels[version].append(link)
+                known = wheels[version].get(link.file)
+                wheels[version][link.file] = known if known and known.requires_python else link
             else:
                 sdists[version] = link
         return {
             version: Release(
-                version=str(version), wheels=tuple(wheels[version]), sdist=sdists.get(version)
+                version=str(version), wheels=(*wheels[version].values(),), sdist=sdists.get(version)
             )
             for version in sorted({*wheels, *sdists})
         }

@@ -165,6 +165,25 @@ def test_the_newest_release_is_taken_that_everything_admits() -> None:
     assert blocked(walk("binary", target=("linux/amd64", "3.10"))) == {}
 
 
+def test_a_folder_of_wheels_does_not_say_that_a_newer_release_is_for_this_python(
+    tmp_path: Path,
+) -> None:
+    """It may have what an index lists for later Pythons, or wheels for them alone."""
+    for file in (f"low-3.0-{ANY}.whl", "yanked-2.0-cp312-cp312-manylinux2014_x86_64.whl"):
+        (tmp_path / file).touch()
+
+    def read(url: str) -> bytes:
+        answer = json.loads(page(url))
+        later = {"filename": f"low-3.0-{ANY}.whl", "url": "x", "requires-python": ">=3.12"}
+        return json.dumps({"files": [*answer["files"], later]}).encode()
+
+    places = [Place(url="https://index.example/simple"), Place(url=str(tmp_path), flat=True)]
+    found = Walk(index_pages.Index(places, read, stated), LINUX, {})
+    found.follow((Requirement(line), "x") for line in ("low", "yanked==1.0"))
+    assert chosen(found) == {"low": "2.0", "yanked": "1.0"}
+    assert blocked(found) == {}
+
+
 def test_what_a_release_disagrees_about_is_named_and_not_the_release(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
