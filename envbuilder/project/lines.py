@@ -409,7 +409,10 @@ def _source(location: str, shown: str, folder: str) -> str:
 
 
 def on_hardware(lines: Iterable[Line], profile: Profile) -> tuple[tuple[Line, ...], list[str]]:
-    """Return what stands for lines on a profile's hardware, and a note on each that is another."""
+    """Return what stands for lines on a profile's hardware, and a note on each that is another.
+
+    Another package may lack the very release that a line pins: a later one will do.
+    """
     result, notes = [], []
     libraries = frameworks.FRAMEWORKS[profile.framework].libraries
     for line in lines:
@@ -419,5 +422,6 @@ def on_hardware(lines: Iterable[Line], profile: Profile) -> tuple[tuple[Line, ..
             continue
         notes.append(f"{line.where}: {line.name} is for NVIDIA GPUs: {name or 'left out'} here")
         if name:
-            result.append(replace(line, text=name + line.text[len(line.name) :]))
+            versions = line.text[len(line.name) :].replace("==", ">=", 1)
+            result.append(replace(line, text=f"{name}{versions}"))
     return tuple(result), notes
