@@ -422,6 +422,7 @@ def on_hardware(lines: Iterable[Line], profile: Profile) -> tuple[tuple[Line, ..
             continue
         notes.append(f"{line.where}: {line.name} is for NVIDIA GPUs: {name or 'left out'} here")
         if name:
-            versions = line.text[len(line.name) :].replace("==", ">=", 1)
-            result.append(replace(line, text=f"{name}{versions}"))
+            versions, *marker = line.text[len(line.name) :].partition(";")
+            later = re.sub(r"===?([^,*]+?)(\.\*)?(?=,|\s*\Z)", r">=\1", versions)
+            result.append(replace(line, text=f"{name}{later}{''.join(marker)}"))
     return tuple(result), notes
