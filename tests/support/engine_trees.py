@@ -1,0 +1,49 @@
+"""Recorded trees with what engines and CDI leave there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from envbuilder.host import engines
+from envbuilder.host.model import Containers
+from envbuilder.host.snapshot import Reader
+
+NVIDIA = """\
+---
+cdiVersion: 0.5.0
+containerEdits:
+  hooks:
+  - args: [nvidia-cdi-hook, chmod]
+    hookName: createContainer
+    name: a hook
+devices:
+- containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia0
+      name: a node
+  name: "0"
+- containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia0
+  name: GPU-520e01f2-cf30-6396-abef-e8e9a5233b0e # the same
+- name: all
+kind: nvidia.com/gpu
+"""
+
+
+def tree(root: Path, files: dict[str, Any]) -> Path:
+    for path, content in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        text = content if isinstance(content, str) else json.dumps(content)
+        (root / path).write_text(text)
+    return root
+
+
+def look(root: Path, *, full: bool = False, live: bool = False) -> tuple[Containers, list[str]]:
+    reader = Reader(root)
+    reader.live = live
+    engines.read(reader, full=full)
+    taken = reader.snapshot("linux")
+    return engines.decide(taken), engines.notes(taken)
