@@ -6,200 +6,36 @@ as files are, and rendered; the results are read with the parsers of those who w
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import runpy
 import shlex
 import tomllib
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given
 from msgspec.structs import replace
 from packaging.requirements import Requirement
 
 from envbuilder.build import render
-from envbuilder.build.render import BakeSource
 from envbuilder.core import resources, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import Environment
-from envbuilder.core.resources import MARK
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.packages.python.indexes import override
 from envbuilder.profiles import lock as lockfile, profile as profiles
 from envbuilder.profiles.lock import File, Lock, LockedBase, Recipe, Target
 from tests.support import make_wheels
+from tests.support.random_locks import COMMON, CPU, LINUX, PYTHON, cases, rendered, urls, used
 from tests.support.tools import tools
 
-CPU = profiles.load("cpu", (resources.profiles_dir(),))
-PYTHON = "3.11"
-LINUX: tuple[types.Platform, ...] = ("linux/amd64", "linux/arm64")
 KEYWORDS = {"ARG", "FROM", "ADD", "RUN", "COPY", "ENV", "LABEL", "USER", "WORKDIR", "ENTRYPOINT"}
-COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=25)
-
-
-# ---- random data, as the patterns allow it
-
-
-def like(kind: Any) -> st.SearchStrategy[str]:
-    """Text of a kind of `core.types`."""
-    (pattern,) = (m.pattern for m in get_args(kind)[1:] if m.pattern)
-    return st.from_regex(pattern)
-
-
-NASTY = (
-        "; rm -rf /", "&& id", "| sh", "> /etc/passwd", "#", "'", "(", "*", "{{ 7*7 }}", "{% if %}",
-        "\\", "EOF", "RUN id", "prefix: /x", "$(id)", "`id`", '"', "%", "\u2028RUN id", "\x85x: y",
-)  # fmt: skip
-
-
-def text(kind: Any) -> st.SearchStrategy[str]:
-    """Text of a kind, with what would hurt wherever the kind allows it."""
-    pattern = re.compile(next(m.pattern for m in get_args(kind)[1:] if m.pattern))
-    nasty = st.sampled_from([n for n in NASTY if pattern.search(n)])
-    plain = st.text(st.characters(exclude_categories=("C", "Z"), exclude_characters="\"'\\`$"))
-    return st.lists(nasty | plain, max_size=3).map(" ".join)
-
-
-versions = st.from_regex(
-    r"\A[0-9]{1,3}(\.[0-9]{1,2}){0,2}((a|b|rc|\.post|\.dev)[0-9]{1,2})?(\+[a-z0-9]{1,5})?\Z"
-)
-hashes = st.integers(0, 2**256 - 1).map(lambda n: f"{n:064x}")
-sources = st.from_regex(r"\A[a-z][a-z0-9-]{0,8}\Z")
-urls = st.sampled_from(["https://a.invalid/x", "http://b.invalid:8080/y%20z", "file:///c/d+e"])
-
-
-@st.composite
-def files(draw: Any, kind: types.FileKind, names: Any, folder: str = "") -> tuple[File, ...]:
-    """Files of one kind, of one name each."""
-    named = draw(st.lists(names, unique_by=lambda n: re.sub(r"[-_.]+", "-", n).lower(), max_size=3))
-    suffix = {"wheel": "py3-none-any.whl", "deb": "all.deb"}[kind]
-    made = []
-    for name in named:
-        version = draw(like(types.FileVersion) if kind == "deb" else versions)
-        extra = draw(st.from_regex(r"\A[A-Za-z0-9_+~%:-]{0,6}\Z"))
-        made.append(
-            {
-                "kind": kind,
-                "name": name,
-                "version": version,
-                "file": folder + re.sub(r"\.\.+", ".", f"{name}-{extra}-{suffix}"),
-                "sha256": "0" * 64,
-                "size": draw(st.none() | st.integers(1, 10**10)),
-                "source": draw(sources),
-                "provenance": "read",
-                "by": draw(text(types.Sentence)),
-            }
-        )
-    return tuple(map(hashed, msgspec.convert(made, tuple[File, ...])))
-
-
-def hashed(file: File) -> File:
-    """The file with a hash of its own: two that are alike in it are alike in everything."""
-    plain = replace(file, sha256="0" * 64)
-    digest = hashlib.sha256(msgspec.json.encode(plain)).hexdigest()
-    return replace(file, sha256=digest)
-
-
-@st.composite
-def targets(draw: Any, platform: types.Platform, python: str, shared: tuple[File, ...]) -> Target:
-    """A target that has some packages in common with others, in the same or in other bytes."""
-    arch = platform.replace("/", "_")
-    shared = tuple(
-        hashed(replace(f, file=f"{arch}-{f.file}")) if draw(st.booleans()) else f for f in shared
-    )
-    own = draw(files("wheel", like(types.Distribution)))
-    taken = {re.sub(r"[-_.]+", "-", f.name).lower() for f in shared}
-    own = tuple(f for f in own if re.sub(r"[-_.]+", "-", f.name).lower() not in taken)
-    linux = platform.startswith("linux/")
-    debs = draw(files("deb", like(types.DebianPackage), "pool/main/")) if linux else ()
-    base = LockedBase(
-        ref=draw(like(types.ImageRef)),
-        digest=draw(st.none() | hashes.map(lambda h: f"sha256:{h}")),
-        date=None,
-        python_path="/usr/bin/python3",
-        python_version="3.11.2",
-    )
-    return Target(
-        platform=platform,
-        python=python,
-        base=msgspec.convert(msgspec.to_builtins(base), LockedBase) if linux else None,
-        files=(*shared, *own, *debs),
-    )
-
-
-def conda() -> st.SearchStrategy[dict[str, Any]]:
-    """What a profile wants of channels."""
-    virtual = st.dictionaries(like(types.VirtualPackage), like(types.VirtualVersion), max_size=2)
-    # What YAML would make something else of, if it stood there bare.
-    names = st.sampled_from(["no", "null", "1e3", "0x10", "2026-01-01", "123", "y"])
-    return st.fixed_dictionaries(
-        {
-            "channels": st.lists(sources, min_size=1, max_size=2, unique=True),
-            "packages": st.lists(like(types.CondaSpec) | names, max_size=3),
-            "framework": st.sampled_from(["wheels", "conda"]),
-            "virtual_packages": st.dictionaries(st.sampled_from(types.PLATFORMS), virtual),
-        }
-    )
-
-
-@st.composite
-def cases(draw: Any, platforms: tuple[types.Platform, ...]) -> tuple[profiles.Profile, Lock]:
-    """A profile and its lock for some of the platforms, and for a second Python."""
-    chosen = draw(st.lists(st.sampled_from(platforms), unique=True, min_size=1))
-    shared = draw(files("wheel", like(types.Distribution)))
-    made = [draw(targets(p, PYTHON, shared)) for p in chosen]
-    made.append(draw(targets("linux/amd64", "3.12", ())))
-    data = profiles.canonical(CPU)
-    data |= {
-        "name": draw(like(types.Name)),
-        "description": draw(text(types.Comment)),
-        "warnings": draw(st.lists(text(types.Comment), max_size=2)),
-        "environment": draw(
-            st.dictionaries(like(types.Variable), text(types.VariableValue), max_size=3)
-        ),
-        "preload": draw(st.lists(like(types.Library), max_size=2)),
-        "indexes": {"torch": draw(sources)},
-        "platforms": chosen,
-        "conda": draw(conda()),
-    }
-    profile = msgspec.convert(data, profiles.Profile)
-    lock = Lock(
-        schema=2,
-        profile=profile.name,
-        inputs="0" * 64,
-        state=draw(st.sampled_from(["locked", "claimed"])),
-        reason="",
-        tools=tools(draw(versions)),
-        targets=tuple(made),
-    )
-    return profile, msgspec.convert(msgspec.to_builtins(lock), Lock)
-
-
-def urls_of(profile: profiles.Profile, lock: Lock) -> dict[str, str]:
-    named = {f.source for t in lock.targets for f in t.files} | set(profile.indexes.values())
-    named |= set(profile.conda.channels)
-    return {n: f"https://{n}.invalid/x" for n in named}
-
-
-def rendered(
-    case: tuple[profiles.Profile, Lock],
-    target: render.RenderTarget,
-    stated: Environment = Environment(),  # noqa: B008 (it cannot be changed)
-) -> dict[str, str]:
-    profile, lock = case
-    found = render.render(profile, lock, target, PYTHON, urls_of(profile, lock), environment=stated)
-    return {f.name: f.content.decode() for f in found if not f.name.endswith("payload.pyz")}
-
-
-def used(lock: Lock) -> tuple[Target, ...]:
-    return tuple(t for t in lock.targets if t.python == PYTHON)
 
 
 # ---- the Dockerfile
@@ -328,6 +164,7 @@ def test_every_package_is_added_once_for_its_platform(
 
 
 BASE = LockedBase(ref="b:1", digest=None, date=None, python_path="/p", python_version="3.11.2")
+
 DEB = File(
     kind="deb", name="libx", version="1", file="pool/x.deb", sha256="a" * 64, size=None,
     source="debian", provenance="read", by="",
@@ -423,6 +260,7 @@ def two(amd: tuple[File, ...], arm: tuple[File, ...]) -> tuple[render.Requiremen
 
 
 AMD = "(sys_platform == 'linux' and platform_machine == 'x86_64')"
+
 ARM = "(sys_platform == 'linux' and platform_machine == 'aarch64')"
 
 
@@ -746,74 +584,3 @@ def test_a_python_that_the_lock_lacks_is_named() -> None:
     with pytest.raises(InvalidError) as caught:
         list(render.render(CPU, lock_of(), "requirements", "3.11", {}))
     assert "(nothing)" in caught.value.hint
-
-
-FOLDERS = (resources.profiles_dir(),)
-
-
-def source(name: str, called: str = "") -> BakeSource:
-    profile = profiles.load(name, FOLDERS)
-    lock = lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
-    python = profile.image_python if profile.makes_images else profile.python.default
-    urls = render.placeholder_urls(lock)
-    profile = replace(profile, name=called or name)
-    return BakeSource(profile=profile, lock=lock, python=python, urls=urls)
-
-
-def baked(*names: str, builders: Mapping[str, str] | None = None) -> dict[str, bytes]:
-    files = render.bake_files([source(name) for name in names], builders or {})
-    return {file.name: file.content for file in files}
-
-
-def blocks(text: str, kind: str) -> dict[str, str]:
-    return dict(re.findall(rf'^{kind} "([a-z0-9-]+)" {{\n(.*?)^}}', text, re.DOTALL | re.MULTILINE))
-
-
-def test_each_profile_and_platform_has_a_target_and_its_dockerfile() -> None:
-    files = baked("cpu", "zendnn")
-    text = files["docker-bake.hcl"].decode()
-    assert MARK in text
-    assert {*blocks(text, "target")} == {
-        *("cpu-linux-amd64", "cpu-linux-arm64", "zendnn-linux-amd64")
-    }
-    assert 'context   = "zendnn"' in blocks(text, "target")["zendnn-linux-amd64"]
-    groups = blocks(text, "group")
-    assert {*groups} == {"default", "cpu", "zendnn", "linux-amd64", "linux-arm64"}
-    assert groups["linux-amd64"] == '  targets = ["cpu-linux-amd64", "zendnn-linux-amd64"]\n'
-    assert "BAKE_LOCAL_PLATFORM" in groups["default"]
-    for name in ("cpu", "zendnn"):
-        one = source(name)
-        alone = render.render(one.profile, one.lock, "dockerfile", one.python, one.urls)
-        assert {f.name: f.content for f in alone} == {
-            path.partition("/")[2]: content
-            for path, content in files.items()
-            if path.startswith(f"{name}/")
-        }
-
-
-def test_the_default_of_one_platform_is_that_one() -> None:
-    text = baked("zendnn")["docker-bake.hcl"].decode()
-    assert blocks(text, "group")["default"] == '  targets = ["linux-amd64"]\n'
-    assert "--builder" not in text
-
-
-def test_each_instance_has_a_command() -> None:
-    builders = {"zendnn": "big-box", "linux/arm64": "arm-box"}
-    text = baked("cpu", "zendnn", builders=builders)["docker-bake.hcl"].decode()
-    assert re.findall(r"^#   (docker buildx bake .*)$", text, re.MULTILINE) == [
-        "docker buildx bake cpu-linux-amd64",
-        "docker buildx bake --builder arm-box --load cpu-linux-arm64",
-        "docker buildx bake --builder big-box --load zendnn-linux-amd64",
-    ]
-
-
-def test_a_profile_without_images_is_refused() -> None:
-    with pytest.raises(InvalidError, match="profile 'mps' has no Dockerfile"):
-        baked("cpu", "mps")
-
-
-@pytest.mark.parametrize("name", ["default", "linux-amd64"])
-def test_a_profile_named_as_a_group_is_refused(name: str) -> None:
-    arguments: Any = ([source("cpu"), source("zendnn", name)], {})
-    with pytest.raises(InvalidError, match=f"'{name}' would name"):
-        [*render.bake_files(*arguments)]
