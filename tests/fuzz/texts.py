@@ -1,0 +1,239 @@
+"""Hostile data and texts: samples, profiles, locks, reports, hosts, pages, repositories."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
+from random import Random
+
+from envbuilder.core.settings import load as load_settings
+from envbuilder.host import model
+from envbuilder.packages.python import indexes, upstream, uv
+from envbuilder.payload.training import dataset
+from envbuilder.profiles import profile
+from envbuilder.project import environments
+from envbuilder.verify import page
+from envbuilder.verify.report import comparison, history
+from tests.fuzz.inputs import ROOT, written
+from tests.fuzz.mutations import TOKENS, mutated, packed
+from tests.support import host_trees, reports
+
+# ---- data
+
+
+def make_idx(random: Random, work: Path) -> Path:
+    for name in dataset.MNIST_SHA256:
+        images = "images" in name
+        shape = (3, 28, 28) if images else (3,)
+        data = bytes((0, 0, 8, len(shape))) + b"".join(n.to_bytes(4, "big") for n in shape)
+        data = mutated(random, data + bytes(3 * 784 if images else 3), random.choice((0, 1, 2)))
+        if random.random() < 0.5:
+            written(work / "d" / name, data)
+        else:
+            written(work / "d" / f"{name}.gz", packed(random, data, ".gz"))
+    return work / "d"
+
+
+# ---- text
+
+
+SEEDS: dict[str, Iterable[Path]] = {
+    "yaml": [
+        path
+        for folder in ("profiles", "profiles/indexes", "profiles/claims")
+        for path in sorted((ROOT / folder).rglob("*.yaml"))
+    ],
+    "lock": sorted((ROOT / "profiles/locks").glob("*.json")),
+    "host": sorted(host_trees.FOLDER.glob("*.json")),
+}
+
+
+@cache
+def _seeds(kind: str) -> list[bytes]:
+    of_files = [path.read_bytes() for path in SEEDS.get(kind, ())]
+    return of_files or [json.dumps(reports.whole()).encode()]
+
+
+def _grown(random: Random, data: bytes) -> bytes:
+    """Bytes with known tricks of text formats, besides `mutated`."""
+    if random.random() < 0.1:
+        line = random.choice(
+            (
+                b"a: &a [x]\nb: [*a, *a]\n",
+                b"- " * 3000,
+                b"k: !!int ''\n",
+                b"? [a]\n: b\n",
+                b"[[],",
+                b'{"a":1,"a":2}',
+                b"a: " + b"1:" * 40 + b"1\n",
+                b"x: 2026-99-99\n",
+                b"[],",
+            )
+        )
+        data = data + b"\n" + line * random.choice((1, 100, 30_000))
+    return mutated(random, data)
+
+
+def grown(kind: str, file: str) -> Callable[[Random, Path], Path]:
+    return lambda random, work: written(work / file, _grown(random, random.choice(_seeds(kind))))
+
+
+def make_yaml(random: Random, work: Path) -> Path:
+    data = _grown(random, random.choice(_seeds("yaml")))
+    for path in ("config/config.yaml", "profiles/claims.yaml", "profiles/indexes.yaml"):
+        written(work / path, data)
+    written(work / "profiles/_base.yaml", b"description: x\n")
+    return written(work / "profiles/mine.yaml", data)
+
+
+def read_profile(path: Path, work: Path) -> None:
+    profile.load("mine", [path.parent])
+
+
+def read_settings(path: Path, work: Path) -> None:
+    load_settings(
+        {"ENVBUILDER_CONFIG_DIR": str(work / "config"), "HOME": str(work)}, work, lambda line: None
+    )
+
+
+def read_indexes(path: Path, work: Path) -> None:
+    indexes.upstreams(path.parent)
+
+
+def read_report(path: Path, work: Path) -> None:
+    stored = history.read(path)
+    page.render(json.loads(path.read_bytes()))
+    rows = comparison.rows([stored])
+    comparison.markdown(rows)
+    comparison.comma_separated(rows)
+    comparison.as_json(rows)
+
+
+def read_host(path: Path, work: Path) -> None:
+    from envbuilder.doctor.diagnosis import diagnose
+    from tests.support.broken_hosts import PROFILES, SEEN
+
+    diagnose(model.read(path), PROFILES, {}, SEEN, None)
+
+
+def make_tree(random: Random, work: Path) -> Path:
+    data = host_trees.load(random.choice(host_trees.NAMES))
+    for path in [*data["files"]]:
+        if random.random() < 0.2:
+            value = str(data["files"][path]).encode(errors="replace")
+            changed = mutated(random, value * random.choice((1, 1, 1, 200)), 3)
+            data["files"][path] = changed.decode(errors="replace")
+    root = host_trees.plant(work / "tree", data)
+    places = sorted(p for p in root.rglob("*") if p.is_file() and not p.is_symlink())
+    for _ in range(random.choice((0, 1, 3)) if places else 0):
+        _spoil(random, random.choice(places))
+    return root
+
+
+def _spoil(random: Random, place: Path) -> None:
+    import os
+
+    if not place.is_file():
+        return
+    place.unlink()
+    match random.choices(range(7), (9, 9, 9, 9, 9, 9, 1))[0]:
+        case 0:
+            os.mkfifo(place)
+        case 1:
+            place.symlink_to(place)
+        case 2:
+            place.symlink_to(random.choice(("/dev/zero", "/dev/stdin", "/proc/kmsg", "..", "/")))
+        case 3:
+            place.mkdir()
+        case 4:
+            with place.open("wb") as out:
+                out.truncate(1 << 40)
+        case 5:
+            place.write_bytes(random.choice(TOKENS) * 2000)
+        case _:
+            place.mkdir()
+            for number in range(1500):
+                (place / f"{number}").touch()
+
+
+# ---- answers of indexes, and of uv
+
+
+def make_page(random: Random, work: Path) -> Path:
+    html = (
+        b'<!DOCTYPE html><a href="x-1.0-py3-none-any.whl#sha256=00" data-requires-python="x">x</a>'
+    )
+    known = {"files": [{"filename": "x-1.0-py3-none-any.whl", "url": "x", "hashes": {}, "size": 1}]}
+    lock = b'[[packages]]\nname = "x"\nversion = "1"\nwheels = [{url = "http://h/x-1.0-py3-none-any.whl"}]\n'
+    data = random.choice((html, json.dumps(known).encode(), lock)) * random.choice((1, 1, 2000))
+    if random.random() < 0.05:
+        data += random.choice((b"<", b"<a ", b"<!", b"<a href='", b"&", b"[", b"a.")) * 50_000
+    return written(work / "page", mutated(random, data))
+
+
+def read_page(path: Path, work: Path) -> None:
+    text = path.read_text(encoding="utf-8", errors="replace")
+    upstream.parse_page(text, "https://index.invalid/x/", "x", "default")
+
+
+def read_pylock(path: Path, work: Path) -> None:
+    text = path.read_text(encoding="utf-8", errors="replace")
+    uv.parse_pylock(text, "linux/amd64", "3.12")
+
+
+# ---- a repository's files that list requirements
+
+REPOSITORY = {
+    "requirements.txt": "-r more.in\n-c pins.txt\n-e .[dev]\ntorch==2.1+cu118\n./libs/x[a]; a\n"
+    "git+https://example.org/o/r.git@v1#egg=r\nx @ https://example.org/x-1.0.zip\n",
+    "more.in": "rich>=13; python_version < '3.12' --hash=sha256:0\n-r requirements.txt\n",
+    "pins.txt": "numpy<2\n",
+    "pyproject.toml": '[project]\nname = "own"\ndynamic = ["dependencies"]\n'
+    '[tool.poetry.dependencies]\npython = "^3.9"\n'
+    'x = [{ version = "~1.2", python = "<3.10" }, { path = "libs/x" }]\n'
+    '[tool.uv.workspace]\nmembers = ["libs/*"]\n[tool.uv.sources]\nx.workspace = true\n',
+    "libs/x/pyproject.toml": '[project]\nname = "x"\ndependencies = ["own[dev]"]\n',
+    "setup.cfg": "[options]\ninstall_requires = file: more.in, setup.py\n",
+    "setup.py": "def f(name='more.in', *a):\n    r = []\n    for x in open(name):\n"
+    "        r.append(x)\n    return r + f(*a)\nd = {x: [y] for x, y in [('a', 'b')] * 9}\n"
+    "d['c'] = sum(d.values(), [])\nsetup(install_requires=f() + d['c'], **d)\n",
+    "environment.yml": "channels: [https://example.org/c, a]\ndependencies:\n- a::b==1.0=0\n"
+    "- numpy=1.26|1.27\n- pip:\n  - -r requirements.txt\nvariables: {A: b}\n",
+    "conda.txt": "# platform: linux-64\nnumpy=1.0=0\nrich=1.0=pypi_0\n",
+    "Pipfile": "[packages]\nx = {git = 'https://example.org/x', ref = 'v1', markers = 'a'}\n",
+    "Pipfile.lock": '{"default": {"x": {"version": "==1.0", "markers": "python_version < \'4\'"}}}',
+    "pixi.toml": "[dependencies]\nx = {version = '1.*', channel = 'a'}\n[target.linux-64]\n"
+    "dependencies = {y = '>=1,<2'}\n[pypi-dependencies]\nown = {path = '.'}\n",
+    "cog.yaml": "build: {python_packages: [rich], python_requirements: more.in}\n",
+}
+"""Files that name each other, themselves and what there is not."""
+
+
+def make_repository(random: Random, work: Path) -> Path:
+    names = ["/etc/hostname", "../x", "more.in", "\\\n", "${A}", "(" * 300, "[" * 300, "a" * 3000]
+    for name, plain in REPOSITORY.items():
+        text = plain
+        if random.random() < 0.5:
+            text = plain.replace(random.choice(("more.in", "x", "=", "1")), random.choice(names))
+        data = mutated(
+            random, text.encode() * random.choice((1, 1, 1, 300)), random.choice((0, 1, 3))
+        )
+        path = written(work / "repository" / name, data)
+        if random.random() < 0.05:
+            path.unlink()
+            path.symlink_to(random.choice((path.name, "../../x", "/dev/zero", "more.in")))
+    return work / "repository"
+
+
+def read_repository(path: Path, work: Path) -> None:
+    from envbuilder.core.errors import EnvbuilderError
+
+    for name in REPOSITORY:
+        try:
+            listed = environments.read(path, name)
+        except EnvbuilderError as error:
+            assert len(error.message) < 2000, name  # noqa: PT017 (no test of pytest)
+        else:
+            assert listed.requirements or listed.constraints or listed.conda or listed.notes, name
