@@ -1,7 +1,7 @@
 """How many repositories `envbuilder init` and `envbuilder lock` take, beside `uv pip compile`.
 
-    python benchmarks/corpus.py FOLDER [--only TEXT] [--profile NAME]… [--jobs N] [--no-uv]
-        [--json FILE]
+    python benchmarks/corpus.py FOLDER [--only PATTERN] [--profile NAME]… [--build] [--jobs N]
+        [--no-uv] [--json FILE]
 
 FOLDER holds a folder for each repository, with the files that it publishes; FOLDER.json beside it
 says of each what its README names (`primary`), its style and what it contains. Each is copied, with
@@ -10,6 +10,10 @@ for each profile. A repository counts as locked if a lock of each profile holds 
 that its primary file states and that is not the hardware's: read here a second time, by little code
 that shares nothing with envbuilder's readers. It counts among those that can be had here unless its
 style is `readme` or `script`, or something comes from git or a URL.
+
+With `--build` the environment of each profile is then built on this machine, natively, and must
+import all modules of what the primary file states; the environment is removed, downloads stay in
+the cache folder (ENVBUILDER_CACHE_DIR). Locks with more than 400 MB beside the framework are not.
 """
 
 from __future__ import annotations
@@ -42,6 +46,25 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 600
+LARGEST = 400 << 20
+IMPORTS = """
+import importlib, re, sys
+from importlib.metadata import packages_distributions
+modules = {
+    re.sub("[-_.]+", "-", name).lower(): module
+    for module, names in packages_distributions().items() for name in names
+    if module.isidentifier() and module[0] != "_"
+}
+wrong = []
+for name in sys.argv[1:]:
+    try:
+        importlib.import_module(modules[name])
+    except BaseException as error:
+        wrong.append(f"{name}: {type(error).__name__}: {error}"[:200])
+print("imported", len(sys.argv) - 1 - len(wrong), *wrong, sep="; ")
+sys.exit(bool(wrong))
+"""
+"""Imports a module of each distribution that it is given, in the environment."""
 # The builds of frameworks and what belongs to them, on any hardware, and conda's own programs.
 HARDWARE = re.compile(
     r"(torch|torchvision|torchaudio|torchtext|torchdata|pytorch(-gpu|-mutex|-cuda)?|triton|pytorch-triton.*|"
@@ -203,6 +226,22 @@ def lacking(folder: Path, primary: str, profile: str) -> str:
     return ""
 
 
+def built(
+    program: str, folder: Path, primary: str, profile: str, environment: dict[str, str]
+) -> str:
+    """Build an environment and import what a repository requires; return what came of it."""
+    lock = json.loads(next(folder.rglob(f"default.{profile}.json")).read_text(encoding="utf-8"))
+    target = lock["targets"][0]
+    size = sum(file["size"] or 0 for file in target["files"] if not HARDWARE.match(file["name"]))
+    if size > LARGEST:
+        return f"not built: {size >> 20} MB"
+    names = required(folder / primary, target["platform"], target["python"])
+    have = {file["name"] for file in target["files"]}
+    command = (program, "run", "--profile", profile, "--backend", "venv", "--", "python", "-c")
+    code, printed, seconds = ran([*command, IMPORTS, *sorted(names & have)], folder, environment)
+    return f"exit code {code}, {seconds:.0f} s, {printed.strip().splitlines()[-1][-600:]}"
+
+
 def ran(command: list[str], folder: Path, environment: dict[str, str]) -> tuple[int, str, float]:
     """Run a program; return its exit code, what it printed, and the seconds it took."""
     start = time.monotonic()
@@ -252,6 +291,7 @@ def tried(
         "COLUMNS": "200",
     }
     with tempfile.TemporaryDirectory(prefix="corpus-") as temporary:
+        environment["ENVBUILDER_DATA_DIR"] = f"{temporary}/data"
         folder = Path(temporary) / name
         copied(corpus / name, folder, index, index.rpartition("/simple")[0])
         (folder / "README.upstream").exists() and (folder / "README.upstream").rename(
@@ -279,6 +319,8 @@ def tried(
                     "why": why,
                     "printed": printed[-6000:],
                 }
+                if options.build and not why:
+                    result[profile]["built"] = built(program, folder, primary, profile, environment)
             else:
                 result[profile] = {"code": code, "seconds": 0, "why": why, "printed": ""}
         if options.uv and primary and (folder / primary).suffix not in {".yml", ".yaml"}:
@@ -306,15 +348,16 @@ def tried(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--only", default="", help="repositories whose name contains this")
+    parser.add_argument("--only", default="", help="repositories whose name has this in it")
     parser.add_argument("--profile", action="append", help="by default cuda and mps")
+    parser.add_argument("--build", action="store_true", help="build, and import what is stated")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--no-uv", dest="uv", action="store_false")
     parser.add_argument("--json", type=Path, help="write all that was printed to this file")
     options = parser.parse_args()
     options.profile = options.profile or ["cuda", "mps"]
     rows = json.loads(options.folder.with_suffix(".json").read_text(encoding="utf-8"))
-    rows = [row for row in rows if options.only.lower() in row["repo"].lower()]
+    rows = [row for row in rows if re.search(options.only, row["repo"], re.IGNORECASE)]
     index = next(place.url for place in fetch.places() if not place.flat)
     with ThreadPoolExecutor(options.jobs) as pool:
         jobs = [pool.submit(tried, row, options.folder, options, index) for row in rows]
@@ -324,6 +367,8 @@ def main() -> None:
             each = results[-1]
             first = next((each[p]["why"] for p in options.profile if each[p]["why"]), "locked")
             print(f"{each['repo']:<50} {first.splitlines()[-1][:140] if first else ''}", flush=True)
+            for profile in (p for p in options.profile if "built" in each[p]):
+                print(f"  {profile}: {each[profile]['built']}", flush=True)
             if options.json:
                 options.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
     summary(results)

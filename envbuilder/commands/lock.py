@@ -280,7 +280,7 @@ def settle(outcomes: Sequence[resolution.Outcome]) -> int:
     lacking = [o for o in outcomes if _lacks(o, platform)]
     if any(profile_lock.first(outcome.lock, platform) for outcome in outcomes):
         lacking = [o for o in lacking if o.entry.required and not o.obstacle]
-    if lacking:
+    if lacking and usable:
         names = ", ".join(outcome.entry.label for outcome in lacking)
         console.result(f"this machine is {platform}: {names} cannot be built here")
         return INVALID
