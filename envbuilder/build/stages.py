@@ -228,6 +228,7 @@ def fetch(build: Build, sharing: Sharing) -> Build:
     wheel_conflicts.require_compatible(plan.files, plan.python, store)
     if backends.makes_image(plan.backend):
         require_clean(plan.files, store)
+        base.require_libc(plan, build.product.target, settings, progress)
     before = build.library.packages(build.profile, build.host, build.lock)
     read = kernels.read(build.profile, plan.files, store)
     new = {package: code for package, code in read.items() if package not in before}

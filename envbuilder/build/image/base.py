@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder.build import conventions, project_layer
-from envbuilder.build.plan import BaseCheck, LoadBase, MakeBase, Plan
+from envbuilder.build.plan import Assemble, BaseCheck, LoadBase, MakeBase, Plan
 from envbuilder.containers.engine import connection
 from envbuilder.containers.engine.container import Container
 from envbuilder.containers.engine.interface import LABEL, Engine, Image, no_base
@@ -23,9 +23,12 @@ from envbuilder.core import console, files, types
 from envbuilder.core.errors import BuildError, InvalidError, ToolError, VerifyError
 from envbuilder.core.project_file import DEFAULT
 from envbuilder.core.settings import Settings, require_writable
-from envbuilder.profiles.lock import Lock, LockedBase, Target, select
+from envbuilder.packages.sources import sealed
+from envbuilder.packages.store import Store
+from envbuilder.profiles.lock import BUILT, File, Lock, LockedBase, Target, select
 
 if TYPE_CHECKING:
+    from envbuilder.build.image.contents import BaseContents
     from envbuilder.build.project_layer import ProjectLayer
     from envbuilder.build.request import Build, Request
     from envbuilder.containers.oci.layout import (
@@ -44,6 +47,8 @@ _PYTHON_QUERY = (
     "python=$(command -v python{minor} || command -v python3) || {{ echo none; exit 0; }};"
     """ exec "$python" -I -c 'import sys; print("%d.%d" % sys.version_info[:2])'"""
 )
+
+_LIBC_QUERY = "getconf GNU_LIBC_VERSION"
 
 
 class Base(Struct, frozen=True, kw_only=True):
@@ -230,11 +235,9 @@ def require_python(plan: Plan, settings: Settings, progress: console.Progress) -
     if check is None:
         return
     if check.layout:
-        from envbuilder.build.image.contents import base_variables, read_contents
-        from envbuilder.build.image.layer_cache import LayerCache
+        from envbuilder.build.image.contents import base_variables
 
-        cache = LayerCache(settings.cache_dir / "layers", progress.note, fresh=False)
-        base = read_contents(check.layout, plan.platform, cache)
+        base = _contents(check.layout, plan, settings, progress)
         try:
             base.root.python(plan.python, base_variables(base.config)["PATH"])
         except rootfs.OtherPythonError as error:
@@ -245,24 +248,80 @@ def require_python(plan: Plan, settings: Settings, progress: console.Progress) -
         raise rootfs.OtherPythonError(plan.python, version, check.pythons)
 
 
+def require_libc(
+    plan: Plan, target: Target, settings: Settings, progress: console.Progress
+) -> None:
+    """Raise `BuildError` if a wheel that was built, here or elsewhere, needs a newer glibc.
+
+    Python could not import it in the image.
+    """
+    store, needed = Store.of(settings), dict[File, int]()
+    for file in plan.files:
+        if file.source == BUILT and file.kind == "wheel" and not file.file.endswith("-any.whl"):
+            needed[file] = store.derived(file.sha256, "glibc-1", int, sealed.glibc)
+    if not needed:
+        return
+    file = max(needed, key=needed.__getitem__)
+    has = _libc(plan, target, settings, progress)
+    if has is None or needed[file] > has:
+        raise BuildError(
+            f"{file.name} {file.version} was compiled on another system than the base image's: it"
+            f" needs glibc 2.{needed[file]}, and the base image has"
+            f" {'none that is known' if has is None else f'2.{has}'}",
+            "envbuilder render writes a Dockerfile that compiles it on the base. Or name a base of"
+            " a release as new as the system that it was compiled on: --base-image REF",
+        )
+
+
+def _libc(plan: Plan, target: Target, settings: Settings, progress: console.Progress) -> int | None:
+    """Return the N of the base's glibc 2.N; None if it has none, or does not say."""
+    said = next((d.version for d in target.files if (d.kind, d.name) == ("deb", "libc6")), "")
+    layouts = [step.base for step in plan.steps if isinstance(step, Assemble)]
+    layouts += [plan.base_check.layout] if plan.base_check else []
+    layout = next(filter(None, layouts), "")
+    if not said and layout:
+        root = _contents(layout, plan, settings, progress).root
+        status = b"\n\n".join(root.contents.values()).decode("utf-8", "replace")
+        package = re.search(r"^Package: libc6\n(?:.+\n)*?Version: (.+)", status, re.MULTILINE)
+        said = package[1] if package else ""
+    elif not said and plan.base:
+        said = _said_by_engine(plan, plan.base.ref, _LIBC_QUERY, progress)
+    version = re.match(r"(?:glibc )?2\.([0-9]{1,3})", said)
+    return int(version[1]) if version else None
+
+
+def _contents(
+    layout: str, plan: Plan, settings: Settings, progress: console.Progress
+) -> BaseContents:
+    from envbuilder.build.image.contents import read_contents
+    from envbuilder.build.image.layer_cache import LayerCache
+
+    cache = LayerCache(settings.cache_dir / "layers", progress.note, fresh=False)
+    return read_contents(layout, plan.platform, cache)
+
+
 def _python_of_engine(plan: Plan, ref: str, progress: console.Progress) -> str:
     """Return the Python X.Y that the build would use, or that there is none; empty if unknown."""
+    answer = _said_by_engine(plan, ref, _PYTHON_QUERY.format(minor=plan.python), progress)
+    if answer == "none":
+        return "none on its PATH"
+    return answer if re.fullmatch(r"[0-9]+\.[0-9]+", answer) else ""
+
+
+def _said_by_engine(plan: Plan, ref: str, query: str, progress: console.Progress) -> str:
+    """Return what a shell command prints in the base; empty if it cannot be run."""
     with connection.connect() as engine:
         image = engine.image(ref) or pulled(engine, ref, plan.platform)
         container = Container(
             image=image.id,
             entrypoint=("/bin/sh",),
-            arguments=("-c", _PYTHON_QUERY.format(minor=plan.python)),
+            arguments=("-c", query),
             platform=plan.platform,
             user=conventions.USER,
             limits=engine.limits,
         )
-        with progress.task("check the base image's Python"):
+        with progress.task("check what the base image has"):
             try:
-                output = engine.run(container, lambda _: None, _PYTHON_SECONDS).stdout
+                return engine.run(container, lambda _: None, _PYTHON_SECONDS).stdout.strip()
             except (VerifyError, ToolError):
                 return ""
-    answer = output.strip()
-    if answer == "none":
-        return "none on its PATH"
-    return answer if re.fullmatch(r"[0-9]+\.[0-9]+", answer) else ""

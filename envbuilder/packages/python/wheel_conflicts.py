@@ -47,7 +47,7 @@ _LONGEST_LINE = 1000
 _MOST_BY = 3
 """Packages that a message names as those which require another one."""
 _INFO = ".dist-info/"
-_MACHINE_CODE = re.compile(r"\.(so|dylib|pyd|dll)(\.[0-9.]+)?\Z")
+MACHINE_CODE = re.compile(r"\.(so|dylib|pyd|dll)(\.[0-9.]+)?\Z")
 UNREADABLE = (*archives.BAD_ZIP, csv.Error, configparser.Error)
 """Exceptions from reading a damaged wheel, or an archive that is not a wheel."""
 
@@ -130,7 +130,7 @@ def prunable(wheels: Mapping[File, Mapping[str, str]], python: str) -> dict[File
 
 
 def _is_stray(site: str) -> Callable[[str], bool]:
-    return lambda path: path.startswith(site) and not _MACHINE_CODE.search(path)
+    return lambda path: path.startswith(site) and not MACHINE_CODE.search(path)
 
 
 def contents(

@@ -49,6 +49,7 @@ _LAST, _LONGEST = 10, 400
 _CAUSE = re.compile(r"fatal error: |: (command )?not found|No such file or directory|\berror: ")
 """What is more telling than the end of a log."""
 _INFO = ".dist-info/"
+_GLIBC = re.compile(rb"\0GLIBC_2\.([0-9]{1,3})(?:\.[0-9]{1,3})?(?=\0)")
 
 
 class FailedError(BuildError):
@@ -318,3 +319,16 @@ def _entry(name: str, mode: int) -> zipfile.ZipInfo:
     entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
     entry.create_system, entry.external_attr = 3, (stat.S_IFREG | mode) << 16
     return entry
+
+
+def glibc(wheel: Path) -> int:
+    """Return the N of the newest glibc 2.N that a wheel's libraries name among their needs."""
+    found, before = [0], b""
+    with archives.open_zip(wheel) as archive:
+        for member in archive.infolist():
+            if not wheel_conflicts.MACHINE_CODE.search(member.filename):
+                continue
+            for piece in archives.zip_pieces(archive, member):
+                found += map(int, _GLIBC.findall(before + piece))
+                before = piece[-len("_GLIBC_2.99.99_") :]
+    return max(found)

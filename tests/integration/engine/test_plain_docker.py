@@ -29,7 +29,7 @@ from envbuilder.packages.debian import suite as archives
 from envbuilder.packages.python import indexes
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
-from tests.conftest import succeeded
+from tests.conftest import exited, succeeded
 from tests.integration.conftest import TINY, Cli, locked, offer_of
 from tests.integration.network.test_layers import require_equal
 from tests.integration.network.test_own_python import FACTS, PROFILE
@@ -243,3 +243,29 @@ def test_packages_without_wheels_are_built_inside(
     done = docker("run", "--rm", "--network", "none", TAG, "python", "-c", program)
     assert done.stdout == "1\n", done.stderr
     require_equal(cli, docker_client, "tiny", base_image)
+
+
+@pytest.mark.parametrize("builder", ["buildkit", "layers"])
+def test_what_was_compiled_for_a_newer_system_than_the_base_is_refused(
+    cli: Cli,
+    base_image: str,
+    builder: str,
+    session_environment: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    """The package's library names the glibc that it needs, as the linker writes it."""
+    lay_profile(tmp_path, "tiny", TINY)
+    (tmp_path / "requirements.txt").write_text("./tiny\n")
+    (tmp_path / "envbuilder.yaml").write_text(
+        "profiles: [tiny]\nrequirements_from: [requirements.txt]\nbuild_from_source: [tiny]\n"
+    )
+    asked = ("build", "--backend", "docker", "--base-image", base_image, "--builder", builder)
+    for needed, status in ((99, 1), (30, 0)):
+        files = sources.files(f"def content():\n    return chr(0) + 'GLIBC_2.{needed}' + chr(0)\n")
+        own = files["own.py"].replace("py3-none-any", "cp311-cp311-linux_x86_64")
+        files["own.py"] = own.replace("tiny/__init__.py", "tiny.so")
+        sources.lay(tmp_path / "tiny", files)
+        locked(tmp_path, "tiny", session_environment)
+        done = exited(status, cli(*asked))
+        said = "it needs glibc 2.99, and the base image has 2."
+        assert (said in " ".join(done.stderr.split())) == bool(status)

@@ -23,11 +23,14 @@ from envbuilder.containers.engine.interface import BuildCommand, Image
 from envbuilder.containers.oci import reference
 from envbuilder.core import console, resources
 from envbuilder.core.errors import BuildError, ToolError, VerifyError
+from envbuilder.core.files import file_sha256
 from envbuilder.core.project_file import Definition
 from envbuilder.packages import fetch
+from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as profile_lock, profile as profiles
+from tests.support import make_wheels
 from tests.support.engines import BUILDAH, BUILDKIT, FakeEngine
-from tests.support.images import BASE, image
+from tests.support.images import BASE, Member, image
 from tests.support.pipeline import a_build
 
 if TYPE_CHECKING:
@@ -305,3 +308,68 @@ def test_an_image_that_cannot_be_pulled_is_known_before_the_fetch(
     with pytest.raises(BuildError, match="cannot be pulled"):
         build(found, on_engine(found, BUILDKIT, "cuda", "3.12"), parts(found, "cuda", "3.12")[1])
     assert doings == []
+
+
+# --- what was compiled elsewhere
+
+
+STATUS = b"Package: other\nVersion: 9\n\nPackage: libc6\nStatus: x\nVersion: 2.36-9+deb12u4\n"
+
+
+def compiled(found: Settings, folder: Path, needed: int, tag: str) -> profile_lock.File:
+    """A wheel that was built here, whose library needs such a glibc."""
+    library = b"x" * (1 << 20) + b"\0GLIBC_2.2.5\0GLIBC_2.%d\0" % needed
+    files = {"x.cpython-311-x86_64-linux-gnu.so": library, "x.txt": b"\0GLIBC_2.99\0"}
+    path = make_wheels.write(folder, "x", files, tag=tag)
+    sha256 = file_sha256(path)
+    Store.of(found).take(sha256, iter([path.read_bytes()]))
+    return replace(
+        TARGET.files[0], kind="wheel", name="x", file=path.name, sha256=sha256, source="built"
+    )
+
+
+@pytest.mark.parametrize(
+    ("needed", "base", "has"),
+    [
+        (36, "layout", ""),
+        (37, "layout", "has 2.36"),
+        (37, "none", "has none that is known"),
+        (34, "engine", ""),
+        (36, "engine", "has 2.35"),
+        (36, "packages", ""),
+        (37, "packages", "has 2.36"),
+    ],
+)
+def test_what_was_compiled_against_a_newer_glibc_is_refused(
+    found: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    needed: int,
+    base: str,
+    has: str,
+) -> None:
+    file = compiled(found, tmp_path, needed, "cp311-cp311-linux_x86_64")
+    target = replace(TARGET, files=())
+    if base == "engine":
+        printing("glibc 2.35\n").serve(monkeypatch)
+        made = on_engine(found, BUILDKIT, "cpu", "3.11")
+    else:
+        made = on_layout(found, tmp_path, "cpu", "3.11")
+    if base == "packages":
+        deb = replace(TARGET.files[0], kind="deb", name="libc6", version="2.36-9+deb12u14")
+        target = replace(target, files=(replace(deb, role="base"),))
+    elif base != "engine":
+        text = STATUS if base == "layout" else STATUS.replace(b"libc6", b"musl")
+        status = Member(path="var/lib/dpkg/status", content=text)
+        layout = image(tmp_path / "with", ([*(m for m in BASE if m.path != status.path), status],))
+        assemble = next(s for s in made.steps if isinstance(s, plan.Assemble))
+        made = replace(made, steps=(replace(assemble, base=str(layout.folder)),))
+    made = replace(made, files=(file,))
+    if not has:
+        image_base.require_libc(made, target, found, QUIET)
+        return
+    with pytest.raises(BuildError, match=f"2.{needed}, and the base image {has}") as bad:
+        image_base.require_libc(made, target, found, QUIET)
+    assert "envbuilder render" in bad.value.hint
+    pure = replace(file, file="x-1.0-py3-none-any.whl")
+    image_base.require_libc(replace(made, files=(pure,)), target, found, QUIET)
