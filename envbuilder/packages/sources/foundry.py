@@ -482,8 +482,8 @@ def _built(file: File, target: Target, workshop: Workshop) -> Wheel:
     if workshop.platform != target.platform and (compiled or foreign):
         raise BuildError(
             f"{file.name} {file.version}: has no wheel, and only {target.platform} can build it",
-            "Build there, or bring it from there: envbuilder bundle. A Dockerfile of envbuilder render"
-            " builds it inside.",
+            "Build there, or bring it from there: envbuilder bundle. A Dockerfile of envbuilder"
+            " render builds it inside.",
         )
     if not workshop.has(target.python):
         raise ToolError(
