@@ -263,7 +263,7 @@ def require_libc(
         return
     file = max(needed, key=needed.__getitem__)
     has = _libc(plan, target, settings, progress)
-    if has is None or needed[file] > has:
+    if needed[file] > (has or 0):
         raise BuildError(
             f"{file.name} {file.version} was compiled on another system than the base image's: it"
             f" needs glibc 2.{needed[file]}, and the base image has"
@@ -275,19 +275,19 @@ def require_libc(
 
 def _libc(plan: Plan, target: Target, settings: Settings, progress: console.Progress) -> int | None:
     """Return the N of the base's glibc 2.N; None if it has none, or does not say."""
-    said = next((d.version for d in target.files if (d.kind, d.name) == ("deb", "libc6")), "")
+    version = next((d.version for d in target.files if (d.kind, d.name) == ("deb", "libc6")), "")
     layouts = [step.base for step in plan.steps if isinstance(step, Assemble)]
     layouts += [plan.base_check.layout] if plan.base_check else []
     layout = next(filter(None, layouts), "")
-    if not said and layout:
+    if not version and layout:
         root = _contents(layout, plan, settings, progress).root
         status = b"\n\n".join(root.contents.values()).decode("utf-8", "replace")
         package = re.search(r"^Package: libc6\n(?:.+\n)*?Version: (.+)", status, re.MULTILINE)
-        said = package[1] if package else ""
-    elif not said and plan.base:
-        said = _said_by_engine(plan, plan.base.ref, _LIBC_QUERY, progress)
-    version = re.match(r"(?:glibc )?2\.([0-9]{1,3})", said)
-    return int(version[1]) if version else None
+        version = package[1] if package else ""
+    elif not version and plan.base:
+        version = _said_by_engine(plan, plan.base.ref, _LIBC_QUERY, progress)
+    minor = re.match(r"(?:glibc )?2\.([0-9]{1,3})", version)
+    return int(minor[1]) if minor else None
 
 
 def _contents(

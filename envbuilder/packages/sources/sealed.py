@@ -323,12 +323,12 @@ def _entry(name: str, mode: int) -> zipfile.ZipInfo:
 
 def glibc(wheel: Path) -> int:
     """Return the N of the newest glibc 2.N that a wheel's libraries name among their needs."""
-    found, before = [0], b""
+    needed, before = 0, b""
     with archives.open_zip(wheel) as archive:
         for member in archive.infolist():
             if not wheel_conflicts.MACHINE_CODE.search(member.filename):
                 continue
             for piece in archives.zip_pieces(archive, member):
-                found += map(int, _GLIBC.findall(before + piece))
+                needed = max((needed, *map(int, _GLIBC.findall(before + piece))))
                 before = piece[-len("_GLIBC_2.99.99_") :]
-    return max(found)
+    return needed
