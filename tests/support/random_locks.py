@@ -182,3 +182,10 @@ def rendered(
 
 def used(lock: Lock) -> tuple[Target, ...]:
     return tuple(t for t in lock.targets if t.python == PYTHON)
+
+
+def wheel(version: str, sha256: str) -> File:
+    return File(
+        kind="wheel", name="torch", version=version, file=f"torch-{version}-{sha256[0]}.whl",
+        sha256=sha256 * 64, size=None, source="default", provenance="read", by="",
+    )  # fmt: skip
