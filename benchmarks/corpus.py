@@ -239,7 +239,8 @@ def built(
     have = {file["name"] for file in target["files"]}
     command = (program, "run", "--profile", profile, "--backend", "venv", "--", "python", "-c")
     code, printed, seconds = ran([*command, IMPORTS, *sorted(names & have)], folder, environment)
-    return f"exit code {code}, {seconds:.0f} s, {printed.strip().splitlines()[-1][-600:]}"
+    found = re.search(r"^imported.*", printed, re.MULTILINE)
+    return f"exit code {code}, {seconds:.0f} s, {found[0] if found else printed.strip()[-600:]}"
 
 
 def ran(command: list[str], folder: Path, environment: dict[str, str]) -> tuple[int, str, float]:

@@ -331,10 +331,12 @@ def _sentence(blocker: Blocker, platform: str, python: str) -> str:
             f" source{elsewhere}{instead}. To go on: {edit}"
         )
     if blocker.kind == "release":
-        return (
-            f"{name}: no release is what is required ({', '.join(needs)}); the newest is {release}."
-            f' To take that: overrides: {{{name}: "{name}=={blocker.version}"}}'
-        )
+        limit = f"no release is what is required ({', '.join(needs)})"
+        edit = f'To take that: overrides: {{{name}: "{name}=={blocker.version}"}}'
+        if not needs:  # the framework's companions limit it
+            limit = f"required by {by}, and no release goes with this one of the framework"
+            edit = f"To go on: another framework_version, or exclude: [{name}]"
+        return f"{name}: {limit}; the newest is {release}. {edit}"
     return (
         f"{name}: no release is what all require: {', '.join(needs)}. To decide for them:"
         f' overrides: {{{name}: "{name}>=…"}}'

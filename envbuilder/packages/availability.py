@@ -215,7 +215,8 @@ class Walk:
         """Return the releases for which a version that was chosen is too old; none if it is not.
 
         It is too old if it is of an older major version than the newest release that fits, or a
-        pre-release that nothing asks for.
+        pre-release that nothing asks for. What has wheels for other Pythons alone, and no source,
+        does not fit this one.
         """
         from packaging.version import Version
 
@@ -223,7 +224,8 @@ class Walk:
         fitting = [
             v
             for v in self._fitting(name, releases, [need.specifier for need in self.needs(name)])
-            if releases[v].is_for(self._python)
+            for r in [releases[v]]
+            if r.is_for(self._python) and (r.sdist or self.usable(r) or not self._pythons([r]))
         ]
         is_given = name in self._named or name in self._offered
         if is_given or self._left.get(name) or not fitting:  # of what was left, others are to blame

@@ -52,6 +52,10 @@ PAGES: dict[str, dict[str, str]] = {
     # Of these it is not too old.
     "minor": {f"minor-1.9-{ANY}.whl": "2020-01-01", "minor-1.10.tar.gz": "2024-01-01"},
     "later": {f"later-{v}-{ANY}.whl": "" for v in ("1.0", "2.0")} | {"later-3.0.tar.gz": ""},
+    "wheels": {
+        "wheels-2024.1-cp311-cp311-manylinux2014_x86_64.whl": "2024-01-01",
+        "wheels-2026.1-cp312-cp312-manylinux2014_x86_64.whl": "2026-01-01",
+    },
     "yanked": {f"yanked-1.0-{ANY}.whl": "2020-01-01"},
 }
 REQUIRES = {
@@ -162,6 +166,9 @@ def test_the_newest_release_is_taken_that_everything_admits() -> None:
     assert blocked(found) == {"low": ("release", "3.0rc1")}
     text = explained([*found.blockers.values()], LINUX)
     assert text.endswith('the newest is low 3.0rc1. To take that: overrides: {low: "low==3.0rc1"}')
+    found = walk("low", constraints=["low==9"])
+    text = explained([*found.blockers.values()], LINUX)
+    assert "low: required by requirements.txt:1, and no release goes with this one of the" in text
     assert blocked(walk("binary", target=("linux/amd64", "3.10"))) == {}
 
 
@@ -255,6 +262,7 @@ def test_what_a_release_requires_is_known_from_a_wheel_for_another_platform() ->
         ("minor", None, ""),
         ("later", ("source", "3.0"), "2.0"),
         ("later<3", None, ""),
+        ("wheels", None, ""),
     ],
 )
 def test_what_is_too_old_does_not_take_the_place_of_what_has_no_wheel(
