@@ -261,6 +261,8 @@ def test_a_dockerfile_builds_what_no_index_has(
         place = f"{NASTY_PLACE}.git#{commit}" if kind == "git" else f"sources/x-{'a' * 12}.tar"
         assert added == [[place, "/sources/x/source"]]
     assert files["Dockerfile"].count(" AS built\n") == 1
+    ends = [files["Dockerfile"].count(end) for end in ("\nEOF\n", "\nEOF\n\n")]
+    assert ends[0] == ends[1], "hadolint cannot read on otherwise"
 
 
 def test_a_wheel_by_its_url_is_fetched_by_its_hash() -> None:
