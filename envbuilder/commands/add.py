@@ -120,5 +120,6 @@ def _locked(change: edit.Change, settings: Settings) -> Sequence[resolution.Outc
         first = failures[0]
         others = f" (and for {len(failures) - 1} more)" if failures[1:] else ""
         why = indented_proof(first.obstacle)
-        raise InvalidError(f"{first.entry.label} cannot be locked{others}: {why}", _LEFT)
+        hint = f"{_LEFT} To edit it all the same: --no-lock."
+        raise InvalidError(f"{first.entry.label} cannot be locked{others}: {why}", hint)
     return outcomes

@@ -144,7 +144,7 @@ def test_what_cannot_be_locked_at_all_changes_nothing(
     assert locks(project) == set()
     err = capsys.readouterr().err
     assert "default.small cannot be locked (and for 3 more): seldom does not exist" in err
-    assert "envbuilder.yaml is left as it was." in err
+    assert "envbuilder.yaml is left as it was. To edit it all the same: --no-lock." in err
 
 
 def test_what_can_be_locked_for_some_profiles_is_added(
