@@ -278,7 +278,7 @@ class Way(NamedTuple):
 
 def _in_the_way(walk: Walk, old: Mapping[str, str]) -> Iterator[Blocker]:
     """Yield the packages without a wheel that others are too old for, name → version."""
-    for blocker in walk.blockers.values():
+    for blocker in (*walk.blockers.values(), *walk.old_choices.values()):
         names = sorted(walk.requirers(blocker.name) & old.keys())
         if names and blocker.kind in {"source", "wheel"}:
             yield replace(blocker, instead=tuple(f"{name} {old[name]}" for name in names))

@@ -104,8 +104,15 @@ def resolve(
 
     def require_recent(place: Place, wheels: Iterable[Found]) -> None:
         new = [w for w in wheels if f"{w.file.name} {w.file.version}" not in accepted]
-        if blockers := doubt(asked, place, new, (*offers, *built)):
-            raise PassedOverError(blockers, place)
+        blockers, versions = doubt(asked, place, new, (*offers, *built)), set[str]()
+        for each in blockers:
+            if each.kind == "wheel":  # then there is nothing newer to build either
+                versions.update(each.instead)
+                lacks = f"{each.name} {each.version} has neither a wheel for it nor a source"
+                target = f"{place[0]} with Python {place[1]}"
+                on_progress(f"note: {target} gets {', '.join(each.instead)}, since {lacks}")
+        if too_old := tuple(each for each in blockers if not versions.issuperset(each.instead)):
+            raise PassedOverError(too_old, place)
 
     try:
         target_wheels.require_offers(profile, offers)

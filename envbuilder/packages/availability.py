@@ -109,6 +109,8 @@ class Walk:
                 self._limits.setdefault(types.canonical(need.name), []).append(need.specifier)
         self.chosen: dict[str, Release] = {}
         self.blockers: dict[str, Blocker] = {}
+        self.old_choices: dict[str, Blocker] = {}
+        """What an old version is chosen of, since there is nothing newer to build either."""
 
     def follow(self, requirements: Iterable[tuple[Requirement, str]]) -> None:
         """Follow requirements, each with the place where it stands, to the end."""
@@ -134,7 +136,8 @@ class Walk:
             if newer := self.newer(name, release.version):  # all of them without a wheel
                 releases, needs = self._index.releases(name), self.needs(name)
                 blocker = self._blocker(name, releases, newer, needs, "")
-                self.blockers[name] = replace(blocker, instead=(f"{name} {release.version}",))
+                found = self.blockers if blocker.kind == "source" else self.old_choices
+                found[name] = replace(blocker, instead=(f"{name} {release.version}",))
 
     def require(self, requirements: Iterable[tuple[Requirement, str]]) -> set[str]:
         """Note requirements, each with its place; return the packages that are to be chosen."""

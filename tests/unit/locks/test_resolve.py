@@ -338,6 +338,12 @@ def test_a_version_that_is_too_old_is_refused_unless_a_lock_has_it(
         found, FakeUv(two), twice, previous=accepted, upgrade=True, origin=origin, **options
     )
     assert len(upgraded.targets) == 1
+    old = msgspec.structs.replace(old, kind="wheel")
+    said: list[str] = []
+    lock = made(found, FakeUv(two), twice, on_progress=said.append, **options)
+    assert len(lock.targets) == 2, "there is nothing to build"
+    (note,) = [line for line in said if line.startswith("note: ")]
+    assert note.startswith("note: linux/amd64 with Python 3.12 gets left 1.0, since left 4.0 has")
 
 
 def test_one_opencv_takes_the_place_of_another_that_a_package_requires_as_well(

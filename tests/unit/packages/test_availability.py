@@ -51,6 +51,10 @@ PAGES: dict[str, dict[str, str]] = {
     "hydra": {f"hydra-{v}-{ANY}.whl": "2020-01-01" for v in ("0.9", "1.3")},
     # Of these it is not too old.
     "minor": {f"minor-1.9-{ANY}.whl": "2020-01-01", "minor-1.10.tar.gz": "2024-01-01"},
+    "native": {
+        f"native-1.9-{ANY}.whl": "2020-01-01",
+        "native-2.0-cp311-cp311-macosx_11_0_arm64.whl": "2024-01-01",
+    },
     "later": {f"later-{v}-{ANY}.whl": "" for v in ("1.0", "2.0")} | {"later-3.0.tar.gz": ""},
     "wheels": {
         "wheels-2024.1-cp311-cp311-manylinux2014_x86_64.whl": "2024-01-01",
@@ -263,6 +267,7 @@ def test_what_a_release_requires_is_known_from_a_wheel_for_another_platform() ->
         ("later", ("source", "3.0"), "2.0"),
         ("later<3", None, ""),
         ("wheels", None, ""),
+        ("native", None, ""),  # there is nothing to build
     ],
 )
 def test_what_is_too_old_does_not_take_the_place_of_what_has_no_wheel(
@@ -310,6 +315,7 @@ def test_only_pages_of_old_wheels_are_read(
     assert passed_over(*every) == {"moved": "moved 1.9", "early": "early 0.3.dev5"}
     assert passed_over(*every, allow_old=True) == {}
     assert passed_over(("hydra", "0.9", "2020-01-01")) == {"old": "hydra 0.9"}
+    assert passed_over(("native", "1.9", "2020-01-01")) == {"native": "native 1.9"}
     assert passed_over(("hydra", "0.9", "2020-01-01"), ("hydra<1", "", today)) == {}
 
 
