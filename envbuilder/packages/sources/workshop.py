@@ -93,9 +93,9 @@ class Plan(Struct, frozen=True, kw_only=True):
 
         What an old release was built with, such as numpy==1.19.3, may have no wheel for a platform.
         """
-        requires = {name: r for r in self.requires if (name := distribution(r)) in versions}
-        pins = {r: f"{name}=={versions[name]}" for name, r in requires.items()}
-        return replace(self, requires=tuple(pins.get(r, r) for r in self.requires))
+        named = [(distribution(line), line) for line in self.requires]
+        pinned = (f"{n}=={versions[n]}" if n in versions else line for n, line in named)
+        return replace(self, requires=tuple(dict.fromkeys(pinned)))
 
     def beside_framework(self) -> Plan:
         """Return the plan for a build that imports the framework, with what such builds need.

@@ -178,7 +178,8 @@ def test_what_builds_it_is_the_targets_own_where_a_platform_lacks_the_pinned_one
             raise UnresolvableError("no wheels")
         return (replace(NEED, name="numpy", version=plan.requires[0].partition("==")[2]),)
 
-    plan = Plan(requires=("numpy==1.19.3; python_version < '3.10'", "cython"))
+    old = (f"numpy=={v}; python_version {o} '3.10'" for v, o in (("1.19.3", "<"), ("1.21.4", ">=")))
+    plan = Plan(requires=(*old, "cython"))
     assert plan.beside({"numpy": "1.21.0"}).requires == ("numpy==1.21.0", "cython")
     monkeypatch.setattr(Workshop, "resolved", resolved)
     asked = Foundry(sources.resolution("./tiny"), project)
