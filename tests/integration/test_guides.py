@@ -20,7 +20,7 @@ NEEDED = {"conda": "conda_channel", "network": "tiny_lock", "torch": "torch_pref
 OF_HARDWARE = {"amd", "arc-laptop", "epyc", "mac", "pascal", "several-devices"}
 OF_PROJECTS = {
     *("your-own-project", "mirrors", "from-elsewhere 1", "from-elsewhere 2", "from-elsewhere 3"),
-    *("conda", "notebooks", "offline", "which-pytorch"),
+    *("conda", "cuda-extension", "notebooks", "offline", "which-pytorch"),
     *("somebodys-repository 1", "somebodys-repository 2"),
 }  # fmt: skip
 SHORT = {"arc-laptop", "epyc", "mac", "pascal"}

@@ -25,7 +25,7 @@ from envbuilder.packages.sources.sealed import Scratch
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import File
 from envbuilder.profiles.profile import Resolution
-from tests.support import cuda_torch, sources
+from tests.support import cuda_torch, guides, sources
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
@@ -292,51 +292,23 @@ def test_cuda_is_compiled_without_a_gpu_or_a_toolkit(tmp_path: Path, test_cache:
     assert [*code] == ["sm_100 sm_120 sm_75 sm_80 sm_86 sm_90"]
 
 
-EXTENSION = """
-from setuptools import setup
-from torch.utils.cpp_extension import BuildExtension, CUDAExtension
-setup(name="tiny", version="1.0", cmdclass={"build_ext": BuildExtension},
-    ext_modules=[CUDAExtension("tiny", ["tiny.cpp", "kernels.cu"])])
-"""
-BINDING = """
-#include <torch/extension.h>
-torch::Tensor twice(torch::Tensor x);
-PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("twice", &twice); }
-"""
-OPERATOR = """
-#include <torch/extension.h>
-#include <c10/cuda/CUDAStream.h>
-#include <c10/cuda/CUDAException.h>
-template <typename T> __global__ void kernel(const T *x, T *y, int64_t n) {
-    int64_t i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) y[i] = x[i] + x[i];
-}
-torch::Tensor twice(torch::Tensor x) {
-    auto y = torch::empty_like(x);
-    AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "twice", [&] {
-        kernel<scalar_t><<<x.numel() / 256 + 1, 256, 0, c10::cuda::getCurrentCUDAStream()>>>(
-            x.data_ptr<scalar_t>(), y.data_ptr<scalar_t>(), x.numel());
-        C10_CUDA_KERNEL_LAUNCH_CHECK();
-    });
-    return y;
-}
-"""
-
-
 @pytest.mark.network
 @pytest.mark.soak
 @pytest.mark.skipif(not shutil.which("c++"), reason="no compiler")
 def test_pytorchs_own_builder_of_extensions_compiles_cuda(tmp_path: Path, test_cache: Path) -> None:
-    """Beside a PyTorch that says that it is for CUDA; nothing of what is built can run here."""
+    """The guide's, beside a PyTorch that says that it is for CUDA; it cannot run here."""
     target = cuda_torch.target(replace(settings(tmp_path), cache_dir=test_cache), tmp_path)
-    files = {"setup.py": EXTENSION, "tiny.cpp": BINDING, "kernels.cu": OPERATOR}
-    files["PKG-INFO"] = sources.INFO
+    (guide,) = guides.read(guides.FOLDER / "cuda-extension.md")
+    files = {n: t for n, t in guide.written.items() if n.startswith("ops/")}
+    resolution = Resolution(
+        build=True, sources={"twice": "./ops"}, cuda_architectures=("8.0", "9.0+PTX")
+    )
     built = []
     for name in ("a", "another"):
-        project = sources.lay(tmp_path / name, {f"tiny/{n}": t for n, t in files.items()})
+        project = sources.lay(tmp_path / name, files)
         found = replace(settings(project), shared_store=test_cache)
-        asked = Foundry(sources.resolution("./tiny", cuda_architectures=("8.0", "9.0+PTX")), found)
-        locked = sources.locked(asked, "3.11", beside=target.files)
+        asked = Foundry(resolution, found)
+        locked = sources.locked(asked, "3.11", name="twice", beside=target.files)
         assert locked.files[-1].kind == "source"
         (file,) = foundry.forged(locked, found, PlainProgress(print)).of_kind("wheel")[-1:]
         built.append(file)

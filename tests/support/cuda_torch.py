@@ -28,6 +28,8 @@ OF_CUDA = (
     *("torch/version.py", "torch/lib/libc10_cuda.so", "torch/include/caffe2/core/macros.h"),
     *("torch/include/ATen/cuda/CUDAConfig.h", "torch/include/c10/cuda/impl/cuda_cmake_macros.h"),
 )
+NO_DEVICE = b"\ntorch._C._cuda_getDeviceCount = lambda: 0\n"
+"""What it says on a machine without a GPU."""
 RUNTIME = "nvidia-cuda-runtime"
 STAND_IN = "torch/lib/libtorch_cuda.so"
 
@@ -73,9 +75,11 @@ def _made(cpu: Path, cuda: File, folder: Path) -> Path:
     ):
         contents = {name: remote.read(name) for name in OF_CUDA}
         contents[STAND_IN] = stand_in.read_bytes()
+        contents["torch/cuda/__init__.py"] = local.read("torch/cuda/__init__.py") + NO_DEVICE
         for name in local.namelist():
-            contents.setdefault(name.replace("+cpu", ""), local.read(name))
-        for name, content in contents.items():
+            content = contents.pop(name, None) or local.read(name)
             of_cuda = content.replace(b"+cpu", b"") if name.endswith("/METADATA") else content
-            out.writestr(zipfile.ZipInfo(name), of_cuda)
+            out.writestr(zipfile.ZipInfo(name.replace("+cpu", "")), of_cuda)
+        for name, content in contents.items():
+            out.writestr(zipfile.ZipInfo(name), content)
     return made

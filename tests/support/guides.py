@@ -11,9 +11,9 @@ own:
     -->
 
 Its `sh` blocks then run one after the other in a copy of that project of `examples/` (`without`
-some of its files, and with those that the reader `writes`: the `yaml` blocks whose first line is
-`# NAME`), beside recordings of constructed hosts under the names that the guide gives them. A
-`text` block is what the commands before it print, on stdout or stderr; … stands for anything, and
+some of its files, and with those that the reader `writes`: the `yaml`, `python` and `cpp` blocks
+whose first line is `# NAME` or `// NAME`), beside recordings of constructed hosts under the names
+that the guide gives them. A `text` block is what the commands before it print, on stdout or stderr; … stands for anything, and
 lines may be wrapped elsewhere. "exit code N" at its end is not printed.
 
 The one command below the line `<!-- serves -->` goes on until Ctrl-C, which is pressed once the
@@ -45,7 +45,9 @@ from tests.support.notebooks import ENDED
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "guides"
 _COMMENT = re.compile(r"^<!-- tested\n(.*?)^-->$", re.MULTILINE | re.DOTALL)
 _BLOCK = re.compile(r"^(<!-- serves -->\n)?```(sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_WRITTEN = re.compile(r"^```yaml\n# (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_WRITTEN = re.compile(
+    r"^```(?:yaml|python|cpp)\n(?:#|//) (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL
+)
 _CODE = re.compile(r"\s*exit code (\d+)\s*\Z")
 _LONGEST = 600
 
@@ -119,6 +121,7 @@ def lay(guide: Guide, folder: Path) -> None:
         path = folder / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     for name, text in guide.written.items():
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
     for name, host in guide.hosts.items():
         shutil.copy(host_trees.FOLDER / f"{host}.json", folder / name)
