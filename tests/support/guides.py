@@ -13,8 +13,9 @@ own:
 Its `sh` blocks then run one after the other in a copy of that project of `examples/` (`without`
 some of its files, and with those that the reader `writes`: the `yaml`, `python` and `cpp` blocks
 whose first line is `# NAME` or `// NAME`), beside recordings of constructed hosts under the names
-that the guide gives them. A `text` block is what the commands before it print, on stdout or stderr; … stands for anything, and
-lines may be wrapped elsewhere. "exit code N" at its end is not printed.
+that the guide gives them. A `text` block is what the commands before it print, on stdout or
+stderr; … stands for anything, and lines may be wrapped elsewhere. "exit code N" at its end is not
+printed.
 
 The one command below the line `<!-- serves -->` goes on until Ctrl-C, which is pressed once the
 link that it prints was opened.
