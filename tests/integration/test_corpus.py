@@ -25,6 +25,7 @@ from envbuilder.profiles.frameworks import BUILD_EXTRA, FRAMEWORKS
 from envbuilder.project import environments, first_file, repository
 from envbuilder.project.catalog import adapt
 from envbuilder.project.environments import Contents
+from envbuilder.project.lines import on_hardware
 
 ROOT = Path(__file__).parents[2]
 CORPUS = ROOT.parent / "shared" / "corpus"
@@ -67,7 +68,7 @@ def meant(contents: Contents, profile: profiles.Profile, platform: str, python: 
     framework = FRAMEWORKS[profile.framework]
     left = framework.parts | framework.foreign(profile.accelerator)
     result = set()
-    for line in contents.requirements:
+    for line in on_hardware(contents.requirements, profile)[0]:
         wish = Requirement(line.text)
         name = canonicalize_name(wish.name)
         if name in left or not holds(wish, platform, python):

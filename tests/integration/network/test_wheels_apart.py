@@ -24,7 +24,7 @@ system_packages: []
 preload: []
 expects: {version: 2.13.0+cpu}
 """
-SHARED = "shared/data.txt"
+SHARED = "shared/machine_code.so"
 
 
 @pytest.fixture
