@@ -171,6 +171,7 @@ def resolved(
             read=read,
             explain=partial(diagnosis.blockers, places=entry.places),
             doubt=partial(diagnosis.passed_over, places=entry.places),
+            elsewhere=partial(diagnosis.elsewhere, as_of=profile.resolution.as_of),
         )
         return Outcome(entry, previous, lock)
 

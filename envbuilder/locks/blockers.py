@@ -184,6 +184,11 @@ class Diagnosis:
             self._indexes[key] = self._stack.enter_context(opened)
         return self._indexes[key]
 
+    def elsewhere(self, name: str, version: str, as_of: str | None) -> Sequence[str] | None:
+        """Return what a release requires, by a wheel for another platform; None without one."""
+        with self._lock:
+            return self.index(as_of).required_elsewhere(name, version)
+
     def unbuilt(self, profile: Profile, python: str, places: Mapping[str, str]) -> tuple[str, ...]:
         """Return the packages of which a profile gets the source only, with one Python."""
         every = self._without_framework(profile, python, places).blockers.values()

@@ -21,7 +21,7 @@ from envbuilder.locks import compare, target_wheels
 from envbuilder.locks.blockers import PassedOverError, explained
 from envbuilder.locks.system_packages import Debs, is_current
 from envbuilder.locks.target_wheels import ClashError
-from envbuilder.packages import index_pages, interpreters
+from envbuilder.packages import interpreters
 from envbuilder.packages.python import upstream, wheel_conflicts
 from envbuilder.packages.python.uv import (
     Found,
@@ -78,6 +78,7 @@ def resolve(
     environ: Mapping[str, str] | None = None,
     explain: Explain | None = None,
     doubt: Doubt = lambda *_: (),
+    elsewhere: Callable[[str, str], Sequence[str] | None] = lambda *_: None,
 ) -> Lock:
     """Make the lock of a profile.
 
@@ -86,9 +87,10 @@ def resolve(
     that this one is a project's variant of, and its lock; what is the same is taken from it.
     If neither an index nor a claim provides a distribution, the lock is `unlocked` and gives the
     reason; `explain` finds what stands in a target's way, `doubt` which versions of those that no
-    earlier lock has are too old. Packages that have no wheel are built, if the project allows that.
-    Raise `BuildError` if an index fails, `ToolError` without uv, `InvalidError` if the bytes of a
-    local wheel differ from what its index or a claim states.
+    earlier lock has are too old, and `elsewhere` what a release requires by a wheel for another
+    platform. Packages that have no wheel are built, if the project allows that. Raise `BuildError`
+    if an index fails, `ToolError` without uv, `InvalidError` if the bytes of a local wheel differ
+    from what its index or a claim states.
     """
     environ = os.environ if environ is None else environ
     user_links = pip.links(pip.sources(environ), environ)
@@ -97,7 +99,7 @@ def resolve(
     first = basis or (origin[1] if origin and not upgrade else None)
     before = partial(_preferred, first, set(map(types.canonical, upgrade_packages)))
     debs = Debs(profile, settings, basis, on_progress, origin)
-    foundry = Foundry(profile.resolution, settings, on_progress, _elsewhere(settings))
+    foundry = Foundry(profile.resolution, settings, on_progress, elsewhere)
     partly = origin is not None
     accepted = {f"{f.name} {f.version}" for lock in (basis, origin and origin[1]) if lock
                 for f in lock.files}  # fmt: skip
@@ -186,16 +188,6 @@ def _uv(
             for each in sorted({*offered, *map(types.canonical, profile.indexes)}):
                 options += ["--exclude-newer-package", f"{each}=false"]
         yield replace(uv, options=tuple(options))
-
-
-def _elsewhere(settings: Settings) -> Callable[[str, str], Sequence[str] | None]:
-    """Return what tells, by the user's indexes, what a release requires on other platforms."""
-
-    def required(name: str, version: str) -> Sequence[str] | None:
-        with index_pages.opened(settings) as index:
-            return index.required_elsewhere(name, version)
-
-    return required
 
 
 def check(profile: Profile, lock: Lock) -> tuple[str, ...]:
