@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from envbuilder.core import archives
 from envbuilder.core.files import file_sha256
 from envbuilder.core.text import first
 from envbuilder.packages.sources import sealed
@@ -60,6 +59,5 @@ def make(file: File, python: str, settings: Settings) -> File:
             recipe.without,
         )
         sha256, size = file_sha256(path), path.stat().st_size
-        with path.open("rb") as stream:
-            store.take(sha256, iter(lambda: stream.read(archives.PIECE), b""))
+        store.take_file(path, sha256)
     return replace(file, sha256=sha256, size=size)

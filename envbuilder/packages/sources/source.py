@@ -191,13 +191,8 @@ def downloaded(url: str, sha256: str, file: str, settings: Settings) -> str:
                 f"{file}: expected sha256 {sha256}, but {http.host_of(url) or url} has {actual}",
                 "It was replaced upstream. If the new file is right, lock again: envbuilder lock",
             )
-        _keep(part, actual, store)
+        store.take_file(part, actual)
     return actual
-
-
-def _keep(path: Path, sha256: str, store: Store) -> None:
-    with path.open("rb") as stream:
-        store.take(sha256, iter(lambda: stream.read(archives.PIECE), b""))
 
 
 def obtain(name: str, recipe: Recipe, settings: Settings) -> None:
@@ -271,7 +266,7 @@ def pack(folder: Path, settings: Settings, what: str) -> str:
                 with (folder / path).open("rb") as stream:
                     tar.addfile(info, stream)
         sha256 = files.file_sha256(part)
-        _keep(part, sha256, Store.of(settings))
+        Store.of(settings).take_file(part, sha256)
     return sha256
 
 

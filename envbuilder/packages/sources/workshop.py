@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from envbuilder.core import archives, console, files, process, types
+from envbuilder.core import console, files, process, types
 from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.host import interpreters as installed, probe
 from envbuilder.packages import fetch as downloads, interpreters
@@ -328,8 +328,7 @@ class Workshop:
             path = scratch.wheel(scratch.call(backend, built, "build_wheel", tag))
             wheel, metadata = sealed.normalise(path, folder, name, target.python)
             sha256 = files.file_sha256(wheel)
-            with wheel.open("rb") as stream:
-                self._store.take(sha256, iter(lambda: stream.read(archives.PIECE), b""))
+            self._store.take_file(wheel, sha256)
             size = wheel.stat().st_size
         for note in {*notes} - self._noted:
             self._noted.add(note)
