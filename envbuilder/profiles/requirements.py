@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from fnmatch import fnmatchcase
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
@@ -53,6 +53,7 @@ _SYSTEMS: dict[types.Platform, tuple[str, str]] = {
 }
 
 
+_T = TypeVar("_T")
 SAME = (
     (
         *("opencv-contrib-python", "opencv-python"),
@@ -63,17 +64,20 @@ SAME = (
 others, as their makers say (README of opencv-python: "select only one")."""
 
 
-class _Nvidia(Struct, frozen=True):
+class _Nvidia(Struct, frozen=True, forbid_unknown_fields=True):
     """Packages for NVIDIA GPUs: `profiles/names/nvidia.yaml`."""
 
     packages: tuple[str, ...]
     elsewhere: dict[str, types.Distribution]
 
 
-@cache
-def _nvidia() -> _Nvidia:
-    path = resources.profiles_dir() / "names" / "nvidia.yaml"
-    return decode(parse_yaml(read_text(path), path.name), _Nvidia, path.name)
+def table(name: str, form: type[_T]) -> _T:
+    """Return a table of package names that is shipped."""
+    path = resources.profiles_dir() / "names" / name
+    return decode(parse_yaml(read_text(path), path.name), form, path.name)
+
+
+_nvidia = cache(partial(table, "nvidia.yaml", _Nvidia))
 
 
 def on_hardware(name: str, accelerator: types.Accelerator) -> str:
@@ -81,10 +85,10 @@ def on_hardware(name: str, accelerator: types.Accelerator) -> str:
 
     That is the package itself, unless it needs other hardware.
     """
-    table = _nvidia()
-    if accelerator == "cuda" or not any(fnmatchcase(name, p) for p in table.packages):
+    nvidia = _nvidia()
+    if accelerator == "cuda" or not any(fnmatchcase(name, p) for p in nvidia.packages):
         return name
-    return next((to for each, to in table.elsewhere.items() if fnmatchcase(name, each)), "")
+    return next((to for each, to in nvidia.elsewhere.items() if fnmatchcase(name, each)), "")
 
 
 def for_other_hardware(accelerator: types.Accelerator) -> frozenset[str]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, partial
 
 from msgspec import Struct
 
-from envbuilder.core import decoding, files, resources, types
+from envbuilder.core import files, resources, types
 from envbuilder.profiles import frameworks
+from envbuilder.profiles.requirements import table
 
-_FOLDER = "names"
 _SHORTEST = 4
 """Letters of names that are compared: shorter ones are all nearly the same."""
 
@@ -36,17 +36,12 @@ class _Imports(Struct, frozen=True, forbid_unknown_fields=True):
     modules: dict[str, types.Distribution]
 
 
-@cache
-def _conda() -> _Conda:
-    path = resources.profiles_dir() / _FOLDER / "conda.yaml"
-    return decoding.decode(decoding.parse_yaml(files.read_text(path), path.name), _Conda, path.name)
+_conda = cache(partial(table, "conda.yaml", _Conda))
 
 
 @cache
 def _imports() -> _Imports:
-    path = resources.profiles_dir() / _FOLDER / "imports.yaml"
-    data = decoding.parse_yaml(files.read_text(path), path.name)
-    read = decoding.decode(data, _Imports, path.name)
+    read = table("imports.yaml", _Imports)
     tables = ({types.canonical(k): v for k, v in t.items()} for t in (read.meant, read.modules))
     return _Imports(*tables)
 
@@ -54,7 +49,7 @@ def _imports() -> _Imports:
 @cache
 def _popular_names() -> frozenset[str]:
     """Return names of packages that many use."""
-    text = files.read_text(resources.profiles_dir() / _FOLDER / "known.txt")
+    text = files.read_text(resources.profiles_dir() / "names" / "known.txt")
     listed = (line for line in text.splitlines() if not line.startswith("#"))
     tables = _conda().python, _imports().meant, _imports().modules
     others = (types.canonical(name) for table in tables for name in table.values())
