@@ -237,14 +237,12 @@ def of_project(settings: Settings) -> Access:
     imported, programs = [*_python_path(definition, name, project)], tuple[Path, ...]()
     if definition.install_project:
         from envbuilder.build import installed
-        from envbuilder.project import package
 
-        installable = package.of(settings)
-        installed.lay(project, installable)
+        installable = installed.laid(settings)
         programs = (project / installed.PROGRAMS,) if installable.commands else ()
         for note in installable.notes:
             console.progress().note(f"warning: install_project: {note}")
-        imported += [project / folder for folder in (*installable.folders, package.FOLDER)]
+        imported += [project / folder for folder in (*installable.folders, installed.FOLDER)]
     return Access(
         ports=tuple(Port(outside=number, inside=number) for number in dict.fromkeys(ports)),
         volumes=tuple(volumes.values()),

@@ -12,25 +12,39 @@ from typing import TYPE_CHECKING
 from envbuilder.build.inside import HOOK
 from envbuilder.core import files
 from envbuilder.core.errors import InvalidError
-from envbuilder.project import names
-from envbuilder.project.package import FOLDER, Package
+from envbuilder.project import names, package
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from envbuilder.core.settings import Settings
+    from envbuilder.project.package import Package
+
+FOLDER = package.FOLDER
 PROGRAMS = f"{FOLDER}/bin"
 _ABOVE = ".envbuilder"
 _HOOK = f"{_ABOVE}/hook"
 _HINT = "Remove it, or make it a folder that you can write."
 
 
-def lay(project: Path, package: Package) -> None:
+def laid(settings: Settings) -> Package:
+    """Return the project as a package, with its metadata and commands written.
+
+    Raise `InvalidError` as `package.of` and `lay` do.
+    """
+    installable = package.of(settings)
+    assert settings.project is not None, "it has a definition"
+    lay(settings.project, installable)
+    return installable
+
+
+def lay(project: Path, installable: Package) -> None:
     """Write the metadata and the commands of a package, and remove those of before.
 
     Raise `InvalidError` if that is not possible, or if a link leads elsewhere.
     """
-    _lay(project, FOLDER, package.texts)
+    _lay(project, FOLDER, installable.texts)
 
 
 def lay_hook(project: Path) -> Path | None:

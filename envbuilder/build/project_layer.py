@@ -85,11 +85,9 @@ def planned(settings: Settings) -> ProjectLayer | None:
     python_path, programs = environment.python_path, ""
     if settings.definition.install_project:
         from envbuilder.build import installed
-        from envbuilder.project import package
 
-        installable = package.of(settings)
-        installed.lay(project, installable)
-        python_path = (*python_path, package.FOLDER)
+        installable = installed.laid(settings)
+        python_path = (*python_path, installed.FOLDER)
         programs = installed.PROGRAMS if installable.commands else ""
         entries += [
             (path, f"{PROJECT_FILE}: install_project") for path in installable.modules(project)
