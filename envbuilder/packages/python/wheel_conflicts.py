@@ -2,7 +2,8 @@
 
 uv installs wheels in parallel, and the last one to write a file wins. Two wheels with different
 bytes for one path would therefore give an environment that differs from build to build, in every
-builder: they are refused. The same bytes twice, as in many namespace packages, are fine. Only a
+builder: they are refused, unless a lock lets one go without what is a stray file. The same bytes
+twice, as in many namespace packages, are fine. Only a
 wheel's directory and RECORD are read; nothing is unpacked. While locking they are read by ranges,
 so that the answer does not depend on which wheels happen to be in the store.
 """
@@ -30,7 +31,7 @@ from envbuilder.packages.python import indexes
 from envbuilder.packages.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from envbuilder.core.http_transport import Session
     from envbuilder.core.settings import Settings
@@ -97,8 +98,7 @@ def clash(wheels: Mapping[File, Mapping[str, str]]) -> tuple[str, File, File] | 
     owners: dict[str, File] = {}
     for wheel, places in wheels.items():
         for path in sorted(owners.keys() & places.keys()):
-            there = wheels[owners[path]][path]
-            if not there or there != places[path]:
+            if _differ(wheels[owners[path]][path], places[path]):
                 return path, owners[path], wheel
         owners |= dict.fromkeys(places, wheel)
     return None
@@ -118,19 +118,21 @@ def prunable(wheels: Mapping[File, Mapping[str, str]], python: str) -> dict[File
     pairs: dict[tuple[File, File], set[str]] = defaultdict(set)
     for path, several in owners.items():
         for one, other in itertools.combinations(several, 2):
-            if not wheels[one][path] or wheels[one][path] != wheels[other][path]:
+            if _differ(wheels[one][path], wheels[other][path]):
                 smaller, larger = sorted((one, other), key=lambda w: (len(wheels[w]), w.name))
                 pairs[smaller, larger].add(path)
     site = f"lib/python{python}/site-packages/"
     pruned: dict[File, set[str]] = defaultdict(set)
     for (smaller, _), paths in pairs.items():
-        if 2 * len(paths) <= len(wheels[smaller]) and all(map(_is_stray(site), paths)):
+        is_stray = all(p.startswith(site) and not MACHINE_CODE.search(p) for p in paths)
+        if is_stray and 2 * len(paths) <= len(wheels[smaller]):
             pruned[smaller] |= {path.removeprefix(site) for path in paths}
     return {wheel: tuple(sorted(paths)) for wheel, paths in pruned.items()}
 
 
-def _is_stray(site: str) -> Callable[[str], bool]:
-    return lambda path: path.startswith(site) and not MACHINE_CODE.search(path)
+def _differ(one: str, other: str) -> bool:
+    """Return whether two contents may be different ones; an unknown one may be anything."""
+    return not one or one != other
 
 
 def contents(
