@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from envbuilder.core import archives
 from envbuilder.core.errors import InvalidError
-from envbuilder.profiles.lock import MAIN, SECURITY, File, Recipe
+from envbuilder.profiles.lock import DIRECT, MAIN, SECURITY, File, Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -257,7 +257,7 @@ def file_purl(file: File) -> str:
         kind = "pypi"
         if file.recipe and file.recipe.kind == "git":
             qualifiers = {"vcs_url": f"git+{file.recipe.location}@{file.recipe.commit}"}
-        elif file.recipe and "://" in file.recipe.location and file.recipe.kind == "wheel":
+        elif file.recipe and file.source == DIRECT:
             qualifiers = {"download_url": file.recipe.location}
     elif file.kind == "deb":
         kind, vendor = "deb", "debian" if file.source in {MAIN, SECURITY} else file.source
