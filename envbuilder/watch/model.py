@@ -1,0 +1,276 @@
+"""What a watched training looked like: its form in files, checked when it is read.
+
+Each process of the command that imports a framework writes an `Observed`; what was started, where,
+and what this machine counted meanwhile makes it a `Watched`, which is kept. Both come from outside:
+the script could have written them, so every number and text is bounded here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from envbuilder.core import decoding, files
+from envbuilder.core.errors import InvalidError
+
+SCHEMA = 1
+KIND = "watch"
+LIMIT_BYTES = 4 << 20
+"""Maximum size of a report; one process takes about 10 kB."""
+PART_BYTES = 256 << 10
+"""Maximum size of what one process writes."""
+MOST_PROCESSES = 256
+MOST_ROWS = 64
+"""Rows of each table of a process."""
+MOST_LOSSES = 512
+
+Name = Annotated[str, Meta(max_length=200)]
+Count = Annotated[int, Meta(ge=0, lt=1 << 62)]
+Seconds = Annotated[float, Meta(ge=0, le=1e9)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+_Rows = Meta(max_length=MOST_ROWS)
+
+
+class Placed(Struct, frozen=True, kw_only=True):
+    """Bytes of tensors of one kind on one device in one dtype (`cuda:0`, `float32`)."""
+
+    device: Name
+    dtype: Name
+    bytes: Count
+
+
+class Work(Struct, frozen=True, kw_only=True):
+    """What the operators of the sampled steps did on one device in one dtype.
+
+    `flops` counts matrix products, convolutions and attention, forward and backward; `seconds` is
+    the time of the host's calls, which is the work's own time on the CPU alone.
+    """
+
+    device: Name
+    dtype: Name
+    calls: Count
+    flops: Count
+    seconds: Seconds
+
+
+class Operator(Struct, frozen=True, kw_only=True):
+    """One operator of the sampled steps, by name and device (`aten::addmm`, `zentorch::…`)."""
+
+    name: Name
+    device: Name
+    calls: Count
+    seconds: Seconds
+
+
+class Copy(Struct, frozen=True, kw_only=True):
+    """Copies between two devices in the sampled steps, from one line of the script.
+
+    `shape` is that of the largest tensor copied there, `where` is FILE:LINE, empty if unknown.
+    """
+
+    source: Name
+    target: Name
+    calls: Count
+    bytes: Count
+    shape: Name = ""
+    where: Name = ""
+
+
+class Kernel(Struct, frozen=True, kw_only=True):
+    """A kernel that ran on an accelerator in profiled steps, by its own time there."""
+
+    name: Name
+    device: Name
+    seconds: Seconds
+
+
+class Device(Struct, frozen=True, kw_only=True):
+    """A device that the framework sees; peaks are of what the process allocated through it."""
+
+    device: Name
+    title: Name = ""
+    memory: Count | None = None
+    peak: Count | None = None
+
+
+class Loader(Struct, frozen=True, kw_only=True):
+    """All of a process's loaders: time spent waiting for their next batch while training."""
+
+    batches: Count
+    waited: Seconds
+    workers: Count
+    """Of the loader with the most batches."""
+
+
+class Autocast(Struct, frozen=True, kw_only=True):
+    """Entries into enabled autocast regions, their dtypes, and whether gradients were scaled."""
+
+    entered: Count = 0
+    dtypes: Annotated[tuple[Name, ...], _Rows] = ()
+    scaled: bool = False
+
+
+class Observed(Struct, frozen=True, kw_only=True):
+    """What one process did with a framework. None: not seen with this framework or release."""
+
+    framework: Literal["torch", "jax", "tensorflow"]
+    version: Name
+    pid: Count
+    parent: Count
+    rank: Count | None = None
+    world: Count | None = None
+    local_rank: Count | None = None
+    is_worker: bool = False
+    """Loads data for another process."""
+    finished: bool = False
+    """Wrote its last part at its end; otherwise it was killed, or still runs."""
+    seconds: Seconds
+    """Since the framework was imported."""
+    devices: Annotated[tuple[Device, ...], _Rows] = ()
+    peak_rss: Count = 0
+    optimizers: Count | None = None
+    steps: Count | None = None
+    training_seconds: Seconds = 0.0
+    """From the first step to the last one."""
+    samples: Count | None = None
+    """In the batches of loaders while training."""
+    tokens: Count | None = None
+    loader: Loader | None = None
+    windows: Count = 0
+    """Sampled steps; `operators`, `work` and `copies` are sums over them."""
+    window_seconds: Seconds = 0.0
+    overhead_seconds: Seconds = 0.0
+    """Estimated time that observing took."""
+    parameters: Annotated[tuple[Placed, ...], _Rows] = ()
+    gradients: Annotated[tuple[Placed, ...], _Rows] = ()
+    activations: Annotated[tuple[Placed, ...], _Rows] = ()
+    batches: Annotated[tuple[Placed, ...], _Rows] = ()
+    """As the loader gave them."""
+    trainable: Count | None = None
+    """Parameters of optimizers that require gradients."""
+    without_gradient: Count | None = None
+    """Those of them that had none in any sampled step."""
+    checked_updates: Count = 0
+    """Sampled steps in which some parameters were compared with those before."""
+    unchanged_updates: Count = 0
+    """Those of them in which none of these parameters changed."""
+    work: Annotated[tuple[Work, ...], _Rows] = ()
+    operators: Annotated[tuple[Operator, ...], _Rows] = ()
+    copies: Annotated[tuple[Copy, ...], _Rows] = ()
+    profiled_seconds: Seconds = 0.0
+    """Wall time of the profiled steps, to which `kernels` belong."""
+    kernels: Annotated[tuple[Kernel, ...], _Rows] = ()
+    namespaces: Annotated[tuple[Name, ...], _Rows] = ()
+    """Of operators that are not the framework's own: `zentorch`, `torch_ipex`, `flash_attn`."""
+    fallbacks: Annotated[tuple[Name, ...], _Rows] = ()
+    """Operators that the framework said ran on the CPU because the device has none."""
+    autocast: Autocast = Autocast()
+    losses: Annotated[tuple[tuple[Count, float | None], ...], Meta(max_length=MOST_LOSSES)] = ()
+    """Step and loss of sampled steps; None where it was not finite."""
+    is_compiled: bool = False
+    unseen: Annotated[tuple[Name, ...], _Rows] = ()
+    """Sentences on what could not be observed."""
+
+
+class Gpu(Struct, frozen=True, kw_only=True):
+    """An accelerator as its driver counted it meanwhile: means over the training."""
+
+    index: Count
+    name: Name
+    utilization: Share | None = None
+    watts: Annotated[float, Meta(ge=0, le=1e5)] | None = None
+    memory: Count | None = None
+    """The most that was used, by all programs."""
+
+
+class Machine(Struct, frozen=True, kw_only=True):
+    """What the operating system counted meanwhile; seconds are CPU seconds."""
+
+    cpus: Count
+    quota: float | None = None
+    throttled_seconds: Seconds | None = None
+    other_seconds: Seconds | None = None
+    """Of programs that do not belong to the command."""
+    gpus: Annotated[tuple[Gpu, ...], _Rows] = ()
+
+
+class Source(Struct, frozen=True, kw_only=True):
+    """The project's commit, and whether its files were those of the commit at the start."""
+
+    commit: Annotated[str, Meta(pattern=r"^[0-9a-f]{40,64}\Z")] | None = None
+    is_clean: bool | None = None
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """Something wrong or lost: a sentence with what was measured, and what to do about it."""
+
+    kind: Name
+    says: Annotated[str, Meta(max_length=500)]
+    advice: Annotated[str, Meta(max_length=500)]
+    lost: Share = 0.0
+    """Estimated share of the training's time that is lost; 1 if the result is of no use."""
+
+
+class Watched(Struct, frozen=True, kw_only=True):
+    """A watched command: the report that is kept."""
+
+    schema: Literal[1] = 1
+    kind: Literal["watch"] = "watch"
+    envbuilder: Name
+    time: Name
+    """Of the start, as `core.text.stamp_now` writes it."""
+    host: Name
+    command: Annotated[tuple[Annotated[str, Meta(max_length=1000)], ...], Meta(max_length=200)]
+    """Values of arguments that look like secrets are replaced."""
+    profile: Name
+    backend: Name
+    fingerprint: Name
+    lock: Name
+    """sha256 of the lock."""
+    project: Source = Source()
+    requested: Name
+    """The kind of device the work should be on (`cuda`)."""
+    expected_kernels: Annotated[tuple[Name, ...], _Rows] = ()
+    """Prefixes of operators that the profile promises."""
+    exit_code: int
+    seconds: Seconds
+    machine: Machine
+    processes: Annotated[tuple[Observed, ...], Meta(max_length=MOST_PROCESSES)] = ()
+    left_out: Count = 0
+    """Processes beyond `MOST_PROCESSES`, or whose part was damaged."""
+    on_device: bool | None = None
+    """Whether the work was on the requested device; None if that was not seen."""
+    findings: Annotated[tuple[Finding, ...], _Rows] = ()
+    """The largest loss first."""
+
+
+def read(path: Path) -> Watched:
+    """Read a kept report; raise `InvalidError` if it is damaged or something else."""
+    try:
+        content = files.read(path, LIMIT_BYTES, pipes=True)
+        decoding.require_few_values(content)
+        return decoding.from_json(content, Watched)
+    except OSError as error:
+        raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidError(
+            f"{path}: damaged: {error}", "It is what `envbuilder watch --output FILE` writes."
+        ) from error
+
+
+def part(content: bytes) -> Observed | None:
+    """Return what a process wrote; None if it is damaged."""
+    try:
+        decoding.require_few_values(content)
+        return decoding.from_json(content, Observed)
+    except (ValueError, RecursionError):
+        return None
+
+
+def data(watched: Watched) -> dict[str, Any]:
+    """Return a report as plain data for JSON."""
+    built: dict[str, Any] = msgspec.to_builtins(watched)
+    return built
