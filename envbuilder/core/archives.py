@@ -367,19 +367,25 @@ class _Entry(NamedTuple):
     pieces: Iterator[bytes]
 
 
-def unpack(path: Path, folder: Path, failure: Callable[[str], EnvbuilderError]) -> None:
+def unpack(
+    path: Path,
+    folder: Path,
+    failure: Callable[[str], EnvbuilderError],
+    only: re.Pattern[str] | None = None,
+) -> None:
     """Unpack a zip or a tar into an empty folder; raise `failure(reason)` if that is not safe.
 
     Owners, times and special files do not count. What leads out of the folder is a failure; a link
-    that does so is left out.
+    that does so is left out. `only`: the names of the files that are wanted.
     """
     try:
         if zipfile.is_zipfile(path):
             with open_zip(path) as archive:
-                _write(_of_zip(archive), folder, unpacked_limit(path.stat().st_size))
+                _write(_of_zip(archive), folder, unpacked_limit(path.stat().st_size), only)
         else:
             with path.open("rb") as stream:
-                _write(_of_tar(Tar(stream, path.stat().st_size, failure)), folder, _LARGEST)
+                tar = Tar(stream, path.stat().st_size, failure)
+                _write(_of_tar(tar), folder, _LARGEST, only)
     except BAD_ZIP as error:
         raise failure(str(error)) from error
 
@@ -405,7 +411,9 @@ def _of_tar(tar: Tar) -> Iterator[_Entry]:
             yield _Entry(name, kind, "", tar.pieces(member))
 
 
-def _write(entries: Iterator[_Entry], folder: Path, limit: int) -> None:
+def _write(
+    entries: Iterator[_Entry], folder: Path, limit: int, only: re.Pattern[str] | None
+) -> None:
     """Write the files of an archive; links come last, so that nothing is written through one."""
     links: dict[str, str] = {}
     for number, entry in enumerate(entries):
@@ -414,6 +422,8 @@ def _write(entries: Iterator[_Entry], folder: Path, limit: int) -> None:
             raise ValueError(wrong)
         if number >= MOST_FILES:
             raise ValueError(f"it has more than {MOST_FILES} files")
+        if only and not only.fullmatch(posixpath.basename(path)):
+            continue
         if entry.kind == "link":
             links[path] = entry.target
         elif entry.kind == "folder" or path == ".":

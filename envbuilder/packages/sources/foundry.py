@@ -7,9 +7,11 @@ that gets others says so. Each wheel is kept in the store, and under a key over 
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -371,17 +373,20 @@ def _named(location: source.Location, settings: Settings) -> tuple[Recipe, str]:
 
 
 def requirements(release: source.Release, settings: Settings) -> tuple[str, ...]:
-    """Return what the source of a release says that it requires; nothing of it is run.
-
-    Nothing if it does not say that, or cannot be had.
-    """
+    """Return what the source of a release says that it requires; nothing if it cannot be had."""
     try:
         recipe = source.of_release(release, settings)
-        with tempfile.TemporaryDirectory(prefix="envbuilder-source-") as folder:
-            built = source.unpack(recipe, settings, Path(folder, "source"))
-            metadata = stated.certain(built) or stated.recorded(built)
+        key = hashlib.sha256(f"{recipe.sha256} stated-1".encode()).hexdigest()
+        made = partial(_stated, recipe, settings)
+        return Store.of(settings).remembered(key, tuple[str, ...], made)
     except BuildError:
         return ()
+
+
+def _stated(recipe: Recipe, settings: Settings) -> tuple[str, ...]:
+    with tempfile.TemporaryDirectory(prefix="envbuilder-source-") as folder:
+        built = source.unpack(recipe, settings, Path(folder, "source"), stated.FILES)
+        metadata = stated.certain(built) or stated.recorded(built)
     return metadata.requires_dist if metadata else ()
 
 

@@ -224,17 +224,20 @@ def obtain(name: str, recipe: Recipe, settings: Settings) -> None:
         )
 
 
-def unpack(recipe: Recipe, settings: Settings, folder: Path) -> Path:
+def unpack(
+    recipe: Recipe, settings: Settings, folder: Path, only: re.Pattern[str] | None = None
+) -> Path:
     """Unpack a source from the store into a new folder; return the folder that is built.
 
-    Raises `BuildError` for a damaged archive, or one with a path that leads elsewhere.
+    `only`: the names of the files that are wanted. Raises `BuildError` for a damaged archive, or
+    one with a path that leads elsewhere.
     """
 
     def failure(reason: str) -> BuildError:
         return BuildError(f"{recipe.location}: cannot be unpacked: {reason}")
 
     folder.mkdir()
-    archives.unpack(Store.of(settings).path(recipe.sha256), folder, failure)
+    archives.unpack(Store.of(settings).path(recipe.sha256), folder, failure, only)
     top = [*folder.iterdir()]
     root = top[0] if recipe.kind == "sdist" and len(top) == 1 and top[0].is_dir() else folder
     built = root / recipe.subdirectory

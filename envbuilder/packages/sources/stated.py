@@ -17,6 +17,8 @@ from msgspec.structs import replace
 from envbuilder.core import decoding, files
 from envbuilder.core.errors import BuildError, InvalidError
 
+FILES = re.compile(r"pyproject\.toml|PKG-INFO|requires\.txt")
+"""The names of the files that state it: in a large source few of many."""
 _TEXT = 4 << 20
 _SECTIONS = re.compile(r"\[([A-Za-z0-9._-]*)(?::(.*))?\]\Z")
 _T = TypeVar("_T")

@@ -276,3 +276,22 @@ def test_gpus_that_no_table_has_must_be_named(project: Settings) -> None:
     with pytest.raises(BuildError, match="no table") as caught:
         asked.finish(_target(asked, "linux/amd64", "3.11", *beside))
     assert "cuda_architectures" in caught.value.hint
+
+
+def test_what_a_source_requires_is_read_once_and_of_few_files(
+    project: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = f"{sources.INFO}Requires-Dist: six\n"
+    path = sources.archive(tmp_path / "tiny-1.0.tar.gz", {"PKG-INFO": info, "a/b/data.bin": "1"})
+    release = source.Release("1.0", path.name, str(path), file_sha256(path), "")
+    unpacked: list[str] = []
+    unpack = source.unpack
+
+    def seen(recipe: Recipe, settings: Settings, folder: Path, *only: Any) -> Path:
+        built = unpack(recipe, settings, folder, *only)
+        unpacked.extend(file.name for file in folder.rglob("*") if file.is_file())
+        return built
+
+    monkeypatch.setattr(source, "unpack", seen)
+    assert [foundry.requirements(release, project) for _ in range(2)] == [("six",)] * 2
+    assert unpacked == ["PKG-INFO"]
