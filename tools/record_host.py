@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from envbuilder.core.settings import load as load_settings
-from envbuilder.host import probe, record, system
+from envbuilder.host import probe, record
 from envbuilder.profiles.choice import choose_best
 from envbuilder.project import catalog
 
@@ -88,7 +88,7 @@ def main(arguments: list[str]) -> int:
     scrubber = record.this_machine()
     taken = probe.fetch(Path("/"))
     data = record.recording(taken, scrubber)
-    _, live = judged(system.decide(taken, {}))
+    _, live = judged(probe.decide(taken, {}))
     with tempfile.TemporaryDirectory() as folder:
         tree = record.plant(Path(folder), data)
         choice, replayed = judged(probe.host(tree))

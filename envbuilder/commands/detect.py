@@ -12,7 +12,7 @@ import msgspec
 from envbuilder.commands.options import json_option, load_settings, root_option, target_host_option
 from envbuilder.core import console, types
 from envbuilder.core.text import bandwidth
-from envbuilder.host import assumed, describe, model_fit, probe, record as recorder, system
+from envbuilder.host import assumed, describe, model_fit, probe, record as recorder
 from envbuilder.packages.python import kernels
 from envbuilder.profiles import fit
 from envbuilder.profiles.accelerators import ACCELERATORS
@@ -164,7 +164,7 @@ def _record(folder: Path, *, full: bool, as_json: bool) -> None:
     candidates = library.candidates()
     choices = [
         choose_best(candidates, host, locks=library.locks(candidates))
-        for host in (system.decide(taken, {}), probe.host(folder))
+        for host in (probe.decide(taken, {}), probe.host(folder))
     ]
     live, replayed = (msgspec.to_builtins(choice) for choice in choices)
     differences = recorder.differences(live, replayed, scrubber)

@@ -14,7 +14,7 @@ from envbuilder.doctor.problem import Problem, Severity
 from envbuilder.doctor.surroundings import CDI_FILE, GFX_OVERRIDE, Around
 from envbuilder.host import drivers, tables
 from envbuilder.host.model import Gpu, Host, Obstacle, Vendor, is_wsl1
-from envbuilder.host.text import clean
+from envbuilder.host.snapshot import clean
 from envbuilder.profiles import fit
 from envbuilder.profiles.accelerators import needs, of_vendor
 from envbuilder.profiles.needs import LEVELS, Finding, Level, Needs, worst

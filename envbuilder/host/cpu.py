@@ -13,13 +13,12 @@ from msgspec import Struct
 
 from envbuilder.host import tables
 from envbuilder.host.model import TRACKED_FLAGS, Cpu
-from envbuilder.host.text import clean, cpu_list, cpu_mask, fields, integer
+from envbuilder.host.snapshot import Reader, Snapshot, clean, cpu_list, cpu_mask, fields, integer
 from envbuilder.payload.machine import threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from envbuilder.host.snapshot import Reader, Snapshot
 
 _CGROUP = "proc/self/cgroup"
 _MOUNTS = "proc/self/mountinfo"

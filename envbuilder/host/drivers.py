@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING
 
 from envbuilder.host import tables
-from envbuilder.host.text import version
+from envbuilder.host.snapshot import version
 
 if TYPE_CHECKING:
     from envbuilder.host.model import Gpu, Host

@@ -22,12 +22,11 @@ from msgspec import Struct, field
 from envbuilder.containers.engine.cdi import LARGEST, is_device, listed
 from envbuilder.core import decoding
 from envbuilder.host.model import Containers, Engine, State
-from envbuilder.host.text import clean
+from envbuilder.host.snapshot import Reader, Snapshot, clean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from envbuilder.host.snapshot import Reader, Snapshot
 
 DOCKERS = ("run/docker.sock", "var/run/docker.sock")
 """Sockets of the system-wide engine: on most systems, two names of one path."""

@@ -18,12 +18,11 @@ from msgspec import Struct
 
 from envbuilder.host import cpu
 from envbuilder.host.model import Memory
-from envbuilder.host.text import clean, fields, integer, lines
+from envbuilder.host.snapshot import Reader, Snapshot, clean, fields, integer, lines
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
 
-    from envbuilder.host.snapshot import Reader, Snapshot
 
 _SHM = "/dev/shm"  # noqa: S108 (it is only looked up)
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import clipped, gibibytes
-from envbuilder.host.text import clean
+from envbuilder.host.snapshot import clean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,28 +1,39 @@
 """Read this machine, or a recorded tree, into a `Host`.
 
 Everything is read once, into a snapshot: each topic knows its own files (`read` in its module), and
-this module knows the topics. `system` decides from that data alone, so a recorded tree gives the
-same answer anywhere.
+this module knows the topics. `decide` takes that data alone, so a recorded tree gives the same
+answer anywhere.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envbuilder.host import cpu, engines, memory, system as system_facts
-from envbuilder.host.gpus import amd, apple, intel, nvidia, pci
-from envbuilder.host.snapshot import Reader, Snapshot, System
+from envbuilder.core import types
+from envbuilder.host import cpu, engines, memory, tables
+from envbuilder.host.gpus import amd, intel, nvidia, pci
+from envbuilder.host.gpus.pci import PCI, Device
+from envbuilder.host.model import X86_FLAGS, Cpu, Gpu, Host, Memory, Obstacle, is_wsl1
+from envbuilder.host.snapshot import (
+    Reader,
+    Snapshot,
+    System,
+    clean,
+    fields,
+    integer,
+    lines,
+    version,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from envbuilder.host.model import Host
-
 _SYSTEMS: dict[str, System] = {"linux": "linux", "darwin": "macos"}
-_LINUX = (system_facts, cpu, memory, pci, nvidia, intel, amd)
+_LINUX = (cpu, memory, pci, nvidia, intel, amd)
 
 
 def fetch(root: Path, *, full: bool = False) -> Snapshot:
@@ -34,10 +45,11 @@ def fetch(root: Path, *, full: bool = False) -> Snapshot:
     reader = Reader(root)
     system = _system(reader)
     if system == "linux":
+        read_system(reader)
         for topic in _LINUX:
             topic.read(reader)
     elif system == "macos":
-        apple.read(reader, full=full)
+        _read_mac(reader)
     if system != "other":
         engines.read(reader, full=full)
     return reader.snapshot(system)
@@ -63,4 +75,328 @@ def host(
     taken = fetch(root, full=full)
     if environ is None:
         environ = os.environ if taken.live else {}
-    return system_facts.decide(taken, environ)
+    return decide(taken, environ)
+
+
+# What the host is, from a snapshot
+
+
+# Cgroups of containers, not those of the engines' own services ("/system.slice/docker.service").
+_CONTAINER = re.compile(
+    r"docker[-/][0-9a-f]{12}|buildkit|kubepods|cri-containerd|crio-|libpod-[0-9a-f]|nerdctl-|/lxc[/.](?!monitor)"
+)
+_MANAGERS = ("run/systemd/container", "run/host/container-manager")
+_SIGNS = (".dockerenv", "run/.containerenv", ".singularity.d", "var/run/secrets/kubernetes.io")
+# What managers set the variable `container` to; users may have a variable of that name, too.
+_NAMES = frozenset({"docker", "podman", "oci", "lxc", "lxc-libvirt", "systemd-nspawn", "rkt"})
+_LIBCS = frozenset({"glibc", "musl"})
+_MUSL = ("lib/ld-musl-x86_64.so.1", "lib/ld-musl-aarch64.so.1")
+_GLIBC = ("lib64/ld-linux-x86-64.so.2", "lib/ld-linux-aarch64.so.1")
+_DRIVERS_OF_WINDOWS = 1 << 14
+"""Driver packages that WSL shows; Windows has about a thousand, and AMD's are at the end."""
+_HIDING = (
+    *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
+    *("ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR"),
+)
+
+
+def read_system(reader: Reader) -> None:
+    """Read kernel, distribution, C library, and signs of a container."""
+    for path in ("proc/version", "proc/sys/kernel/osrelease", "etc/os-release", *_MANAGERS):
+        reader.file(path)
+    for path in _SIGNS:
+        reader.exists(path)
+    if reader.live:
+        try:
+            reader.files["libc.txt"] = os.confstr("CS_GNU_LIBC_VERSION") or ""
+        except (AttributeError, ValueError, OSError):  # not glibc
+            reader.absent.add("libc.txt")
+    else:
+        reader.file("libc.txt")
+    if not reader.files.get("libc.txt"):
+        for path in (*_MUSL, *_GLIBC):
+            reader.exists(path)
+    reader.folder("dev")
+    reader.folder("usr/lib/wsl/drivers", _DRIVERS_OF_WINDOWS)
+
+
+def decide(snapshot: Snapshot, environ: Mapping[str, str]) -> Host:
+    """Return the host that a snapshot describes."""
+    if snapshot.system == "macos":
+        return _mac(snapshot)
+    if snapshot.system == "other":
+        where = "this system" if snapshot.live else "the recorded tree (no proc/, no sysctl.txt)"
+        note = f"Nothing could be read: {where} is neither Linux nor macOS."
+        return Host(os="other", machine=snapshot.machine or "unknown", notes=(note,))
+    return _linux(snapshot, environ)
+
+
+def _linux(snapshot: Snapshot, environ: Mapping[str, str]) -> Host:
+    machine = cpu.machine(snapshot)
+    processor = cpu.linux(snapshot)
+    wsl = any(
+        "microsoft" in snapshot.files.get(path, "").lower()
+        for path in ("proc/version", "proc/sys/kernel/osrelease")
+    )
+    container = _container(snapshot, environ)
+    return Host(
+        os="linux",
+        os_version=_distribution(snapshot),
+        kernel=_kernel(snapshot),
+        machine=machine,
+        platform=types.container_platform(machine),
+        wsl=wsl,
+        container=container,
+        # The vendor that Rosetta's virtual machine reports to x86_64 programs on Apple silicon.
+        rosetta=processor.vendor == "VirtualApple" if processor.vendor else None,
+        libc=_libc(snapshot),
+        cpu=processor,
+        memory=memory.decide(snapshot),
+        gpus=()
+        if is_wsl1(_kernel(snapshot))
+        else _gpus(snapshot, environ, wsl=wsl, container=container),
+        peers=nvidia.peers(snapshot),
+        containers=engines.decide(snapshot),
+        level_zero=intel.level_zero(snapshot),
+        notes=(*_notes(snapshot), *engines.notes(snapshot), *_environment_notes(environ)),
+    )
+
+
+def _container(snapshot: Snapshot, environ: Mapping[str, str]) -> bool:
+    """Return whether anything indicates a container.
+
+    The cgroup "/" proves nothing: a container may have its own cgroup namespace.
+    """
+    managers = {snapshot.files.get(path, "").strip() for path in _MANAGERS}
+    return bool(
+        any(snapshot.has(path) for path in _SIGNS)
+        or managers - {"", "wsl"}  # systemd counts WSL as a container
+        or environ.get("container") in _NAMES
+        or "KUBERNETES_SERVICE_HOST" in environ
+        or _CONTAINER.search(snapshot.files.get("proc/self/cgroup", ""))
+    )
+
+
+def _libc(snapshot: Snapshot) -> str | None:
+    libc = clean(snapshot.files.get("libc.txt"))
+    if libc is not None:
+        name, _, number = libc.partition(" ")
+        return libc if name in _LIBCS and (not number or version(number)) else None
+    # Some glibc systems also have musl's loader; then it proves nothing.
+    if any(snapshot.has(path) for path in _MUSL) and not any(snapshot.has(p) for p in _GLIBC):
+        return "musl"
+    return None
+
+
+def _gpus(
+    snapshot: Snapshot, environ: Mapping[str, str], *, wsl: bool, container: bool
+) -> tuple[Gpu, ...]:
+    devices = pci.devices(snapshot)
+    gpus = (
+        *nvidia.decide(snapshot, devices, environ, wsl=wsl, container=container),
+        *intel.decide(snapshot, devices, wsl=wsl),
+        *amd.decide(snapshot, devices, environ, wsl=wsl),
+    )
+    return (*gpus, *_unknown(snapshot, devices, gpus, wsl=wsl))
+
+
+def _unknown(
+    snapshot: Snapshot, devices: tuple[Device, ...], gpus: tuple[Gpu, ...], *, wsl: bool
+) -> tuple[Gpu, ...]:
+    """Return possible GPUs: their absence must not be concluded."""
+    addresses = {gpu.bus for gpu in gpus}
+    missing: list[tuple[str, Obstacle]] = [
+        (f"The PCI device at {device.bus} could not be read.", "unread")
+        for device in devices
+        if (device.vendor is None and device.display is not False and device.bus not in addresses)
+        or (device.vendor == intel.VENDOR and device.display is None and not intel.is_gpu(device))
+    ]
+    if PCI not in snapshot.folders and not _has_no_pci(snapshot):
+        missing.append(("PCI devices could not be listed.", "unread"))
+    if wsl and not gpus and snapshot.has("dev/dxg") is not False:
+        missing.append(("WSL does not show which GPU Windows has.", "wsl"))
+    return tuple(
+        Gpu(vendor="unknown", name="unknown", state="unknown", detail=detail, obstacle=obstacle)
+        for detail, obstacle in missing
+    )
+
+
+def _has_no_pci(snapshot: Snapshot) -> bool:
+    """Return whether there is no PCI, as on some ARM boards: /sys/bus exists, but has no pci."""
+    return snapshot.has(PCI) is False and snapshot.has("sys/bus") is True
+
+
+def _kernel(snapshot: Snapshot) -> str | None:
+    release = clean(snapshot.files.get("proc/sys/kernel/osrelease"))
+    match = re.match(r"Linux version (\S+)", snapshot.files.get("proc/version", ""))
+    return release or (clean(match[1]) if match else None)
+
+
+def _distribution(snapshot: Snapshot) -> str | None:
+    for line in lines(snapshot.files.get("etc/os-release")):
+        key, _, value = line.partition("=")
+        if key == "PRETTY_NAME":
+            return clean(value.strip().strip("\"'"))
+    return None
+
+
+def _notes(snapshot: Snapshot) -> list[str]:
+    notes = []
+    for path, subject in (
+        ("proc/cpuinfo", "the CPU's model and flags"),
+        ("proc/self/status", "which CPUs this process may use"),
+        ("proc/meminfo", "the memory"),
+        (PCI, "PCI devices"),
+        ("dev", "device nodes"),
+    ):
+        if snapshot.has(path) is not True:
+            why = snapshot.unreadable.get(path, "not there")
+            notes.append(f"/{path} could not be read ({why}): {subject} may be unknown.")
+    hidden = cpu.unreadable_limit(snapshot)
+    if hidden:
+        path, why = hidden
+        notes.append(f"/{path} could not be read ({why}): there may be limits that are unknown.")
+    if is_wsl1(_kernel(snapshot)):
+        notes.append(
+            "This is WSL 1, where no program can use a GPU;"
+            " in Windows, `wsl --set-version NAME 2` turns it into WSL 2."
+        )
+    return notes
+
+
+def _environment_notes(environ: Mapping[str, str]) -> list[str]:
+    return [
+        f"{name}={clean(environ[name]) or ''} limits which GPUs frameworks see."
+        for name in _HIDING
+        if name in environ
+    ]
+
+
+# What a Mac is, from `sysctl`'s `key: value` lines; untested on a real one
+
+
+_SYSCTL = (
+    "hw.optional.arm64",
+    "sysctl.proc_translated",
+    "hw.memsize",
+    "hw.logicalcpu",
+    "hw.physicalcpu",
+    "machdep.cpu.brand_string",
+    "machdep.cpu.features",
+    "machdep.cpu.leaf7_features",
+    "kern.osrelease",
+    "kern.osproductversion",
+    "kern.hv_vmm_present",
+    "iogpu.wired_limit_mb",
+)
+_GIB = 2**30
+
+
+def _read_mac(reader: Reader) -> None:
+    """Read sysctl's values; on the live machine this starts one process."""
+    if not reader.live:
+        reader.file("sysctl.txt")
+        return
+    from envbuilder.core import process
+    from envbuilder.core.errors import ToolError
+
+    try:
+        # -i skips keys that are unknown to this macOS instead of failing.
+        done = process.run(["/usr/sbin/sysctl", "-i", *_SYSCTL], timeout=5)
+    except (ToolError, OSError) as error:
+        reader.unreadable["sysctl.txt"] = str(error)
+        return
+    reader.files["sysctl.txt"] = done.stdout
+
+
+def _mac(snapshot: Snapshot) -> Host:
+    """Return the host that a macOS snapshot describes."""
+    text = snapshot.files.get("sysctl.txt")
+    sysctl = fields(text)
+    notes = []
+    if not sysctl:
+        why = snapshot.unreadable.get("sysctl.txt", "empty or damaged")
+        notes.append(f"sysctl could not be read ({why}): nothing is known about this Mac.")
+    arm = sysctl.get("hw.optional.arm64") == "1" or (
+        # A native process on Apple silicon; a translated one sees x86_64 here.
+        snapshot.machine == "arm64"
+    )
+    translated = {"0": False, "1": True}.get(sysctl.get("sysctl.proc_translated", ""))
+    if sysctl and translated is None:
+        # An Intel Mac has neither key (Apple, "About the Rosetta translation environment").
+        translated = None if arm else False
+    machine = "arm64" if arm else "x86_64" if sysctl else "unknown"
+    physical, logical = integer(sysctl.get("hw.physicalcpu")), integer(sysctl.get("hw.logicalcpu"))
+    return Host(
+        os="macos",
+        os_version=clean(sysctl.get("kern.osproductversion")),
+        kernel=clean(sysctl.get("kern.osrelease")),
+        machine=machine,
+        platform="macos/arm64" if arm else None,
+        rosetta=translated,
+        cpu=Cpu(
+            vendor="Apple" if arm else None,
+            model_name=clean(sysctl.get("machdep.cpu.brand_string")),
+            flags=_mac_flags(sysctl),
+            logical=logical,
+            physical=physical,
+            threads=physical or logical,
+        ),
+        memory=Memory(
+            total_bytes=integer(sysctl.get("hw.memsize")),
+            bandwidth=_mac_bandwidth(sysctl) if arm else None,
+        ),
+        gpus=_mac_gpus(sysctl, arm),
+        containers=engines.decide(snapshot),
+        notes=(*notes, *engines.notes(snapshot)),
+    )
+
+
+def _mac_flags(known: dict[str, str]) -> tuple[str, ...] | None:
+    """Return an Intel Mac's CPU flags by their Linux names: SSE4.1 is sse4_1, AVX1.0 is avx."""
+    first, more = (known.get(f"machdep.cpu.{key}features", "") for key in ("", "leaf7_"))
+    if not first:
+        return None
+    names = f"{first} {more}".lower().replace("avx1.0", "avx").replace(".", "_").split()
+    return tuple(sorted(X86_FLAGS & set(names)))
+
+
+def _mac_gpus(sysctl: dict[str, str], arm: bool) -> tuple[Gpu, ...]:
+    if not sysctl or not arm:
+        return ()
+    name = f"{clean(sysctl.get('machdep.cpu.brand_string')) or 'Apple silicon'} GPU"
+    virtual = sysctl.get("kern.hv_vmm_present") == "1"
+    detail = "macOS runs in a virtual machine, where Metal may be missing." if virtual else ""
+    total = integer(sysctl.get("hw.memsize"))
+    return (
+        Gpu(
+            vendor="apple",
+            name=name,
+            family="Apple silicon",
+            state="unknown" if virtual else "usable",
+            detail=detail,
+            obstacle="virtual" if virtual else None,
+            memory_kind="shared",
+            memory_bytes=total,
+            usable_bytes=None if virtual or total is None else _usable_by_metal(sysctl, total),
+        ),
+    )
+
+
+def _usable_by_metal(sysctl: dict[str, str], total: int) -> int:
+    """Return how much memory Metal lets a program use; an estimate if no limit was set.
+
+    The default is two thirds below 36 GiB and three quarters from 36 GiB on: the
+    `recommendedMaxWorkingSetSize` that llama.cpp prints (10.7 of 16 GiB, 16 of 24, 27 of 36, 96 of
+    128). Apple does not document it, and newer systems allow more (107.5 of 128 GiB on macOS 26).
+    """
+    limit = integer(sysctl.get("iogpu.wired_limit_mb"))
+    if limit:
+        return min(limit * 2**20, total)
+    return total * 2 // 3 if total < 36 * _GIB else total * 3 // 4
+
+
+def _mac_bandwidth(known: dict[str, str]) -> int | None:
+    virtual = known.get("kern.hv_vmm_present") == "1"
+    brand = clean(known.get("machdep.cpu.brand_string"))
+    return tables.apple_bandwidth(brand) if brand and not virtual else None

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from envbuilder.core import resources
 from envbuilder.host.model import Support
-from envbuilder.host.text import version
+from envbuilder.host.snapshot import version
 
 MemoryKind = Literal["dedicated", "shared"]
 JETSON_TORCH = (

@@ -21,7 +21,7 @@ from envbuilder.locks.target_wheels import left_out
 from envbuilder.packages import availability, index_pages
 from envbuilder.packages.availability import Blocker, Walk
 from envbuilder.packages.python import indexes
-from envbuilder.packages.python.uv import UnresolvableError
+from envbuilder.packages.python.uv import Found, Offer, UnresolvableError
 from envbuilder.packages.sources import foundry, source
 from envbuilder.profiles import releases
 from envbuilder.profiles.frameworks import FRAMEWORKS
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from packaging.version import Version
 
     from envbuilder.core.settings import Settings
-    from envbuilder.packages.python.uv import Found, Offer
     from envbuilder.profiles.profile import Profile
 
 _LARGEST_SOURCE = 32 << 20

@@ -12,14 +12,13 @@ from envbuilder.core import types
 from envbuilder.packages.interpreters import SOURCE
 from envbuilder.packages.python.indexes import DEFAULT
 from envbuilder.profiles.frameworks import FRAMEWORKS
-from envbuilder.profiles.profile import is_on_pypi
+from envbuilder.profiles.profile import Profile, is_on_pypi
 from envbuilder.profiles.requirements import applies
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from envbuilder.profiles.lock import File, Lock, Target
-    from envbuilder.profiles.profile import Profile
 
 
 def foreign_files(profile: Profile, lock: Lock, origin: Lock | None) -> Iterator[str]:

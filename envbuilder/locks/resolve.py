@@ -23,13 +23,7 @@ from envbuilder.locks.system_packages import Debs, is_current
 from envbuilder.locks.target_wheels import ClashError
 from envbuilder.packages import interpreters
 from envbuilder.packages.python import upstream, wheel_conflicts
-from envbuilder.packages.python.uv import (
-    Found,
-    Runner,
-    UnresolvableError,
-    Uv,
-    started,
-)
+from envbuilder.packages.python.uv import Found, Offer, Runner, UnresolvableError, Uv, started
 from envbuilder.packages.sources.foundry import Foundry
 from envbuilder.profiles.lock import File, Lock, Target, inputs_digest, nothing
 from envbuilder.profiles.requirements import applies
@@ -39,7 +33,6 @@ if TYPE_CHECKING:
 
     from envbuilder.core.settings import Settings
     from envbuilder.packages.availability import Blocker
-    from envbuilder.packages.python.uv import Offer
     from envbuilder.profiles.profile import Profile
 
     Contents = Callable[[Sequence[Found], str], Mapping[str, Mapping[str, str]]]

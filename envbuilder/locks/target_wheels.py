@@ -20,8 +20,8 @@ from envbuilder.packages.python import indexes, upstream, wheel_conflicts
 from envbuilder.packages.python.uv import Found, Offer, UnresolvableError, Uv
 from envbuilder.profiles import releases
 from envbuilder.profiles.frameworks import FRAMEWORKS
-from envbuilder.profiles.lock import OF_NO_INDEX, PRUNED, Recipe
-from envbuilder.profiles.profile import is_on_pypi
+from envbuilder.profiles.lock import OF_NO_INDEX, PRUNED, File, Recipe
+from envbuilder.profiles.profile import Profile, is_on_pypi
 from envbuilder.profiles.requirements import SAME, applies, distribution, for_other_hardware
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from envbuilder.core.http_transport import Session
     from envbuilder.core.settings import Settings
-    from envbuilder.profiles.lock import File
-    from envbuilder.profiles.profile import Profile
     from envbuilder.profiles.releases import Build
 
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder.core import parallel, types
-from envbuilder.packages.index_pages import PARALLEL, admits, ranks
+from envbuilder.packages.index_pages import PARALLEL, Index, Release, Target, admits, ranks
 from envbuilder.profiles.requirements import applies
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
     from packaging.version import Version
 
-    from envbuilder.packages.index_pages import Index, Release, Target
     from envbuilder.packages.python import upstream
 
 _DEEPEST = 40

@@ -15,7 +15,7 @@ from msgspec import Struct
 from envbuilder.core import archives, http, parallel, pip, types
 from envbuilder.packages import fetch
 from envbuilder.packages.python import indexes, upstream, wheel_conflicts
-from envbuilder.packages.python.uv import target_tags
+from envbuilder.packages.python.uv import Offer, target_tags
 from envbuilder.packages.sources import stated
 from envbuilder.packages.store import Store
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from envbuilder.core.settings import Settings
     from envbuilder.packages.fetch import Place
-    from envbuilder.packages.python.uv import Offer
 
 PARALLEL = 8
 _NOT_FOUND = 404

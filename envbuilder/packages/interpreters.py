@@ -10,20 +10,16 @@ import posixpath
 import shutil
 import stat
 from functools import partial
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from envbuilder.core import archives
+from envbuilder.core import archives, types
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.text import escaped
 from envbuilder.profiles import releases
-from envbuilder.profiles.lock import File
+from envbuilder.profiles.lock import File, Lock, Target
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from envbuilder.core import types
-    from envbuilder.profiles.lock import Lock, Target
     from envbuilder.profiles.profile import Profile
 
 SOURCE = "python-standalone"

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from envbuilder.host import tables
 from envbuilder.host.model import ASSUMED, Gpu, Host, Vendor
-from envbuilder.host.text import version
+from envbuilder.host.snapshot import version
 from envbuilder.profiles import device_code, lock as profile_lock, releases
 from envbuilder.profiles.needs import (
     LEVELS,

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from envbuilder.core import types
 from envbuilder.host import tables
 from envbuilder.host.model import TRACKED_FLAGS, X86_FLAGS, Host
-from envbuilder.host.text import version
+from envbuilder.host.snapshot import version
 from envbuilder.profiles import accelerators, backends, lock as profile_lock, releases
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.needs import (

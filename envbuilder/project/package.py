@@ -7,7 +7,7 @@ syntax tree shows as literals. Of two files that state the same, the first of th
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -24,8 +24,6 @@ from envbuilder.project.setup_files import Module, cfg_sections, evaluated
 from envbuilder.project.tables import parse_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from envbuilder.core.settings import Settings
 
 FOLDER = ".envbuilder/project"

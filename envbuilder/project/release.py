@@ -22,7 +22,7 @@ from envbuilder.core.text import shown
 from envbuilder.profiles import releases
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.profile import Base, Profile, Python
-from envbuilder.profiles.releases import Chosen
+from envbuilder.profiles.releases import Build, Chosen
 from envbuilder.profiles.requirements import applies, pin
 from envbuilder.project.lines import Line, parse
 
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from packaging.markers import Marker
     from packaging.specifiers import SpecifierSet
-
-    from envbuilder.profiles.releases import Build
 
     Offered = Callable[[Build], Collection[str]]
 

@@ -31,7 +31,7 @@ import msgspec
 import yaml
 
 from envbuilder.core import resources
-from envbuilder.host import model as host, probe, record as recorder, system
+from envbuilder.host import model as host, probe, record as recorder
 from envbuilder.host.record import PLANTED, plant
 from envbuilder.profiles.choice import choose_best
 from envbuilder.profiles.library import Library
@@ -216,7 +216,7 @@ def record() -> str:
     What says where and when it was recorded, and whether the verdicts are right, is for people.
     """
     taken = probe.fetch(Path("/"))
-    choice = choose_best(PROFILES, system.decide(taken, {}), locks=locks())
+    choice = choose_best(PROFILES, probe.decide(taken, {}), locks=locks())
     scrubber = recorder.this_machine()
     return record_host.as_yaml(recorder.recording(taken, scrubber), choice)
 

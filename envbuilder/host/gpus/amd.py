@@ -15,12 +15,11 @@ from envbuilder.host import memory, tables
 from envbuilder.host.gpus import pci
 from envbuilder.host.gpus.pci import USABLE, Access, Device, Size, closed, driver, render_node
 from envbuilder.host.model import Gpu
-from envbuilder.host.text import integer, lines
+from envbuilder.host.snapshot import Reader, Snapshot, integer, lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from envbuilder.host.snapshot import Reader, Snapshot
 
 VENDOR = 0x1002
 KFD = "dev/kfd"

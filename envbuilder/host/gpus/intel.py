@@ -12,12 +12,11 @@ from envbuilder.host import memory, tables
 from envbuilder.host.gpus import pci
 from envbuilder.host.gpus.pci import USABLE, Access, Device, Size, driver, render_node
 from envbuilder.host.model import Gpu
-from envbuilder.host.text import integer, version
+from envbuilder.host.snapshot import Reader, Snapshot, integer, version
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from envbuilder.host.snapshot import Reader, Snapshot
 
 VENDOR = 0x8086
 _DRIVERS = ("i915", "xe")

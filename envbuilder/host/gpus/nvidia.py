@@ -17,12 +17,11 @@ from envbuilder.host import memory, tables
 from envbuilder.host.gpus import nvidia_access, nvml, pci
 from envbuilder.host.gpus.pci import USABLE, Access, Device, Size
 from envbuilder.host.model import Gpu, Link, Obstacle, Peer, State
-from envbuilder.host.text import clean, fields, integer, version
+from envbuilder.host.snapshot import Reader, Snapshot, clean, fields, integer, version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from envbuilder.host.snapshot import Reader, Snapshot
 
 VENDOR = 0x10DE
 VERSION = "proc/driver/nvidia/version"

@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING
 
 from envbuilder.host.gpus import pci
 from envbuilder.host.gpus.pci import USABLE, Access
-from envbuilder.host.text import fields, integer
+from envbuilder.host.snapshot import Reader, Snapshot, fields, integer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from envbuilder.host.gpus.nvml import Device
-    from envbuilder.host.snapshot import Reader, Snapshot
 
 _CONTROL, _MEMORY, _WINDOWS = "dev/nvidiactl", "dev/nvidia-uvm", "dev/dxg"
 _CARD = re.compile(r"nvidia([0-9]{1,3})\Z", re.ASCII)

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder.core import decoding
-from envbuilder.host.text import clean, version
+from envbuilder.host.snapshot import clean, version
 
 # Values from nvml.h; the package mistakenly defines NVML_P2P_CAPS_INDEX_READ as a tuple.
 _CLOCK_MEMORY = 2

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from msgspec import Struct
 
 from envbuilder.host.model import Link, Obstacle, State
-from envbuilder.host.text import clean, integer, lines
+from envbuilder.host.snapshot import Reader, Snapshot, clean, integer, lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from envbuilder.host.snapshot import Reader, Snapshot
 
 PCI = "sys/bus/pci/devices"
 _DISPLAY, _PROCESSING = 0x03, 0x12  # PCI base classes

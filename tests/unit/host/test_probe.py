@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from envbuilder.core import process
 from envbuilder.core.errors import InvalidError
-from envbuilder.host import model as host, probe, snapshot, system, tables, text
+from envbuilder.host import model as host, probe, snapshot, tables
 from envbuilder.host.model import Host
 from tests.support import host_trees
 
@@ -133,7 +133,7 @@ def test_the_parts_of_macos_that_can_be_tried_here() -> None:
         taken = snapshot.Snapshot(
             live=True, system="macos", machine=machine, files={"sysctl.txt": text_}
         )
-        return system.decide(taken, {})
+        return probe.decide(taken, {})
 
     virtual = mac("hw.optional.arm64: 1\nsysctl.proc_translated: 0\nkern.hv_vmm_present: 1\n")
     assert virtual.gpus[0].state == "unknown"
@@ -187,17 +187,17 @@ def test_amd_generations(family: int, model: int, name: str | None) -> None:
     [("0-1\n", 2), ("0,2-3", 3), ("", None), ("3-1", None), ("0-99999999", None), ("²", None)],
 )
 def test_cpu_lists(value: str, count: int | None) -> None:
-    found = text.cpu_list(value)
+    found = snapshot.cpu_list(value)
     assert (len(found) if found is not None else None) == count
 
 
 @given(st.text(max_size=40))
 def test_text_is_safe_with_anything(value: str) -> None:
-    text.integer(value)
-    text.integer(value, 16)
-    text.version(value)
-    text.fields(value)
-    cleaned = text.clean(value)
+    snapshot.integer(value)
+    snapshot.integer(value, 16)
+    snapshot.version(value)
+    snapshot.fields(value)
+    cleaned = snapshot.clean(value)
     assert cleaned is None or cleaned.isprintable()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from envbuilder.host import memory, probe, record, system
+from envbuilder.host import memory, probe, record
 from envbuilder.host.record import Scrubber
 from envbuilder.host.snapshot import Snapshot
 from tests.support import host_trees
@@ -122,7 +122,7 @@ def test_a_plugin_in_the_user_s_home_is_found_in_the_recording(
     data = record.recording(read, scrubber)
     assert "alice" not in json.dumps(data)
     found = probe.host(record.plant(tmp_path, data))
-    live = system.decide(read, {})
+    live = probe.decide(read, {})
     assert found.containers.engines == live.containers.engines
     assert found.containers.buildx is True
 

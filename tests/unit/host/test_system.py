@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from envbuilder.host import model as host, probe, system
+from envbuilder.host import model as host, probe
 from envbuilder.host.snapshot import Reader, Snapshot
 
 HEX = "0123456789abcdef" * 4
@@ -47,7 +47,7 @@ def test_c_library_of_this_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     def read() -> dict[str, str]:
         reader = Reader(tmp_path)
         reader.live = True
-        system.read(reader)
+        probe.read_system(reader)
         return reader.files
 
     monkeypatch.setattr("os.confstr", lambda name: f"glibc 2.99 of {name}")
@@ -147,5 +147,5 @@ def test_wsl_1_says_that_it_has_no_gpu(kernel: str, wsl: bool, first: bool, tmp_
     st.dictionaries(st.sampled_from(["container", "KUBERNETES_SERVICE_HOST"]), st.text()),
 )
 def test_no_text_makes_the_system_raise(files: dict[str, str], environ: dict[str, str]) -> None:
-    here = system.decide(Snapshot(live=False, system="linux", files=files), environ)
+    here = probe.decide(Snapshot(live=False, system="linux", files=files), environ)
     assert here.libc is None or here.libc.startswith(("glibc", "musl"))

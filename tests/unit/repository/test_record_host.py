@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from envbuilder.host import record, system
+from envbuilder.host import probe, record
 from envbuilder.host.snapshot import Snapshot
 from envbuilder.profiles.choice import choose_best
 from tests.support import host_trees
@@ -37,7 +37,7 @@ def test_a_recording_s_yaml_can_be_planted_again() -> None:
         files={"a": "text\n", "b": "", "c": "ends\n\n"},
         nodes={"dev/kfd": True},
     )
-    choice = choose_best(host_trees.PROFILES, system.decide(read, {}), locks=host_trees.locks())
+    choice = choose_best(host_trees.PROFILES, probe.decide(read, {}), locks=host_trees.locks())
     data = record.recording(read, record.Scrubber())
     found = yaml.safe_load(record_host.as_yaml(data, choice))
     assert {key: found.get(key) or {} for key in ("files", "nodes")} == {

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from envbuilder.host import model as host, probe, snapshot, system
-from envbuilder.host.gpus import apple, intel, pci
+from envbuilder.host import model as host, probe, snapshot
+from envbuilder.host.gpus import intel, pci
 from envbuilder.host.model import Gpu, Link
 from tests.support import host_trees
 
@@ -352,7 +352,7 @@ def test_a_container_is_given_one_of_two_cards(tmp_path: Path) -> None:
         ("Permission denied", "unknown", "unread"),
     ):
         taken.unreadable[f"{nodes}/8/properties"] = why
-        first, second = system.decide(taken, {}).gpus
+        first, second = probe.decide(taken, {}).gpus
         assert (first.bus, first.state) == ("0000:01:00.0", "usable")
         assert (second.state, second.obstacle) == (state, obstacle)
 
@@ -464,7 +464,8 @@ def mac(**known: object) -> host.Host:
     }
     lines = {**values, **{key.replace("__", "."): value for key, value in known.items()}}
     text = "".join(f"{key}: {value}\n" for key, value in lines.items())
-    return apple.decide(snapshot.Snapshot(live=True, system="macos", files={"sysctl.txt": text}))
+    taken = snapshot.Snapshot(live=True, system="macos", files={"sysctl.txt": text})
+    return probe.decide(taken, {})
 
 
 @pytest.mark.parametrize(
