@@ -32,7 +32,6 @@ from envbuilder.containers.oci.layout import (
 from envbuilder.core import console, types
 from envbuilder.core.errors import EnvbuilderError, HostError
 from envbuilder.core.settings import load as load_settings
-from envbuilder.locks import system_packages
 from envbuilder.packages import fetch
 from envbuilder.packages.debian import suite
 from envbuilder.packages.store import Store
@@ -55,7 +54,7 @@ def lock(settings: Settings) -> Target:
     python = profile.python.default
     packages = suite.load(profile.debian_suite, machine, settings, print)
     files = suite.lock_base(profile.debian_base[python].include, packages)
-    base = system_packages.base(profile, machine, python, files)
+    base = suite.base(profile, machine, python, files)
     return Target(platform=machine, python=python, base=base, files=files)
 
 

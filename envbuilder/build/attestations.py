@@ -20,7 +20,7 @@ from envbuilder.build.plan import Artifact, Assemble, Plan, UsedBase, project_of
 from envbuilder.core.archives import READ_LIMIT
 from envbuilder.core.errors import BuildError, EnvbuilderError
 from envbuilder.core.files import save
-from envbuilder.packages.conda.steps import InstallConda
+from envbuilder.packages.conda.lock import InstallConda
 from envbuilder.packages.store import Store
 from envbuilder.signatures.statement import PAYLOAD_TYPE, TYPE, Signed, Subject
 
@@ -177,7 +177,7 @@ def _packages(plan: Plan, artifact: Artifact, progress: Progress) -> dict[str, s
     from envbuilder.build.image.contents import read_contents
     from envbuilder.build.image.layer_cache import LayerCache
     from envbuilder.containers.engine import connection
-    from envbuilder.packages.debian import status
+    from envbuilder.packages.debian import deb
 
     for step in plan.steps:
         if isinstance(step, Assemble):
@@ -186,11 +186,11 @@ def _packages(plan: Plan, artifact: Artifact, progress: Progress) -> dict[str, s
             return cache.remembered(
                 {"kind": "packages", "base": below.config["rootfs"], "platform": plan.platform},
                 dict[str, str],
-                partial(status.of_contents, below.root.contents, plan.platform, step.base),
+                partial(deb.installed_in, below.root.contents, plan.platform, step.base),
             )
     with connection.connect() as engine:
-        files = engine.files(artifact.ref, plan.platform, status.PATHS, READ_LIMIT)
-    return None if files is None else status.of_contents(files, plan.platform, artifact.ref)
+        files = engine.files(artifact.ref, plan.platform, deb.STATUS_PATHS, READ_LIMIT)
+    return None if files is None else deb.installed_in(files, plan.platform, artifact.ref)
 
 
 # --- provenance

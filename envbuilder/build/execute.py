@@ -48,7 +48,7 @@ from envbuilder.core.errors import BuildError, EnvbuilderError
 from envbuilder.core.settings import Settings, require_writable
 from envbuilder.core.text import log_text
 from envbuilder.packages import interpreters
-from envbuilder.packages.conda import steps
+from envbuilder.packages.conda import lock
 from envbuilder.packages.store import Store
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _perform(step: Step, context: _Context) -> None:
         case Seal():
             base = integrity.base_of(step.base_python) if step.base_python else ()
             integrity.close(Path(step.folder), step.facts, base)
-        case steps.InstallConda() | steps.WriteActivation() | steps.Rehome():
+        case lock.InstallConda() | lock.WriteActivation() | lock.Rehome():
             _perform_on_conda(step, context.progress)
         case Remove():
             _remove(Path(step.path))
@@ -193,17 +193,17 @@ def _move(source: Path, target: Path) -> None:
 
 
 def _perform_on_conda(
-    step: steps.InstallConda | steps.WriteActivation | steps.Rehome, progress: Progress
+    step: lock.InstallConda | lock.WriteActivation | lock.Rehome, progress: Progress
 ) -> None:
-    from envbuilder.packages.conda import activation, install
+    from envbuilder.packages.conda import prefixes
 
     match step:
-        case steps.InstallConda():
-            integrity.bind(Path(step.env), install.install(step, progress.note))
-        case steps.WriteActivation():
-            integrity.bind(Path(step.env), activation.write(step))
-        case steps.Rehome():
-            install.rehome(step)
+        case lock.InstallConda():
+            integrity.bind(Path(step.env), prefixes.install(step, progress.note))
+        case lock.WriteActivation():
+            integrity.bind(Path(step.env), prefixes.write_activation(step))
+        case lock.Rehome():
+            prefixes.rehome(step)
         case _:
             assert_never(step)
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from envbuilder.build.project_layer import ProjectLayer
 from envbuilder.core import types
 from envbuilder.core.types import Action
-from envbuilder.packages.conda.steps import InstallConda, Rehome, WriteActivation
+from envbuilder.packages.conda.lock import InstallConda, Rehome, WriteActivation
 from envbuilder.packages.store import Room
 from envbuilder.profiles.lock import File
 from envbuilder.signatures.statement import Signed

@@ -303,9 +303,9 @@ def _image(
 
 def _forged(file: File, target: Target) -> dict[str, Any]:
     """Return how a Dockerfile builds a package: beside which wheels of the target, by what else."""
-    from envbuilder.packages.sources import foundry, pruned
+    from envbuilder.packages.sources import foundry, sealed
 
-    wheels = foundry.builders(file, target) if file.is_built else (pruned.whole(file),)
+    wheels = foundry.builders(file, target) if file.is_built else (sealed.whole(file),)
     every = [(each in target.files, _line([each])) for each in wheels]
     return {
         "file": file,

@@ -14,7 +14,7 @@ from envbuilder.commands.options import json_option, load_settings
 from envbuilder.core import console
 from envbuilder.core.errors import INVALID, InvalidError
 from envbuilder.host import probe
-from envbuilder.locks import compare, conda, resolve
+from envbuilder.locks import compare, entries, resolve
 from envbuilder.locks.entries import Entry, of_project, unused_locks
 from envbuilder.profiles import choice, fit, library, lock as profile_lock
 from envbuilder.profiles.profile import search_path
@@ -135,7 +135,7 @@ def _state(entry: Entry) -> State:
     problems = (
         *resolve.check(entry.profile, lock),
         *compare.foreign_files(entry.profile, lock, entry.origin[1] if entry.origin else None),
-        *conda.problems(entry.profile, entry.path),
+        *entries.conda_problems(entry.profile, entry.path),
     )
     if lock.state == "unlocked" and not problems:
         return state(state="unlocked", problems=(lock.reason,), failed=entry.required)

@@ -23,7 +23,7 @@ from envbuilder.core.files import read_text, save
 from envbuilder.core.project_file import DEFAULT
 from envbuilder.core.text import counted, escaped, first, wrapped
 from envbuilder.profiles import frameworks, profile as profile_files, releases
-from envbuilder.project import code, environments, first_file, lines, package, repository
+from envbuilder.project import environments, first_file, lines, package, repository
 from envbuilder.project.catalog import Choosing, ProjectProfiles
 from envbuilder.project.names import distribution_of, of_modules
 
@@ -142,7 +142,7 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
     if choice.errors and not choice.sources:
         hints = dict.fromkeys(error.hint for error in choice.errors if error.hint)
         raise InvalidError("\n".join(e.message for e in choice.errors), "\n".join(hints))
-    imported = code.imports(folder, files)
+    imported = repository.imports(folder, files)
     suggested = tuple(_suggested(folder, shown, choice, imported))[:_MOST_SUGGESTED]
     offered, absent, unsure = Choosing().offered, tuple[str, ...](), dict[str, str]()
     if diagnosis:
@@ -165,7 +165,7 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
     facts, notes, impossible = fit.facts, fit.notes, fit.impossible
     if choice.sources and diagnosis:
         facts = _with_wheels(choice, facts, folder, path, offered, diagnosis)
-    program = code.program_arguments(folder, files, shown.programs)
+    program = repository.program_arguments(folder, files, shown.programs)
     return Report(
         file=str(path),
         written=not os.path.lexists(path),

@@ -19,7 +19,7 @@ from envbuilder.core.files import read_text, save
 from envbuilder.core.settings import PROJECT_FILE, Settings
 from envbuilder.core.text import ITEM, indented_proof, shown
 from envbuilder.host import probe
-from envbuilder.locks import compare, conda, entries
+from envbuilder.locks import compare, entries
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.profiles import lock as profile_lock, profile as profiles, releases
 from envbuilder.profiles.library import Library
@@ -213,14 +213,14 @@ def _check(name: str | None, settings: Settings, *, as_json: bool) -> int:
 
 
 def _require_locked(
-    names: Sequence[str], chosen: Iterable[entries.Entry], of_conda: Iterable[conda.Entry]
+    names: Sequence[str], chosen: Iterable[entries.Entry], of_conda: Iterable[entries.CondaEntry]
 ) -> None:
     """Raise `InvalidError` for a package that none of the locks holds."""
     from difflib import get_close_matches
 
     locks = (profile_lock.previous(entry.earlier) for entry in chosen if entry.earlier)
     available = {file.name for lock in locks for file in lock.files}
-    conda_names = {name for entry in of_conda for name in conda.names(entry.earlier)}
+    conda_names = {name for entry in of_conda for name in entries.conda_names(entry.earlier)}
     for name in names:
         if types.canonical(name) not in available | conda_names:
             close = get_close_matches(name, available, n=1)
@@ -389,19 +389,19 @@ def _remove_unused(settings: Settings) -> None:
 
 def _conda_entries(
     name: str | None, settings: Settings, output_dir: Path | None, *, requested: bool
-) -> tuple[conda.Entry, ...]:
+) -> tuple[entries.CondaEntry, ...]:
     """Return the conda locks to make: `requested` ones, or those that a project needs."""
     if settings.definition is not None:
-        return tuple(conda.of_project(settings, name, output_dir, requested=requested))
+        return tuple(entries.conda_of_project(settings, name, output_dir, requested=requested))
     if not requested:
         return ()
     library = Library(profiles.search_path(settings.project, settings.config_dir))
     folder = entries.place("any", settings, output_dir).parent
-    return tuple(conda.of_profiles(library, name, folder))
+    return tuple(entries.conda_of_profiles(library, name, folder))
 
 
 def settle_conda(
-    chosen: Sequence[conda.Entry],
+    chosen: Sequence[entries.CondaEntry],
     settings: Settings,
     *,
     upgrade: bool,
@@ -421,7 +421,7 @@ def settle_conda(
         for entry in chosen:
             try:
                 with progress.task(f"solve {entry.label}"):
-                    before, lock = conda.solved(
+                    before, lock = entries.conda_solved(
                         *(entry, settings, channels, progress.note),
                         upgrade=upgrade, packages=packages, again=again,
                     )  # fmt: skip
@@ -447,16 +447,16 @@ def settle_conda(
 
 
 def _conda_lines(
-    entry: conda.Entry, before: conda_lock.Lock | None, lock: conda_lock.Lock, *, same: bool
+    entry: entries.CondaEntry, before: conda_lock.Lock | None, lock: conda_lock.Lock, *, same: bool
 ) -> Iterator[str]:
     """Yield what a lock holds now, what moved in it, and what it has not."""
     count = sum(len(target.packages) for target in lock.targets)
     state = "locked, unchanged" if same else "locked"
     counts = f"{len(lock.targets)} targets, {count} conda packages"
     yield f"{entry.label}: {state}, {counts} → {entry.path}"
-    after = conda.as_files(entry.profile, lock)
+    after = entries.conda_as_files(entry.profile, lock)
     assert after is not None, "there is a lock"
-    for line in compare.changes(conda.as_files(entry.profile, before), after):
+    for line in compare.changes(entries.conda_as_files(entry.profile, before), after):
         yield f"  {line}"
     for target, why in lock.missing.items():
         yield f"  not for {target}: {why}"

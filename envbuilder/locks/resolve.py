@@ -19,9 +19,9 @@ from envbuilder.core import parallel, pip, process, types
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.locks import compare, target_wheels
 from envbuilder.locks.blockers import PassedOverError, explained
-from envbuilder.locks.system_packages import Debs, is_current
 from envbuilder.locks.target_wheels import ClashError
 from envbuilder.packages import interpreters
+from envbuilder.packages.debian.suite import Debs, is_current
 from envbuilder.packages.python import upstream, wheel_conflicts
 from envbuilder.packages.python.uv import Found, Offer, Runner, UnresolvableError, Uv, started
 from envbuilder.packages.sources.foundry import Foundry

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from envbuilder.host import tables
 from envbuilder.host.model import ASSUMED, Gpu, Host, Vendor
 from envbuilder.host.snapshot import version
-from envbuilder.profiles import device_code, lock as profile_lock, releases
+from envbuilder.profiles import lock as profile_lock, releases
 from envbuilder.profiles.needs import (
     LEVELS,
     Finding,
@@ -24,6 +24,7 @@ from envbuilder.profiles.needs import (
     Needs,
     Requires,
     blocked,
+    code_findings,
     named,
     of_wheels,
     sm_of,
@@ -470,7 +471,7 @@ def of_gpus(row: Accelerator, host: Host, needs: Needs, *, native: bool) -> list
     used = [gpu for gpu, _ in deciding]
     return [
         *(finding for _, findings in deciding for finding in findings),
-        *device_code.findings(used, needs.packages),
+        *code_findings(used, needs.packages),
         *_left_out(row, gpus, used),
     ]
 

@@ -22,7 +22,7 @@ from envbuilder.containers.oci.layer import Member
 from envbuilder.containers.oci.layout import INDEX, Layout
 from envbuilder.containers.registry import auth, transfer
 from envbuilder.containers.registry.connection import Connection
-from envbuilder.packages.conda import install, lock as conda_lock
+from envbuilder.packages.conda import lock as conda_lock, prefixes
 from envbuilder.packages.debian import deb, package, suite
 from envbuilder.packages.python import wheel_conflicts
 from envbuilder.packages.store import Store
@@ -202,7 +202,7 @@ def read_conda(path: Path, work: Path) -> None:
         name="left", version="1.0", build="0", build_number=0, subdir="noarch", file=path.name,
         channel="conda-forge", sha256="0" * 64, size=None,
     )  # fmt: skip
-    install._require_contained(found, path, "/prefix")
+    prefixes._require_contained(found, path, "/prefix")
 
 
 # ---- images
@@ -219,9 +219,9 @@ def make_layer(random: Random, work: Path) -> Path:
 def read_layer(path: Path, work: Path) -> None:
     root = rootfs.over(base(), path)
     root.resolve("usr/bin/python3.11")
-    from envbuilder.packages.debian import status
+    from envbuilder.packages.debian import deb
 
-    status.of_contents(root.contents, "linux/amd64", "it")
+    deb.installed_in(root.contents, "linux/amd64", "it")
 
 
 def read_differences(path: Path, work: Path) -> None:

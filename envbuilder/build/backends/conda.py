@@ -33,8 +33,8 @@ from envbuilder.build.plan import Artifact, LinkFiles, Plan, Step, fingerprint, 
 from envbuilder.core import process
 from envbuilder.core.console import progress
 from envbuilder.core.errors import HostError, InvalidError, ToolError
-from envbuilder.packages.conda import activation, lock as conda_locks, records, virtual_packages
-from envbuilder.packages.conda.steps import InstallConda, Rehome, WriteActivation
+from envbuilder.packages.conda import lock as conda_locks, prefixes
+from envbuilder.packages.conda.lock import InstallConda, Rehome, WriteActivation
 from envbuilder.packages.python import indexes
 from envbuilder.profiles.lock import Target, lock_digest, select
 
@@ -98,7 +98,7 @@ def plan(
         "uv": tools[0].version if tools else "",
         "payload": payload_sha256(),
         "refused": refused_programs(profile),
-        "activation": activation.templates_sha256(),
+        "activation": prefixes.templates_sha256(),
         "py-rattler": rattler,
     }
     digest = fingerprint(facts)
@@ -226,13 +226,13 @@ class CondaEnvironment(NativeEnvironment):
 
     def made_by(self) -> dict[str, str]:
         """Return the versions of uv, as locked, and of py-rattler."""
-        return {**tool_versions(self.plan), "py-rattler": records.require_rattler()}
+        return {**tool_versions(self.plan), "py-rattler": prefixes.require_rattler()}
 
     def inside(
         self, argv: Sequence[str], environ: Mapping[str, str]
     ) -> tuple[list[str], dict[str, str]]:
         """Return a bash command that activates the environment and runs `argv`, and variables."""
-        script = str(self.prefix / activation.SCRIPT)
+        script = str(self.prefix / prefixes.SCRIPT)
         # Activation prepends the environment's own programs.
         refused = str(self.prefix / foreign_programs.FOLDER)
         path = os.pathsep.join(filter(None, (refused, environ.get("PATH"))))
@@ -274,7 +274,7 @@ def prepare(build: Build) -> CondaEnvironment:
     )
     _check_folder(settings.envs_dir)
     _check_host(conda, build)
-    rattler = records.require_rattler()
+    rattler = prefixes.require_rattler()
     _bash()
     if not any(p.name.startswith(_COMPILERS) for p in conda.packages):
         check_tools(profile)
@@ -306,7 +306,7 @@ def _check_folder(folder: Path) -> None:
 
 def _check_host(conda: conda_locks.Target, build: Build) -> None:
     """Raise `HostError` if the lock cannot work on the host; note all other findings."""
-    for finding in virtual_packages.findings(conda, build.host):
+    for finding in conda_locks.findings(conda, build.host):
         decides = finding.level == "impossible" or (finding.level == "no" and build.running)
         if decides and not build.request.force:
             raise HostError(

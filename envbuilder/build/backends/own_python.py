@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from envbuilder.build.plan import Move, Step, UnpackPython
 from envbuilder.core.resources import OWN
 from envbuilder.packages import interpreters
-from envbuilder.packages.conda.steps import Rehome
+from envbuilder.packages.conda.lock import Rehome
 
 if TYPE_CHECKING:
     from pathlib import Path

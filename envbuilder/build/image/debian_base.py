@@ -30,7 +30,7 @@ from envbuilder.containers.oci.layout import (
 )
 from envbuilder.core import decoding, process, types
 from envbuilder.core.errors import BuildError, EnvbuilderError, ToolError
-from envbuilder.packages.debian import deb, status
+from envbuilder.packages.debian import deb
 from envbuilder.packages.debian.suite import ARCHITECTURES
 
 if TYPE_CHECKING:
@@ -349,12 +349,12 @@ def _belongs(path: str, *, is_folder: bool) -> bool:
 
 def require_exactly(base: MakeBase, entries: dict[str, Member]) -> None:
     """Require that exactly the locked packages are installed and configured; else `BuildError`."""
-    member = entries.get(status.FILE)
+    member = entries.get(deb.STATUS)
     text = member.source.read_bytes() if member and isinstance(member.source, Path) else b""
     states = set(re.findall(rb"^Status: (.*)$", text, re.MULTILINE))
     if states != {b"install ok installed"}:
         raise BuildError("mmdebstrap left packages that are not configured", "See the log.")
-    actual = status.parse({status.FILE: text}, ARCHITECTURES[base.platform]) or {}
+    actual = deb.installed({deb.STATUS: text}, ARCHITECTURES[base.platform]) or {}
     locked = {f.name: f.version for f in base.files}
     differ = sorted(n for n in actual.keys() | locked.keys() if actual.get(n) != locked.get(n))
     if differ:
@@ -378,4 +378,4 @@ def without_scripts(entries: dict[str, Member], controls: dict[str, str]) -> Ite
         control.replace("\n", "\nStatus: install ok unpacked\n", 1)
         for _, control in sorted(controls.items())
     )
-    yield Member(path=status.FILE, content=text.encode())
+    yield Member(path=deb.STATUS, content=text.encode())

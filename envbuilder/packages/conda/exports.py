@@ -16,7 +16,7 @@ from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import is_public, public
 from envbuilder.host.model import X86_FLAGS
-from envbuilder.packages.conda import records
+from envbuilder.packages.conda import prefixes
 from envbuilder.packages.conda.lock import SUBDIRS, Lock, Package, Target, again
 from envbuilder.packages.python import indexes
 from envbuilder.profiles import accelerators
@@ -188,7 +188,7 @@ def pixi_lock(
 
     Raise `ToolError` without py-rattler.
     """
-    records.require_rattler()
+    prefixes.require_rattler()
     import tempfile
     from pathlib import Path
 
@@ -211,7 +211,7 @@ def pixi_lock(
     for target, platform in zip(targets, platforms, strict=True):
         for package in target.packages:
             root = roots[package.channel]
-            record = records.record(package, f"{root}{package.as_file.file}", root)
+            record = prefixes.record(package, f"{root}{package.as_file.file}", root)
             lock_file.add_conda_package("default", platform, record)
     with tempfile.TemporaryDirectory(prefix="envbuilder-pixi-") as folder:
         path = Path(folder) / "pixi.lock"

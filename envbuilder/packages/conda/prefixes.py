@@ -1,4 +1,4 @@
-"""Records of conda packages: py-rattler's, and those of a prefix in `conda-meta`.
+"""Make conda prefixes with py-rattler: install locked packages, and write records and scripts.
 
 conda reads the records of a prefix. py-rattler writes paths of the build into them, which are
 removed: they would differ from build to build, name folders that no longer exist, and reveal where
@@ -7,21 +7,30 @@ archives came from, including tokens.
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+import os
+import re
+import shlex
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Annotated, Any
 
-from msgspec import Struct
+import msgspec
+from msgspec import Meta, Struct
 
-from envbuilder.core import decoding, files
+from envbuilder.core import decoding, files, resources, types
+from envbuilder.core.archives import path_objection, reserved_objection
 from envbuilder.core.errors import BuildError, ToolError
+from envbuilder.core.text import first
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from rattler import RepoDataRecord
 
-    from envbuilder.packages.conda.lock import Package
+    from envbuilder.packages.conda.lock import InstallConda, Package, Rehome, WriteActivation
 
 
 def require_rattler() -> str:
@@ -190,3 +199,222 @@ def write(
         path = prefix / FOLDER / package.file
         path.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
         path.chmod(0o644)
+
+
+# Installing. py-rattler 0.28 does not check the hash of a local archive, follows paths out of a
+# prefix, lets one package overwrite another's files, and aborts the whole process on an absolute
+# path. So archives come hash-checked from the store, their paths are checked before the
+# installation, and the installed files after it.
+
+
+_SHOWN = 3
+_FULL = f"(os error {errno.ENOSPC})"
+"""How py-rattler reports a full disk."""
+
+
+def install(step: InstallConda, note: Callable[[str], None]) -> tuple[str, ...]:
+    """Install packages into the prefix, and return its host-dependent files: those that name it.
+
+    No script of a package is run; packages that have one are reported. Nothing is cleaned up: the
+    folder around it belongs to the build. Raise `BuildError` if packages conflict or cannot be
+    installed.
+    """
+    require_rattler()
+    for package in step.packages:
+        if package.subdir not in {step.subdir, "noarch"}:
+            raise BuildError(
+                f"{package.file}: is a package for {package.subdir}, not for {step.subdir}"
+            )
+        _require_contained(package, archive(step, package), step.prefix)
+    asyncio.run(_install(step))
+    env = Path(step.env)
+    installed = read(env)
+    _require_apart(installed, env)
+    write(env, installed, step.packages, step.channels)
+    unrun = sorted(scripted(installed))
+    if unrun:
+        note(f"note: post-link scripts are not run, they could do anything: {first(unrun, _SHOWN)}")
+    return tuple(placed(installed))
+
+
+def archive(step: InstallConda, package: Package) -> Path:
+    """Return the path of a package's archive."""
+    return Path(step.folder) / package.channel / package.subdir / package.file
+
+
+def rehome(step: Rehome) -> None:
+    """Point a virtual environment at its interpreter in the final prefix."""
+    env = Path(step.env)
+    text = "".join(f"{key} = {value}\n" for key, value in step.settings.items())
+    (env / "pyvenv.cfg").write_text(text)
+    python = env / "bin" / "python"
+    python.unlink()
+    python.symlink_to(step.python)
+
+
+async def _install(step: InstallConda) -> None:
+    import rattler
+
+    package_records = []
+    for package in step.packages:
+        url = archive(step, package).as_uri()
+        package_records.append(record(package, url, step.channels[package.channel]))
+    try:
+        await rattler.install(
+            package_records,
+            step.env,
+            cache_dir=Path(step.cache),
+            platform=rattler.Subdir(step.subdir),
+            execute_link_scripts=False,
+            show_progress=False,
+            alternative_target_prefix=step.prefix,
+        )
+    except OSError:
+        raise
+    except Exception as error:
+        if _FULL in str(error):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), step.env) from error
+        raise BuildError(
+            f"conda packages cannot be installed: {_plain(str(error), step)}",
+            "If a package is at fault, leave it out or pin another version of it in the"
+            " profile's conda.packages, and make the lock again: envbuilder lock --backend conda",
+        ) from error
+
+
+def _plain(text: str, step: InstallConda) -> str:
+    """Return a failure in one line, without the folders of the build."""
+    for folder in (step.env, step.cache, step.folder):
+        text = text.replace(f"{folder}/", "")
+    return re.sub(r"\s*\n\s*(Caused by: )?", ": ", text.strip())
+
+
+def _require_contained(package: Package, path: Path, prefix: str) -> None:
+    """Raise `BuildError` if a package has a forbidden path, or the prefix is too long for it."""
+    for entry in _paths(package, path):
+        relative = PurePosixPath(os.fspath(entry.relative_path))
+        if relative.is_absolute() or ".." in relative.parts or not relative.parts:
+            raise BuildError(f"{package.file}: leads out of its environment: {relative}")
+        stated_path = str(relative)
+        if wrong := path_objection(stated_path) or reserved_objection(
+            stated_path, with_python=False
+        ):
+            raise BuildError(f"{package.file}: {wrong}", "Leave the package out of the profile.")
+        stated = entry.prefix_placeholder
+        binary = stated is not None and stated.file_mode.binary
+        if binary and len(os.fsencode(prefix)) > len(stated.placeholder.encode()):
+            raise BuildError(
+                f"{package.file}: cannot be installed in {prefix}: a path may have"
+                f" {len(stated.placeholder.encode())} bytes at most in {relative}",
+                "Set ENVBUILDER_DATA_DIR to a folder with a shorter path.",
+            )
+
+
+def _paths(package: Package, path: Path) -> Iterator[Any]:
+    from rattler import PathsJson
+
+    try:
+        listing = PathsJson.from_package_archive(path)
+    except Exception as error:
+        raise BuildError(
+            f"{package.file}: its list of paths cannot be read: {str(error).splitlines()[0]}"
+        ) from error
+    yield from listing.paths
+
+
+def _require_apart(installed: list[Installed], env: Path) -> None:
+    """Raise `BuildError` if two packages install different content at one path."""
+    conflict = clash(installed, env)
+    if conflict is None:
+        return
+    path, first, second = conflict
+    raise BuildError(
+        f"the conda packages {first} and {second} both install {path}, with different content",
+        "Leave one of them out, or pin another version of it in the profile's conda.packages, and"
+        " make the lock again: envbuilder lock --backend conda",
+    )
+
+
+# Activating. conda, mamba and micromamba source the files in `etc/conda/activate.d`, and so do
+# envbuilder's own scripts, so that every way to activate has the same effect. py-rattler could
+# write such a script, too, but with the PATH of the build in it, without a way to undo it, and for
+# fish without the scripts of packages.
+
+
+SCRIPT = f"{resources.OWN}/activate.sh"
+"""The script to source in bash, below a prefix."""
+SCRIPTS = {
+    "etc/conda/activate.d/envbuilder.sh": "conda/activate-d.sh.j2",
+    "etc/conda/activate.d/envbuilder.fish": "conda/activate-d.fish.j2",
+    "etc/conda/deactivate.d/envbuilder.sh": "conda/deactivate-d.sh.j2",
+    "etc/conda/deactivate.d/envbuilder.fish": "conda/deactivate-d.fish.j2",
+    SCRIPT: "conda/activate.sh.j2",
+    f"{resources.OWN}/activate.fish": "conda/activate.fish.j2",
+}
+"""Paths below a prefix → templates."""
+_PACKAGE_VARIABLES = "etc/conda/env_vars.d"
+_LARGEST = 1 << 20
+"""Maximum bytes of one list of variables."""
+
+
+_Value = Annotated[str, Meta(pattern=r"^[^\x00]*\Z", description="text without null characters")]
+
+
+class Quoted(Struct, frozen=True):
+    """A value, quoted for each shell."""
+
+    sh: str
+    fish: str
+
+
+def quoted(value: str) -> Quoted:
+    """Return a value quoted so that no shell interprets it."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return Quoted(sh=shlex.quote(value), fish=f"'{escaped}'")
+
+
+def templates_sha256() -> str:
+    """Return the sha256 of everything that determines the scripts except their values."""
+    folder = resources.templates_dir() / "conda"
+    found = sorted((*folder.glob("*.sh.j2"), *folder.glob("*.fish.j2")))
+    texts = [[path.name, path.read_text(encoding="utf-8")] for path in found]
+    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
+
+
+def write_activation(step: WriteActivation) -> tuple[str, ...]:
+    """Write the scripts, and return their paths below the prefix: host-dependent files.
+
+    Raise `BuildError` if a package sets variables that cannot be read.
+    """
+    env, prefix = Path(step.env), Path(step.prefix)
+    variables = {**step.variables, **({"VIRTUAL_ENV": step.venv} if step.venv else {})}
+    conda = {"CONDA_PREFIX": step.prefix, "CONDA_DEFAULT_ENV": step.prefix, "CONDA_SHLVL": "1"}
+    context: dict[str, Any] = {
+        "mark": resources.MARK,
+        "prefix": quoted(step.prefix),
+        "variables": _pairs(variables),
+        "programs": quoted(f"{step.venv}/bin") if step.venv else None,
+        "prefix_programs": quoted(str(prefix / "bin")),
+        "preload": [quoted(path) for path in step.preload],
+        "package_variables": _pairs({**conda, **package_variables(env)}),
+    }
+    for path, template in SCRIPTS.items():
+        place = env / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(resources.filled(template, context), encoding="utf-8")
+    return tuple(SCRIPTS)
+
+
+def _pairs(variables: Mapping[str, str]) -> list[tuple[str, Quoted]]:
+    return [(name, quoted(value)) for name, value in sorted(variables.items())]
+
+
+def package_variables(env: Path) -> dict[str, str]:
+    """Return the variables that packages of a prefix set, as conda does: the last file wins."""
+    variables: dict[str, str] = {}
+    for path in sorted((env / _PACKAGE_VARIABLES).glob("*.json")):
+        try:
+            declared = json.loads(files.read(path, _LARGEST))
+            variables |= decoding.convert(declared, dict[types.Variable, _Value])
+        except (OSError, ValueError, RecursionError, msgspec.ValidationError) as error:
+            raise BuildError(f"{path.name}: sets invalid variables: {error}") from error
+    return variables

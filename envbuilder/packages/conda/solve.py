@@ -20,7 +20,7 @@ from envbuilder.core import decoding, types
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.files import file_sha256
 from envbuilder.core.text import clipped, with_proof
-from envbuilder.packages.conda import records
+from envbuilder.packages.conda import prefixes
 from envbuilder.packages.conda.lock import SCHEMA, SUBDIRS, Lock, Package, Target, inputs_digest
 from envbuilder.packages.python import indexes
 from envbuilder.profiles.frameworks import FRAMEWORKS
@@ -82,7 +82,7 @@ def lock(
     hash, `ToolError` without py-rattler.
     """
     require_backend(profile, "conda")
-    records.require_rattler()
+    prefixes.require_rattler()
     urls = {name: indexes.url(name, settings) for name in profile.conda.channels}
     solver = _Solver(profile, urls, channels.gateway, origin)
     targets, missing = asyncio.run(_targets(solver, previous, on_progress))
@@ -243,7 +243,7 @@ def _package(record: Any, channels: Mapping[str, str], subdir: types.CondaSubdir
     if record.url != f"{root}/{record.subdir}/{record.file_name}":
         raise BuildError(f"{shown}: is not in the folder of its platform, {record.subdir}")
     stated = record.sha256.hex() if record.sha256 else ""
-    data = records.package(record, name, _hash(record.url, stated, shown))
+    data = prefixes.package(record, name, _hash(record.url, stated, shown))
     try:
         return decoding.convert(data, Package)
     except msgspec.ValidationError as error:

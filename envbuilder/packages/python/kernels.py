@@ -23,9 +23,9 @@ from envbuilder.core import archives
 from envbuilder.core.errors import InvalidError
 from envbuilder.packages.store import Store
 from envbuilder.profiles.accelerators import ACCELERATORS
-from envbuilder.profiles.device_code import VENDORS
 from envbuilder.profiles.fit import docker_platform
 from envbuilder.profiles.frameworks import FRAMEWORKS
+from envbuilder.profiles.needs import VENDORS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -23,7 +23,7 @@ from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, To
 from envbuilder.core.text import escaped
 from envbuilder.packages import fetch as downloads
 from envbuilder.packages.python.uv import Offer, UnresolvableError
-from envbuilder.packages.sources import pruned, sealed, source, stated, toolkit
+from envbuilder.packages.sources import sealed, source, stated
 from envbuilder.packages.sources.workshop import (
     FrameworkError,
     Plan,
@@ -273,9 +273,9 @@ class Foundry:
             if file.source == DIRECT and file.recipe is None:
                 file = replace(file, recipe=self._by_source[file.sha256].recipe)  # noqa: PLW2901
             elif file.source == PRUNED and file.recipe:
-                self._report(pruned.note(file))
-                downloads.fetch([pruned.whole(file)], target, self._settings, console.progress())
-                file = pruned.make(file, target.python, self._settings)  # noqa: PLW2901
+                self._report(sealed.prune_note(file))
+                downloads.fetch([sealed.whole(file)], target, self._settings, console.progress())
+                file = sealed.prune(file, target.python, self._settings)  # noqa: PLW2901
             elif file.source == BUILT and file.recipe is None:
                 candidate = self._by_source[file.sha256]
                 file, needs = self._finished(file, candidate, target)  # noqa: PLW2901
@@ -293,7 +293,7 @@ class Foundry:
         wheel = pure.get("")
         if wheel is None and plan.cuda:
             wished = self._resolution.cuda_architectures
-            if kit := toolkit.of_target(target, wished):
+            if kit := sealed.toolkit_of(target, wished):
                 plan = replace(plan, toolkit=kit.requires)
                 recipe = replace(recipe, cuda_architectures=kit.architectures)
                 wheel = pure.get(kit.architectures)
@@ -446,8 +446,8 @@ def fetch(files: Sequence[File], target: Target, settings: Settings, progress: P
     for file in missing:
         assert file.recipe is not None, "those were chosen"
         if file.source == PRUNED:
-            downloads.fetch([pruned.whole(file)], target, settings, progress)
-            if (sha256 := pruned.make(file, target.python, settings).sha256) != file.sha256:
+            downloads.fetch([sealed.whole(file)], target, settings, progress)
+            if (sha256 := sealed.prune(file, target.python, settings).sha256) != file.sha256:
                 raise other(file.name, file.sha256, sha256)
             continue
         source.obtain(file.name, file.recipe, settings)

@@ -22,16 +22,24 @@ import zipfile
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec.structs import replace
 
 from envbuilder.core import archives, decoding, files, process, types, uv_program
 from envbuilder.core.errors import BuildError
-from envbuilder.core.text import escaped_lines, shown
+from envbuilder.core.files import file_sha256
+from envbuilder.core.text import escaped_lines, first, shown
+from envbuilder.host import probe
 from envbuilder.packages.python import wheel_conflicts
-from envbuilder.packages.sources import inside, toolkit
+from envbuilder.packages.sources import inside
+from envbuilder.packages.store import Store
+from envbuilder.profiles import releases
 
 if TYPE_CHECKING:
+    from envbuilder.core.settings import Settings
     from envbuilder.packages.sources.stated import Backend, Metadata
+    from envbuilder.profiles.lock import File, Target
 
 SECONDS = 7200.0
 """How long a hook may run; attention kernels compile for more than an hour."""
@@ -97,7 +105,7 @@ class Scratch:
 
     def compile_cuda(self, architectures: str) -> None:
         """Make the build compile for NVIDIA's GPUs, with the compiler in the venv if it has one."""
-        self._cuda = toolkit.lay(self.folder / "venv"), architectures
+        self._cuda = _lay(self.folder / "venv"), architectures
 
     def call(self, backend: Backend, source: Path, hook: str, version: str = "") -> Any:
         """Return what a hook of the backend returns; raise `FailedError` if it fails.
@@ -154,7 +162,7 @@ class Scratch:
         variables = _variables(where, version)
         if self._cuda:
             home, architectures = self._cuda
-            variables |= toolkit.variables(where, home, architectures, int(variables["MAX_JOBS"]))
+            variables |= _of_cuda(where, home, architectures, int(variables["MAX_JOBS"]))
             variables["PATH"] = f"{where}/venv/{home}/bin:{variables['PATH']}"
         return process.run(argv, base=variables, cwd=self.folder, timeout=SECONDS)
 
@@ -332,3 +340,129 @@ def glibc(wheel: Path) -> int:
                 needed = max((needed, *map(int, _GLIBC.findall(before + piece))))
                 before = piece[-len("_GLIBC_2.99.99_") :]
     return needed
+
+
+# Wheels without files that another package installs with other bytes. Pip lets the wheel that it
+# installs last win, uv the one that happens to write last. A lock decides it: one of both goes
+# without the files, as a wheel of its own with its own hash.
+
+
+def prune_note(file: File) -> str:
+    """Return what is said of it while locking."""
+    assert file.recipe is not None, "it is pruned"
+    return f"note: {file.name} goes without {first(file.recipe.without, 2)}: another package has it"
+
+
+def whole(file: File) -> File:
+    """Return the wheel of an index that a pruned one is made of."""
+    recipe = file.recipe
+    assert recipe is not None, "it is pruned"
+    return replace(
+        file,
+        file=recipe.location,
+        sha256=recipe.sha256,
+        size=None,
+        source=recipe.index,
+        recipe=None,
+    )
+
+
+def prune(file: File, python: str, settings: Settings) -> File:
+    """Return a wheel without the files of its recipe, made of the whole one in the store.
+
+    It is kept in the store. Raises `BuildError` if that is no wheel.
+    """
+    store, recipe = Store.of(settings), file.recipe
+    assert recipe is not None, "it is pruned"
+    with tempfile.TemporaryDirectory(prefix="envbuilder-wheel-") as folder:
+        path, _ = normalise(
+            store.path(recipe.sha256),
+            Path(folder),
+            file.name,
+            python,
+            recipe.location,
+            recipe.without,
+        )
+        sha256, size = file_sha256(path), path.stat().st_size
+        store.take_file(path, sha256)
+    return replace(file, sha256=sha256, size=size)
+
+
+# NVIDIA's compiler for CUDA, from wheels: of the same CUDA as the target's PyTorch, and for the
+# same GPUs, so that neither a GPU nor an installed toolkit is needed. NVIDIA publishes nvcc as a
+# wheel from CUDA 13 on: those for CUDA 12 have only its assembler.
+
+
+_OF_A_JOB = 4 << 30
+"""Bytes of memory for each compilation at once."""
+_PLENTY = 1 << 50
+_RUNTIME = "nvidia-cuda-runtime"
+_COMPILER = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl")
+
+
+class Toolkit(NamedTuple):
+    """What compiles CUDA for a target."""
+
+    requires: tuple[str, ...]
+    """The compiler's wheels as requirements; none where only the system can have it."""
+    architectures: str
+    """As PyTorch's TORCH_CUDA_ARCH_LIST has them."""
+
+
+def toolkit_of(target: Target, wished: Sequence[str]) -> Toolkit | None:
+    """Return what compiles CUDA for a target; None if its PyTorch is not built for CUDA.
+
+    `wished`: the architectures, if not those of its PyTorch. Raises `BuildError` if no table has
+    these.
+    """
+    wheels = {file.name: file for file in target.of_kind("wheel")}
+    torch, runtime = wheels.get("torch"), wheels.get(_RUNTIME)
+    row = releases.of_version("torch", torch.version, target.platform) if torch else None
+    if torch is None or not (row.build.startswith("cu") if row else runtime):
+        return None
+    kernels = wished or (row.kernels if row else ())
+    if not kernels:
+        raise BuildError(
+            f"no table has the GPUs that torch {torch.version} is compiled for",
+            'Name those to compile for: cuda_architectures: ["9.0"] in envbuilder.yaml.',
+        )
+    ptx = "+PTX" if row and row.ptx and not wished else ""
+    requires: tuple[str, ...] = ()
+    if runtime:
+        series = ".".join(runtime.version.split(".")[:2])
+        pinned = (f"{name}=={series}.*" for name in _COMPILER)
+        requires = (*pinned, f"{_RUNTIME}=={runtime.version}")
+    return Toolkit(requires, ";".join(kernels) + ptx)
+
+
+def _lay(venv: Path) -> str:
+    """Complete the toolkit that wheels installed into a venv; return its path there, or nothing.
+
+    They lack the names by which linkers look for it.
+    """
+    for compiler in venv.glob("lib/python*/site-packages/nvidia/cu*/bin/nvcc"):
+        home = compiler.parent.parent
+        (home / "lib64").symlink_to("lib")
+        for library in sorted((home / "lib").glob("lib*.so.*")):
+            plain = library.with_name(f"{library.name.partition('.so.')[0]}.so")
+            if not plain.exists():
+                plain.symlink_to(library.name)
+        return home.relative_to(venv).as_posix()
+    return ""
+
+
+def _of_cuda(where: str, home: str, architectures: str, jobs: int) -> dict[str, str]:
+    """Return what a build that compiles CUDA finds in its environment; `jobs`: at most at once.
+
+    nvcc names its intermediate files at random, and symbols after them: the linker strips these.
+    """
+    memory = probe.host().memory
+    room = min(size for size in (memory.total_bytes, memory.limit_bytes, _PLENTY) if size)
+    return {
+        "MAX_JOBS": str(max(1, min(jobs, room // _OF_A_JOB))),
+        "FORCE_CUDA": "1",
+        "TORCH_CUDA_ARCH_LIST": architectures,
+        "NVCC_APPEND_FLAGS": f"-Xcompiler=-g0,-ffile-prefix-map={where}=.",
+        "LDFLAGS": "-Wl,-s",
+        **({"CUDA_HOME": f"{where}/venv/{home}"} if home else {}),
+    }

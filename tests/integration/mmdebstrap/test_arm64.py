@@ -20,7 +20,7 @@ from envbuilder.containers.oci.layout import Layout
 from envbuilder.containers.oci.rootfs import RootFs
 from envbuilder.core import resources
 from envbuilder.core.settings import load as load_settings
-from envbuilder.packages.debian import status as dpkg_status
+from envbuilder.packages.debian import deb as dpkg_status
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles.lock import Target
@@ -233,7 +233,7 @@ def test_every_file_of_every_wheel_is_there(
 
 
 def test_dpkg_lists_the_packages_of_the_lock(image: Image, target: Target) -> None:
-    text = image.root.contents[dpkg_status.FILE].decode()
+    text = image.root.contents[dpkg_status.STATUS].decode()
     listed = list(Deb822.iter_paragraphs(text.splitlines(), use_apt_pkg=False))
     assert {(p["Package"], p["Version"]) for p in listed} == {
         (f.name, f.version) for f in target.base_files

@@ -26,7 +26,7 @@ from envbuilder.core.archives import READ_LIMIT
 from envbuilder.core.errors import BuildError, EnvbuilderError
 from envbuilder.core.settings import Settings, load as load_settings
 from envbuilder.packages import fetch
-from envbuilder.packages.debian import status as base_status
+from envbuilder.packages.debian import deb as base_status
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles.lock import Target
@@ -190,10 +190,10 @@ def test_it_runs_in_the_engine(
     assert verified == b""
     # What is read in the engine and in the layout is the same.
     contents = rootfs.read(base, base.manifest("linux/amd64")).contents
-    in_layout = base_status.of_contents(contents, "linux/amd64", ref)
-    files = real_engine.files(ref, "linux/amd64", base_status.PATHS, READ_LIMIT)
+    in_layout = base_status.installed_in(contents, "linux/amd64", ref)
+    files = real_engine.files(ref, "linux/amd64", base_status.STATUS_PATHS, READ_LIMIT)
     assert files is not None
-    assert base_status.of_contents(files, "linux/amd64", ref) == in_layout
+    assert base_status.installed_in(files, "linux/amd64", ref) == in_layout
 
 
 @pytest.mark.engine

@@ -22,8 +22,8 @@ from envbuilder.containers.oci.layout import Layout
 from envbuilder.core import console, resources, types as words
 from envbuilder.core.errors import BuildError
 from envbuilder.core.settings import Settings, load as load_settings
-from envbuilder.locks import system_packages
 from envbuilder.packages import fetch
+from envbuilder.packages.debian import suite
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile, profile as profiles
 from envbuilder.profiles.lock import File, Lock, Target
@@ -202,7 +202,7 @@ def generated(folder: Path, store: Store, tool: File) -> Sequence[File]:
     target = Target(
         platform=PLATFORM,
         python="3.11",
-        base=system_packages.base(profile, PLATFORM, "3.11", files),
+        base=suite.base(profile, PLATFORM, "3.11", files),
         files=files,
     )
     lock = Lock(

@@ -22,7 +22,7 @@ from envbuilder.containers.engine import connection
 from envbuilder.core import files as atomic, resources
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, ToolError
-from envbuilder.packages.debian import status as base_status
+from envbuilder.packages.debian import deb as base_status
 from envbuilder.profiles import lock as lockfile
 from envbuilder.signatures.statement import Signed, Subject
 from tests.support import project_layers
@@ -216,7 +216,7 @@ def test_the_packages_of_an_images_base_are_in_its_bill(
     made, artifact = image(found)
     engine = FakeEngine(artifact.ref).serve(monkeypatch)
     libtcmalloc = b"Package: libtcmalloc-minimal4\nVersion: 2.10-1\n"
-    engine.contents = {base_status.FILE: b"%s\n%s" % (STATUS, libtcmalloc)}
+    engine.contents = {base_status.STATUS: b"%s\n%s" % (STATUS, libtcmalloc)}
     written = attestations.ensure(made, artifact, found, QUIET, anew=True)
     bill = json.loads(Path(written["sbom"]).read_text())
     purls = [c["purl"] for c in bill["components"] if c["purl"].startswith("pkg:deb")]

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from envbuilder.build import render
 from envbuilder.core import resources, settings
 from envbuilder.core.errors import InvalidError
-from envbuilder.locks import system_packages
 from envbuilder.packages import fetch as origins, interpreters
 from envbuilder.packages.conda import exports
+from envbuilder.packages.debian import suite
 from envbuilder.profiles import lock as lockfile, profile as profiles
 from envbuilder.project.release import bases
 
@@ -81,7 +81,7 @@ def test_an_interpreter_of_the_lock_in_a_dockerfile(
     targets = []
     for target in (t for t in lock.targets if t.python == "3.11"):
         other = replace(target, python="3.10")
-        base = system_packages.base(profile, target.platform, "3.10", target.of_kind("deb"))
+        base = suite.base(profile, target.platform, "3.10", target.of_kind("deb"))
         interpreter = interpreters.of_target(other, None)
         targets.append(replace(other, base=base, interpreter=interpreter))
     lock = replace(lock, targets=tuple(targets))

@@ -17,7 +17,7 @@ from envbuilder.core import process, resources
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.settings import Settings, load as load_settings
 from envbuilder.host import probe
-from envbuilder.locks import conda, resolve, target_wheels
+from envbuilder.locks import entries, resolve, target_wheels
 from envbuilder.locks.blockers import Diagnosis, Way
 from envbuilder.locks.entries import Entry
 from envbuilder.packages.conda import lock as conda_lock
@@ -406,10 +406,10 @@ def lock_of(version: str = "1.0", **changes: Any) -> CondaLock:
     return replace(made, **changes)
 
 
-def entry_of(folder: Path, name: str, *, required: bool = False) -> conda.Entry:
+def entry_of(folder: Path, name: str, *, required: bool = False) -> entries.CondaEntry:
     path = folder / f"default.{name}.conda.json"
     profile = replace(CPU, name=name)
-    return conda.Entry(
+    return entries.CondaEntry(
         label=f"default.{name}", profile=profile, origin=profile, path=path, required=required,
         earlier=path if path.is_file() else None,
     )  # fmt: skip
@@ -425,13 +425,15 @@ def solutions(
     """What solving each profile comes to."""
     stated: dict[str, Solution] = {}
 
-    def solved(entry: conda.Entry, *_: Any, **options: Any) -> tuple[CondaLock | None, CondaLock]:
+    def solved(
+        entry: entries.CondaEntry, *_: Any, **options: Any
+    ) -> tuple[CondaLock | None, CondaLock]:
         result = stated[entry.profile.name]
         if isinstance(result, Exception):
             raise result
         return result
 
-    monkeypatch.setattr(conda, "solved", solved)
+    monkeypatch.setattr(entries, "conda_solved", solved)
     return stated
 
 

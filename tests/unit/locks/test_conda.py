@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Settings, load as load_settings
-from envbuilder.locks import conda
+from envbuilder.locks import entries as locks
 from envbuilder.packages.conda import lock as conda_lock, solve
 from envbuilder.packages.conda.lock import Lock, Package, Target
 from envbuilder.profiles import profile as profiles
@@ -28,8 +28,8 @@ def settings_of(folder: Path, text: str = WITH_CONDA) -> Settings:
     return load_settings({"ENVBUILDER_CONFIG_DIR": str(folder / "config")}, folder)
 
 
-def entries(settings: Settings, name: str | None = None, **options: Any) -> list[conda.Entry]:
-    return list(conda.of_project(settings, name, None, **{"requested": False, **options}))
+def entries(settings: Settings, name: str | None = None, **options: Any) -> list[locks.CondaEntry]:
+    return list(locks.conda_of_project(settings, name, None, **{"requested": False, **options}))
 
 
 def lock_of(profile: profiles.Profile, **changes: Any) -> Lock:
@@ -74,10 +74,10 @@ def test_profiles_without_the_backend_are_passed_over_unless_they_are_named(
     found: Settings, tmp_path: Path
 ) -> None:
     library = Library(profiles.search_path(None, found.config_dir))
-    every = [entry.label for entry in conda.of_profiles(library, None, tmp_path)]
+    every = [entry.label for entry in locks.conda_of_profiles(library, None, tmp_path)]
     assert {"cpu", "zendnn"} <= {*every}
     assert "xpu-ipex" not in every
-    (named,) = conda.of_profiles(library, "xpu-ipex", tmp_path)
+    (named,) = locks.conda_of_profiles(library, "xpu-ipex", tmp_path)
     assert named.path == tmp_path / "xpu-ipex.conda.json"
 
 
@@ -85,18 +85,18 @@ def test_what_check_says(tmp_path: Path) -> None:
     (entry,) = entries(settings_of(tmp_path))
     path = tmp_path / "envbuilder.lock" / "default.cpu.json"
     path.parent.mkdir()
-    assert conda.problems(entry.profile, path) == ("its conda packages are not locked",)
+    assert locks.conda_problems(entry.profile, path) == ("its conda packages are not locked",)
     entry.path.write_text(conda_lock.dump(lock_of(entry.profile)))
-    assert conda.problems(entry.profile, path) == ()
+    assert locks.conda_problems(entry.profile, path) == ()
     changed = "its conda packages changed after they were locked"
     entry.path.write_text(conda_lock.dump(lock_of(entry.profile, inputs="0" * 64)))
-    assert conda.problems(entry.profile, path) == (changed,)
+    assert locks.conda_problems(entry.profile, path) == (changed,)
     entry.path.write_text("{")
-    (damaged,) = conda.problems(entry.profile, path)
+    (damaged,) = locks.conda_problems(entry.profile, path)
     assert "not a lock" in damaged
     entry.path.unlink()
     plain = replace(entry.profile, backends=("venv", "conda"))
-    assert conda.problems(plain, path) == ()
+    assert locks.conda_problems(plain, path) == ()
 
 
 @pytest.mark.parametrize(
@@ -136,15 +136,15 @@ def test_when_the_channels_are_read_and_what_is_kept(
     monkeypatch.setattr(solve, "lock", solved)
     choice = {"upgrade": False, "packages": (), "again": False, **options}
     with solve.Channels() as channels:
-        result = conda.solved(entry, settings, channels, lambda _: None, **choice)
+        result = locks.conda_solved(entry, settings, channels, lambda _: None, **choice)
     assert result == (before, before)
     assert asked == ([] if basis is None else [basis])
 
 
 def test_the_form_that_changes_are_shown_of(tmp_path: Path) -> None:
     (entry,) = entries(settings_of(tmp_path))
-    assert conda.as_files(entry.profile, None) is None
-    shown = conda.as_files(entry.profile, lock_of(entry.profile))
+    assert locks.conda_as_files(entry.profile, None) is None
+    shown = locks.conda_as_files(entry.profile, lock_of(entry.profile))
     assert shown is not None
     assert [(f.name, f.version) for f in shown.files] == [("python", "3.11.2"), ("tiny-lib", "1.0")]
-    assert conda.names(None) == frozenset()
+    assert locks.conda_names(None) == frozenset()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from envbuilder.host.model import Gpu
-from envbuilder.profiles import device_code
+from envbuilder.profiles import needs
 
 
 def of(gpu: str | None) -> Gpu:
@@ -37,7 +37,7 @@ def of(gpu: str | None) -> Gpu:
     ],
 )
 def test_the_part_that_serves_a_gpu(code: dict[str, int], gpu: str, part: float) -> None:
-    assert device_code.served(code, of(gpu)) == part
+    assert needs.served(code, of(gpu)) == part
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_the_part_that_serves_a_gpu(code: dict[str, int], gpu: str, part: float)
 def test_a_package_for_other_gpus_is_named(
     code: dict[str, int], gpu: str | None, others: str
 ) -> None:
-    said = [finding.text for finding in device_code.findings([of(gpu)], {"x 1.0": code})]
+    said = [finding.text for finding in needs.code_findings([of(gpu)], {"x 1.0": code})]
     if others:
         (sentence,) = said
         own = gpu if gpu and gpu.startswith("gfx") else f"SM {gpu}"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.project import code, repository
+from envbuilder.project import repository
 from tests.support.repositories import lay
 
 GUARD = 'def main(): ...\n\nif __name__ == "__main__":\n    main()\n'
@@ -39,7 +39,7 @@ def test_the_program(
 ) -> None:
     lay(tmp_path, files)
     found = [*repository.files(tmp_path)]
-    assert code.program_arguments(tmp_path, found, shown) == expected
+    assert repository.program_arguments(tmp_path, found, shown) == expected
 
 
 def test_imports_of_others_without_the_standard_library_and_its_own(tmp_path: Path) -> None:
@@ -55,6 +55,6 @@ def test_imports_of_others_without_the_standard_library_and_its_own(tmp_path: Pa
             "nul.py": "import nul\0\n",
         },
     )
-    found = code.imports(tmp_path, [*repository.files(tmp_path)])
+    found = repository.imports(tmp_path, [*repository.files(tmp_path)])
     assert found[0] == "cv2"
     assert {*found} == {"cv2", "einops", "yaml"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from envbuilder.containers.engine.interface import LABEL
 from envbuilder.containers.oci import archive
-from envbuilder.locks import system_packages
+from envbuilder.packages.debian import suite
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.lock import Target
 from tests.support.images import image
@@ -15,7 +15,7 @@ from tools import engine_base
 
 def target() -> Target:
     profile = profiles.load("test-base", (engine_base.FOLDER,))
-    base = system_packages.base(profile, "linux/amd64", "3.11", ())
+    base = suite.base(profile, "linux/amd64", "3.11", ())
     return Target(platform="linux/amd64", python="3.11", base=base, files=())
 
 

@@ -21,12 +21,10 @@ from envbuilder.core import process, resources
 from envbuilder.core.errors import BuildError, HostError, InvalidError, ToolError
 from envbuilder.host.model import Cpu, Gpu, Host
 from envbuilder.packages.conda import (
-    activation,
-    install,
+    lock,
     lock as conda_lockfile,
-    records as prefix_records,
-    steps,
-    virtual_packages,
+    prefixes,
+    prefixes as prefix_records,
 )
 from envbuilder.profiles import lock as lockfile, profile as profiles
 from tests.support.pipeline import a_build
@@ -149,8 +147,8 @@ def test_every_file_is_checked_and_packages_of_one_name_lie_apart(found: Setting
     linked = [s for s in made.steps if isinstance(s, plan.LinkFiles)]
     unpacked = {step(made, plan.UnpackTool).file, *step(made, plan.UnpackLibraries).files}
     assert {f for s in linked for f in s.files} | unpacked == set(made.files)
-    installed = step(made, steps.InstallConda)
-    assert {install.archive(installed, p) for p in installed.packages} == {
+    installed = step(made, lock.InstallConda)
+    assert {prefixes.archive(installed, p) for p in installed.packages} == {
         Path(s.folder) / f.basename for s in linked for f in s.files if f.kind == "conda"
     }
     assert made.steps.index(linked[0]) < made.steps.index(installed)
@@ -158,13 +156,13 @@ def test_every_file_is_checked_and_packages_of_one_name_lie_apart(found: Setting
 
 def test_wheels_go_into_a_venv_and_never_into_the_prefix(found: Settings) -> None:
     made = planned(found)
-    env = step(made, steps.InstallConda).env
+    env = step(made, lock.InstallConda).env
     venv, pip = commands(made)
     assert venv[-1] == f"{env}/venv"
     assert venv[venv.index("--python") + 1] == f"{env}/bin/python3.11"
     assert pip[pip.index("--python") + 1] == f"{env}/venv/bin/python"
     assert {"--offline", "--no-index", "--require-hashes", "--no-deps"} <= set(pip)
-    home = step(made, steps.Rehome)
+    home = step(made, lock.Rehome)
     assert home.settings["home"] == f"{made.artifact.ref}/bin"
     assert home.settings["version_info"] == "3.11.9"
     assert home.python == "../../bin/python3.11"
@@ -172,7 +170,7 @@ def test_wheels_go_into_a_venv_and_never_into_the_prefix(found: Settings) -> Non
 
 def test_it_is_made_beside_and_put_in_place_at_the_end(found: Settings) -> None:
     made = planned(found)
-    installed, moved = step(made, steps.InstallConda), made.steps[-1]
+    installed, moved = step(made, lock.InstallConda), made.steps[-1]
     assert isinstance(moved, plan.Move)
     assert isinstance(made.steps[-2], plan.Seal)
     assert made.steps[-2].base_python == "", "its interpreter is one of its files"
@@ -201,7 +199,7 @@ def test_the_venv_sees_the_libraries_that_conda_brings(
 ) -> None:
     made = planned(found, *packages)
     assert ("--system-site-packages" in commands(made)[0]) is seen
-    stated = step(made, steps.Rehome).settings["include-system-site-packages"]
+    stated = step(made, lock.Rehome).settings["include-system-site-packages"]
     assert stated == str(seen).lower()
 
 
@@ -210,7 +208,7 @@ def test_torch_from_conda_takes_nothing_from_the_index(found: Settings) -> None:
     made = planned(found, profile=profile)
     assert {f.kind for f in made.files} == {"conda"}
     assert commands(made) == []
-    assert step(made, steps.WriteActivation).venv == ""
+    assert step(made, lock.WriteActivation).venv == ""
     assert (made.lock, bool(made.conda_lock)) == ("", True)
     target = lockfile.first(WHEELS, "linux/amd64")
     assert target
@@ -228,7 +226,7 @@ def test_everything_that_decides_changes_the_fingerprint(
         planned(found, rattler="0.28.1"),
         planned(found, profile=replace(CPU, environment={"A": "1"})),
     ]
-    monkeypatch.setattr(activation, "templates_sha256", lambda: "changed")
+    monkeypatch.setattr(prefixes, "templates_sha256", lambda: "changed")
     other.append(planned(found))
     assert len({base.fingerprint, *(p.fingerprint for p in other)}) == len(other) + 1
 
@@ -369,7 +367,7 @@ def test_a_host_is_held_against_what_the_solver_was_told(
     virtual: dict[str, str], change: dict[str, Any], level: str, said: str
 ) -> None:
     target = locked(**virtual).targets[0]
-    found = list(virtual_packages.findings(target, replace(HOST, **change)))
+    found = list(lock.findings(target, replace(HOST, **change)))
     assert [f.level for f in found] == [level] * bool(level)
     assert all(said in f.text for f in found)
 
@@ -423,14 +421,14 @@ def test_a_full_disk_is_no_fault_of_a_package(
     found: Settings, monkeypatch: pytest.MonkeyPatch, text: str, expected: type[Exception]
 ) -> None:
     rattler = pytest.importorskip("rattler")
-    made = step(planned(found), steps.InstallConda)
+    made = step(planned(found), lock.InstallConda)
 
     async def fail(*arguments: object, **options: object) -> None:
         raise RuntimeError(text.format(folder=made.env))
 
     monkeypatch.setattr(rattler, "install", fail)
     with pytest.raises(expected) as caught:
-        asyncio.run(install._install(made))
+        asyncio.run(prefixes._install(made))
     if isinstance(caught.value, OSError):
         assert caught.value.errno == errno.ENOSPC
     else:
@@ -506,7 +504,7 @@ def test_a_damaged_record_is_no_crash(tmp_path: Path, text: str) -> None:
 
 
 def test_values_are_quoted_for_each_shell() -> None:
-    found = activation.quoted("it's a \\ $HOME `id`")
+    found = prefixes.quoted("it's a \\ $HOME `id`")
     assert found.sh == """'it'"'"'s a \\ $HOME `id`'"""
     assert found.fish == r"'it\'s a \\ $HOME `id`'"
 
@@ -516,8 +514,8 @@ def test_scripts_hold_what_packages_want_and_are_bound_to_their_place(tmp_path: 
     folder.mkdir(parents=True)
     (folder / "a.json").write_text('{"A": "1", "B": "it\'s"}')
     (folder / "b.json").write_text('{"A": "2"}')
-    scripts = activation.write(
-        steps.WriteActivation(
+    scripts = prefixes.write_activation(
+        lock.WriteActivation(
             what="",
             env=str(tmp_path),
             prefix="/final",
@@ -526,8 +524,8 @@ def test_scripts_hold_what_packages_want_and_are_bound_to_their_place(tmp_path: 
             preload=("/final/lib/x.so",),
         )
     )
-    assert activation.package_variables(tmp_path) == {"A": "2", "B": "it's"}
-    own = (tmp_path / activation.SCRIPT).read_text()
+    assert prefixes.package_variables(tmp_path) == {"A": "2", "B": "it's"}
+    own = (tmp_path / prefixes.SCRIPT).read_text()
     assert "A=2\n" in own
     assert str(tmp_path) not in own
     for name in ("sh", "fish"):
@@ -546,4 +544,4 @@ def test_variables_of_packages_are_checked(tmp_path: Path, text: str) -> None:
     folder.mkdir(parents=True)
     (folder / "evil.json").write_text(text)
     with pytest.raises(BuildError, match=r"evil\.json"):
-        activation.package_variables(tmp_path)
+        prefixes.package_variables(tmp_path)

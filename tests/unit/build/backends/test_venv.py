@@ -14,7 +14,7 @@ from envbuilder.build.request import Request
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.core.settings import Settings, load as load_settings
 from envbuilder.host import interpreters
-from envbuilder.packages.conda.steps import Rehome
+from envbuilder.packages.conda.lock import Rehome
 from envbuilder.profiles.lock import File
 from tests.support.pipeline import a_build
 

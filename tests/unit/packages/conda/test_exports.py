@@ -17,7 +17,7 @@ from envbuilder.build import render
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.packages import fetch as origins
-from envbuilder.packages.conda import exports, lock as conda_lockfile, records
+from envbuilder.packages.conda import exports, lock as conda_lockfile, prefixes
 from envbuilder.packages.conda.lock import Lock, Package, Target
 from envbuilder.profiles import lock as lockfile, profile as profiles
 
@@ -333,7 +333,7 @@ def test_rattler_reads_the_same_records_from_pixis_lock(tmp_path: Path) -> None:
         assert found is not None
         again = sorted(
             (
-                records.package(r, "lab" if LAB in r.url else "conda-forge", r.sha256.hex())
+                prefixes.package(r, "lab" if LAB in r.url else "conda-forge", r.sha256.hex())
                 for r in found
             ),
             key=lambda p: str(p["name"]),

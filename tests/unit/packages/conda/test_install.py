@@ -16,9 +16,8 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder.core.errors import BuildError
-from envbuilder.packages.conda import install, records
-from envbuilder.packages.conda.lock import Package
-from envbuilder.packages.conda.steps import InstallConda, Rehome
+from envbuilder.packages.conda import prefixes
+from envbuilder.packages.conda.lock import InstallConda, Package, Rehome
 from tests.support import conda_channel as conda, conda_packages as packages
 
 rattler = pytest.importorskip("rattler")
@@ -54,7 +53,7 @@ def step(folder: Path, *made: conda.Package, target: str = PREFIX) -> InstallCon
 def refused(given: InstallConda) -> BuildError:
     """The error for packages that are refused before anything is installed."""
     with pytest.raises(BuildError) as raised:
-        install.install(given, print)
+        prefixes.install(given, print)
     assert not os.path.lexists(given.env)
     return raised.value
 
@@ -67,7 +66,7 @@ def plain(name: str, **files: bytes) -> conda.Package:
 def test_packages_are_installed_as_if_in_their_final_place(tmp_path: Path) -> None:
     made = (packages.PYTHON_STUB, packages.TINY_LIB, packages.PLACED, packages.OWNER_A)
     notes: list[str] = []
-    placed = install.install(step(tmp_path, *made), notes.append)
+    placed = prefixes.install(step(tmp_path, *made), notes.append)
     env = tmp_path / "env"
     assert (env / "etc/placed.conf").read_bytes() == f"home = {PREFIX}/share\n".encode()
     assert (env / "lib/python3.11/site-packages/tiny_lib/__init__.py").is_file()
@@ -80,7 +79,7 @@ def test_packages_are_installed_as_if_in_their_final_place(tmp_path: Path) -> No
         "lib/placed.bin",
     ]
     assert notes == []
-    written = {i.name: i.data for i in records.read(env)}
+    written = {i.name: i.data for i in prefixes.read(env)}
     assert written.keys() == {"python", "tiny-lib", "placed", "owner-a"}
     for record in written.values():
         assert record["url"].startswith("https://conda.anaconda.org/conda-forge/")
@@ -91,7 +90,7 @@ def test_only_the_named_cache_is_written(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.delenv("RATTLER_CACHE_DIR", raising=False)
-    install.install(step(tmp_path, packages.OWNER_A), print)
+    prefixes.install(step(tmp_path, packages.OWNER_A), print)
     assert any((tmp_path / "cache").iterdir())
     assert not (tmp_path / "home").exists()
 
@@ -109,7 +108,7 @@ def test_scripts_are_not_run_and_their_packages_named(
     names: str, listed: str, tmp_path: Path
 ) -> None:
     notes: list[str] = []
-    install.install(step(tmp_path, *map(scripted, names)), notes.append)
+    prefixes.install(step(tmp_path, *map(scripted, names)), notes.append)
     assert notes == [f"note: post-link scripts are not run, they could do anything: {listed}"]
     assert not (tmp_path / "env" / "ran").exists()
 
@@ -122,14 +121,14 @@ def test_packages_for_another_platform_are_refused(tmp_path: Path) -> None:
 
 def test_two_packages_with_different_content_at_one_path_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BuildError) as raised:
-        install.install(step(tmp_path, packages.OWNER_A, packages.OWNER_B), print)
+        prefixes.install(step(tmp_path, packages.OWNER_A, packages.OWNER_B), print)
     assert raised.value.message == (
         "the conda packages owner-a and owner-b both install share/owned.txt, with different"
         " content"
     )
     assert "envbuilder lock --backend conda" in raised.value.hint
     same = (plain("one", share__same=b"same"), plain("other", share__same=b"same"))
-    install.install(step(tmp_path / "same", *same), print)
+    prefixes.install(step(tmp_path / "same", *same), print)
 
 
 # --- paths
@@ -157,14 +156,14 @@ def test_forbidden_paths_are_refused(path: str, reason: str, kind: Any, tmp_path
 
 
 def test_an_interpreter_is_a_package(tmp_path: Path) -> None:
-    install.install(step(tmp_path, packages.PYTHON_STUB), print)
+    prefixes.install(step(tmp_path, packages.PYTHON_STUB), print)
     assert (tmp_path / "env/bin/python").readlink().name == "python3.11"
 
 
 def test_a_prefix_may_be_as_long_as_the_longest_that_packages_take(tmp_path: Path) -> None:
     longest = len(conda.PLACEHOLDER)
     fits = "/ä".ljust(longest - 1, "x")  # ä has two bytes
-    install.install(step(tmp_path / "fits", packages.PLACED, target=fits), print)
+    prefixes.install(step(tmp_path / "fits", packages.PLACED, target=fits), print)
     error = refused(step(tmp_path, packages.PLACED, target=f"{fits}x"))
     assert error.message == (
         f"{packages.PLACED.file}: cannot be installed in {fits}x: a path may have {longest} bytes"
@@ -172,12 +171,12 @@ def test_a_prefix_may_be_as_long_as_the_longest_that_packages_take(tmp_path: Pat
     )
     assert "ENVBUILDER_DATA_DIR" in error.hint
     text = replace(packages.PLACED, files={"x": packages.PLACED.files["etc/placed.conf"]})
-    install.install(step(tmp_path / "text", text, target=f"{fits}x"), print)
+    prefixes.install(step(tmp_path / "text", text, target=f"{fits}x"), print)
 
 
 def test_a_package_without_a_list_of_paths_is_refused_in_one_line(tmp_path: Path) -> None:
     given = step(tmp_path, plain("bare"))
-    path = install.archive(given, given.packages[0])
+    path = prefixes.archive(given, given.packages[0])
     assert path == tmp_path / "archives/conda-forge/linux-64/bare-1.0-0.conda"
     with zipfile.ZipFile(path) as whole:
         parts = {n: whole.read(n) for n in whole.namelist()}
@@ -197,7 +196,7 @@ def test_a_package_without_a_list_of_paths_is_refused_in_one_line(tmp_path: Path
 def test_what_is_no_archive_is_refused(content: bytes, kind: Any, tmp_path: Path) -> None:
     made = conda.Package(name="broken", kind=kind, files={"share/x": conda.Entry(b"x")})
     given = step(tmp_path, made)
-    install.archive(given, given.packages[0]).write_bytes(content)
+    prefixes.archive(given, given.packages[0]).write_bytes(content)
     error = refused(given)
     assert error.message.startswith(f"broken-1.0-0{kind}: ")
     assert "None" not in error.message
@@ -217,11 +216,11 @@ def test_a_full_disk_is_told_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     failing(monkeypatch, RuntimeError("failed to link\nNo space left on device (os error 28)"))
     given = step(tmp_path, plain("a"))
     with pytest.raises(OSError, match="No space left") as raised:
-        install.install(given, print)
+        prefixes.install(given, print)
     assert (raised.value.errno, raised.value.filename) == (errno.ENOSPC, given.env)
     failing(monkeypatch, PermissionError(errno.EACCES, "denied", "x"))
     with pytest.raises(PermissionError):
-        install.install(given, print)
+        prefixes.install(given, print)
 
 
 def test_a_failure_is_told_in_one_line_without_folders_of_the_build(
@@ -236,7 +235,7 @@ def test_a_failure_is_told_in_one_line_without_folders_of_the_build(
         ),
     )
     with pytest.raises(BuildError) as raised:
-        install.install(given, print)
+        prefixes.install(given, print)
     assert raised.value.message == (
         "conda packages cannot be installed: cannot link share/x: a/x is damaged: of a.conda"
     )
@@ -254,9 +253,9 @@ def test_the_library_is_told_to_run_nothing_and_show_nothing(
 
     monkeypatch.setattr(rattler, "install", installed)
     given = step(tmp_path, plain("a"), plain("b"))
-    asyncio.run(install._install(given))
+    asyncio.run(prefixes._install(given))
     assert [r.url for r in asked.pop("records")] == [
-        install.archive(given, p).as_uri() for p in given.packages
+        prefixes.archive(given, p).as_uri() for p in given.packages
     ]
     assert str(asked.pop("platform")) == "linux-64"
     assert asked == {
@@ -274,7 +273,7 @@ def test_a_venv_is_pointed_at_its_final_interpreter(tmp_path: Path) -> None:
     (tmp_path / "pyvenv.cfg").write_text("home = /build\n")
     settings = {"home": f"{PREFIX}/bin", "version": "3.11.9"}
     python = f"{PREFIX}/bin/python3.11"
-    install.rehome(Rehome(what="", env=str(tmp_path), settings=settings, python=python))
+    prefixes.rehome(Rehome(what="", env=str(tmp_path), settings=settings, python=python))
     expected = f"home = {PREFIX}/bin\nversion = 3.11.9\n"
     assert (tmp_path / "pyvenv.cfg").read_text() == expected
     assert str((tmp_path / "bin" / "python").readlink()) == python

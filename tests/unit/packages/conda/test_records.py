@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from envbuilder.core.errors import BuildError, ToolError
-from envbuilder.packages.conda import records
+from envbuilder.packages.conda import prefixes
 from envbuilder.packages.conda.lock import Package
-from envbuilder.packages.conda.records import Installed
+from envbuilder.packages.conda.prefixes import Installed
 
 pytest.importorskip("rattler")
 
@@ -53,21 +53,21 @@ def test_a_locked_package_comes_back_from_its_record(
     stated = {**LOCKED, **changes}
     package = Package(**{k: tuple(v) if isinstance(v, list) else v for k, v in stated.items()})
     url = "file:///archives/numerik-1.10-h1_3.conda"
-    record = records.record(package, url, "https://conda.anaconda.org/conda-forge")
+    record = prefixes.record(package, url, "https://conda.anaconda.org/conda-forge")
     assert (record.url, record.channel) == (url, "https://conda.anaconda.org/conda-forge")
     assert record.sha256 == bytes.fromhex("a1" * 32)
-    assert records.package(record, "conda-forge", "a1" * 32) == stated
+    assert prefixes.package(record, "conda-forge", "a1" * 32) == stated
 
 
 def test_without_py_rattler_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert records.require_rattler() == metadata.version("py-rattler")
+    assert prefixes.require_rattler() == metadata.version("py-rattler")
 
     def version(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "version", version)
     with pytest.raises(ToolError, match="py-rattler, which is not installed") as raised:
-        records.require_rattler()
+        prefixes.require_rattler()
     assert raised.value.hint == "Run: pip install 'envbuilder-ml[conda]'"
 
 
@@ -91,11 +91,11 @@ def lay(prefix: Path, name: str, content: str | bytes) -> Path:
 
 
 def test_records_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
-    assert records.read(tmp_path) == []
+    assert prefixes.read(tmp_path) == []
     for name in ("b", "a"):
         lay(tmp_path, f"{name}-1.0-0.json", json.dumps({"name": name}))
     lay(tmp_path, "history", "no record")
-    assert [(i.file, i.name) for i in records.read(tmp_path)] == [
+    assert [(i.file, i.name) for i in prefixes.read(tmp_path)] == [
         ("a-1.0-0.json", "a"),
         ("b-1.0-0.json", "b"),
     ]
@@ -116,7 +116,7 @@ def test_records_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
 def test_a_record_that_cannot_be_read_is_named(content: bytes, reason: str, tmp_path: Path) -> None:
     path = lay(tmp_path, "a.json", content)
     with pytest.raises(BuildError) as raised:
-        records.read(tmp_path)
+        prefixes.read(tmp_path)
     assert raised.value.message.startswith(f"{path}: {reason}")
     assert len(raised.value.message) < len(str(path)) + 200
 
@@ -175,13 +175,13 @@ def test_only_different_content_at_one_path_clashes(
 ) -> None:
     place(tmp_path, first, second)
     expected = None if same else ("share/x", "a", "b")
-    assert records.clash(clashing("a"), tmp_path) == expected
+    assert prefixes.clash(clashing("a"), tmp_path) == expected
 
 
 def test_a_clash_with_nobody_is_one_with_another(tmp_path: Path) -> None:
     place(tmp_path, "one", "other")
-    assert records.clash(clashing(), tmp_path) == ("share/x", "another", "b")
-    assert records.clash([installed("a", {"_path": "share/x"})], tmp_path) is None
+    assert prefixes.clash(clashing(), tmp_path) == ("share/x", "another", "b")
+    assert prefixes.clash([installed("a", {"_path": "share/x"})], tmp_path) is None
 
 
 # --- what names the prefix, and what is not run
@@ -197,7 +197,7 @@ def test_files_that_name_the_prefix_and_their_records_differ_from_host_to_host()
         installed("plain", {"_path": "share/other", "path_type": "softlink"}),
         installed("tool", {"_path": "bin/tool", "path_type": "unix_python_entry_point"}),
     ]
-    assert list(records.placed(packages)) == [
+    assert list(prefixes.placed(packages)) == [
         "etc/placed.conf",
         "conda-meta/placed-1.0-0.json",
         "bin/tool",
@@ -212,7 +212,7 @@ def test_packages_with_a_script_of_their_own_are_named() -> None:
         installed("c", {"_path": "share/c"}, {"_path": "bin/.c-post-link.sh"}),
         installed("d"),
     ]
-    assert list(records.scripted(packages)) == ["a", "c"]
+    assert list(prefixes.scripted(packages)) == ["a", "c"]
 
 
 # --- what conda reads
@@ -232,8 +232,8 @@ def test_a_record_names_public_urls_and_nothing_of_the_build(tmp_path: Path) -> 
     packages = [installed("numerik", **old), installed("tool", version="2")]
     (tmp_path / "conda-meta").mkdir()
     channels = {"conda-forge": "https://conda.anaconda.org/conda-forge"}
-    records.write(tmp_path, packages, [locked("numerik"), locked("tool", "noarch")], channels)
-    first, second = records.read(tmp_path)
+    prefixes.write(tmp_path, packages, [locked("numerik"), locked("tool", "noarch")], channels)
+    first, second = prefixes.read(tmp_path)
     assert first.data == {
         "name": "numerik",
         "paths_data": {"paths": []},

@@ -9,11 +9,9 @@ import pytest
 
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
-from envbuilder.locks import system_packages
-from envbuilder.locks.system_packages import Debs
 from envbuilder.packages.debian import suite as debian
 from envbuilder.packages.debian.package import Package
-from envbuilder.packages.debian.suite import Suite
+from envbuilder.packages.debian.suite import Debs, Suite
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import File, Lock, LockedBase, Target
 from envbuilder.profiles.profile import Base, DebianBase, Profile, load as load_profile
@@ -128,7 +126,7 @@ def test_packages_that_an_earlier_envbuilder_chose_for_one_image_are_chosen_agai
     assert debs(profile(), found, kept(profile(), earlier, only)) == (base, files)
     # Such a lock can be used as it is.
     target = Target(platform="linux/amd64", python="3.11", base=earlier, files=only)
-    assert system_packages.is_current(profile(), target)
+    assert debian.is_current(profile(), target)
 
 
 SYSTEM = {"3.11": DebianBase(include=("python3",), unpacked=("linux/arm64",))}
@@ -177,14 +175,14 @@ def test_a_target_is_current_until_its_base_changes(
     asked = profile(debian_base=system)
     base, files = debs(asked, found)
     target = Target(platform="linux/amd64", python="3.11", base=base, files=files)
-    assert system_packages.is_current(asked, target)
+    assert debian.is_current(asked, target)
     assert base is not None
     for change in ({"ref": "other:1"}, {"date": "2026-01-01"}, {"python_path": "/bin/python3"}):
         other = msgspec.structs.replace(target, base=msgspec.structs.replace(base, **change))
-        assert not system_packages.is_current(asked, other)
-    assert not system_packages.is_current(asked, msgspec.structs.replace(target, base=None))
+        assert not debian.is_current(asked, other)
+    assert not debian.is_current(asked, msgspec.structs.replace(target, base=None))
     mac = Target(platform="macos/arm64", python="3.11", base=None, files=())
-    assert system_packages.is_current(asked, mac)
+    assert debian.is_current(asked, mac)
 
 
 def test_a_python_that_was_read_in_an_image_stays_current(found: Settings) -> None:
@@ -195,4 +193,4 @@ def test_a_python_that_was_read_in_an_image_stays_current(found: Settings) -> No
     assert base is not None
     read = msgspec.structs.replace(base, python_version="3.11.2")
     target = Target(platform="linux/amd64", python="3.11", base=read, files=files)
-    assert system_packages.is_current(asked, target)
+    assert debian.is_current(asked, target)

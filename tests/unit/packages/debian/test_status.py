@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from envbuilder.core.errors import InvalidError
-from envbuilder.packages.debian import status
+from envbuilder.packages.debian import deb
 
 STATUS = b"""\
 Package: libc6
@@ -45,29 +45,29 @@ Version: 1
 
 
 def test_a_status_says_what_is_installed() -> None:
-    packages = status.parse({status.FILE: STATUS}, "amd64")
+    packages = deb.installed({deb.STATUS: STATUS}, "amd64")
     assert packages == {"libc6": "2.36-9", "waiting": "1", "raw": "1"}
 
 
 def test_one_file_a_package() -> None:
     files = {
-        f"{status.FOLDER}base": b"Package: base\nVersion: 1\nArchitecture: amd64\n",
-        f"{status.FOLDER}libc6": b"Package: libc6\nVersion: 2\nArchitecture: amd64\n",
-        f"{status.FOLDER}libc6.md5sums": b"d41d8cd98f00b204e9800998ecf8427e  etc/x\n",
+        f"{deb.STATUS_FOLDER}base": b"Package: base\nVersion: 1\nArchitecture: amd64\n",
+        f"{deb.STATUS_FOLDER}libc6": b"Package: libc6\nVersion: 2\nArchitecture: amd64\n",
+        f"{deb.STATUS_FOLDER}libc6.md5sums": b"d41d8cd98f00b204e9800998ecf8427e  etc/x\n",
     }
-    assert status.parse(files, "amd64") == {"base": "1", "libc6": "2"}
+    assert deb.installed(files, "amd64") == {"base": "1", "libc6": "2"}
 
 
 def test_no_status_and_an_empty_one() -> None:
-    assert status.parse({}, "amd64") is None
+    assert deb.installed({}, "amd64") is None
     with pytest.raises(InvalidError, match="no installed package for arm64"):
-        status.parse({status.FILE: b"Package: x\n"}, "arm64")
+        deb.installed({deb.STATUS: b"Package: x\n"}, "arm64")
 
 
 @given(st.binary(max_size=300))
 def test_any_bytes_can_be_a_status(data: bytes) -> None:
     try:
-        status.parse({status.FILE: b"Package: p\nVersion: 1\n\n" + data}, "amd64")
+        deb.installed({deb.STATUS: b"Package: p\nVersion: 1\n\n" + data}, "amd64")
     except InvalidError:
         return
 
@@ -88,7 +88,7 @@ def test_what_is_written_is_read(packages: dict[str, tuple[str, str]]) -> None:
         f"Description: x\n .{said}\n"
         for name, (version, said) in packages.items()
     )
-    assert status.parse({status.FILE: written.encode()}, "amd64") == {
+    assert deb.installed({deb.STATUS: written.encode()}, "amd64") == {
         name: version for name, (version, _) in packages.items()
     }
 
@@ -101,7 +101,7 @@ def says(*names: str) -> bytes:
 
 
 def test_the_files_of_an_image_are_read() -> None:
-    for path, name in ((status.FILE, "a"), ("var/lib/dpkg/status.d/b", "b")):
-        assert status.of_contents({path: says(name)}, "linux/amd64", "base:1") == {name: "1"}
+    for path, name in ((deb.STATUS, "a"), ("var/lib/dpkg/status.d/b", "b")):
+        assert deb.installed_in({path: says(name)}, "linux/amd64", "base:1") == {name: "1"}
     with pytest.raises(InvalidError, match="base:1: not a Debian system"):
-        status.of_contents({"etc/passwd": b""}, "linux/amd64", "base:1")
+        deb.installed_in({"etc/passwd": b""}, "linux/amd64", "base:1")
