@@ -77,6 +77,8 @@ class Copy(Struct, frozen=True, kw_only=True):
     bytes: Count
     shape: Name = ""
     where: Name = ""
+    again: Count = 0
+    """Calls whose tensor, the very object, was copied to that device before in the same step."""
 
 
 class Kernel(Struct, frozen=True, kw_only=True):
@@ -129,6 +131,8 @@ class Observed(Struct, frozen=True, kw_only=True):
     """Wrote its last part at its end; otherwise it was killed, or still runs."""
     seconds: Seconds
     """Since the framework was imported."""
+    threads: Count | None = None
+    """That the framework uses for one operator on the CPU."""
     devices: Annotated[tuple[Device, ...], _Rows] = ()
     peak_rss: Count = 0
     optimizers: Count | None = None

@@ -1,0 +1,249 @@
+"""Judge a watched command: whether its work was on the device, and what was lost. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from statistics import fmean, median
+
+from msgspec.structs import replace
+
+from envbuilder.core.text import clipped, counted, duration, first, percent
+from envbuilder.watch.model import MOST_ROWS, Finding, Observed, Watched
+from envbuilder.watch.training import (
+    MOSTLY,
+    NAME,
+    SENTENCE,
+    device_share,
+    finding,
+    findings as findings_of,
+    is_on,
+)
+
+FEWER_STEPS = 0.5
+"""Of the busiest rank's: ranks that train together take the same steps, up to uneven ends."""
+LONG_STEP = 0.02
+"""Seconds: shorter steps are bound by Python, which neither a GPU nor threads can help."""
+LONG_TRAINING = 20.0
+"""Seconds of training for which means from outside say something about it."""
+LOW_UTILIZATION = 0.3
+THROTTLED = 0.05
+OTHERS = 0.25
+"""Share of the CPUs' time that other programs took."""
+FEW_THREADS = 0.4
+"""Of the CPUs: by default, a thread for each core, which has two of them."""
+OF_MACHINE = frozenset({"load", "quota", "threads", "utilization"})
+"""Kinds of findings that are about the machine, not the script."""
+EXTENSION_LOST = 0.1
+"""Not measured: what extensions promise."""
+MOST_RANKS = 64
+_EXTENSIONS = {
+    "torch_ipex": "Write `import intel_extension_for_pytorch as ipex` and `model, optimizer ="
+    " ipex.optimize(model, optimizer=optimizer)`.",
+    "zentorch": 'Write `import zentorch` and `model = torch.compile(model, backend="zentorch")`.',
+}
+"""Namespace of operators → what a script does to use them."""
+
+
+def judged(watched: Watched) -> Watched:
+    """Return a report with its verdict and its findings, the largest loss first."""
+    trained = training(watched)
+    requested = clipped(watched.requested, NAME)
+    shares = [s for p in trained if (s := device_share(p, requested)) is not None]
+    cpus = _cpus(watched) // max(len(trained), 1)
+    per_process = [(p, findings_of(p, requested, cpus)) for p in trained]
+    findings = [*_merged(per_process), *_ranks(watched), *_kernels(watched)]
+    on_device = fmean(shares) >= MOSTLY if shares else None
+    findings += _outside(watched, {each.kind for each in findings}, on_device is True)
+    findings.sort(key=lambda each: -each.lost)
+    return replace(
+        watched,
+        on_device=on_device,
+        findings=tuple(findings[:MOST_ROWS]),
+    )
+
+
+def training(watched: Watched) -> tuple[Observed, ...]:
+    """Return the processes that trained, by rank."""
+    trained = [
+        p
+        for p in watched.processes
+        if not p.is_worker and (p.steps or p.windows or p.parameters or p.losses)
+    ]
+    return tuple(sorted(trained, key=lambda p: (p.rank or 0, p.pid)))
+
+
+def speed(watched: Watched) -> tuple[float, str] | None:
+    """Return how fast the training was, of all ranks together, and in what; None if not seen."""
+    trained = [p for p in training(watched) if p.training_seconds > 0]
+    for unit in ("tokens", "samples"):
+        total = sum((getattr(p, unit) or 0) / p.training_seconds for p in trained)
+        if total > 0:
+            return total, unit
+    steps = max(((p.steps or 0) / p.training_seconds for p in trained), default=0.0)
+    return (steps, "steps") if steps > 0 else None
+
+
+def _merged(per_process: Sequence[tuple[Observed, list[Finding]]]) -> Iterator[Finding]:
+    """Yield the worst finding of each kind; it names its ranks unless all have it."""
+    by_kind: dict[str, list[tuple[Observed, Finding]]] = {}
+    for process, findings in per_process:
+        for each in findings:
+            by_kind.setdefault(each.kind, []).append((process, each))
+    for pairs in by_kind.values():
+        worst = max((each for _, each in pairs), key=lambda each: each.lost)
+        if len(pairs) < len(per_process):
+            who = [f"pid {p.pid}" if p.rank is None else f"rank {p.rank}" for p, _ in pairs]
+            worst = replace(worst, says=clipped(f"{first(who, 4)}: {worst.says}", SENTENCE))
+        yield worst
+
+
+def _cpus(watched: Watched) -> int:
+    """Return how many CPUs the command could use, by its quota."""
+    quota = watched.machine.quota
+    return max(min(watched.machine.cpus, math.ceil(quota)) if quota else watched.machine.cpus, 1)
+
+
+def _ranks(watched: Watched) -> Iterator[Finding]:
+    """Yield ranks that did less than the others, share a device, or were not seen."""
+    ranks: dict[int, Observed] = {}
+    for process in watched.processes:
+        if process.rank is None or process.is_worker:
+            continue
+        # A rank's own children inherit its number.
+        before = ranks.get(process.rank)
+        if before is None or (process.steps or 0) > (before.steps or 0):
+            ranks[process.rank] = process
+    world = max((p.world or 0 for p in ranks.values()), default=0)
+    # What was killed early wrote its steps when it began.
+    steps = {
+        rank: p.steps
+        for rank, p in sorted(ranks.items())
+        if p.steps is not None and (p.finished or p.seconds >= LONG_TRAINING)
+    }
+    highest = max(steps.values(), default=0)
+    idle = [rank for rank, n in steps.items() if n < FEWER_STEPS * highest]
+    if idle:
+        least = steps[idle[0]]
+        yield finding(
+            "idle rank",
+            f"Rank {first([str(rank) for rank in idle], 4)} took {least:,} steps, others up to"
+            f" {highest:,}.",
+            "Give every rank the same number of batches (`DistributedSampler`), and look at what"
+            " this rank waits for or skips.",
+            len(idle) / max(world, len(ranks)) * (1 - least / highest),
+        )
+    yield from _shared_devices(watched, ranks)
+    local = {p.local_rank for p in ranks.values() if p.local_rank is not None}
+    missing = [str(n) for n in range(max(local, default=0)) if n not in local]
+    if not missing and not _has_nodes(watched) and len(ranks) < world <= MOST_RANKS:
+        missing = [str(rank) for rank in range(world) if rank not in ranks]
+    if missing and ranks and not watched.left_out:
+        yield finding(
+            "rank not seen",
+            f"Of rank {first(missing, 4)} nothing was seen, of {counted(len(ranks), 'other')}"
+            " something was.",
+            "Look at its output: it may have ended early, or started with another interpreter.",
+            len(missing) / world if world else 0.0,
+        )
+
+
+def _has_nodes(watched: Watched) -> bool:
+    """Return whether other machines may have taken part."""
+    words = ("nnodes", "num_machines", "num-machines", "srun", "mpirun", "machine_rank")
+    return any(word in argument for argument in watched.command for word in words)
+
+
+def _shared_devices(watched: Watched, ranks: dict[int, Observed]) -> Iterator[Finding]:
+    used: dict[str, list[int]] = {}
+    for rank, process in sorted(ranks.items()):
+        rows = [(r.bytes, r.device) for r in process.parameters if r.device != "cpu"]
+        visible = sum(device.device != "cpu" for device in process.devices)
+        # Each may see one device only, its own, under the same name.
+        if rows and (visible > 1 or len(watched.machine.gpus) == 1):
+            used.setdefault(max(rows)[1], []).append(rank)
+    for device, sharing in used.items():
+        if len(sharing) > 1:
+            yield finding(
+                "shared device",
+                f"Ranks {first([str(rank) for rank in sharing], 8)} trained on the same device,"
+                f" {device[:NAME]}.",
+                'Choose it by the rank: `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))`, and'
+                " start no more ranks than there are devices.",
+                1 - 1 / len(sharing),
+            )
+
+
+def _kernels(watched: Watched) -> Iterator[Finding]:
+    """Yield kernels of an extension that the profile promises and nobody saw."""
+    seen = [p for p in training(watched) if p.windows or p.profiled_seconds]
+    names = {operator.name for p in seen for operator in p.operators}
+    names |= {kernel.name for p in seen for kernel in p.kernels}
+    names |= {f"{space}::" for p in seen for space in p.namespaces}
+    unused = [
+        prefix[:NAME]
+        for prefix in watched.expected_kernels
+        if prefix and not any(name.startswith(prefix) for name in names)
+    ]
+    if seen and unused:
+        yield finding(
+            "extension",
+            f"No operator of the extension that profile {watched.profile[:NAME]} promises was"
+            f" seen: {first(unused, 4)}.",
+            _EXTENSIONS.get(unused[0].partition("::")[0], "Import the extension in the script."),
+            EXTENSION_LOST,
+        )
+
+
+def _outside(watched: Watched, kinds: set[str], is_there: bool) -> Iterator[Finding]:
+    """Yield what the machine itself counted: a GPU that idles, a quota, other programs, threads."""
+    machine, seconds, cpus = watched.machine, watched.seconds, max(watched.machine.cpus, 1)
+    trained = training(watched)
+    lengths = [p.training_seconds / p.steps for p in trained if p.steps and p.steps > 1]
+    is_long = bool(lengths) and median(lengths) >= LONG_STEP
+    is_long &= max((p.training_seconds for p in trained), default=0.0) >= LONG_TRAINING
+    on_cpu = is_on("cpu", watched.requested)
+    used = [gpu for gpu in machine.gpus if gpu.utilization is not None]
+    busiest = max(used, key=lambda gpu: gpu.utilization or 0.0, default=None)
+    explained = kinds & {"data", "split", "device", "fallback", "round trip"}
+    if busiest and is_there and is_long and not on_cpu and not explained:
+        share = busiest.utilization or 0.0
+        if share < LOW_UTILIZATION:
+            yield finding(
+                "utilization",
+                f"The work was on {watched.requested[:NAME]}, but its kernels ran in"
+                f" {percent(share, 0)} of the time (GPU {busiest.index}, {busiest.name[:NAME]}).",
+                "Try a larger batch, `torch.compile(model)`, and `.item()` or `print` in every"
+                " hundredth step only.",
+                1 - share,
+            )
+    if seconds and machine.throttled_seconds:
+        share = machine.throttled_seconds / (seconds * cpus)
+        if share >= THROTTLED:
+            quota = f" of {machine.quota:.3g} CPUs" if machine.quota else ""
+            yield finding(
+                "quota",
+                f"The CPU quota{quota} stopped the command for {percent(share, 0)} of the CPUs'"
+                f" time ({duration(machine.throttled_seconds)}).",
+                f"Raise the limit, or use fewer threads: `OMP_NUM_THREADS={_cpus(watched)}`.",
+                share,
+            )
+    if seconds and machine.other_seconds:
+        share = machine.other_seconds / (seconds * cpus)
+        if share >= OTHERS:
+            yield finding(
+                "load",
+                f"Other programs used {percent(min(share, 1.0), 0)} of this machine's CPUs"
+                f" ({duration(machine.other_seconds)} of CPU time).",
+                "Measure again on a quiet machine before the rate is compared.",
+                share / 2,
+            )
+    threads = sum(p.threads or 0 for p in trained)
+    if on_cpu and is_there and is_long and 0 < threads < FEW_THREADS * _cpus(watched):
+        yield finding(
+            "threads",
+            f"The framework used {counted(threads, 'thread')} on {counted(_cpus(watched), 'CPU')}.",
+            f"Set `OMP_NUM_THREADS={max(_cpus(watched) // len(trained), 1)}`; torchrun sets it to 1"
+            " unless it is set.",
+            (1 - threads / _cpus(watched)) / 2,
+        )

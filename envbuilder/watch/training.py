@@ -1,0 +1,412 @@
+"""Judge what one process measured of its training. Pure.
+
+Each rule needs something that was measured: what was not seen is never blamed, nor taken as right.
+Rules err on the side of silence, since a sentence that blames an honest training costs more trust
+than a loss that stays unnamed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from statistics import fmean, pstdev
+from typing import Any
+
+from envbuilder.core.text import amount, clipped, counted, duration, first, memory, percent, rate
+from envbuilder.watch.model import Copy, Finding, Observed, Placed, Work
+
+NONE_THERE = 0.01
+"""A smaller share of the work is none: a metric or a seed's tensor is not the training."""
+MOSTLY = 0.5
+"""Work is on the device if at least this share of it is."""
+LEFT_BEHIND, LEFT_BEHIND_BYTES = 1e-4, 64
+"""Parameters on the CPU below these do no harm: a temperature is one number."""
+CPU_WORK = 0.2
+"""Share of matrix work on the CPU that is no augmentation or metric, even without parameters."""
+NOT_ON_DEVICE_LOST = 0.9
+"""Not measured: an accelerator trains about ten times as fast, rather more."""
+DOUBLE = 0.1
+"""Share of work or parameters in float64; a loss that is summed in it stays below."""
+DOUBLE_LOST = 0.5
+"""Half the rate on CPUs and data centre GPUs, an eighth and less on others."""
+UNSCALED = 0.5
+"""Share of matrix work in float32 under autocast: what autocast leaves in float32 has none."""
+AUTOCAST_LOST = 0.3
+WAITING = 0.2
+"""Share of the training's time spent waiting for batches."""
+WAITING_BATCH, WAITING_TOTAL = 0.005, 0.5
+"""Seconds: handing a batch over from a worker takes a millisecond or two, starting one longer."""
+MOST_WORKERS = 8
+"""More rarely help a single process."""
+COPY_BYTES = 1024
+"""Smaller tensors are labels and metrics."""
+COPY_RATE = 1e10
+"""Bytes per second from ordinary memory over PCIe."""
+WITHOUT_GRADIENT = 0.25
+"""Share of trainable parameters; poolers and experts that a task does not use stay below."""
+LEAST_UPDATES, LEAST_WINDOWS = 2, 2
+"""Steps that must agree: a schedule may begin or end with a rate of zero."""
+LEAST_LOSSES, LEAST_STEPS = 64, 200
+CHANCE = tuple(math.log(classes) for classes in (*range(2, 11), 100, 1000))
+"""Cross entropy of guessing. A run that goes on from a checkpoint is flat too, but elsewhere."""
+NEAR_CHANCE = 0.04
+STEADY = 0.05
+"""Deviation of the losses over their mean; it is larger once some samples are known."""
+LARGEST_LOSS = 1e30
+_ALIASES = {"cuda": ("cuda", "gpu"), "rocm": ("cuda", "rocm", "gpu"), "xpu": ("xpu", "gpu")}
+"""What frameworks call a kind of device."""
+NAME, SENTENCE = 60, 500
+_USELESS = 1.0
+STANDING_STILL_LOST = 0.3
+"""Not measured: it may be all, or nothing."""
+
+
+def findings(process: Observed, requested: str, cpus: int) -> list[Finding]:
+    """Return what was lost in a process that may use so many CPUs of its machine."""
+    rules = (_devices, _doubles, _autocast, _copies, _gradients, _fallbacks, _losses)
+    return [*(f for rule in rules for f in rule(process, requested)), *_waiting(process, cpus)]
+
+
+def is_on(device: str, requested: str) -> bool:
+    """Return whether a device (`cuda:0`) is of the requested kind, as its framework calls it."""
+    kind = requested.partition(":")[0]
+    return device.partition(":")[0].lower() in _ALIASES.get(kind, (kind,))
+
+
+def device_share(process: Observed, requested: str) -> float | None:
+    """Return the share of a process's work on a kind of device; None if it was not seen.
+
+    That of matrix work if there was any. Compiled code shows kernels only, and others parameters.
+    """
+    for rows, size in ((process.work, "flops"), (process.parameters, "bytes")):
+        share = share_of(rows, size, lambda row: is_on(row.device, requested))
+        if share is not None:
+            return share
+        if any(is_on(kernel.device, requested) and kernel.seconds for kernel in process.kernels):
+            return 1.0
+    return None
+
+
+def share_of(rows: Iterable[Any], size: str, counts: Callable[[Any], bool]) -> float | None:
+    """Return the share of the rows that count, by one of their fields; None if all are zero."""
+    sizes = [(getattr(row, size), counts(row)) for row in rows]
+    total = sum(value for value, _ in sizes)
+    return sum(value for value, is_counted in sizes if is_counted) / total if total else None
+
+
+def finding(kind: str, says: str, advice: str, lost: float) -> Finding:
+    """Return a finding within the bounds of a report."""
+    return Finding(
+        kind=kind,
+        says=clipped(says, SENTENCE),
+        advice=clipped(advice, SENTENCE),
+        lost=min(max(lost, 0.0), 1.0),
+    )
+
+
+def _devices(process: Observed, requested: str) -> Iterator[Finding]:
+    """Yield that the work, or a part of it, was not on the requested device."""
+    share = device_share(process, requested)
+    if share is None:
+        return
+
+    def is_elsewhere(row: Work | Placed) -> bool:
+        return not is_on(row.device, requested)
+
+    off_work = [row for row in process.work if is_elsewhere(row)]
+    off_parameters = [row for row in process.parameters if is_elsewhere(row)]
+    flops = sum(row.flops for row in off_work)
+    size = sum(row.bytes for row in off_parameters)
+    parameters = share_of(process.parameters, "bytes", is_elsewhere) or 0.0
+    of_work = share_of(process.work, "flops", is_elsewhere)
+    what = [f"{_percent(of_work)} of the matrix work ({rate(flops, 'FLOP')})"] if flops else []
+    what += [f"{_percent(parameters)} of the parameters ({memory(size)})"] if size else []
+    names = [*(row.device for row in off_work), *(row.device for row in off_parameters)]
+    places = first([name[:NAME] for name in dict.fromkeys(names)], 3)
+    measured = f"{' and '.join(what)} on {places}{_in_steps(process)}"
+    # A layer may have nearly all of the work, and another still be where it should.
+    is_left = not process.parameters or parameters > 1 - NONE_THERE
+    if share < NONE_THERE and is_left:
+        says = f"The work was not on {requested}: {measured}."
+        yield finding("device", says, _move(process, requested), NOT_ON_DEVICE_LOST)
+    elif (size >= LEFT_BEHIND_BYTES and LEFT_BEHIND <= parameters < 1) or 1 - share >= CPU_WORK:
+        leaving = [copy for copy in process.copies if not is_on(copy.target, requested)]
+        seconds = sum(row.seconds for row in off_work)
+        yield finding(
+            "split",
+            f"A part of the model was not on {requested}: {measured}"
+            + (f"; tensors leave {requested} {_at(leaving)}" if leaving else "")
+            + ".",
+            f'Move the whole model once all its layers exist, `model.to("{_torch(requested)}")`,'
+            " before the optimizer is made, and no layer elsewhere after it.",
+            seconds / process.window_seconds if process.window_seconds else 1 - share,
+        )
+
+
+def _in_steps(process: Observed) -> str:
+    return f", in {counted(process.windows, 'sampled step')}" if process.windows else ""
+
+
+def _percent(share: float | None) -> str:
+    """Return a share in per cent, with decimals where it would round to nothing."""
+    return percent(share, 0 if share is None or share >= NONE_THERE else 2)
+
+
+def _torch(requested: str) -> str:
+    return "cuda" if requested == "rocm" else requested
+
+
+def _move(process: Observed, requested: str) -> str:
+    """Return how to have work done on a device."""
+    if process.framework == "jax":
+        return (
+            f"See what `python -c 'import jax; print(jax.devices())'` prints in this environment:"
+            f" it must name {requested}; neither set `JAX_PLATFORMS` nor put arrays on the CPU."
+        )
+    if process.framework == "tensorflow":
+        return (
+            'See whether `tf.config.list_physical_devices("GPU")` names the device in this'
+            ' environment, and remove `tf.device("/CPU:0")` from the script.'
+        )
+    name = _torch(requested)
+    return (
+        f'Write `model.to("{name}")` before the optimizer is made, and for each batch'
+        f' `batch = batch.to("{name}")`.'
+    )
+
+
+def _at(copies: Sequence[Copy]) -> str:
+    """Return from which lines most of these copies are."""
+    sizes: dict[str, int] = {}
+    for copy in copies:
+        sizes[copy.where[:NAME]] = sizes.get(copy.where[:NAME], 0) + copy.bytes
+    named = sorted((where for where in sizes if where), key=lambda where: -sizes[where])
+    return f"at {first(named, 3)}" if named else "in a library"
+
+
+def _doubles(process: Observed, requested: str) -> Iterator[Finding]:
+    """Yield that float64 was used where float32 is usual."""
+    del requested
+    share, what = max(
+        (share_of(process.work, "flops", _is_double) or 0.0, "matrix work"),
+        (share_of(process.parameters, "bytes", _is_double) or 0.0, "parameters"),
+    )
+    if share >= DOUBLE:
+        yield finding(
+            "float64",
+            f"{_percent(share)} of the {what} in float64{_in_steps(process)}: twice the time"
+            " and memory of float32, and on most GPUs far more.",
+            "Unless this precision is needed, convert data from NumPy with `tensor.float()` and use"
+            " neither `model.double()` nor `torch.set_default_dtype(torch.float64)`."
+            if process.framework == "torch"
+            else "Unless this precision is needed, convert data with `.astype(np.float32)`.",
+            share * DOUBLE_LOST,
+        )
+
+
+def _is_double(row: Work | Placed) -> bool:
+    return row.dtype == "float64"
+
+
+def _autocast(process: Observed, requested: str) -> Iterator[Finding]:
+    """Yield that autocast or a scaler of gradients is used, and that the work is in float32."""
+    autocast, steps = process.autocast, process.steps or 0
+    half = [dtype[:NAME] for dtype in autocast.dtypes if dtype != "float32"]
+    # A region that is entered in validation only does what it should.
+    is_used = autocast.scaled or (half and autocast.entered >= steps * MOSTLY)
+    share = share_of(process.work, "flops", lambda row: row.dtype == "float32")
+    if not is_used or share is None or share < UNSCALED:
+        return
+    entered = f"autocast ({', '.join(half) or 'float32'}) was entered {autocast.entered:,} times"
+    done = entered if autocast.entered else "gradients were scaled"
+    name = _torch(requested)
+    yield finding(
+        "autocast",
+        f"{percent(share, 0)} of the matrix work stayed in float32{_in_steps(process)}, although"
+        f" {done} in {counted(steps, 'step')}.",
+        f'Compute the model and the loss inside `with torch.autocast("{name}",'
+        " dtype=torch.bfloat16):`, on the device of the model.",
+        share * AUTOCAST_LOST,
+    )
+
+
+def _waiting(process: Observed, cpus: int) -> Iterator[Finding]:
+    """Yield that the training waited for its data."""
+    loader, seconds = process.loader, process.training_seconds
+    if loader is None or not loader.batches or not seconds:
+        return
+    share = loader.waited / seconds
+    each = loader.waited / loader.batches
+    if share < WAITING or each < WAITING_BATCH or loader.waited < WAITING_TOTAL:
+        return
+    most = min(cpus, MOST_WORKERS)
+    if loader.workers == 0 and most > 1:
+        advice = f"Load batches in other processes: `DataLoader(…, num_workers={most})`."
+    elif loader.workers < most:
+        advice = (
+            f"Use more workers, `DataLoader(…, num_workers={most}, persistent_workers=True)`, or"
+            " store the data decoded and resized."
+        )
+    else:
+        advice = (
+            "More workers than CPUs do not help: store the data decoded and resized, on a local"
+            " disk, and do the rest of the preparation on whole batches."
+        )
+    yield finding(
+        "data",
+        f"The training waited {percent(share, 0)} of its time for data: {duration(each)} for each"
+        f" of {loader.batches:,} batches, with {counted(loader.workers, 'worker')} in the loader"
+        f" and {counted(cpus, 'CPU')}.",
+        advice,
+        share,
+    )
+
+
+def _copies(process: Observed, requested: str) -> Iterator[Finding]:
+    """Yield that a tensor was copied to the device twice, or left it only to come back."""
+    seconds = process.window_seconds or math.inf
+    twice = [c for c in process.copies if c.again and c.calls and c.bytes >= COPY_BYTES * c.calls]
+    if twice:
+        worst = max(twice, key=lambda copy: copy.again * copy.bytes // copy.calls)
+        times = sum(copy.again for copy in twice)
+        same = [c for c in process.copies if (c.target, c.shape) == (worst.target, worst.shape)]
+        size = sum(copy.again * copy.bytes // copy.calls for copy in twice)
+        yield finding(
+            "copied twice",
+            f"A tensor {worst.shape} was copied from {worst.source[:NAME]} to"
+            f" {worst.target[:NAME]} more than once a step, {_at(same)}: {times:,} needless"
+            f" copies ({memory(size)}){_in_steps(process)}.",
+            "Copy a batch once, at the start of the step, `batch = batch.to(device)`, and use that"
+            " variable from there on.",
+            size / COPY_RATE / seconds,
+        )
+    if any(finding.kind == "split" for finding in _devices(process, requested)):
+        return  # such copies are its consequence
+    leaving = [c for c in process.copies if is_on(c.source, requested)]
+    for copy in (c for c in leaving if c.calls and c.bytes >= COPY_BYTES * c.calls):
+        back = [c for c in process.copies if _returns(c, copy)]
+        if back:
+            size = copy.bytes + sum(c.bytes for c in back)
+            yield finding(
+                "round trip",
+                f"A tensor {copy.shape} was copied from {copy.source[:NAME]} to"
+                f" {copy.target[:NAME]} and back, {_at([copy, *back])}: {memory(size)}"
+                f"{_in_steps(process)}.",
+                "Leave it on the device: call neither `.cpu()` nor `.numpy()` on what the model"
+                " still needs, and use the framework's own functions for what lies between.",
+                size / COPY_RATE / seconds,
+            )
+            return
+
+
+def _returns(copy: Copy, left: Copy) -> bool:
+    """Return whether a copy may bring back a tensor that left: as often, from the line or below.
+
+    A batch goes to the device before a prediction of the same shape leaves it.
+    """
+    (file, line), (file_left, line_left) = _spot(copy), _spot(left)
+    return (
+        (copy.source, copy.target, copy.shape) == (left.target, left.source, left.shape)
+        and MOSTLY <= copy.calls / left.calls <= 1 / MOSTLY
+        and file == file_left
+        and 0 < line_left <= line
+    )
+
+
+def _spot(copy: Copy) -> tuple[str, int]:
+    """Return file and line of a copy; line 0 if unknown."""
+    file, _, line = copy.where.rpartition(":")
+    return file, int(line) if line.isdecimal() and len(line) < 9 else 0
+
+
+def _gradients(process: Observed, requested: str) -> Iterator[Finding]:
+    """Yield that parameters get no gradient, or that steps change nothing."""
+    del requested
+    trainable, without = process.trainable or 0, process.without_gradient or 0
+    checked, unchanged = process.checked_updates, process.unchanged_updates
+    share = min(without / trainable, 1.0) if trainable else 0.0
+    # Libraries that shard parameters keep gradients elsewhere; what changes has some.
+    is_moving = share == 1 and checked > unchanged
+    if share >= WITHOUT_GRADIENT and process.windows >= LEAST_WINDOWS and not is_moving:
+        yield finding(
+            "gradients",
+            f"{without:,} of {trainable:,} trainable parameter tensors had no gradient in any of"
+            f" {counted(process.windows, 'sampled step')}.",
+            "Look for `.detach()`, `.data`, `.item()` or `torch.no_grad()` between them and the"
+            " loss, and whether the optimizer holds this model's parameters; if they are frozen on"
+            " purpose, give the optimizer the others only.",
+            share,
+        )
+    elif checked >= LEAST_UPDATES and unchanged == checked:
+        yield finding(
+            "no update",
+            f"None of {checked:,} compared steps of the optimizer changed any of the parameters"
+            " that were looked at.",
+            "Look at `optimizer.param_groups`: a learning rate that is zero or too small for the"
+            " dtype, or the parameters of another model.",
+            _USELESS,
+        )
+    if process.steps == 0 and process.losses:
+        yield finding(
+            "no step",
+            f"A loss went through `backward` {len(process.losses):,} times, and no optimizer took"
+            " a step.",
+            "Call `optimizer.step()` after `loss.backward()`.",
+            _USELESS,
+        )
+
+
+def _fallbacks(process: Observed, requested: str) -> Iterator[Finding]:
+    """Yield that operators ran on the CPU because the device has none."""
+    if not process.fallbacks:
+        return
+    names = [name[:NAME] for name in process.fallbacks]
+    rows = [o for o in process.operators if o.name in process.fallbacks and o.device == "cpu"]
+    seconds = sum(row.seconds for row in rows)
+    yield finding(
+        "fallback",
+        f"{first(names, 4)} ran on the CPU, because {requested} has no such operator"
+        + (f": {duration(seconds)} there{_in_steps(process)}" if seconds else "")
+        + ".",
+        f"Write this part with other operators, move it out of the step, or try a newer"
+        f" {process.framework}: each such call waits for the device and copies forth and back.",
+        seconds / process.window_seconds if process.window_seconds else 0.0,
+    )
+
+
+def _losses(process: Observed, requested: str) -> Iterator[Finding]:
+    """Yield that the loss was not finite, or that it stands where guessing would."""
+    del requested
+    losses = sorted(process.losses, key=lambda pair: pair[0])
+    lost = [step for step, loss in losses if loss is None]
+    if lost:
+        stays = losses[-1][1] is None
+        yield finding(
+            "not finite",
+            f"The loss was not a finite number: first at step {lost[0]:,}, in {len(lost):,} of"
+            f" {len(losses):,} recorded steps, {'and still' if stays else 'but no longer'} at the"
+            " end.",
+            "Find the first operation at fault with `torch.autograd.set_detect_anomaly(True)`; a"
+            " lower learning rate, clipped gradients or bfloat16 instead of float16 may be enough.",
+            _USELESS if stays else len(lost) / len(losses),
+        )
+        return
+    values = [loss for _, loss in losses if loss is not None and abs(loss) < LARGEST_LOSS]
+    # Losses of adversaries stand still if all is well; those of words fall from far above.
+    if len(values) < LEAST_LOSSES or process.tokens or (process.optimizers or 1) > 1:
+        return
+    quarter = len(values) // 4
+    begin, end = fmean(values[:quarter]), fmean(values[-quarter:])
+    noise = pstdev(values[:quarter]) / math.sqrt(quarter)
+    mean = fmean(values)
+    is_chance = any(abs(mean - chance) <= NEAR_CHANCE * chance for chance in CHANCE)
+    is_steady = pstdev(values) <= STEADY * abs(mean)
+    if losses[-1][0] >= LEAST_STEPS and is_chance and is_steady and end >= begin - 2 * noise:
+        yield finding(
+            "not learning",
+            f"The loss stands still: {amount(begin)} at the beginning and {amount(end)} at the end"
+            f" of {losses[-1][0]:,} steps, about that of guessing.",
+            "If this is not a run that goes on from an earlier one: look at the learning rate, at"
+            " the labels, and whether the loss gets logits.",
+            STANDING_STILL_LOST,
+        )

@@ -1,0 +1,401 @@
+"""What was measured leads to the right sentence, and honest trainings to none."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings, strategies as st
+from msgspec.structs import replace
+
+from envbuilder.watch import judge, model
+from envbuilder.watch.model import Autocast, Device, Gpu, Kernel, Loader, Machine, Operator
+from tests.support.watched import copy, falling, observed, on_cpu, placed, watched, work
+
+CPU = {"requested": "cpu", "profile": "cpu"}
+
+
+def machine(**changes: Any) -> Machine:
+    return replace(watched().machine, **changes)
+
+
+def ranks(*changes: dict[str, Any]) -> list[model.Observed]:
+    """Processes of torchrun, each on a GPU of its own."""
+    devices = tuple(Device(device=name) for name in ("cpu", "cuda:0", "cuda:1"))
+    return [
+        observed(
+            **{
+                "pid": 100 + rank,
+                "rank": rank,
+                "local_rank": rank,
+                "world": len(changes),
+                "devices": devices,
+                "parameters": (placed(f"cuda:{rank}"),),
+                "work": (work(f"cuda:{rank}"),),
+                **change,
+            }
+        )
+        for rank, change in enumerate(changes)
+    ]
+
+
+HALF = Autocast(entered=1200, dtypes=("bfloat16",), scaled=False)
+SLOW_STEPS: dict[str, Any] = {"steps": 600}
+HONEST = {
+    "bare loop": watched(),
+    "on the CPU": watched(on_cpu(), **CPU),
+    "frozen backbone": watched(observed(trainable=2, gradients=(placed(size=40_000),))),
+    "GAN": watched(observed(optimizers=2, losses=falling(0.69, 0.69))),
+    "gradient accumulation": watched(
+        observed(steps=300, loader=Loader(batches=1200, waited=1.0, workers=4))
+    ),
+    "evaluation between epochs": watched(observed(work=(work(), work("cpu", flops=10**8)))),
+    "tiny model": watched(
+        observed(
+            steps=40_000,
+            training_seconds=40.0,
+            loader=Loader(batches=40_000, waited=16.0, workers=0),
+        ),
+        machine=machine(gpus=(Gpu(index=0, name="A GPU", utilization=0.1),)),
+    ),
+    "autocast": watched(observed(autocast=HALF, work=(work(dtype="bfloat16"), work(flops=10**9)))),
+    "autocast in validation": watched(observed(autocast=replace(HALF, entered=50))),
+    "compiled": watched(observed(is_compiled=True, work=(), operators=(), activations=())),
+    "two ranks": watched(*ranks({}, {})),
+    "two ranks, each sees its own device": watched(
+        *ranks(*[{"devices": (Device(device="cuda:0"),), "parameters": (placed(),)}] * 2),
+        machine=machine(gpus=machine().gpus * 2),
+    ),
+    "two ranks of several machines": watched(
+        *ranks({}, {}, {}, {})[:2], command=("torchrun", "--nnodes=2", "train.py")
+    ),
+    "words": watched(
+        observed(
+            tokens=10**6, copies=tuple(copy(f"train.py:{n}", shape="(8, 512)") for n in (30, 31))
+        )
+    ),
+    "optimizer kept on the CPU": watched(observed(parameters=(placed("cpu"),))),
+    "a temperature": watched(observed(parameters=(placed(), placed("cpu", size=4)))),
+    "goes on from a checkpoint": watched(observed(losses=falling(0.31, 0.31))),
+    "autoencoder": watched(observed(copies=(copy(), copy("train.py:40", "cuda:0")))),
+    "sharded": watched(observed(without_gradient=6)),
+    "first rates are zero": watched(observed(unchanged_updates=4)),
+    "a worker": watched(observed(), on_cpu(pid=5, is_worker=True)),
+    "killed at its start": watched(
+        *ranks({}, {"finished": False, "steps": 0, "seconds": 3.0, "losses": ()})
+    ),
+    "ROCm": watched(requested="rocm", profile="rocm"),
+}
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_honest_trainings_are_not_blamed(name: str) -> None:
+    result = judge.judged(HONEST[name])
+    assert result.findings == ()
+    assert result.on_device is True
+
+
+def at_chance(n: int) -> float:
+    return math.log(10) + 0.01 * (n % 3)
+
+
+FOUND = {
+    "device": (
+        watched(on_cpu()),
+        "100 % of the matrix work (1.00 TFLOP) and 100 % of the parameters (4.00 MiB) on cpu, in 5",
+        'model.to("cuda")',
+    ),
+    "device of JAX": (
+        watched(on_cpu(framework="jax", work=())),
+        "100 % of the parameters",
+        "jax.devices()",
+    ),
+    "device of TensorFlow": (
+        watched(on_cpu(framework="tensorflow", work=())),
+        "100 % of the parameters",
+        "tf.config",
+    ),
+    "split": (
+        watched(
+            observed(
+                parameters=(placed(), placed("cpu", size=5130)),
+                work=(work(), work("cpu", flops=10**9)),
+                copies=(copy(), copy("net.py:9", "cuda:0")),
+            )
+        ),
+        "0.10 % of the matrix work (1.00 GFLOP) and 0.12 % of the parameters (5.01 KiB) on cpu",
+        'model.to("cuda")',
+    ),
+    "split, where": (
+        watched(
+            observed(
+                parameters=(placed(), placed("cpu")), copies=(copy(), copy("net.py:9", "cuda:0"))
+            )
+        ),
+        "; tensors leave cuda at net.py:9",
+        "before the optimizer",
+    ),
+    "split, frozen": (
+        watched(observed(work=(work(), work("cpu")))),
+        "50 % of the matrix work",
+        "Move the whole model",
+    ),
+    "float64": (
+        watched(observed(parameters=(placed(dtype="float64"),), work=(work(dtype="float64"),))),
+        "100 % of the parameters in float64",
+        "tensor.float()",
+    ),
+    "autocast": (
+        watched(observed(autocast=HALF)),
+        "stayed in float32, in 5 sampled steps, although autocast (bfloat16) was entered 1,200",
+        "torch.autocast",
+    ),
+    "autocast, scaled": (
+        watched(observed(autocast=Autocast(scaled=True))),
+        "although gradients were scaled",
+        "torch.autocast",
+    ),
+    "data": (
+        watched(observed(loader=Loader(batches=1200, waited=30.0, workers=0))),
+        "50 % of its time for data: 25.0 ms for each of 1,200 batches, with 0 workers in the",
+        "num_workers=8",
+    ),
+    "data, few workers": (
+        watched(
+            observed(loader=Loader(batches=1200, waited=30.0, workers=2)),
+            machine=machine(quota=3.5),
+        ),
+        "with 2 workers in the loader and 4 CPUs",
+        "num_workers=4",
+    ),
+    "data, many workers": (
+        watched(observed(loader=Loader(batches=1200, waited=30.0, workers=8))),
+        "with 8 workers",
+        "More workers than CPUs",
+    ),
+    "copied twice": (
+        watched(observed(copies=(copy(), copy("train.py:35", again=5)))),
+        "a step, at train.py:31, train.py:35: 5 needless copies (490 KiB), in 5 sampled steps",
+        "batch.to(device)",
+    ),
+    "round trip": (
+        watched(observed(copies=(copy("train.py:40", "cuda:0"), copy("train.py:42")))),
+        "from cuda:0 to cpu and back, at train.py:40, train.py:42: 980 KiB",
+        ".cpu()",
+    ),
+    "gradients": (
+        watched(observed(without_gradient=6, unchanged_updates=6)),
+        "6 of 6 trainable parameter tensors had no gradient in any of 5 sampled steps",
+        ".detach()",
+    ),
+    "gradients, some": (
+        watched(observed(without_gradient=2)),
+        "2 of 6 trainable",
+        "torch.no_grad()",
+    ),
+    "no update": (
+        watched(observed(unchanged_updates=6)),
+        "None of 6 compared steps",
+        "learning rate",
+    ),
+    "no step": (
+        watched(observed(steps=0)),
+        "`backward` 100 times, and no optimizer took a step",
+        "optimizer.step()",
+    ),
+    "fallback": (
+        watched(
+            observed(
+                fallbacks=("aten::nonzero",),
+                operators=(Operator(name="aten::nonzero", device="cpu", calls=5, seconds=0.1),),
+            )
+        ),
+        "aten::nonzero ran on the CPU, because cuda has no such operator: 100 ms there, in 5",
+        "other operators",
+    ),
+    "not finite": (
+        watched(observed(losses=((1, 2.3), (13, None), (25, None)))),
+        "first at step 13, in 2 of 3 recorded steps, and still at the end",
+        "set_detect_anomaly",
+    ),
+    "not finite, for a moment": (
+        watched(observed(losses=((1, None), (13, 2.0)))),
+        "in 1 of 2 recorded steps, but no longer at the end",
+        "clipped",
+    ),
+    "not learning": (
+        watched(observed(losses=tuple((12 * n + 1, at_chance(n)) for n in range(100)))),
+        "stands still: 2.31 at the beginning and 2.31 at the end of 1,189 steps",
+        "learning rate",
+    ),
+    "idle rank": (
+        watched(*ranks({}, {"steps": 3})),
+        "Rank 1 took 3 steps, others up to 1,200",
+        "DistributedSampler",
+    ),
+    "shared device": (
+        watched(*ranks({}, {"parameters": (placed("cuda:0"),)})),
+        "Ranks 0, 1 trained on the same device, cuda:0",
+        "LOCAL_RANK",
+    ),
+    "rank not seen": (watched(*ranks({}, {})[:1]), "Of rank 1 nothing was seen", "ended early"),
+    "rank not seen, a gap": (
+        watched(*ranks({}, {})[1:], command=("torchrun", "--nnodes=2")),
+        "Of rank 0 nothing",
+        "ended early",
+    ),
+    "extension": (
+        watched(on_cpu(), expected_kernels=("torch_ipex::",), **CPU),
+        "that profile cpu promises was seen: torch_ipex::",
+        "ipex.optimize",
+    ),
+    "utilization": (
+        watched(
+            observed(steps=600),
+            machine=machine(gpus=(Gpu(index=0, name="A GPU", utilization=0.12),)),
+        ),
+        "12 % of the time (GPU 0, A GPU)",
+        "larger batch",
+    ),
+    "quota": (
+        watched(on_cpu(), machine=machine(quota=2.0, throttled_seconds=120.0), **CPU),
+        "The CPU quota of 2 CPUs stopped the command for 20 %",
+        "OMP_NUM_THREADS=2",
+    ),
+    "load": (
+        watched(machine=machine(other_seconds=300.0)),
+        "Other programs used 50 % of this machine's CPUs",
+        "quiet machine",
+    ),
+    "threads": (
+        watched(on_cpu(steps=600, threads=1), **CPU),
+        "used 1 thread on 8 CPUs",
+        "OMP_NUM_THREADS=8",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_was_lost_is_named(name: str) -> None:
+    report, says, advice = FOUND[name]
+    (finding,) = judge.judged(report).findings
+    assert finding.kind == name.partition(",")[0].partition(" of ")[0]
+    assert says in finding.says
+    assert advice in finding.advice
+    assert 0 < finding.lost <= 1
+
+
+@pytest.mark.parametrize(
+    ("report", "on_device"),
+    [
+        (watched(on_cpu()), False),
+        (watched(observed(), requested="cpu"), False),
+        (watched(observed(work=(work(), work("cpu", flops=10**13)))), False),
+        (watched(observed(work=(work(), work("cpu", flops=10**11)))), True),
+        (watched(observed(work=(), parameters=())), True),
+        (watched(observed(work=(), parameters=(), kernels=())), None),
+        (watched(processes=()), None),
+        (watched(on_cpu(is_worker=True)), None),
+    ],
+)
+def test_the_verdict_is_unknown_unless_something_was_seen(
+    report: model.Watched, on_device: bool | None
+) -> None:
+    assert judge.judged(report).on_device is on_device
+
+
+def test_a_layer_with_nearly_all_of_the_work_is_a_part() -> None:
+    parts = {"parameters": (placed(), placed("cpu")), "work": (work("cpu"), work(flops=10**8))}
+    result = judge.judged(watched(observed(**parts)))
+    assert [finding.kind for finding in result.findings] == ["split"]
+    assert result.on_device is False
+
+
+def test_extensions_are_seen_by_operators_spaces_and_kernels() -> None:
+    promised = {"expected_kernels": ("zentorch::", "ampere"), **CPU}
+    kernels = (Kernel(name="ampere_sgemm", device="cpu", seconds=1.0),)
+    seen = on_cpu(namespaces=("zentorch",), kernels=kernels)
+    assert judge.judged(watched(seen, **promised)).findings == ()
+    (finding,) = judge.judged(watched(on_cpu(kernels=kernels), **promised)).findings
+    assert "zentorch::" in finding.says
+    unseen = on_cpu(windows=0, profiled_seconds=0.0)
+    assert judge.judged(watched(unseen, **promised)).findings == ()
+
+
+def test_ranks_that_differ_are_named_and_the_largest_loss_is_first() -> None:
+    slow = {"loader": Loader(batches=1200, waited=30.0, workers=0)}
+    worse = {**slow, "losses": ((1, None),)}
+    findings = judge.judged(watched(*ranks({}, slow, worse))).findings
+    assert [finding.kind for finding in findings] == ["not finite", "data"]
+    assert findings[0].says.startswith("rank 2: The loss")
+    assert findings[1].says.startswith("rank 1, rank 2: The training waited")
+    both = judge.judged(watched(*ranks(slow, slow))).findings
+    assert both[0].says.startswith("The training waited")
+
+
+@pytest.mark.parametrize(
+    ("changes", "speed"),
+    [
+        ({}, (640.0, "samples")),
+        ({"tokens": 60_000}, (1000.0, "tokens")),
+        ({"samples": None}, (20.0, "steps")),
+        ({"training_seconds": 0.0}, None),
+    ],
+)
+def test_the_rate_is_in_what_was_counted(changes: dict[str, Any], speed: Any) -> None:
+    assert judge.speed(watched(observed(**changes))) == speed
+
+
+def test_ranks_add_up() -> None:
+    assert judge.speed(watched(*ranks({}, {}))) == (1280.0, "samples")
+
+
+HUGE = (1 << 62) - 1
+TEXT = st.sampled_from(["", "cpu", "cuda:0", "x" * 200, "\x1b[2J", "²:²", "a:9999999999999"])
+COUNT = st.sampled_from([0, 1, 5, HUGE])
+SECONDS = st.sampled_from([0.0, 5e-324, 1.0, 1e9])
+
+
+@st.composite
+def hostile(draw: st.DrawFn) -> model.Observed:
+    def rows(kind: Any, **fields: Any) -> Any:
+        return tuple(kind(**{k: draw(v) for k, v in fields.items()}) for _ in range(2))
+
+    counted = {"calls": COUNT, "seconds": SECONDS}
+    where = {"source": TEXT, "target": TEXT, "shape": TEXT, "where": TEXT}
+    return observed(
+        **{name: draw(COUNT) for name in ("rank", "world", "steps", "windows", "threads")},
+        **{name: draw(COUNT) for name in ("trainable", "without_gradient", "checked_updates")},
+        unchanged_updates=draw(COUNT),
+        training_seconds=draw(SECONDS),
+        window_seconds=draw(SECONDS),
+        loader=Loader(batches=draw(COUNT), waited=draw(SECONDS), workers=draw(COUNT)),
+        parameters=rows(model.Placed, device=TEXT, dtype=TEXT, bytes=COUNT),
+        work=rows(model.Work, device=TEXT, dtype=TEXT, flops=COUNT, **counted),
+        operators=rows(Operator, name=TEXT, device=TEXT, **counted),
+        copies=rows(model.Copy, calls=COUNT, bytes=COUNT, again=COUNT, **where),
+        fallbacks=(draw(TEXT),),
+        losses=tuple(
+            (draw(COUNT), draw(st.sampled_from([None, 1e308, -1e308]))) for _ in range(70)
+        ),
+    )
+
+
+@settings(max_examples=50, deadline=None)
+@given(hostile(), hostile(), SECONDS, st.sampled_from([None, -1.0, 0.0, 1e300, 2.0]))
+def test_hostile_numbers_are_judged_within_bounds(
+    first: model.Observed, second: model.Observed, seconds: float, quota: float | None
+) -> None:
+    asked = watched(
+        first,
+        second,
+        seconds=seconds,
+        requested="x" * 200,
+        expected_kernels=("y" * 200,),
+        machine=machine(cpus=0, quota=quota, throttled_seconds=1e9, other_seconds=1e9),
+    )
+    result = judge.judged(asked)
+    # What is kept can be read again.
+    assert msgspec.convert(model.data(result), model.Watched) == result
