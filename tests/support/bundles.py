@@ -85,6 +85,15 @@ def read(path: Path) -> dict[str, bytes]:
         return {m.path: b"".join(c) for m, c in reader.members()}
 
 
+def texts_of(*parts: form.Part) -> dict[str, bytes]:
+    """The contents of the parts that are texts, by path."""
+    return {
+        p.member.path: p.content
+        for p in parts
+        if p.member.kind in form.TEXTS and isinstance(p.content, bytes)
+    }
+
+
 class Counting(PlainProgress):
     """Notes its tasks and how far they came."""
 

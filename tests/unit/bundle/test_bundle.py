@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder.bundle import collect, format as form, self_wheel as own, unpack as unpacking
+from envbuilder.bundle import collect, format as form, unpack as unpacking
 from envbuilder.core import files
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
@@ -19,10 +19,10 @@ from envbuilder.packages import mnist
 from envbuilder.packages.conda import lock as conda_lockfile
 from envbuilder.packages.store import Store
 from envbuilder.payload.training.dataset import MNIST_SHA256
-from envbuilder.profiles import lock, profile as profiles
+from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.library import LOCK_TYPE, Library
 from envbuilder.signatures import envelope, statement as statements
-from tests.support import signing
+from tests.support import conda_locks, signing
 from tests.support.bundles import QUIET, WHEEL, made_of, part, sha, unpack
 from tests.support.tools import tools
 
@@ -45,27 +45,6 @@ def test_each_platform_gets_its_tools_even_without_a_target(
     assert [f.file for f in one.tools] == [
         tools()[p].file for p in ("linux/amd64", "macos/arm64")
     ]  # fmt: skip
-
-
-def test_envbuilder_goes_along_for_each_platform_with_the_locks_uv(
-    parts: tuple[Part, ...], found: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[str, ...]] = []
-
-    def dependencies(
-        itself: Any, platform: str, python: str, settings: Any, progress: Any, uv: str, extra: str
-    ) -> tuple[lock.File, ...]:
-        asked.append((platform, python, uv, extra))
-        return ()
-
-    monkeypatch.setattr(own, "wheel", lambda settings: own.Wheel(file="e.whl", content=b"e"))
-    monkeypatch.setattr(own, "accepts", lambda itself, python: True)
-    monkeypatch.setattr(own, "dependencies", dependencies)
-    platforms: list[Any] = ["linux/amd64", "macos/arm64"]
-    wanted = collect.select(["tiny"], platforms, [], Library([found.config_dir / "profiles"]))
-    (part,) = collect.of_envbuilder(wanted, platforms, found, QUIET)
-    assert part.member.path == "wheels/e.whl"
-    assert asked == [(p, "3.11", "0.13.8", "") for p in platforms]
 
 
 # --- damage
@@ -339,21 +318,8 @@ def test_a_damaged_end_is_found_before_anything_is_taken_in(bundle: Path, there:
 def conda_lock(found: Settings, **changes: Any) -> conda_lockfile.Lock:
     """A conda lock of `tiny` beside its other one."""
     folder = found.config_dir / "profiles"
-    package = conda_lockfile.Package(
-        name="python", version="3.11.9", build="0", build_number=0, subdir="linux-64",
-        file="python-3.11.9-0.conda", channel="conda-forge", sha256=sha(b"python"), size=6,
-    )  # fmt: skip
-    lock = conda_lockfile.Lock(
-        schema=1,
-        profile="tiny",
-        inputs=conda_lockfile.inputs_digest(profiles.load("tiny", [folder])),
-        channels=("conda-forge",),
-        targets=(
-            conda_lockfile.Target(
-                platform="linux/amd64", python="3.11", virtual_packages={}, packages=(package,)
-            ),
-        ),
-    )
+    tiny = profiles.load("tiny", [folder])
+    lock = conda_locks.lock_of(tiny, conda_locks.package("python", "3.11.9"))
     lock = msgspec.structs.replace(lock, **changes)
     (folder / "locks" / "tiny.conda.json").write_text(conda_lockfile.dump(lock))
     return lock

@@ -11,12 +11,12 @@ from envbuilder.bundle import collect, self_wheel
 from envbuilder.bundle.collect import Needed, Selection
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.packages import mnist
-from envbuilder.packages.conda import lock as conda_lockfile
 from envbuilder.packages.store import Store
 from envbuilder.payload.training.dataset import MNIST_SHA256
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.library import Library
 from envbuilder.profiles.lock import File
+from tests.support import conda_locks
 from tests.support.bundles import QUIET, part, sha
 
 if TYPE_CHECKING:
@@ -98,13 +98,7 @@ def test_all_files_are_fetched_and_listed_once(
     cpu = replace(cpu, profile=profile, targets=targets)
     fetched: list[str] = []
     monkeypatch.setattr(collect, "fetch", lambda files, *_: fetched.extend(f.sha256 for f in files))
-    package = conda_lockfile.Package(
-        name="python", version="3.11.9", build="0", build_number=0, subdir="linux-64",
-        file="python-3.11.9-0.conda", channel="conda-forge", sha256="c" * 64, size=6,
-    )  # fmt: skip
-    conda = conda_lockfile.Target(
-        platform="linux/amd64", python="3.11", virtual_packages={}, packages=(package,)
-    )
+    conda = conda_locks.target_of(conda_locks.package("python", sha256="c" * 64))
     locked = collect.files([replace(cpu, conda=(conda,)), cpu], there, QUIET)
     hashes = [f.sha256 for f in locked]
     assert len(set(hashes)) == len(hashes)
@@ -152,8 +146,9 @@ def test_mnist_goes_along_where_it_can_be_had(
 # --- envbuilder itself, and the manifest
 
 
-def test_with_a_conda_lock_the_installer_of_its_packages_goes_along(
-    cpu: Selection, found: Settings, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("extra", ["", "conda"])
+def test_envbuilder_goes_along_for_each_platform_and_with_a_conda_lock_its_installer(
+    cpu: Selection, found: Settings, monkeypatch: pytest.MonkeyPatch, extra: str
 ) -> None:
     asked: list[tuple[Any, ...]] = []
 
@@ -166,13 +161,13 @@ def test_with_a_conda_lock_the_installer_of_its_packages_goes_along(
     )
     monkeypatch.setattr(self_wheel, "accepts", lambda itself, python: True)
     monkeypatch.setattr(self_wheel, "dependencies", dependencies)
-    conda = conda_lockfile.Target(
-        platform="linux/amd64", python="3.11", virtual_packages={}, packages=()
-    )
-    (itself,) = collect.of_envbuilder([replace(cpu, conda=(conda,))], ["linux/amd64"], found, QUIET)
-    assert (itself.member.what, itself.content) == ("envbuilder itself", b"e")
-    uv = cpu.tools[0].version
-    assert asked == [("linux/amd64", python, uv, "conda") for python in ("3.11", "3.12")]
+    wanted = replace(cpu, conda=(conda_locks.target_of(),) if extra else ())
+    platforms: list[Any] = ["linux/amd64", "macos/arm64"]
+    (itself,) = collect.of_envbuilder([wanted], platforms, found, QUIET)
+    assert (itself.member.path, itself.content) == ("wheels/e.whl", b"e")
+    assert itself.member.what == "envbuilder itself"
+    uv = cpu.tools[0].version  # of the lock
+    assert asked == [(p, python, uv, extra) for p in platforms for python in ("3.11", "3.12")]
 
 
 def test_a_manifest_lists_its_parts_and_targets_in_order(cpu: Selection) -> None:

@@ -11,7 +11,6 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -21,25 +20,20 @@ from envbuilder.containers.oci.layout import Layout
 from envbuilder.containers.registry import base_images as bases
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
-from envbuilder.core.settings import Configuration, Settings, Signatures, load as load_settings
+from envbuilder.core.settings import Configuration, Settings, Signatures
 from envbuilder.packages import store
-from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as profile_lock, profile as profiles
-from envbuilder.profiles.library import Library
-from envbuilder.project import catalog
 from tests.support import absence, image_layouts as made, signing
 from tests.support.bundles import (
-    PARENT,
     PROFILE,
     QUIET,
     WHEEL,
     Counting,
     made_of,
     part,
-    read,
     sha,
-    small_lock,
+    texts_of,
     unpack,
 )
 from tests.support.tools import tools
@@ -237,7 +231,7 @@ def test_an_incomplete_base_image_is_refused(
 ) -> None:
     _, base = with_base(found)
     for left_out in (p for p in base if "blobs" in p.member.path):
-        fresh = msgspec.structs.replace(there, cache_dir=tmp_path / left_out.member.name)
+        fresh = replace(there, cache_dir=tmp_path / left_out.member.name)
         fewer = (*parts, *(p for p in base if p is not left_out))
         path = tmp_path / "fewer.tar"
         form.write(path, made_of(fewer), fewer, QUIET)
@@ -256,22 +250,14 @@ def test_a_base_image_that_cannot_be_had_is_named(found: Settings) -> None:
     assert said == [f"note: {lacks[0]} is unavailable: no container engine has it"]
 
 
-def texts_of(*parts: Part) -> dict[str, bytes]:
-    return {
-        p.member.path: p.content
-        for p in parts
-        if p.member.kind in form.TEXTS and isinstance(p.content, bytes)
-    }
-
-
 def second(settings: Settings, more: str = "", **changes: Any) -> tuple[Part, ...]:
     """The profile `other` and its lock, which has the files of `tiny`'s targets."""
     folder = settings.config_dir / "profiles"
     (folder / "other.yaml").write_text(PROFILE + more)
     lock = profile_lock.load(folder / "locks" / "tiny.json")
-    lock = msgspec.structs.replace(lock, profile="other", **changes)
+    lock = replace(lock, profile="other", **changes)
     other = profiles.load("other", [folder])
-    lock = msgspec.structs.replace(lock, inputs=profile_lock.inputs_digest(other))
+    lock = replace(lock, inputs=profile_lock.inputs_digest(other))
     text = profile_lock.dump(lock).encode()
     return (
         part("profiles/other.yaml", (PROFILE + more).encode(), "profile"),
@@ -282,10 +268,7 @@ def second(settings: Settings, more: str = "", **changes: Any) -> tuple[Part, ..
 def test_the_files_of_all_profiles_are_known(parts: tuple[Part, ...], found: Settings) -> None:
     """What one profile needs belongs to the bundle, whichever profile comes last."""
     uv = b"another uv"
-    newer = {
-        p: msgspec.structs.replace(f, sha256=sha(uv), size=len(uv))
-        for p, f in tools("0.13.9").items()
-    }
+    newer = {p: replace(f, sha256=sha(uv), size=len(uv)) for p, f in tools("0.13.9").items()}
     brought = part(f"files/{sha(uv)}", uv, "file")
     both = (*parts, *second(found, tools=newer), brought)
     for names in (("tiny", "other"), ("other", "tiny")):
@@ -320,8 +303,7 @@ def test_files_have_the_size_that_their_lock_states(
 ) -> None:
     unpacking.check(manifest, texts_of(*parts))
     resized = tuple(
-        msgspec.structs.replace(m, size=m.size + 1) if m.sha256 == sha(WHEEL) else m
-        for m in manifest.members
+        replace(m, size=m.size + 1) if m.sha256 == sha(WHEEL) else m for m in manifest.members
     )
     with pytest.raises(InvalidError, match=f"no lock of the bundle names its files/{sha(WHEEL)}"):
         unpacking.check(made_of((), members=resized), texts_of(*parts))
@@ -438,231 +420,3 @@ def test_a_folder_that_cannot_be_written_to_says_which_to_set(tmp_path: Path) ->
     with pytest.raises(BuildError, match=r"/file/a\.yaml: cannot be written: ") as raised:
         unpacking.write([draft])
     assert raised.value.hint == "Set ENVBUILDER_CONFIG_DIR to a folder you can write to."
-
-
-# --- a bundle of a project's environment: what is in it, what is refused, and what differs
-
-
-STATED = "requirements_from: [reqs/base.txt]\nprofiles: [small]\n"
-FILES = {
-    "envbuilder.yaml": STATED,
-    "reqs/base.txt": "-r ../more.txt\n",
-    "more.txt": "rich>=13\n",
-    "profiles/_mine.yaml": PARENT,
-    "profiles/small.yaml": PROFILE,
-    "unread.txt": "no part of the environment\n",
-    "train.py": "print('hello')\n",
-}
-LOCK = "envbuilder.lock/default.small.json"
-
-
-def lay(folder: Path, **changes: str) -> Settings:
-    """A project, and the settings of a command in it on a machine of its own."""
-    for name, text in {**FILES, **changes}.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    home = folder.parent / f"home-of-{folder.name}"
-    variables = {f"ENVBUILDER_{n}_DIR": str(home / n.lower()) for n in ("CONFIG", "CACHE", "DATA")}
-    return load_settings(variables, folder)
-
-
-def lock(settings: Settings) -> None:
-    """Write the project's lock, and put its wheel into the store."""
-    library, variants = catalog.library(settings), catalog.variants(settings)
-    assert variants is not None
-    made = small_lock("small", library.profile("small"), settings)
-    path = variants.lock_path("small")
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(profile_lock.dump(made))
-
-
-def parts_of(settings: Settings) -> tuple[Part, ...]:
-    """What a bundle of the project holds, without envbuilder itself."""
-    library, variants = catalog.library(settings), catalog.variants(settings)
-    assert variants is not None
-    assert settings.project is not None
-    selection = collect.select(["small"], ["linux/amd64"], [], library)
-    locked = collect.files(selection, settings, QUIET)
-    texts = collect.texts(selection, library, variants, settings.project)
-    return (*texts, *collect.of_files(locked, settings, []))
-
-
-def manifest_of(parts: tuple[Part, ...], **changes: object) -> Manifest:
-    stated = {"schema": 3, "environment": "default", "profiles": ("small",), **changes}
-    return made_of(parts, **stated)
-
-
-@pytest.fixture
-def project_parts(tmp_path: Path) -> tuple[Part, ...]:
-    settings = lay(tmp_path / "mine")
-    lock(settings)
-    return parts_of(settings)
-
-
-@pytest.fixture
-def project_bundle(project_parts: tuple[Part, ...], tmp_path: Path) -> Path:
-    path = tmp_path / "small.tar"
-    form.write(path, manifest_of(project_parts), project_parts, QUIET)
-    return path
-
-
-def test_it_holds_what_the_environment_is_read_from_and_no_more(project_bundle: Path) -> None:
-    held = read(project_bundle)
-    assert {path for path in held if path.startswith("project/")} == {
-        "project/envbuilder.yaml", "project/reqs/base.txt", "project/more.txt", f"project/{LOCK}",
-    }  # fmt: skip
-    assert held["project/reqs/base.txt"] == b"-r ../more.txt\n"
-    assert {path for path in held if path.startswith("profiles/")} == {
-        "profiles/_mine.yaml", "profiles/small.yaml",
-    }  # fmt: skip
-    assert f"files/{sha(WHEEL)}" in held
-    # The profile itself was never locked, and need not be.
-    assert not [path for path in held if path.startswith("locks/")]
-
-
-def test_a_fresh_lock_of_the_profile_goes_along(tmp_path: Path) -> None:
-    settings = lay(tmp_path / "mine")
-    lock(settings)
-    folder = tmp_path / "mine" / "profiles"
-    (folder / "locks").mkdir()
-    library = Library([folder])
-    made = profile_lock.load(tmp_path / "mine" / LOCK)
-    fresh = profile_lock.inputs_digest(library.profile("small"))
-    path = folder / "locks" / "small.json"
-    path.write_text(profile_lock.dump(replace(made, inputs=fresh)))
-    parts = parts_of(settings)
-    assert "locks/small.json" in texts_of(*parts)
-    unpacking.check(manifest_of(parts), texts_of(*parts))
-    path.write_text(profile_lock.dump(made))  # which is stale: that of the variant
-    assert "locks/small.json" not in texts_of(*parts_of(settings))
-    texts = {**texts_of(*parts), "locks/small.json": path.read_bytes()}
-    with pytest.raises(InvalidError, match="is stale"):
-        unpacking.check(manifest_of(parts), texts)
-
-
-def test_a_clone_builds_from_it_and_no_file_of_it_changes(
-    project_bundle: Path, tmp_path: Path
-) -> None:
-    there = lay(tmp_path / "clone")
-    before = {p: p.read_bytes() for p in (tmp_path / "clone").rglob("*") if p.is_file()}
-    taken = unpack(project_bundle, there)
-    assert taken.manifest.environment == "default"
-    assert Store.of(there).sound(sha(WHEEL))
-    # The clone has these profiles, so none is written; it lacks the lock.
-    assert taken.written == ()
-    assert taken.differences == (unpacking.LockDifference(path=LOCK, state="missing"),)
-    after = {p: p.read_bytes() for p in (tmp_path / "clone").rglob("*") if p.is_file()}
-    assert after == before
-    (tmp_path / "clone" / LOCK).parent.mkdir()
-    (tmp_path / "clone" / LOCK).write_bytes(read(project_bundle)[f"project/{LOCK}"])
-    assert unpack(project_bundle, there).differences == ()
-    library = catalog.library(there)
-    assert library.usable_lock(library.profile("small")).state == "locked"
-    (tmp_path / "clone" / LOCK).write_text("{}")
-    (different,) = unpack(project_bundle, there).differences
-    assert different.state == "different"
-
-
-def test_outside_of_the_project_nothing_is_compared(project_bundle: Path, tmp_path: Path) -> None:
-    elsewhere = replace(lay(tmp_path / "clone"), project=None, definition=None)
-    taken = unpack(project_bundle, elsewhere)
-    assert taken.differences == ()
-    assert {d.path.name for d in taken.written} == {"_mine.yaml", "small.yaml"}
-
-
-def test_conda_packages_go_along(tmp_path: Path) -> None:
-    text = "requirements_from: [environment.yml]\nprofiles: [small]\nexclude: [tiny-lib]\n"
-    environment = "channels: [conda-forge]\ndependencies: [tiny-lib]\n"
-    parent = PARENT.replace("[venv]", "[venv, conda]")
-    changes = {"envbuilder.yaml": text, "environment.yml": environment}
-    settings = lay(tmp_path / "mine", **changes, **{"profiles/_mine.yaml": parent})
-    lock(settings)
-    packages = tuple(
-        conda_lock.Package(
-            name=name, version=version, build="0", build_number=0, subdir="linux-64",
-            file=f"{name}-{version}-0.conda", channel="conda-forge", sha256=sha(name.encode()),
-            size=len(name),
-        )
-        for name, version in (("python", "3.11.2"), ("tiny-lib", "1.0"))
-    )  # fmt: skip
-    variant = catalog.library(settings).profile("small")
-    made = conda_lock.Lock(
-        schema=1, profile="small", inputs=conda_lock.inputs_digest(variant),
-        channels=("conda-forge",),
-        targets=(conda_lock.Target(
-            platform="linux/amd64", python="3.11", virtual_packages={}, packages=packages),),
-    )  # fmt: skip
-    beside = conda_lock.beside(tmp_path / "mine" / LOCK)
-    beside.write_text(conda_lock.dump(made))
-    for package in packages:
-        Store.of(settings).take(package.sha256, [package.name.encode()])
-    parts = parts_of(settings)
-    assert f"project/{beside.relative_to(tmp_path / 'mine')}" in texts_of(*parts)
-    assert {f"files/{p.sha256}" for p in packages} <= {p.member.path for p in parts}
-    manifest = manifest_of(parts)
-    unpacking.check(manifest, texts_of(*parts))
-    stale = conda_lock.dump(replace(made, inputs="0" * 64)).encode()
-    path = "project/envbuilder.lock/default.small.conda.json"
-    with pytest.raises(InvalidError, match="the conda lock of 'small' is stale"):
-        unpacking.check(manifest, {**texts_of(*parts), path: stale})
-
-
-@pytest.mark.parametrize(
-    ("path", "text", "words"),
-    [
-        ("project/more.txt", b"rich>=14\n", "the lock of 'small' is stale"),
-        ("project/more.txt", None, "no such file"),
-        ("project/more.txt", b"-r ../../../etc/hosts\n", "out of the project|no such file"),
-        ("project/unread.txt", b"x", "project/unread.txt belongs to none of its profiles"),
-        ("project/envbuilder.yaml", None, "envbuilder.yaml"),
-        ("project/envbuilder.yaml", b"profile: small\n", "lists no requirements"),
-        ("project/envbuilder.yaml", b"requirement: [x]\n", "unknown key"),
-        (f"project/{LOCK}", None, "has no lock"),
-        (f"project/{LOCK}", b"{}", "the bundle's project/envbuilder.lock/default.small.json"),
-        ("project/envbuilder.lock/other.small.json", b"{}", "belongs to none"),
-        (f"project/{LOCK}.intoto.jsonl", b"x", "jsonl"),
-    ],
-)
-def test_what_does_not_belong_together_is_refused(
-    project_parts: tuple[Part, ...], path: str, text: bytes | None, words: str
-) -> None:
-    texts = {k: v for k, v in texts_of(*project_parts).items() if k != path}
-    if text is not None:
-        texts[path] = text
-    with pytest.raises(InvalidError, match=words) as raised:
-        unpacking.check(manifest_of(project_parts), texts)
-    assert "/envbuilder-bundle-" not in raised.value.message
-
-
-def test_another_environment_than_that_of_the_locks_is_refused(
-    project_parts: tuple[Part, ...],
-) -> None:
-    with pytest.raises(InvalidError, match="no environment 'test'"):
-        unpacking.check(manifest_of(project_parts, environment="test"), texts_of(*project_parts))
-
-
-def test_a_url_with_credentials_is_not_passed_on(tmp_path: Path) -> None:
-    secret = "indexes: {pytorch-cpu: 'https://me:hunter2@index.example/whl'}\n"
-    settings = lay(tmp_path / "mine", **{"envbuilder.yaml": STATED + secret})
-    lock(settings)
-    with pytest.raises(InvalidError) as raised:
-        parts_of(settings)
-    assert raised.value.message == (
-        "envbuilder.yaml:3: indexes.pytorch-cpu: the URL holds credentials, and a bundle would"
-        " pass them on"
-    )
-
-
-def test_a_manifest_states_a_project_if_and_only_if_it_has_one(
-    project_parts: tuple[Part, ...],
-) -> None:
-    selection: tuple[collect.Selection, ...] = ()
-    made = collect.manifest(selection, project_parts, (), "default")
-    assert (made.schema, made.environment) == (3, "default")
-    for environment, some in ((None, project_parts), ("default", ())):
-        with pytest.raises(InvalidError, match="do not belong together"):
-            collect.manifest(selection, some, (), environment)
-    plain = collect.manifest(selection, (part("wheels/a.whl", b"", "wheel"),), ())
-    assert plain.schema == 2
-    assert "environment" not in msgspec.to_builtins(plain)

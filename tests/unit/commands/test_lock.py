@@ -27,6 +27,7 @@ from envbuilder.profiles import lock as profile_lock, profile as profiles
 from envbuilder.profiles.profile import Profile, load as load_profile
 from envbuilder.profiles.releases import Build
 from envbuilder.project.lines import Line
+from tests.support import conda_locks
 from tests.support.command_line import run
 from tests.support.tools import tools
 
@@ -393,17 +394,8 @@ CPU = profiles.load("cpu", [resources.profiles_dir()])
 
 
 def lock_of(version: str = "1.0", **changes: Any) -> CondaLock:
-    package = conda_lock.Package(
-        name="python", version=f"3.11.{version}", build="0", build_number=0, subdir="linux-64",
-        file=f"python-3.11.{version}-0.conda", channel="conda-forge", sha256="0" * 64, size=1,
-    )  # fmt: skip
-    target = conda_lock.Target(
-        platform="linux/amd64", python="3.11", virtual_packages={}, packages=(package,)
-    )
-    made = CondaLock(
-        schema=1, profile="cpu", inputs="0" * 64, channels=("conda-forge",), targets=(target,)
-    )
-    return replace(made, **changes)
+    python = conda_locks.package("python", f"3.11.{version}")
+    return replace(conda_locks.lock_of(CPU, python), **{"inputs": "0" * 64, **changes})
 
 
 def entry_of(folder: Path, name: str, *, required: bool = False) -> entries.CondaEntry:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import hashlib
 import json
 from importlib import metadata
 from pathlib import Path
@@ -27,6 +26,7 @@ from envbuilder.packages.conda import (
     prefixes as prefix_records,
 )
 from envbuilder.profiles import lock as lockfile, profile as profiles
+from tests.support.conda_locks import package
 from tests.support.pipeline import a_build
 
 if TYPE_CHECKING:
@@ -46,21 +46,6 @@ HOST = Host(
     libc="glibc 2.36",
     cpu=Cpu(flags=("avx", "avx2", "f16c", "fma")),
 )
-
-
-def package(name: str, version: str = "1.0", **stated: Any) -> conda_lockfile.Package:
-    known: dict[str, Any] = {
-        "name": name,
-        "version": version,
-        "build": "0",
-        "build_number": 0,
-        "subdir": "linux-64",
-        "file": f"{name}-{version}-0.conda",
-        "channel": "conda-forge",
-        "sha256": hashlib.sha256(name.encode()).hexdigest(),
-        "size": 1000,
-    }
-    return conda_lockfile.Package(**{**known, **stated})
 
 
 PYTHON = package("python", "3.11.9")

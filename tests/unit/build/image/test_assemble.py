@@ -16,23 +16,21 @@ from msgspec.structs import replace
 
 from envbuilder.build import conventions
 from envbuilder.build.image import assemble, parts, system
-from envbuilder.build.image.assemble import WORTH, Assembly, Preloader
+from envbuilder.build.image.assemble import Assembly, Preloader
 from envbuilder.build.image.contents import Added, BaseContents
 from envbuilder.build.image.wheels import Python, Stage
 from envbuilder.build.plan import Assemble, Run, Step, System, UnpackTool
-from envbuilder.containers.engine import images
 from envbuilder.containers.oci import layer, rootfs
-from envbuilder.containers.oci.layer import Layer, Member
+from envbuilder.containers.oci.layer import Member
 from envbuilder.containers.oci.layout import Descriptor, Layout, Manifest
 from envbuilder.containers.oci.rootfs import RootFs, read
 from envbuilder.core.errors import BuildError
 from envbuilder.packages.store import Store
 from tests.support import project_layers
-from tests.support.engines import FakeEngine
 from tests.support.images import BASE, image, wheel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from envbuilder.build.image.layer_cache import LayerCache
     from envbuilder.profiles.lock import File
@@ -465,154 +463,3 @@ def test_uv_hears_of_the_images_interpreter(tmp_path: Path) -> None:
         assert said in facts
     assert str(Path(sys.prefix)) not in facts
     assert "--relocatable" in ran[0].argv
-
-
-REF = "envbuilder/ahead:1"
-
-
-class Engine(FakeEngine):
-    """Stands in for an engine: notes how many layers each image has that it was given."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        super().__init__()
-        self.loaded: list[int] = []
-        self.names: set[str] = set()
-        self.go = threading.Event()
-        self.go.set()
-        self.began = threading.Event()
-        self.error: Exception | None = None
-        self.serve(monkeypatch)
-        monkeypatch.setattr(images, "load", self.take)
-
-    def forget(self, ref: str) -> None:
-        self.names.discard(ref)
-
-    def take(self, engine: object, layout: Any, recorded: object, preload: str) -> None:
-        assert engine is self
-        self.began.set()
-        self.names.add(preload)
-        super().__init__()
-        self.loaded.append(layout)
-        assert self.go.wait(10)
-        if self.error:
-            raise self.error
-
-
-@pytest.fixture
-def there(monkeypatch: pytest.MonkeyPatch) -> Engine:
-    return Engine(monkeypatch)
-
-
-def added(*sizes: int) -> list[Added]:
-    digest = f"sha256:{'0' * 64}"
-    return [
-        Added(layer=Layer(digest=digest, size=s, diff_id=digest, unpacked=s), reason="test")
-        for s in sizes
-    ]
-
-
-def count(layers: Sequence[Added]) -> Any:
-    return len(layers)
-
-
-@pytest.fixture
-def begin(tmp_path: Path) -> Callable[..., Preloader]:
-    return lambda ref=REF: Preloader(ref, Layout(tmp_path))
-
-
-def test_what_was_offered_is_loaded_and_stays_for_the_whole_image(
-    there: Engine, begin: Callable[..., Preloader]
-) -> None:
-    with begin() as ahead:
-        ahead.offer(added(WORTH), WORTH, count)
-        assert there.began.wait(10)
-    assert there.loaded == [1]
-    assert there.names == {REF}
-
-
-@pytest.mark.parametrize(
-    ("size", "left", "ref"),
-    [(WORTH - 1, WORTH, REF), (WORTH, WORTH - 1, REF), (0, 0, REF), (WORTH, WORTH, "")],
-)
-def test_little_is_not_worth_a_load_and_nothing_is_without_a_name(
-    there: Engine, begin: Callable[..., Preloader], size: int, left: int, ref: str
-) -> None:
-    with begin(ref) as ahead:
-        ahead.offer(added(size), left, count)
-    assert there.loaded == []
-
-
-def test_small_layers_add_up(there: Engine, begin: Callable[..., Preloader]) -> None:
-    with begin() as ahead:
-        ahead.offer(added(WORTH // 2), WORTH, count)
-        ahead.offer(added(WORTH // 2, WORTH // 2), WORTH, count)
-        assert there.began.wait(10)
-    assert there.loaded == [2]
-
-
-def test_an_offer_is_skipped_where_a_larger_one_has_come(
-    there: Engine, begin: Callable[..., Preloader]
-) -> None:
-    there.go.clear()
-    with begin() as ahead:
-        ahead.offer(added(WORTH), WORTH, count)
-        assert there.began.wait(10)
-        ahead.offer(added(*[WORTH] * 2), WORTH, count)
-        ahead.offer(added(*[WORTH] * 3), WORTH, count)
-        there.began.clear()
-        there.go.set()
-        assert there.began.wait(10)
-    assert there.loaded == [1, 3]
-
-
-def test_what_still_waits_in_the_end_is_for_the_whole_image(
-    there: Engine, begin: Callable[..., Preloader]
-) -> None:
-    there.go.clear()
-    timer = threading.Timer(0.05, there.go.set)
-    with begin() as ahead:
-        ahead.offer(added(WORTH), WORTH, count)
-        assert there.began.wait(10)
-        ahead.offer(added(*[WORTH] * 2), WORTH, count)
-        timer.start()
-    assert there.loaded == [1]
-
-
-@pytest.mark.parametrize("error", [BuildError("full"), OSError("gone")])
-def test_a_load_that_fails_is_for_the_last_one_to_tell(
-    there: Engine, begin: Callable[..., Preloader], error: Exception
-) -> None:
-    there.error = error
-    with begin() as ahead:
-        ahead.offer(added(WORTH), WORTH, count)
-        assert there.began.wait(10)
-        there.began.clear()
-        ahead.offer(added(*[WORTH] * 2), WORTH, count)
-        assert there.began.wait(10), "one failure does not end them all"
-    assert there.loaded == [1, 2]
-
-
-def fail(there: Engine, ahead: Preloader, error: BaseException) -> None:
-    with ahead:
-        ahead.offer(added(WORTH), WORTH, count)
-        assert there.began.wait(10)
-        raise error
-
-
-@pytest.mark.parametrize("error", [BuildError("full"), KeyboardInterrupt()])
-def test_a_build_that_fails_leaves_no_name(
-    there: Engine, begin: Callable[..., Preloader], error: BaseException
-) -> None:
-    with pytest.raises(type(error)):
-        fail(there, begin(), error)
-    assert there.names == set()
-
-
-def test_an_engine_that_hangs_does_not_keep_a_failed_build(
-    there: Engine, begin: Callable[..., Preloader], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(assemble, "_GRACE_SECONDS", 0.01)
-    there.go.clear()
-    with pytest.raises(BuildError, match="elsewhere"):
-        fail(there, begin(), BuildError("elsewhere"))
-    there.go.set()
