@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
 
 PRELOAD = "LD_PRELOAD"
+Runner = Callable[[Sequence[str], Mapping[str, str]], int]
+"""Runs a command with these variables in addition to this process's; returns its exit code."""
 _PORT = re.compile(
     r"((?P<host>\[[0-9A-Fa-f:.]{2,45}\]|[0-9.]{7,15}):)?((?P<outside>[0-9]{1,5}):)?"
     r"(?P<inside>[0-9]{1,5})"

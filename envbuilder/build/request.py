@@ -5,11 +5,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from msgspec import Struct
 
-from envbuilder.build.access import NOTHING, Access
+from envbuilder.build.access import NOTHING, Access, Runner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -145,9 +145,13 @@ class Environment(Product, Protocol):
         """
 
     def become(
-        self, argv: Sequence[str], environ: Mapping[str, str], access: Access = NOTHING
-    ) -> NoReturn:
-        """Replace this process with a command inside the environment.
+        self,
+        argv: Sequence[str],
+        environ: Mapping[str, str],
+        access: Access = NOTHING,
+        start: Runner | None = None,
+    ) -> int:
+        """Replace this process with a command inside the environment, or `start` it instead.
 
         A command of a native environment has this machine's ports and folders as they are.
         """

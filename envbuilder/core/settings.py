@@ -118,6 +118,11 @@ class Settings(Struct, frozen=True, kw_only=True):
         return self.data_dir / "reports"
 
     @property
+    def watches_dir(self) -> Path:
+        """Reports of watched commands."""
+        return self.data_dir / "watches"
+
+    @property
     def bases_dir(self) -> Path:
         """Base images as OCI layouts."""
         return self.cache_dir / "bases"

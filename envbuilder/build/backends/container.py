@@ -9,13 +9,13 @@ import os
 import sys
 from pathlib import Path, PurePath, PurePosixPath
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
 from envbuilder.build import access, conventions, isolation
-from envbuilder.build.access import NOTHING, PRELOAD, Access, imports_from, preloading
+from envbuilder.build.access import NOTHING, PRELOAD, Access, Runner, imports_from, preloading
 from envbuilder.build.backends import devices, foreign_programs
 from envbuilder.build.image import records
 from envbuilder.build.payload import RECORD, TIMEOUT_SECONDS
@@ -282,14 +282,18 @@ class DockerEnvironment:
         return {name: value for name, value in variables.items() if name not in access.passed}
 
     def become(
-        self, argv: Sequence[str], environ: Mapping[str, str], access: Access = NOTHING
-    ) -> NoReturn:
+        self,
+        argv: Sequence[str],
+        environ: Mapping[str, str],
+        access: Access = NOTHING,
+        start: Runner | None = None,
+    ) -> int:
         """Replace this process with the client's `run`: as the user, with the project."""
         del environ  # a container has its own; the client passes on what is to be passed
         container, elsewhere = self._container(argv, access)
         console.progress().note(_restrictions(container, elsewhere))
         terminal = sys.stdin.isatty() and sys.stdout.isatty()
-        process.replace(self._run_command(container, terminal=terminal), {})
+        return (start or process.replace)(self._run_command(container, terminal=terminal), {})
 
     def command(self, argv: Sequence[str], access: Access) -> tuple[str, ...]:
         """Return the client's command that does the same, for a program without a terminal."""

@@ -16,13 +16,13 @@ import tempfile
 import weakref
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
 
 from envbuilder.build import isolation, render
-from envbuilder.build.access import NOTHING, PRELOAD, Access, imports_from
+from envbuilder.build.access import NOTHING, PRELOAD, Access, Runner, imports_from
 from envbuilder.build.backends import foreign_programs, integrity, own_python
 from envbuilder.build.payload import TIMEOUT_SECONDS, payload_pyz, payload_sha256
 from envbuilder.build.plan import (
@@ -321,8 +321,12 @@ class NativeEnvironment(Environment):
         return Path(folder), before
 
     def become(
-        self, argv: Sequence[str], environ: Mapping[str, str], access: Access = NOTHING
-    ) -> NoReturn:
+        self,
+        argv: Sequence[str],
+        environ: Mapping[str, str],
+        access: Access = NOTHING,
+        start: Runner | None = None,
+    ) -> int:
         """Replace this process with a command, found on the environment's PATH first.
 
         Raises `ToolError` if it is not found or belongs to another Python.
@@ -346,7 +350,7 @@ class NativeEnvironment(Environment):
         # Libraries to preload come after the profile's.
         decisive = {n: v for n, v in requested.items() if n != PRELOAD or not v}
         variables = {**requested, **variables, **decisive, **self.after_activation(decisive)}
-        process.replace(command, {**self.device_variables, **variables})
+        return (start or process.replace)(command, {**self.device_variables, **variables})
 
 
 def environment(profile: Profile, prefix: Path, environ: Mapping[str, str]) -> dict[str, str]:

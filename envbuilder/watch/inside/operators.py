@@ -1,0 +1,192 @@
+"""Count PyTorch's operators in sampled steps: where they ran, in which dtype, and what was copied.
+
+A dispatch mode sees each operator once, below autograd, forward and backward, with the tensors that
+it really gets: after autocast, and after any wrapper that a script never called.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import sysconfig
+import time
+from typing import Any, Callable, Dict, Iterable, List, Optional, Set, Tuple
+
+MOST_SECONDS = 3.0
+"""A sampled step that takes longer, such as one with a validation in it, is seen up to here."""
+MOST_KEYS = 4096
+_COPIES = ("aten::_to_copy", "aten::copy_")
+_OWN_SPACES = ("", "aten", "prim", "profiler", "c10d", "c10d_functional", "inductor")
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def device_name(device: Any) -> str:
+    """Return a device's name, of accelerators with their index."""
+    return str(device) if device.index is not None and device.type != "cpu" else str(device.type)
+
+
+def add_bytes(table: Dict[Any, int], tensor: Any) -> None:
+    """Add a tensor's bytes to those of its device and dtype."""
+    key = device_name(tensor.device), str(tensor.dtype).replace("torch.", "")
+    table[key] = table.get(key, 0) + tensor.numel() * tensor.element_size()
+
+
+class Operators:
+    """The counts of all sampled steps of a process."""
+
+    def __init__(self, torch: Any) -> None:
+        self._tensor = torch.Tensor
+        self.is_backward = False
+        self.activations: Dict[Any, int] = {}
+        self.spaces: Set[str] = set()
+        self._calls: Dict[Any, Any] = {}
+        self._work: Dict[Any, Any] = {}
+        self._copies: Dict[Any, Any] = {}
+        self._shapes: Dict[Any, Any] = {}
+        self._kernels: Dict[Any, Any] = {}
+
+    def count(self, function: Any, arguments: Any, options: Any, out: Any, seconds: float) -> None:
+        """Count an operator that ran."""
+        tensor = out if isinstance(out, self._tensor) else None
+        if tensor is None and isinstance(out, (tuple, list)):
+            tensor = next((o for o in out if isinstance(o, self._tensor)), None)
+        if tensor is None:
+            return
+        name = function._schema.name
+        self.add_space(name)
+        if name in _COPIES:
+            self._count_copy(name, arguments, tensor)
+        device, dtype = device_name(tensor.device), str(tensor.dtype).replace("torch.", "")
+        flops = _flops(function, arguments, options, out)
+        _add(self._calls, (name, device), (seconds, 1))
+        _add(self._work, (device, dtype), (flops, seconds, 1))
+        if flops and not self.is_backward:
+            add_bytes(self.activations, tensor)
+
+    def add_space(self, name: str) -> None:
+        """Note the namespace of an operator that is not the framework's own."""
+        space = name.partition("::")[0]
+        if space not in _OWN_SPACES and len(self.spaces) < 64:
+            self.spaces.add(space[:200])
+
+    def count_kernels(self, events: Iterable[Any], accelerator: Optional[str]) -> None:
+        """Count what the profiler saw: an accelerator's kernels, and names of host operators."""
+        for event in events:
+            name, kind = event.name(), str(event.device_type()).rpartition(".")[2].lower()
+            if "cpu" in kind:
+                self.add_space(name if "::" in name else "")
+                continue
+            # Microseconds before PyTorch 2.4.
+            took = (
+                event.duration_ns() / 1e9
+                if hasattr(event, "duration_ns")
+                else event.duration_us() / 1e6
+            )
+            _add(
+                self._kernels,
+                (name, "%s:%d" % (accelerator or kind, event.device_index())),
+                (took,),
+            )
+
+    def _count_copy(self, name: str, arguments: Any, out: Any) -> None:
+        source = arguments[0] if name == _COPIES[0] else arguments[1]
+        if not isinstance(source, self._tensor) or source.device.type == out.device.type:
+            return
+        key = device_name(source.device), device_name(out.device), _line()
+        size = source.numel() * source.element_size()
+        _add(self._copies, key, (size, 1))
+        if size >= self._shapes.get(key, (0, ""))[0] and key in self._copies:
+            self._shapes[key] = size, str(tuple(source.shape))[:200]
+
+    def fields(self, rows: Callable[..., List[Dict[str, Any]]]) -> Dict[str, Any]:
+        """Return the counts as fields of the record."""
+        copies = rows(self._copies, "source", "target", "where", ("bytes", "calls"))
+        for row in copies:
+            key = row["source"], row["target"], row["where"]
+            row["shape"] = self._shapes.get(key, (0, ""))[1]
+        return {
+            "activations": rows(self.activations, "device", "dtype", "bytes"),
+            "operators": rows(self._calls, "name", "device", ("seconds", "calls")),
+            "work": rows(self._work, "device", "dtype", ("flops", "seconds", "calls")),
+            "copies": copies,
+            "kernels": rows(self._kernels, "name", "device", ("seconds",)),
+            "namespaces": sorted(self.spaces),
+        }
+
+
+def _add(table: Dict[Any, Any], key: Tuple[str, ...], more: Tuple[float, ...]) -> None:
+    if key in table or len(table) < MOST_KEYS:
+        table[key] = [a + b for a, b in zip(table.get(key, (0,) * len(more)), more)]
+
+
+def _flops(function: Any, arguments: Any, options: Any, out: Any) -> int:
+    from torch.utils.flop_counter import flop_registry
+
+    formula = flop_registry.get(function.overloadpacket)
+    if formula is None:
+        return 0
+    try:
+        return int(formula(*arguments, **options, out_val=out))
+    except Exception:
+        return 0
+
+
+@functools.lru_cache(maxsize=None)
+def _libraries() -> Tuple[str, ...]:
+    paths = {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}
+    return tuple(os.path.join(path, "") for path in paths if path)
+
+
+def _line() -> str:
+    """Return FILE:LINE of the script that led here; empty if only libraries did."""
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith((*_libraries(), "<", _HERE)):
+            return "%s:%d" % (os.path.relpath(name)[-180:], frame.f_lineno)
+        frame = frame.f_back
+    return ""
+
+
+def mode(counted: Operators, failed: Callable[[str], None]) -> Any:
+    """Return a dispatch mode that counts each operator; its class needs the framework."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Mode(TorchDispatchMode):  # type: ignore[misc]  # torch is not there when this is checked
+        is_over = False
+        began = time.perf_counter()
+
+        def __torch_dispatch__(
+            self, function: Any, types: Any, arguments: Any = (), options: Any = None
+        ) -> Any:
+            options = options or {}
+            if self.is_over:
+                return function(*arguments, **options)
+            began = time.perf_counter()
+            out = function(*arguments, **options)
+            ended = time.perf_counter()
+            try:
+                counted.count(function, arguments, options, out, ended - began)
+            except Exception as error:
+                failed("operators: %s" % str(error)[:120])
+            if ended - self.began > MOST_SECONDS:
+                self.is_over = True
+            return out
+
+    return Mode()
+
+
+class Paused:
+    """A context in which a mode counts nothing: what observing itself computes."""
+
+    def __init__(self, mode: Any) -> None:
+        self._mode, self._was = mode, mode.is_over if mode is not None else True
+
+    def __enter__(self) -> None:
+        if self._mode is not None:
+            self._mode.is_over = True
+
+    def __exit__(self, *error: object) -> None:
+        if self._mode is not None:
+            self._mode.is_over = self._was

@@ -1,0 +1,118 @@
+"""What one process saw, written for the watching command as `watch/model.py` describes it.
+
+The file is replaced now and then, so that a process that is killed leaves its last one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import math
+import os
+import resource
+import sys
+import threading
+import time
+from typing import Any, Callable, Dict, List, Optional
+
+SECONDS = 5.0
+"""How often the file is replaced."""
+MOST_ROWS = 64
+MOST_LOSSES = 512
+_RSS_UNIT = 1 if sys.platform == "darwin" else 1024
+
+
+def number(name: str) -> Optional[int]:
+    """Return a variable of a launcher as a number, such as RANK; None if it has none."""
+    text = os.environ.get(name, "")
+    return int(text) if text.isdigit() and len(text) < 8 else None
+
+
+class Record:
+    """The observations of this process."""
+
+    def __init__(self, framework: str, version: object, folder: str) -> None:
+        self.framework, self.version = framework, str(version)
+        self.out = os.path.join(os.path.dirname(folder), "out")
+        self.complete: Callable[[], Dict[str, Any]] = dict
+        """Returns what is only known when the file is written."""
+        self._reset()
+        atexit.register(self.write, True)
+        os.register_at_fork(after_in_child=self._forked)
+
+    def _reset(self) -> None:
+        self.began = self.written = time.perf_counter()
+        self.pid = os.getpid()
+        self.is_forked = False
+        self.seen: Dict[str, Any] = {}
+        """Fields of the file with their values."""
+        self.losses: List[List[Any]] = []
+        self.every = 1
+
+    def _forked(self) -> None:
+        self._reset()
+        self.is_forked = True
+
+    def add_loss(self, step: int, value: float) -> None:
+        """Keep a loss; of many, every second, fourth … one."""
+        if step % self.every == 0:
+            self.losses.append([step, value if math.isfinite(value) else None])
+        if len(self.losses) >= MOST_LOSSES:
+            self.every *= 2
+            # What is not finite stays: it is rare, and decides.
+            self.losses = [e for e in self.losses if e[0] % self.every == 0 or e[1] is None]
+            self.losses = self.losses[: MOST_LOSSES - 1]
+
+    def heartbeat(self) -> None:
+        """Replace the file if it is time to."""
+        if time.perf_counter() - self.written > SECONDS:
+            self.write(False)
+
+    def write(self, finished: bool) -> None:
+        """Replace the file; a full disk or a folder that is gone changes nothing."""
+        try:
+            if self.is_forked and not self.seen:
+                return
+            self._write(finished)
+        except Exception:
+            pass
+
+    def _write(self, finished: bool) -> None:
+        parent: Any = sys.modules.get("multiprocessing.process")
+        parent = parent and getattr(parent, "parent_process", lambda: None)()
+        content = {
+            "framework": self.framework,
+            "version": self.version[:200],
+            "pid": self.pid,
+            "parent": os.getppid(),
+            "rank": number("RANK"),
+            "world": number("WORLD_SIZE"),
+            "local_rank": number("LOCAL_RANK"),
+            "is_worker": parent is not None and not self.seen.get("steps"),
+            "finished": finished,
+            "seconds": time.perf_counter() - self.began,
+            "peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT,
+            "losses": self.losses,
+            **self.seen,
+            **self.complete(),
+        }
+        path = os.path.join(self.out, "%d.json" % self.pid)
+        # Of its own name: threads and forked processes may write at once.
+        part = "%s.%d" % (path, threading.get_ident())
+        with open(part, "w") as stream:
+            json.dump(content, stream)
+        os.replace(part, path)
+        self.written = time.perf_counter()
+
+
+def rows(table: Dict[Any, Any], *keys: Any) -> List[Dict[str, Any]]:
+    """Return a dictionary of counters by key as rows, the largest first."""
+    names, counters = keys[:-1], keys[-1] if isinstance(keys[-1], tuple) else keys[-1:]
+    order = sorted(table.items(), key=lambda item: item[1], reverse=True)[:MOST_ROWS]
+    result = []
+    for key, values in order:
+        named = dict(zip(names, (str(part)[:200] for part in key)))
+        result.append(
+            {**named, **dict(zip(counters, values if counters is keys[-1] else (values,)))}
+        )
+    return result

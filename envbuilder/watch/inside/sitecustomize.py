@@ -1,0 +1,70 @@
+"""Observe a framework once the command imports it; do nothing else.
+
+`envbuilder watch` puts the folder of this file on PYTHONPATH, so that each Python of the command
+imports it first. Any other `sitecustomize` is imported, too.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from typing import Any
+
+OBSERVERS = {"torch": "torch_", "jax": "jax_", "tensorflow": "tensorflow_"}
+"""Framework → the module of this folder that observes it."""
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+
+def load(name: str) -> Any:
+    """Return a module of this folder, which is on no path."""
+    known = "_envbuilder_watch_" + name
+    if known not in sys.modules:
+        place = os.path.join(_FOLDER, name + ".py")
+        spec: Any = importlib.util.spec_from_file_location(known, place)
+        sys.modules[known] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[known])
+    return sys.modules[known]
+
+
+class _Finder:
+    """Finds frameworks as all others do, and begins to observe each after its import."""
+
+    def __init__(self) -> None:
+        self.waiting = set(OBSERVERS)
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
+        """Return a framework's own spec, whose loader observes it, once; None for other modules."""
+        if name not in self.waiting:
+            return None
+        self.waiting.discard(name)
+        spec: Any = importlib.util.find_spec(name)
+        if spec is not None and hasattr(spec.loader, "exec_module"):
+            execute = spec.loader.exec_module
+
+            def observed(module: Any) -> None:
+                execute(module)
+                try:
+                    load(OBSERVERS[name]).observe(module, load, _FOLDER)
+                except Exception:  # the training must not notice
+                    pass
+
+            spec.loader.exec_module = observed
+        return spec
+
+
+def _give_way() -> None:
+    """Import what would have been imported instead of this file, which is left on no path."""
+    this = sys.modules.pop(__name__)
+    sys.path[:] = [path for path in sys.path if os.path.abspath(path) != _FOLDER]
+    try:
+        __import__(__name__)
+    except ImportError:
+        sys.modules[__name__] = this
+
+
+if __name__ == "sitecustomize":
+    environment = os.environ.get("VIRTUAL_ENV")
+    if not environment or os.path.realpath(environment) == os.path.realpath(sys.prefix):
+        sys.meta_path.insert(0, _Finder())
+    _give_way()

@@ -1,0 +1,502 @@
+"""Observe trainings with PyTorch, from version 2.0 on.
+
+Always on, a microsecond or so a step: optimizers' hooks count steps, `backward` shows the loss, and
+loaders are timed. Sampled, a step or two at a time: a dispatch mode sees each operator with its
+devices and dtypes, and the profiler sees an accelerator's kernels. Compiled code is not run under a
+dispatch mode, which would make it run uncompiled.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import re
+import sys
+import time
+import warnings
+import weakref
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+
+FIRST_STEP = 3
+"""The first sampled step: the ones before allocate, tune and compile."""
+INTERVAL = 2.0
+"""Seconds between sampled steps, at first; each interval is longer, up to LONGEST."""
+LONGEST = 20.0
+MOST_OVERHEAD = 0.01
+"""Share of the time that sampled steps may take more than others."""
+READ_SECONDS = 1.0
+"""How often the loss is read from an accelerator, which waits for it."""
+MOST_SAMPLED, SMALL = 8, 1 << 16
+"""Parameters compared before and after a step, the smallest ones, and elements of each."""
+MOST_KEYS = 4096
+_FALLBACK = re.compile(
+    r"[Oo]perator '?([\w:.]{3,80})'? .{0,60}fall back to run on the CPU"
+    r"|fallback from \w+ to CPU.{0,200}?(aten::\w{1,60})",
+    re.DOTALL,
+)
+
+
+def observe(torch: Any, load: Callable[[str], Any], folder: str) -> None:
+    """Begin to observe a framework that was just imported."""
+    release = tuple(int(n) for n in re.findall(r"\d+", torch.__version__)[:2])
+    record = load("record").Record("torch", torch.__version__, folder)
+    watch = _Watch(torch, record, load)
+    if release < (2, 0):
+        record.seen["unseen"] = ["training steps: they are seen from PyTorch 2.0 on"]
+        return
+    for install in (_optimizers, _backward, _loaders, _scaling, _profilers, _warnings):
+        try:
+            install(torch, watch)
+        except Exception as error:
+            watch.unseen("%s: %s" % (install.__name__.strip("_"), error))
+    record.write(False)
+
+
+def _guarded(function: Callable[..., None]) -> Callable[..., None]:
+    """Return a function that never raises: what is observed must not notice."""
+
+    @functools.wraps(function)
+    def calm(self: Any, *arguments: Any) -> None:
+        try:
+            return function(self, *arguments)
+        except Exception as error:
+            self.unseen("%s: %s" % (function.__name__, str(error)[:120]))
+
+    return calm
+
+
+def _optimizers(torch: Any, watch: _Watch) -> None:
+    del torch
+    optimizer = importlib.import_module("torch.optim.optimizer")
+    optimizer.register_optimizer_step_pre_hook(lambda o, args, kwargs: watch.before_step(o))
+    optimizer.register_optimizer_step_post_hook(lambda o, args, kwargs: watch.after_step(o))
+
+
+def _backward(torch: Any, watch: _Watch) -> None:
+    original = torch.autograd.backward
+
+    @functools.wraps(original)
+    def backward(tensors: Any, *arguments: Any, **options: Any) -> Any:
+        watch.at_backward(tensors)
+        try:
+            return original(tensors, *arguments, **options)
+        finally:
+            watch.counts.is_backward = False
+
+    torch.autograd.backward = backward
+
+
+def _loaders(torch: Any, watch: _Watch) -> None:
+    from torch.utils.data import dataloader
+
+    original = dataloader._BaseDataLoaderIter.__next__
+
+    @functools.wraps(original)
+    def following(self: Any) -> Any:
+        began = time.perf_counter()
+        batch = original(self)
+        watch.at_batch(self, batch, time.perf_counter() - began)
+        return batch
+
+    dataloader._BaseDataLoaderIter.__next__ = following
+
+
+def _scaling(torch: Any, watch: _Watch) -> None:
+    from torch.amp import autocast_mode
+
+    enter = autocast_mode.autocast.__enter__
+
+    @functools.wraps(enter)
+    def entered(self: Any) -> Any:
+        if getattr(self, "_enabled", False):
+            watch.autocast["entered"] += 1
+            dtype = str(getattr(self, "fast_dtype", "")).replace("torch.", "")
+            if dtype not in watch.autocast["dtypes"]:
+                watch.autocast["dtypes"].append(dtype)
+        return enter(self)
+
+    autocast_mode.autocast.__enter__ = entered
+    scalers = {getattr(torch.amp, "GradScaler", None), torch.cuda.amp.GradScaler} - {None}
+    for scaler in [s for s in scalers if "scale" in vars(s)]:
+        scale = scaler.scale
+
+        def scaled(self: Any, outputs: Any, scale: Any = scale) -> Any:
+            if self.is_enabled():
+                watch.autocast["scaled"] = True
+                watch.unscaled = outputs.detach() if hasattr(outputs, "detach") else None
+            return scale(self, outputs)
+
+        scaler.scale = functools.wraps(scale)(scaled)
+
+
+def _profilers(torch: Any, watch: _Watch) -> None:
+    profile = torch.autograd.profiler.profile
+    prepare = profile._prepare_trace
+
+    @functools.wraps(prepare)
+    def prepared(self: Any) -> Any:
+        # The script's own: two cannot run at once, and its is the one that counts.
+        if self is not watch.profiler:
+            watch.end_profile()
+            watch.may_profile = False
+        return prepare(self)
+
+    profile._prepare_trace = prepared
+
+
+def _warnings(torch: Any, watch: _Watch) -> None:
+    del torch
+    show = warnings.showwarning
+
+    @functools.wraps(show)
+    def shown(message: Any, *arguments: Any, **options: Any) -> Any:
+        found = _FALLBACK.search(str(message)[:1000])
+        if found and len(watch.fallbacks) < 64:
+            watch.fallbacks.add(found[1] or found[2])
+        return show(message, *arguments, **options)
+
+    warnings.showwarning = shown
+
+
+class _Watch:
+    """What is known of this process's training, and when the next step is sampled."""
+
+    def __init__(self, torch: Any, record: Any, load: Callable[[str], Any]) -> None:
+        self.torch, self.record = torch, record
+        self._rows, self._counting = load("record").rows, load("operators")
+        self._reset()
+        record.complete = self.complete
+        os.register_at_fork(after_in_child=self._reset)
+
+    def _reset(self) -> None:
+        self.optimizers: Any = weakref.WeakKeyDictionary()
+        self.primary: Any = None
+        self.largest = -1
+        self.steps = self.samples = self.tokens = 0
+        self.first: Optional[float] = None
+        self.last: Optional[float] = None
+        self.read: Optional[float] = None
+        self.pending: List[Tuple[float, int, int, int]] = []
+        self.waited, self.batches = 0.0, 0
+        self.workers: Dict[int, int] = {}
+        self.loss: Any = None
+        self.unscaled: Any = None
+        self.mode: Any = None
+        self.profiler: Any = None
+        self.counts = self._counting.Operators(self.torch)
+        self.may_profile = True
+        self.autocast: Dict[str, Any] = {"entered": 0, "dtypes": [], "scaled": False}
+        self.fallbacks: Set[str] = set()
+        self.notes: List[str] = []
+        self.windows, self.window_seconds, self.overhead = 0, 0.0, 0.0
+        self.interval = INTERVAL
+        self.due: Optional[float] = None
+        self.lengths: List[float] = []
+        self.to_profile = False
+        self.before: List[Tuple[Any, Any]] = []
+        self.had_gradient: Set[int] = set()
+        self.trainable: Optional[int] = None
+        self.without: Optional[int] = None
+        self.checked = self.unchanged = 0
+        self.placed: Dict[str, Dict[Any, int]] = {}
+        self.batch_bytes: Dict[Any, int] = {}
+        self.profiled = self.profile_began = 0.0
+        self.accelerator: Optional[str] = None
+
+    def unseen(self, sentence: str) -> None:
+        """Note what could not be observed, once."""
+        if sentence not in self.notes and len(self.notes) < 16:
+            self.notes.append(sentence[:200])
+
+    # --- always on
+
+    def at_batch(self, iterator: Any, batch: Any, seconds: float) -> None:
+        """Count a loader's batch, as one of the training once `backward` follows it."""
+        try:
+            samples, tokens = self._counted(batch)
+            self.pending.append((seconds, samples, tokens, getattr(iterator, "_num_workers", 0)))
+            if len(self.pending) > 2:  # an evaluation's; loaders may be a batch ahead
+                self.pending.pop(0)
+                self.end_profile()
+                if self.mode is not None:
+                    self.mode.is_over = True
+            if self.mode is not None:
+                self._walk(batch, lambda t: self._counting.add_bytes(self.batch_bytes, t))
+        except Exception as error:
+            self.unseen("batches: %s" % str(error)[:120])
+
+    def _counted(self, batch: Any) -> Tuple[int, int]:
+        """Return the samples of a batch, and its tokens if it holds sequences of numbers."""
+        tensors: List[Any] = []
+        self._walk(batch, tensors.append)
+        if not tensors or not tensors[0].dim():
+            return 0, 0
+        ids = [t for t in tensors if t.dim() == 2 and not t.is_floating_point() and t.shape[1] > 1]
+        return tensors[0].shape[0], ids[0].numel() if ids else 0
+
+    def _walk(self, value: Any, take: Callable[[Any], None], depth: int = 0) -> None:
+        if isinstance(value, self.torch.Tensor):
+            take(value)
+        elif depth < 4:
+            inner = value.values() if hasattr(value, "values") else value
+            if isinstance(inner, (list, tuple)) or hasattr(value, "values"):
+                for each in list(inner)[:32]:
+                    self._walk(each, take, depth + 1)
+
+    def at_backward(self, tensors: Any) -> None:
+        """Take the loss, unscaled, and count the batches that led to it."""
+        self.counts.is_backward = True
+        if isinstance(tensors, self.torch.Tensor) and tensors.numel() == 1:
+            unscaled, self.unscaled = self.unscaled, None
+            self.loss = (tensors if unscaled is None else unscaled).detach()
+        if self.first is not None:
+            for seconds, samples, tokens, workers in self.pending:
+                self.waited += seconds
+                self.samples += samples
+                self.tokens += tokens
+                self.batches += 1
+                self.workers[workers] = self.workers.get(workers, 0) + 1
+        self.pending.clear()
+
+    @_guarded
+    def before_step(self, optimizer: Any) -> None:
+        """Keep some parameters as they were, if this step is sampled."""
+        if optimizer not in self.optimizers:
+            size = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
+            self.optimizers[optimizer] = size
+            if size > self.largest:
+                self.primary, self.largest = weakref.ref(optimizer), size
+        if self._is_primary(optimizer) and (self.mode or self.profiler or self.steps < 2):
+            chosen = [p for group in optimizer.param_groups for p in group["params"]]
+            chosen = sorted((p for p in chosen if p.requires_grad), key=lambda p: p.numel())
+            with self._counting.Paused(self.mode):
+                self.before = [(p, self._sample(p)) for p in chosen[:MOST_SAMPLED]]
+
+    def _is_primary(self, optimizer: Any) -> bool:
+        return self.primary is not None and self.primary() is optimizer
+
+    def _sample(self, parameter: Any) -> Any:
+        return parameter.detach().reshape(-1)[:SMALL].clone()
+
+    @_guarded
+    def after_step(self, optimizer: Any) -> None:
+        """Count a step; end the sampled one, and begin another if it is time to."""
+        if not self._is_primary(optimizer):
+            return
+        now = time.perf_counter()
+        self.steps += 1
+        if self.first is None:
+            self.first = now
+            self._find_accelerator(optimizer)
+        length = now - (self.last or now)
+        sampled = self.mode is not None or self.profiler is not None
+        if sampled:
+            self.end_profile()
+            self._end_mode()
+        if self.before:
+            with self._counting.Paused(self.mode):
+                self._compare()
+        if sampled:
+            self._place()
+            self._sampled(length)
+        elif self.last is not None and self.steps > FIRST_STEP - 1:
+            self.lengths = [*self.lengths[-30:], length]
+        self._read_loss(now)
+        if self.due is None and self.steps >= FIRST_STEP - 1:
+            self.due = now
+        if self.due is not None and now >= self.due and self._typical(length):
+            self._begin()
+        # What was done here is no part of the next step.
+        self.last = time.perf_counter()
+        self.record.heartbeat()
+
+    def _typical(self, length: float) -> bool:
+        """Return whether steps follow one another: not just after an evaluation, say."""
+        return (
+            len(self.lengths) < 5 or length < 4 * sorted(self.lengths)[len(self.lengths) // 2] + 0.1
+        )
+
+    def _find_accelerator(self, optimizer: Any) -> None:
+        devices = {p.device.type for group in optimizer.param_groups for p in group["params"]}
+        others = devices - {"cpu", "meta"}
+        self.accelerator = min(others) if others else None
+
+    def _read_loss(self, now: float) -> None:
+        loss, self.loss = self.loss, None
+        if loss is None or (
+            loss.device.type != "cpu" and self.read and now - self.read < READ_SECONDS
+        ):
+            return
+        self.read = now
+        with self._counting.Paused(self.mode):
+            self.record.add_loss(self.steps, float(loss))
+
+    # --- sampled steps
+
+    def _is_compiled(self) -> bool:
+        counters = sys.modules.get("torch._dynamo.utils")
+        return bool(counters and counters.counters["frames"].get("ok"))
+
+    def _begin(self) -> None:
+        """Sample the next step: by operators, or for an accelerator's kernels in turn."""
+        compiled = self._is_compiled()
+        profiles = self.may_profile and (compiled or self.accelerator in ("cuda", "xpu"))
+        if profiles and (self.to_profile or compiled):
+            self.to_profile = False
+            self._begin_profile()
+        elif not compiled:
+            self.to_profile = profiles
+            if not self.torch._C._len_torch_dispatch_stack():
+                self.mode = self._counting.mode(self.counts, self.unseen)
+                self.mode.__enter__()
+        if self.mode is None and self.profiler is None:
+            self.due = time.perf_counter() + self.interval
+
+    def _sampled(self, length: float) -> None:
+        usual = sorted(self.lengths)[len(self.lengths) // 2] if self.lengths else length
+        more = max(length - usual, 0.0)
+        self.windows += 1
+        self.window_seconds += length
+        self.overhead += more
+        wait = 0.0 if self.to_profile else max(self.interval, more / MOST_OVERHEAD)
+        self.interval = min(self.interval * 1.5, LONGEST)
+        self.due = time.perf_counter() + wait
+
+    def _begin_profile(self) -> None:
+        torch = self.torch
+        if torch.autograd._profiler_enabled():
+            return
+        kind = self.accelerator if self.accelerator in ("cuda", "xpu") else None
+        profiler = torch.autograd.profiler
+        try:
+            self.profiler = profiler.profile(
+                use_kineto=True, **({"use_device": kind} if kind else {})
+            )
+        except TypeError:  # before 2.3
+            self.profiler = profiler.profile(
+                use_kineto=True, **({"use_cuda": True} if kind else {})
+            )
+        try:
+            self.profiler.__enter__()
+            self.profile_began = time.perf_counter()
+        except Exception as error:
+            self.profiler, self.may_profile = None, False
+            self.unseen("kernels: %s" % str(error)[:120])
+
+    def end_profile(self) -> None:
+        """End our profile, if there is one, and add up its kernels."""
+        running, self.profiler = self.profiler, None
+        if running is None:
+            return
+        try:
+            if self.accelerator == "cuda":
+                self.torch.cuda.synchronize()
+            self.profiled += time.perf_counter() - self.profile_began
+            # Its own end would make an object of each event.
+            results = self.torch.autograd._disable_profiler()
+            getattr(self.torch.autograd.profiler, "_run_on_profiler_stop", lambda: None)()
+            self.counts.count_kernels(results.events(), self.accelerator)
+        except Exception as error:
+            self.may_profile = False
+            self.unseen("kernels: %s" % str(error)[:120])
+
+    def _end_mode(self) -> None:
+        """End the dispatch mode; one that another mode lies on is ignored until that has ended."""
+        mode = self.mode
+        if mode is None:
+            return
+        mode.is_over = True
+        from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+        if _get_current_dispatch_mode() is mode:
+            mode.__exit__(None, None, None)
+            self.mode = None
+
+    def _compare(self) -> None:
+        before, self.before = self.before, []
+        pairs = [(p, old) for p, old in before if p.device == old.device]
+        if pairs and self.steps > 1:  # a schedule may begin with a rate of zero
+            self.checked += 1
+            same = all(self.torch.equal(self._sample(p), old) for p, old in pairs)
+            self.unchanged += same
+
+    def _place(self) -> None:
+        """Note where parameters and gradients of all optimizers are after a step."""
+        tables: Dict[str, Dict[Any, int]] = {"parameters": {}, "gradients": {}}
+        parameters: List[Any] = []
+        for optimizer in list(self.optimizers):
+            for group in optimizer.param_groups:
+                parameters += group["params"]
+        trainable = [p for p in parameters if p.requires_grad]
+        for parameter in parameters:
+            self._counting.add_bytes(tables["parameters"], parameter)
+        for parameter in trainable:
+            if parameter.grad is not None:
+                self._counting.add_bytes(tables["gradients"], parameter.grad)
+                self.had_gradient.add(id(parameter))
+        self.trainable = len(trainable)
+        self.without = sum(id(p) not in self.had_gradient for p in trainable)
+        self.placed = tables
+
+    # --- at the end
+
+    def complete(self) -> Dict[str, Any]:
+        """Return all fields of the record, as they are now."""
+        if self.torch is None:
+            return {}
+        rows = self._rows
+
+        def placed(table: Dict[Any, int]) -> Any:
+            return rows(table, "device", "dtype", "bytes")
+
+        loader = None
+        if self.batches:
+            most = max(self.workers, key=lambda n: self.workers[n])
+            loader = {"batches": self.batches, "waited": self.waited, "workers": most}
+        return {
+            "devices": self._devices(),
+            "optimizers": len(self.optimizers),
+            "steps": self.steps,
+            "training_seconds": (self.last or 0) - (self.first or 0) if self.steps else 0.0,
+            "samples": self.samples,
+            "tokens": self.tokens,
+            "loader": loader,
+            "windows": self.windows,
+            "window_seconds": self.window_seconds,
+            "overhead_seconds": self.overhead,
+            **{name: placed(table) for name, table in self.placed.items()},
+            "batches": placed(self.batch_bytes),
+            "trainable": self.trainable,
+            "without_gradient": self.without,
+            "checked_updates": self.checked,
+            "unchanged_updates": self.unchanged,
+            **self.counts.fields(rows),
+            "profiled_seconds": self.profiled,
+            "fallbacks": sorted(self.fallbacks),
+            "autocast": self.autocast,
+            "is_compiled": self._is_compiled(),
+            "unseen": self.notes,
+        }
+
+    def _devices(self) -> List[Dict[str, Any]]:
+        """Return the devices in use; none is initialized for it."""
+        found: List[Dict[str, Any]] = [{"device": "cpu"}]
+        for kind in ("cuda", "xpu"):
+            module = getattr(self.torch, kind, None)
+            if module is None or not getattr(module, "is_initialized", lambda: False)():
+                continue
+            for index in range(module.device_count()):
+                peak = module.max_memory_allocated(index)
+                properties = module.get_device_properties(index)
+                found.append(
+                    {
+                        "device": "%s:%d" % (kind, index),
+                        "title": properties.name[:200],
+                        "memory": properties.total_memory,
+                        "peak": peak,
+                    }
+                )
+        if self.accelerator == "mps":
+            found.append({"device": "mps", "peak": self.torch.mps.driver_allocated_memory()})
+        return found[:64]
