@@ -20,10 +20,10 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 FIRST_STEP = 3
 """The first sampled step: the ones before allocate, tune and compile."""
-INTERVAL = 2.0
+INTERVAL = 0.2
 """Seconds between sampled steps, at first; each interval is longer, up to LONGEST."""
 LONGEST = 20.0
-MOST_OVERHEAD = 0.01
+MOST_OVERHEAD = 0.02
 """Share of the time that sampled steps may take more than others."""
 READ_SECONDS = 1.0
 """How often the loss is read from an accelerator, which waits for it."""

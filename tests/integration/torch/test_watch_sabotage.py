@@ -1,0 +1,81 @@
+"""Trainings with one fault each, and honest ones: what `watch` says about them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import watching
+
+FAULTS = [
+    ("left on the CPU", "other", ["device"], "model.to"),
+    ("layer left", "other", ["split"], "watched_training.py:"),
+    ("copied twice", "other", ["round trip"], "watched_training.py:"),
+    ("float64", "cpu", ["float64"], "model.double"),
+    ("autocast lost", "cpu", ["autocast"], "torch.autocast"),
+    ("no gradients", "cpu", ["gradients"], "no_grad"),
+    ("other model", "cpu", ["gradients"], "6 of 6"),
+    ("rate zero", "cpu", ["no update"], "learning rate"),
+    ("fallback", "cpu", ["fallback"], "linalg_qr"),
+    ("not a number", "cpu", ["not finite"], "at step 3"),
+    ("random labels", "cpu", ["not learning"], "stands still"),
+    ("slow reading", "cpu", ["data"], "num_workers=2"),
+    ("slow workers", "cpu", ["data"], "more workers"),
+]
+"""Fault, where the training should run, what is found, and words of it."""
+HONEST = [
+    ("none", "cpu"),
+    ("none", "other"),
+    ("autocast", "cpu"),
+    ("frozen backbone", "cpu"),
+    ("accumulation", "cpu"),
+    ("evaluation", "cpu"),
+    ("workers", "cpu"),
+]
+OFTEN = {"layer left", "copied twice", "no gradients", "autocast lost", "slow workers"}
+"""Those that CI runs; the others are soak's."""
+
+
+def _soak(name: str, *values: object) -> object:
+    return pytest.param(name, *values, marks=() if name in OFTEN else pytest.mark.soak)
+
+
+def _python(prefix: Path) -> Path:
+    return prefix / "bin" / "python"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fault", "device", "kinds", "words"), [_soak(*f) for f in FAULTS])
+def test_a_fault_is_named_and_no_other(
+    fault: str, device: str, kinds: list[str], words: str, torch_prefix: Path, tmp_path: Path
+) -> None:
+    argv = (str(watching.TRAINING), fault, device)
+    report, done = watching.watched(_python(torch_prefix), tmp_path, argv, device)
+    assert done.returncode == 0, done.stderr
+    assert watching.kinds(report) == kinds, report.findings
+    assert words in f"{report.findings[0].says} {report.findings[0].advice}"
+    assert report.on_device is (fault != "left on the CPU")
+    assert report.processes[0].unseen == ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "device"),
+    [
+        pytest.param(*each, marks=() if number < 2 else pytest.mark.soak)
+        for number, each in enumerate(HONEST)
+    ],
+)
+def test_an_honest_training_is_not_blamed_and_computes_the_same(
+    kind: str, device: str, torch_prefix: Path, tmp_path: Path
+) -> None:
+    argv = (str(watching.TRAINING), kind, device)
+    report, done = watching.watched(_python(torch_prefix), tmp_path, argv, device)
+    assert (report.findings, report.on_device) == ((), True)
+    (trained,) = (each for each in report.processes if not each.is_worker)
+    assert trained.steps == (30 if kind == "accumulation" else 60)
+    assert trained.windows >= 1
+    assert trained.finished
+    assert done.stdout == watching.plain(_python(torch_prefix), kind, device)
+    assert list(tmp_path.glob(".envbuilder/watch/*")) == []

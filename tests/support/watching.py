@@ -1,0 +1,71 @@
+"""Run a script with the hook of `envbuilder watch`, and judge it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from envbuilder.watch import judge, model, supervise
+
+HERE = Path(__file__).parent
+TRAINING = HERE / "watched_training.py"
+
+
+def plain(python: Path, *arguments: str) -> str:
+    """What the training prints without a hook."""
+    done = subprocess.run(
+        [python, TRAINING, *arguments], capture_output=True, text=True, check=True, env=_CALM
+    )
+    return done.stdout
+
+
+_CALM = {"OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
+
+
+def watched(
+    python: Path, folder: Path, argv: Sequence[str], requested: str = "cpu"
+) -> tuple[model.Watched, subprocess.CompletedProcess[str]]:
+    """Run `python ARGV` with the hook laid in `folder`; return the judged report."""
+    with supervise.Session(folder).laid() as session:
+        done = subprocess.run(
+            [python, *argv],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**_CALM, "PYTHONPATH": str(session.hook)},
+        )
+        processes, left_out = session.parts()
+    return judge.judged(
+        model.Watched(
+            envbuilder="0",
+            time="20260101T000000Z",
+            host="here",
+            command=tuple(map(str, argv)),
+            profile="cpu",
+            backend="venv",
+            fingerprint="0" * 64,
+            lock="0" * 64,
+            requested=requested,
+            exit_code=done.returncode,
+            seconds=1.0,
+            machine=model.Machine(cpus=2),
+            processes=processes,
+            left_out=left_out,
+        )
+    ), done
+
+
+def kinds(report: model.Watched) -> list[str]:
+    """The kinds of its findings."""
+    return [finding.kind for finding in report.findings]
+
+
+if __name__ == "__main__":  # by hand: watching.py PYTHON FOLDER FAULT [DEVICE]
+    report, done = watched(
+        Path(sys.argv[1]), Path(sys.argv[2]), (str(TRAINING), *sys.argv[3:5]), (*sys.argv, "cpu")[4]
+    )
+    print(done.stdout, done.stderr[-2000:])
+    print(report.on_device, *report.findings, sep="\n")
+    print(report.processes[0].unseen if report.processes else "nothing seen")
