@@ -8,7 +8,7 @@ from statistics import fmean, median
 
 from msgspec.structs import replace
 
-from envbuilder.core.text import clipped, counted, duration, first, percent
+from envbuilder.core.text import clipped, counted, duration, first, percent, printable
 from envbuilder.watch.model import MOST_ROWS, Finding, Observed, Watched
 from envbuilder.watch.training import (
     MOSTLY,
@@ -82,6 +82,39 @@ def speed(watched: Watched) -> tuple[float, str] | None:
             return total, unit
     steps = max(((p.steps or 0) / p.training_seconds for p in trained), default=0.0)
     return (steps, "steps") if steps > 0 else None
+
+
+def device(watched: Watched) -> str:
+    """Return the device that did most of the work, with its title; `unknown` if not seen."""
+    name = _most(watched, "device")
+    devices = (d for p in training(watched) for d in p.devices if d.device == name and d.title)
+    title = next((printable(d.title, NAME) for d in devices), "")
+    return f"{title} ({printable(name, NAME)})" if title else printable(name, NAME)
+
+
+def dtype(watched: Watched) -> str:
+    """Return the dtype of most of the work; `unknown` if not seen."""
+    return printable(_most(watched, "dtype"), NAME)
+
+
+def framework(watched: Watched) -> str:
+    """Return the framework of the training with its release; empty if none was seen."""
+    names = (f"{process.framework} {process.version}" for process in training(watched))
+    return printable(next(names, ""), NAME)
+
+
+def _most(watched: Watched, field: str) -> str:
+    """Return the value of a field that most matrix work has, else most parameters."""
+    processes = training(watched)
+    work = [(getattr(row, field), row.flops) for p in processes for row in p.work]
+    sizes = [(getattr(row, field), row.bytes) for p in processes for row in p.parameters]
+    for rows in (work, sizes):
+        sums: dict[str, int] = {}
+        for value, size in rows:
+            sums[value] = sums.get(value, 0) + size
+        if any(sums.values()):
+            return max(sums, key=lambda value: sums[value])
+    return "unknown"
 
 
 def _merged(per_process: Sequence[tuple[Observed, list[Finding]]]) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -104,28 +104,41 @@ def keep(report: dict[str, Any], folder: Path) -> Path:
     on a quiet machine, regardless of age, so that there is always a report to compare with. Raises
     `BuildError` if the report cannot be stored.
     """
+    profile, fingerprint = report["profile"], report.get("fingerprint") or ""
+    path = stored(
+        folder,
+        (report["time"], profile, report["backend"], fingerprint),
+        lambda path: model.write(report, path, files.PRIVATE),
+    )
+    prune(folder, profile, _yardstick_kind)
+    return path
+
+
+def stored(folder: Path, name: tuple[str, str, str, str], write: Callable[[Path], object]) -> Path:
+    """Have a report written under the next number and return its path; raise `BuildError`.
+
+    `name` has its time, profile, backend and fingerprint, which may be empty.
+    """
     from filelock import FileLock
 
-    profile, backend = report["profile"], report["backend"]
-    fingerprint = f"-{report['fingerprint'][:12]}" if report.get("fingerprint") else ""
+    *parts, fingerprint = name
     try:
         files.ensure_folder(folder)
-        # Two verifications that end at the same time must get different numbers.
+        # Two that end at the same time must get different numbers.
         with FileLock(folder / ".lock", timeout=_LOCK_SECONDS):
             number = max((e.number for e in entries(folder)), default=0) + 1
-            name = f"{number:06}-{report['time']}-{profile}-{backend}{fingerprint}.json"
-            model.write(report, folder / name, files.PRIVATE)
-            _prune(folder, profile)
+            stem = "-".join(filter(None, (f"{number:06}", *parts, fingerprint[:12])))
+            write(folder / f"{stem}.json")
     except (OSError, NotImplementedError) as error:  # a lock time-out is an OSError, too
         why = getattr(error, "strerror", None) or error
         raise BuildError(f"{folder}: the report cannot be stored: {why}", _ELSEWHERE) from error
     except VerifyError as error:
         raise BuildError(error.message, _ELSEWHERE) from error
-    return folder / name
+    return folder / f"{stem}.json"
 
 
 _ELSEWHERE = (
-    "The verification itself finished. Free some disk space, or set ENVBUILDER_DATA_DIR to a"
+    "The run itself finished. Free some disk space, or set ENVBUILDER_DATA_DIR to a"
     " writable folder."
 )
 
@@ -164,21 +177,30 @@ def last(
     return None
 
 
-def _prune(folder: Path, profile: str) -> None:
-    stored = entries(folder, profile)
-    surplus = {entry.path for entry in stored[:-KEPT]}
+def prune(folder: Path, profile: str, kind_of: Callable[[Path], object]) -> None:
+    """Remove a profile's reports but the newest `KEPT` and the newest of each kind.
+
+    `kind_of` returns the kind of a report that later ones may be compared with; None of others.
+    """
+    reports = entries(folder, profile)
+    surplus = {entry.path for entry in reports[:-KEPT]}
     if not surplus:
         return
     kinds = set()
-    for entry in reversed(stored):
-        past = _readable(entry.path)
-        if past and _yardstick(past.report) and kind(past.report) not in kinds:
-            kinds.add(kind(past.report))
+    for entry in reversed(reports):
+        past = kind_of(entry.path)
+        if past is not None and past not in kinds:
+            kinds.add(past)
             surplus.discard(entry.path)
     for path in surplus:
         # A leftover file does no harm; the new report is already stored.
         with contextlib.suppress(OSError):
             path.unlink()
+
+
+def _yardstick_kind(path: Path) -> tuple[str, ...] | None:
+    past = _readable(path)
+    return kind(past.report) if past and _yardstick(past.report) else None
 
 
 def _yardstick(report: Report) -> bool:
