@@ -138,8 +138,7 @@ def stored(folder: Path, name: tuple[str, str, str, str], write: Callable[[Path]
 
 
 _ELSEWHERE = (
-    "The run itself finished. Free some disk space, or set ENVBUILDER_DATA_DIR to a"
-    " writable folder."
+    "Nothing else failed. Free disk space, or set ENVBUILDER_DATA_DIR to a writable folder."
 )
 
 
@@ -177,19 +176,16 @@ def last(
     return None
 
 
-def prune(folder: Path, profile: str, kind_of: Callable[[Path], object]) -> None:
+def prune(folder: Path, profile: str, kind_of: Callable[[Path], tuple[Any, ...] | None]) -> None:
     """Remove a profile's reports but the newest `KEPT` and the newest of each kind.
 
     `kind_of` returns the kind of a report that later ones may be compared with; None of others.
     """
-    reports = entries(folder, profile)
+    reports, kinds = entries(folder, profile), {None}
     surplus = {entry.path for entry in reports[:-KEPT]}
-    if not surplus:
-        return
-    kinds = set()
-    for entry in reversed(reports):
+    for entry in reversed(reports) if surplus else ():
         past = kind_of(entry.path)
-        if past is not None and past not in kinds:
+        if past not in kinds:
             kinds.add(past)
             surplus.discard(entry.path)
     for path in surplus:
