@@ -45,6 +45,7 @@ COMMANDS = {
     "fleet": "Verify every node of a cluster.",
     "compare": "Put reports of several machines side by side.",
     "run": "Run a command inside an environment.",
+    "watch": "Run a training, and say what did its work.",
     "shell": "Open a shell inside an environment.",
     "jupyter": "Open JupyterLab, with a kernel in the environment.",
     "reproduce": "Build twice from nothing, and compare bit for bit.",
@@ -58,6 +59,7 @@ COMMANDS = {
 RELATIVES = {
     "remove": "add",
     "shell": "run",
+    "watch": "run",
     "verify-signature": "sign",
     "unbundle": "bundle",
     "matrix": "ci",
@@ -65,7 +67,7 @@ RELATIVES = {
 """Commands that stand in the module of another one, under their own names."""
 _NARROWEST = 50
 """Minimum columns of help."""
-PASSES_CODE_THROUGH = {"run", "shell", "jupyter"}
+PASSES_CODE_THROUGH = {"run", "watch", "shell", "jupyter"}
 
 
 def spelled(arguments: list[str]) -> list[str]:

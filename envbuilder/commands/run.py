@@ -1,10 +1,11 @@
-"""`envbuilder run` and `shell`: run a command, or a shell, inside an environment."""
+"""`envbuilder run`, `watch` and `shell`: run a command, or a shell, inside an environment."""
 
 from __future__ import annotations
 
 import errno
 import os
 import socket
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     import contextlib
     from collections.abc import Callable
 
+    from envbuilder.commands.watch import Watching
     from envbuilder.containers.engine.container import Port
     from envbuilder.core.settings import Settings
 
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 @environment_options
 @access_options
 @locked_option
+@click.option("--watch", "watched", is_flag=True, help="Say what did the work, as `watch` does.")
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD [ARG]…]")
 def command(
     profile: str | None,
@@ -49,8 +52,9 @@ def command(
     base_image: str | None,
     given: Access,
     frozen: bool,
+    watched: bool,
     argv: tuple[str, ...],
-) -> None:
+) -> int:
     """Run a command inside the environment, with the flags that its device needs.
 
     Without a command it runs the one that envbuilder.yaml states (command:).
@@ -71,16 +75,102 @@ def command(
       envbuilder run -- python -c "import torch; print(torch.__version__)"
     """
     settings = load_settings()
-    words = argv[1:] if argv[:1] == ("--",) else argv
-    words = words or project_command(settings)
-    if settings.definition is not None:
-        foreign_programs.require_unchanged(words, "", of_project=True)
-    enter(
+    words = words_of(argv, settings)
+    watching = None
+    if watched:
+        from envbuilder.commands.watch import Watching
+
+        watching = Watching()
+    return enter(
         settings,
         Request(profile=profile, backend=backend, python=python, base_image=base_image),
         lambda name: words,
         given,
         frozen=frozen,
+        watching=watching,
+    )
+
+
+def words_of(argv: tuple[str, ...], settings: Settings) -> tuple[str, ...]:
+    """Return the command that was given, or the project's own."""
+    words = argv[1:] if argv[:1] == ("--",) else argv
+    words = words or project_command(settings)
+    if settings.definition is not None:
+        foreign_programs.require_unchanged(words, "", of_project=True)
+    return words
+
+
+@click.command(
+    "watch",
+    short_help="Run a training, and say what did its work.",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@environment_options
+@access_options
+@locked_option
+@click.option(
+    "--device",
+    metavar="KIND",
+    help="Where the work should be (cuda, xpu, mps, cpu).  [default: the profile's device]",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also write the report to this file, as JSON.",
+)
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also write the report as a web page: one file that needs no network.",
+)
+@click.option(
+    "--against",
+    metavar="REPORT|last",
+    help="Also say what changed since an earlier report: a file, or the last one here of the same"
+    " command and profile.",
+)
+@click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD [ARG]…]")
+def watch(
+    profile: str | None,
+    backend: str | None,
+    python: str | None,
+    base_image: str | None,
+    given: Access,
+    frozen: bool,
+    device: str | None,
+    output: Path | None,
+    html: Path | None,
+    against: str | None,
+    argv: tuple[str, ...],
+) -> int:
+    """Run a command inside the environment like `run`, and say what its training did where.
+
+    Nothing in the script changes. A hook from outside of the environment samples some steps of
+    PyTorch, JAX or TensorFlow in all of the command's processes: on which device parameters,
+    gradients, activations and operators were, in which dtype, what was copied, how long the loader
+    let the device wait, and whether the training learns. The report follows the command's own
+    output, on stderr, and is kept. It is advice and no proof: the script could lie.
+
+    The command's own exit code is passed through; 5 means that it succeeded while the work was not
+    on the device; 125 that envbuilder itself failed.
+
+    \b
+    Examples:
+      envbuilder watch -- python train.py
+      envbuilder watch --html training.html -- torchrun --nproc-per-node 2 train.py
+      envbuilder watch --against last -- python train.py --epochs 1
+      envbuilder watch --profile cuda --output watch.json -- accelerate launch train.py
+    """
+    from envbuilder.commands.watch import Watching
+
+    settings = load_settings()
+    return enter(
+        settings,
+        Request(profile=profile, backend=backend, python=python, base_image=base_image),
+        lambda name: words_of(argv, settings),
+        given,
+        frozen=frozen,
+        watching=Watching(device=device, output=output, html=html, against=against),
     )
 
 
@@ -120,8 +210,11 @@ def enter(
     given: Access,
     *,
     frozen: bool,
-) -> None:
+    watching: Watching | None = None,
+) -> int:
     """Build the environment if it is missing, then replace this process by the command.
+
+    A command that is watched runs beside this process instead; its exit code is returned.
 
     `argv` returns the command for the environment's name: its profile, in a project ENV.PROFILE.
     If there is nothing to build, at most one line is printed before the command's own, and
@@ -140,7 +233,8 @@ def enter(
         words = argv(f"{settings.environment}.{name}" if in_project else name)
         if not in_project:
             foreign_programs.require_unchanged(words, name, of_project=False)
-        environment = pipeline.finish(build).environment
+        build = pipeline.finish(build)
+        environment = build.environment
     except BaseException:
         progress.release()
         raise
@@ -158,7 +252,9 @@ def enter(
             progress.note(f"warning: volumes: only containers have these at {listed}")
         for warning in isolation.shadowing(os.environ):
             progress.note(f"warning: {warning}")
-    environment.become(words, os.environ, access)
+    if watching:
+        return watching.run(build, words, access)
+    return environment.become(words, os.environ, access)
 
 
 def _is_free(port: Port, note: Callable[[str], None]) -> bool:
@@ -185,7 +281,7 @@ def shell(
     base_image: str | None,
     given: Access,
     frozen: bool,
-) -> None:
+) -> int:
     """Open an interactive shell inside the environment, with the flags that its device needs.
 
     Its prompt begins with the environment's name, unless VIRTUAL_ENV_DISABLE_PROMPT is set.
@@ -197,7 +293,7 @@ def shell(
     """
     # None if the user wants none, as for a venv.
     prompt = "" if os.environ.get("VIRTUAL_ENV_DISABLE_PROMPT") else "(envbuilder {}) "
-    enter(
+    return enter(
         load_settings(),
         Request(profile=profile, backend=backend, python=python, base_image=base_image),
         lambda name: shell_command(os.environ.get("SHELL", "/bin/sh"), prompt.format(name)),

@@ -322,6 +322,44 @@ def replace(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
     os.execve(program, list(argv), {**os.environ, **env})  # noqa: S606 (no shell is meant)
 
 
+_FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGWINCH")
+_OF_TERMINAL = ("SIGINT", "SIGQUIT")
+"""A terminal sends them to all of its programs."""
+
+
+def accompany(argv: Sequence[str], env: Mapping[str, str]) -> int:
+    """Run a program in the foreground and return its exit code as a shell reports it.
+
+    It has this process's input, output and terminal, and gets the signals that this one receives.
+    """
+    import subprocess
+
+    program = _required(argv[0])
+    children: list[subprocess.Popen[bytes]] = []
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        del frame
+        for each in children:
+            each.send_signal(number)
+
+    by_terminal = sys.stdin is not None and sys.stdin.isatty()
+    handlers: dict[str, Callable[[int, FrameType | None], None]] = dict.fromkeys(
+        _FORWARDED, forward
+    )
+    handlers |= dict.fromkeys(_OF_TERMINAL, _ignore if by_terminal else forward)
+    wakeup = signal.set_wakeup_fd(-1)  # else the guard would end this process
+    previous = {name: signal.signal(getattr(signal, name), each) for name, each in handlers.items()}
+    try:
+        child = subprocess.Popen([program, *argv[1:]], env={**os.environ, **env})
+        children.append(child)
+        status = child.wait()
+    finally:
+        for name, handler in previous.items():
+            signal.signal(getattr(signal, name), handler)
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+    return exit_code(-status) if status < 0 else status
+
+
 def start_again(*options: str) -> NoReturn:
     """Restart this command with additional options for Python."""
     # Not resolved as other programs are: this interpreter is already running.

@@ -355,12 +355,12 @@ def print_verdict(report: Report, console: Any) -> None:
     compilers = [tuple(row.values()) for row in compiled(report)]
     measurements = report.measurements
     parts = (
-        _grid([Fact("Profile", report.profile or "-", report.backend or ""), *facts(report)]),
+        grid([Fact("Profile", report.profile or "-", report.backend or ""), *facts(report)]),
         _table((), [(Text(*_MARKS[c.status]), c.name, c.detail) for c in report.checks], columns=3),
         _table(_EPOCHS, passes(report) if report.epochs else ()),
         _table(("compiled with", "gradients", "inference", "training"), compilers, left=2),
         _table(("device", "images/s alone", "share"), several["rows"], left=1),
-        _grid(
+        grid(
             [
                 *figures(report),
                 *(Fact("Together", sentence) for sentence in several["sentences"]),
@@ -384,7 +384,7 @@ def print_verdict(report: Report, console: Any) -> None:
         console.print(Text(f"  {printable(reason)}"))
 
 
-def _grid(shown: Iterable[Fact]) -> Any:
+def grid(shown: Iterable[Fact]) -> Any:
     """Return facts as two columns."""
     from rich.text import Text
 

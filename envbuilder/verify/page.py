@@ -33,7 +33,7 @@ def render(data: Mapping[str, Any]) -> str:
     passed = report.status == "passed"
     failed = tuple(f"{c.name}: {c.detail}" for c in report.checks if c.status == "failed")
     reasons = report.reasons or failed or ("the report gives no reason",)
-    return _rendered(
+    return rendered(
         "report.html.j2",
         verdict={
             "passed": passed,
@@ -55,7 +55,7 @@ def render(data: Mapping[str, Any]) -> str:
         epochs=epochs(report),
         passes=figures.passes(report),
         training=tuple(figures.training(report)),
-        loss=losses(report),
+        loss=line(report.training.losses if report.training else ()),
         rates=tuple(figures.rates(report.measurements)),
         bandwidths=tuple(figures.bandwidths(report.measurements)),
         measured=tuple(figures.measured(report.measurements)),
@@ -70,7 +70,7 @@ def render(data: Mapping[str, Any]) -> str:
 
 def render_comparison(rows: Sequence[comparison.Row]) -> str:
     """Return the page of some rows, in their order, with the reports' texts escaped."""
-    return _rendered(
+    return rendered(
         "comparison.html.j2",
         columns=comparison.COLUMNS,
         verdict=comparison.COLUMNS.index("verdict"),
@@ -79,7 +79,8 @@ def render_comparison(rows: Sequence[comparison.Row]) -> str:
     )
 
 
-def _rendered(template: str, **contents: Any) -> str:
+def rendered(template: str, **contents: Any) -> str:
+    """Return a template of a page with its contents, escaped."""
     return str(templates().get_template(template).render(contents))
 
 
@@ -219,14 +220,14 @@ class Line(Struct, frozen=True, kw_only=True):
     spoken: str
 
 
-def losses(report: model.Report) -> Line | None:
-    """Return the loss over the steps; None if fewer than two points are recorded.
+def line(losses: Sequence[tuple[float, float | None]]) -> Line | None:
+    """Return losses over steps; None if fewer than two are finite.
 
     The scale is logarithmic if losses differ by more than a factor of ten.
     """
     points = [
         (step, loss if loss is not None and abs(loss) < FARTHEST else None)
-        for step, loss in (report.training.losses if report.training else ())
+        for step, loss in losses
         if step < FARTHEST
     ]
     finite = [(step, loss) for step, loss in points if loss is not None]

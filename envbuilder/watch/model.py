@@ -8,7 +8,7 @@ the script could have written them, so every number and text is bounded here.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -274,6 +274,7 @@ def part(content: bytes) -> Observed | None:
         return None
 
 
-def encoded(watched: Watched) -> bytes:
-    """Return a report as its file's bytes."""
-    return msgspec.json.format(msgspec.json.encode(watched)) + b"\n"
+def data(watched: Watched) -> dict[str, Any]:
+    """Return a report as plain data for JSON."""
+    built: dict[str, Any] = msgspec.to_builtins(watched)
+    return built

@@ -12,8 +12,6 @@ import os
 import resource
 import secrets
 import shutil
-import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,9 +28,6 @@ from envbuilder.watch import model
 
 _INSIDE = Path(__file__).with_name("inside")
 _PLACE = ".envbuilder/watch"
-_FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGWINCH")
-_OF_TERMINAL = ("SIGINT", "SIGQUIT")
-"""A terminal sends them to the command, too."""
 _SECONDS = 2.0
 """Between two readings of GPUs: their drivers count over about one."""
 _SECRET = ("token", "secret", "password", "passwd", "api-key", "api_key", "apikey", "credential")
@@ -104,15 +99,10 @@ class Running:
 
     def start(self, argv: Sequence[str], variables: Mapping[str, str]) -> int:
         """Run a command to its end and return its exit code; it gets all signals."""
-        import subprocess
-
         before, began = contention.read(), monotonic()
-        with _Gpus() as gpus, _signals() as receivers:
-            child = subprocess.Popen(list(argv), env={**os.environ, **variables})
-            receivers.append(child)
-            status = child.wait()
+        with _Gpus() as gpus:
+            code = process.accompany(argv, variables)
         seconds = monotonic() - began
-        code = process.exit_code(-status) if status < 0 else status
         counted = contention.between(before, contention.read(), None)
         machine = self._machine(counted, gpus.means())
         self.ended = Ended(exit_code=code, seconds=seconds, machine=machine)
@@ -131,34 +121,6 @@ class Running:
             other_seconds=None if self._in_container else other,
             gpus=gpus,
         )
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[list[Any]]:
-    """Pass signals on to the children that are added to the list."""
-    children: list[Any] = []
-
-    def forward(number: int, frame: object) -> None:
-        del frame
-        for child in children:
-            with contextlib.suppress(ProcessLookupError):
-                child.send_signal(number)
-
-    def leave(number: int, frame: object) -> None:
-        del number, frame
-
-    by_terminal = sys.stdin.isatty()
-    handlers = dict.fromkeys(_FORWARDED, forward)
-    handlers |= dict.fromkeys(_OF_TERMINAL, leave if by_terminal else forward)
-    numbers = {getattr(signal, name): handler for name, handler in handlers.items()}
-    wakeup = signal.set_wakeup_fd(-1)  # else the guard would end this process
-    previous = {number: signal.signal(number, numbers[number]) for number in numbers}
-    try:
-        yield children
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
 
 
 class _Gpus:

@@ -334,8 +334,7 @@ class NativeEnvironment(Environment):
         folders = [self.prefix / name for name in self.bin_folders]
         others = os.pathsep.join(filter(None, (*map(str, access.programs), environ.get("PATH"))))
         folders += map(Path, access.programs)
-        path = os.pathsep.join((*map(str, folders), others))
-        program = shutil.which(argv[0], path=path)
+        program = shutil.which(argv[0], path=os.pathsep.join((*map(str, folders), others)))
         foreign_programs.require_own(argv, program, folders, self.profile.name)
         if program is None:
             raise ToolError(f"{argv[0]}: not found in the environment or on PATH")

@@ -105,11 +105,8 @@ def keep(report: dict[str, Any], folder: Path) -> Path:
     `BuildError` if the report cannot be stored.
     """
     profile, fingerprint = report["profile"], report.get("fingerprint") or ""
-    path = stored(
-        folder,
-        (report["time"], profile, report["backend"], fingerprint),
-        lambda path: model.write(report, path, files.PRIVATE),
-    )
+    name = (report["time"], profile, report["backend"], fingerprint)
+    path = stored(folder, name, lambda path: model.write(report, path, files.PRIVATE))
     prune(folder, profile, _yardstick_kind)
     return path
 
@@ -181,7 +178,7 @@ def prune(folder: Path, profile: str, kind_of: Callable[[Path], tuple[Any, ...] 
 
     `kind_of` returns the kind of a report that later ones may be compared with; None of others.
     """
-    reports, kinds = entries(folder, profile), {None}
+    reports, kinds = entries(folder, profile), set[object]({None})
     surplus = {entry.path for entry in reports[:-KEPT]}
     for entry in reversed(reports) if surplus else ():
         past = kind_of(entry.path)

@@ -45,6 +45,8 @@ class Operators:
         self._copies: Dict[Any, Any] = {}
         self._shapes: Dict[Any, Any] = {}
         self._kernels: Dict[Any, Any] = {}
+        self.copied: Dict[Any, Any] = {}
+        """What was copied to which device in this step."""
 
     def count(self, function: Any, arguments: Any, options: Any, out: Any, seconds: float) -> None:
         """Count an operator that ran."""
@@ -95,13 +97,15 @@ class Operators:
             return
         key = device_name(source.device), device_name(out.device), _line()
         size = source.numel() * source.element_size()
-        _add(self._copies, key, (size, 1))
+        moved = id(source), key[1]
+        _add(self._copies, key, (size, 1, int(moved in self.copied)))
+        self.copied[moved] = source  # kept, so that no other tensor gets its id
         if size >= self._shapes.get(key, (0, ""))[0] and key in self._copies:
             self._shapes[key] = size, str(tuple(source.shape))[:200]
 
     def fields(self, rows: Callable[..., List[Dict[str, Any]]]) -> Dict[str, Any]:
         """Return the counts as fields of the record."""
-        copies = rows(self._copies, "source", "target", "where", ("bytes", "calls"))
+        copies = rows(self._copies, "source", "target", "where", ("bytes", "calls", "again"))
         for row in copies:
             key = row["source"], row["target"], row["where"]
             row["shape"] = self._shapes.get(key, (0, ""))[1]
@@ -113,6 +117,29 @@ class Operators:
             "kernels": rows(self._kernels, "name", "device", ("seconds",)),
             "namespaces": sorted(self.spaces),
         }
+
+
+def devices(torch: Any, accelerator: Optional[str]) -> List[Dict[str, Any]]:
+    """Return the devices in use; none is initialized for it."""
+    rows: List[Dict[str, Any]] = [{"device": "cpu"}]
+    for kind in ("cuda", "xpu"):
+        module = getattr(torch, kind, None)
+        if module is None or not getattr(module, "is_initialized", lambda: False)():
+            continue
+        for index in range(module.device_count()):
+            peak = module.max_memory_allocated(index)
+            properties = module.get_device_properties(index)
+            rows.append(
+                {
+                    "device": "%s:%d" % (kind, index),
+                    "title": properties.name[:200],
+                    "memory": properties.total_memory,
+                    "peak": peak,
+                }
+            )
+    if accelerator == "mps":
+        rows.append({"device": "mps", "peak": torch.mps.driver_allocated_memory()})
+    return rows[:64]
 
 
 def _add(table: Dict[Any, Any], key: Tuple[str, ...], more: Tuple[float, ...]) -> None:
@@ -152,6 +179,8 @@ def _line() -> str:
 def mode(counted: Operators, failed: Callable[[str], None]) -> Any:
     """Return a dispatch mode that counts each operator; its class needs the framework."""
     from torch.utils._python_dispatch import TorchDispatchMode
+
+    counted.copied.clear()
 
     class Mode(TorchDispatchMode):  # type: ignore[misc]  # torch is not there when this is checked
         is_over = False

@@ -18,13 +18,13 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 def load(name: str) -> Any:
     """Return a module of this folder, which is on no path."""
-    known = "_envbuilder_watch_" + name
-    if known not in sys.modules:
+    full_name = "_envbuilder_watch_" + name
+    if full_name not in sys.modules:
         place = os.path.join(_FOLDER, name + ".py")
-        spec: Any = importlib.util.spec_from_file_location(known, place)
-        sys.modules[known] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[known])
-    return sys.modules[known]
+        spec: Any = importlib.util.spec_from_file_location(full_name, place)
+        sys.modules[full_name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[full_name])
+    return sys.modules[full_name]
 
 
 class _Finder:

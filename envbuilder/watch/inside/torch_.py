@@ -178,7 +178,7 @@ class _Watch:
         self.last: Optional[float] = None
         self.read: Optional[float] = None
         self.pending: List[Tuple[float, int, int, int]] = []
-        self.waited, self.batches = 0.0, 0
+        self.waited = 0.0
         self.workers: Dict[int, int] = {}
         self.loss: Any = None
         self.unscaled: Any = None
@@ -255,7 +255,6 @@ class _Watch:
                 self.waited += seconds
                 self.samples += samples
                 self.tokens += tokens
-                self.batches += 1
                 self.workers[workers] = self.workers.get(workers, 0) + 1
         self.pending.clear()
 
@@ -407,6 +406,7 @@ class _Watch:
         if mode is None:
             return
         mode.is_over = True
+        self.counts.copied.clear()
         from torch.utils._python_dispatch import _get_current_dispatch_mode
 
         if _get_current_dispatch_mode() is mode:
@@ -451,11 +451,12 @@ class _Watch:
             return rows(table, "device", "dtype", "bytes")
 
         loader = None
-        if self.batches:
+        if self.workers:
             most = max(self.workers, key=lambda n: self.workers[n])
-            loader = {"batches": self.batches, "waited": self.waited, "workers": most}
+            batches = sum(self.workers.values())
+            loader = {"batches": batches, "waited": self.waited, "workers": most}
         return {
-            "devices": self._devices(),
+            "devices": self._counting.devices(self.torch, self.accelerator),
             "optimizers": len(self.optimizers),
             "steps": self.steps,
             "training_seconds": (self.last or 0) - (self.first or 0) if self.steps else 0.0,
@@ -476,27 +477,6 @@ class _Watch:
             "fallbacks": sorted(self.fallbacks),
             "autocast": self.autocast,
             "is_compiled": self._is_compiled(),
+            "threads": self.torch.get_num_threads(),
             "unseen": self.notes,
         }
-
-    def _devices(self) -> List[Dict[str, Any]]:
-        """Return the devices in use; none is initialized for it."""
-        found: List[Dict[str, Any]] = [{"device": "cpu"}]
-        for kind in ("cuda", "xpu"):
-            module = getattr(self.torch, kind, None)
-            if module is None or not getattr(module, "is_initialized", lambda: False)():
-                continue
-            for index in range(module.device_count()):
-                peak = module.max_memory_allocated(index)
-                properties = module.get_device_properties(index)
-                found.append(
-                    {
-                        "device": "%s:%d" % (kind, index),
-                        "title": properties.name[:200],
-                        "memory": properties.total_memory,
-                        "peak": peak,
-                    }
-                )
-        if self.accelerator == "mps":
-            found.append({"device": "mps", "peak": self.torch.mps.driver_allocated_memory()})
-        return found[:64]

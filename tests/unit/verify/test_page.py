@@ -224,7 +224,7 @@ def test_without_a_comparison_the_page_says_so() -> None:
 
 
 def test_the_loss_curve_stays_in_its_frame() -> None:
-    line = page.losses(checked())
+    line = page.line(checked().training.losses)
     assert line is not None
     assert line.logarithmic
     assert line.path.startswith("M0.0 0.0L")
@@ -238,7 +238,7 @@ def test_the_loss_curve_stays_in_its_frame() -> None:
 def test_a_loss_that_was_not_finite_breaks_the_curve_and_is_told() -> None:
     losses = [[1, 2.0], [2, 1.0], [3, None], [4, 1e31], [5, 0.5], [6, 0.4]]
     training = {"epochs": [epoch(1.0)], "losses": losses}
-    line = page.losses(checked(training=training))
+    line = page.line(checked(training=training).training.losses)
     assert line is not None
     assert line.path.count("M") == 2
     assert line.missing == 2
@@ -247,7 +247,10 @@ def test_a_loss_that_was_not_finite_breaks_the_curve_and_is_told() -> None:
 
 @pytest.mark.parametrize("losses", [[], [[1, 2.0]], [[1, None], [2, None]]])
 def test_too_few_losses_make_no_curve(losses: Any) -> None:
-    assert page.losses(checked(training={"epochs": [epoch(1.0)], "losses": losses})) is None
+    assert (
+        page.line(checked(training={"epochs": [epoch(1.0)], "losses": losses}).training.losses)
+        is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -262,7 +265,7 @@ def test_too_few_losses_make_no_curve(losses: Any) -> None:
     ],
 )
 def test_flat_negative_and_tiny_losses_have_a_curve(losses: Any) -> None:
-    line = page.losses(checked(training={"epochs": [epoch(1.0)], "losses": losses}))
+    line = page.line(checked(training={"epochs": [epoch(1.0)], "losses": losses}).training.losses)
     assert line is not None
     assert "nan" not in str(line)
 

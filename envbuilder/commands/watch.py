@@ -1,0 +1,100 @@
+"""Run a command beside this process, and deliver a report of what its training did where."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from envbuilder import __version__
+from envbuilder.build.backends.container import project_folder
+from envbuilder.core import console, files, text
+from envbuilder.core.errors import VERIFY_FAILED, BuildError
+from envbuilder.profiles.backends import makes_image
+from envbuilder.watch import history, judge, model, show, supervise
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from envbuilder.build.access import Access
+    from envbuilder.build.request import Build
+
+LAST = "last"
+_ANOTHER = "The command itself ended; name another file."
+
+
+class Watching(Struct, frozen=True, kw_only=True):
+    """How a command is watched, and where its report goes."""
+
+    device: str | None = None
+    output: Path | None = None
+    html: Path | None = None
+    against: str | None = None
+
+    def run(self, build: Build, words: Sequence[str], access: Access) -> int:
+        """Run the command in a finished build's environment; return the exit code to end with."""
+        settings, environment = build.settings, build.environment
+        project = settings.project if settings.definition is not None else None
+        folder = project_folder(project, Path.cwd())
+        earlier = self._earlier(settings.watches_dir)
+        running = supervise.Running(in_container=makes_image(build.backend))
+        started, source = text.stamp_now(), supervise.source(folder)
+        with supervise.Session(folder).laid() as session:
+            access = replace(access, python_path=(session.hook, *access.python_path))
+            environment.become(words, os.environ, access, running.start)
+            processes, left_out = session.parts()
+        assert running.ended is not None, "it was started"
+        watched = judge.judged(
+            model.Watched(
+                envbuilder=__version__,
+                time=started,
+                host=socket.gethostname()[:200],
+                command=supervise.shown(words),
+                profile=build.profile.name,
+                backend=build.backend,
+                fingerprint=environment.plan.fingerprint,
+                lock=environment.plan.lock,
+                project=source,
+                requested=self.device or build.profile.expects.device,
+                expected_kernels=build.profile.expects.kernels,
+                exit_code=running.ended.exit_code,
+                seconds=running.ended.seconds,
+                machine=running.ended.machine,
+                processes=processes,
+                left_out=left_out,
+            )
+        )
+        self._deliver(watched, settings.watches_dir, earlier)
+        if watched.exit_code == 0 and watched.on_device is False:
+            return VERIFY_FAILED
+        return watched.exit_code
+
+    def _earlier(self, folder: Path) -> model.Watched | None:
+        """Return the named earlier report, before anything is started; `last` is found later."""
+        if self.against is None or self.against == LAST:
+            return None
+        return model.read(Path(self.against))
+
+    def _deliver(self, watched: model.Watched, folder: Path, earlier: model.Watched | None) -> None:
+        """Show and keep the report; what cannot be written is said, and changes no exit code."""
+        if self.against == LAST:
+            found = history.last(folder, watched)
+            earlier = found[1] if found else None
+            if earlier is None:
+                console.progress().note("note: --against last: there is no earlier report of it")
+        changes = history.against(watched, earlier).sentences if earlier else ()
+        try:
+            path: Path | None = history.keep(watched, folder)
+            if self.output:
+                history.write(watched, self.output)
+            if self.html:
+                page = show.page(watched).encode()
+                files.save_output(self.html, page, BuildError, _ANOTHER, "the page")
+        except BuildError as error:
+            path = None
+            console.progress().note(f"warning: {error.message}")
+        show.show(watched, path, changes)

@@ -1,0 +1,176 @@
+"""Show a watched training: as text after the command's own output, and as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from envbuilder.core import console, text
+from envbuilder.core.text import amount, counted, duration, memory, percent, printable
+from envbuilder.verify import figures, page as pages
+from envbuilder.verify.figures import Fact
+from envbuilder.watch import judge
+
+if TYPE_CHECKING:
+    from envbuilder.watch.model import Observed, Watched
+
+ADVICE = "This is advice and no proof: it is what a hook saw in the script, which could lie."
+MOST_SHOWN = 6
+
+
+def verdict(watched: Watched) -> str:
+    """Return one line: where the work was, and whether that is where it should be."""
+    where, trained = judge.device(watched), judge.training(watched)
+    if watched.on_device is None:
+        seen = "no training was seen" if not trained else "where the work was is not known"
+        return f"NOT SEEN: {seen}"
+    rate = judge.speed(watched)
+    speed = f", {amount(rate[0])} {rate[1]}/s" if rate else ""
+    if not watched.on_device:
+        return f"NOT ON {watched.requested.upper()}: the work was on {where}{speed}"
+    return f"ON {watched.requested.upper()}: {where} did the work{speed}"
+
+
+def facts(watched: Watched) -> list[Fact]:
+    """Return what was measured, of all processes together."""
+    trained = judge.training(watched)
+    if not trained:
+        return []
+    longest = max(trained, key=lambda p: p.training_seconds)
+    losses = [loss for _, loss in longest.losses if loss is not None]
+    rate, loader = judge.speed(watched), longest.loader
+    waited = loader.waited / longest.training_seconds if loader and longest.training_seconds else 0
+    shown = [
+        Fact("Framework", judge.framework(watched)),
+        Fact("Processes", counted(len(trained), "process")) if len(trained) > 1 else None,
+        Fact("Work", _shares(trained, lambda p: p.work, "flops"), "of matrix work"),
+        Fact("Parameters", _shares(trained, lambda p: p.parameters, "bytes")),
+        Fact("Gradients", _shares(trained, lambda p: p.gradients, "bytes")),
+        Fact("Activations", _shares(trained, lambda p: p.activations, "bytes")),
+        Fact("Batches", _shares(trained, lambda p: p.batches, "bytes"), "as loaded"),
+        Fact("Copies", _copies(trained)),
+        Fact("Steps", f"{longest.steps:,}", duration(longest.training_seconds))
+        if longest.steps
+        else None,
+        Fact("Rate", f"{amount(rate[0])} {rate[1]}/s") if rate else None,
+        Fact("Waiting for data", percent(waited), counted(loader.workers, "worker"))
+        if loader
+        else None,
+        Fact("Loss", f"{amount(losses[0])} → {amount(losses[-1])}") if losses else None,
+        Fact("Expensive operators", _expensive(trained)),
+        *(
+            Fact(f"Memory of {printable(d.device, 40)}", memory(d.peak), "peak")
+            for d in longest.devices
+            if d.peak
+        ),
+        Fact("Memory of the process", memory(longest.peak_rss), "peak"),
+        *(
+            Fact(f"GPU {gpu.index}", f"{percent(gpu.utilization)} used", _watts(gpu.watts))
+            for gpu in watched.machine.gpus
+            if gpu.utilization is not None
+        ),
+        Fact("Observed", counted(longest.windows, "sampled step"), _overhead(longest)),
+    ]
+    return [fact for fact in shown if fact and fact.value]
+
+
+def _shares(
+    trained: Sequence[Observed], rows_of: Callable[[Observed], Iterable[Any]], field: str
+) -> str:
+    """Return the devices and dtypes of some rows with their shares, the largest first."""
+    sums: dict[tuple[str, str], int] = {}
+    for process in trained:
+        for row in rows_of(process):
+            key = row.device, row.dtype
+            sums[key] = sums.get(key, 0) + getattr(row, field)
+    total = sum(sums.values())
+    largest = sorted(sums.items(), key=lambda item: -item[1])[:MOST_SHOWN]
+    return ", ".join(
+        f"{printable(device, 40)} {printable(dtype, 40)} {percent(size / total, 0)}"
+        for (device, dtype), size in largest
+        if size
+    )
+
+
+def _copies(trained: Sequence[Observed]) -> str:
+    copies = sorted((c for p in trained for c in p.copies), key=lambda copy: -copy.bytes)
+    return ", ".join(
+        f"{printable(c.source, 40)} → {printable(c.target, 40)} {memory(c.bytes)}"
+        + (f" at {printable(c.where, 100)}" if c.where else "")
+        for c in copies[:3]
+    )
+
+
+def _expensive(trained: Sequence[Observed]) -> str:
+    """Return the operators, or kernels of an accelerator, that took most of the sampled time."""
+    kernels = [k for p in trained for k in p.kernels]
+    rows: list[Any] = kernels or [o for p in trained for o in p.operators]
+    spent: dict[str, float] = {}
+    for row in rows:
+        spent[row.name] = spent.get(row.name, 0.0) + row.seconds
+    total = sum(spent.values())
+    largest = sorted(spent.items(), key=lambda item: -item[1])[:3]
+    return ", ".join(
+        f"{printable(name.removeprefix('aten::'), 60)} {percent(seconds / total, 0)}"
+        for name, seconds in largest
+        if total
+    )
+
+
+def _watts(watts: float | None) -> str:
+    return "" if watts is None else f"{watts:.0f} W"
+
+
+def _overhead(process: Observed) -> str:
+    share = process.overhead_seconds / process.training_seconds if process.training_seconds else 0
+    return f"which took {percent(min(share, 1.0))} of the time"
+
+
+def unseen(watched: Watched) -> tuple[str, ...]:
+    """Return sentences on what could not be observed, each once."""
+    sentences = dict.fromkeys(s for p in watched.processes for s in p.unseen)
+    left_out = f"{counted(watched.left_out, 'process')} left out" if watched.left_out else ""
+    return tuple(printable(s, 200) for s in (*sentences, left_out) if s)[:MOST_SHOWN]
+
+
+def show(watched: Watched, path: Path | None, changes: Sequence[str] = ()) -> None:
+    """Print a report on stderr: the command has stdout."""
+    from rich.text import Text
+
+    out = console.rich_console(stderr=True)
+    out.print()
+    table = figures.grid(facts(watched))
+    if table.row_count:
+        out.print(table)
+        out.print()
+    style = {True: "bold green", False: "bold red", None: "bold yellow"}[watched.on_device]
+    out.print(Text(printable(verdict(watched), 300), style=style))
+    for finding in watched.findings[:MOST_SHOWN]:
+        out.print(Text(f"  {printable(finding.says, 500)}"))
+    if watched.findings:
+        out.print(Text(f"Advice: {printable(watched.findings[0].advice, 500)}", style="bold"))
+    for sentence in (*(f"not seen: {s}" for s in unseen(watched)), *changes, ADVICE):
+        out.print(Text(printable(sentence, 300)))
+    if path:
+        out.print(Text(f"report: {path}"))
+
+
+def page(watched: Watched) -> str:
+    """Return a report as one page that needs no network and no script."""
+    trained = judge.training(watched)
+    longest = max(trained, key=lambda p: p.training_seconds, default=None)
+    command = " ".join(printable(word, 200) for word in watched.command)
+    about = (f"Profile {watched.profile}", watched.backend, watched.host, command)
+    return pages.rendered(
+        "watch.html.j2",
+        title=printable(verdict(watched), 300),
+        status={True: "passed", False: "failed", None: "skipped"}[watched.on_device],
+        about=" · ".join(printable(part, 300) for part in about if part),
+        time=text.readable_stamp(watched.time),
+        findings=watched.findings,
+        facts=facts(watched),
+        loss=pages.line(longest.losses) if longest else None,
+        unseen=unseen(watched),
+        advice=ADVICE,
+    )
