@@ -195,13 +195,16 @@ def test_claims_are_resolved_with_their_requirements(
     assert lock.state == "claimed"
 
 
-def test_find_links_are_used_as_pip_would(
-    default: Default, own: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A wheel in a folder that pip is told to look into."""
     links = tmp_path / "links"
     links.mkdir()
-    local = wheel(links, "leaf", "3.0")
     monkeypatch.setenv("PIP_FIND_LINKS", str(links))
+    return wheel(links, "leaf", "3.0")
+
+
+def test_find_links_are_used_as_pip_would(default: Default, own: Settings, local: Path) -> None:
     lock = default.lock(profile(), own)
     leaf = lock.targets[0].files[0]
     assert (leaf.name, leaf.version, leaf.source) == ("leaf", "3.0", "default")
@@ -209,12 +212,8 @@ def test_find_links_are_used_as_pip_would(
 
 
 def test_every_file_has_its_size_although_the_index_states_none(
-    default: Default, wheels: Path, own: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    default: Default, wheels: Path, own: Settings, local: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    links = tmp_path / "links"
-    links.mkdir()
-    local = wheel(links, "leaf", "3.0")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(links))
     stated = default.lock(profile(), own)
     read = upstream.read_wheel
     monkeypatch.setattr(

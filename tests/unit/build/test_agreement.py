@@ -82,15 +82,18 @@ def outcome(found: Settings, *, running: bool = True, **asked: Any) -> str | Env
     raise AssertionError("it came to an end without a plan")
 
 
-@pytest.mark.parametrize("engines", ["as recorded", "an engine"])
+@pytest.fixture(params=["as recorded", "an engine"])
+def here(name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Host:
+    """The recorded host of that name, with its own engine or with Docker."""
+    recorded = host_trees.recorded(name)
+    if request.param == "an engine":
+        recorded = msgspec.structs.replace(recorded, containers=DOCKER)
+    on(monkeypatch, recorded)
+    return recorded
+
+
 @pytest.mark.parametrize("name", host_trees.NAMES)
-def test_detect_verify_and_build_agree(
-    name: str, engines: str, found: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here = host_trees.recorded(name)
-    if engines == "an engine":
-        here = msgspec.structs.replace(here, containers=DOCKER)
-    on(monkeypatch, here)
+def test_detect_verify_and_build_agree(name: str, here: Host, found: Settings) -> None:
     choice = choose_best(PROFILES, here, locks=LOCKS)
     shown = {fit.profile: fit for fit in choice.fits}
     for profile in PROFILES:
@@ -120,16 +123,9 @@ def test_detect_verify_and_build_agree(
                 assert isinstance(built, HostError) == fit.impossible, (what, built)
 
 
-@pytest.mark.parametrize("engines", ["as recorded", "an engine"])
 @pytest.mark.parametrize("name", host_trees.NAMES)
-def test_without_a_profile_it_is_the_one_that_detect_chose(
-    name: str, engines: str, found: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_profile_it_is_the_one_that_detect_chose(here: Host, found: Settings) -> None:
     """As `bootstrap.py` does it, too, which asks for a native environment."""
-    here = host_trees.recorded(name)
-    if engines == "an engine":
-        here = msgspec.structs.replace(here, containers=DOCKER)
-    on(monkeypatch, here)
     choice = choose_best(PROFILES, here, locks=LOCKS)
     did, native = outcome(found), outcome(found, backend="venv")
     if choice.profile is None:

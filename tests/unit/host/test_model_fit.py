@@ -14,6 +14,7 @@ from envbuilder.host.model import Gpu, Host, Memory
 from envbuilder.host.model_fit import Estimate, Model, Pool
 
 GB = 10**9
+changed: Any = msgspec.structs.replace
 
 
 def card(size: int | None = 24 * GB, bandwidth: int | None = 900 * GB, name: str = "card") -> Pool:
@@ -54,14 +55,10 @@ def test_sizes_of_models(text: str, parameters: int, active: int) -> None:
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        ("", "is not the size", "350M"),
-        ("70", "is not the size", "350M"),
-        ("B", "is not the size", "350M"),
-        ("-7B", "is not the size", "350M"),
-        ("7,5B", "is not the size", "350M"),
-        ("1e3B", "is not the size", "350M"),
-        ("\uff17B", "is not the size", "350M"),
-        ("Llama-3-70B", "is not the size", "350M"),
+        *(
+            (text, "is not the size", "350M")
+            for text in ("", "70", "B", "-7B", "7,5B", "1e3B", "\uff17B", "Llama-3-70B")
+        ),
         ("8x7B", "is not the size", "47B-A13B"),
         ("8X22b", "is not the size", "47B-A13B"),
         ("0.9M", "900,000 parameters are out of range", "1M"),
@@ -120,15 +117,11 @@ def test_bits_count_the_scales(quant: str, size: int, weights: int) -> None:
     assert sizing.bits_of(quant) == size * 8 / weights
 
 
-@pytest.mark.parametrize("pair", [("q8", "q8_0"), ("q6", "q6_k"), ("q5", "q5_0"), ("q4", "q4_0")])
-def test_short_names_are_the_exact_types(pair: tuple[str, str]) -> None:
-    assert sizing.QUANTS[pair[0]] == sizing.QUANTS[pair[1]]
-
-
-def test_a_mixture_takes_more_than_its_main_type() -> None:
-    mixed = {"q5": "q5_k_s", "q4": "q4_k_s", "q3": "q3_k_s", "q2": "q2_k_s"}
-    for block, name in mixed.items():
-        assert sizing.QUANTS[name] > sizing.QUANTS[block]
+def test_short_names_are_the_exact_types_and_a_mixture_takes_more() -> None:
+    for name, exact in (("q8", "q8_0"), ("q6", "q6_k"), ("q5", "q5_0"), ("q4", "q4_0")):
+        assert sizing.QUANTS[name] == sizing.QUANTS[exact]
+    for name in ("q5", "q4", "q3", "q2"):
+        assert sizing.QUANTS[f"{name}_k_s"] > sizing.QUANTS[name]
 
 
 def test_names_of_quants_have_no_case() -> None:
@@ -237,11 +230,10 @@ RANK = {"no": 0, "split": 1, "fits": 2}
 
 @st.composite
 def hosts(draw: st.DrawFn, *, known: bool = True) -> list[Pool]:
-    size, bandwidth = BYTES, BANDWIDTH
     cards = draw(st.integers(0, 4))
     if known:
-        pools = [card(draw(size), draw(bandwidth), f"card {i}") for i in range(cards)]
-        return [*pools, memory(draw(size), draw(bandwidth))]
+        pools = [card(draw(BYTES), draw(BANDWIDTH), f"card {i}") for i in range(cards)]
+        return [*pools, memory(draw(BYTES), draw(BANDWIDTH))]
     maybe = st.none() | st.integers(-5, 2**63)
     name = st.text(max_size=60)
     pools = [card(draw(maybe), draw(maybe), draw(name)) for _ in range(cards)]
@@ -282,12 +274,7 @@ def test_more_memory_is_never_worse(
     before = sizing.estimate(model, quant, pools)
     at %= len(pools)
     old = pools[at]
-    grown = Pool(
-        name=old.name,
-        usable_bytes=(old.usable_bytes or 0) + more,
-        bandwidth=old.bandwidth,
-        kind=old.kind,
-    )
+    grown = changed(old, usable_bytes=(old.usable_bytes or 0) + more)
     after = sizing.estimate(model, quant, [*pools[:at], grown, *pools[at + 1 :]])
     assert RANK[after.verdict] >= RANK[before.verdict]
     if old.kind == "accelerator":
@@ -303,7 +290,7 @@ def test_what_was_unknown_contradicts_nothing_that_was_said(
     old = pools[at]
 
     def told(value: int | None) -> Estimate:
-        pool = Pool(name=old.name, usable_bytes=value, bandwidth=old.bandwidth, kind=old.kind)
+        pool = changed(old, usable_bytes=value)
         return sizing.estimate(model, quant, [*pools[:at], pool, *pools[at + 1 :]])
 
     assert told(None).verdict in {"unknown", told(size).verdict}
@@ -427,48 +414,50 @@ GIB = 2**30
 MAIN = Memory(total_bytes=64 * GIB, bandwidth=80 * 10**9)
 LINUX = Host(os="linux", memory=MAIN)
 ADA = Gpu(
-    vendor="nvidia",
-    name="RTX 4090",
-    state="usable",
-    memory_kind="dedicated",
-    memory_bytes=24 * GIB,
-    usable_bytes=23 * GIB,
-    bandwidth=1008 * 10**9,
-)
+    vendor="nvidia", name="RTX 4090", state="usable", memory_kind="dedicated",
+    memory_bytes=24 * GIB, usable_bytes=23 * GIB, bandwidth=1008 * 10**9,
+)  # fmt: skip
 M2 = Gpu(
-    vendor="apple",
-    name="Apple M2 GPU",
-    state="usable",
-    memory_kind="shared",
-    memory_bytes=16 * GIB,
-    usable_bytes=10 * GIB,
-)
-
-
-def changed(value: Any, **changes: object) -> Any:
-    return msgspec.structs.replace(value, **changes)
+    vendor="apple", name="Apple M2 GPU", state="usable", memory_kind="shared",
+    memory_bytes=16 * GIB, usable_bytes=10 * GIB,
+)  # fmt: skip
 
 
 def sizes(here: Host, vendor: Any) -> list[tuple[str, int | None, int | None]]:
     return [(p.kind, p.usable_bytes, p.bandwidth) for p in sizing.pools(here, vendor)]
 
 
-def test_each_gpu_with_its_own_memory_is_a_pool_and_main_memory_comes_last() -> None:
-    here = changed(LINUX, gpus=(ADA, ADA))
-    own = ("accelerator", 23 * GIB, 1008 * 10**9)
-    assert sizes(here, "nvidia") == [own, own, ("memory", 64 * GIB, 80 * 10**9)]
+def own(gibibytes: int | None, gigabytes: int = 1008) -> tuple[str, int | None, int]:
+    return ("accelerator", gibibytes and gibibytes * GIB, gigabytes * 10**9)
 
 
-def test_memory_that_is_shared_is_counted_once() -> None:
-    here = changed(LINUX, os="macos", gpus=(M2,))
-    assert sizes(here, "apple") == [("accelerator", 10 * GIB, 80 * 10**9)]
-    own = changed(M2, bandwidth=100 * 10**9)
-    assert sizes(changed(here, gpus=(own,)), "apple") == [("accelerator", 10 * GIB, 100 * 10**9)]
+LAST = ("memory", 64 * GIB, 80 * 10**9)
 
 
-def test_what_a_shared_gpu_may_have_is_never_taken_from_the_total() -> None:
-    here = changed(LINUX, gpus=(changed(M2, usable_bytes=None),))
-    assert sizes(here, "apple") == [("accelerator", None, 80 * 10**9)]
+@pytest.mark.parametrize(
+    ("vendor", "gpus", "expected"),
+    [
+        # Each GPU with its own memory is a pool, and main memory comes last.
+        ("nvidia", (ADA, ADA), [own(23), own(23), LAST]),
+        # Memory that is shared is counted once.
+        ("apple", (M2,), [own(10, 80)]),
+        ("apple", (changed(M2, bandwidth=100 * 10**9),), [own(10, 100)]),
+        # What a shared GPU may have is never taken from the total.
+        ("apple", (changed(M2, usable_bytes=None),), [own(None, 80)]),
+        # Only usable GPUs of the right vendor count.
+        *(
+            ("nvidia", (changed(ADA, state=state), changed(M2, vendor="intel")), [LAST])
+            for state in ("present", "unknown")
+        ),
+        (None, (ADA,), [LAST]),
+        # All memory of a GPU, where nobody says what the driver keeps.
+        ("nvidia", (changed(ADA, usable_bytes=None),), [own(24), LAST]),
+        # How much a process gets of a split GPU is not known.
+        ("nvidia", (changed(ADA, mig=True, usable_bytes=None),), [own(None), LAST]),
+    ],
+)
+def test_pools_of_a_host(vendor: Any, gpus: tuple[Gpu, ...], expected: list[Any]) -> None:
+    assert sizes(changed(LINUX, gpus=gpus), vendor) == expected
 
 
 def test_shared_gpus_do_not_count_beside_dedicated_ones() -> None:
@@ -476,23 +465,6 @@ def test_shared_gpus_do_not_count_beside_dedicated_ones() -> None:
     display = changed(M2, vendor="intel", name="Arc 140V")
     here = changed(LINUX, gpus=(display, arc))
     assert [p.name for p in sizing.pools(here, "intel")] == ["Arc B580", "main memory"]
-
-
-@pytest.mark.parametrize("state", ["present", "unknown"])
-def test_only_usable_gpus_of_the_right_vendor_count(state: str) -> None:
-    here = changed(LINUX, gpus=(changed(ADA, state=state), changed(M2, vendor="intel")))
-    assert sizes(here, "nvidia") == [("memory", 64 * GIB, 80 * 10**9)]
-    assert sizes(changed(LINUX, gpus=(ADA,)), None) == [("memory", 64 * GIB, 80 * 10**9)]
-
-
-def test_all_memory_of_a_gpu_where_nobody_says_what_the_driver_keeps() -> None:
-    here = changed(LINUX, gpus=(changed(ADA, usable_bytes=None),))
-    assert sizes(here, "nvidia")[0][1] == 24 * GIB
-
-
-def test_how_much_a_process_gets_of_a_split_gpu_is_not_known() -> None:
-    here = changed(LINUX, gpus=(changed(ADA, mig=True, usable_bytes=None),))
-    assert sizes(here, "nvidia")[0][1] is None
 
 
 @pytest.mark.parametrize(

@@ -119,12 +119,18 @@ def test_the_contents_name_where_each_line_stands(tmp_path: Path) -> None:
     )
 
 
+def stated(folder: Path, files: dict[str, str], name: str = "default") -> environments.Contents:
+    """The contents of an environment of a project with these files."""
+    write(folder, files)
+    definition = load_settings({}, folder).definition
+    assert definition
+    return environments.contents(definition, name, folder)
+
+
 def test_managed_says_nothing_of_the_version_unless_it_has_one(tmp_path: Path) -> None:
     text = "python: managed\nenvironments:\n  test: {}\n  old: {python: managed 3.9}\n"
-    write(tmp_path, {"envbuilder.yaml": text + "  own: {python: '3.11'}\n"})
-    definition = load_settings({}, tmp_path).definition
-    assert definition
-    found = {n: environments.contents(definition, n, tmp_path) for n in ("test", "old", "own")}
+    files = {"envbuilder.yaml": text + "  own: {python: '3.11'}\n"}
+    found = {n: stated(tmp_path, files, n) for n in ("test", "old", "own")}
     assert found["test"].pythons == ()
     assert found["old"].pythons == (Line("==3.9.*", "envbuilder.yaml:4"),)
     managed = {name: each.environment.is_managed for name, each in found.items()}
@@ -157,10 +163,7 @@ def test_what_replaces_or_leaves_out_packages_holds_for_every_file(tmp_path: Pat
         "overrides:\n  opencv-python: opencv-python-headless>=4\n  numpy: numpy<2\n"
     )
     listed = "opencv-python==4.5\ntriton\nnumpy>=2\nrich\n"
-    write(tmp_path, {"envbuilder.yaml": text, "requirements.txt": listed})
-    definition = load_settings({}, tmp_path).definition
-    assert definition
-    found = environments.contents(definition, "default", tmp_path)
+    found = stated(tmp_path, {"envbuilder.yaml": text, "requirements.txt": listed})
     texts = [line.text for line in found.requirements]
     assert texts == ["einops", "rich", "opencv-python-headless>=4", "numpy<2"]
     assert found.requirements[-2].where == "envbuilder.yaml:7"
@@ -175,10 +178,7 @@ def test_what_replaces_or_leaves_out_packages_holds_for_every_file(tmp_path: Pat
 def test_of_packages_that_are_the_same_the_most_complete_is_taken(tmp_path: Path) -> None:
     listed = "opencv-python-headless==4.12\nrich\nopencv-python==4.12\n"
     text = "requirements_from: [requirements.txt]\n"
-    write(tmp_path, {"envbuilder.yaml": text, "requirements.txt": listed})
-    definition = load_settings({}, tmp_path).definition
-    assert definition
-    found = environments.contents(definition, "default", tmp_path)
+    found = stated(tmp_path, {"envbuilder.yaml": text, "requirements.txt": listed})
     assert [line.text for line in found.requirements] == ["rich", "opencv-python==4.12"]
     assert found.notes == ("opencv-python-headless is left out: opencv-python has all of it",)
 
