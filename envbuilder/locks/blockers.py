@@ -22,7 +22,7 @@ from envbuilder.packages import availability, index_pages
 from envbuilder.packages.availability import Blocker, Walk
 from envbuilder.packages.python import indexes
 from envbuilder.packages.python.uv import Found, Offer, UnresolvableError
-from envbuilder.packages.sources import foundry, source
+from envbuilder.packages.sources import foundry
 from envbuilder.profiles import releases
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.requirements import distribution
@@ -170,10 +170,7 @@ class Diagnosis:
         if sdist is None or (sdist.size or 0) > _LARGEST_SOURCE:
             return ()
         if sdist.file not in self._stated:
-            named = source.Release(
-                release.version, sdist.file, sdist.location, sdist.sha256, sdist.requires_python
-            )
-            self._stated[sdist.file] = foundry.requirements(named, self._settings)
+            self._stated[sdist.file] = foundry.requirements(sdist, self._settings)
         return self._stated[sdist.file]
 
     def index(self, as_of: str | None = None) -> index_pages.Index:

@@ -14,7 +14,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder.core import parallel, types
-from envbuilder.packages.index_pages import PARALLEL, Index, Release, Target, admits, ranks
+from envbuilder.packages.index_pages import PARALLEL, Index, Release, Target, ranks
+from envbuilder.packages.python.upstream import admits
 from envbuilder.profiles.requirements import applies
 
 if TYPE_CHECKING:

@@ -54,7 +54,7 @@ class Release(Struct, frozen=True, kw_only=True):
         A folder of wheels, which has no upload times, does not say so.
         """
         wheels = (w for w in self.wheels if w.requires_python or w.upload_time)
-        return any(admits(file, python) for file in (*wheels, self.sdist) if file)
+        return any(upstream.admits(file, python) for file in (*wheels, self.sdist) if file)
 
     def usable(self, ranks: Mapping[Tag, int]) -> upstream.Listed | None:
         """Return the best of its wheels for some tags."""
@@ -80,17 +80,6 @@ def _tags(file: str) -> frozenset[Tag]:
         return parse_wheel_filename(file)[3]
     except InvalidWheelFilename:
         return frozenset()
-
-
-def admits(link: upstream.Listed, python: str) -> bool:
-    """Return whether a file is for a Python, by what its index states."""
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
-    try:
-        stated = SpecifierSet(link.requires_python)
-    except InvalidSpecifier:
-        return True
-    return any(stated.contains(f"{python}.{patch}") for patch in (0, 30))
 
 
 class Index:
@@ -120,9 +109,14 @@ class Index:
     def releases(self, name: str) -> dict[Version, Release]:
         """Return the releases of a package; none if no index has it, or `problems` has it."""
         if name not in self._releases:
-            listed = [*self._listed(name)]
-            self._yanked[name] = self._grouped(name, (link for link in listed if link.yanked))
-            self._releases[name] = self._grouped(name, (link for link in listed if not link.yanked))
+            problems: dict[str, OSError] = {}
+            addresses = (place.page(name) for place in self._places)
+            every = [*upstream.files_of(name, addresses, self._read, problems)]
+            self._yanked[name] = self._grouped(pair for pair in every if pair[1].yanked)
+            self._releases[name] = self._grouped(pair for pair in every if not pair[1].yanked)
+            for url, error in problems.items():
+                if getattr(getattr(error, "response", None), "status_code", 0) != _NOT_FOUND:
+                    self.problems[name] = f"{http.host_of(url)}: {http.reason(error)}"
         return self._releases[name]
 
     def pinned(self, name: str, specifiers: Iterable[SpecifierSet]) -> dict[Version, Release]:
@@ -137,25 +131,12 @@ class Index:
         exact = {Version(c.version) for c in clauses if c.operator == "==" and "*" not in c.version}
         return {**every, **{v: r for v, r in self._yanked[name].items() if v in exact}}
 
-    def _listed(self, name: str) -> Iterator[upstream.Listed]:
-        for place in self._places:
-            url = place.page(name)
-            try:
-                text = self._read(url).decode("utf-8", "replace")
-            except OSError as error:
-                if getattr(getattr(error, "response", None), "status_code", 0) != _NOT_FOUND:
-                    self.problems[name] = f"{http.host_of(url)}: {http.reason(error)}"
-                continue
-            yield from upstream.listed(text, url)
-
-    def _grouped(self, name: str, listed: Iterable[upstream.Listed]) -> dict[Version, Release]:
+    def _grouped(self, listed: Iterable[tuple[Version, upstream.Listed]]) -> dict[Version, Release]:
         # By name: a folder that also has a file of an index does not say which Pythons it is for.
         wheels: dict[Version, dict[str, upstream.Listed]] = defaultdict(dict)
         sdists: dict[Version, upstream.Listed] = {}
-        for link in listed:
-            late = self._as_of and link.upload_time and link.upload_time[:10] > self._as_of
-            version = _version(link.file, name)
-            if version is None or late:
+        for version, link in listed:
+            if self._as_of and link.upload_time and link.upload_time[:10] > self._as_of:
                 continue
             if link.file.endswith(".whl"):
                 known = wheels[version].get(link.file)
@@ -197,12 +178,6 @@ def opened(settings: Settings, as_of: str | None = None) -> Iterator[Index]:
 
     with http.open_session() as session:
 
-        def downloaded(url: str) -> bytes:
-            headers = {"Accept": upstream.ACCEPT}
-            with http.request(session, "GET", url, headers, upstream.TIMEOUT) as answer:
-                answer.raise_for_status()
-                return http.read(answer)
-
         def metadata(wheel: upstream.Listed) -> list[str]:
             folder = pip.local_folder(wheel.location)
             source = folder or wheel_conflicts.RemoteFile(
@@ -222,19 +197,8 @@ def opened(settings: Settings, as_of: str | None = None) -> Iterator[Index]:
                 return metadata(wheel)
             return None
 
-        read = partial(upstream.page, read=downloaded)
+        read = partial(upstream.page, read=partial(upstream.read_url, session=session))
         yield Index(fetch.places(), read, remembered, as_of)
-
-
-def _version(file: str, name: str) -> Version | None:
-    from packaging import utils
-
-    try:
-        parse = utils.parse_wheel_filename if file.endswith(".whl") else utils.parse_sdist_filename
-        package, version = parse(file)[:2]
-    except (utils.InvalidWheelFilename, utils.InvalidSdistFilename):
-        return None
-    return version if package == name else None
 
 
 def of_offers(offers: Iterable[Offer]) -> dict[str, dict[Version, Release]]:

@@ -28,9 +28,12 @@ from envbuilder.packages.python import indexes
 from envbuilder.packages.python.uv import Offer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from packaging.version import Version
+
+    from envbuilder.core.http_transport import Session
     from envbuilder.core.settings import Settings
 
 
@@ -142,11 +145,12 @@ class _Links(HTMLParser):
 
 def parse_page(text: str, url: str, distribution: str, source: str) -> tuple[Offer, ...]:
     """Return the wheels that an index page (JSON or HTML) lists; sha256 is empty if unstated."""
-    versions = ((link, _version(link.file, distribution)) for link in listed(text, url))
+    wheels = (link for link in listed(text, url) if link.file.endswith(".whl"))
+    versions = ((link, version_of(link.file, distribution)) for link in wheels)
     return tuple(
         Offer(
             distribution=distribution,
-            version=version,
+            version=str(version),
             file=link.file,
             sha256=link.sha256,
             source=source,
@@ -212,23 +216,24 @@ def _html_links(text: str, url: str) -> list[Listed]:
     return files
 
 
-def _version(file: str, distribution: str) -> str:
-    """Return the version of a wheel of this distribution; empty for any other file."""
-    from packaging.utils import parse_wheel_filename
+def version_of(file: str, distribution: str) -> Version | None:
+    """Return the version of a wheel or a source of this distribution; None for any other file."""
+    from packaging.utils import parse_sdist_filename, parse_wheel_filename
 
+    parse = parse_wheel_filename if file.endswith(".whl") else parse_sdist_filename
     try:
-        name, version, _, _ = parse_wheel_filename(file)
+        name, version = parse(file)[:2]
     except ValueError:  # also for a version number of 5,000 digits
-        return ""
-    return str(version) if name == types.canonical(distribution) else ""
+        return None
+    return version if name == types.canonical(distribution) else None
 
 
-def read_url(url: str) -> bytes:
+def read_url(url: str, session: Session | None = None) -> bytes:
     """Return what a URL serves; raise `OSError` if it is unreachable or refused."""
-    with (
-        http.open_session() as session,
-        http.request(session, "GET", url, {"Accept": ACCEPT}, TIMEOUT) as answer,
-    ):
+    if session is None:
+        with http.open_session() as opened:
+            return read_url(url, opened)
+    with http.request(session, "GET", url, {"Accept": ACCEPT}, TIMEOUT) as answer:
         answer.raise_for_status()
         return http.read(answer)
 
@@ -243,6 +248,35 @@ def page(address: str, read: Callable[[str], bytes] | None = None) -> bytes:
     names = sorted(os.listdir(folder)) if folder.is_dir() else []  # noqa: PTH208 (names alone)
     links = (f'<a href="{(folder / n).absolute().as_uri()}">{n}</a>\n' for n in names)
     return "".join(links).encode()
+
+
+def admits(link: Listed, python: str) -> bool:
+    """Return whether a file is for a Python, by what its index states."""
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    try:
+        stated = SpecifierSet(link.requires_python)
+    except InvalidSpecifier:
+        return True
+    return any(stated.contains(f"{python}.{patch}") for patch in (0, 30))
+
+
+def files_of(
+    name: str, addresses: Iterable[str], read: Callable[[str], bytes], problems: dict[str, OSError]
+) -> Iterator[tuple[Version, Listed]]:
+    """Yield the wheels and source distributions of a package on the pages of indexes.
+
+    Which of the pages cannot be read, and why, is added to `problems`.
+    """
+    for address in addresses:
+        try:
+            text = read(address).decode("utf-8", "replace")
+        except OSError as error:
+            problems[address] = error
+            continue
+        for link in listed(text, address):
+            if version := version_of(link.file, name):
+                yield version, link
 
 
 class Pages:

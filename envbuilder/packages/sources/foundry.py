@@ -39,6 +39,7 @@ from envbuilder.profiles.lock import BUILT, DIRECT, PRUNED, File, Recipe, Target
 if TYPE_CHECKING:
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
+    from envbuilder.packages.python.upstream import Listed
     from envbuilder.packages.sources.stated import Metadata
     from envbuilder.profiles.profile import Resolution
 
@@ -166,9 +167,9 @@ class Foundry:
             recipe, version = _named(source.located(location), settings)
         else:
             as_of = self._resolution.as_of or ""
-            release = source.newest(name, versions, pythons, as_of)
-            recipe = source.of_release(release, settings)
-            elsewhere = self._stated_elsewhere(name, release)
+            release, link = source.newest(name, versions, pythons, as_of)
+            recipe = source.of_release(link, settings)
+            elsewhere = self._stated_elsewhere(name, release, link.requires_python)
         if recipe.kind == "wheel":
             path = Store.of(settings).path(recipe.sha256)
             with sealed.opened(path, source.located(location).file, name) as (_, _, metadata):
@@ -194,15 +195,12 @@ class Foundry:
         )
         return _Prepared(candidate=candidate, plan=plan, wheel=wheel, python=python)
 
-    def _stated_elsewhere(self, name: str, release: source.Release) -> Metadata | None:
-        requires = self._elsewhere(name, release.version)
+    def _stated_elsewhere(self, name: str, release: str, python: str) -> Metadata | None:
+        requires = self._elsewhere(name, release)
         if requires is None:
             return None
         return stated.Metadata(
-            name=name,
-            version=release.version,
-            requires_dist=tuple(requires),
-            requires_python=release.requires_python,
+            name=name, version=release, requires_dist=tuple(requires), requires_python=python
         )
 
     def _read(
@@ -372,10 +370,10 @@ def _named(location: source.Location, settings: Settings) -> tuple[Recipe, str]:
     return recipe, ""
 
 
-def requirements(release: source.Release, settings: Settings) -> tuple[str, ...]:
+def requirements(link: Listed, settings: Settings) -> tuple[str, ...]:
     """Return what the source of a release says that it requires; nothing if it cannot be had."""
     try:
-        recipe = source.of_release(release, settings)
+        recipe = source.of_release(link, settings)
         key = hashlib.sha256(f"{recipe.sha256} stated-1".encode()).hexdigest()
         made = partial(_stated, recipe, settings)
         return Store.of(settings).remembered(key, tuple[str, ...], made)

@@ -13,7 +13,6 @@ import stat
 import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -28,6 +27,7 @@ from envbuilder.profiles.lock import Recipe
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
+    from packaging.version import Version
 
     from envbuilder.core.settings import Settings
 
@@ -82,88 +82,53 @@ def located(text: str) -> Location:
 # The index
 
 
-class Release(NamedTuple):
-    """A source distribution of an index."""
-
-    version: str
-    file: str
-    url: str
-    sha256: str
-    requires_python: str
-
-
-def releases(name: str) -> Iterator[tuple[Release, str, bool]]:
-    """Yield the source distributions of a package on the user's indexes.
-
-    With each: when it was uploaded, empty if the index does not say, and whether it was yanked.
-    """
-    from packaging.utils import InvalidSdistFilename, parse_sdist_filename
-    from packaging.version import InvalidVersion
-
-    seen = set[str]()
-    problems = []
-    for place in fetch.places():
-        address = place.page(name)
-        try:
-            text = upstream.page(address).decode("utf-8", "replace")
-        except OSError as error:
-            problems.append(f"{http.host_of(address)}: {http.reason(error)}")
-            continue
-        for link in upstream.listed(text, address):
-            try:
-                named, version = parse_sdist_filename(link.file)
-            except (InvalidSdistFilename, InvalidVersion):
-                continue
-            if named == name and link.file not in seen:
-                seen.add(link.file)
-                release = Release(
-                    str(version), link.file, link.location, link.sha256, link.requires_python
-                )
-                yield release, link.upload_time, link.yanked
-    if not seen and problems:
+def listed(name: str) -> list[tuple[Version, upstream.Listed]]:
+    """Return the source distributions of a package on the user's indexes, each file once."""
+    problems: dict[str, OSError] = {}
+    addresses = (place.page(name) for place in fetch.places())
+    files: dict[str, tuple[Version, upstream.Listed]] = {}
+    for version, link in upstream.files_of(name, addresses, upstream.page, problems):
+        if not link.file.endswith(".whl"):
+            files.setdefault(link.file, (version, link))
+    if not files and problems:
+        told = (f"{http.host_of(url)}: {http.reason(error)}" for url, error in problems.items())
         raise BuildError(
-            f"{name}: no index lists its sources: {'; '.join(problems)}",
+            f"{name}: no index lists its sources: {'; '.join(told)}",
             "Check the network and the index settings.",
         )
+    return [*files.values()]
 
 
-def newest(name: str, specifier: SpecifierSet, pythons: Sequence[str], as_of: str) -> Release:
-    """Return the newest release that fits; raise `InvalidError` if there is none."""
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet
-    from packaging.version import Version
-
-    def admits(text: str) -> bool:
-        with suppress(InvalidSpecifier):
-            stated = SpecifierSet(text)
-            return any(stated.contains(f"{p}.{n}") for p in pythons for n in (0, 30))
-        return True
-
-    every = [*releases(name)]
+def newest(
+    name: str, specifier: SpecifierSet, pythons: Sequence[str], as_of: str
+) -> tuple[str, upstream.Listed]:
+    """Return the newest release that fits, and its source; raise `InvalidError` without one."""
+    every = listed(name)
     admitted = {
-        Version(release.version): release
-        for release, uploaded, yanked in every
-        if not yanked
-        and admits(release.requires_python)
-        and (not as_of or (uploaded[:10] <= as_of and uploaded))
+        version: link
+        for version, link in every
+        if not link.yanked
+        and any(upstream.admits(link, python) for python in pythons)
+        and (not as_of or (link.upload_time[:10] <= as_of and link.upload_time))
     }
     fitting = [*specifier.filter(admitted)]
     if not fitting:
-        listed = sorted({Version(release.version) for release, _, _ in every})
+        versions = sorted({version for version, _ in every})
         raise InvalidError(
             f"{name}{specifier}: no source of such a release"
             f"{f' from before {as_of}' if as_of else ''} fits Python {' or '.join(pythons)}",
-            f"There are sources of: {', '.join(map(str, listed[-20:])) or 'no release'}.",
+            f"There are sources of: {', '.join(map(str, versions[-20:])) or 'no release'}.",
         )
-    return admitted[max(fitting)]
+    return str(max(fitting)), admitted[max(fitting)]
 
 
 # Archives
 
 
-def of_release(release: Release, settings: Settings) -> Recipe:
+def of_release(link: upstream.Listed, settings: Settings) -> Recipe:
     """Return the recipe of a release of an index, whose archive is then in the store."""
-    sha256 = downloaded(release.url, release.sha256, release.file, settings)
-    return Recipe(kind="sdist", location=release.file, sha256=sha256)
+    sha256 = downloaded(link.location, link.sha256, link.file, settings)
+    return Recipe(kind="sdist", location=link.file, sha256=sha256)
 
 
 def downloaded(url: str, sha256: str, file: str, settings: Settings) -> str:
@@ -209,7 +174,7 @@ def obtain(name: str, recipe: Recipe, settings: Settings) -> None:
         actual = of_path(location, settings).sha256
     else:
         urls = [recipe.location] if "://" in recipe.location else []
-        urls = urls or [r.url for r, *_ in releases(name) if r.file == recipe.location]
+        urls = urls or [f.location for _, f in listed(name) if f.file == recipe.location]
         if not urls:
             raise BuildError(
                 f"{recipe.location}: cannot be fetched: no index lists it",

@@ -14,6 +14,7 @@ from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError
 from envbuilder.core.files import file_sha256
 from envbuilder.core.settings import Settings
+from envbuilder.packages.python.upstream import Listed
 from envbuilder.packages.python.uv import UnresolvableError
 from envbuilder.packages.sources import foundry, source, workshop
 from envbuilder.packages.sources.foundry import Foundry
@@ -154,9 +155,10 @@ def test_profiles_ask_once_and_share_the_failure(
 def test_a_release_with_wheels_for_other_platforms_is_not_built_to_be_locked(
     project: Settings, machine: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    release = source.Release("1.0", "tiny-1.0.tar.gz", "https://x/tiny-1.0.tar.gz", "", ">=3.8")
-    recipe = Recipe(kind="sdist", location=release.file, sha256="b" * 64)
-    monkeypatch.setattr(source, "newest", lambda *_: release)
+    file = "tiny-1.0.tar.gz"
+    link = Listed(file=file, location=f"https://x/{file}", sha256="", requires_python=">=3.8")
+    recipe = Recipe(kind="sdist", location=file, sha256="b" * 64)
+    monkeypatch.setattr(source, "newest", lambda *_: ("1.0", link))
     monkeypatch.setattr(source, "of_release", lambda *_: recipe)
     folder = project.project / "tiny"
     monkeypatch.setattr(source, "unpack", lambda *_: folder)
@@ -283,7 +285,7 @@ def test_what_a_source_requires_is_read_once_and_of_few_files(
 ) -> None:
     info = f"{sources.INFO}Requires-Dist: six\n"
     path = sources.archive(tmp_path / "tiny-1.0.tar.gz", {"PKG-INFO": info, "a/b/data.bin": "1"})
-    release = source.Release("1.0", path.name, str(path), file_sha256(path), "")
+    link = Listed(file=path.name, location=str(path), sha256=file_sha256(path))
     unpacked: list[str] = []
     unpack = source.unpack
 
@@ -293,5 +295,5 @@ def test_what_a_source_requires_is_read_once_and_of_few_files(
         return built
 
     monkeypatch.setattr(source, "unpack", seen)
-    assert [foundry.requirements(release, project) for _ in range(2)] == [("six",)] * 2
+    assert [foundry.requirements(link, project) for _ in range(2)] == [("six",)] * 2
     assert unpacked == ["PKG-INFO"]

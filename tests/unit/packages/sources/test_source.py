@@ -91,7 +91,7 @@ def test_the_newest_release_that_fits(
     monkeypatch.setattr(upstream, "read_url", lambda url: PAGE.encode())
 
     def newest() -> str:
-        return source.newest("tiny", SpecifierSet(specifier), ["3.11"], as_of).file
+        return source.newest("tiny", SpecifierSet(specifier), ["3.11"], as_of)[1].file
 
     if file:
         assert newest() == file
@@ -106,8 +106,8 @@ def test_an_index_in_a_folder(
 ) -> None:
     archive = sources.archive(tmp_path / "tiny-1.0.tar.gz", sources.files())
     monkeypatch.setattr(fetch, "places", lambda: (Place(url=str(tmp_path), flat=True),))
-    release = source.newest("tiny", SpecifierSet(), ["3.11"], "")
-    recipe = source.of_release(release, found)
+    _, link = source.newest("tiny", SpecifierSet(), ["3.11"], "")
+    recipe = source.of_release(link, found)
     assert recipe == Recipe(kind="sdist", location=archive.name, sha256=file_sha256(archive))
     folder = source.unpack(recipe, found, tmp_path / "unpacked")
     assert sorted(path.name for path in folder.iterdir()) == ["own.py", "pyproject.toml"]
