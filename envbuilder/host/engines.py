@@ -257,7 +257,8 @@ def decide(snapshot: Snapshot) -> Containers:
         buildx=True if version else _buildx(snapshot),
         buildx_version=version,
         runtimes=_runtimes(snapshot, answers),
-        cdi=_chosen(devices),
+        # Prefer short names: a GPU's number and "all" are more useful than its UUID.
+        cdi=tuple(sorted(sorted(devices, key=lambda n: (len(n), n))[:MOST_DEVICES])),
     )
 
 
@@ -427,9 +428,3 @@ def _paths(snapshot: Reader | Snapshot, folders: Iterable[str]) -> list[str]:
         names = [n for n in snapshot.folders.get(folder, ()) if n.endswith(_SUFFIXES)]
         paths += [f"{folder}/{name}" for name in names[:_MOST_FILES]]
     return paths
-
-
-def _chosen(names: Iterable[str]) -> tuple[str, ...]:
-    """Return at most `MOST_DEVICES` of the names, sorted."""
-    # Prefer short names: a GPU's number and "all" are more useful than its UUID.
-    return tuple(sorted(sorted(set(names), key=lambda n: (len(n), n))[:MOST_DEVICES]))

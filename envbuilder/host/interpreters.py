@@ -216,12 +216,8 @@ def find(
 
 def _order(supported: Sequence[str]) -> list[str]:
     first = supported[0]
-    others = sorted({*supported} - {first}, key=_numbers, reverse=True)
+    others = sorted({*supported} - {first}, key=lambda v: int(v.rpartition(".")[2]), reverse=True)
     return [first, *others]
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split("."))
 
 
 class _Search:
@@ -288,7 +284,7 @@ class _Search:
         for path in candidates:
             if path.is_file() and os.access(path, os.X_OK):
                 found = self._judgement(path)
-                if not isinstance(found, str) and _minor(found) == version:
+                if not isinstance(found, str) and found.version.rpartition(".")[0] == version:
                     return found
         return None
 
@@ -362,10 +358,6 @@ class _Search:
 def _patch(installed: Path) -> tuple[int, ...]:
     """Return the numbers in the name of a pyenv version's folder."""
     return tuple(int(n) for n in re.findall(r"[0-9]{1,9}", installed.parts[-3]))
-
-
-def _minor(found: Interpreter) -> str:
-    return ".".join(found.version.split(".")[:2])
 
 
 def _spelled(machine: str) -> str:

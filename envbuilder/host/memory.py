@@ -166,8 +166,8 @@ def _from_firmware(devices: Sequence[Slot]) -> Memory:
     used = [name for name, device in zip(names, devices, strict=True) if device.populated]
     certain = all(device.populated is not None for device in devices)
     named = certain and None not in used
-    speeds = [_plausible(device.speed, kind) for device in filled]
-    speed = min((s for s in speeds if s is not None), default=None) if all(speeds) else None
+    speeds = [device.speed or 0 for device in filled]
+    speed = min(speeds) if min(speeds) >= _SLOWEST.get(kind or "", 1) else None
     reasons = ((kinds, _MIXED), (not named, _NAMELESS), (speed is None, _SPEEDLESS))
     details = [text for applies, text in reasons if applies]
     return Memory(
@@ -180,10 +180,6 @@ def _from_firmware(devices: Sequence[Slot]) -> Memory:
         bandwidth=None if details else _bandwidth(used, filled, speed),
         detail=details[0] if details else "",
     )
-
-
-def _plausible(speed: int | None, kind: str | None) -> int | None:
-    return speed if speed is not None and speed >= _SLOWEST.get(kind or "", 1) else None
 
 
 def _bandwidth(used: Sequence[Hashable], filled: Sequence[Slot], speed: int | None) -> int | None:

@@ -24,7 +24,7 @@ from envbuilder.host.snapshot import clean
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from envbuilder.host.model import Gpu, Host, Memory, Vendor
+    from envbuilder.host.model import Host, Vendor
 
 Verdict = Literal["no", "unknown", "split", "fits"]
 
@@ -310,36 +310,36 @@ def pools(host: Host, vendor: Vendor | None) -> tuple[Pool, ...]:
     usable = [g for g in host.gpus if g.state == "usable"]
     gpus = [g for g in usable if g.vendor == vendor]
     dedicated = [g for g in gpus if g.memory_kind != "shared"]
+    memory = host.memory
     if gpus and not dedicated:
-        return (_shared_pool(gpus[0], host.memory),)
-    return (*(_gpu_pool(g) for g in dedicated), _main_pool(host.memory))
-
-
-def _gpu_pool(gpu: Gpu) -> Pool:
-    total = gpu.usable_bytes if gpu.usable_bytes is not None else gpu.memory_bytes
-    return Pool(
-        name=gpu.name,
-        # A process gets one instance of a split GPU, and which one is unknown.
-        usable_bytes=None if gpu.mig else total,
-        bandwidth=gpu.bandwidth,
-        kind="accelerator",
-    )
-
-
-def _shared_pool(gpu: Gpu, memory: Memory) -> Pool:
-    return Pool(
-        name=gpu.name,
-        usable_bytes=gpu.usable_bytes,
-        bandwidth=gpu.bandwidth or memory.bandwidth,
-        kind="accelerator",
-    )
-
-
-def _main_pool(memory: Memory) -> Pool:
+        shared = gpus[0]
+        return (
+            Pool(
+                name=shared.name,
+                usable_bytes=shared.usable_bytes,
+                bandwidth=shared.bandwidth or memory.bandwidth,
+                kind="accelerator",
+            ),
+        )
     sizes = [n for n in (memory.total_bytes, memory.limit_bytes) if n is not None]
-    return Pool(
+    accelerators = (
+        Pool(
+            name=gpu.name,
+            # A process gets one instance of a split GPU, and which one is unknown.
+            usable_bytes=None
+            if gpu.mig
+            else gpu.memory_bytes
+            if gpu.usable_bytes is None
+            else gpu.usable_bytes,
+            bandwidth=gpu.bandwidth,
+            kind="accelerator",
+        )
+        for gpu in dedicated
+    )
+    main = Pool(
         name="main memory",
         usable_bytes=min(sizes) if sizes else None,
         bandwidth=memory.bandwidth,
         kind="memory",
     )
+    return (*accelerators, main)

@@ -139,6 +139,11 @@ def _linux(snapshot: Snapshot, environ: Mapping[str, str]) -> Host:
         for path in ("proc/version", "proc/sys/kernel/osrelease")
     )
     container = _container(snapshot, environ)
+    hiding = (
+        f"{name}={clean(environ[name]) or ''} limits which GPUs frameworks see."
+        for name in _HIDING
+        if name in environ
+    )
     return Host(
         os="linux",
         os_version=_distribution(snapshot),
@@ -158,7 +163,7 @@ def _linux(snapshot: Snapshot, environ: Mapping[str, str]) -> Host:
         peers=nvidia.peers(snapshot),
         containers=engines.decide(snapshot),
         level_zero=intel.level_zero(snapshot),
-        notes=(*_notes(snapshot), *engines.notes(snapshot), *_environment_notes(environ)),
+        notes=(*_notes(snapshot), *engines.notes(snapshot), *hiding),
     )
 
 
@@ -211,7 +216,9 @@ def _unknown(
         if (device.vendor is None and device.display is not False and device.bus not in addresses)
         or (device.vendor == intel.VENDOR and device.display is None and not intel.is_gpu(device))
     ]
-    if PCI not in snapshot.folders and not _has_no_pci(snapshot):
+    # /sys/bus exists, but has no pci, as on some ARM boards.
+    has_none = snapshot.has(PCI) is False and snapshot.has("sys/bus") is True
+    if PCI not in snapshot.folders and not has_none:
         missing.append(("PCI devices could not be listed.", "unread"))
     if wsl and not gpus and snapshot.has("dev/dxg") is not False:
         missing.append(("WSL does not show which GPU Windows has.", "wsl"))
@@ -219,11 +226,6 @@ def _unknown(
         Gpu(vendor="unknown", name="unknown", state="unknown", detail=detail, obstacle=obstacle)
         for detail, obstacle in missing
     )
-
-
-def _has_no_pci(snapshot: Snapshot) -> bool:
-    """Return whether there is no PCI, as on some ARM boards: /sys/bus exists, but has no pci."""
-    return snapshot.has(PCI) is False and snapshot.has("sys/bus") is True
 
 
 def _kernel(snapshot: Snapshot) -> str | None:
@@ -262,14 +264,6 @@ def _notes(snapshot: Snapshot) -> list[str]:
             " in Windows, `wsl --set-version NAME 2` turns it into WSL 2."
         )
     return notes
-
-
-def _environment_notes(environ: Mapping[str, str]) -> list[str]:
-    return [
-        f"{name}={clean(environ[name]) or ''} limits which GPUs frameworks see."
-        for name in _HIDING
-        if name in environ
-    ]
 
 
 # What a Mac is, from `sysctl`'s `key: value` lines; untested on a real one

@@ -15,6 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from msgspec.structs import replace
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 from envbuilder.core import text
 from envbuilder.locks.target_wheels import left_out
@@ -32,8 +34,6 @@ from envbuilder.project.names import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from packaging.version import Version
 
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.profile import Profile
@@ -131,8 +131,6 @@ class Diagnosis:
         *,
         follow: bool = True,
     ) -> Walk:
-        from packaging.requirements import Requirement
-
         resolution = profile.resolution
         row = releases.table_of(profile.framework).get(profile.release or "")
         # The resolver finds those that fit by going back; their table states them.
@@ -234,9 +232,6 @@ class Diagnosis:
         self, profile: Profile, python: str, walk: Walk, limits: Iterable[str]
     ) -> Line | None:
         """Return the newest release of the framework that packages admit; None if that is known."""
-        from packaging.requirements import Requirement
-        from packaging.version import Version
-
         name, names = profile.framework, FRAMEWORKS[profile.framework].names
         needs = [need for each in sorted(names) for need in walk.needs(each)]
         own = [n.specifier for n in map(Requirement, limits) if distribution(n.name) in names]

@@ -14,6 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 from envbuilder.core import parallel, pip, process, types
 from envbuilder.core.errors import BuildError, InvalidError
@@ -185,9 +187,6 @@ def _uv(
 
 def check(profile: Profile, lock: Lock) -> tuple[str, ...]:
     """Return why a lock no longer fits its profile; empty if it does. Nothing else is read."""
-    from packaging.requirements import Requirement
-    from packaging.version import Version
-
     reasons = []
     if lock.profile != profile.name:
         reasons.append(f"it is the lock of '{lock.profile}'")
@@ -360,7 +359,10 @@ def _targets(
         solution.urls.update({wheel.file.sha256: wheel.url for wheel in wheels})
         files = (*(w.file for w in wheels), *packages)
         target = Target(
-            platform=place[0], python=place[1], base=base, files=tuple(sorted(files, key=_order))
+            platform=place[0],
+            python=place[1],
+            base=base,
+            files=tuple(sorted(files, key=lambda f: (_KIND_ORDER[f.kind], f.name, f.file))),
         )
         solution = solution._replace(targets=(*solution.targets, target))
     return solution
@@ -420,10 +422,6 @@ def _sized(
         tools={p: sized(f) for p, f in lock.tools.items()},
         targets=tuple(replace(t, files=tuple(sized(f) for f in t.files)) for t in lock.targets),
     )
-
-
-def _order(file: File) -> tuple[int, str, str]:
-    return _KIND_ORDER[file.kind], file.name, file.file
 
 
 def _preferred(

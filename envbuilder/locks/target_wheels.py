@@ -13,6 +13,8 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 from msgspec.structs import replace
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 from envbuilder.core import http, parallel, pip, types
 from envbuilder.core.text import escaped
@@ -66,9 +68,6 @@ def left_out(profile: Profile) -> frozenset[str]:
 
 def require_offers(profile: Profile, offers: Iterable[Offer]) -> None:
     """Require that every pinned distribution of a named index is offered in that version."""
-    from packaging.requirements import Requirement
-    from packaging.version import Version
-
     offered: dict[str, set[str]] = {}
     for offer in offers:
         offered.setdefault(types.canonical(offer.distribution), set()).add(offer.version)
@@ -127,8 +126,6 @@ def of_target(
     Both have the same modules. The other is resolved in the same version, so that what requires it
     sets its limits, and is left out.
     """
-    from packaging.requirements import Requirement
-
     wheels = _of_indexes(profile, platform, python, before, uv)
     present = {types.canonical(wheel.file.name): wheel.file.version for wheel in wheels}
     names = FRAMEWORKS[profile.framework].names & present.keys()

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from envbuilder.core import parallel, types
 from envbuilder.packages.index_pages import PARALLEL, Index, Release, Target, ranks
@@ -20,10 +23,6 @@ from envbuilder.profiles.requirements import applies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-
-    from packaging.requirements import Requirement
-    from packaging.specifiers import SpecifierSet
-    from packaging.version import Version
 
     from envbuilder.packages.python import upstream
 
@@ -92,8 +91,6 @@ class Walk:
         *,
         old: bool = False,
     ) -> None:
-        from packaging.requirements import Requirement
-
         self._index, (self._platform, self._python) = index, target
         self._offered, self._named, self._unbuilt, self._old = offered, named, unbuilt, old
         self._ranks = ranks(target)
@@ -144,8 +141,6 @@ class Walk:
         return {name for need, where in requirements if (name := self._need(need, where, ()))}
 
     def _required(self, name: str, release: Release, lines: Iterable[str]) -> set[str]:
-        from packaging.requirements import InvalidRequirement, Requirement
-
         by = f"{name} {release.version}"
         for needs in self._needs.values():
             for other in [key for key in needs if key.startswith(f"{name} ") and key != by]:
@@ -221,8 +216,6 @@ class Walk:
         pre-release that nothing asks for. What has wheels for other Pythons alone, and no source,
         does not fit this one.
         """
-        from packaging.version import Version
-
         chosen, releases = Version(version), self._index.releases(name)
         fitting = [
             v
@@ -304,8 +297,6 @@ class Walk:
 
         Pre-releases only if there is nothing else, if they are asked for, or `early`.
         """
-        from packaging.specifiers import SpecifierSet
-
         combined = SpecifierSet()
         for specifier in (*specifiers, *self._limits.get(name, ())):
             combined &= specifier

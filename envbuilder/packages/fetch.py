@@ -8,9 +8,11 @@ against the lock, whichever server it came from.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
 
@@ -68,7 +70,6 @@ def places() -> tuple[Place, ...]:
 
 @lru_cache(maxsize=1)
 def _places(_environment: frozenset[tuple[str, str]]) -> tuple[Place, ...]:
-    from tempfile import TemporaryDirectory
 
     configuration = pip.sources()
     variables = indexes.uv_environment(configuration, os.environ)
@@ -158,8 +159,6 @@ def fetch(files: Sequence[File], target: Target, settings: Settings, progress: P
 
 def _take_local(file: File, store: Store, folders: Sequence[Path]) -> bool:
     """Copy a file from a find-links folder; return whether one has it with the right bytes."""
-    import shutil
-
     for folder in folders:
         path = folder / file.basename
         try:
@@ -215,7 +214,6 @@ def _ask_uv(
     `platform` is None for files of any platform.
     """
     import tomllib
-    from tempfile import TemporaryDirectory
 
     hashes: dict[str, list[str]] = {}
     for file in files:
@@ -341,7 +339,6 @@ def _bring(
     if urlsplit(url).scheme != "file":
         download(session, url, part, advance, size=file.size)
         return
-    import shutil
 
     source = Path(unquote(urlsplit(url).path))
     if not source.is_file():

@@ -11,6 +11,8 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
 
 from envbuilder.core import archives, http, parallel, pip, types
 from envbuilder.packages import fetch
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
 
     from packaging.specifiers import SpecifierSet
     from packaging.tags import Tag
-    from packaging.version import Version
 
     from envbuilder.core.settings import Settings
     from envbuilder.packages.fetch import Place
@@ -74,8 +75,6 @@ def ranks(target: Target) -> Mapping[Tag, int]:
 
 @lru_cache(maxsize=50_000)
 def _tags(file: str) -> frozenset[Tag]:
-    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
-
     try:
         return parse_wheel_filename(file)[3]
     except InvalidWheelFilename:
@@ -124,8 +123,6 @@ class Index:
 
         So installers have it (PEP 592).
         """
-        from packaging.version import Version
-
         every = self.releases(name)
         clauses = (clause for specifier in specifiers for clause in specifier)
         exact = {Version(c.version) for c in clauses if c.operator == "==" and "*" not in c.version}
@@ -163,8 +160,6 @@ class Index:
 
     def required_elsewhere(self, name: str, version: str) -> Sequence[str] | None:
         """Return what a release requires, by a wheel for another platform; None without one."""
-        from packaging.version import Version
-
         release = self.releases(name).get(Version(version))
         wheels = [w for w in release.wheels if not w.file.endswith("-any.whl")] if release else []
         lists = map(self._read_requires, wheels[:_WHEELS_READ])
@@ -203,8 +198,6 @@ def opened(settings: Settings, as_of: str | None = None) -> Iterator[Index]:
 
 def of_offers(offers: Iterable[Offer]) -> dict[str, dict[Version, Release]]:
     """Return the releases that are offered, by package."""
-    from packaging.version import InvalidVersion, Version
-
     grouped: dict[str, dict[Version, list[Offer]]] = defaultdict(lambda: defaultdict(list))
     for offer in offers:
         with suppress(InvalidVersion):
@@ -213,19 +206,18 @@ def of_offers(offers: Iterable[Offer]) -> dict[str, dict[Version, Release]]:
         name: {
             version: Release(
                 version=str(version),
-                wheels=tuple(map(_as_listed, every)),
+                wheels=tuple(
+                    upstream.Listed(
+                        file=offer.file,
+                        location=offer.location,
+                        sha256=offer.sha256,
+                        requires_python=offer.requires_python,
+                    )
+                    for offer in every
+                ),
                 requires_dist=every[0].requires_dist,
             )
             for version, every in versions.items()
         }
         for name, versions in grouped.items()
     }
-
-
-def _as_listed(offer: Offer) -> upstream.Listed:
-    return upstream.Listed(
-        file=offer.file,
-        location=offer.location,
-        sha256=offer.sha256,
-        requires_python=offer.requires_python,
-    )

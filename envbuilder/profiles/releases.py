@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import csv
 import re
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct, structs
@@ -22,7 +22,7 @@ from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.needs import Needs
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable
 
 
 _PREFIXES: dict[types.Accelerator, str] = {"cuda": "cu", "mps": "macos"}
@@ -267,7 +267,9 @@ def choices(
         if row.build in builds and row.platform in platforms:
             rows = taken.setdefault(row.release, {})
             other = rows.setdefault(row.platform, row)
-            rows[row.platform] = min(other, row, key=partial(_rank, builds))
+            rows[row.platform] = min(
+                *(other, row), key=lambda b: (b.index != "default", builds.index(b.build))
+            )
     result = {}
     for name, rows in taken.items():
         listed = [rows[platform] for platform in platforms if platform in rows]
@@ -303,7 +305,3 @@ def _like(older: Chosen, release: str) -> Chosen:
         name = re.sub(r"^cu\d+$", "cuda", build.build) if is_pypi else build.build
         builds.append(structs.replace(build, release=release, build=name, **nothing))
     return Chosen(release=release, builds=tuple(builds))
-
-
-def _rank(order: Sequence[str], build: Build) -> tuple[bool, int]:
-    return build.index != "default", order.index(build.build)

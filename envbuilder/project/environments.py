@@ -276,10 +276,11 @@ _OF_CONDA = re.compile(r"^# platform: |^[A-Za-z0-9_.-]+=[^=\s]+=[A-Za-z0-9_.]+\s
 
 
 @cache
-def _with_extras() -> tuple[tuple[re.Pattern[str], Callable[..., Listed]], ...]:
-    """Return the readers of files that have extras or groups, imported when there is a file."""
-    from envbuilder.project.conda import read_pixi
+def _readers() -> tuple[tuple[re.Pattern[str], Callable[..., Listed]], ...]:
+    """Return the readers of files, by their names, imported when there is one."""
+    from envbuilder.project.conda import read_environment_yml, read_pixi
     from envbuilder.project.foreign_locks import read_pipfile, read_pylock, read_uv_lock
+    from envbuilder.project.requirements_txt import read_cog
     from envbuilder.project.setup_files import read_project, read_setup
 
     return (
@@ -289,21 +290,14 @@ def _with_extras() -> tuple[tuple[re.Pattern[str], Callable[..., Listed]], ...]:
         (re.compile(r"Pipfile(\.lock)?\Z"), read_pipfile),
         (re.compile(r"pixi\.toml\Z"), read_pixi),
         (re.compile(r"pylock(\.[^.]+)?\.toml\Z"), read_pylock),
-    )
-
-
-@cache
-def _plain() -> tuple[tuple[re.Pattern[str], Callable[[Path, str], Listed]], ...]:
-    from envbuilder.project.conda import read_environment_yml
-    from envbuilder.project.requirements_txt import read_cog
-
-    return (
         (re.compile(r"cog\.ya?ml\Z"), read_cog),
         (re.compile(r".+\.(txt|in)\Z"), _read_text_list),
         (re.compile(r".+\.ya?ml\Z"), read_environment_yml),
     )
 
 
+_PLAIN = re.compile(r"\.(txt|in|ya?ml)\Z")
+"""Kinds of files that have neither extras nor groups."""
 _INSTEAD = {
     "poetry.lock": "List pyproject.toml, or the result of: poetry export -o requirements.txt",
     "pdm.lock": "List pyproject.toml, or the result of: pdm export -o requirements.txt",
@@ -355,13 +349,12 @@ def _with_own(project: Path, listed: Listed) -> Listed:
 def _read(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
     name = PurePosixPath(file).name
     try:
-        for pattern, read_with_extras in _with_extras():
-            if pattern.match(name):
-                return read_with_extras(project, file, extras, groups)
-        for pattern, read_plain in _plain():
+        for pattern, reader in _readers():
+            if pattern.match(name) and not _PLAIN.search(name):
+                return reader(project, file, extras, groups)
             if pattern.match(name):
                 _require_none(file, extras, groups)
-                return read_plain(project, file)
+                return reader(project, file)
     except InvalidError as error:
         if isinstance(error.__cause__, FileNotFoundError) and not error.hint:
             raise InvalidError(error.message, _suggestion(project, file)) from error
@@ -390,7 +383,7 @@ def unread(project: Path) -> Iterator[str]:
 
 def is_supported(name: str) -> bool:
     """Return whether a file of this name is one that requirements are read from."""
-    return any(pattern.match(name) for pattern, _ in (*_with_extras(), *_plain()))
+    return any(pattern.match(name) for pattern, _ in _readers())
 
 
 def _require_none(file: str, extras: Sequence[str], groups: Sequence[str]) -> None:

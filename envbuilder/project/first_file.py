@@ -53,6 +53,8 @@ _CONDA = re.compile(r"^dependencies:\s*(#.*)?$", re.MULTILINE)
 _LATE = re.compile(r"docker|binder|demos?|examples?|notebooks?|benchmarks?|eval(uation)?s?|tools")
 _NEVER = re.compile(r"docs?|tests?|ci|submodules|third_?party|vendor|external")
 """Folders whose files come last, or only if a README names them."""
+_OF_ITSELF = frozenset({*environments.OWN, "requirements.txt", "uv.lock"})
+"""What is installed with the project: its list is what most packages read."""
 _ASIDE = re.compile(
     r"(?i)(.*[-_.])?(dev|develop|tests?|docs?|lint|style|build|ci|optional|extras?)([-_.].*)?"
 )
@@ -186,7 +188,7 @@ def _candidates(folder: Path, files: Iterable[str], shown: Shown) -> tuple[list[
         if not environments.is_supported(path.name) or not _may_list(folder, file, shown):
             continue
         above, stem = path.parts[:-1], path.name.partition(".")[0]
-        named = 0 if file in order else 1 if shown.itself and _is_of_itself(file) else 2
+        named = 0 if file in order else 1 if shown.itself and file in _OF_ITSELF else 2
         # Of several packages in one repository, the one that is installed first.
         place = next((n for n, p in enumerate(packages) if above and p.endswith(above[-1])), 999)
         is_aside = bool(_ASIDE.fullmatch(stem)) or any(map(_NEVER.fullmatch, above))
@@ -197,11 +199,6 @@ def _candidates(folder: Path, files: Iterable[str], shown: Shown) -> tuple[list[
         ranked.append((rank, file))
     ordered = sorted(ranked)
     return [f for _, f in ordered], [f for (aside, *_), f in ordered if not aside or f in order]
-
-
-def _is_of_itself(file: str) -> bool:
-    """Return whether a file is installed with the project: its list is what most packages read."""
-    return file in {*environments.OWN, "requirements.txt", "uv.lock"}
 
 
 def _kind(name: str) -> int:

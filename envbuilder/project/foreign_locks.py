@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
+from packaging.markers import InvalidMarker, Marker
+from packaging.pylock import Package, Pylock, PylockUnsupportedVersionError, PylockValidationError
 
 from envbuilder.core import types
 from envbuilder.core.decoding import decode, strict_json
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from packaging.pylock import Package
     from packaging.requirements import Requirement
 
 LARGEST = 32 << 20
@@ -62,8 +63,6 @@ def remaining(marker: str, chosen: Chosen, where: str) -> str | None:
     Empty if nothing else remains; None if the marker cannot be true. Raises `InvalidError` if it is
     not valid.
     """
-    from packaging.markers import InvalidMarker
-
     try:
         if len(marker) <= LONGEST:
             return _remaining(marker, chosen)
@@ -75,8 +74,6 @@ def remaining(marker: str, chosen: Chosen, where: str) -> str | None:
 
 @lru_cache(maxsize=1024)  # locks repeat few markers many times
 def _remaining(marker: str, chosen: Chosen) -> str | None:
-    from packaging.markers import Marker
-
     result = _reduced(Marker(marker)._markers, chosen) if marker else True
     if isinstance(result, bool):
         return "" if result else None
@@ -369,8 +366,6 @@ def read_pylock(project: Path, file: str, extras: Sequence[str], groups: Sequenc
 
     `groups` are added to its default ones. Raises `InvalidError`.
     """
-    from packaging.pylock import Pylock, PylockUnsupportedVersionError, PylockValidationError
-
     name = escaped(file)
     data = parse_toml(read_text(project, file, LARGEST), file)
     try:

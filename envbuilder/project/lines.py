@@ -304,7 +304,7 @@ def sourced(named: str, location: str, text: str, where: str, folder: str = "") 
     bare, text = _LOGIN.sub(r"\1", location), _LOGIN.sub(r"\1", text)
     if not framework and not _ELSEWHERE.match(location):
         note = "its URL has a login, which is left out: git asks its credential helper for one."
-        source = _source(bare, f"{where}: {_shown(text)}", folder)
+        source = _source(bare, f"{where}: {escaped(text, SHOWN)}", folder)
         return replace(required, source=source), (
             f"{where}: {required.name}: {note}" if bare != location else ""
         )
@@ -313,7 +313,7 @@ def sourced(named: str, location: str, text: str, where: str, folder: str = "") 
         name, _, marker = required.text.partition(";")
         exact = _BUILD.sub("", f"{name}=={version}")
         required = line(parse(f"{exact};{marker}" if marker else exact, where), where)
-    return required, f"{where}: {_shown(text)}: taken as {required.text}, since {why}."
+    return required, f"{where}: {escaped(text, SHOWN)}: taken as {required.text}, since {why}."
 
 
 def location_of(table: Mapping[str, Any]) -> str:
@@ -332,10 +332,6 @@ def location_of(table: Mapping[str, Any]) -> str:
 
 _ELSEWHERE = re.compile(r"file:|[/~\\]|[A-Za-z]:[/\\]", re.IGNORECASE)
 """What a path that no project has begins with."""
-
-
-def _shown(text: str) -> str:
-    return escaped(text, SHOWN)
 
 
 _LOGIN = re.compile(r"(git\+https?://)[^/]*@", re.IGNORECASE)

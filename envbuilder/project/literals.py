@@ -443,10 +443,6 @@ def _filled(text: str, field: str, values: Sequence[str], node: ast.AST) -> Text
     return Text(filled[: _LONGEST_TEXT + 1], getattr(node, "lineno", 1))
 
 
-def _field(text: str, *values: str) -> Text:
-    return _filled(text, r"\{[0-9]*\}", values, ast.Pass())
-
-
 _FUNCTIONS: dict[str, Callable[[Values, ast.Call, Names], Any]] = {
     **dict.fromkeys(("open", "parse_requirements"), Values._opened),
     **dict.fromkeys(("find_packages", "find_namespace_packages"), Values._packages),
@@ -467,7 +463,7 @@ _PATHS = frozenset(
 _METHODS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("resolve", "absolute", "expanduser", "as_posix"), lambda text: text),
     "joinpath": posixpath.join,
-    "format": _field,
+    "format": lambda text, *values: _filled(text, r"\{[0-9]*\}", values, ast.Pass()),
     "strip": str.strip,
     "rstrip": str.rstrip,
     "lstrip": str.lstrip,

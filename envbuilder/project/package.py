@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped, first
 from envbuilder.project.lines import read_text
 from envbuilder.project.literals import Lines, plain
-from envbuilder.project.setup_files import Module, cfg_sections, evaluated
+from envbuilder.project.setup_files import cfg_sections, evaluated
 from envbuilder.project.tables import parse_toml
 
 if TYPE_CHECKING:
@@ -85,7 +84,8 @@ def of(settings: Settings) -> Package:
 def read(project: Path) -> Package:
     """Return what a project's files say of it. Raise `InvalidError` if none says anything."""
     stated = [s for file in FILES if (project / file).is_file() and (s := _READERS[file](project))]
-    name = next((s["name"] for s in stated if _is_name(s.get("name"))), "")
+    names = (name for s in stated if isinstance(name := s.get("name"), str))
+    name = next(filter(_NAME.fullmatch, names), "")
     if not stated:
         raise InvalidError(
             f"install_project: {' and '.join(FILES)} say nothing of a package",
@@ -113,10 +113,6 @@ def read(project: Path) -> Package:
         commands=commands,
         notes=tuple(notes),
     )
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and bool(_NAME.fullmatch(value))
 
 
 def _is_folder(project: Path, text: str) -> bool:
@@ -160,13 +156,10 @@ def _version(project: Path, folders: Iterable[str], value: Any) -> str:
             with suppress(InvalidError):
                 stated = read_text(project, file).strip()
                 if file in modules:
-                    stated = str(evaluated(project, file, partial(_named, name or "__version__")))
+                    values = evaluated(project, file, lambda module: module.names)
+                    stated = str(plain(values.get(name or "__version__")))
                 return _version(project, (), stated)
     return ""
-
-
-def _named(name: str, module: Module) -> Any:
-    return plain(module.names.get(name))
 
 
 # The files

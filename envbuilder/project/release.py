@@ -257,7 +257,7 @@ def decide(
     stay = {p.name: stays(p, limits, locks.get(p.name)) for p in profiles}
     standing = {name: decision for name, decision in stay.items() if decision}
     every = {p.name: _options(p, limits, offered) for p in profiles if p.name not in standing}
-    options = {name: option for name, option in every.items() if option}
+    options = {name: option for name, option in every.items() if option.chosen}
     undecided = [p for p in profiles if p.name in options]
     verified = Counter(str(p.release) for p in undecided).most_common(1)
     common = _common(options, standing, (limits.preferred, *dict(verified)))
@@ -267,10 +267,11 @@ def decide(
     return standing | {
         p.name: Decision(
             chosen=taken[p.name],
-            python=python if python in pools[p.name] else _nearest(p, pools[p.name]),
+            python=next(v for v in (python, p.python.default, pool[-1]) if v in pool),
             why=options[p.name].why_not(common) if taken[p.name].release != common else "",
         )
         for p in undecided
+        for pool in [pools[p.name]]
     }
 
 
@@ -281,9 +282,6 @@ class _Options(Struct, frozen=True):
     allowed: dict[str, tuple[str, ...]]
     """Release → Pythons."""
     offered: Offered
-
-    def __bool__(self) -> bool:
-        return bool(self.chosen)
 
     def available(self, release: str) -> tuple[str, ...]:
         """Return the Pythons of a release for which there are wheels with a hash."""
@@ -361,10 +359,6 @@ def _python(
         return len(having), images, version == usual[0][0], int(version.partition(".")[2])
 
     return max({v for pool in pools.values() for v in pool}, key=rank, default="")
-
-
-def _nearest(profile: Profile, pool: Sequence[str]) -> str:
-    return profile.python.default if profile.python.default in pool else pool[-1]
 
 
 def also_for_images(profile: Profile, default: str, allowed: Sequence[str]) -> Python:

@@ -78,7 +78,8 @@ def decide(
     reported = {device.bus: device for device in answer.devices if device.bus} if answer else {}
     unplaced = [device for device in answer.devices if not device.bus] if answer else []
     shown = {device.bus: device for device in devices if device.vendor == VENDOR}
-    buses = sorted({*shown, *_named(snapshot), *reported})
+    named = (clean(bus) or "?" for bus in snapshot.folders.get(_GPUS, ()))
+    buses = sorted({*shown, *named, *reported})
     reached = {bus: _bound(shown[bus], access) if bus in shown else access for bus in buses}
     if not wsl:
         minors = {
@@ -105,10 +106,6 @@ def _minor(snapshot: Snapshot, bus: str, device: nvml.Device | None) -> int | No
     information = fields(snapshot.files.get(f"{_GPUS}/{bus}/information"))
     number = integer(information.get("Device Minor"))
     return number if number is not None else device.minor if device else None
-
-
-def _named(snapshot: Snapshot) -> tuple[str, ...]:
-    return tuple(clean(bus) or "?" for bus in snapshot.folders.get(_GPUS, ()))
 
 
 def peers(snapshot: Snapshot) -> tuple[Peer, ...]:
@@ -159,7 +156,10 @@ def _gpu(
         family=row.chip if row else None,
         kernel_driver=card.driver if card else None,
         driver_version=driver,
-        sm=reported.sm or (row.sm if row else None) or (_by_name(name) if name else None),
+        # A vGPU ("GRID A100-10C") is named after its GPU.
+        sm=reported.sm
+        or (row.sm if row else None)
+        or (tables.nvidia_sm(name.removeprefix("GRID ")) if name else None),
         memory_kind=size.kind,
         memory_bytes=size.total,
         usable_bytes=size.usable,
@@ -176,11 +176,6 @@ def _model(snapshot: Snapshot, bus: str | None) -> str | None:
     information = fields(snapshot.files.get(f"{_GPUS}/{bus}/information"))
     model = clean(information.get("Model"))
     return model if model != "Unknown" else None
-
-
-def _by_name(name: str) -> str | None:
-    """Return a named GPU's compute capability; a vGPU ("GRID A100-10C") is named after its GPU."""
-    return tables.nvidia_sm(name.removeprefix("GRID "))
 
 
 def _memory(snapshot: Snapshot, device: nvml.Device) -> Size:

@@ -409,19 +409,14 @@ def of_framework(target: Target) -> tuple[File, ...]:
 def as_source(file: File) -> File:
     """Return the source of a package that is built, as a file of the store."""
     assert file.recipe is not None, "it is built"
+    sdist = file.recipe.location.rpartition("/")[2] if file.recipe.kind == "sdist" else ""
     return replace(
         file,
         kind="source",
-        file=_archive(file.name, file.recipe),
+        file=sdist or f"{file.name}.tar",
         sha256=file.recipe.sha256,
         size=None,
     )
-
-
-def _archive(name: str, recipe: Recipe) -> str:
-    """Return the file name of a source."""
-    file = recipe.location.rpartition("/")[2] if recipe.kind == "sdist" else ""
-    return file or f"{name}.tar"
 
 
 def carried(target: Target) -> tuple[File, ...]:

@@ -311,7 +311,8 @@ def of_git(location: Location, settings: Settings, commit: str = "") -> tuple[Re
             )
         git("checkout", "--quiet", "--force", "--detach", chosen)
         git("submodule", "--quiet", "update", "--init", "--recursive", "--force")
-        described = git.output("describe", "--tags", "--abbrev=0") if _has_tags(git) else ""
+        asked = ("describe", "--tags", "--abbrev=0")
+        described = "" if git.fails(*asked) else git.output(*asked)
         sha256 = pack(repository, settings, location.url)
     recipe = Recipe(
         kind="git",
@@ -322,10 +323,6 @@ def of_git(location: Location, settings: Settings, commit: str = "") -> tuple[Re
     )
     version = re.search(r"\d+(\.\d+)+\S*\Z", described)
     return recipe, version[0] if version else ""
-
-
-def _has_tags(git: _Git) -> bool:
-    return not git.fails("describe", "--tags", "--abbrev=0")
 
 
 def _commit(git: _Git, location: Location) -> str:

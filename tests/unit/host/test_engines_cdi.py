@@ -113,9 +113,11 @@ def test_the_folders_of_specifications(tmp_path: Path) -> None:
     assert look(tmp_path)[0].cdi == ("a.b/c=x", "a.b/c=z")
 
 
-def test_many_devices_keep_the_names_that_people_use() -> None:
-    every = [f"nvidia.com/gpu={n}" for n in (*range(56), *(f"GPU-{n:036}" for n in range(56)))]
-    kept = engines._chosen([*every, "nvidia.com/gpu=all"])
+def test_many_devices_keep_the_names_that_people_use(tmp_path: Path) -> None:
+    every = [*map(str, range(56)), *(f"GPU-{n:036}" for n in range(56)), "all"]
+    listed = ", ".join(f'{{name: "{name}"}}' for name in every)
+    spec = f"kind: nvidia.com/gpu\ndevices: [{listed}]\n"
+    kept = look(tree(tmp_path, {"etc/cdi/a.yaml": spec}))[0].cdi
     assert len(kept) == engines.MOST_DEVICES
     assert "nvidia.com/gpu=all" in kept
     assert "nvidia.com/gpu=55" in kept
