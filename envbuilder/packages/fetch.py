@@ -33,8 +33,9 @@ from envbuilder.packages.python import indexes
 from envbuilder.packages.store import Store, download_room, require_rooms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from envbuilder.core import process
     from envbuilder.core.console import Progress
     from envbuilder.core.http_transport import Session
     from envbuilder.profiles.lock import File, Lock, Target
@@ -73,35 +74,47 @@ def _places(_environment: frozenset[tuple[str, str]]) -> tuple[Place, ...]:
 
     configuration = pip.sources()
     variables = indexes.uv_environment(configuration, os.environ)
-    with TemporaryDirectory(prefix="envbuilder-places-") as name:
-        folder = Path(name)
-        (folder / "requirements.in").touch()
-        result = folder / "places.txt"
-        done = uv_program.run(
-            [
-                *(uv_program.path(), "pip", "compile", "--quiet", "--offline", "--no-header"),
-                *("--emit-index-url", "--emit-find-links", "--no-python-downloads"),
-                *("--python", sys.executable, "--no-cache"),
-                *("--output-file", str(result), "requirements.in"),
-            ],
-            env=variables,
-            folder=folder,
-            timeout=60,
-        )
-        printed = result.read_text(encoding="utf-8") if done.returncode == 0 else ""
+    options = ("--offline", "--emit-index-url", "--emit-find-links", "--no-cache")
+    done, printed = _compiled("", "places.txt", variables, options, seconds=60)
     if done.returncode != 0:
         raise ToolError(
             f"uv does not report which indexes it uses (exit {done.returncode})",
             "Check uv's settings: python -m uv pip compile --emit-index-url requirements.txt",
         )
     no_index = variables.get("UV_NO_INDEX") or os.environ.get("UV_NO_INDEX")
-    options = [line.partition(" ") for line in printed.splitlines()]
-    listed = [Place(url=url) for flag, _, url in options if flag.endswith("index-url")]
-    flat = [url for flag, _, url in options if flag == "--find-links"]
+    lines = [line.partition(" ") for line in printed.splitlines()]
+    listed = [Place(url=url) for flag, _, url in lines if flag.endswith("index-url")]
+    flat = [url for flag, _, url in lines if flag == "--find-links"]
     flat += pip.links(configuration, os.environ)
     return tuple(
         dict.fromkeys((*([] if no_index else listed), *(Place(url=u, flat=True) for u in flat)))
     )
+
+
+def _compiled(
+    requirements: str,
+    result: str,
+    variables: Mapping[str, str],
+    options: Sequence[str],
+    *,
+    seconds: float,
+) -> tuple[process.Completed, str]:
+    """Run uv as a resolver in a folder of its own; return what it wrote to a file, if it did."""
+    with TemporaryDirectory(prefix="envbuilder-uv-") as name:
+        folder = Path(name)
+        (folder / "requirements.in").write_text(requirements, encoding="utf-8")
+        done = uv_program.run(
+            [
+                *(uv_program.path(), "pip", "compile", "--quiet", "--no-header"),
+                # Any interpreter will do, but uv requires one; the target's may not be installed.
+                *("--python", sys.executable, "--no-python-downloads", *options),
+                *("--output-file", str(folder / result), "requirements.in"),
+            ],
+            env=variables,
+            folder=folder,
+            timeout=seconds,
+        )
+        return done, (folder / result).read_text("utf-8") if done.returncode == 0 else ""
 
 
 def uv_variables(source: str, settings: Settings) -> dict[str, str]:
@@ -220,27 +233,13 @@ def _ask_uv(
         hashes.setdefault(f"{file.name}=={file.version}", []).append(f"--hash=sha256:{file.sha256}")
     variables = uv_variables(source, settings)
     chosen = ("--python-platform", indexes.UV_PLATFORM[platform]) if platform else ("--universal",)
-    with TemporaryDirectory(prefix="envbuilder-locate-") as name:
-        folder = Path(name)
-        result = folder / "pylock.toml"
-        lines = [f"{pin} {' '.join(of)}\n" for pin, of in hashes.items()]
-        (folder / "requirements.in").write_text("".join(lines), encoding="utf-8")
-        done = uv_program.run(
-            [
-                *(uv_program.path(), "pip", "compile"),
-                *("--quiet", "--no-deps", "--no-header", "--format", "pylock.toml"),
-                *("--only-binary", ":all:", "--no-python-downloads"),
-                *chosen,
-                # Any interpreter will do, but uv requires one; the target's may not be installed.
-                *("--python-version", python, "--python", sys.executable),
-                *("--cache-dir", str(require_writable(settings.uv_dir))),
-                *("--output-file", str(result), "requirements.in"),
-            ],
-            env={"MACOSX_DEPLOYMENT_TARGET": "14.0", **variables},
-            folder=folder,
-            timeout=300,
-        )
-        printed = result.read_text(encoding="utf-8") if done.returncode == 0 else ""
+    lines = "".join(f"{pin} {' '.join(of)}\n" for pin, of in hashes.items())
+    options = (
+        *("--no-deps", "--format", "pylock.toml", "--only-binary", ":all:", *chosen),
+        *("--python-version", python, "--cache-dir", str(require_writable(settings.uv_dir))),
+    )
+    with_macos = {"MACOSX_DEPLOYMENT_TARGET": "14.0", **variables}
+    done, printed = _compiled(lines, "pylock.toml", with_macos, options, seconds=300)
     if done.returncode != 0:
         names = ", ".join(f.name for f in files[:5]) + (" …" if len(files) > 5 else "")
         raise BuildError(

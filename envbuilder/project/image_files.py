@@ -13,7 +13,6 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder.core import files, types
-from envbuilder.core.archives import PIECE, path_objection
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import binary_size, shown
 
@@ -149,6 +148,8 @@ def _leads_to_litter(place: Path, root: Path) -> bool:
 
 def _require_inside(place: Path, path: Path, root: Path) -> None:
     """Raise `InvalidError` unless a path is a file, or a link to one in the project."""
+    from envbuilder.core.archives import path_objection
+
     name = shown(path.as_posix())
     if wrong := path_objection(path.as_posix()):
         raise InvalidError(wrong, "Rename it, or leave it out.")
@@ -165,6 +166,8 @@ def _require_inside(place: Path, path: Path, root: Path) -> None:
 
 def _read(project: Path, name: str, limit: int, omitted: list[str]) -> ImageFile | None:
     """Return a file with its hash; None if it looks like a private key."""
+    from envbuilder.core.archives import PIECE
+
     digest, size, head = hashlib.sha256(), 0, b""
     try:
         with (project / name).open("rb") as stream:

@@ -32,7 +32,7 @@ from envbuilder.core.files import file_sha256
 from envbuilder.core.text import escaped_lines, first, shown
 from envbuilder.host import probe
 from envbuilder.packages.python import wheel_conflicts
-from envbuilder.packages.sources import inside
+from envbuilder.packages.sources import inside, stated
 from envbuilder.packages.store import Store
 from envbuilder.profiles import releases
 
@@ -293,9 +293,7 @@ def _info(members: dict[str, zipfile.ZipInfo], name: str, version: str) -> str:
 
 
 def _metadata(archive: zipfile.ZipFile, name: str) -> Metadata:
-    from envbuilder.packages.sources.stated import metadata
-
-    read = metadata(archives.zip_content(archive, name, _RESULT).decode("utf-8", "replace"))
+    read = stated.metadata(archives.zip_content(archive, name, _RESULT).decode("utf-8", "replace"))
     if read is None:
         raise ValueError("its METADATA states no version")
     return read[0]

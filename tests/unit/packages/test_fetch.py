@@ -296,9 +296,9 @@ def test_uv_is_asked_for_exactly_the_pins(found: Settings, monkeypatch: pytest.M
     assert urls == {NAME: f"https://files.example/x/{NAME}"}
     assert seen["pins"] == f"tiny==1.0 --hash=sha256:{wheel().sha256}\n"
     assert " ".join(seen["argv"][1:-1]) == (
-        "pip compile --quiet --no-deps --no-header --format pylock.toml --only-binary :all:"
-        " --no-python-downloads --python-platform x86_64-manylinux_2_28 --python-version 3.11"
-        f" --python {sys.executable} --cache-dir {found.uv_dir}"
+        f"pip compile --quiet --no-header --python {sys.executable} --no-python-downloads --no-deps"
+        " --format pylock.toml --only-binary :all: --python-platform x86_64-manylinux_2_28"
+        f" --python-version 3.11 --cache-dir {found.uv_dir}"
         f" --output-file {seen['options']['cwd']}/pylock.toml"
     )
     assert seen["options"]["env"] == {"MACOSX_DEPLOYMENT_TARGET": "14.0", "UV_INDEX": "https://x"}
