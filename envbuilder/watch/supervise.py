@@ -65,6 +65,8 @@ class Session:
             yield self
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
+            with contextlib.suppress(OSError):  # another command is being watched
+                place.rmdir()
 
     def parts(self) -> tuple[tuple[model.Observed, ...], int]:
         """Return what processes wrote, by rank and age, and how many are left out."""

@@ -1,0 +1,108 @@
+"""The parent of a watched command: its folders, and what it reads back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from envbuilder.core.errors import InvalidError
+from envbuilder.watch import model, supervise
+
+OBSERVED = {"framework": "torch", "version": "2", "pid": 1, "parent": 0, "seconds": 1.0}
+
+
+def test_the_hook_is_laid_for_one_command_and_leaves_nothing(tmp_path: Path) -> None:
+    with supervise.Session(tmp_path).laid() as session:
+        names = {path.name for path in session.hook.iterdir()}
+        assert {"sitecustomize.py", "record.py", "torch_.py"} <= names
+        assert "__init__.py" not in names
+        assert (tmp_path / ".envbuilder" / ".gitignore").read_text() == "*\n"
+        with supervise.Session(tmp_path).laid() as beside:
+            assert beside.hook != session.hook
+        assert session.hook.is_dir()
+    assert [path.name for path in (tmp_path / ".envbuilder").iterdir()] == [".gitignore"]
+
+
+@pytest.mark.parametrize("name", [".envbuilder", ".envbuilder/watch"])
+def test_no_link_is_followed(name: str, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InvalidError, match="is a link"), supervise.Session(tmp_path).laid():
+        pass
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_folder_that_no_path_list_can_hold_is_refused(tmp_path: Path) -> None:
+    with (
+        pytest.raises(InvalidError, match="PYTHONPATH"),
+        supervise.Session(tmp_path / "a:b").laid(),
+    ):
+        pass
+
+
+def test_damaged_foreign_and_too_many_parts_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model, "MOST_PROCESSES", 5)
+    with supervise.Session(tmp_path).laid() as session:
+        out = session.folder / "out"
+        (out / "1.json").write_text(json.dumps({**OBSERVED, "rank": 1}))
+        (out / "2.json").write_text(json.dumps({**OBSERVED, "rank": 0, "steps": 3}))
+        (out / "3.json").write_text('{"framework": "torch"')
+        (out / "4.json").symlink_to(out / "1.json")
+        (out / "5.json").write_text(json.dumps({**OBSERVED, "version": "x" * 300_000}))
+        (out / "6.json").write_text(json.dumps(OBSERVED))
+        (out / "7.json.123").write_text("half")
+        parts, left_out = session.parts()
+    assert [part.rank for part in parts] == [0, 1]
+    assert left_out == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "accepted"),
+    [
+        ({}, True),
+        ({"unknown": 1}, True),
+        ({"steps": -1}, False),
+        ({"seconds": float("inf")}, False),
+        ({"framework": "numpy"}, False),
+        ({"losses": [[1, 2.0]] * 513}, False),
+        (
+            {"work": [{"device": "d" * 201, "dtype": "", "calls": 1, "flops": 1, "seconds": 0}]},
+            False,
+        ),
+    ],
+)
+def test_a_part_is_bounded(change: dict[str, object], accepted: bool) -> None:
+    content = json.dumps({**OBSERVED, **change}).encode()
+    assert (model.part(content) is not None) is accepted
+
+
+def test_what_processes_write_is_what_is_read() -> None:
+    """The writer imports nothing of ours: its names are held against the model here."""
+    inside = Path(supervise.__file__).with_name("inside")
+    written = "".join(path.read_text() for path in inside.glob("*.py"))
+    fields = {field.name for field in msgspec.structs.fields(model.Observed)}
+    tables = {"parameters", "gradients"}  # made of variables
+    assert {name for name in fields - tables if f'"{name}"' not in written} == set()
+
+
+@pytest.mark.parametrize(
+    ("argv", "shown"),
+    [
+        (("python", "t.py", "--lr", "0.1"), None),
+        (("t", "--hf-token", "hf_abc"), ("t", "--hf-token", "…")),
+        (("t", "--api-key=abc", "--x"), ("t", "--api-key=…", "--x")),
+        (("t", "WANDB_API_KEY=abc"), ("t", "WANDB_API_KEY=…")),
+        (("t", "--use-token", "--next"), None),
+        (("t", "https://me:secret@host/x"), ("t", "https://…@host/x")),
+    ],
+)
+def test_a_command_is_kept_without_its_secrets(
+    argv: tuple[str, ...], shown: tuple[str, ...] | None
+) -> None:
+    assert supervise.shown(argv) == (shown or argv)
