@@ -102,12 +102,16 @@ def listed(name: str) -> list[tuple[Version, upstream.Listed]]:
 def newest(
     name: str, specifier: SpecifierSet, pythons: Sequence[str], as_of: str
 ) -> tuple[str, upstream.Listed]:
-    """Return the newest release that fits, and its source; raise `InvalidError` without one."""
+    """Return the newest release that fits, and its source; raise `InvalidError` without one.
+
+    One that was yanked fits those who pin it (PEP 592).
+    """
     every = listed(name)
+    pinned = {clause.version for clause in specifier if clause.operator == "=="}
     admitted = {
         version: link
         for version, link in every
-        if not link.yanked
+        if (not link.yanked or str(version) in pinned)
         and any(upstream.admits(link, python) for python in pythons)
         and (not as_of or (link.upload_time[:10] <= as_of and link.upload_time))
     }

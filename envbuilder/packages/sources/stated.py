@@ -20,6 +20,7 @@ from envbuilder.core.errors import BuildError, InvalidError
 FILES = re.compile(r"pyproject\.toml|PKG-INFO|requires\.txt")
 """The names of the files that state it: in a large source few of many."""
 _TEXT = 4 << 20
+_BOUND = re.compile(r"([<>=!~]+)\s*([^\s,()]+)")
 _SECTIONS = re.compile(r"\[([A-Za-z0-9._-]*)(?::(.*))?\]\Z")
 _T = TypeVar("_T")
 
@@ -110,19 +111,33 @@ def certain(folder: Path) -> Metadata | None:
 def requirement(line: str, extra: str = "", condition: str = "") -> str:
     """Return a requirement, normalised, that holds for an extra, and where a condition does.
 
-    What is no requirement, as in old releases, stays as it is: uv judges it.
+    Of old releases, a bound that is no version any more (`pytz >=2011k`) is left out, and what is
+    no requirement at all stays as it is: uv judges it.
     """
     from packaging.requirements import InvalidRequirement, Requirement
 
     text, _, marker = line.partition(";")
     parts = [part.strip() for part in (marker, condition) if part.strip()]
     every = [f"({part})" for part in parts] + ([f'extra == "{extra}"'] if extra else [])
-    line = f"{text.strip()} ; {' and '.join(every)}" if every else text.strip()
-    # Old releases have `numpy (>=1.)`.
-    for text in (line, re.sub(r"(?<=[0-9])\.(?=[,)\s;]|\Z)", "", line)):
+    end = f" ; {' and '.join(every)}" if every else ""
+    for need in (text.strip(), _modern(text)):
         with suppress(InvalidRequirement):
-            return str(Requirement(text))
-    return line
+            return str(Requirement(need + end))
+    return text.strip() + end
+
+
+def _modern(text: str) -> str:
+    """Return a requirement of an old release, such as `numpy (>=1.,<2.*)`, by today's rules."""
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    bounds = []
+    for operator, version in _BOUND.findall(text):
+        any_patch = "" if operator in {"==", "!="} else ".*"
+        with suppress(InvalidSpecifier):
+            bounds.append(
+                str(SpecifierSet(operator + version.removesuffix(any_patch).rstrip(".")))
+            )
+    return re.split(r"[<>=!~(]", text)[0].strip() + ",".join(bounds)
 
 
 def metadata(text: str) -> tuple[Metadata, bool] | None:

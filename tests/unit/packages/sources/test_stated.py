@@ -102,3 +102,18 @@ def test_what_setuptools_recorded(tmp_path: Path) -> None:
         ),
     )
     assert stated.recorded(tmp_path / "src") is None
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("numpy (>=1.)", "numpy>=1"),
+        ("pytz (>=2011k)", "pytz"),
+        ("pytz (>=2011k,<2030)", "pytz<2030"),
+        ("numpy (>=1.7.*,<2)", "numpy<2,>=1.7"),
+        ("nonsense [", "nonsense ["),
+    ],
+)
+def test_requirements_of_old_releases(line: str, expected: str) -> None:
+    assert stated.requirement(line) == expected
+    assert stated.requirement(f"{line}; os_name == 'nt'").startswith(expected)
