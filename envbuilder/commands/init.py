@@ -183,7 +183,7 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
         changed=tuple(n for n in notes if not isinstance(n, lines.Dropped | lines.Needed)),
         dropped=tuple(str(note) for note in notes if isinstance(note, lines.Dropped)),
         needs_you=(
-            *(f"{error.message}. {error.hint}".rstrip() for error in choice.errors),
+            *dict.fromkeys(f"{e.message}. {e.hint}".rstrip() for e in choice.errors),
             *(() if choice.sources else (*map(str, choice.notes), *environments.unread(folder))),
             *(f"{name}: no index has it, so it is excluded. Correct its name." for name in absent),
             *(str(note) for note in notes if isinstance(note, lines.Needed)),
@@ -309,11 +309,13 @@ def _main_framework(choice: first_file.Choice, imported: Sequence[str]) -> types
     The one that its code imports most often, else that most packages belong to. Beside another,
     TensorFlow reads data.
     """
-    required = {f for line in choice.lines if (f := frameworks.of_name(line.name))}
+    names = [line.name for line in choice.lines]
+    required = {f for name in names if (f := frameworks.of_name(name))}
+    required = required or {f for name in names if (f := frameworks.of_user(name))}
     if len(required) < 2:
         return None
     required.discard("tensorflow")
-    belonging = Counter(map(frameworks.of_user, (line.name for line in choice.lines)))
+    belonging = Counter(map(frameworks.of_user, names))
     by_import = [f for name in imported if (f := frameworks.of_name(name)) in required]
     return next(iter(by_import), None) or max(required, key=lambda f: (belonging[f], f))
 
@@ -333,17 +335,20 @@ def _changes(choice: first_file.Choice, framework: types.Framework) -> Iterator[
     from packaging.version import Version
 
     pythons = " ".join(line.text for s in choice.sources for line in s.listed.pythons)
-    asked = re.search(r"3\.([0-9]+)", pythons)
-    wish = int(asked[1]) if asked else 11
+    asked = re.search(r"([0-9])(?:\.([0-9]+))?", pythons)
+    wish = int(asked[2] or 11) if asked else 11
+    wish = wish if asked is None or asked[1] == "3" else 0
     nearest = sorted(_PYTHONS, key=lambda python: abs(int(python.partition(".")[2]) - wish))
     yield from ({"python": python} for python in nearest if asked)
     named = (line.text for line in choice.lines if frameworks.of_name(line.name) == framework)
     release = re.search(r"[0-9]+\.[0-9]+", " ".join(named))
-    if release is None:
+    companions = frameworks.FRAMEWORKS[framework].companions
+    if release is None and not any(line.name in companions for line in choice.lines):
         return
     every = sorted(map(Version, releases.table_of(framework)))
     versions = [str(every[0]), *dict.fromkeys(f"{v.major}.{v.minor}" for v in every)]
-    place = sum(Version(version) < Version(release[0]) for version in versions)
+    # What only a companion asks for and no table has, is older.
+    place = sum(Version(version) < Version(release[0]) for version in versions) if release else 0
     for number in sorted(range(len(versions)), key=lambda n: abs(n - place))[:_MOST_RELEASES]:
         version = versions[number]
         yield {"framework_version": version}

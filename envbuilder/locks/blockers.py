@@ -287,6 +287,8 @@ def _distance(python: str, other: str) -> int:
 def explained(blockers: Sequence[Blocker], target: index_pages.Target) -> str:
     """Return in a sentence with items what stands in the way of a target."""
     platform, python = target
+    # Several may be left out over one that they disagree about.
+    blockers = [*{(b.name, b.kind): b for b in reversed(blockers)}.values()][::-1]
     count = text.counted(len(blockers), "package")
     verb = "stands" if len(blockers) == 1 else "stand"
     items = [_sentence(blocker, platform, python) for blocker in blockers]

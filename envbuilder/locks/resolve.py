@@ -112,7 +112,7 @@ def resolve(
             raise PassedOverError(too_old, place)
 
     try:
-        target_wheels.require_offers(profile, offers)
+        target_wheels.require_offers(profile, offers, partly=partly)
         asked, built = profile, _named_sources(profile, foundry)
         for left in reversed(range(_MOST_ROUNDS)):
             with _uv(asked, settings, (*offers, *built), run, environ) as uv:

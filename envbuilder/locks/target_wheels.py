@@ -66,22 +66,31 @@ def left_out(profile: Profile) -> frozenset[str]:
     return frozenset().union(foreign - listed, profile.resolution.exclude, *same)
 
 
-def require_offers(profile: Profile, offers: Iterable[Offer]) -> None:
-    """Require that every pinned distribution of a named index is offered in that version."""
+def require_offers(profile: Profile, offers: Iterable[Offer], *, partly: bool) -> None:
+    """Require that every pinned distribution of a named index is offered in that version.
+
+    The framework need not be where PyPI has the same build; `partly`: one platform is enough.
+    """
     offered: dict[str, set[str]] = {}
     for offer in offers:
         offered.setdefault(types.canonical(offer.distribution), set()).add(offer.version)
     sources = {types.canonical(d): s for d, s in profile.indexes.items()}
-    for line in profile.requirements:
-        need = Requirement(line)
+    builds = FRAMEWORKS[profile.framework].builds
+    lacking: dict[types.Platform, str] = {}
+    for need in map(Requirement, profile.requirements):
         name = types.canonical(need.name)
-        if name in sources and not any(
-            need.specifier.contains(Version(v), prereleases=True) for v in offered.get(name, ())
-        ):
-            raise UnresolvableError(
-                f"{need}: the index {sources[name]} did not answer, and no public source "
-                f"states the hash of its wheels: {_elsewhere(sources[name])}"
-            )
+        versions = need.specifier.filter(map(Version, offered.get(name, ())), prereleases=True)
+        if name not in sources or any(True for _ in versions):
+            continue
+        for platform in profile.platforms:
+            applying = applies(need.marker, platform, profile.python.default)
+            if applying and not (name in builds and is_on_pypi(profile, platform)):
+                lacking[platform] = (
+                    f"{need}: the index {sources[name]} did not answer, and no public source"
+                    f" states the hash of its wheels: {_elsewhere(sources[name])}"
+                )
+    if lacking and not (partly and lacking.keys() < {*profile.platforms}):
+        raise UnresolvableError(next(iter(lacking.values())))
 
 
 class Hashes:

@@ -130,8 +130,10 @@ class Walk:
             for (name, release, _), lines in pairs:
                 todo |= self._required(name, release, lines)
         for name, release in self.chosen.items() if not self._old else ():
-            if newer := self.newer(name, release.version):  # all of them without a wheel
-                releases, needs = self._index.releases(name), self.needs(name)
+            newer = self.newer(name, release.version)
+            releases, needs = self._index.releases(name), self.needs(name)
+            # A choice may be older than it must be, since what asked for it was left out later.
+            if newer and not any(self.usable(releases[v]) for v in newer):
                 blocker = self._blocker(name, releases, newer, needs, "")
                 found = self.blockers if blocker.kind == "source" else self.old_choices
                 found[name] = replace(blocker, instead=(f"{name} {release.version}",))

@@ -155,6 +155,7 @@ class Packages:
         self._libraries: list[str] = []
         self._programs: list[str] = []
         self._frameworks: dict[str, frameworks.Framework | None] = {}
+        self._replaced: list[str] = []
         self._renamed: list[str] = []
         self._built: list[str] = []
         self._any_version: list[str] = []
@@ -219,10 +220,13 @@ class Packages:
         others = (*_FRAMEWORK_CHANNELS, _DEFAULTS, _NO_CHANNEL)
         channels = tuple(c for c in self._every if c not in others)
         of_pip = of_pip or lines.Listed()
+        pinned = {li.name for li in of_pip.requirements if re.search("[=<>~]", li.text)}
+        self._replaced = [li.name for li in self._requirements if li.name in pinned]
+        kept = (line for line in self._requirements if line.name not in pinned)
         notes = (type(note)(f"{where}: {note}.") for note in self._notes(channels))
         return replace(
             of_pip,
-            requirements=(*self._requirements, *of_pip.requirements),
+            requirements=(*kept, *of_pip.requirements),
             pythons=(*self._pythons, *of_pip.pythons),
             conda=tuple(self._conda),
             channels=channels if self._conda else (),
@@ -236,6 +240,8 @@ class Packages:
             brought = filter(None, self._frameworks.values())
             decides = " and ".join(dict.fromkeys(map(lines.profile_decides, brought)))
             yield f"{_joined(self._frameworks)}: taken as requirements from PyPI, since {decides}"
+        if self._replaced:
+            yield f"the list for pip counts, as it comes later: {_joined(self._replaced)}"
         if self._renamed:
             yield f"taken by their names on the package index: {_joined(self._renamed)}"
         if self._any_version:

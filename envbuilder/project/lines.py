@@ -20,7 +20,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped
 from envbuilder.profiles import frameworks, requirements
 from envbuilder.profiles.requirements import distribution
-from envbuilder.project.names import meant
+from envbuilder.project.names import is_for_windows, meant
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -252,6 +252,8 @@ def of_host(location: str) -> frameworks.Framework | None:
 
 _QUOTED = re.compile(r"\A([\"'])(.*)\1\Z")
 _OF_CONDA = re.compile(r"([A-Za-z0-9._-]+) *= *([0-9][0-9.]*)(=[A-Za-z0-9_.]+)?\Z")
+_OF_TABLE = re.compile(r"([A-Za-z0-9._-]+)\s+([0-9]+\.[A-Za-z0-9.]*)\Z")
+"""A row of what `pip list` prints."""
 _ANY_PATCH = re.compile(r"([<>]=? *[0-9][0-9.]*)\.\*")
 """A version that setuptools took for a bound until 2022."""
 
@@ -269,6 +271,9 @@ def wish(text: str, where: str) -> tuple[Line, str]:
     if of_conda := _OF_CONDA.match(plain):
         plain = f"{of_conda[1]}=={of_conda[2]}{'' if of_conda[3] else '.*'}"
         notes.append(f"{shown}: conda's spelling: taken as {plain}.")
+    elif of_table := _OF_TABLE.match(plain):
+        plain = f"{of_table[1]}=={of_table[2]}"
+        notes.append(f"{shown}: a row of a table: taken as {plain}.")
     elif (bounded := _ANY_PATCH.sub(r"\1", plain)) != plain:
         notes.append(f"{shown}: taken as {bounded}, since only == and != have a star.")
         plain = bounded
@@ -282,6 +287,9 @@ def wish(text: str, where: str) -> tuple[Line, str]:
             parsed.specifier, any_version = type(parsed.specifier)(), " in any version"
         parsed.name = other
         notes.append(f"{shown}: taken as {other}{any_version}.")
+    if is_for_windows(name) and parsed.marker is None:
+        parsed = parse(f'{parsed}; sys_platform == "win32"', where)
+        notes.append(f"{shown}: left out, since it is for Windows alone.")
     return line(parsed, where), " ".join(notes)
 
 

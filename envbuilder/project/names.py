@@ -34,6 +34,7 @@ class _Imports(Struct, frozen=True, forbid_unknown_fields=True):
 
     meant: dict[str, types.Distribution]
     modules: dict[str, types.Distribution]
+    windows: frozenset[types.Distribution]
 
 
 _conda = cache(partial(table, "conda.yaml", _Conda))
@@ -42,8 +43,10 @@ _conda = cache(partial(table, "conda.yaml", _Conda))
 @cache
 def _imports() -> _Imports:
     read = table("imports.yaml", _Imports)
-    tables = ({types.canonical(k): v for k, v in t.items()} for t in (read.meant, read.modules))
-    return _Imports(*tables)
+    meant, modules = (
+        {types.canonical(k): v for k, v in t.items()} for t in (read.meant, read.modules)
+    )
+    return _Imports(meant, modules, read.windows)
 
 
 @cache
@@ -93,6 +96,11 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
 def meant(name: str) -> str:
     """Return the package that is meant wherever a name stands; the name if it is one itself."""
     return _imports().meant.get(name, name)
+
+
+def is_for_windows(name: str) -> bool:
+    """Return whether a package is for Windows alone."""
+    return name in _imports().windows
 
 
 def of_modules() -> Mapping[str, str]:

@@ -127,16 +127,14 @@ def requirement(line: str, extra: str = "", condition: str = "") -> str:
 
 
 def _modern(text: str) -> str:
-    """Return a requirement of an old release, such as `numpy (>=1.,<2.*)`, by today's rules."""
+    """Return a requirement of an old release, `numpy (>=1.,<2.*)`, or its Pythons, as of today."""
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     bounds = []
     for operator, version in _BOUND.findall(text):
         any_patch = "" if operator in {"==", "!="} else ".*"
         with suppress(InvalidSpecifier):
-            bounds.append(
-                str(SpecifierSet(operator + version.removesuffix(any_patch).rstrip(".")))
-            )
+            bounds.append(str(SpecifierSet(operator + version.removesuffix(any_patch).rstrip("."))))
     return re.split(r"[<>=!~(]", text)[0].strip() + ",".join(bounds)
 
 
@@ -153,7 +151,7 @@ def metadata(text: str) -> tuple[Metadata, bool] | None:
         requires_dist=tuple(
             requirement(" ".join(line.split())) for line in message.get_all("Requires-Dist", [])
         ),
-        requires_python=message.get("Requires-Python", ""),
+        requires_python=_modern(message.get("Requires-Python", "")),
     )
     open_fields = {"version", "requires-dist", "requires-python", "provides-extra"}
     return stated, form < "2.2" or bool(dynamic & open_fields)

@@ -218,6 +218,8 @@ def test_profiles_with_another_torch_are_named(
     [
         ({"requirements.txt": "torch==1.6.0\n"}, ['framework_version: "1.12"']),
         ({"requirements.txt": "jax==0.4.26\n"}, ['framework_version: "0.4.30"']),
+        ({"requirements.txt": "torchvision==0.6.0\n"}, ['framework_version: "1.12"']),
+        ({"env.yml": "dependencies: [python=2.7, rich]\n"}, ['python: "3.8"']),
         ({"env.yml": "dependencies: [python=3.6, numpy]\n"}, ['python: "3.8"']),
         ({"env.yml": "dependencies: [python=3.7, pytorch=1.4]\n"}, ["framework_version", "python"]),
         ({"requirements.txt": "jax\nflax\ntensorflow\n"}, ["framework: jax"]),

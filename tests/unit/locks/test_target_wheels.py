@@ -313,3 +313,21 @@ def test_what_needs_an_nvidia_gpu_is_left_out_elsewhere_whoever_requires_it(
 ) -> None:
     profile = profiles.load(name, (resources.profiles_dir(),))
     assert ("nvidia-cutlass-dsl" in target_wheels.left_out(profile)) == left
+
+
+def test_a_platform_whose_index_is_silent_leaves_those_that_pypi_serves() -> None:
+    lines = (
+        'torch==2.5.1; platform_machine == "x86_64"',
+        'torch==2.5.1+cu124; platform_machine == "aarch64"',
+    )
+    profile = replace(
+        profiles.load("cuda", (resources.profiles_dir(),)),
+        release="2.5.1",
+        requirements=lines,
+        indexes={"torch": "pytorch-cu124"},
+        platforms=("linux/amd64", "linux/arm64"),
+    )
+    target_wheels.require_offers(profile, (), partly=True)
+    for partly, platforms in ((False, profile.platforms), (True, profile.platforms[1:])):
+        with pytest.raises(UnresolvableError, match="pytorch-cu124 did not answer"):
+            target_wheels.require_offers(replace(profile, platforms=platforms), (), partly=partly)

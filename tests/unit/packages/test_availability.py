@@ -213,6 +213,26 @@ def test_what_a_release_disagrees_about_is_named_and_not_the_release(
     assert blocked(walk("app<2", "tool")) == {"low": ("conflict", "3.0rc1")}
 
 
+def test_what_is_older_for_a_release_that_was_left_out_later_stands_in_no_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    both = ("1.0", "2.0")
+    for name in ("picky", "shared", "wide"):
+        monkeypatch.setitem(PAGES, name, {f"{name}-{v}-{ANY}.whl": "2020-01-01" for v in both})
+    monkeypatch.setitem(REQUIRES, "picky-2.0", ["shared<2", "wide>=2"])
+    found = walk("picky", "shared", "wide<2")
+    assert chosen(found) == {"picky": "1.0", "shared": "1.0", "wide": "1.0"}
+    assert blocked(found) == found.old_choices == {}
+
+
+def test_a_conflict_that_several_are_left_out_over_is_told_once() -> None:
+    first, second = (
+        Blocker(name="low", kind="conflict", version="3.0", needs=((who, ">=2"),))
+        for who in ("app 1.0", "tool 1.0")
+    )
+    assert explained([first, second], LINUX).count("low: no release") == 1
+
+
 def test_a_day_overrides_exclusions_and_constraints_are_those_of_the_project() -> None:
     assert chosen(walk("app", as_of="2022-01-01")) == {"app": "1.0", "low": "1.0"}
     assert blocked(walk("app", excluded=["old"])) == {}

@@ -152,6 +152,16 @@ def test_an_exported_environment(tmp_path: Path) -> None:
         assert words in notes, words
 
 
+def test_what_an_export_lists_twice_has_the_version_of_pip(tmp_path: Path) -> None:
+    text = (
+        "dependencies: [numpy=1.21.5=py38h7a, vc=14.2=h21, rich=13, {pip: [numpy==1.22.0, rich]}]"
+    )
+    write(tmp_path, {"environment.yml": text})
+    listed = read(tmp_path, "environment.yml")
+    assert texts(listed.requirements) == ["rich==13.*", "numpy==1.22.0", "rich"]
+    assert "the list for pip counts, as it comes later: numpy." in "".join(listed.notes)
+
+
 def test_a_list_that_conda_exported_as_text(tmp_path: Path) -> None:
     text = "# This file may be used to create an environment\n# platform: linux-64\n"
     text += "numpy=1.21.2=py38_0\nopenssl=1.1.1l=h7f\nrich=13.0.0=pypi_0\npython=3.8.12=h12_0\n"

@@ -117,3 +117,10 @@ def test_what_setuptools_recorded(tmp_path: Path) -> None:
 def test_requirements_of_old_releases(line: str, expected: str) -> None:
     assert stated.requirement(line) == expected
     assert stated.requirement(f"{line}; os_name == 'nt'").startswith(expected)
+
+
+def test_pythons_of_old_releases() -> None:
+    text = "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\nRequires-Python: >=2.7,!=3.0*,<4.*\n"
+    read = stated.metadata(text)
+    assert read
+    assert set(read[0].requires_python.split(",")) == {">=2.7", "<4"}
