@@ -20,7 +20,7 @@ from envbuilder.core import http, parallel, pip, types
 from envbuilder.core.text import escaped
 from envbuilder.packages.python import indexes, upstream, wheel_conflicts
 from envbuilder.packages.python.uv import Found, Offer, UnresolvableError, Uv
-from envbuilder.profiles import releases
+from envbuilder.profiles import frameworks, releases
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.lock import OF_NO_INDEX, PRUNED, File, Recipe
 from envbuilder.profiles.profile import Profile, is_on_pypi
@@ -47,10 +47,10 @@ _USUAL = frozenset({"opencv-python-headless"})
 class ClashError(UnresolvableError):
     """Two wheels install different bytes at one path."""
 
-    def __init__(self, reason: str, names: frozenset[str]) -> None:
+    def __init__(self, reason: str, names: frozenset[str], preferred: Iterable[str] = ()) -> None:
         super().__init__(reason)
         family = next((f for f in map(frozenset, SAME) if names <= f), frozenset())
-        self.instead = next(iter(family & _USUAL), "")
+        self.instead = next(iter(family & _USUAL.union(preferred)), "")
         """The package that takes the place of both; empty if there is none."""
 
 
@@ -179,6 +179,7 @@ def compared(
         raise ClashError(
             f"{platform} with Python {python}: {escaped(why)}. {edit}",
             frozenset({first, second}),
+            (n for w in wheels if frameworks.of_name(w.file.name) for n in w.file.requires),
         )
     wheels = [
         msgspec.structs.replace(w, file=_pruned(w.file, pruned[w.file])) if w.file in pruned else w

@@ -222,11 +222,11 @@ class Packages:
         of_pip = of_pip or lines.Listed()
         pinned = {li.name for li in of_pip.requirements if re.search("[=<>~]", li.text)}
         self._replaced = [li.name for li in self._requirements if li.name in pinned]
-        kept = (line for line in self._requirements if line.name not in pinned)
+        of_conda = (line for line in self._requirements if line.name not in pinned)
         notes = (type(note)(f"{where}: {note}.") for note in self._notes(channels))
         return replace(
             of_pip,
-            requirements=(*kept, *of_pip.requirements),
+            requirements=(*of_conda, *of_pip.requirements),
             pythons=(*self._pythons, *of_pip.pythons),
             conda=tuple(self._conda),
             channels=channels if self._conda else (),

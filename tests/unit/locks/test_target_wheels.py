@@ -331,3 +331,15 @@ def test_a_platform_whose_index_is_silent_leaves_those_that_pypi_serves() -> Non
     for partly, platforms in ((False, profile.platforms), (True, profile.platforms[1:])):
         with pytest.raises(UnresolvableError, match="pytorch-cu124 did not answer"):
             target_wheels.require_offers(replace(profile, platforms=platforms), (), partly=partly)
+
+
+def test_of_two_nccl_the_one_that_the_framework_requires_takes_the_place() -> None:
+    torch, *others = (wheel(n, "2.0") for n in ("torch", "nvidia-nccl-cu12", "nvidia-nccl-cu13"))
+    torch = replace(torch, file=replace(torch.file, requires=("nvidia-nccl-cu13",)))
+    both = [
+        replace(w, file=replace(w.file, sha256=c * 64)) for w, c in zip(others, "de", strict=True)
+    ]
+    contents = {w.file.sha256: {"nvidia/nccl/nccl.h": w.file.name} for w in both}
+    with pytest.raises(target_wheels.ClashError) as caught:
+        target_wheels.compared([torch, *both], "linux/amd64", "3.12", contents)
+    assert caught.value.instead == "nvidia-nccl-cu13"
