@@ -62,8 +62,8 @@ SAME = (
     ("nvidia-nccl-cu13", "nvidia-nccl-cu12"),
 )
 """Packages that bring the same modules, the most complete one first, which takes the place of the
-others, as their makers say (README of opencv-python: "select only one"; libnccl.so.2 of NCCL has its
-CUDA runtime in it)."""
+others, as their makers say (README of opencv-python: "select only one"; NCCL has the CUDA runtime
+linked in)."""
 
 
 class _Nvidia(Struct, frozen=True, forbid_unknown_fields=True):
