@@ -104,7 +104,7 @@ def requirements(targets: tuple[Target, ...]) -> tuple[Requirement, ...]:
 def _lines(
     targets: Sequence[tuple[Target, Iterable[File]]],
 ) -> tuple[Requirement, ...]:
-    """Return files of targets as lines; those not in every target get a marker."""
+    """Return a line for each version of a package, with a marker if a target lacks it."""
     by_pin: dict[tuple[str, str], list[tuple[Target, File]]] = {}
     for target, files in targets:
         for file in files:

@@ -93,7 +93,7 @@ def _repacked(installed: metadata.Distribution) -> Wheel:
         members[f"{data}/{path[path.index(_SHARED) :]}" if shared else path] = content
     if not any(name.startswith(f"{PACKAGE}/") for name in members):
         raise BuildError(
-            "envbuilder's own files cannot be told from others in this environment",
+            "it is unknown which files of this environment are envbuilder's",
             "Run it from a checkout, or from an environment in which it is installed.",
         )
     info = next(n.partition("/")[0] for n in members if ".dist-info/" in n)

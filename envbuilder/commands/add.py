@@ -84,10 +84,10 @@ def read_project(settings: Settings) -> tuple[str, Path]:
 
 
 def apply_change(change: edit.Change, settings: Settings, *, lock: bool) -> int:
-    """Write a change together with the locks that follow from it; return the exit code.
+    """Write a change and the locks that it leads to; return the exit code.
 
-    Nothing is written if no lock follows at all, or if the file was changed meanwhile: resolving
-    may take minutes. Raises `InvalidError` for both.
+    Raise `InvalidError`, and write nothing, if nothing could be locked, or if somebody edited the
+    file meanwhile: resolving may take minutes.
     """
     for note in change.notes:
         console.result(f"note: {note}")

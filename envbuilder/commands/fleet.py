@@ -166,7 +166,7 @@ class _Duration(click.ParamType[int]):
     name = "TIME"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the seconds, at least 1 and at most a week."""
+        """Return a duration in seconds, from 1 to those of a week."""
         if isinstance(value, int):
             return value
         match = re.fullmatch(r"([0-9]{1,6})([smh])", value)

@@ -72,7 +72,7 @@ def command(
       envbuilder sign --key team.pem cpu.tar cpu.sbom.cdx.json
     """
     if output is not None and len(files) != 1:
-        raise InvalidError("--output is for the signature of one file", "Leave --output out.")
+        raise InvalidError("--output takes the signature of one file only", "Leave --output out.")
     from envbuilder.signatures import keys
 
     note = console.progress().note

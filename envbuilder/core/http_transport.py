@@ -65,7 +65,7 @@ class Meter(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read what is there, waiting no longer than the limits allow."""
+        """Read the bytes that have arrived; wait no longer than the limits allow."""
         started = time.monotonic()
         wait = self._end - started
         if self._left <= 0:

@@ -75,7 +75,7 @@ def _objection(
 
 
 def states_requirements(target: Target) -> bool:
-    """Return whether wheels of a target state what they require; those of profiles do not."""
+    """Return whether the lock records what each wheel requires; locks of profiles do not."""
     return any(package.requires for package in target.packages)
 
 

@@ -141,7 +141,7 @@ def environment(place: Path = Path("/proc/self/environ")) -> Dict[str, str]:
 
 
 def guarded(environ: Mapping[str, str]) -> Dict[str, str]:
-    """Return those variables that are not empty and can inject code into a process."""
+    """Return the non-empty variables that can inject code into a process."""
     return {
         name: value
         for name, value in environ.items()

@@ -359,9 +359,9 @@ def _best(
 
 
 def _oldest_driver(profile: Profile, host: Host, limits: Mapping[str, str]) -> str:
-    """Return the oldest driver with which a release would work, rather one that is allowed.
+    """Say which driver is the oldest that makes a release work, preferably one that is allowed.
 
-    Empty if the GPU lacks more than a newer driver.
+    Return "" if a newer driver alone would not help.
     """
     gpus = tuple(replace(gpu, driver_version=_NEWEST_DRIVER) for gpu in host.gpus)
     level, works = _best(profile, replace(host, gpus=gpus), limits)

@@ -33,7 +33,7 @@ class Variants(Protocol):
 
     @property
     def framework(self) -> tuple[types.Framework, str]:
-        """The framework that the project is for, and why; no reason for the default."""
+        """The framework of the project and the reason for it, which is empty for the default."""
 
     def names(self, folders: Sequence[Path]) -> tuple[str, ...]:
         """Return the names of the profiles to choose from."""

@@ -178,7 +178,7 @@ class DockerEnvironment:
         )
 
     def restore_names(self) -> None:
-        """Give the image those of the plan's names that it lacks, and record them."""
+        """Tag the image with the plan's names that it lacks, and record them."""
         assert self._existing is not None, "the image was looked up"
         image, record = self._existing
         names = names_of(self.plan)

@@ -161,7 +161,7 @@ def explicit_lines(target: Target, channels: Iterable[Channel]) -> tuple[str, ..
 
 
 def _ordered(packages: Iterable[Package]) -> tuple[Package, ...]:
-    """Sort packages: dependencies first, else by name; break a cycle, as of python and pip."""
+    """Sort packages by name, dependencies first; break cycles, such as that of python and pip."""
     by_name = {p.name: p for p in sorted(packages, key=lambda p: p.name)}
     done: dict[str, Package] = {}
     open_: list[tuple[str, bool]] = [(name, False) for name in reversed(by_name)]

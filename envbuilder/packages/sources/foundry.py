@@ -1,8 +1,8 @@
 """Turn packages without wheels into locked wheels.
 
-A lock names a source by its hash, and the wheels that build it by theirs. So whoever has the lock
-can build the same wheel again; what is pure Python has the same bytes everywhere, and a machine
-that gets others says so. Each wheel is kept in the store, and under a key over all that decided it.
+A lock names the source, and the wheels that build it, by hash, so whoever has the lock can build
+the wheel again. Pure Python gives the same bytes everywhere; a machine that gets others reports it.
+The store keeps each wheel by its hash, and under a key over everything that decided it.
 """
 
 from __future__ import annotations

@@ -344,8 +344,8 @@ def meeting_point(nodes: Sequence[Mapping[str, Any]]) -> str:
     outward = [a for a in addresses if not ipaddress.ip_address(a).is_loopback]
     if not outward and len({node["machine"] for node in nodes}) > 1:
         raise CheckError(
-            f"node 0's address is {addresses[0]} on every node, which leaves no machine: name node"
-            " 0 as the others can reach it"
+            f"node 0's address is {addresses[0]} on every node, a loopback address: use a name or"
+            " an address of node 0 that the others can reach"
         )
     return str([*outward, *addresses][0])
 
