@@ -21,6 +21,7 @@ from envbuilder.profiles.lock import Recipe
 from tests.integration.test_sources import build, settings
 from tests.support import sources
 from tests.support.http_server import serving
+from tests.support.repositories import lay
 
 
 class Repository:
@@ -45,7 +46,7 @@ class Repository:
 
     def commit(self, **files: str) -> str:
         """Commit files, given by name without a suffix, and return the commit."""
-        sources.lay(self.folder, {f"{name}.py": text for name, text in files.items()})
+        lay(self.folder, {f"{name}.py": text for name, text in files.items()})
         self.git("add", "--all")
         self.git("commit", "--quiet", "--message", "x")
         return self.git("rev-parse", "HEAD")
@@ -168,7 +169,7 @@ def test_a_login_is_that_of_the_users_credential_helper(
             read(text, found, tmp_path)
         assert "credential helper" in caught.value.hint
         helper = f"!printf 'username=x\\npassword={SECRET}\\n' #"
-        sources.lay(tmp_path / "home", {".gitconfig": f'[credential]\nhelper = "{helper}"\n'})
+        lay(tmp_path / "home", {".gitconfig": f'[credential]\nhelper = "{helper}"\n'})
         recipe, files = read(text, found, tmp_path)
     assert files == {"a.py": "1"}
     assert SECRET not in str(recipe)
@@ -182,7 +183,7 @@ def test_a_repository_over_ssh(
     """The user's own ssh is run; the lock has its URL alone, without what it took to log in."""
     commit = repository.commit(a="1")
     ran = tmp_path / "ran"
-    program = sources.lay(
+    program = lay(
         tmp_path, {"ssh": f'#!/bin/sh\nprintf "%s\\n" "$*" "$SSH_AUTH_SOCK" >> {ran}\n'
                    'for last; do :; done\nexec sh -c "$last"\n'}
     ) / "ssh"  # fmt: skip
@@ -207,10 +208,8 @@ def test_nothing_of_the_user_or_the_repository_runs(
     repository.commit(a="1")
     ran, home = tmp_path / "ran", tmp_path / "home"
     evil = f"touch {ran}"
-    sources.lay(
-        home, {".gitconfig": f'[filter "evil"]\nsmudge = {evil}\n[core]\nhooksPath = {home}\n'}
-    )
-    hook = sources.lay(home, {"post-checkout": f"#!/bin/sh\n{evil}\n"}) / "post-checkout"
+    lay(home, {".gitconfig": f'[filter "evil"]\nsmudge = {evil}\n[core]\nhooksPath = {home}\n'})
+    hook = lay(home, {"post-checkout": f"#!/bin/sh\n{evil}\n"}) / "post-checkout"
     hook.chmod(0o755)
     for name, value in {
         "HOME": str(home),
@@ -239,7 +238,7 @@ def test_other_transports_are_refused(found: Settings, location: str) -> None:
 
 
 def test_a_wheel_of_a_repository(repository: Repository, tmp_path: Path) -> None:
-    sources.lay(repository.folder / "python", sources.files())
+    lay(repository.folder / "python", sources.files())
     commit = repository.commit(a="1")
     file, _ = build(tmp_path, f"git+{repository.url}@main#subdirectory=python")
     assert file.recipe

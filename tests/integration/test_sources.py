@@ -26,6 +26,7 @@ from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import File
 from envbuilder.profiles.profile import Resolution
 from tests.support import cuda_torch, guides, sources
+from tests.support.repositories import lay
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
@@ -60,7 +61,7 @@ def test_surroundings_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         )
     )
     files = sources.files(f"{more}))\n")
-    first, found = build(sources.lay(tmp_path / "a", {f"tiny/{n}": t for n, t in files.items()}))
+    first, found = build(lay(tmp_path / "a", {f"tiny/{n}": t for n, t in files.items()}))
     for name, value in {
         "HOME": "/",
         "LC_ALL": "de_DE.UTF-8",
@@ -70,7 +71,7 @@ def test_surroundings_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         monkeypatch.setenv(name, value)
     before = os.umask(0o077)
     try:
-        other = sources.lay(tmp_path / "another", {f"tiny/{n}": t for n, t in files.items()})
+        other = lay(tmp_path / "another", {f"tiny/{n}": t for n, t in files.items()})
         second, _ = build(other)
     finally:
         os.umask(before)
@@ -116,9 +117,7 @@ def test_a_hostile_build_gets_nowhere(tmp_path: Path, monkeypatch: pytest.Monkey
         local.listen()
         more = HOSTILE.replace("PORT", str(server.getsockname()[1])).replace("SECRET", str(secret))
         more = more.replace("OUTSIDE", str(outside)).replace("PARENT", str(os.getpid()))
-        project = sources.lay(
-            tmp_path / "p", {f"tiny/{n}": t for n, t in sources.files(more).items()}
-        )
+        project = lay(tmp_path / "p", {f"tiny/{n}": t for n, t in sources.files(more).items()})
         file, found = build(project)
     with zipfile.ZipFile(Store.of(found).path(file.sha256)) as wheel:
         seen = json.loads(wheel.read("tiny/__init__.py"))
@@ -140,7 +139,7 @@ def test_a_hostile_build_gets_nowhere(tmp_path: Path, monkeypatch: pytest.Monkey
     ],
 )
 def test_a_build_that_fails_says_why(tmp_path: Path, more: str, words: str) -> None:
-    project = sources.lay(tmp_path, {f"tiny/{n}": t for n, t in sources.files(more).items()})
+    project = lay(tmp_path, {f"tiny/{n}": t for n, t in sources.files(more).items()})
     with pytest.raises(BuildError, match=words) as caught:
         build(project)
     assert "tiny" in caught.value.message
@@ -166,7 +165,7 @@ def test_a_result_that_leads_elsewhere_is_refused(tmp_path: Path, end: str) -> N
     files = sources.files()
     end = end.replace("SECRET", str(tmp_path / "secret"))
     files["own.py"] = files["own.py"].replace("    return name", f"    {end}\n    return name")
-    project = sources.lay(tmp_path, {f"tiny/{n}": t for n, t in files.items()})
+    project = lay(tmp_path, {f"tiny/{n}": t for n, t in files.items()})
     with pytest.raises(BuildError, match="built"):
         build(project)
 
@@ -182,7 +181,7 @@ def test_where_the_kernel_seals_nothing_a_note_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = {f"tiny/{n}": t for n, t in sources.files().items()}
-    sealed_off, _ = build(sources.lay(tmp_path / "a", files))
+    sealed_off, _ = build(lay(tmp_path / "a", files))
     run = Scratch._run
 
     def refuse(self: Scratch, *arguments: Any, sealed: bool) -> Completed:
@@ -191,7 +190,7 @@ def test_where_the_kernel_seals_nothing_a_note_says_so(
         return run(self, *arguments, sealed=False)
 
     monkeypatch.setattr(Scratch, "_run", refuse)
-    other, _ = build(sources.lay(tmp_path / "b", files))
+    other, _ = build(lay(tmp_path / "b", files))
     assert other == sealed_off
     assert "note: tiny: this system gives builds no namespaces" in capsys.readouterr().out
 
@@ -212,8 +211,8 @@ PyMODINIT_FUNC PyInit_tiny(void) { assert(true); return PyModule_Create(&module)
 @pytest.mark.skipif(not shutil.which("c++"), reason="no compiler")
 def test_an_extension_in_cpp_has_the_same_bytes_in_two_folders(tmp_path: Path) -> None:
     files = {"tiny/setup.py": SETUP, "tiny/tiny.cpp": MODULE}
-    first, found = build(sources.lay(tmp_path / "a", files))
-    second, _ = build(sources.lay(tmp_path / "another", files))
+    first, found = build(lay(tmp_path / "a", files))
+    second, _ = build(lay(tmp_path / "another", files))
     assert first == second
     assert first.file.startswith("tiny-1.0-cp")
     with zipfile.ZipFile(Store.of(found).path(first.sha256)) as wheel:
@@ -279,7 +278,7 @@ def test_cuda_is_compiled_without_a_gpu_or_a_toolkit(tmp_path: Path, test_cache:
     """By nvcc from locked wheels, for what PyTorch is compiled for, to the same bytes twice."""
     built = []
     for name in ("a", "another"):
-        found = replace(settings(sources.lay(tmp_path / name, CUDA)), shared_store=test_cache)
+        found = replace(settings(lay(tmp_path / name, CUDA)), shared_store=test_cache)
         asked = Foundry(sources.resolution("./tiny"), found, print)
         asked.prepare("tiny", pythons=[PYTHON])
         files = (beside("torch", "2.13.0"), beside("nvidia-cuda-runtime", "13.0.96"))
@@ -305,7 +304,7 @@ def test_pytorchs_own_builder_of_extensions_compiles_cuda(tmp_path: Path, test_c
     )
     built = []
     for name in ("a", "another"):
-        project = sources.lay(tmp_path / name, files)
+        project = lay(tmp_path / name, files)
         found = replace(settings(project), shared_store=test_cache)
         asked = Foundry(resolution, found)
         locked = sources.locked(asked, "3.11", name="twice", beside=target.files)

@@ -9,6 +9,7 @@ from typing import Any
 from envbuilder.host import engines
 from envbuilder.host.model import Containers
 from envbuilder.host.snapshot import Reader
+from tests.support.repositories import lay
 
 NVIDIA = """\
 ---
@@ -34,11 +35,7 @@ kind: nvidia.com/gpu
 
 
 def tree(root: Path, files: dict[str, Any]) -> Path:
-    for path, content in files.items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        text = content if isinstance(content, str) else json.dumps(content)
-        (root / path).write_text(text)
-    return root
+    return lay(root, {p: c if isinstance(c, str) else json.dumps(c) for p, c in files.items()})
 
 
 def look(root: Path, *, full: bool = False, live: bool = False) -> tuple[Containers, list[str]]:

@@ -1,4 +1,4 @@
-"""Lay out small repositories."""
+"""Lay out folders of small files."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def lay(folder: Path, files: Mapping[str, str]) -> None:
-    """Write files by their paths below a folder."""
-    for name, text in files.items():
+def lay(folder: Path, files: Mapping[str, str | bytes]) -> Path:
+    """Write files by their paths below a folder; return the folder."""
+    for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
+        (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    return folder

@@ -14,13 +14,6 @@ from envbuilder.project.lines import Line, Listed
 DATA = Path(__file__).parent.parent / "data" / "project_files"
 
 
-def write(project: Path, files: dict[str, str]) -> None:
-    for name, text in files.items():
-        path = project / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text.encode())
-
-
 def texts(lines: Sequence[Line]) -> list[str]:
     return [line.text for line in lines]
 

@@ -38,14 +38,6 @@ def files(more: str = CONTENT, asks: str = "[]") -> dict[str, str]:
     return {"own.py": BACKEND.format(more=more, asks=asks), "pyproject.toml": PROJECT}
 
 
-def lay(folder: Path, files: Mapping[str, str]) -> Path:
-    for name, text in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return folder
-
-
 def archive(path: Path, files: Mapping[str, str], top: str = "tiny-1.0/") -> Path:
     """A source distribution."""
     with tarfile.open(path, "w:gz") as tar:

@@ -38,6 +38,7 @@ from tests.support import index_server, make_wheels, sources
 from tests.support.http_server import serving
 from tests.support.projects import lay_profile
 from tests.support.python_archive import Archive
+from tests.support.repositories import lay
 
 pytestmark = pytest.mark.network
 TAG = "envbuilder-test/plain:image"
@@ -205,12 +206,12 @@ def test_packages_without_wheels_are_built_inside(
     www.mkdir()
     make_wheels.write(www, "straight", {"straight.py": b"x = 1\n"})
     repository = Repository(tmp_path / "repository")
-    sources.lay(repository.folder / "sub", sources.files())
+    lay(repository.folder / "sub", sources.files())
     repository.commit(a="1")
     repository.git("clone", "--quiet", "--bare", ".", str(www / "tiny.git"))
     repository.git("-C", str(www / "tiny.git"), "update-server-info")
     lay_profile(tmp_path, "tiny", TINY)
-    sources.lay(tmp_path / "lib", {"pyproject.toml": PYPROJECT, "lib.py": "x = 1\n"})
+    lay(tmp_path / "lib", {"pyproject.toml": PYPROJECT, "lib.py": "x = 1\n"})
     handler = partial(Quiet, directory=str(www))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, serving(server):
         url = f"http://127.0.0.1:{server.server_address[1]}"
@@ -225,7 +226,7 @@ def test_packages_without_wheels_are_built_inside(
             "envbuilder.yaml": "profiles: [tiny]\nrequirements_from: [requirements.txt]\n"
             "build_from_source: true\n",
         }
-        sources.lay(tmp_path, files)
+        lay(tmp_path, files)
         # An index that has another `lib`: with several, the best version of all would be taken.
         (tmp_path / "empty").mkdir()
         several = {"PIP_EXTRA_INDEX_URL": (tmp_path / "empty").as_uri()}
@@ -264,7 +265,7 @@ def test_what_was_compiled_for_a_newer_system_than_the_base_is_refused(
         files = sources.files(f"def content():\n    return chr(0) + 'GLIBC_2.{needed}' + chr(0)\n")
         own = files["own.py"].replace("py3-none-any", "cp311-cp311-linux_x86_64")
         files["own.py"] = own.replace("tiny/__init__.py", "tiny.so")
-        sources.lay(tmp_path / "tiny", files)
+        lay(tmp_path / "tiny", files)
         locked(tmp_path, "tiny", session_environment)
         done = exited(status, cli(*asked))
         said = "it needs glibc 2.99, and the base image has 2."

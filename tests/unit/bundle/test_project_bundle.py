@@ -17,7 +17,7 @@ from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.library import Library
 from envbuilder.project import catalog
-from tests.support import conda_locks, sources
+from tests.support import conda_locks, repositories
 from tests.support.bundles import (
     PARENT,
     PROFILE,
@@ -51,7 +51,7 @@ LOCK = "envbuilder.lock/default.small.json"
 
 def lay(folder: Path, **changes: str) -> Settings:
     """A project, and the settings of a command in it on a machine of its own."""
-    sources.lay(folder, {**FILES, **changes})
+    repositories.lay(folder, {**FILES, **changes})
     home = folder.parent / f"home-of-{folder.name}"
     variables = {f"ENVBUILDER_{n}_DIR": str(home / n.lower()) for n in ("CONFIG", "CACHE", "DATA")}
     return load_settings(variables, folder)

@@ -11,20 +11,14 @@ from hypothesis import given, strategies as st
 from envbuilder.host import cpu, model as host, probe
 from envbuilder.host.snapshot import Reader, Snapshot
 from envbuilder.payload.machine import threads
+from tests.support.repositories import lay
 
 CPUS = "sys/devices/system/cpu"
 MIB = 1 << 20
 
 
-def tree(root: Path, files: Mapping[str, str]) -> Path:
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    return root
-
-
 def found(root: Path, files: Mapping[str, str]) -> host.Cpu:
-    return probe.host(tree(root, {"proc/version": "Linux version 6.8.0 ()\n", **files})).cpu
+    return probe.host(lay(root, {"proc/version": "Linux version 6.8.0 ()\n", **files})).cpu
 
 
 def block(number: int, core: int, socket: int = 0, **more: str) -> str:
@@ -84,7 +78,7 @@ def test_a_server_with_two_sockets(tmp_path: Path) -> None:
 
 
 def test_few_files_are_read_of_many_cpus(tmp_path: Path) -> None:
-    reader = Reader(tree(tmp_path, epyc()))
+    reader = Reader(lay(tmp_path, epyc()))
     cpu.read(reader)
     assert len([path for path in reader.files if "/cache/" in path]) == 3 * 16
     assert not any("/topology/" in path for path in reader.unreadable | reader.files)
@@ -252,7 +246,7 @@ def mounted(
 
 
 def limits(root: Path, files: Mapping[str, str]) -> tuple[float | None, int | None]:
-    reader = Reader(tree(root, files))
+    reader = Reader(lay(root, files))
     cpu.read_limits(reader)
     taken = reader.snapshot("linux")
     quota = cpu.quota(taken)
@@ -337,7 +331,7 @@ def test_paths_that_lead_nowhere(group: str, tmp_path: Path) -> None:
 
 
 def test_limits_that_are_there_but_closed_are_noted(tmp_path: Path) -> None:
-    root = tree(tmp_path, {"proc/self/cgroup": "0::/\n"})
+    root = lay(tmp_path, {"proc/self/cgroup": "0::/\n"})
     (root / "sys/fs/cgroup/cpu.max").mkdir(parents=True)
     notes = probe.host(root).notes
     assert any(note.startswith("/sys/fs/cgroup/cpu.max could not be read") for note in notes)

@@ -17,6 +17,7 @@ from hypothesis import given, strategies as st
 from envbuilder.host import memory, model as host, probe
 from envbuilder.host.memory import Slot
 from envbuilder.host.snapshot import Snapshot
+from tests.support.repositories import lay
 
 TABLE = "sys/firmware/dmi/tables/DMI"
 ARRAY = 0x1000
@@ -71,10 +72,7 @@ def table(*parts: bytes, virtual: bool = False) -> bytes:
 
 
 def found(root: Path, files: Mapping[str, str | bytes]) -> host.Memory:
-    for name, content in {"proc/meminfo": "MemTotal: 33554432 kB\n", **files}.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(content.encode() if isinstance(content, str) else content)
-    return probe.host(root).memory
+    return probe.host(lay(root, {"proc/meminfo": "MemTotal: 33554432 kB\n", **files})).memory
 
 
 def of(*parts: bytes) -> host.Memory:

@@ -10,6 +10,7 @@ from hypothesis import given, strategies as st
 
 from envbuilder.host import model as host, probe
 from envbuilder.host.snapshot import Reader, Snapshot
+from tests.support.repositories import lay
 
 HEX = "0123456789abcdef" * 4
 
@@ -17,9 +18,7 @@ HEX = "0123456789abcdef" * 4
 def found(
     root: Path, files: Mapping[str, str], environ: Mapping[str, str] | None = None
 ) -> host.Host:
-    for name, text in {"proc/version": "Linux version 6.8.0 ()\n", **files}.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
+    lay(root, {"proc/version": "Linux version 6.8.0 ()\n", **files})
     return probe.host(root, environ)
 
 

@@ -9,17 +9,11 @@ import pytest
 from hypothesis import given, strategies as st
 
 from envbuilder.payload.machine import hardware
-
-
-def write(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    return root
+from tests.support.repositories import lay
 
 
 def test_the_peak_of_a_process(tmp_path: Path) -> None:
-    root = write(tmp_path, {"status": "Name:\tx\nVmHWM:\t  412 kB\nVmRSS:\t 400 kB\n"})
+    root = lay(tmp_path, {"status": "Name:\tx\nVmHWM:\t  412 kB\nVmRSS:\t 400 kB\n"})
     assert hardware.process_peak(root / "status") == 412 * 1024
 
 
@@ -84,7 +78,7 @@ MEMINFO = "MemTotal:  100 kB\nMemAvailable:  50 kB\n"
     ],
 )
 def test_free_memory(tmp_path: Path, files: dict[str, str], expected: int | None) -> None:
-    assert hardware.available_bytes(write(tmp_path, files)) == expected
+    assert hardware.available_bytes(lay(tmp_path, files)) == expected
 
 
 @pytest.fixture
@@ -120,7 +114,7 @@ def cache(cpu: int, index: int, level: str, size: str, shared: str) -> dict[str,
     ],
 )
 def test_the_last_caches(tmp_path: Path, files: dict[str, str], expected: int | None) -> None:
-    assert hardware.cache_bytes(write(tmp_path, files)) == expected
+    assert hardware.cache_bytes(lay(tmp_path, files)) == expected
 
 
 @given(st.text(), st.text())

@@ -6,14 +6,7 @@ import pytest
 
 from envbuilder.payload.machine import threads
 from envbuilder.payload.machine.threads import CpuFacts, decide, fetch
-
-
-def tree(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return root
+from tests.support.repositories import lay
 
 
 def siblings(*groups: str) -> dict[str, str]:
@@ -128,11 +121,11 @@ def version_1(mount: str) -> dict[str, str]:
     ],
 )
 def test_the_quota(tmp_path: Path, files: dict[str, str], quota: float) -> None:
-    assert threads.read_quota(tree(tmp_path, files)) == quota
+    assert threads.read_quota(lay(tmp_path, files)) == quota
 
 
 def test_smt_siblings_are_one_core_and_only_those_of_allowed_cpus_count(tmp_path: Path) -> None:
-    tree(tmp_path, siblings("0,4", "1,5", "2,6", "3,7"))
+    lay(tmp_path, siblings("0,4", "1,5", "2,6", "3,7"))
     assert threads.read_physical(tmp_path, frozenset(range(8))) == 4
     assert threads.read_physical(tmp_path, frozenset({0, 4, 1})) == 2
 
@@ -143,13 +136,13 @@ def test_cores_from_cpuinfo_where_there_is_no_topology(tmp_path: Path) -> None:
         f"processor\t: {cpu}\nphysical id\t: {socket}\ncore id\t\t: {core}\nflags : fpu"
         for cpu, socket, core in cpus
     )
-    tree(tmp_path, {"proc/cpuinfo": text + "\n"})
+    lay(tmp_path, {"proc/cpuinfo": text + "\n"})
     assert threads.read_physical(tmp_path, frozenset(range(5))) == 4
     assert threads.read_physical(tmp_path, frozenset({0, 4})) == 1
 
 
 def test_cores_are_unknown_not_zero_where_nothing_says(tmp_path: Path) -> None:
-    tree(tmp_path, {"proc/cpuinfo": "processor : 0\nBogoMIPS : 50\n"})
+    lay(tmp_path, {"proc/cpuinfo": "processor : 0\nBogoMIPS : 50\n"})
     assert fetch(tmp_path, frozenset({0, 1})) == CpuFacts(2, None, None)
 
 

@@ -14,7 +14,8 @@ from envbuilder.project import conda
 from envbuilder.project.environments import read
 from envbuilder.project.lines import Line, Listed
 from tests.support.edited_text import edited
-from tests.support.requirement_projects import outcome, places, refusal, texts, write
+from tests.support.repositories import lay
+from tests.support.requirement_projects import outcome, places, refusal, texts
 
 # As PyTorch's site had it for years, with what projects add.
 PYTORCH = """\
@@ -74,8 +75,8 @@ prefix: /home/me/miniconda3
 
 
 def test_a_typical_pytorch_environment(tmp_path: Path) -> None:
-    write(tmp_path, {"environment.yml": PYTORCH, "requirements.txt": "rich>=13\n-c pins.txt\n"})
-    write(tmp_path, {"pins.txt": "urllib3<3\n"})
+    lay(tmp_path, {"environment.yml": PYTORCH, "requirements.txt": "rich>=13\n-c pins.txt\n"})
+    lay(tmp_path, {"pins.txt": "urllib3<3\n"})
     listed = read(tmp_path, "environment.yml")
     assert list(zip(texts(listed.requirements), places(listed.requirements), strict=True)) == [
         ("torch==2.1.*", "environment.yml:10"),
@@ -101,7 +102,7 @@ def test_a_typical_pytorch_environment(tmp_path: Path) -> None:
 def test_anacondas_own_channels_are_left_out(tmp_path: Path) -> None:
     text = "channels: [{}defaults]\ndependencies: [numpy, libcublas=12.4, cuda=12]\n"
     for first, instead in (("", "conda-forge"), ("bioconda, ", "bioconda")):
-        write(tmp_path, {"environment.yml": text.format(first)})
+        lay(tmp_path, {"environment.yml": text.format(first)})
         listed = read(tmp_path, "environment.yml")
         assert "defaults" not in listed.channels
         assert texts(listed.conda) == ["numpy"]
@@ -109,20 +110,20 @@ def test_anacondas_own_channels_are_left_out(tmp_path: Path) -> None:
             "environment.yml: left out, since it takes a licence of Anaconda's: the channel"
             f" defaults. With the backend conda, its packages come from {instead}."
         )
-    write(tmp_path, {"environment.yml": "channels: [defaults]\ndependencies: [python=3.12]\n"})
+    lay(tmp_path, {"environment.yml": "channels: [defaults]\ndependencies: [python=3.12]\n"})
     assert len(read(tmp_path, "environment.yml").notes) == 1
 
 
 def test_files_that_are_read_with_it_are_named(tmp_path: Path) -> None:
-    write(tmp_path, {"envs/e.yml": "dependencies:\n- pip:\n  - -r ../a.txt\n", "a.txt": "-r b.txt"})
-    write(tmp_path, {"b.txt": "-c c.txt\nrich\n", "c.txt": "rich<14\n"})
+    lay(tmp_path, {"envs/e.yml": "dependencies:\n- pip:\n  - -r ../a.txt\n", "a.txt": "-r b.txt"})
+    lay(tmp_path, {"b.txt": "-c c.txt\nrich\n", "c.txt": "rich<14\n"})
     assert read(tmp_path, "envs/e.yml").read_from == ("a.txt", "b.txt", "c.txt")
     assert read(tmp_path, "a.txt").read_from == ("b.txt", "c.txt")
     assert read(tmp_path, "c.txt").read_from == ()
 
 
 def test_an_exported_environment(tmp_path: Path) -> None:
-    write(tmp_path, {"env.yaml": EXPORTED})
+    lay(tmp_path, {"env.yaml": EXPORTED})
     listed = read(tmp_path, "env.yaml")
     assert texts(listed.requirements) == [
         *("torch==2.1.0", "opencv-python==4.5.1.*", "librosa==0.10.1", "odd"),
@@ -165,7 +166,7 @@ def test_what_an_export_lists_twice_has_the_version_of_pip(tmp_path: Path) -> No
 def test_a_list_that_conda_exported_as_text(tmp_path: Path) -> None:
     text = "# This file may be used to create an environment\n# platform: linux-64\n"
     text += "numpy=1.21.2=py38_0\nopenssl=1.1.1l=h7f\nrich=13.0.0=pypi_0\npython=3.8.12=h12_0\n"
-    write(tmp_path, {"requirements.txt": text})
+    lay(tmp_path, {"requirements.txt": text})
     listed = read(tmp_path, "requirements.txt")
     assert texts(listed.requirements) == ["numpy==1.21.2", "rich==13.0.0"]
     assert places(listed.requirements) == ["requirements.txt:3", "requirements.txt:5"]
@@ -174,7 +175,7 @@ def test_a_list_that_conda_exported_as_text(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "name: x\n", "channels:\ndependencies:\n", "{}"])
 def test_an_environment_without_packages(tmp_path: Path, text: str) -> None:
-    write(tmp_path, {"environment.yml": text})
+    lay(tmp_path, {"environment.yml": text})
     listed = read(tmp_path, "environment.yml")
     assert listed == Listed(notes=("environment.yml: it lists no requirements.",))
 
@@ -200,7 +201,7 @@ def test_an_environment_without_packages(tmp_path: Path, text: str) -> None:
     ],
 )
 def test_refusals(tmp_path: Path, text: str, place: str, what: str, hint: str) -> None:
-    write(tmp_path, {"environment.yml": text})
+    lay(tmp_path, {"environment.yml": text})
     message, next_step = refusal(tmp_path, "environment.yml")
     assert message.startswith(f"environment.yml{place}: ")
     assert what in message
@@ -236,7 +237,7 @@ def test_pixi(tmp_path: Path) -> None:
     project = (
         '[project]\nname = "own"\ndependencies = ["tqdm"]\noptional-dependencies.dev = ["tox"]\n'
     )
-    write(tmp_path, {"pixi.toml": PIXI, "pyproject.toml": project})
+    lay(tmp_path, {"pixi.toml": PIXI, "pyproject.toml": project})
     listed = read(tmp_path, "pixi.toml", (), ("test",))
     assert [(each.text, each.source) for each in listed.requirements] == [
         ("torch<3,>=2.1", ""),

@@ -15,7 +15,8 @@ from envbuilder.profiles.profile import Resolution
 from envbuilder.project import environments
 from envbuilder.project.environments import is_supported, read
 from envbuilder.project.lines import Line
-from tests.support.requirement_projects import refusal, texts, write
+from tests.support.repositories import lay
+from tests.support.requirement_projects import refusal, texts
 
 TEXT = """\
 python: "3.12"
@@ -88,7 +89,7 @@ def test_the_contents_name_where_each_line_stands(tmp_path: Path) -> None:
         "channels: [conda-forge, pytorch]\ndependencies: [ffmpeg, pip: [-r ../more.txt]]\n"
     )
     project = '[project]\nname = "x"\nrequires-python = ">=3.10"\n'
-    write(
+    lay(
         tmp_path,
         {
             "requirements.txt": "-r ./more.txt\n-c pins.txt\n",
@@ -121,7 +122,7 @@ def test_the_contents_name_where_each_line_stands(tmp_path: Path) -> None:
 
 def stated(folder: Path, files: dict[str, str], name: str = "default") -> environments.Contents:
     """The contents of an environment of a project with these files."""
-    write(folder, files)
+    lay(folder, files)
     definition = load_settings({}, folder).definition
     assert definition
     return environments.contents(definition, name, folder)
@@ -142,7 +143,7 @@ def test_the_stated_python_decides_and_a_note_names_what_a_file_says(
     tmp_path: Path, name: str, expected: str
 ) -> None:
     text = 'python: "3.12"\nenvironments:\n  test: {}\n  old: {python: "3.11"}\n'
-    write(tmp_path, {"envbuilder.yaml": text, "environment.yml": "dependencies: [python=3.8]\n"})
+    lay(tmp_path, {"envbuilder.yaml": text, "environment.yml": "dependencies: [python=3.8]\n"})
     definition = Definition(
         python="3.12",
         requirements_from=("environment.yml",),
@@ -207,12 +208,12 @@ PYLOCK = 'lock-version = "1.0"\ncreated-by = "x"\npackages = []\n'
     ],
 )
 def test_a_file_is_read_by_its_kind(tmp_path: Path, file: str, text: str) -> None:
-    write(tmp_path, {file: text})
+    lay(tmp_path, {file: text})
     assert texts(read(tmp_path, file).requirements) == ["rich"]
 
 
 def test_locks_are_read_by_their_kind(tmp_path: Path) -> None:
-    write(tmp_path, {"pylock.toml": PYLOCK, "pylock.gpu.toml": PYLOCK, "uv.lock": "version = 3\n"})
+    lay(tmp_path, {"pylock.toml": PYLOCK, "pylock.gpu.toml": PYLOCK, "uv.lock": "version = 3\n"})
     for name in ("pylock.toml", "pylock.gpu.toml"):
         assert read(tmp_path, name).notes == (f"{name}: it lists no requirements.",)
     assert "version 3 of uv's lock format" in refusal(tmp_path, "uv.lock")[0]
@@ -231,7 +232,7 @@ def test_locks_are_read_by_their_kind(tmp_path: Path) -> None:
     ],
 )
 def test_other_files_are_refused(tmp_path: Path, file: str, hint: str) -> None:
-    write(tmp_path, {file: "rich"})
+    lay(tmp_path, {file: "rich"})
     message, next_step = refusal(tmp_path, file)
     assert message.endswith(": not a kind of file that requirements are read from")
     assert hint in next_step
@@ -240,7 +241,7 @@ def test_other_files_are_refused(tmp_path: Path, file: str, hint: str) -> None:
 
 @pytest.mark.parametrize("file", ["requirements.txt", "environment.yml"])
 def test_files_without_extras_and_groups(tmp_path: Path, file: str) -> None:
-    write(tmp_path, {file: ""})
+    lay(tmp_path, {file: ""})
     message = f"{file}: a file of this kind has no "
     assert refusal(tmp_path, file, ["a"]) == (f"{message}extras", "Remove extras: a.")
     assert refusal(tmp_path, file, (), ["a"]) == (f"{message}groups", "Remove groups: a.")
@@ -251,7 +252,7 @@ def test_a_missing_file(tmp_path: Path) -> None:
         "requirement.txt: no such file",
         f"Supported are {environments.SUPPORTED}.",
     )
-    write(tmp_path, {"requirements.txt": "", "train.py": "", "req/a.in": "", "req/sub/b.txt": ""})
+    lay(tmp_path, {"requirements.txt": "", "train.py": "", "req/a.in": "", "req/sub/b.txt": ""})
     assert refusal(tmp_path, "uv.lock") == (
         "uv.lock: no such file",
         "The project has requirements.txt.",
@@ -263,8 +264,8 @@ def test_a_missing_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["requirements.txt", "pyproject.toml", "uv.lock", "pylock.toml"])
 def test_nothing_outside_the_project_is_read(tmp_path: Path, name: str) -> None:
     project = tmp_path / "project"
-    write(tmp_path, {"secret.txt": "secret", "outside/x.txt": "secret", name: "secret"})
-    write(project, {"real.txt": "rich\n"})
+    lay(tmp_path, {"secret.txt": "secret", "outside/x.txt": "secret", name: "secret"})
+    lay(project, {"real.txt": "rich\n"})
     (project / "folder").symlink_to(tmp_path / "outside")
     (project / name).symlink_to("../secret.txt")
     for file in (name, f"../{name}", str(tmp_path / name), "folder/x.txt"):
@@ -274,7 +275,7 @@ def test_nothing_outside_the_project_is_read(tmp_path: Path, name: str) -> None:
 
 
 def test_a_file_that_others_can_write_is_not_read(tmp_path: Path) -> None:
-    write(tmp_path, {"requirements.txt": "-r more/b.txt", "more/b.txt": "rich"})
+    lay(tmp_path, {"requirements.txt": "-r more/b.txt", "more/b.txt": "rich"})
     assert texts(read(tmp_path, "requirements.txt").requirements) == ["rich"]
     (tmp_path / "more/b.txt").chmod(0o666)
     message, hint = refusal(tmp_path, "requirements.txt")
@@ -283,7 +284,7 @@ def test_a_file_that_others_can_write_is_not_read(tmp_path: Path) -> None:
 
 
 def test_links_inside_the_project_are_read(tmp_path: Path) -> None:
-    write(tmp_path, {"project/real/a.txt": "rich\n"})
+    lay(tmp_path, {"project/real/a.txt": "rich\n"})
     (tmp_path / "link").symlink_to("project")
     (tmp_path / "project" / "b.txt").symlink_to("real/a.txt")
     assert texts(read(tmp_path / "link", "b.txt").requirements) == ["rich"]

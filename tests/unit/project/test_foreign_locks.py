@@ -12,7 +12,8 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.project.environments import read
 from envbuilder.project.foreign_locks import Chosen, remaining
 from tests.support.edited_text import edited
-from tests.support.requirement_projects import DATA, outcome, places, refusal, texts, write
+from tests.support.repositories import lay
+from tests.support.requirement_projects import DATA, outcome, places, refusal, texts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +35,7 @@ def locked(name: str) -> str:
 def listing(
     project: Path, name: str, extras: tuple[str, ...] = (), groups: tuple[str, ...] = ()
 ) -> Listed:
-    write(project, {"uv.lock": locked(name)})
+    lay(project, {"uv.lock": locked(name)})
     return read(project, "uv.lock", extras, groups)
 
 
@@ -114,7 +115,7 @@ def test_sources_in_a_uv_lock(tmp_path: Path) -> None:
         f'name = "mdurl"\nversion = "0.1.2"\n{GIT_SOURCE}',
     )
     text = text.replace('name = "rich", spec', 'name = "rich", git = "https://example.org/r", spec')
-    write(tmp_path, {"uv.lock": text})
+    lay(tmp_path, {"uv.lock": text})
     sources = {each.name: each.source for each in read(tmp_path, "uv.lock").requirements}
     assert sources["rich"] == "git+https://example.org/r"
     assert sources["mdurl"] == "git+https://example.org/m@0123#subdirectory=a"
@@ -147,12 +148,12 @@ def test_sources_in_a_uv_lock(tmp_path: Path) -> None:
 def test_refused_uv_lock(tmp_path: Path, name: str, old: str, new: str, message: str) -> None:
     text = locked(name)
     assert old in text
-    write(tmp_path, {"uv.lock": text.replace(old, new)})
+    lay(tmp_path, {"uv.lock": text.replace(old, new)})
     assert refusal(tmp_path, "uv.lock")[0].startswith(f"uv.lock{message}")
 
 
 def test_an_unknown_extra_or_group(tmp_path: Path) -> None:
-    write(tmp_path, {"uv.lock": locked("forks")})
+    lay(tmp_path, {"uv.lock": locked("forks")})
     assert refusal(tmp_path, "uv.lock", ["x"]) == ("uv.lock: no extra x", "It has: all, viz.")
     assert refusal(tmp_path, "uv.lock", (), ["x"]) == ("uv.lock: no group x", "It has: dev, lint.")
 
@@ -207,7 +208,7 @@ BARE = 'lock-version = "1.0"\ncreated-by = "x"\n'
 
 
 def test_a_lock_that_uv_exported(tmp_path: Path) -> None:
-    write(tmp_path, {"pylock.toml": UV})
+    lay(tmp_path, {"pylock.toml": UV})
     listed = read(tmp_path, "pylock.toml")
     lines = texts(listed.requirements)
     assert "rich==15.0.0" in lines
@@ -224,7 +225,7 @@ def test_a_lock_that_uv_exported(tmp_path: Path) -> None:
 
 
 def test_extras_and_groups_of_pylock(tmp_path: Path) -> None:
-    write(tmp_path, {"pylock.train.toml": PDM})
+    lay(tmp_path, {"pylock.train.toml": PDM})
 
     def lines(extras: tuple[str, ...] = (), groups: tuple[str, ...] = ()) -> list[str]:
         return texts(read(tmp_path, "pylock.train.toml", extras, groups).requirements)
@@ -247,7 +248,7 @@ def test_extras_and_groups_of_pylock(tmp_path: Path) -> None:
 
 def test_the_project_itself_is_left_out(tmp_path: Path) -> None:
     itself = '[[packages]]\nname = "x"\ndirectory = { path = ".", editable = true }\n'
-    write(tmp_path, {"pylock.toml": f"{BARE}{package('rich')}{itself}"})
+    lay(tmp_path, {"pylock.toml": f"{BARE}{package('rich')}{itself}"})
     listed = read(tmp_path, "pylock.toml")
     assert texts(listed.requirements) == ["rich==1.0"]
     assert listed.notes == ("pylock.toml: x is left out: it is the project itself.",)
@@ -271,14 +272,14 @@ def test_the_project_itself_is_left_out(tmp_path: Path) -> None:
     ],
 )
 def test_refused_pylock(tmp_path: Path, text: str, message: str) -> None:
-    write(tmp_path, {"pylock.toml": text})
+    lay(tmp_path, {"pylock.toml": text})
     assert refusal(tmp_path, "pylock.toml")[0].startswith(f"pylock.toml{message}")
 
 
 def test_sources_in_a_pylock(tmp_path: Path) -> None:
     kinds = {"vcs": GIT, "archive": ARCHIVE, "directory": '{ path = "libs/x" }'}
     for kind, table in kinds.items():
-        write(tmp_path, {"pylock.toml": f'{BARE}[[packages]]\nname = "x"\n{kind} = {table}\n'})
+        lay(tmp_path, {"pylock.toml": f'{BARE}[[packages]]\nname = "x"\n{kind} = {table}\n'})
         (required,) = read(tmp_path, "pylock.toml").requirements
         assert required.text == "x"
         assert required.source.startswith(
@@ -402,7 +403,7 @@ PIPFILE_LOCK = """\
 
 
 def test_a_pipfile_and_its_lock(tmp_path: Path) -> None:
-    write(tmp_path, {"Pipfile": PIPFILE, "Pipfile.lock": PIPFILE_LOCK})
+    lay(tmp_path, {"Pipfile": PIPFILE, "Pipfile.lock": PIPFILE_LOCK})
     listed = read(tmp_path, "Pipfile", (), ("dev",))
     assert [(each.text, each.source, each.where) for each in listed.requirements] == [
         ("rich>=13", "", "Pipfile:4"),
@@ -418,7 +419,7 @@ def test_a_pipfile_and_its_lock(tmp_path: Path) -> None:
         ("pytest==8.0.0", ""),
     ]
     assert texts(listed.pythons) == texts(locked.pythons) == ["==3.11.*"]
-    write(tmp_path, {"Pipfile.lock": "{", "Pipfile": "[packages]\nrich = 3\n"})
+    lay(tmp_path, {"Pipfile.lock": "{", "Pipfile": "[packages]\nrich = 3\n"})
     assert "not valid JSON" in refusal(tmp_path, "Pipfile.lock")[0]
     assert refusal(tmp_path, "Pipfile")[0].startswith("Pipfile:2: rich: expected versions")
 

@@ -12,13 +12,13 @@ from envbuilder.core import files
 from envbuilder.core.errors import InvalidError
 from envbuilder.project import image_files
 from envbuilder.project.image_files import Contents, ImageFile
-from tests.support import sources
+from tests.support import repositories
 
 KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END OPENSSH PRIVATE KEY-----\n"
 
 
 def lay(folder: Path, *names: str, text: str = "x") -> None:
-    sources.lay(folder, dict.fromkeys(names, text))
+    repositories.lay(folder, dict.fromkeys(names, text))
 
 
 def collect(folder: Path, *entries: str) -> Contents:

@@ -10,6 +10,7 @@ import pytest
 from envbuilder.core.errors import InvalidError
 from envbuilder.project import package
 from envbuilder.project.package import Package
+from tests.support.repositories import lay
 
 PEP_621 = """
 [project]
@@ -94,10 +95,7 @@ MAIN = {"adder": "adder.cli:main"}
 )
 def test_what_describes_it_is_read(tmp_path: Path, files: dict[str, str], expected: Any) -> None:
     project = tmp_path / "My_project"
-    for name, text in files.items():
-        (project / name).parent.mkdir(parents=True, exist_ok=True)
-        (project / name).write_text(text)
-    found = package.read(project)
+    found = package.read(lay(project, files))
     assert (found.name, found.version, found.folders, dict(found.commands)) == expected
     odd = "setup.py" in files and "CUDAExtension" in files["setup.py"]
     assert [note.partition(" ")[0] for note in found.notes] == (["no", "extensions"] if odd else [])

@@ -11,7 +11,8 @@ from envbuilder.project import requirements_txt
 from envbuilder.project.environments import read
 from envbuilder.project.lines import Listed
 from tests.support.edited_text import edited
-from tests.support.requirement_projects import DATA, outcome, places, refusal, texts, write
+from tests.support.repositories import lay
+from tests.support.requirement_projects import DATA, outcome, places, refusal, texts
 
 LEROBOT = """\
 # Training
@@ -29,7 +30,7 @@ PYTORCH_INDEX = "https://download.pytorch.org/whl/cu121"
 
 
 def test_a_projects_file(tmp_path: Path) -> None:
-    write(tmp_path, {"requirements.txt": LEROBOT})
+    lay(tmp_path, {"requirements.txt": LEROBOT})
     listed = read(tmp_path, "requirements.txt")
     assert texts(listed.requirements) == [
         "torch<2.8.0,>=2.2.1",
@@ -46,7 +47,7 @@ def test_a_projects_file(tmp_path: Path) -> None:
 
 
 def test_versions_of_pip_compile_count_and_its_hashes_do_not(tmp_path: Path) -> None:
-    write(tmp_path, {"requirements.txt": (DATA / "pip-compile.txt").read_text()})
+    lay(tmp_path, {"requirements.txt": (DATA / "pip-compile.txt").read_text()})
     listed = read(tmp_path, "requirements.txt")
     assert "rich==15.0.0" in texts(listed.requirements)
     assert all("==" in text and "hash" not in text for text in texts(listed.requirements))
@@ -55,7 +56,7 @@ def test_versions_of_pip_compile_count_and_its_hashes_do_not(tmp_path: Path) -> 
 
 def test_lines_that_go_on(tmp_path: Path) -> None:
     text = "rich\\\n>=13 \\\n  # a comment ends the line\nnumpy \\\n\npandas\\"
-    write(tmp_path, {"requirements.txt": text})
+    lay(tmp_path, {"requirements.txt": text})
     listed = read(tmp_path, "requirements.txt")
     assert list(zip(texts(listed.requirements), places(listed.requirements), strict=True)) == [
         ("rich>=13", "requirements.txt:1"),
@@ -65,7 +66,7 @@ def test_lines_that_go_on(tmp_path: Path) -> None:
 
 
 def test_included_files_and_constraints(tmp_path: Path) -> None:
-    write(
+    lay(
         tmp_path,
         {
             "requirements/train.txt": "-r base.txt\n--requirement=../common.in\n-c pins.txt\n"
@@ -83,7 +84,7 @@ def test_included_files_and_constraints(tmp_path: Path) -> None:
 
 
 def test_a_byte_order_mark_and_windows_lines(tmp_path: Path) -> None:
-    write(tmp_path, {"requirements.txt": "\ufeffrich>=13\r\nnumpy\r\n"})
+    lay(tmp_path, {"requirements.txt": "\ufeffrich>=13\r\nnumpy\r\n"})
     assert texts(read(tmp_path, "requirements.txt").requirements) == ["rich>=13", "numpy"]
 
 
@@ -106,7 +107,7 @@ def test_a_byte_order_mark_and_windows_lines(tmp_path: Path) -> None:
     ],
 )
 def test_an_option_is_left_out_and_said(tmp_path: Path, line: str, why: str) -> None:
-    write(tmp_path, {"requirements.txt": f"numpy\n{line}\n"})
+    lay(tmp_path, {"requirements.txt": f"numpy\n{line}\n"})
     listed = read(tmp_path, "requirements.txt")
     assert texts(listed.requirements) == ["numpy"]
     (note,) = listed.notes
@@ -175,7 +176,7 @@ def test_a_line_of_another_form(
         "sub/old/setup.py": "setup(\n    name='older',\n)\n",
         "sub/ini/setup.cfg": "[metadata]\nname = in_ini\n",
     }
-    write(tmp_path, {"requirements.txt": f"{line}\n", **folders})
+    lay(tmp_path, {"requirements.txt": f"{line}\n", **folders})
     listed = read(tmp_path, "requirements.txt")
     assert [(one.text, one.source) for one in listed.requirements] == [(text, source)]
     assert bool(note) == bool(listed.notes)
@@ -192,7 +193,7 @@ def test_what_pip_list_prints_and_commands_that_install(tmp_path: Path) -> None:
 
 
 def test_a_line_for_python_limits_python(tmp_path: Path) -> None:
-    write(tmp_path, {"requirements.txt": "python>=3.8\nrich\n"})
+    lay(tmp_path, {"requirements.txt": "python>=3.8\nrich\n"})
     listed = read(tmp_path, "requirements.txt")
     assert texts(listed.requirements) == ["rich"]
     assert texts(listed.pythons) == [">=3.8"]
@@ -202,7 +203,7 @@ def test_a_line_for_python_limits_python(tmp_path: Path) -> None:
 def test_the_project_itself_brings_what_it_requires(tmp_path: Path, line: str) -> None:
     own = '[project]\nname = "p"\nrequires-python = ">=3.9"\ndependencies = ["rich"]\n'
     own += '[project.optional-dependencies]\ndev = ["pytest"]\ntest = ["tox"]\n'
-    write(tmp_path, {"requirements.txt": f"numpy\n{line}\n", "pyproject.toml": own})
+    lay(tmp_path, {"requirements.txt": f"numpy\n{line}\n", "pyproject.toml": own})
     listed = read(tmp_path, "requirements.txt")
     more = [name for extra, name in (("dev", "pytest"), ("test", "tox")) if extra in line]
     assert texts(listed.requirements) == ["numpy", "rich", *more]
@@ -243,8 +244,8 @@ def test_the_project_itself_brings_what_it_requires(tmp_path: Path, line: str) -
 )
 def test_a_refused_line(tmp_path: Path, line: str, what: str, hint: str) -> None:
     project = tmp_path / "project"
-    write(tmp_path, {"outside.txt": "rich\n"})
-    write(project, {"requirements.txt": f"numpy\n# comment\n{line}\n"})
+    lay(tmp_path, {"outside.txt": "rich\n"})
+    lay(project, {"requirements.txt": f"numpy\n# comment\n{line}\n"})
     (project / "link.txt").symlink_to(tmp_path / "outside.txt")
     message, next_step = refusal(project, "requirements.txt")
     assert message.startswith("requirements.txt:3: ")
@@ -262,36 +263,36 @@ def test_a_refused_line(tmp_path: Path, line: str, what: str, hint: str) -> None
     ],
 )
 def test_credentials_are_refused_and_not_repeated(tmp_path: Path, line: str) -> None:
-    write(tmp_path, {"requirements.txt": f"{line}\n"})
+    lay(tmp_path, {"requirements.txt": f"{line}\n"})
     message, hint = refusal(tmp_path, "requirements.txt")
     assert "credentials" in message
     assert "secret" not in message + hint
 
 
 def test_a_refused_line_of_an_included_file(tmp_path: Path) -> None:
-    write(tmp_path, {"requirements.txt": "-r sub/a.txt\n", "sub/a.txt": "\n-x\n"})
+    lay(tmp_path, {"requirements.txt": "-r sub/a.txt\n", "sub/a.txt": "\n-x\n"})
     assert refusal(tmp_path, "requirements.txt")[0].startswith("sub/a.txt:2: -x: ")
 
 
 def test_files_that_include_each_other(tmp_path: Path) -> None:
-    write(tmp_path, {"a.txt": "rich\n-r b.txt\n", "b.txt": "-r a.txt\n"})
+    lay(tmp_path, {"a.txt": "rich\n-r b.txt\n", "b.txt": "-r a.txt\n"})
     message, _ = refusal(tmp_path, "a.txt")
     assert message == "b.txt:1: a.txt includes itself: a.txt → b.txt → a.txt"
 
 
 def test_files_that_include_each_other_by_many_names(tmp_path: Path) -> None:
-    write(tmp_path, {f"{n}.txt": f"-r {n + 1}.txt\n" for n in range(20)})
+    lay(tmp_path, {f"{n}.txt": f"-r {n + 1}.txt\n" for n in range(20)})
     message, _ = refusal(tmp_path, "0.txt")
     assert message.startswith("9.txt:1: 10.txt: files include each other more than 10 deep")
 
 
 def test_a_file_of_many_lines(tmp_path: Path) -> None:
-    write(tmp_path, {"requirements.txt": "a\n" * 20_001})
+    lay(tmp_path, {"requirements.txt": "a\n" * 20_001})
     assert "requirements.txt:20001: more than 20000" in refusal(tmp_path, "requirements.txt")[0]
 
 
 def test_a_large_file(tmp_path: Path) -> None:
-    write(tmp_path, {"requirements.txt": "#" * (2 << 20)})
+    lay(tmp_path, {"requirements.txt": "#" * (2 << 20)})
     with pytest.raises(Exception, match="larger than 1 MiB"):
         read(tmp_path, "requirements.txt")
 
@@ -304,7 +305,7 @@ def test_utf16_as_powershell_writes_it(tmp_path: Path) -> None:
 
 
 def test_lines_of_another_file(tmp_path: Path) -> None:
-    write(tmp_path, {"env/more.txt": "tqdm\n"})
+    lay(tmp_path, {"env/more.txt": "tqdm\n"})
     pairs = [("environment.yml:7", "rich # pretty"), ("environment.yml:8", "-r more.txt")]
     listed = requirements_txt.read_lines(tmp_path, "env/environment.yml", pairs)
     assert texts(listed.requirements) == ["rich", "tqdm"]
@@ -315,7 +316,7 @@ def test_cog(tmp_path: Path) -> None:
     text = "build:\n  gpu: true\n  python_version: '3.11'\n  system_packages: [libgl1]\n"
     text += "  python_packages:\n    - torch==2.1.0+cu118\n    - rich\n"
     text += "  python_requirements: req/r.txt\n  run: [make]\npredict: p.py:P\n"
-    write(tmp_path, {"cog.yaml": text, "req/r.txt": "numpy\n"})
+    lay(tmp_path, {"cog.yaml": text, "req/r.txt": "numpy\n"})
     listed = read(tmp_path, "cog.yaml")
     assert texts(listed.requirements) == ["torch==2.1.0", "rich", "numpy"]
     assert places(listed.requirements) == ["cog.yaml:6", "cog.yaml:7", "req/r.txt:1"]

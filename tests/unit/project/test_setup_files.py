@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 
 from envbuilder.project.environments import read
 from tests.support.edited_text import edited
-from tests.support.requirement_projects import outcome, places, refusal, texts, write
+from tests.support.repositories import lay
+from tests.support.requirement_projects import outcome, places, refusal, texts
 
 PLAIN = """\
 import os
@@ -40,7 +41,7 @@ if __name__ == "__main__":
 
 
 def test_what_is_written_down(tmp_path: Path) -> None:
-    write(tmp_path, {"setup.py": PLAIN})
+    lay(tmp_path, {"setup.py": PLAIN})
     listed = read(tmp_path, "setup.py", ["all"])
     assert texts(listed.requirements) == [
         *("torch", "numpy>=1.2", "scipy>=1.2", "rich", "tqdm>=4", "pytest", "sphinx"),
@@ -76,8 +77,8 @@ READS = {
 
 @pytest.mark.parametrize("text", READS.values(), ids=READS.keys())
 def test_a_requirements_file_that_it_reads(tmp_path: Path, text: str) -> None:
-    write(tmp_path, {"sub/setup.py": text, "sub/r.txt": "# first\nrich>=13\n-r more.txt\n"})
-    write(tmp_path, {"sub/more.txt": "--extra-index-url https://example.org\nnumpy\n"})
+    lay(tmp_path, {"sub/setup.py": text, "sub/r.txt": "# first\nrich>=13\n-r more.txt\n"})
+    lay(tmp_path, {"sub/more.txt": "--extra-index-url https://example.org\nnumpy\n"})
     listed = read(tmp_path, "sub/setup.py")
     assert texts(listed.requirements) == ["rich>=13", "numpy"]
     assert places(listed.requirements) == ["sub/r.txt:2", "sub/more.txt:2"]
@@ -105,7 +106,7 @@ FORMS = {
 
 @pytest.mark.parametrize("text", FORMS.values(), ids=FORMS.keys())
 def test_other_forms(tmp_path: Path, text: str) -> None:
-    write(tmp_path, {"setup.py": text})
+    lay(tmp_path, {"setup.py": text})
     assert texts(read(tmp_path, "setup.py").requirements) == ["rich>=13", "numpy!=1.0", "tqdm"]
 
 
@@ -129,7 +130,7 @@ def test_other_forms(tmp_path: Path, text: str) -> None:
     ],
 )
 def test_what_is_computed_is_refused_with_its_line(tmp_path: Path, text: str, message: str) -> None:
-    write(tmp_path, {"setup.py": text})
+    lay(tmp_path, {"setup.py": text})
     assert refusal(tmp_path, "setup.py")[0].startswith(message) or message in str(
         refusal(tmp_path, "setup.py")
     )
@@ -138,7 +139,7 @@ def test_what_is_computed_is_refused_with_its_line(tmp_path: Path, text: str, me
 def test_what_depends_on_the_machine_is_noted_beside_the_rest(tmp_path: Path) -> None:
     text = "r = ['rich']\nif sys.platform == 'win32':\n    r.append('colorama')\n"
     text += f"setup(install_requires=r + [torch_for(GPU), {'[' * 90}{']' * 90}])\n"
-    write(tmp_path, {"setup.py": text})
+    lay(tmp_path, {"setup.py": text})
     listed = read(tmp_path, "setup.py")
     assert texts(listed.requirements) == ["rich"]
     for note, place in zip(listed.notes, (":2", ":4", ": install_requires"), strict=True):
@@ -160,17 +161,17 @@ more = file: a.txt, b.txt
 
 
 def test_setup_cfg(tmp_path: Path) -> None:
-    write(tmp_path, {"setup.cfg": CFG, "a.txt": "attrs\n", "b.txt": "cffi\n"})
+    lay(tmp_path, {"setup.cfg": CFG, "a.txt": "attrs\n", "b.txt": "cffi\n"})
     listed = read(tmp_path, "setup.cfg", ["more"])
     assert texts(listed.requirements) == [
         *("rich>=13", 'numpy; python_version >= "3.8"', "attrs", "cffi"),
     ]
     assert texts(listed.pythons) == [">=3.9"]
     # A setup.py that says nothing leaves it to that file.
-    write(tmp_path, {"setup.py": "from setuptools import setup\nsetup()\n"})
+    lay(tmp_path, {"setup.py": "from setuptools import setup\nsetup()\n"})
     by_python, alone = (read(tmp_path, name).requirements for name in ("setup.py", "setup.cfg"))
     assert by_python == alone
-    write(tmp_path, {"setup.cfg": "[options\nx"})
+    lay(tmp_path, {"setup.cfg": "[options\nx"})
     assert "setup.cfg: cannot be read" in refusal(tmp_path, "setup.cfg")[0]
     assert "no group x" in refusal(tmp_path, "setup.py", (), ["x"])[0]
 
@@ -208,11 +209,11 @@ OPEN = '[project]\nname = "own"\nrequires-python = ">=3.9"\ndynamic = ["dependen
 def test_a_pyproject_that_leaves_its_requirements_to_other_files(
     tmp_path: Path, files: dict[str, str], extras: tuple[str, ...], expected: list[str]
 ) -> None:
-    write(tmp_path, files)
+    lay(tmp_path, files)
     listed = read(tmp_path, "pyproject.toml", extras)
     assert [line.text.partition(";")[0] for line in listed.requirements] == expected
     assert listed.read_from
-    write(tmp_path, {"requirements.txt": f"-e .[{','.join(extras)}]\n"})
+    lay(tmp_path, {"requirements.txt": f"-e .[{','.join(extras)}]\n"})
     assert read(tmp_path, "requirements.txt").requirements == listed.requirements
 
 

@@ -11,7 +11,8 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.project.environments import read
 from envbuilder.project.tables import parse_toml
 from tests.support.edited_text import edited
-from tests.support.requirement_projects import outcome, places, refusal, texts, write
+from tests.support.repositories import lay
+from tests.support.requirement_projects import outcome, places, refusal, texts
 
 SLEAP = """\
 [build-system]
@@ -54,7 +55,7 @@ def listing(project: Path, extras: tuple[str, ...] = (), groups: tuple[str, ...]
 
 
 def test_dependencies_with_their_lines(tmp_path: Path) -> None:
-    write(tmp_path, {"pyproject.toml": SLEAP})
+    lay(tmp_path, {"pyproject.toml": SLEAP})
     listed = read(tmp_path, "pyproject.toml")
     assert texts(listed.requirements) == [
         "lightning",
@@ -74,7 +75,7 @@ def test_dependencies_with_their_lines(tmp_path: Path) -> None:
 
 
 def test_extras_that_name_others(tmp_path: Path) -> None:
-    write(tmp_path, {"pyproject.toml": SLEAP})
+    lay(tmp_path, {"pyproject.toml": SLEAP})
     assert listing(tmp_path, ("all-extras",))[4:] == [
         *("wandb", "torch>=2.7", "torchvision>=0.20.0", "matplotlib", "rich"),
     ]
@@ -83,7 +84,7 @@ def test_extras_that_name_others(tmp_path: Path) -> None:
 
 
 def test_groups_that_include_others(tmp_path: Path) -> None:
-    write(tmp_path, {"pyproject.toml": SLEAP})
+    lay(tmp_path, {"pyproject.toml": SLEAP})
     assert listing(tmp_path, (), ("dev",))[4:] == ["pytest>=8", "ruff"]
     assert listing(tmp_path, (), ("Lint_Tools",))[4:] == ["ruff", "pytest>=8"]
     assert listing(tmp_path, (), ("empty",))[4:] == []
@@ -91,7 +92,7 @@ def test_groups_that_include_others(tmp_path: Path) -> None:
 
 
 def test_groups_without_a_project(tmp_path: Path) -> None:
-    write(tmp_path, {"pyproject.toml": '[dependency-groups]\ntrain = ["rich"]\n'})
+    lay(tmp_path, {"pyproject.toml": '[dependency-groups]\ntrain = ["rich"]\n'})
     listed = read(tmp_path, "pyproject.toml", (), ("train",))
     assert texts(listed.requirements) == ["rich"]
     assert places(listed.requirements) == ["pyproject.toml:2"]
@@ -99,7 +100,7 @@ def test_groups_without_a_project(tmp_path: Path) -> None:
 
 def test_a_long_chain_of_groups(tmp_path: Path) -> None:
     chain = "".join(f'g{n} = [{{ include-group = "g{n + 1}" }}]\n' for n in range(3000))
-    write(tmp_path, {"pyproject.toml": f'[dependency-groups]\n{chain}g3000 = ["rich"]\n'})
+    lay(tmp_path, {"pyproject.toml": f'[dependency-groups]\n{chain}g3000 = ["rich"]\n'})
     assert listing(tmp_path, (), ("g0",)) == ["rich"]
 
 
@@ -172,7 +173,7 @@ PROJECT = '[project]\nname = "x"\n'
 def test_refusals(
     tmp_path: Path, text: str, extras: list[str], groups: list[str], message: str, hint: str
 ) -> None:
-    write(tmp_path, {"pyproject.toml": text})
+    lay(tmp_path, {"pyproject.toml": text})
     actual, next_step = refusal(tmp_path, "pyproject.toml", extras, groups)
     assert actual.startswith(f"pyproject.toml{message}")
     assert hint in next_step
@@ -195,8 +196,8 @@ def test_sources_of_uv(tmp_path: Path, source: str, location: str, note: str) ->
     text = f'{PROJECT}dependencies = ["TRL[x]>=1"]\n[tool.uv.sources]\ntrl = {source}\n'
     text += '[tool.uv.workspace]\nmembers = ["", "packages/*", "../*", "/*", "**"]\n'
     for name, member in (("one", '[project]\nname = "Trl"\n'), ("two", "[project")):
-        write(tmp_path, {f"sub/packages/{name}/pyproject.toml": member})
-    write(tmp_path, {"sub/pyproject.toml": text})
+        lay(tmp_path, {f"sub/packages/{name}/pyproject.toml": member})
+    lay(tmp_path, {"sub/pyproject.toml": text})
     listed = read(tmp_path, "sub/pyproject.toml")
     assert [(each.text, each.source) for each in listed.requirements] == [("trl[x]>=1", location)]
     assert [note in each for each in listed.notes] == ([True] if note else [])
@@ -204,11 +205,11 @@ def test_sources_of_uv(tmp_path: Path, source: str, location: str, note: str) ->
 
 def test_sources_that_cannot_be_and_those_that_are_not_chosen(tmp_path: Path) -> None:
     text = f"{PROJECT}optional-dependencies.a = ['y']\ntool.uv.sources.y.path = '../y'\n"
-    write(tmp_path, {"pyproject.toml": text.replace("tool.", "[tool]\n", 1)})
+    lay(tmp_path, {"pyproject.toml": text.replace("tool.", "[tool]\n", 1)})
     assert listing(tmp_path) == []
     assert "leads out of the project" in refusal(tmp_path, "pyproject.toml", ["a"])[0]
     text = '[tool.uv]\nsources.y.workspace = true\n[project]\ndependencies = ["y", "z @ ./z"]\n'
-    write(tmp_path, {"pyproject.toml": text})
+    lay(tmp_path, {"pyproject.toml": text})
     listed = read(tmp_path, "pyproject.toml")
     assert [each.source for each in listed.requirements] == ["", "./z"]
     assert "no member of the workspace is it" in listed.notes[0]
@@ -245,7 +246,7 @@ black = { version = "*", allow-prereleases = true }
 
 
 def test_poetrys_own_tables(tmp_path: Path) -> None:
-    write(tmp_path, {"pyproject.toml": POETRY})
+    lay(tmp_path, {"pyproject.toml": POETRY})
     listed = read(tmp_path, "pyproject.toml")
     found = [(each.text, each.source) for each in listed.requirements]
     assert found == [
@@ -272,7 +273,7 @@ def test_poetrys_own_tables(tmp_path: Path) -> None:
         *("later<3,>=2.1", "black", "pytest<9,>=8"),
     ]
     # With both, the standard table counts.
-    write(tmp_path, {"pyproject.toml": f'{POETRY}{PROJECT}dependencies = ["rich"]\n'})
+    lay(tmp_path, {"pyproject.toml": f'{POETRY}{PROJECT}dependencies = ["rich"]\n'})
     assert listing(tmp_path) == ["rich"]
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.repositories import lay
+
 PROJECT = """
 [[tool.importlinter.contracts]]
 type = "layers"
@@ -52,11 +54,7 @@ def checkout(tmp_path: Path) -> Path:
         "docs/page.md": "three words here\n",
         "docs/commands.md": "generated\n",
     }
-    for name, text in texts.items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return tmp_path
+    return lay(tmp_path, texts)
 
 
 def test_measures_of_a_small_package(rooms: Any, checkout: Path) -> None:

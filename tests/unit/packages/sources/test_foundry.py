@@ -23,6 +23,7 @@ from envbuilder.packages.sources.workshop import Made, Plan, Wheel, Workshop
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import File, Recipe, Target, problem
 from tests.support import make_wheels, sources
+from tests.support.repositories import lay
 
 PURE, COMPILED = "tiny-1.0-py3-none-any.whl", "tiny-1.0-cp311-cp311-linux_x86_64.whl"
 NEED = File(
@@ -40,7 +41,7 @@ NEED = File(
 
 @pytest.fixture
 def project(found: Settings, tmp_path: Path) -> Settings:
-    sources.lay(tmp_path / "tiny", sources.files())
+    lay(tmp_path / "tiny", sources.files())
     return replace(found, project=tmp_path)
 
 
@@ -250,9 +251,9 @@ def test_what_compiles_cuda_for_a_target(
 ) -> None:
     """It is of the CUDA and for the GPUs of the target's PyTorch, and part of what is locked."""
     assert project.project
-    sources.lay(project.project / "tiny", {source: CUDA_SETUP})
+    lay(project.project / "tiny", {source: CUDA_SETUP})
     if source == "setup.py":
-        sources.lay(project.project / "tiny", {"PKG-INFO": sources.INFO})
+        lay(project.project / "tiny", {"PKG-INFO": sources.INFO})
     machine["file"] = COMPILED
     asked = Foundry(sources.resolution("./tiny", cuda_architectures=wished), project)
     beside = [replace(NEED, name="torch", version=torch)] if torch else []
@@ -272,7 +273,7 @@ def test_what_compiles_cuda_for_a_target(
 
 def test_gpus_that_no_table_has_must_be_named(project: Settings) -> None:
     assert project.project
-    sources.lay(project.project / "tiny", {"setup.py": CUDA_SETUP, "PKG-INFO": sources.INFO})
+    lay(project.project / "tiny", {"setup.py": CUDA_SETUP, "PKG-INFO": sources.INFO})
     asked = Foundry(sources.resolution("./tiny"), project)
     beside = [replace(NEED, name=n, version="13.9.9") for n in ("torch", "nvidia-cuda-runtime")]
     with pytest.raises(BuildError, match="no table") as caught:

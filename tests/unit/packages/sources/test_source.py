@@ -24,6 +24,7 @@ from envbuilder.packages.sources.source import Location
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import Recipe
 from tests.support import sources
+from tests.support.repositories import lay
 
 
 @pytest.mark.parametrize(
@@ -167,8 +168,8 @@ def test_a_zip_that_grows_is_refused(tmp_path: Path, found: Settings) -> None:
 def test_a_folder_is_its_files(tmp_path: Path, found: Settings) -> None:
     files = {"b/x.py": "1", "a.py": "2", ".git/config": "3", "b/__pycache__/x.pyc": "4"}
     first, second = tmp_path / "1", tmp_path / "2"
-    sources.lay(first, files)
-    sources.lay(second, dict(reversed(files.items())))
+    lay(first, files)
+    lay(second, dict(reversed(files.items())))
     (first / "link").symlink_to("b/x.py")
     (second / "link").symlink_to("b/x.py")
     os.utime(second / "a.py", (1, 1))
@@ -187,7 +188,7 @@ def test_a_folder_is_its_files(tmp_path: Path, found: Settings) -> None:
 
 @pytest.mark.parametrize("location", ["../x", "./missing", "./file", "/etc", "./link"])
 def test_folders_outside_of_the_project(tmp_path: Path, found: Settings, location: str) -> None:
-    project = sources.lay(tmp_path / "p", {"file": ""})
+    project = lay(tmp_path / "p", {"file": ""})
     (project / "link").symlink_to("/usr/include")
     with pytest.raises(InvalidError, match="folder"):
         source.of_path(Location("path", location, "", ""), replace(found, project=project))

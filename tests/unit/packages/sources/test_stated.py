@@ -9,7 +9,7 @@ import pytest
 from envbuilder.core.errors import BuildError
 from envbuilder.packages.sources import stated
 from envbuilder.packages.sources.stated import Backend, Metadata
-from tests.support import sources
+from tests.support.repositories import lay
 
 PROJECT = """
 [project]
@@ -39,12 +39,12 @@ INFO = "Metadata-Version: {}\nName: tiny\nVersion: 1.0\nRequires-Dist: six (>=1)
     ],
 )
 def test_backends(tmp_path: Path, text: str, expected: Backend) -> None:
-    sources.lay(tmp_path, {"pyproject.toml": text} if text else {})
+    lay(tmp_path, {"pyproject.toml": text} if text else {})
     assert stated.backend(tmp_path) == expected
 
 
 def test_a_damaged_pyproject_is_an_error(tmp_path: Path) -> None:
-    sources.lay(tmp_path, {"pyproject.toml": "["})
+    lay(tmp_path, {"pyproject.toml": "["})
     with pytest.raises(BuildError, match="not valid TOML"):
         stated.backend(tmp_path)
 
@@ -81,7 +81,7 @@ def test_a_damaged_pyproject_is_an_error(tmp_path: Path) -> None:
 def test_what_no_build_can_change(
     tmp_path: Path, files: dict[str, str], requires: tuple[str, ...] | None
 ) -> None:
-    read = stated.certain(sources.lay(tmp_path, files))
+    read = stated.certain(lay(tmp_path, files))
     assert (read and read.requires_dist) == requires
     assert read is None or (read.name, read.version) == ("tiny", "1.0")
 
@@ -90,7 +90,7 @@ def test_what_setuptools_recorded(tmp_path: Path) -> None:
     requires = "six\n\n[:python_version < '3.8' or os_name == 'nt']\ntyping\n\n[all]\nrich\n"
     requires += "\n[all:sys_platform == 'win32']\ncolorama>=1; os_name == 'nt'\n"
     info = "Metadata-Version: 1.1\nName: tiny\nVersion: 1.0\n"
-    folder = sources.lay(tmp_path, {"PKG-INFO": info, "src/tiny.egg-info/requires.txt": requires})
+    folder = lay(tmp_path, {"PKG-INFO": info, "src/tiny.egg-info/requires.txt": requires})
     assert stated.recorded(folder) == Metadata(
         name="tiny",
         version="1.0",
