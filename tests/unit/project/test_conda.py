@@ -157,7 +157,7 @@ def test_what_an_export_lists_twice_has_the_version_of_pip(tmp_path: Path) -> No
     text = (
         "dependencies: [numpy=1.21.5=py38h7a, vc=14.2=h21, rich=13, {pip: [numpy==1.22.0, rich]}]"
     )
-    write(tmp_path, {"environment.yml": text})
+    lay(tmp_path, {"environment.yml": text})
     listed = read(tmp_path, "environment.yml")
     assert texts(listed.requirements) == ["rich==13.*", "numpy==1.22.0", "rich"]
     assert "the list for pip counts, as it comes later: numpy." in "".join(listed.notes)

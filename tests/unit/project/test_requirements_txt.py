@@ -186,7 +186,7 @@ def test_a_line_of_another_form(
 def test_what_pip_list_prints_and_commands_that_install(tmp_path: Path) -> None:
     lines = "Package    Version\n---------- -------\nnumpy      1.21.6\n"
     lines += "pip install rich einops==0.4 -q\n$ pip3 install -r more.txt\n"
-    write(tmp_path, {"requirements.txt": lines, "more.txt": "six"})
+    lay(tmp_path, {"requirements.txt": lines, "more.txt": "six"})
     listed = read(tmp_path, "requirements.txt")
     assert texts(listed.requirements) == ["numpy==1.21.6", "rich", "einops==0.4", "six"]
     assert "pip install rich einops==0.4 -q: what it installs is taken." in "".join(listed.notes)
