@@ -51,7 +51,7 @@ COMMANDS = {
     "reproduce": "Build twice from nothing, and compare bit for bit.",
     "bundle": "Pack all that profiles need into one file, to use offline.",
     "unbundle": "Unpack what `bundle` packed; needs no network.",
-    "sign": "Sign locks, bundles, SBOMs and provenances with a key.",
+    "sign": "Sign locks, bundles, SBOMs, provenances and watch reports.",
     "verify-signature": "Check signatures of files.",
     "clean": "Remove what envbuilder made.",
     "completion": "Print the shell completion script.",

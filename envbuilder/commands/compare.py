@@ -12,6 +12,7 @@ from envbuilder.core import console, files
 from envbuilder.core.errors import VERIFY_FAILED, BuildError, InvalidError
 from envbuilder.verify.figures import print_comparison
 from envbuilder.verify.report import comparison, history
+from envbuilder.watch import model, show
 
 FORMATS = ("table", "markdown", "csv", "json", "html")
 _OF_ENDING = {".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html", ".htm": "html"}
@@ -56,10 +57,10 @@ def command(
 ) -> int:
     """Put reports of several machines side by side, the fastest accelerator first.
 
-    REPORT is a file written by `envbuilder verify`, or a folder of them. Each row has the first
-    epoch on the CPU and on the accelerator, whose ratio is the speed-up, and the median of the
-    later, warm epochs. Reports of subsets and of other precisions come after the others, failed
-    ones last. A file that is not a complete report is refused (exit 2).
+    REPORT is a file written by `envbuilder verify` or `watch`, or a folder of one kind. Each row
+    has the first epoch on the CPU and on the accelerator, whose ratio is the speed-up, and the
+    median of the later, warm epochs. Reports of subsets and of other precisions come after the
+    others, failed ones last. A file that is not a complete report is refused (exit 2).
 
     With --against it exits with 5 if a report is worse than before: slower by more than a factor of
     1.3, or less accurate by more than 0.5 points. Reports of different machines are not compared,
@@ -81,6 +82,8 @@ def command(
         form = _OF_ENDING.get(output.suffix.lower())
     if earlier is not None and form in {"csv", "html"}:
         raise click.UsageError(f"--against: not in {form}; use table, markdown or json")
+    if watches := _watches(reports):
+        return _compare_watches(watches, form or "table", output, earlier)
     stored = _read(reports)
     rows, judgements = comparison.rows(stored), _judgements(stored, earlier)
     code = VERIFY_FAILED if any(each.status == "failed" for each in judgements or ()) else 0
@@ -95,6 +98,40 @@ def command(
         return code
     files.save_output(output, text.encode(), BuildError, "Name another file with --output.")
     return code
+
+
+def _watches(paths: Sequence[Path]) -> tuple[model.Watched, ...]:
+    """Return the reports of `watch`, if that is what all of them are.
+
+    Raise `InvalidError` if some are and others are not: they have nothing in common.
+    """
+    files = [file for path in paths for file in _files(path)]
+    are = [model.is_report(file) for file in files]
+    if any(are) and not all(are):
+        raise InvalidError(
+            f"{files[are.index(False)]}: a report of verify, beside reports of watch",
+            "Compare one kind at a time.",
+        )
+    return tuple(map(model.read, files)) if any(are) else ()
+
+
+def _compare_watches(
+    watches: Sequence[model.Watched], form: str, output: Path | None, earlier: Path | None
+) -> int:
+    if earlier is not None or form in {"csv", "html"}:
+        raise click.UsageError(
+            "reports of watch: as table, markdown or json, and without --against"
+            " (`envbuilder watch --against REPORT` says what changed)"
+        )
+    if output is None and form == "table":
+        show.print_comparison(watches, console.rich_console())
+        return 0
+    text = show.compared(watches, form)
+    if output is None:
+        console.document(text)
+    else:
+        files.save_output(output, text.encode(), BuildError, "Name another file with --output.")
+    return 0
 
 
 def _judgements(

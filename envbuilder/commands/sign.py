@@ -27,6 +27,7 @@ from envbuilder.core.files import file_sha256
 from envbuilder.profiles import library
 from envbuilder.signatures import statement as statements
 from envbuilder.signatures.envelope import ChangedPayloadError, WrongTypeError
+from envbuilder.watch import model, statement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,7 +40,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 _LONGEST = 1024
 
 
-@click.command("sign", short_help="Sign locks, bundles, SBOMs and provenances with a key.")
+@click.command("sign", short_help="Sign locks, bundles, SBOMs, provenances and watch reports.")
 @click.argument("files", nargs=-1, type=_FILE, metavar="FILE...", required=True)
 @click.option("--key", required=True, type=_FILE, help="Private key, PKCS#8 in PEM.")
 @click.option(
@@ -220,7 +221,7 @@ def recognized(path: Path) -> Signable:
         document = decoding.strict_json(content)
     except ValueError:
         document = None
-    keys = document if isinstance(document, dict) else {}
+    keys, predicate = document if isinstance(document, dict) else {}, dict[str, object]()
     sha256 = {"sha256": hashlib.sha256(content).hexdigest()}
     subject = statements.Subject(name=path.name, digest=sha256)
     if keys.get("_type") in statements.TYPES:
@@ -229,12 +230,15 @@ def recognized(path: Path) -> Signable:
         kind, type_ = "SBOM", SBOM
     elif {"schema", "profile", "targets"} <= keys.keys():
         kind, type_ = "lock", library.LOCK_TYPE
+    elif keys.get("kind") == model.KIND:
+        kind, type_ = "watch report", statement.TYPE
+        predicate = statement.predicate(model.read(path))
     else:
         raise InvalidError(
-            f"{path}: neither a lock nor a bundle, an SBOM or a provenance",
+            f"{path}: neither a lock nor a bundle, an SBOM, a provenance or a watch report",
             "For other files use a general tool, such as cosign sign-blob.",
         )
-    made = statements.make([subject], type_, {})
+    made = statements.make([subject], type_, predicate)
     return Signable(kind=kind, type=type_, statement=made, digests=sha256)
 
 

@@ -356,10 +356,10 @@ def print_verdict(report: Report, console: Any) -> None:
     measurements = report.measurements
     parts = (
         grid([Fact("Profile", report.profile or "-", report.backend or ""), *facts(report)]),
-        _table((), [(Text(*_MARKS[c.status]), c.name, c.detail) for c in report.checks], columns=3),
-        _table(_EPOCHS, passes(report) if report.epochs else ()),
-        _table(("compiled with", "gradients", "inference", "training"), compilers, left=2),
-        _table(("device", "images/s alone", "share"), several["rows"], left=1),
+        table((), [(Text(*_MARKS[c.status]), c.name, c.detail) for c in report.checks], columns=3),
+        table(_EPOCHS, passes(report) if report.epochs else ()),
+        table(("compiled with", "gradients", "inference", "training"), compilers, left=2),
+        table(("device", "images/s alone", "share"), several["rows"], left=1),
         grid(
             [
                 *figures(report),
@@ -392,28 +392,28 @@ def grid(shown: Iterable[Fact]) -> Any:
         (Text(fact.label, style="bold"), f"{fact.value} ({fact.note})" if fact.note else fact.value)
         for fact in shown
     )
-    return _table((), rows, columns=2)
+    return table((), rows, columns=2)
 
 
-def _table(
+def table(
     header: Sequence[str], rows: Iterable[Sequence[Any]], *, columns: int = 0, left: int = 0
 ) -> Any:
     """Return a table of texts; the columns of a header hold numbers, but for the `left` ones."""
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.show_header = bool(header)
+    shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    shown.show_header = bool(header)
     names = header or [""] * columns
     for place, name in enumerate(names, 1):
         number = bool(header) and place > left
         whole = number or (not header and place < len(names))
-        table.add_column(
+        shown.add_column(
             name, justify="right" if number else "left", overflow="fold", no_wrap=whole
         )
     for row in rows:
-        table.add_row(*(c if isinstance(c, Text) else Text(printable(c, lines=True)) for c in row))
-    return table
+        shown.add_row(*(c if isinstance(c, Text) else Text(printable(c, lines=True)) for c in row))
+    return shown
 
 
 def as_found(report: Report) -> str:
@@ -449,7 +449,7 @@ def print_comparison(rows: Sequence[comparison.Row], console: Any) -> None:
                 Text(verdict, style=_MARKS[row.status][1]),
             )
         )
-    console.print(_table(header, shown, left=2))
+    console.print(table(header, shown, left=2))
     for note in comparison.footnotes(rows):
         console.print(Text(note))
 

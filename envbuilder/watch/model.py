@@ -251,6 +251,14 @@ class Watched(Struct, frozen=True, kw_only=True):
     """The largest loss first."""
 
 
+def is_report(path: Path) -> bool:
+    """Return whether a file is a report of a watched training, whole or damaged."""
+    try:
+        return f'"kind": "{KIND}"'.encode() in files.read(path, LIMIT_BYTES, pipes=True)[:200]
+    except (OSError, ValueError):
+        return False
+
+
 def read(path: Path) -> Watched:
     """Read a kept report; raise `InvalidError` if it is damaged or something else."""
     try:

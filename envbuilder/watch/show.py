@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envbuilder.core import console, text
-from envbuilder.core.text import amount, counted, duration, memory, percent, printable
+from envbuilder.core.text import (
+    amount,
+    counted,
+    duration,
+    escaped_markdown,
+    memory,
+    percent,
+    printable,
+)
 from envbuilder.verify import figures, page as pages
 from envbuilder.verify.figures import Fact
-from envbuilder.watch import judge
+from envbuilder.watch import judge, model
 
 if TYPE_CHECKING:
     from envbuilder.watch.model import Observed, Watched
@@ -168,9 +177,51 @@ def page(watched: Watched) -> str:
         status={True: "passed", False: "failed", None: "skipped"}[watched.on_device],
         about=" · ".join(printable(part, 300) for part in about if part),
         time=text.readable_stamp(watched.time),
-        findings=watched.findings,
+        findings=[
+            {"says": printable(each.says, 500), "advice": printable(each.advice, 500)}
+            for each in watched.findings
+        ],
         facts=facts(watched),
         loss=pages.line(longest.losses) if longest else None,
         unseen=unseen(watched),
         advice=ADVICE,
     )
+
+
+COLUMNS = ("machine", "profile", "device", "dtype", "rate", "waiting", "loss", "verdict")
+
+
+def _cells(watched: Watched) -> tuple[str, ...]:
+    """Return a report's row in a comparison."""
+    shown = {fact.label: fact.value for fact in facts(watched)}
+    where = {True: "on device", False: "NOT ON DEVICE", None: "not seen"}[watched.on_device]
+    found = ", ".join(finding.kind for finding in watched.findings)
+    cells = (
+        *(watched.host, f"{watched.profile}, {watched.backend}", judge.device(watched)),
+        *(judge.dtype(watched), shown.get("Rate", "-"), shown.get("Waiting for data", "-")),
+        *(shown.get("Loss", "-"), f"{where}: {found}" if found else where),
+    )
+    return tuple(printable(cell, 300) for cell in cells)
+
+
+def _fastest(watches: Sequence[Watched]) -> list[Watched]:
+    return sorted(watches, key=lambda each: -(judge.speed(each) or (0.0, ""))[0])
+
+
+def print_comparison(watches: Sequence[Watched], out: Any) -> None:
+    """Print several reports as one table, the fastest first."""
+    out.print(figures.table(COLUMNS, map(_cells, _fastest(watches)), left=len(COLUMNS)))
+
+
+def compared(watches: Sequence[Watched], form: str) -> str:
+    """Return several reports as `markdown` or `json`, the fastest first, or as a `table`."""
+    rows = [_cells(each) for each in _fastest(watches)]
+    if form == "json":
+        reports = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
+        return console.as_json({"schema": 1, "kind": model.KIND, "reports": reports}) + "\n"
+    if form == "markdown":
+        lines = [COLUMNS, ["---"] * len(COLUMNS), *([*map(escaped_markdown, row)] for row in rows)]
+        return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    stream = io.StringIO()
+    print_comparison(watches, console.rich_console(file=stream))
+    return "".join(f"{line.rstrip()}\n" for line in stream.getvalue().splitlines())

@@ -29,11 +29,15 @@ engine would unpack them twice."""
 def export(engine: Engine, image: Image, folder: Path) -> Layout:
     """Export an image of the engine as a layout, kept in `folder` under the image's id.
 
-    Raise `BuildError` if the engine sends no OCI layout (Docker does from version 25 on).
+    Raise `BuildError` if the engine sends no OCI layout (Docker does from version 25 on), or not
+    all of the image: Docker leaves out what its store has lost.
     """
     target = folder / image.id.removeprefix("sha256:")
     if target.is_dir():
-        return Layout.open(target)
+        kept = Layout.open(target)
+        if not kept.missing():
+            return kept
+        files.remove(target, folder)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".part-", dir=folder) as scratch:
         part = Path(scratch) / "layout"
@@ -41,6 +45,12 @@ def export(engine: Engine, image: Image, folder: Path) -> Layout:
             engine.save(image, part)
         except InvalidError as error:  # of the engine's archive; the user's input is fine
             raise BuildError(error.message, error.hint) from error
+        if lost := Layout.open(part).missing():
+            name = image.tags[0] if image.tags else image.id
+            raise BuildError(
+                f"{name}: the engine has lost {lost[0]}, a part of this image",
+                f"Remove the image and get it again: docker rmi {name}, then docker pull or load.",
+            )
         if not target.is_dir():  # else another process was faster
             part.rename(target)
     return Layout.open(target)

@@ -271,6 +271,14 @@ class Layout:
             if platform and platform.os not in {"", "unknown"}:
                 yield msgspec.structs.replace(image, platform=platform)
 
+    def missing(self) -> tuple[types.Digest, ...]:
+        """Return the blobs that images of the layout consist of and that are not there."""
+        lacking: list[Descriptor] = []
+        for image in self.images():
+            manifest = self.read_manifest(image)
+            lacking += [d for d in (manifest.config, *manifest.layers) if not self.has(d)]
+        return tuple(dict.fromkeys(d.digest for d in lacking))
+
     def find(self, platform: types.Platform) -> Descriptor:
         """Return the only image for a platform; raise `InvalidError` unless there is just one."""
         return only_image(self.images(), platform, str(self.folder))

@@ -29,7 +29,7 @@ complete -c envbuilder -n __fish_use_subcommand -a jupyter -d 'Open JupyterLab, 
 complete -c envbuilder -n __fish_use_subcommand -a reproduce -d 'Build twice from nothing, and compare bit for bit.'
 complete -c envbuilder -n __fish_use_subcommand -a bundle -d 'Pack all that profiles need into one file, to use offline.'
 complete -c envbuilder -n __fish_use_subcommand -a unbundle -d 'Unpack what `bundle` packed; needs no network.'
-complete -c envbuilder -n __fish_use_subcommand -a sign -d 'Sign locks, bundles, SBOMs and provenances with a key.'
+complete -c envbuilder -n __fish_use_subcommand -a sign -d 'Sign locks, bundles, SBOMs, provenances and watch reports.'
 complete -c envbuilder -n __fish_use_subcommand -a verify-signature -d 'Check signatures of files.'
 complete -c envbuilder -n __fish_use_subcommand -a clean -d 'Remove what envbuilder made.'
 complete -c envbuilder -n __fish_use_subcommand -a completion -d 'Print the shell completion script.'

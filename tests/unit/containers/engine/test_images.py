@@ -207,6 +207,24 @@ def test_an_engine_that_sends_no_layout_has_failed_and_leaves_nothing(
     assert list((tmp_path / "bases").iterdir()) == []
 
 
+def test_a_base_that_lost_a_part_is_exported_again_and_never_kept(tmp_path: Path) -> None:
+    there = Docker()
+    layout, manifest = named(tmp_path / "base", Member(path="a"), ref="base:1")
+    whole = b"".join(archive.pieces(layout))
+    layer = manifest.layers[0].digest
+    found = Image(id=layout.index().manifests[0].digest, tags=("base:1",), labels={})
+    there.refs["docker.io/library/base:1"] = found.id
+    there.saved = b"".join(archive.pieces(layout, {layer}))
+    with pytest.raises(BuildError, match=f"base:1: the engine has lost {layer}") as raised:
+        images.export(there.engine, found, tmp_path / "bases")
+    assert "docker rmi base:1" in raised.value.hint
+    assert list((tmp_path / "bases").iterdir()) == []
+    there.saved = whole
+    kept = images.export(there.engine, found, tmp_path / "bases")
+    kept.blob(layer).unlink()
+    assert images.export(there.engine, found, tmp_path / "bases").has(manifest.layers[0])
+
+
 class ByCommand:
     """Stands in for podman: what it is asked to do, and the layout or archive that it then sees."""
 

@@ -1,0 +1,101 @@
+"""What is shown of a watched training, on a terminal, as a page, side by side, and signed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from envbuilder.commands import sign
+from envbuilder.core.errors import InvalidError
+from envbuilder.watch import history, judge, model, show, statement
+from tests.support import command_line, pages
+from tests.support.watched import observed, watched
+
+HOSTILE = "<script>alert(1)</script>\x1b[31m\n"
+
+
+def test_the_text_says_what_did_the_work_and_that_it_is_no_proof(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    show.show(judge.judged(watched()), tmp_path / "report.json", ("about as fast",))
+    out, text = capsys.readouterr()
+    assert out == ""
+    assert "ON CUDA: A GPU (cuda:0) did the work" in text
+    assert "Advice" not in text
+    assert "about as fast" in text
+    assert show.ADVICE.split(" it is ")[0] in text.replace("\n", " ")
+    assert all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_one_sentence_of_advice_for_the_largest_loss(capsys: pytest.CaptureFixture[str]) -> None:
+    far = judge.judged(watched(requested="xpu"))
+    show.show(far, None)
+    text = capsys.readouterr().err
+    assert text.count("Advice: ") == 1
+    assert "NOT ON XPU: the work was on A GPU (cuda:0)" in text
+
+
+def test_a_command_without_a_training_is_not_judged(capsys: pytest.CaptureFixture[str]) -> None:
+    show.show(judge.judged(replace(watched(), processes=())), None)
+    assert "NOT SEEN: no training was seen" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("processes", [(), (observed(),), (observed(), observed(rank=1))])
+def test_the_page_is_inert_whatever_the_script_wrote(
+    processes: tuple[model.Observed, ...],
+) -> None:
+    bad = tuple(
+        replace(p, version=HOSTILE, unseen=(HOSTILE,), losses=((1, 2.0), (2, None), (3, 1.0)))
+        for p in processes
+    )
+    report = replace(judge.judged(watched(*bad) if bad else watched()), host=HOSTILE)
+    finding = model.Finding(kind="device", says=HOSTILE, advice=HOSTILE)
+    page = show.page(replace(report, findings=(finding,), command=(HOSTILE,)))
+    assert "\x1b" not in page
+    assert "script" not in {tag for tag, _ in pages.Seen(page).tags}
+
+
+def test_compare_takes_reports_of_one_kind(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    slow, fast = observed(training_seconds=60.0), observed(training_seconds=10.0)
+    for name, process in (("a", slow), ("b", fast)):
+        report = replace(judge.judged(watched(process)), host=name)
+        history.write(report, tmp_path / f"{name}.json")
+    names = (str(tmp_path / "a.json"), str(tmp_path / "b.json"))
+    code, out, _ = command_line.printed(capsys, "compare", *names, "--json")
+    assert (code, [row["machine"] for row in json.loads(out)["reports"]]) == (0, ["b", "a"])
+    code, out, _ = command_line.printed(capsys, "compare", str(tmp_path), "--format", "markdown")
+    assert (code, out.splitlines()[0].split(" | ")[1]) == (0, "profile")
+    code, out, _ = command_line.printed(capsys, "compare", str(tmp_path))
+    assert code == 0
+    assert "on device" in out
+    assert all(len(line) <= 80 for line in out.splitlines())
+    (tmp_path / "c.json").write_text("{}")
+    assert command_line.printed(capsys, "compare", str(tmp_path))[0] == 2
+    assert command_line.printed(capsys, "compare", *names, "--format", "csv")[0] == 2
+
+
+def test_a_signed_report_says_what_it_does_not_prove(tmp_path: Path) -> None:
+    path = tmp_path / "watch.json"
+    history.write(judge.judged(watched()), path)
+    signable = sign.recognized(path)
+    made = json.loads(signable.statement)
+    assert (signable.kind, signable.type) == ("watch report", statement.TYPE)
+    assert made["subject"] == [{"name": "watch.json", "digest": signable.digests}]
+    said = made["predicate"]
+    assert said["project"] == {"commit": "c" * 40, "isClean": True}
+    assert said["device"] == {
+        "requested": "cuda",
+        "used": "A GPU (cuda:0)",
+        "onRequested": True,
+    }
+    assert said["notProven"] == list(statement.NOT_PROVEN)
+    unclean = replace(watched(), project=model.Source())
+    assert len(statement.predicate(unclean)["notProven"]) == len(statement.NOT_PROVEN) + 1
+    path.write_text('{"schema": 1, "kind": "watch"}')
+    with pytest.raises(InvalidError, match="damaged"):
+        sign.recognized(path)
