@@ -161,12 +161,14 @@ def _own_lock(name: str, folders: Sequence[Path], *, fresh: bool) -> Path | None
 
     `check` compares the locks of a project with it.
     """
+    path = profile_lock.path_for(name, folders)
     if fresh:
         try:
-            profile_lock.usable(profiles.load(name, folders), folders)
+            lock = profile_lock.load(path) if path else None
+            profile_lock.require_usable(profiles.load(name, folders), lock)
         except InvalidError:
             return None
-    return profile_lock.path_for(name, folders)
+    return path
 
 
 def _of_locks(

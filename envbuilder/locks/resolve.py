@@ -27,7 +27,7 @@ from envbuilder.packages.debian.suite import Debs, is_current
 from envbuilder.packages.python import upstream, wheel_conflicts
 from envbuilder.packages.python.uv import Found, Offer, Runner, UnresolvableError, Uv, started
 from envbuilder.packages.sources.foundry import Foundry
-from envbuilder.profiles.lock import File, Lock, Target, inputs_digest, nothing
+from envbuilder.profiles.lock import File, Lock, Target, inputs_digest, nothing, target_of
 from envbuilder.profiles.requirements import applies
 
 if TYPE_CHECKING:
@@ -428,11 +428,9 @@ def _preferred(
     basis: Lock | None, free: Collection[str], platform: str, python: str
 ) -> dict[str, str]:
     """Return the versions of a target's wheels in an earlier lock, without those that may move."""
-    for target in basis.targets if basis else ():
-        if (target.platform, target.python) == (platform, python):
-            packages = target.packages
-            return {f.name: f.version for f in packages if types.canonical(f.name) not in free}
-    return {}
+    target = target_of(basis, platform, python)
+    packages = target.packages if target else ()
+    return {f.name: f.version for f in packages if types.canonical(f.name) not in free}
 
 
 def _judged(lock: Lock) -> Lock:

@@ -17,7 +17,7 @@ from envbuilder.core import archives, types
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.text import escaped
 from envbuilder.profiles import releases
-from envbuilder.profiles.lock import File, Lock, Target
+from envbuilder.profiles.lock import File, Lock, Target, target_of
 
 if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
@@ -29,10 +29,9 @@ _TOP = "python"
 
 def of_target(target: Target, previous: Lock | None) -> File | None:
     """Return a target's interpreter: that of its previous lock, else the newest build, if any."""
-    for before in previous.targets if previous else ():
-        same = (before.platform, before.python) == (target.platform, target.python)
-        if same and before.interpreter:
-            return before.interpreter
+    before = target_of(previous, target.platform, target.python)
+    if before and before.interpreter:
+        return before.interpreter
     build = releases.python_builds().get((target.platform, target.python))
     if build is None:
         return None

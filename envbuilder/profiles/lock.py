@@ -439,14 +439,19 @@ def dump(lock: Struct, entries: str = "files") -> str:
 
 def select(lock: Lock, platform: str, python: str) -> Target:
     """Return the target for a platform and Python. Raises `InvalidError` if the lock has none."""
-    for target in lock.targets:
-        if (target.platform, target.python) == (platform, python):
-            return target
+    if target := target_of(lock, platform, python):
+        return target
     have = ", ".join(f"{t.platform} Python {t.python}" for t in lock.targets) or "nothing"
     why = indented_proof(lock.missing.get(f"{platform} {python}", ""))
     what = f"the lock of '{lock.profile}' has no files for {platform} with Python {python}"
     again = "" if why else f". Make it again: envbuilder lock --profile {lock.profile}"
     raise InvalidError(f"{what}{why and f': {why}'}", f"It covers: {have}{again}")
+
+
+def target_of(lock: Lock | None, platform: str, python: str) -> Target | None:
+    """Return the target for a platform and Python; None if there is none."""
+    each = ((t, (t.platform, t.python)) for t in (lock.targets if lock else ()))
+    return next((target for target, place in each if place == (platform, python)), None)
 
 
 def first(lock: Lock | None, platform: str | None) -> Target | None:
@@ -471,12 +476,6 @@ def nothing(profile: Profile) -> Lock:
         tools={},
         targets=(),
     )
-
-
-def usable(profile: Profile, folders: Sequence[Path]) -> Lock:
-    """Return the lock of a profile in the given profile folders, checked by `require_usable`."""
-    path = path_for(profile.name, folders)
-    return require_usable(profile, load(path) if path else None)
 
 
 def require_usable(profile: Profile, lock: Lock | None, *, of_project: bool = False) -> Lock:

@@ -30,7 +30,16 @@ from envbuilder.packages.debian.package import (
     parse_packages,
 )
 from envbuilder.packages.python import indexes
-from envbuilder.profiles.lock import MAIN, SECURITY, File, Lock, LockedBase, Target, inputs_digest
+from envbuilder.profiles.lock import (
+    MAIN,
+    SECURITY,
+    File,
+    Lock,
+    LockedBase,
+    Target,
+    inputs_digest,
+    target_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -297,6 +306,8 @@ class Debs:
         self._profile, self._settings, self._note = profile, settings, on_progress
         fresh = previous is not None and previous.inputs == inputs_digest(profile)
         of_origin = origin[1] if origin and _is_same_system(profile, origin[0]) else None
+        # A suite has only its newest versions, so there is no intermediate version to prefer:
+        # packages are either kept as they are or chosen again.
         self._previous = previous if fresh else of_origin
         self._origin = origin
         self._suites: dict[str, Suite] = {}
@@ -314,7 +325,7 @@ class Debs:
         # Without an image, .debs are only unpacked to get a library to preload.
         if not profile.system_packages or not (python in profile.base or profile.preload):
             return base(profile, platform, python, ()), ()
-        before = self._before(platform, python)
+        before = target_of(self._previous, platform, python)
         # An earlier envbuilder may have chosen the packages for one image: they are chosen again.
         if before is not None and not (before.base and before.base.status):
             return before.base, before.of_kind("deb")
@@ -325,7 +336,7 @@ class Debs:
         self, platform: types.Platform, python: types.PythonVersion
     ) -> tuple[LockedBase | None, tuple[File, ...]]:
         """Return a base made of locked packages, its packages and those installed on it."""
-        before = self._before(platform, python)
+        before = target_of(self._previous, platform, python)
         if before is not None:
             return before.base, (*before.base_files, *before.of_kind("deb"))
         debian_suite = self._suite(platform)
@@ -355,17 +366,6 @@ class Debs:
         targets = (t for t in self._origin[1].targets if t.platform == platform)
         every = (t.of_kind("deb") for t in targets if t.base and not t.base.status)
         return next(filter(None, every), ())
-
-    def _before(self, platform: str, python: str) -> Target | None:
-        """Return the target of the previous lock, if the profile has not changed since.
-
-        A suite has only its newest versions, so there is no intermediate version to prefer:
-        packages are either kept as they are or chosen again.
-        """
-        for target in self._previous.targets if self._previous else ():
-            if (target.platform, target.python) == (platform, python):
-                return target
-        return None
 
     def _suite(self, platform: str) -> Suite:
         if platform not in self._suites:
