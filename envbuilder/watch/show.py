@@ -195,11 +195,11 @@ def _cells(watched: Watched) -> tuple[str, ...]:
     """Return a report's row in a comparison."""
     shown = {fact.label: fact.value for fact in facts(watched)}
     where = {True: "on device", False: "NOT ON DEVICE", None: "not seen"}[watched.on_device]
-    found = ", ".join(finding.kind for finding in watched.findings)
+    kinds = ", ".join(finding.kind for finding in watched.findings)
     cells = (
         *(watched.host, f"{watched.profile}, {watched.backend}", judge.device(watched)),
         *(judge.dtype(watched), shown.get("Rate", "-"), shown.get("Waiting for data", "-")),
-        *(shown.get("Loss", "-"), f"{where}: {found}" if found else where),
+        *(shown.get("Loss", "-"), f"{where}: {kinds}" if kinds else where),
     )
     return tuple(printable(cell, 300) for cell in cells)
 
