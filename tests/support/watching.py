@@ -13,10 +13,10 @@ HERE = Path(__file__).parent
 TRAINING = HERE / "watched_training.py"
 
 
-def plain(python: Path, *arguments: str) -> str:
-    """What the training prints without a hook."""
+def plain(python: Path, *arguments: str, training: Path = TRAINING) -> str:
+    """What a training prints without a hook."""
     done = subprocess.run(
-        [python, TRAINING, *arguments], capture_output=True, text=True, check=True, env=_CALM
+        [python, training, *arguments], capture_output=True, text=True, check=True, env=_CALM
     )
     return done.stdout
 

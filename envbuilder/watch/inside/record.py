@@ -96,7 +96,8 @@ class Record:
             **self.seen,
             **self.complete(),
         }
-        path = os.path.join(self.out, "%d.json" % self.pid)
+        # A process may use two frameworks.
+        path = os.path.join(self.out, "%d-%s.json" % (self.pid, self.framework))
         # Of its own name: threads and forked processes may write at once.
         part = "%s.%d" % (path, threading.get_ident())
         with open(part, "w") as stream:

@@ -9,9 +9,15 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from typing import Any
+from typing import Any, Set
 
-OBSERVERS = {"torch": "torch_", "jax": "jax_", "tensorflow": "tensorflow_"}
+OBSERVERS = {
+    "torch": "torch_",
+    "jax": "jax_",
+    "tensorflow": "tensorflow_",
+    "keras": "tensorflow_",
+    "tf_keras": "tensorflow_",
+}
 """Framework → the module of this folder that observes it."""
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
@@ -32,18 +38,26 @@ class _Finder:
 
     def __init__(self) -> None:
         self.waiting = set(OBSERVERS)
+        self._asked: Set[str] = set()
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
-        """Return a framework's own spec, whose loader observes it, once; None for other modules."""
-        if name not in self.waiting:
+        """Return a framework's own spec, whose loader observes it; None for other modules.
+
+        Libraries ask for it before they import a framework, or without doing so.
+        """
+        if name not in self.waiting or name in self._asked:
             return None
-        self.waiting.discard(name)
-        spec: Any = importlib.util.find_spec(name)
+        self._asked.add(name)
+        try:
+            spec: Any = importlib.util.find_spec(name)
+        finally:
+            self._asked.discard(name)
         if spec is not None and hasattr(spec.loader, "exec_module"):
             execute = spec.loader.exec_module
 
             def observed(module: Any) -> None:
                 execute(module)
+                self.waiting.discard(name)
                 try:
                     load(OBSERVERS[name]).observe(module, load, _FOLDER)
                 except Exception:  # the training must not notice

@@ -1,0 +1,187 @@
+"""Observe programs with JAX: where its arrays live, what it compiles, and losses that it reads.
+
+JAX has neither optimizers nor steps of its own. A thread looks at the live arrays now and then,
+from the first compilation on, when the script has initialized its devices; what was replaced
+between two looks are the parameters and the optimizer's state.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import linecache
+import math
+import os
+import re
+import sys
+import threading
+import time
+import weakref
+from typing import Any, Callable, Dict, List, Tuple
+
+FIRST, LONGEST = 0.1, 5.0
+"""Seconds between looks: at first, and later on."""
+MOST_OVERHEAD = 0.005
+MOST_ARRAYS = 20_000
+_KINDS = {"gpu": "cuda", "metal": "mps"}
+_LOSS = re.compile(r"loss|cost|nll", re.IGNORECASE)
+_UNSEEN = (
+    "steps, batches and waiting for data: JAX has none; a loss's number is that of its reading",
+    "operators, copies and gradients: they are within compiled functions",
+)
+
+
+def observe(jax: Any, load: Callable[[str], Any], folder: str) -> None:
+    """Begin to observe a framework that was just imported."""
+    record = load("record").Record("jax", jax.__version__, folder)
+    watch = _Watch(jax, record, load("record").rows)
+    record.complete = watch.complete
+    atexit.register(watch.stop)
+    record.write(False)
+    for install in (_compilations, _readings):
+        try:
+            install(watch)
+        except Exception as error:
+            watch.unseen.append(("%s: %s" % (install.__name__.strip("_"), error))[:200])
+
+
+def _compilations(watch: _Watch) -> None:
+    monitoring = importlib.import_module("jax.monitoring")
+    monitoring.register_event_duration_secs_listener(watch.at_event)
+
+
+def _readings(watch: _Watch) -> None:
+    """See numbers that the script reads itself, which costs nothing."""
+    kind = importlib.import_module("jax._src.array").ArrayImpl
+    read = kind._value.fget
+
+    def value(self: Any) -> Any:
+        result = read(self)
+        if result.ndim == 0 and result.dtype.kind in "fV":
+            watch.at_reading(self, result)
+        return result
+
+    kind._value = property(value)
+
+
+class _Watch:
+    def __init__(self, jax: Any, record: Any, rows: Callable[..., Any]) -> None:
+        self._jax, self._record, self._rows = jax, record, rows
+        self._library = os.path.dirname(jax.__file__) + os.sep
+        self._lock, self._done = threading.Lock(), threading.Event()
+        self._thread: Any = None
+        self._before: Dict[int, Any] = {}
+        self._parameters: Dict[Tuple[str, str], int] = {}
+        self._all: Dict[Tuple[str, str], int] = {}
+        self._compiled: List[float] = [0.0, 0]
+        self._devices: List[Dict[str, Any]] = []
+        self._readings, self._looks, self._overhead = 0, 0, 0.0
+        self.unseen: List[str] = list(_UNSEEN)
+
+    def at_event(self, event: str, seconds: float, **details: object) -> None:
+        """Count a compilation; begin to look at arrays with the first one."""
+        del details
+        if event.endswith("backend_compile_duration"):
+            self._compiled = [self._compiled[0] + seconds, self._compiled[1] + 1]
+        with self._lock:
+            if self._thread is None and event.startswith("/jax/core/compile"):
+                self._thread = threading.Thread(target=self._run, daemon=True)
+                self._thread.start()
+
+    def at_reading(self, array: Any, value: Any) -> None:
+        """Keep a number that the script reads, if its name or its line says that it is a loss."""
+        try:
+            frame: Any = sys._getframe(2)
+            while frame and frame.f_code.co_filename.startswith(self._library):
+                frame = frame.f_back
+            if frame is None or threading.current_thread() is self._thread:
+                return
+            if _LOSS.search(linecache.getline(frame.f_code.co_filename, frame.f_lineno)):
+                names = [name for name, bound in frame.f_locals.items() if bound is array]
+                if not names or any(map(_LOSS.search, names)):
+                    self._readings += 1
+                    self._record.add_loss(self._readings, float(value))
+        except Exception:
+            pass
+
+    def _run(self) -> None:
+        wait = FIRST
+        while not self._done.wait(wait):
+            began = time.perf_counter()
+            try:
+                self._look()
+                self._record.heartbeat()
+            except Exception as error:
+                self.unseen = [*_UNSEEN, ("arrays: %s" % error)[:200]]
+            took = time.perf_counter() - began
+            self._overhead += took
+            wait = max(min(wait * 1.5, LONGEST), took / MOST_OVERHEAD)
+
+    def _look(self) -> None:
+        """Add up the arrays that were replaced since the last look, and all there are."""
+        # None of this initializes a backend: the script has done that.
+        platforms = tuple(getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", ()))
+        arrays = [array for name in platforms for array in self._jax.live_arrays(name)]
+        arrays = [a for a in arrays[:MOST_ARRAYS] if a.dtype.kind in "fV" and not a.is_deleted()]
+        before, self._before = self._before, {id(a): weakref.ref(a) for a in arrays}
+        replaced = [a for a in arrays if id(a) not in before or before[id(a)]() is not a]
+        self._all = _placed(arrays) or self._all
+        if self._looks:
+            self._parameters = _placed(replaced) or self._parameters
+        self._looks += 1
+        self._devices = [
+            found
+            for name in platforms
+            for found in map(_described, self._jax.local_devices(backend=name))
+        ][:64]
+
+    def stop(self) -> None:
+        """End the thread before the interpreter ends, with a last look."""
+        self._done.set()
+        try:
+            if self._thread is not None:
+                self._thread.join(1.0)
+                self._look()
+        except Exception:
+            pass
+
+    def complete(self) -> Dict[str, Any]:
+        """Return all fields of the record, as they are now."""
+        compiled = {("jax::compile", "cpu"): tuple(self._compiled)} if self._compiled[1] else {}
+        return {
+            "devices": self._devices,
+            "parameters": self._rows(self._parameters or self._all, "device", "dtype", "bytes"),
+            "operators": self._rows(compiled, "name", "device", ("seconds", "calls")),
+            "is_compiled": bool(self._compiled[1]),
+            "overhead_seconds": self._overhead,
+            "unseen": self.unseen,
+        }
+
+
+def _name(device: Any) -> str:
+    kind = _KINDS.get(device.platform.lower(), device.platform.lower())
+    return kind if kind in ("cpu", "mps") else "%s:%d" % (kind, device.id)
+
+
+def _placed(arrays: List[Any]) -> Dict[Tuple[str, str], int]:
+    """Return bytes by device and dtype: of accelerators, unless all arrays are on the CPU.
+
+    What is prepared on the CPU are batches: one function cannot use arrays of both.
+    """
+    table: Dict[Tuple[str, str], int] = {}
+    for array in arrays:
+        size = math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize
+        for device in array.sharding.addressable_devices:
+            key = _name(device), str(array.dtype)
+            table[key] = table.get(key, 0) + size
+    return {key: size for key, size in table.items() if key[0] != "cpu"} or table
+
+
+def _described(device: Any) -> Dict[str, Any]:
+    counted = getattr(device, "memory_stats", lambda: None)() or {}
+    return {
+        "device": _name(device),
+        "title": "" if device.platform == "cpu" else str(device.device_kind)[:200],
+        "memory": counted.get("bytes_limit"),
+        "peak": counted.get("peak_bytes_in_use"),
+    }

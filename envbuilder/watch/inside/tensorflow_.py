@@ -1,0 +1,241 @@
+"""Observe trainings with TensorFlow: by Keras' callbacks, version 2 or 3, and by its optimizers.
+
+Keras is imported when a script first uses it, so it is observed by its own import. Of loops that a
+script writes itself, optimizers tell their steps and variables, and nothing tells the loss.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+import time
+import weakref
+from typing import Any, Callable, Dict, List, Optional
+
+INTERVAL, LONGEST = 0.2, 20.0
+"""Seconds between steps whose variables are looked at: at first, and at most."""
+MOST_OVERHEAD = 0.01
+"""Share of the time that looking may take, and reading losses from a device."""
+MOST_SAMPLED, SMALL = 8, 1 << 16
+"""Variables that are compared, the smallest ones, and elements of each."""
+_BUILDS = ("build", "_create_all_weights")
+"""Methods of optimizers that get their variables, once; the second is of legacy ones."""
+_UNSEEN = (
+    "operators, copies, gradients and waiting for data: they are within TensorFlow's functions",
+)
+_watches: List[_Watch] = []
+_waiting: List[Any] = []
+"""Keras that was imported before TensorFlow, which some releases import at their end."""
+
+
+def observe(module: Any, load: Callable[[str], Any], folder: str) -> None:
+    """Begin to observe TensorFlow, or Keras on it, that was just imported."""
+    if module.__name__ == "tensorflow":
+        record = load("record").Record("tensorflow", module.__version__, folder)
+        _watches.append(_Watch(module, record, load("record").rows))
+        record.complete = _watches[0].complete
+        record.write(False)
+    else:
+        _waiting.append(module)
+    while _watches and _waiting:
+        keras = _waiting.pop()
+        for install in (_callbacks, _optimizers) if _is_on_tensorflow(keras) else ():
+            try:
+                install(keras, _watches[0])
+            except Exception as error:
+                _watches[0].note("%s: %s" % (install.__name__.strip("_"), error))
+
+
+def _is_on_tensorflow(keras: Any) -> bool:
+    backend = getattr(getattr(keras, "backend", None), "backend", None)
+    return bool(backend and backend() == "tensorflow")
+
+
+def _callbacks(keras: Any, watch: _Watch) -> None:
+    """See the calls of all callbacks; a callback of ours would be one that a script can see."""
+    kind = keras.callbacks.CallbackList
+    # Keras 3 calls the second one, in a thread, if no callback needs to be in step.
+    batch_end = "_on_train_batch_end" if hasattr(kind, "_on_train_batch_end") else None
+    for name, seen in (
+        ("on_train_begin", watch.at_fit),
+        ("on_epoch_begin", watch.at_epoch),
+        (batch_end or "on_train_batch_end", watch.at_batch),
+    ):
+        setattr(kind, name, _after(getattr(kind, name), seen))
+    iterators: Any = sys.modules.get("keras.src.trainers.epoch_iterator")
+    if iterators is not None:  # Keras 3
+        kind = iterators.EpochIterator
+        kind.__init__ = _after(kind.__init__, watch.at_data)
+
+
+def _optimizers(keras: Any, watch: _Watch) -> None:
+    legacy = getattr(keras.optimizers, "legacy", None)
+    for kind in (keras.optimizers.Optimizer, getattr(legacy, "Optimizer", None)):
+        for name in _BUILDS:
+            if hasattr(kind, name):
+                setattr(kind, name, _after(getattr(kind, name), watch.at_build))
+
+
+def _after(original: Any, seen: Callable[..., None]) -> Any:
+    """Return a method that is seen once it has returned."""
+
+    @functools.wraps(original)
+    def method(self: Any, *arguments: Any, **options: Any) -> Any:
+        result = original(self, *arguments, **options)
+        try:
+            seen(self, *arguments, *options.values())
+        except Exception as error:
+            _watches[0].note("%s: %s" % (seen.__name__, error))
+        return result
+
+    return method
+
+
+class _Watch:
+    def __init__(self, tensorflow: Any, record: Any, rows: Callable[..., Any]) -> None:
+        self._tensorflow, self._record, self._rows = tensorflow, record, rows
+        self._variables: Any = weakref.WeakKeyDictionary()
+        """Optimizer → its variables, weakly."""
+        self._placed: Dict[Any, int] = {}
+        self._trainable: Optional[int] = None
+        self._autocast: Dict[str, Any] = {}
+        self._steps, self._batch, self._samples = 0, -1, 0
+        self._size = self._next_size = 0
+        self._optimizer_steps = 0
+        self._first: Optional[float] = None
+        self._last = self._due = self._read = 0.0
+        self._interval, self._overhead = INTERVAL, 0.0
+        self._before: List[Any] = []
+        self._checked = self._unchanged = 0
+        self.unseen: List[str] = list(_UNSEEN)
+
+    def note(self, sentence: str) -> None:
+        """Note what could not be observed, once."""
+        if sentence[:200] not in self.unseen and len(self.unseen) < 16:
+            self.unseen.append(sentence[:200])
+
+    def at_data(self, iterator: Any, *arguments: Any) -> None:
+        """Take the size of batches, where it is known before there is one."""
+        del arguments
+        self._next_size = iterator.data_adapter.batch_size or 0
+
+    def at_fit(self, callbacks: Any, *arguments: Any) -> None:
+        """Take the last batches that were prepared as those of this training."""
+        del callbacks, arguments
+        self._size, self._next_size = self._next_size, 0
+
+    def at_epoch(self, callbacks: Any, *arguments: Any) -> None:
+        """Count batches from the first one again."""
+        del callbacks, arguments
+        self._batch = -1
+
+    def at_batch(self, callbacks: Any, batch: int, logs: Any = None) -> None:
+        """Count the steps up to a batch, keep its loss, and now and then look at variables."""
+        now = time.perf_counter()
+        # In threads of Keras, batches may come out of order.
+        steps = max(int(batch) - self._batch, 0)
+        self._batch = max(int(batch), self._batch)
+        self._steps += steps
+        if self._first is not None:
+            self._samples += steps * self._size
+        if self._first is None:
+            self._first = now
+        self._last = now
+        if logs and "loss" in logs and now >= self._read:
+            self._record.add_loss(self._steps, float(logs["loss"]))
+            if any(device != "cpu" for device, _ in self._placed):
+                self._read = now + (time.perf_counter() - now) / MOST_OVERHEAD
+        if now >= self._due:
+            self._look(getattr(callbacks, "model", None))
+            took = time.perf_counter() - now
+            self._overhead += took
+            self._due = now + max(self._interval, took / MOST_OVERHEAD)
+            self._interval = min(self._interval * 1.5, LONGEST)
+        self._record.heartbeat()
+
+    def at_build(self, optimizer: Any, variables: Any, *arguments: Any) -> None:
+        """Take an optimizer's variables, which it gets once."""
+        del arguments
+        self._variables[optimizer] = [weakref.ref(variable) for variable in variables]
+        self._place()
+
+    def _values(self) -> List[Any]:
+        """Return TensorFlow's variables behind those of all optimizers; Keras 3 has its own."""
+        found = [ref() for refs in list(self._variables.values()) for ref in refs]
+        pairs = [(v, getattr(v, "value", None)) for v in found if v is not None]
+        return [variable if callable(value) else value for variable, value in pairs]
+
+    def _place(self) -> None:
+        table: Dict[Any, int] = {}
+        variables = self._values()
+        for variable in variables:
+            key = _device(variable.device), variable.dtype.base_dtype.name
+            size = math.prod(variable.shape) * variable.dtype.size
+            table[key] = table.get(key, 0) + size
+        if variables:
+            self._placed, self._trainable = table, len(variables)
+
+    def _look(self, model: Any) -> None:
+        """Compare some variables with those at the last look, and see where all of them are."""
+        self._place()
+        compute, kept = (getattr(model, n, None) for n in ("compute_dtype", "variable_dtype"))
+        if compute and compute != kept:
+            self._autocast = {"dtypes": [str(compute)[:200]]}
+        chosen = sorted(self._values(), key=lambda v: math.prod(v.shape))[:MOST_SAMPLED]
+        now = [self._tensorflow.reshape(v, [-1])[:SMALL].numpy() for v in chosen]
+        if self._before and len(self._before) == len(now):
+            self._checked += 1
+            self._unchanged += all(a.tobytes() == b.tobytes() for a, b in zip(self._before, now))
+        self._before = now
+
+    def complete(self) -> Dict[str, Any]:
+        """Return all fields of the record, as they are now."""
+        if sys.is_finalizing():
+            return {}
+        steps = self._steps or self._counted()
+        if steps and not self._steps:
+            self.note("the loss, batches and time of steps: Keras' `fit` did not take them")
+        return {
+            "devices": self._devices(),
+            "optimizers": len(self._variables),
+            "steps": steps,
+            "training_seconds": self._last - self._first if self._first is not None else 0.0,
+            "samples": self._samples or None,
+            "parameters": self._rows(self._placed, "device", "dtype", "bytes"),
+            "trainable": self._trainable,
+            "checked_updates": self._checked,
+            "unchanged_updates": self._unchanged,
+            "autocast": {**self._autocast, "entered": self._steps} if self._autocast else {},
+            "overhead_seconds": self._overhead,
+            "unseen": self.unseen,
+        }
+
+    def _counted(self) -> int:
+        """Return the steps that optimizers themselves counted, of the one with the most."""
+        counts = [int(o.iterations.numpy()) for o in list(self._variables)]
+        self._optimizer_steps = max([*counts, self._optimizer_steps])
+        return self._optimizer_steps
+
+    def _devices(self) -> List[Dict[str, Any]]:
+        """Return the devices in use; none is initialized for it."""
+        devices: List[Dict[str, Any]] = [{"device": "cpu"}]
+        eager = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
+        if eager is None or not getattr(eager, "_initialized", False):
+            return devices
+        config = self._tensorflow.config
+        for device in config.list_logical_devices():
+            if device.device_type == "GPU":
+                peak = config.experimental.get_memory_info(device.name.partition("device:")[2])
+                devices.append({"device": _device(device.name), "peak": peak["peak"]})
+            elif device.device_type != "CPU":
+                devices.append({"device": _device(device.name)})
+        return devices[:64]
+
+
+def _device(name: str) -> str:
+    """Return the name that all frameworks share of `/job:…/device:GPU:0`."""
+    kind, _, index = name.rpartition("device:")[2].lower().partition(":")
+    if kind in ("", "cpu"):
+        return "cpu"
+    return "%s:%s" % ({"gpu": "cuda"}.get(kind, kind), index or "0")

@@ -1,0 +1,44 @@
+"""The hook in an interpreter: which frameworks it observes, and what it leaves."""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from envbuilder.watch.inside import record, sitecustomize
+
+
+def test_a_framework_is_observed_even_if_a_library_asked_for_it_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "framework.py").write_text("VALUE = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sitecustomize, "OBSERVERS", {"framework": "framework_"})
+    observed = []
+    observer = SimpleNamespace(observe=lambda module, load, folder: observed.append(module.VALUE))
+    monkeypatch.setattr(sitecustomize, "load", lambda name: observer)
+    monkeypatch.setattr(sys, "meta_path", [sitecustomize._Finder(), *sys.meta_path])
+    assert importlib.util.find_spec("framework") is not None
+    assert observed == []
+    for _ in range(2):
+        importlib.import_module("framework")
+        monkeypatch.delitem(sys.modules, "framework")
+    assert observed == [1]
+
+
+def test_each_framework_of_a_process_has_its_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(atexit, "register", lambda *_: None)
+    monkeypatch.setattr(os, "register_at_fork", lambda **_: None)
+    (tmp_path / "out").mkdir()
+    for framework in ("torch", "tensorflow"):
+        record.Record(framework, "2.0", str(tmp_path / "hook")).write(finished=True)
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {f"{os.getpid()}-torch.json", f"{os.getpid()}-tensorflow.json"}
