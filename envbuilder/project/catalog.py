@@ -183,12 +183,11 @@ class ProjectProfiles:
             lines.append(Line(f"{min(FRAMEWORKS[name].names)}<={newest}", where))
         every = (*self.contents.requirements, *self.contents.constraints)
         lines += [line for line in every if line.name in brought and not line.locked]
-        locked = (pin(line.text, FRAMEWORKS[name].names) for line in every if line.locked)
         return release.Limits(
             framework=name,
             lines=tuple(lines),
             pythons=(*self.contents.pythons, *self._choosing.pythons.get(self.environment, ())),
-            preferred=next(filter(None, locked), "").partition("+")[0],
+            preferred=release.of_lock(every, FRAMEWORKS[name].names),
             required=self._choosing.required.get(self.environment),
         )
 

@@ -30,6 +30,7 @@ _MOST_READ = 30
 """Files that are read in order to choose one."""
 _LOCKS = re.compile(r"uv\.lock|pylock(\..+)?\.toml")
 """Files that keep versions, so that they come before what they were made from."""
+_CONDA_FILE = re.compile(r"(conda[-_.]?)?env(ironment)?\.ya?ml|conda\.ya?ml")
 _KINDS = tuple(
     map(
         re.compile,
@@ -39,7 +40,7 @@ _KINDS = tuple(
             r"requirements\.txt",
             r"pyproject\.toml",
             r"environment\.ya?ml",
-            r"(conda[-_.]?)?env(ironment)?\.ya?ml|conda\.ya?ml",
+            _CONDA_FILE.pattern,
             r"Pipfile(\.lock)?",
             r"pixi\.toml",
             r"cog\.yaml",
@@ -126,6 +127,9 @@ def choose(folder: Path, files: Sequence[str], shown: Shown) -> Choice:
         if _is_stub(source):
             todo.extendleft(own for own in reversed(environments.OWN) if own in ordered)
         elif _lists_something(source.listed):
+            if file not in shown.files:
+                source = _including(folder, file, usable) or source
+            file = source.main.file
             sources = [msgspec.structs.replace(source, why=_reason(file, ordered, shown))]
             break
         notes += source.listed.notes if "/" not in file else ()
@@ -147,6 +151,15 @@ def choose(folder: Path, files: Sequence[str], shown: Shown) -> Choice:
         errors=tuple(errors),
         notes=() if sources else tuple(notes),
     )
+
+
+def _including(folder: Path, file: str, usable: Iterable[str]) -> Source | None:
+    """Return the environment of conda's whose list for pip includes a file, if there is one."""
+    for other in (each for each in usable if _CONDA_FILE.fullmatch(_name(each))):
+        with suppress(InvalidError):
+            if file in (source := _read(folder, other)).listed.read_from:
+                return source
+    return None
 
 
 def _lists_something(listed: Listed) -> bool:

@@ -145,6 +145,18 @@ class Locked(NamedTuple):
     python: str
 
 
+def of_lock(lines: Iterable[Line], names: Collection[str]) -> str:
+    """Return the release that another tool's lock has; of several, that for the most Pythons."""
+    pinned = [line for line in lines if line.locked and pin(line.text, names)]
+    targets = [*itertools.product(types.PLATFORMS, (f"3.{n}" for n in range(OLDEST_PYTHON, 16)))]
+
+    def reach(line: Line) -> int:
+        return sum(applies(_parsed(line)[0], *target) for target in targets)
+
+    best = max(pinned, key=reach, default=None)
+    return pin(best.text, names).partition("+")[0] if best else ""
+
+
 class _File(Struct):
     name: str
     version: str

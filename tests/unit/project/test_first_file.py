@@ -224,3 +224,16 @@ def test_whatever_is_mentioned_changes_nothing(name: str | None, mentioned: list
     text = first_file.first_text(choice, first_file.Facts())
     assert definition(text).requirements_from == ((name,) if name else ())
     assert len(text.splitlines()) <= 15
+
+
+@pytest.mark.parametrize(
+    ("readme", "expected"), [("", "env.yml"), ("requirements.txt", "requirements.txt")]
+)
+def test_an_environment_that_includes_the_list_is_taken_instead(
+    tmp_path: Path, readme: str, expected: str
+) -> None:
+    text = "dependencies: [ffmpeg, numpy, {pip: [-r requirements.txt]}]\n"
+    lay(tmp_path, {"requirements.txt": "rich\n", "env.yml": text, "environment.yml": "a: 1\n"})
+    shown = Shown(files={readme: "README.md"} if readme else {})
+    choice = first_file.choose(tmp_path, tuple(repository.files(tmp_path)), shown)
+    assert [source.main.file for source in choice.sources] == [expected]

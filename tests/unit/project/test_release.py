@@ -10,8 +10,9 @@ from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import load as load_settings
 from envbuilder.profiles import fit, lock as profile_lock, profile as profiles
-from envbuilder.project import catalog
+from envbuilder.project import catalog, release as chosen_release
 from envbuilder.project.catalog import Choosing
+from envbuilder.project.lines import Line
 from tests.support import host_trees
 
 if TYPE_CHECKING:
@@ -384,3 +385,10 @@ def test_a_release_after_the_day_is_refused(tmp_path: Path) -> None:
     variants = project(tmp_path, "requirements: ['torch==2.6.0']\nas_of: 2024-03-01\n")
     with pytest.raises(InvalidError, match=r"envbuilder\.yaml:2: torch<=2\.2\.1"):
         of(variants, "cuda")
+
+
+def test_of_a_locks_several_releases_the_one_for_the_most_pythons_is_preferred() -> None:
+    texts = 'torch==2.5.1; python_version < "3.9"', 'torch==2.7.1; python_version >= "3.9"'
+    every = [*(Line(text, "uv.lock", locked=True) for text in texts), Line("torch==2.6", "a.txt")]
+    assert chosen_release.of_lock(every, {"torch"}) == "2.7.1"
+    assert chosen_release.of_lock(every[2:], {"torch"}) == ""
