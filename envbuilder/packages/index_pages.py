@@ -160,7 +160,8 @@ class Index:
 
     def required_elsewhere(self, name: str, version: str) -> Sequence[str] | None:
         """Return what a release requires, by a wheel for another platform; None without one."""
-        release = self.releases(name).get(Version(version))
+        every = self.releases(name)
+        release = {**self._yanked[name], **every}.get(Version(version))
         wheels = [w for w in release.wheels if not w.file.endswith("-any.whl")] if release else []
         lists = map(self._read_requires, wheels[:_WHEELS_READ])
         return next((lines for lines in lists if lines is not None), None)

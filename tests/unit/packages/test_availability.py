@@ -60,7 +60,7 @@ PAGES: dict[str, dict[str, str]] = {
         "wheels-2024.1-cp311-cp311-manylinux2014_x86_64.whl": "2024-01-01",
         "wheels-2026.1-cp312-cp312-manylinux2014_x86_64.whl": "2026-01-01",
     },
-    "yanked": {f"yanked-1.0-{ANY}.whl": "2020-01-01"},
+    "yanked": {f"yanked-1.0-{ANY}.whl": "2020-01-01", f"yanked-0.9-{PYTHON_310}.whl": ""},
 }
 REQUIRES = {
     "hydra-1.3": ["old"],
@@ -269,6 +269,7 @@ def test_what_a_release_requires_is_known_from_a_wheel_for_another_platform() ->
     assert index.required_elsewhere("old", "1.0") is None
     assert index.required_elsewhere("app", "1.0") is None, "pure Python is built once for all"
     assert index.required_elsewhere("nowhere", "1.0") is None
+    assert index.required_elsewhere("yanked", "0.9") == ["six"]
     unreadable = index_pages.Index(
         [Place(url="https://index.example/simple")], page, lambda _: None
     )
