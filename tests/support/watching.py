@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,27 +16,35 @@ TRAINING = HERE / "watched_training.py"
 
 def plain(python: Path, *arguments: str, training: Path = TRAINING) -> str:
     """What a training prints without a hook."""
-    done = subprocess.run(
-        [python, training, *arguments], capture_output=True, text=True, check=True, env=_CALM
-    )
+    done = alone(python, (str(training), *arguments))
+    assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def alone(python: Path, argv: Sequence[str], *path: Path) -> subprocess.CompletedProcess[str]:
+    """Run `python ARGV` with folders on its path."""
+    return subprocess.run(
+        [python, *argv],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**_CALM, "PYTHONPATH": os.pathsep.join(map(str, path))},
+    )
 
 
 _CALM = {"OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
 
 
 def watched(
-    python: Path, folder: Path, argv: Sequence[str], requested: str = "cpu"
+    python: Path,
+    folder: Path,
+    argv: Sequence[str],
+    requested: str = "cpu",
+    beside: Sequence[Path] = (),
 ) -> tuple[model.Watched, subprocess.CompletedProcess[str]]:
     """Run `python ARGV` with the hook laid in `folder`; return the judged report."""
     with supervise.Session(folder).laid() as session:
-        done = subprocess.run(
-            [python, *argv],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**_CALM, "PYTHONPATH": str(session.hook)},
-        )
+        done = alone(python, argv, session.hook, *beside)
         processes, left_out = session.parts()
     return judge.judged(
         model.Watched(

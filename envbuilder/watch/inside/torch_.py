@@ -132,17 +132,19 @@ def _scaling(torch: Any, watch: _Watch) -> None:
 
 def _profilers(torch: Any, watch: _Watch) -> None:
     profile = torch.autograd.profiler.profile
-    prepare = profile._prepare_trace
+    for name in ("_prepare_trace", "_start_trace"):
+        original = getattr(profile, name)
 
-    @functools.wraps(prepare)
-    def prepared(self: Any) -> Any:
-        # The script's own: two cannot run at once, and its is the one that counts.
-        if self is not watch.profiler:
-            watch.end_profile()
-            watch.may_profile = False
-        return prepare(self)
+        def begun(self: Any, original: Any = original) -> Any:
+            # The script's own: two cannot run at once, its is the one that counts, and in it each
+            # operator of a dispatch mode would be two.
+            if self is not watch.profiler:
+                watch.end_profile()
+                watch.end_mode()
+                watch.may_profile = False
+            return original(self)
 
-    profile._prepare_trace = prepared
+        setattr(profile, name, functools.wraps(original)(begun))
 
 
 def _warnings(torch: Any, watch: _Watch) -> None:
@@ -292,12 +294,13 @@ class _Watch:
         sampled = self.mode is not None or self.profiler is not None
         if sampled:
             self.end_profile()
-            self._end_mode()
+            self.end_mode()
         if self.before:
             with self._counting.Paused(self.mode):
                 self._compare()
-        if sampled:
+        if sampled or (not self.placed and self.steps >= FIRST_STEP):
             self._place()
+        if sampled:
             self._sampled(length)
         elif self.last is not None and self.steps > FIRST_STEP - 1:
             self.lengths = [*self.lengths[-30:], length]
@@ -346,7 +349,7 @@ class _Watch:
             self._begin_profile()
         elif not compiled:
             self.to_profile = profiles
-            if not self.torch._C._len_torch_dispatch_stack():
+            if not (self.torch._C._len_torch_dispatch_stack() or self._has_profiler()):
                 self.mode = self._counting.mode(self.counts, self.unseen)
                 self.mode.__enter__()
         if self.mode is None and self.profiler is None:
@@ -362,9 +365,12 @@ class _Watch:
         self.interval = min(self.interval * 1.5, LONGEST)
         self.due = time.perf_counter() + wait
 
+    def _has_profiler(self) -> bool:
+        return bool(self.torch.autograd._profiler_enabled())
+
     def _begin_profile(self) -> None:
         torch = self.torch
-        if torch.autograd._profiler_enabled():
+        if self._has_profiler():
             return
         kind = self.accelerator if self.accelerator in ("cuda", "xpu") else None
         profiler = torch.autograd.profiler
@@ -376,12 +382,19 @@ class _Watch:
             self.profiler = profiler.profile(
                 use_kineto=True, **({"use_cuda": True} if kind else {})
             )
+        # Releases from 2.13 on print at each profile, unless this is set at the first one.
+        is_silenced = "KINETO_LOG_LEVEL" not in os.environ
         try:
+            if is_silenced:
+                os.environ["KINETO_LOG_LEVEL"] = "99"
             self.profiler.__enter__()
             self.profile_began = time.perf_counter()
         except Exception as error:
             self.profiler, self.may_profile = None, False
             self.unseen("kernels: %s" % str(error)[:120])
+        finally:
+            if is_silenced:
+                del os.environ["KINETO_LOG_LEVEL"]
 
     def end_profile(self) -> None:
         """End our profile, if there is one, and add up its kernels."""
@@ -400,7 +413,7 @@ class _Watch:
             self.may_profile = False
             self.unseen("kernels: %s" % str(error)[:120])
 
-    def _end_mode(self) -> None:
+    def end_mode(self) -> None:
         """End the dispatch mode; one that another mode lies on is ignored until that has ended."""
         mode = self.mode
         if mode is None:

@@ -1,0 +1,237 @@
+"""Honest trainings in the forms that people write them: watched_forms.py FORM."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+FORM = sys.argv[1]
+STEPS = 60
+
+
+class Rows(torch.utils.data.Dataset):
+    """Points of ten classes, each the same whichever process makes it."""
+
+    def __len__(self) -> int:
+        return 16 * STEPS
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        inputs = torch.randn(32, generator=torch.Generator().manual_seed(index))
+        return inputs, inputs[:10].argmax()
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 10))
+
+
+def batches(**options: Any) -> Any:
+    return torch.utils.data.DataLoader(Rows(), batch_size=16, shuffle=True, **options)
+
+
+def bare(model: nn.Module, **options: Any) -> Iterator[int]:
+    """Train step by step; the numbers are printed."""
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    for step, (inputs, labels) in enumerate(batches(**options), 1):
+        loss = nn.functional.cross_entropy(model(inputs), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if os.environ.get("RANK", "0") == "0":
+            print(step, loss.item(), flush=True)
+        yield step
+
+
+def plain() -> None:
+    list(bare(net()))
+
+
+def spawned() -> None:
+    list(bare(net(), num_workers=1, multiprocessing_context="spawn"))
+
+
+def compiled() -> None:
+    list(bare(torch.compile(net(), backend="aot_eager")))
+
+
+def profiled() -> None:
+    """Use the profiler throughout, in windows that meet those of others."""
+    schedule = torch.profiler.schedule(wait=1, warmup=1, active=2, repeat=0)
+    kinds: list[int] = []
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU],
+        schedule=schedule,
+        on_trace_ready=lambda p: kinds.append(
+            sum(e.count for e in p.key_averages() if e.key == "aten::addmm")
+        ),
+    ) as profiler:
+        for _ in bare(net()):
+            profiler.step()
+    print(kinds)
+
+
+def hooked() -> None:
+    """Have hooks and a signal handler of one's own, which see what they should."""
+    model = net()
+    seen: list[float] = []
+    model[0].register_forward_hook(lambda module, args, out: seen.append(out.sum().item()))
+    model[2].weight.register_hook(lambda gradient: seen.append(gradient.sum().item()))
+    signal.signal(signal.SIGUSR1, lambda *_: seen.append(0.5))
+    for step in bare(model):
+        if step == 30:
+            os.kill(os.getpid(), signal.SIGUSR1)
+    print(seen)
+
+
+def lbfgs() -> None:
+    model = net()
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
+    for inputs, labels in batches():
+
+        def closure(inputs: torch.Tensor = inputs, labels: torch.Tensor = labels) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(inputs), labels)
+            loss.backward()
+            return loss
+
+        print(optimizer.step(closure).item())
+
+
+def adversaries() -> None:
+    """Two optimizers, of which the second steps through the first one's model."""
+    critic, maker = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 1)), nn.Linear(8, 32)
+    criticizes = torch.optim.Adam(critic.parameters(), 1e-3)
+    makes = torch.optim.Adam(maker.parameters(), 1e-3)
+    for inputs, _ in batches():
+        made = maker(torch.randn(len(inputs), 8))
+        loss = nn.functional.softplus(-critic(inputs)).mean()
+        loss = loss + nn.functional.softplus(critic(made.detach())).mean()
+        criticizes.zero_grad()
+        loss.backward()
+        criticizes.step()
+        deceived = nn.functional.softplus(-critic(made)).mean()
+        makes.zero_grad()
+        deceived.backward()
+        makes.step()
+        print(loss.item(), deceived.item())
+
+
+def leaves() -> None:
+    for step in bare(net()):
+        if step == 40:
+            os._exit(3)
+
+
+def killed() -> None:
+    for step in bare(net()):
+        if step == 40:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def ranks() -> None:
+    """Train in two processes that share gradients; `idle` leaves all batches to the first."""
+    torch.distributed.init_process_group("gloo")
+    rank = torch.distributed.get_rank()
+    if FORM == "idle" and rank == 1:
+        torch.distributed.barrier()
+    else:
+        model = net()
+        if FORM != "idle":
+            model = nn.parallel.DistributedDataParallel(model)
+        for _ in bare(model):
+            pass
+        if FORM == "idle":
+            torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+def accelerate() -> None:
+    import accelerate as library
+
+    helper = library.Accelerator(cpu=True, gradient_accumulation_steps=2, mixed_precision="bf16")
+    model = net()
+    model, optimizer, loader = helper.prepare(
+        model, torch.optim.AdamW(model.parameters(), 1e-3), batches()
+    )
+    for inputs, labels in loader:
+        with helper.accumulate(model):
+            loss = nn.functional.cross_entropy(model(inputs), labels)
+            helper.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            print(loss.item())
+
+
+def lightning() -> None:
+    import lightning as library
+
+    class Module(library.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net()
+
+        def training_step(self, batch: Any, number: int) -> torch.Tensor:
+            loss = nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+            print(number, loss.item())
+            return loss
+
+        def validation_step(self, batch: Any, number: int) -> None:
+            print("validation", self.net(batch[0]).sum().item())
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.Adam(self.parameters(), 1e-3)
+
+    off = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    trainer = library.Trainer(
+        max_epochs=2, accelerator="cpu", val_check_interval=30, **dict.fromkeys(off, False)
+    )
+    trainer.fit(Module(), batches(), batches())
+
+
+def transformers() -> None:
+    import transformers as library
+
+    class Texts(torch.utils.data.Dataset):
+        def __len__(self) -> int:
+            return 8 * STEPS
+
+        def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+            words = torch.randint(64, (12,), generator=torch.Generator().manual_seed(index))
+            return {"input_ids": words, "labels": words[0] % 3}
+
+    config = library.BertConfig(
+        vocab_size=64,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        num_labels=3,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = library.Trainer(
+            model=library.BertForSequenceClassification(config),
+            args=library.TrainingArguments(
+                output_dir=folder,
+                per_device_train_batch_size=8,
+                num_train_epochs=1,
+                logging_steps=1,
+                save_strategy="no",
+                report_to=[],
+                use_cpu=True,
+                disable_tqdm=True,
+            ),
+            train_dataset=Texts(),
+        )
+        trainer.train()
+        print([entry.get("loss") for entry in trainer.state.log_history])
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    globals()["ranks" if FORM == "idle" else FORM]()
