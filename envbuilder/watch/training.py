@@ -57,6 +57,11 @@ _ALIASES = {"cuda": ("cuda", "gpu"), "rocm": ("cuda", "rocm", "gpu"), "xpu": ("x
 """What frameworks call a kind of device."""
 NAME, SENTENCE = 60, 500
 _USELESS = 1.0
+_FINDS_NAN = {
+    "torch": "torch.autograd.set_detect_anomaly(True)",
+    "jax": 'jax.config.update("jax_debug_nans", True)',
+    "tensorflow": "tf.debugging.enable_check_numerics()",
+}
 STANDING_STILL_LOST = 0.3
 """Not measured: it may be all, or nothing."""
 
@@ -386,8 +391,8 @@ def _losses(process: Observed, requested: str) -> Iterator[Finding]:
             f"The loss was not a finite number: first at step {lost[0]:,}, in {len(lost):,} of"
             f" {len(losses):,} recorded steps, {'and still' if stays else 'but no longer'} at the"
             " end.",
-            "Find the first operation at fault with `torch.autograd.set_detect_anomaly(True)`; a"
-            " lower learning rate, clipped gradients or bfloat16 instead of float16 may be enough.",
+            f"Find the first operation at fault with `{_FINDS_NAN[process.framework]}`; a lower"
+            " learning rate, clipped gradients or bfloat16 instead of float16 may be enough.",
             _USELESS if stays else len(lost) / len(losses),
         )
         return

@@ -220,6 +220,11 @@ FOUND = {
         "first at step 13, in 2 of 3 recorded steps, and still at the end",
         "set_detect_anomaly",
     ),
+    "not finite, in JAX": (
+        watched(observed(framework="jax", losses=((1, 2.3), (13, None)))),
+        "in 1 of 2 recorded steps, and still at the end",
+        "jax_debug_nans",
+    ),
     "not finite, for a moment": (
         watched(observed(losses=((1, None), (13, 2.0)))),
         "in 1 of 2 recorded steps, but no longer at the end",
