@@ -56,7 +56,7 @@ class Scope(Struct, frozen=True, kw_only=True):
 @click.command("clean", short_help="Remove what envbuilder made.")
 @click.option("--profile", metavar="NAME", help="Only environments and images of this profile.")
 @click.option("--store", is_flag=True, help="Also remove downloads, caches and logs.")
-@click.option("--reports", is_flag=True, help="Also remove kept verification reports.")
+@click.option("--reports", is_flag=True, help="Also remove kept reports of verify and watch.")
 @click.option(
     "--all-images", is_flag=True, help="Also remove images of other envbuilder installations."
 )

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 ENVIRONMENTS = "environments"
 WORKING = "working folders of killed builds"
 DOWNLOADS = "downloads, caches and logs"
-REPORTS = "verification reports"
+REPORTS = "reports"
 IMAGES = "images"
 RECORDS = "records of images"
 VOLUMES = "volumes of commands in containers"
@@ -181,19 +181,22 @@ class Inventory:
                             self._add(beside, root, ENVIRONMENTS, path.name)
 
     def reports(self, profile: str | None) -> None:
-        """List kept verification reports (of one profile)."""
-        folder, root = self.settings.reports_dir, self.settings.data_dir
-        if self._is_ours(root, folder):
-            try:
-                entries = history.entries(folder, profile)
-            except InvalidError as error:
-                self.keep(folder, error.message.removeprefix(f"{folder}: "))
-                return
-            for entry in entries:
-                if files.is_marked(folder) or _is_report(entry.path):
-                    self._add(entry.path, root, REPORTS, REPORTS)
-                else:
-                    self.keep(entry.path, "not a report of envbuilder's, or damaged")
+        """List kept reports of verifications and of watched trainings (of one profile)."""
+        for folder in (self.settings.reports_dir, self.settings.watches_dir):
+            if self._is_ours(self.settings.data_dir, folder):
+                self._reports_in(folder, profile)
+
+    def _reports_in(self, folder: Path, profile: str | None) -> None:
+        try:
+            entries = history.entries(folder, profile)
+        except InvalidError as error:
+            self.keep(folder, error.message.removeprefix(f"{folder}: "))
+            return
+        for entry in entries:
+            if files.is_marked(folder) or _is_report(entry.path):
+                self._add(entry.path, self.settings.data_dir, REPORTS, REPORTS)
+            else:
+                self.keep(entry.path, "not a report of envbuilder's, or damaged")
 
     def leftovers(self) -> list[Item]:
         """Return the working folders of killed builds; record those of running builds."""

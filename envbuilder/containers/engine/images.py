@@ -51,8 +51,7 @@ def export(engine: Engine, image: Image, folder: Path) -> Layout:
                 f"{name}: the engine has lost {lost[0]}, a part of this image",
                 f"Remove the image and get it again: docker rmi {name}, then docker pull or load.",
             )
-        if not target.is_dir():  # else another process was faster
-            part.rename(target)
+        archive.settle(part, target)
     return Layout.open(target)
 
 

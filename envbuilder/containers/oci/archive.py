@@ -213,9 +213,17 @@ def opened(path: Path, folder: Path) -> Layout:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".part-", dir=folder) as scratch:
             unpack(path, Path(scratch) / "layout")
-            if not target.is_dir():  # else another process was faster
-                (Path(scratch) / "layout").rename(target)
+            settle(Path(scratch) / "layout", target)
     return Layout.open(target)
+
+
+def settle(made: Path, target: Path) -> None:
+    """Move a finished layout into place, unless another process was faster."""
+    try:
+        made.rename(target)
+    except OSError:
+        if not target.is_dir():
+            raise
 
 
 def unpack(path: Path, folder: Path, take: _Take | None = None) -> Layout:

@@ -15,6 +15,7 @@ from envbuilder.build.backends.integrity import MARKER
 from envbuilder.commands import inventory
 from envbuilder.core import files, settings
 from envbuilder.packages.store import Store
+from envbuilder.watch import history as watches
 from tests.support import reports
 from tests.support.cleaning import (
     DIGEST,
@@ -34,6 +35,7 @@ from tests.support.cleaning import (
     store,
     working,
 )
+from tests.support.watched import watched
 
 pytestmark = pytest.mark.usefixtures("fake")
 
@@ -418,3 +420,11 @@ def test_a_folder_that_holds_a_mount_stays_and_a_dry_run_says_so(
 
 def listing(own: settings.Settings) -> set[Path]:
     return {p for above in (own.cache_dir, own.data_dir) for p in above.rglob("*")}
+
+
+def test_reports_of_watched_trainings_are_reports(own: settings.Settings) -> None:
+    kept = watches.keep(watched(), own.watches_dir)
+    assert run("--reports", "--profile", "other") == 0
+    assert kept.exists()
+    assert run("--reports") == 0
+    assert not kept.exists()

@@ -116,3 +116,13 @@ def test_a_large_blob_that_is_no_layer_is_not_in_the_way(packed: Path) -> None:
         entry.size = len(other)
         whole.addfile(entry, io.BytesIO(other))
     assert archive.identity(packed) == before
+
+
+def test_two_that_make_the_same_layout_at_once_both_have_it(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "index.json").touch()
+        archive.settle(tmp_path / name, tmp_path / "layout")
+    assert (tmp_path / "layout" / "index.json").exists()
+    with pytest.raises(FileNotFoundError):
+        archive.settle(tmp_path / "second", tmp_path / "nowhere" / "layout")
