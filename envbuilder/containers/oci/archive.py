@@ -217,10 +217,10 @@ def opened(path: Path, folder: Path) -> Layout:
     return Layout.open(target)
 
 
-def settle(made: Path, target: Path) -> None:
+def settle(layout: Path, target: Path) -> None:
     """Move a finished layout into place, unless another process was faster."""
     try:
-        made.rename(target)
+        layout.rename(target)
     except OSError:
         if not target.is_dir():
             raise
