@@ -322,8 +322,11 @@ def replace(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
     os.execve(program, list(argv), {**os.environ, **env})  # noqa: S606 (no shell is meant)
 
 
-_FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGWINCH")
-_OF_TERMINAL = ("SIGINT", "SIGQUIT")
+_FORWARDED = (
+    *(signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2),
+    *(signal.SIGCONT, signal.SIGWINCH),
+)
+_OF_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 """A terminal sends them to all of its programs."""
 
 
@@ -331,31 +334,38 @@ def accompany(argv: Sequence[str], env: Mapping[str, str]) -> int:
     """Run a program in the foreground and return its exit code as a shell reports it.
 
     It has this process's input, output and terminal, and gets the signals that this one receives.
+    Signals that the caller ignores stay ignored, as with nohup.
     """
     import subprocess
 
     program = _required(argv[0])
-    children: list[subprocess.Popen[bytes]] = []
+    child: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
 
     def forward(number: int, frame: FrameType | None) -> None:
         del frame
-        for each in children:
-            each.send_signal(number)
+        if child is None:
+            early.append(number)
+        else:
+            child.send_signal(number)
 
     by_terminal = sys.stdin is not None and sys.stdin.isatty()
-    handlers: dict[str, Callable[[int, FrameType | None], None]] = dict.fromkeys(
-        _FORWARDED, forward
-    )
-    handlers |= dict.fromkeys(_OF_TERMINAL, _ignore if by_terminal else forward)
+    handlers = dict.fromkeys((*_FORWARDED, *_OF_TERMINAL), forward)
+    if by_terminal:
+        handlers |= dict.fromkeys(_OF_TERMINAL, _ignore)
     wakeup = signal.set_wakeup_fd(-1)  # else the guard would end this process
-    previous = {name: signal.signal(getattr(signal, name), each) for name, each in handlers.items()}
+    previous = {number: signal.getsignal(number) for number in handlers}
+    replaced = {n: before for n, before in previous.items() if before != signal.SIG_IGN}
+    for number in replaced:
+        signal.signal(number, handlers[number])
     try:
         child = subprocess.Popen([program, *argv[1:]], env={**os.environ, **env})
-        children.append(child)
+        for received in early:
+            child.send_signal(received)
         status = child.wait()
     finally:
-        for name, handler in previous.items():
-            signal.signal(getattr(signal, name), handler)
+        for number, before in replaced.items():
+            signal.signal(number, before)
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
     return exit_code(-status) if status < 0 else status
 

@@ -66,6 +66,30 @@ def test_the_command_gets_the_signals(
     assert signal.getsignal(getattr(signal, name)) == before
 
 
+def test_a_signal_that_the_caller_ignores_stays_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with nohup: the program inherits it, which it would not if it were handled here."""
+    monkeypatch.setattr(sys, "stdin", None)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    script = "import signal; raise SystemExit(signal.getsignal(signal.SIGHUP) != signal.SIG_IGN)"
+    try:
+        assert process.accompany((sys.executable, "-c", script), {}) == 0
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_signal_is_not_lost_while_the_program_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+
+    class Slow(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: object, **options: object) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            super().__init__(*arguments, **options)  # type: ignore[arg-type, misc]
+
+    monkeypatch.setattr(subprocess, "Popen", Slow)
+    assert process.accompany(("sleep", "60"), {}) == 128 + signal.SIGTERM
+
+
 HOOKED = """
 import sys
 import torch
