@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
+from msgspec import Struct
 
 from envbuilder.core import console, files
 from envbuilder.core.errors import VERIFY_FAILED, BuildError, InvalidError
@@ -14,6 +16,7 @@ from envbuilder.verify.figures import print_comparison
 from envbuilder.verify.report import comparison, history
 from envbuilder.watch import model, show
 
+_T = TypeVar("_T")
 FORMATS = ("table", "markdown", "csv", "json", "html")
 _OF_ENDING = {".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html", ".htm": "html"}
 """The format for a file's suffix, if --format is not given."""
@@ -82,56 +85,72 @@ def command(
         form = _OF_ENDING.get(output.suffix.lower())
     if earlier is not None and form in {"csv", "html"}:
         raise click.UsageError(f"--against: not in {form}; use table, markdown or json")
-    if watches := _watches(reports):
-        return _compare_watches(watches, form or "table", output, earlier)
-    stored = _read(reports)
-    rows, judgements = comparison.rows(stored), _judgements(stored, earlier)
-    code = VERIFY_FAILED if any(each.status == "failed" for each in judgements or ()) else 0
-    if output is None and form in {None, "table"}:
-        print_comparison(rows, console.rich_console())
-        for line in history.judgement_lines(judgements or ()):
+    side_by_side = _compared(reports, form or "table", earlier)
+    if output is None and side_by_side.draw:
+        side_by_side.draw(console.rich_console())
+        for line in side_by_side.lines:
             console.result(line)
-        return code
-    text = _text(rows, form or "table", judgements)
-    if output is None:
-        console.document(text)
-        return code
-    files.save_output(output, text.encode(), BuildError, "Name another file with --output.")
-    return code
+    elif output is None:
+        console.document(side_by_side.text())
+    else:
+        text = side_by_side.text().encode()
+        files.save_output(output, text, BuildError, "Name another file with --output.")
+    return VERIFY_FAILED if side_by_side.is_worse else 0
 
 
-def _watches(paths: Sequence[Path]) -> tuple[model.Watched, ...]:
-    """Return the reports of `watch`, if that is what all of them are.
+class _Compared(Struct, frozen=True, kw_only=True):
+    """Reports side by side, in one format."""
 
-    Raise `InvalidError` if some are and others are not: they have nothing in common.
-    """
-    files = [file for path in paths for file in _files(path)]
-    are = [model.is_report(file) for file in files]
-    if any(are) and not all(are):
-        raise InvalidError(
-            f"{files[are.index(False)]}: a report of verify, beside reports of watch",
-            "Compare one kind at a time.",
+    draw: Callable[[Any], None] | None = None
+    """Prints them on a console, if that is the format."""
+    lines: tuple[str, ...] = ()
+    """What follows there."""
+    written: str = ""
+    """Them in another format."""
+    is_worse: bool = False
+
+    def text(self) -> str:
+        """Return them as text."""
+        if self.draw is None:
+            return self.written
+        stream = io.StringIO()
+        self.draw(console.rich_console(file=stream))
+        shown = (*stream.getvalue().splitlines(), *self.lines)
+        return "".join(f"{line.rstrip()}\n" for line in shown)
+
+
+def _compared(reports: Sequence[Path], form: str, earlier: Path | None) -> _Compared:
+    problems: list[InvalidError] = []
+    contents = _contents(reports, problems)
+    if any(map(model.is_report, contents.values())):
+        _require_all_watches(contents, form, earlier)
+        watches = _parsed(contents, model.parsed, problems)
+        if form == "table":
+            return _Compared(draw=lambda out: show.print_comparison(watches, out))
+        return _Compared(written=show.compared(watches, form))
+    stored = _parsed(contents, history.parsed, problems)
+    rows, judgements = comparison.rows(stored), _judgements(stored, earlier)
+    is_worse = any(each.status == "failed" for each in judgements or ())
+    if form == "table":
+        return _Compared(
+            draw=lambda out: print_comparison(rows, out),
+            lines=tuple(history.judgement_lines(judgements or ())),
+            is_worse=is_worse,
         )
-    return tuple(map(model.read, files)) if any(are) else ()
+    return _Compared(written=_text(rows, form, judgements), is_worse=is_worse)
 
 
-def _compare_watches(
-    watches: Sequence[model.Watched], form: str, output: Path | None, earlier: Path | None
-) -> int:
+def _require_all_watches(contents: Mapping[Path, bytes], form: str, earlier: Path | None) -> None:
+    """Raise an error if other reports are among those of `watch`, or for what those do not have."""
+    if other := next((p for p, each in contents.items() if not model.is_report(each)), None):
+        raise InvalidError(
+            f"{other}: a report of verify, beside reports of watch", "Compare one kind at a time."
+        )
     if earlier is not None or form in {"csv", "html"}:
         raise click.UsageError(
             "reports of watch: as table, markdown or json, and without --against"
             " (`envbuilder watch --against REPORT` says what changed)"
         )
-    if output is None and form == "table":
-        show.print_comparison(watches, console.rich_console())
-        return 0
-    text = show.compared(watches, form)
-    if output is None:
-        console.document(text)
-    else:
-        files.save_output(output, text.encode(), BuildError, "Name another file with --output.")
-    return 0
 
 
 def _judgements(
@@ -155,33 +174,46 @@ def _text(
     if form == "markdown":
         judged = history.judgement_table(judgements) if judgements else ""
         return "\n".join(filter(None, (comparison.markdown(rows), judged)))
-    if form == "html":
-        from envbuilder.verify import page
+    from envbuilder.verify import page
 
-        return page.render_comparison(rows)
-    stream = io.StringIO()
-    print_comparison(rows, console.rich_console(file=stream))
-    shown = (*stream.getvalue().splitlines(), *history.judgement_lines(judgements or ()))
-    return "".join(f"{line.rstrip()}\n" for line in shown)
+    return page.render_comparison(rows)
 
 
-def _read(paths: Sequence[Path]) -> list[history.StoredReport]:
-    """Return every report once; raise `InvalidError` for damaged ones and folders without any."""
-    by_path: dict[Path, history.StoredReport] = {}
-    problems: list[InvalidError] = []
+def _contents(paths: Sequence[Path], problems: list[InvalidError]) -> dict[Path, bytes]:
+    """Return each report's bytes, read once: it may be a pipe. Add what is wrong to `problems`."""
+    contents: dict[Path, bytes] = {}
+    seen: set[Path] = set()
     for path in paths:
         reports = _files(path)
         if not reports:
             problem = InvalidError(f"{path}: no report in this folder", "Reports end in .json.")
             problems.append(problem)
         for file in reports:
+            if file.resolve() in seen:
+                continue
+            seen.add(file.resolve())
             try:
-                by_path[file.resolve()] = history.read(file)
+                contents[file] = history.content(file)
             except InvalidError as error:
                 problems.append(error)
+    return contents
+
+
+def _parsed(
+    contents: Mapping[Path, bytes],
+    parse: Callable[[bytes, Path], _T],
+    problems: list[InvalidError],
+) -> list[_T]:
+    """Return every report; raise `InvalidError` for all that is wrong at once."""
+    result: list[_T] = []
+    for path, content in contents.items():
+        try:
+            result.append(parse(content, path))
+        except InvalidError as error:
+            problems.append(error)
     if problems:
         raise InvalidError("\n".join(p.message for p in problems), problems[0].hint)
-    return list(by_path.values())
+    return result
 
 
 def _files(path: Path) -> list[Path]:

@@ -232,7 +232,7 @@ def recognized(path: Path) -> Signable:
         kind, type_ = "lock", library.LOCK_TYPE
     elif keys.get("kind") == model.KIND:
         kind, type_ = "watch report", statement.TYPE
-        predicate = statement.predicate(model.read(path))
+        predicate = statement.predicate(model.parsed(content, path))
     else:
         raise InvalidError(
             f"{path}: neither a lock nor a bundle, an SBOM, a provenance or a watch report",

@@ -13,8 +13,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder.core import decoding, files
+from envbuilder.core import decoding
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.text import binary_size
+from envbuilder.verify.report import history
 
 SCHEMA = 1
 KIND = "watch"
@@ -251,26 +253,28 @@ class Watched(Struct, frozen=True, kw_only=True):
     """The largest loss first."""
 
 
-def is_report(path: Path) -> bool:
-    """Return whether a file is a report of a watched training, whole or damaged."""
-    try:
-        return f'"kind": "{KIND}"'.encode() in files.read(path, LIMIT_BYTES, pipes=True)[:200]
-    except (OSError, ValueError):
-        return False
+def is_report(content: bytes) -> bool:
+    """Return whether a file's bytes are a report of a watched training, whole or damaged."""
+    return f'"kind": "{KIND}"'.encode() in content[:200]
 
 
 def read(path: Path) -> Watched:
     """Read a kept report; raise `InvalidError` if it is damaged or something else."""
+    return parsed(history.content(path), path)
+
+
+def parsed(content: bytes, path: Path) -> Watched:
+    """Return a report of a file by its bytes; raise `InvalidError` if they are not one."""
+    if len(content) > LIMIT_BYTES:
+        raise InvalidError(f"{path}: larger than {binary_size(LIMIT_BYTES)}; not read", _WHAT_IT_IS)
     try:
-        content = files.read(path, LIMIT_BYTES, pipes=True)
         decoding.require_few_values(content)
         return decoding.from_json(content, Watched)
-    except OSError as error:
-        raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
-        raise InvalidError(
-            f"{path}: damaged: {error}", "It is what `envbuilder watch --output FILE` writes."
-        ) from error
+        raise InvalidError(f"{path}: damaged: {error}", _WHAT_IT_IS) from error
+
+
+_WHAT_IT_IS = "A report of a training is what `envbuilder watch --output FILE` writes."
 
 
 def part(content: bytes) -> Observed | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,13 +11,13 @@ from envbuilder.core.text import (
     amount,
     counted,
     duration,
-    escaped_markdown,
     memory,
     percent,
     printable,
 )
 from envbuilder.verify import figures, page as pages
 from envbuilder.verify.figures import Fact
+from envbuilder.verify.report import comparison
 from envbuilder.watch import judge, model
 
 if TYPE_CHECKING:
@@ -214,14 +213,9 @@ def print_comparison(watches: Sequence[Watched], out: Any) -> None:
 
 
 def compared(watches: Sequence[Watched], form: str) -> str:
-    """Return several reports as `markdown` or `json`, the fastest first, or as a `table`."""
+    """Return several reports as `markdown` or `json`, the fastest first."""
     rows = [_cells(each) for each in _fastest(watches)]
-    if form == "json":
-        reports = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
-        return console.as_json({"schema": 1, "kind": model.KIND, "reports": reports}) + "\n"
     if form == "markdown":
-        lines = [COLUMNS, ["---"] * len(COLUMNS), *([*map(escaped_markdown, row)] for row in rows)]
-        return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    stream = io.StringIO()
-    print_comparison(watches, console.rich_console(file=stream))
-    return "".join(f"{line.rstrip()}\n" for line in stream.getvalue().splitlines())
+        return comparison.markdown_table(COLUMNS, rows)
+    reports = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
+    return console.as_json({"schema": 1, "kind": model.KIND, "reports": reports}) + "\n"

@@ -16,7 +16,7 @@ from envbuilder.core.text import amount, escaped_markdown, memory, percent, prin
 from envbuilder.verify.report.model import plausible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from envbuilder.verify.report.history import StoredReport
 
@@ -170,10 +170,17 @@ def cells(row: Row) -> tuple[str, ...]:
 def markdown(shown: Sequence[Row]) -> str:
     """Return the table as Markdown, with all markup in cells escaped."""
     right = {1, *range(len(COLUMNS))[NUMBERS]}
-    rules = ["---:" if i in right else "---" for i in range(len(COLUMNS))]
-    lines = [COLUMNS, rules, *([*map(escaped_markdown, cells(row))] for row in shown)]
-    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    table = markdown_table(COLUMNS, map(cells, shown), right)
     return table + "".join(f"\n{escaped_markdown(note)}\n" for note in footnotes(shown))
+
+
+def markdown_table(
+    columns: Sequence[str], rows: Iterable[Iterable[str]], right: Collection[int] = ()
+) -> str:
+    """Return a table as Markdown; the columns at the places `right` hold numbers."""
+    rules = ["---:" if place in right else "---" for place in range(len(columns))]
+    lines = [columns, rules, *([*map(escaped_markdown, row)] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def footnotes(shown: Sequence[Row]) -> list[str]:

@@ -53,12 +53,21 @@ class Entry(Struct, frozen=True, kw_only=True):
     backend: str
 
 
-def read(path: Path) -> StoredReport:
-    """Read a report; raise `InvalidError` if it is unreadable or not a complete report."""
+def content(path: Path) -> bytes:
+    """Return the bytes of a report that the user names; raise `InvalidError` if unreadable."""
     try:
-        content = files.read(path, LIMIT_BYTES, pipes=True)
+        return files.read(path, LIMIT_BYTES, pipes=True)
     except OSError as error:
         raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def read(path: Path) -> StoredReport:
+    """Read a report; raise `InvalidError` if it is unreadable or not a complete report."""
+    return parsed(content(path), path)
+
+
+def parsed(content: bytes, path: Path) -> StoredReport:
+    """Return a report of a file by its bytes; raise `InvalidError` if they are not one."""
     try:
         decoding.require_few_values(content)
         data = model.restored(msgspec.json.decode(content))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from msgspec.structs import replace
 from envbuilder.commands import sign
 from envbuilder.core.errors import InvalidError
 from envbuilder.watch import history, judge, model, show, statement
-from tests.support import command_line, pages
+from tests.support import command_line, pages, reports
 from tests.support.watched import observed, watched
 
 HOSTILE = "<script>alert(1)</script>\x1b[31m\n"
@@ -74,9 +76,32 @@ def test_compare_takes_reports_of_one_kind(
     assert code == 0
     assert "on device" in out
     assert all(len(line) <= 80 for line in out.splitlines())
+    code, out, _ = command_line.printed(capsys, "compare", *names, "-o", str(tmp_path / "t.txt"))
+    assert (code, out) == (0, "")
+    assert "on device" in (tmp_path / "t.txt").read_text()
     (tmp_path / "c.json").write_text("{}")
     assert command_line.printed(capsys, "compare", str(tmp_path))[0] == 2
     assert command_line.printed(capsys, "compare", *names, "--format", "csv")[0] == 2
+
+
+@pytest.mark.parametrize("kind", ["watch", "verify"])
+def test_a_report_may_come_through_a_pipe(
+    kind: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A pipe can be read once, before it is known what comes through it."""
+    written = tmp_path / "report.json"
+    if kind == "watch":
+        history.write(judge.judged(watched()), written)
+    else:
+        reports.written(written)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_bytes(written.read_bytes()))
+    writer.start()
+    code, out, error = command_line.printed(capsys, "compare", str(pipe), "--json")
+    writer.join()
+    assert (code, error) == (0, "")
+    assert len(json.loads(out)["reports"]) == 1
 
 
 def test_a_signed_report_says_what_it_does_not_prove(tmp_path: Path) -> None:
