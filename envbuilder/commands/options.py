@@ -110,6 +110,11 @@ def load_settings() -> core_settings.Settings:
 json_option: Decorator = click.option(
     "--json", "as_json", is_flag=True, help="Print the result as JSON."
 )
+html_option: Decorator = click.option(
+    "--html",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also write the report as a web page: one file that needs no network.",
+)
 python_option: Decorator = click.option(
     "--python-version", "python", metavar="X.Y", help="Python of the environment."
 )

@@ -6,7 +6,7 @@ import errno
 import os
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import click
 from msgspec.structs import replace
@@ -21,10 +21,11 @@ from envbuilder.commands.locked import locked_option
 from envbuilder.commands.options import (
     access_options,
     environment_options,
+    html_option,
     load_settings,
     require_image,
 )
-from envbuilder.core import console
+from envbuilder.core import console, types
 
 if TYPE_CHECKING:
     import contextlib
@@ -74,30 +75,30 @@ def command(
       envbuilder run -p 8000 -v ./data:/data:ro -e HF_TOKEN -- python serve.py
       envbuilder run -- python -c "import torch; print(torch.__version__)"
     """
-    settings = load_settings()
-    words = words_of(argv, settings)
     watching = None
     if watched:
         from envbuilder.commands.watch import Watching
 
         watching = Watching()
-    return enter(
-        settings,
-        Request(profile=profile, backend=backend, python=python, base_image=base_image),
-        lambda name: words,
-        given,
-        frozen=frozen,
-        watching=watching,
-    )
+    request = Request(profile=profile, backend=backend, python=python, base_image=base_image)
+    return _start(argv, request, given, watching, frozen=frozen)
 
 
-def words_of(argv: tuple[str, ...], settings: Settings) -> tuple[str, ...]:
-    """Return the command that was given, or the project's own."""
+def _start(
+    argv: tuple[str, ...],
+    request: Request,
+    given: Access,
+    watching: Watching | None,
+    *,
+    frozen: bool,
+) -> int:
+    """Run the command that was given, or the project's own."""
+    settings = load_settings()
     words = argv[1:] if argv[:1] == ("--",) else argv
     words = words or project_command(settings)
     if settings.definition is not None:
         foreign_programs.require_unchanged(words, "", of_project=True)
-    return words
+    return enter(settings, request, lambda name: words, given, frozen=frozen, watching=watching)
 
 
 @click.command(
@@ -110,19 +111,15 @@ def words_of(argv: tuple[str, ...], settings: Settings) -> tuple[str, ...]:
 @locked_option
 @click.option(
     "--device",
-    metavar="KIND",
-    help="Where the work should be (cuda, xpu, mps, cpu).  [default: the profile's device]",
+    type=click.Choice(get_args(types.Accelerator)),
+    help="Where the work should be.  [default: the profile's device]",
 )
 @click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Also write the report to this file, as JSON.",
 )
-@click.option(
-    "--html",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Also write the report as a web page: one file that needs no network.",
-)
+@html_option
 @click.option(
     "--against",
     metavar="REPORT|last",
@@ -161,17 +158,12 @@ def watch(
       envbuilder watch --against last -- python train.py --epochs 1
       envbuilder watch --profile cuda --output watch.json -- accelerate launch train.py
     """
-    from envbuilder.commands.watch import Watching
+    from envbuilder.commands.watch import Watching, named
 
-    settings = load_settings()
-    return enter(
-        settings,
-        Request(profile=profile, backend=backend, python=python, base_image=base_image),
-        lambda name: words_of(argv, settings),
-        given,
-        frozen=frozen,
-        watching=Watching(device=device, output=output, html=html, against=against),
-    )
+    earlier = named(against)
+    watching = Watching(device=device, output=output, html=html, against=against, earlier=earlier)
+    request = Request(profile=profile, backend=backend, python=python, base_image=base_image)
+    return _start(argv, request, given, watching, frozen=frozen)
 
 
 class _Brief:

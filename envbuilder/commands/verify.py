@@ -14,6 +14,7 @@ from envbuilder.build import isolation
 from envbuilder.build.request import Request
 from envbuilder.commands.options import (
     environment_options,
+    html_option,
     json_option,
     load_settings,
     payload_options,
@@ -63,11 +64,7 @@ def _factor(ctx: click.Context, param: click.Parameter, value: float | None) -> 
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     help="Use the profile's image in this file, through Apptainer.",
 )
-@click.option(
-    "--html",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Also write the report as a web page: one file that needs no network.",
-)
+@html_option
 @click.option(
     "--against",
     metavar="REPORT|last",

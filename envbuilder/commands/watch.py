@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from envbuilder import __version__
 from envbuilder.build.backends.container import project_folder
 from envbuilder.core import console, files, text
-from envbuilder.core.errors import VERIFY_FAILED, BuildError
+from envbuilder.core.errors import VERIFY_FAILED, BuildError, EnvbuilderError
 from envbuilder.profiles.backends import makes_image
 from envbuilder.watch import history, judge, model, show, supervise
 
@@ -27,6 +27,11 @@ LAST = "last"
 _ANOTHER = "The command itself ended; name another file."
 
 
+def named(against: str | None) -> model.Watched | None:
+    """Return the earlier report of that path, before anything is built; None for the last one."""
+    return None if against is None or against == LAST else model.read(Path(against))
+
+
 class Watching(Struct, frozen=True, kw_only=True):
     """How a command is watched, and where its report goes."""
 
@@ -34,13 +39,14 @@ class Watching(Struct, frozen=True, kw_only=True):
     output: Path | None = None
     html: Path | None = None
     against: str | None = None
+    earlier: model.Watched | None = None
+    """The report that `against` names, unless that is the last one."""
 
     def run(self, build: Build, words: Sequence[str], access: Access) -> int:
         """Run the command in a finished build's environment; return the exit code to end with."""
         settings, environment = build.settings, build.environment
         project = settings.project if settings.definition is not None else None
         folder = project_folder(project, Path.cwd())
-        earlier = self._earlier(settings.watches_dir)
         running = supervise.Running(in_container=makes_image(build.backend))
         started, source = text.stamp_now(), supervise.source(folder)
         with supervise.Session(folder).laid() as session:
@@ -68,33 +74,28 @@ class Watching(Struct, frozen=True, kw_only=True):
                 left_out=left_out,
             )
         )
-        self._deliver(watched, settings.watches_dir, earlier)
+        self._deliver(watched, settings.watches_dir)
         if watched.exit_code == 0 and watched.on_device is False:
             return VERIFY_FAILED
         return watched.exit_code
 
-    def _earlier(self, folder: Path) -> model.Watched | None:
-        """Return the named earlier report, before anything is started; `last` is found later."""
-        if self.against is None or self.against == LAST:
-            return None
-        return model.read(Path(self.against))
-
-    def _deliver(self, watched: model.Watched, folder: Path, earlier: model.Watched | None) -> None:
+    def _deliver(self, watched: model.Watched, folder: Path) -> None:
         """Show and keep the report; what cannot be written is said, and changes no exit code."""
+        earlier = self.earlier
         if self.against == LAST:
-            found = history.last(folder, watched)
-            earlier = found[1] if found else None
+            before = history.last(folder, watched)
+            earlier = before[1] if before else None
             if earlier is None:
                 console.progress().note("note: --against last: there is no earlier report of it")
         changes = history.against(watched, earlier).sentences if earlier else ()
+        path: Path | None = None
         try:
-            path: Path | None = history.keep(watched, folder)
+            path = history.keep(watched, folder)
             if self.output:
                 history.write(watched, self.output)
             if self.html:
                 page = show.page(watched).encode()
                 files.save_output(self.html, page, BuildError, _ANOTHER, "the page")
-        except BuildError as error:
-            path = None
+        except EnvbuilderError as error:
             console.progress().note(f"warning: {error.message}")
         show.show(watched, path, changes)

@@ -1,0 +1,158 @@
+"""`watch`: which exit code a watched command ends with, and what becomes of its report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from envbuilder.build.access import NOTHING, Access
+from envbuilder.commands.watch import Watching
+from envbuilder.core import process
+from envbuilder.core.errors import ToolError
+from envbuilder.core.settings import Settings, load
+from envbuilder.watch import model
+from tests.support import command_line
+from tests.support.watched import observed
+
+WORDS = ("python", "train.py", "--hf-token", "hf_secret")
+Run = Callable[..., int]
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.chdir(tmp_path)
+    return load()
+
+
+@pytest.fixture
+def run(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """`run(Watching(…), code=…, processes=…)`: watch a command that ends so, and saw that."""
+
+    def watch(
+        watching: Watching, *, code: int | ToolError = 0, processes: Sequence[Any] = ()
+    ) -> int:
+        def accompany(argv: Sequence[str], env: Mapping[str, str]) -> int:
+            assert argv == WORDS
+            if isinstance(code, ToolError):
+                raise code
+            out = Path(env["PYTHONPATH"]).parent / "out"
+            for number, each in enumerate(processes):
+                (out / f"{number}.json").write_bytes(msgspec.json.encode(each))
+            return code
+
+        monkeypatch.setattr(process, "accompany", accompany)
+
+        def become(argv: Any, environ: Any, access: Access, start: Any) -> int:
+            return int(start(argv, {"PYTHONPATH": str(access.python_path[0])}))
+
+        environment = SimpleNamespace(
+            become=become, plan=SimpleNamespace(fingerprint="ab" * 32, lock="cd" * 32)
+        )
+        profile = SimpleNamespace(
+            name="cuda", expects=SimpleNamespace(device="cuda", kernels=("zentorch::",))
+        )
+        build: Any = SimpleNamespace(
+            settings=settings, environment=environment, backend="venv", profile=profile
+        )
+        return watching.run(build, WORDS, NOTHING)
+
+    return watch
+
+
+ELSEWHERE = msgspec.structs.replace(
+    observed(),
+    work=(),
+    kernels=(),
+    parameters=(model.Placed(device="cpu", dtype="float32", bytes=1 << 20),),
+)
+
+
+@pytest.mark.parametrize(
+    ("processes", "code", "device", "ends"),
+    [
+        ((observed(),), 0, None, 0),
+        ((observed(),), 3, None, 3),
+        ((ELSEWHERE,), 0, None, 5),
+        ((ELSEWHERE,), 7, None, 7),
+        ((ELSEWHERE,), 137, None, 137),
+        ((ELSEWHERE,), 0, "cpu", 0),
+        ((), 0, None, 0),
+    ],
+)
+def test_the_code_is_the_commands_own_or_5(
+    processes: tuple[Any, ...],
+    code: int,
+    device: str | None,
+    ends: int,
+    run: Run,
+    settings: Settings,
+) -> None:
+    assert run(Watching(device=device), code=code, processes=processes) == ends
+    (path,) = settings.watches_dir.glob("*.json")
+    kept = model.read(path)
+    assert (kept.exit_code, kept.profile, kept.lock) == (code, "cuda", "cd" * 32)
+    assert kept.command == ("python", "train.py", "--hf-token", "…")
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_the_report_is_written_where_it_is_wanted(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output, html = tmp_path / "out.json", tmp_path / "out.html"
+    assert run(Watching(output=output, html=html), processes=(observed(),)) == 0
+    assert json.loads(output.read_text())["kind"] == "watch"
+    assert html.read_text().startswith("<!DOCTYPE html>")
+    assert capsys.readouterr().out == ""
+
+
+def test_a_report_that_cannot_be_written_changes_no_code(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "there").mkdir()
+    assert run(Watching(output=tmp_path / "there"), code=3, processes=(observed(),)) == 3
+    error = capsys.readouterr().err
+    assert "warning: " in error
+    assert "report: " in error  # the kept one
+
+
+def test_it_is_compared_with_the_last_one(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    watching = Watching(against="last")
+    assert run(watching, processes=(observed(),)) == 0
+    assert "there is no earlier report of it" in capsys.readouterr().err
+    assert run(watching, processes=(observed(),)) == 0
+    assert "about as fast" in capsys.readouterr().err
+
+
+def test_a_command_that_does_not_start_leaves_no_report(run: Run, settings: Settings) -> None:
+    with pytest.raises(ToolError):
+        run(Watching(), code=ToolError("nosuch: not found"))
+    assert not settings.watches_dir.exists()
+    assert not Path(".envbuilder/watch").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--device", "cudda"), "'cudda' is not one of 'cpu', 'cuda'"),
+        (("--against", "nosuch.json"), "nosuch.json: cannot be read"),
+        (("--against", "other.json"), "other.json: damaged"),
+    ],
+)
+def test_wrong_arguments_are_125_before_anything_is_built(
+    arguments: tuple[str, ...],
+    words: str,
+    settings: Settings,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "other.json").write_text("{}")
+    code, out, error = command_line.printed(capsys, "watch", *arguments, "--", "true")
+    assert (code, out) == (125, "")
+    assert words in error
+    assert [path.name for path in tmp_path.iterdir()] == ["other.json"]
