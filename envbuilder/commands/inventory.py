@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 ENVIRONMENTS = "environments"
 WORKING = "working folders of killed builds"
 DOWNLOADS = "downloads, caches and logs"
-REPORTS = "reports"
+REPORTS, WATCHES = "verification reports", "watch reports"
 IMAGES = "images"
 RECORDS = "records of images"
 VOLUMES = "volumes of commands in containers"
@@ -182,11 +182,12 @@ class Inventory:
 
     def reports(self, profile: str | None) -> None:
         """List kept reports of verifications and of watched trainings (of one profile)."""
-        for folder in (self.settings.reports_dir, self.settings.watches_dir):
+        folders = {REPORTS: self.settings.reports_dir, WATCHES: self.settings.watches_dir}
+        for kind, folder in folders.items():
             if self._is_ours(self.settings.data_dir, folder):
-                self._reports_in(folder, profile)
+                self._reports_in(folder, kind, profile)
 
-    def _reports_in(self, folder: Path, profile: str | None) -> None:
+    def _reports_in(self, folder: Path, kind: str, profile: str | None) -> None:
         try:
             entries = history.entries(folder, profile)
         except InvalidError as error:
@@ -194,7 +195,7 @@ class Inventory:
             return
         for entry in entries:
             if files.is_marked(folder) or _is_report(entry.path):
-                self._add(entry.path, self.settings.data_dir, REPORTS, REPORTS)
+                self._add(entry.path, self.settings.data_dir, kind, kind)
             else:
                 self.keep(entry.path, "not a report of envbuilder's, or damaged")
 

@@ -50,7 +50,8 @@ def path() -> str:
         import uv
 
         return str(uv.find_uv_bin())
-    except (ImportError, FileNotFoundError) as error:
+    # A package that fails to be imported may be met half imported by another thread.
+    except (ImportError, AttributeError, FileNotFoundError) as error:
         raise ToolError(f"uv: not found: {error}", "Run: pip install uv") from error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +79,11 @@ def test_paths_stay_those_of_the_callers_folder(
     assert uv_program.environment({name: value}) == {name: absolute.format(here=tmp_path)}
 
 
-def test_without_uv_what_looks_things_up_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "uv", None)
+@pytest.mark.parametrize("package", [None, types.ModuleType("uv")], ids=["none", "half imported"])
+def test_without_uv_what_looks_things_up_says_what_to_do(
+    package: types.ModuleType | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "uv", package)
     with pytest.raises(ToolError, match="uv: not found") as caught:
         uv_program.path()
     assert (caught.value.exit_code, caught.value.hint) == (4, "Run: pip install uv")
