@@ -193,7 +193,7 @@ def _contents(paths: Sequence[Path], problems: list[InvalidError]) -> dict[Path,
                 continue
             seen.add(file.resolve())
             try:
-                contents[file] = history.content(file)
+                contents[file] = files.read_named(file, history.LIMIT_BYTES)
             except InvalidError as error:
                 problems.append(error)
     return contents

@@ -101,10 +101,7 @@ def command(
 def _nodes(path: Path) -> tuple[Node, ...]:
     from envbuilder.fleet.kubernetes import render
 
-    try:
-        content = files.read(path, render.LARGEST, pipes=True)
-    except OSError as error:
-        raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
+    content = files.read_named(path, render.LARGEST)
     return render.nodes(content, str(path))
 
 

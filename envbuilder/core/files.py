@@ -61,6 +61,14 @@ def read(path: Path, limit: int, *, pipes: bool = False) -> bytes:
     return content
 
 
+def read_named(path: Path, limit: int, hint: str = "") -> bytes:
+    """Return the bytes of a file or pipe that the user names; raise `InvalidError` if not."""
+    try:
+        return read(path, limit, pipes=True)
+    except OSError as error:
+        raise InvalidError(f"{path}: cannot be read: {error.strerror or error}", hint) from error
+
+
 def read_text(path: Path) -> str:
     """Return the UTF-8 text of a file of limited size. Raises `InvalidError` if that fails."""
     try:

@@ -242,10 +242,7 @@ def read(path: Path) -> Host:
     from envbuilder.core.decoding import decode
 
     hint = "Write it with `envbuilder detect --json` on the machine in question."
-    try:
-        content = files.read(path, _LARGEST, pipes=True)
-    except OSError as error:
-        raise InvalidError(f"{path}: cannot be read: {error.strerror or error}", hint) from error
+    content = files.read_named(path, _LARGEST, hint)
     try:
         decoding.require_few_values(content)
         data: Any = msgspec.json.decode(content)

@@ -83,7 +83,7 @@ def private(
     file is not a usable private key, or the passphrase is wrong.
     """
     (serialization,) = _modules("serialization")
-    content = _content(path)
+    content = files.read_named(path, LARGEST)
     where, label = str(path), _label(content, str(path))
     if "ENCRYPTED" in label and ("SIGSTORE" in label or "COSIGN" in label):
         raise InvalidError(
@@ -119,7 +119,7 @@ def public(named: str) -> PublicKey:
     (serialization,) = _modules("serialization")
     inline = is_key_text(named)
     where = "the key in the configuration" if inline else named
-    content = named.strip().encode() if inline else _content(Path(named))
+    content = named.strip().encode() if inline else files.read_named(Path(named), LARGEST)
     label = _label(content, where)
     if label != "PUBLIC KEY":
         hint = "Give the public key."
@@ -136,13 +136,6 @@ def public(named: str) -> PublicKey:
 def publics(named: Iterable[str]) -> tuple[PublicKey, ...]:
     """Return public keys, each once."""
     return tuple({key.id: key for key in map(public, named)}.values())
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return files.read(path, LARGEST, pipes=True)
-    except OSError as error:
-        raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def _label(content: bytes, where: str) -> str:

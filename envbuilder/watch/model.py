@@ -13,10 +13,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder.core import decoding
+from envbuilder.core import decoding, files
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import binary_size
-from envbuilder.verify.report import history
 
 SCHEMA = 1
 KIND = "watch"
@@ -260,13 +259,13 @@ def is_report(content: bytes) -> bool:
 
 def read(path: Path) -> Watched:
     """Read a kept report; raise `InvalidError` if it is damaged or something else."""
-    return parsed(history.content(path), path)
+    return parsed(files.read_named(path, LIMIT_BYTES), path)
 
 
 def parsed(content: bytes, path: Path) -> Watched:
     """Return a report of a file by its bytes; raise `InvalidError` if they are not one."""
-    if len(content) > LIMIT_BYTES:
-        raise InvalidError(f"{path}: larger than {binary_size(LIMIT_BYTES)}; not read", _WHAT_IT_IS)
+    if len(content) > LIMIT_BYTES:  # of a file that may be one of another kind, or a larger one
+        raise InvalidError(f"{path}: larger than {binary_size(LIMIT_BYTES)}", _WHAT_IT_IS)
     try:
         decoding.require_few_values(content)
         return decoding.from_json(content, Watched)

@@ -53,17 +53,9 @@ class Entry(Struct, frozen=True, kw_only=True):
     backend: str
 
 
-def content(path: Path) -> bytes:
-    """Return the bytes of a report that the user names; raise `InvalidError` if unreadable."""
-    try:
-        return files.read(path, LIMIT_BYTES, pipes=True)
-    except OSError as error:
-        raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
-
-
 def read(path: Path) -> StoredReport:
     """Read a report; raise `InvalidError` if it is unreadable or not a complete report."""
-    return parsed(content(path), path)
+    return parsed(files.read_named(path, LIMIT_BYTES), path)
 
 
 def parsed(content: bytes, path: Path) -> StoredReport:
