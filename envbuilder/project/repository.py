@@ -84,10 +84,10 @@ def _is_valid(value: object, kind: object) -> bool:
     return True
 
 
-def last_commit(folder: Path) -> date | None:
-    """Return the day of the last commit of a clone; None if there is none, or git cannot say.
+def git(folder: Path, *arguments: str, timeout: float = 10) -> str | None:
+    """Return what git prints about a clone; None if there is none, or git cannot say.
 
-    `git cat-file` runs no hook, pager or program of a repository's own configuration.
+    The user's and the machine's configuration do not count, and nothing is fetched or asked.
     """
     if not (folder / ".git").exists():
         return None
@@ -96,14 +96,24 @@ def last_commit(folder: Path) -> date | None:
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_CONFIG_GLOBAL": os.devnull,
         "GIT_NO_LAZY_FETCH": "1",
+        "GIT_OPTIONAL_LOCKS": "0",
         "GIT_TERMINAL_PROMPT": "0",
     }
-    with contextlib.suppress(EnvbuilderError, ValueError, OverflowError, OSError):
-        command = ("git", "--no-replace-objects", "cat-file", "commit", "HEAD")
-        done = process.run(command, cwd=folder, base=sealed, timeout=10)
-        found = re.search(r"^committer .*> ([0-9]{1,12}) ", done.stdout, re.MULTILINE)
-        if done.returncode == 0 and found:
-            return datetime.fromtimestamp(int(found[1]), UTC).date()
+    with contextlib.suppress(EnvbuilderError, OSError):
+        done = process.run(("git", *arguments), cwd=folder, base=sealed, timeout=timeout)
+        return done.stdout if done.returncode == 0 else None
+    return None
+
+
+def last_commit(folder: Path) -> date | None:
+    """Return the day of the last commit of a clone; None if there is none, or git cannot say.
+
+    `git cat-file` runs no hook, pager or program of a repository's own configuration.
+    """
+    printed = git(folder, "--no-replace-objects", "cat-file", "commit", "HEAD") or ""
+    committer = re.search(r"^committer .*> ([0-9]{1,12}) ", printed, re.MULTILINE)
+    with contextlib.suppress(ValueError, OverflowError, OSError):
+        return datetime.fromtimestamp(int(committer[1]), UTC).date() if committer else None
     return None
 
 

@@ -21,9 +21,10 @@ from typing import Any, Self
 from msgspec import Struct
 
 from envbuilder.core import files, process
-from envbuilder.core.errors import EnvbuilderError, InvalidError
+from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import HIDDEN, redacted
 from envbuilder.payload.machine import contention
+from envbuilder.project.repository import git
 from envbuilder.watch import model
 
 _INSIDE = Path(__file__).with_name("inside")
@@ -211,23 +212,15 @@ def _nvml() -> Iterator[Callable[[], list[_Reading]]]:
 def source(project: Path) -> model.Source:
     """Return the project's commit and whether nothing in it differs; empty outside of git.
 
-    git runs no program that the repository's own configuration names.
+    git starts no monitor of the clone's files. A filter that the clone's configuration names may
+    run, as the project's code does right after.
     """
-    if not (project / ".git").exists():
-        return model.Source()
-    base = {
-        "PATH": os.environ.get("PATH", ""),
-        "GIT_CONFIG_NOSYSTEM": "1",
-        "GIT_CONFIG_GLOBAL": os.devnull,
-        "GIT_OPTIONAL_LOCKS": "0",
-    }
-    git = ("git", "-c", "core.fsmonitor=false", "-c", f"safe.directory={project}")
-    with contextlib.suppress(EnvbuilderError, OSError):
-        head = process.run((*git, "rev-parse", "HEAD"), cwd=project, base=base, timeout=20)
-        state = process.run((*git, "status", "--porcelain"), cwd=project, base=base, timeout=60)
-        if head.returncode == state.returncode == 0:
-            return model.Source(commit=head.stdout.strip(), is_clean=not state.stdout)
-    return model.Source()
+    trusted = ("-c", "core.fsmonitor=false", "-c", f"safe.directory={project}")
+    commit = git(project, *trusted, "rev-parse", "HEAD")
+    state = git(project, *trusted, "status", "--porcelain") if commit else None
+    return model.Source(
+        commit=commit.strip() if commit else None, is_clean=None if state is None else not state
+    )
 
 
 def shown(argv: Sequence[str]) -> tuple[str, ...]:
