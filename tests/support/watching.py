@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -71,10 +70,12 @@ def kinds(report: model.Watched) -> list[str]:
     return [finding.kind for finding in report.findings]
 
 
-if __name__ == "__main__":  # by hand: watching.py PYTHON FOLDER FAULT [DEVICE]
-    report, done = watched(
-        Path(sys.argv[1]), Path(sys.argv[2]), (str(TRAINING), *sys.argv[3:5]), (*sys.argv, "cpu")[4]
-    )
-    print(done.stdout, done.stderr[-2000:])
-    print(report.on_device, *report.findings, sep="\n")
-    print(report.processes[0].unseen if report.processes else "nothing seen")
+def require(
+    prefix: Path, folder: Path, argv: Sequence[str], device: str, named: list[str], words: str
+) -> model.Watched:
+    """Run a training that ends well; what is found must be of these kinds, the first with words."""
+    report, done = watched(prefix / "bin" / "python", folder, argv, device)
+    assert done.returncode == 0, done.stderr
+    assert kinds(report) == named, report.findings
+    assert words in f"{report.findings[0].says} {report.findings[0].advice}"
+    return report

@@ -8,6 +8,7 @@ dispatch mode, which would make it run uncompiled.
 
 from __future__ import annotations
 
+import collections
 import functools
 import importlib
 import os
@@ -16,7 +17,7 @@ import sys
 import time
 import warnings
 import weakref
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
 
 FIRST_STEP = 3
 """The first sampled step: the ones before allocate, tune and compile."""
@@ -164,6 +165,8 @@ def _warnings(torch: Any, watch: _Watch) -> None:
 class _Watch:
     """What is known of this process's training, and when the next step is sampled."""
 
+    mode: Any = None
+
     def __init__(self, torch: Any, record: Any, load: Callable[[str], Any]) -> None:
         self.torch, self.record = torch, record
         self._rows, self._counting = load("record").rows, load("operators")
@@ -184,7 +187,9 @@ class _Watch:
         self.workers: Dict[int, int] = {}
         self.loss: Any = None
         self.unscaled: Any = None
-        self.mode: Any = None
+        if self.mode is not None:  # a worker of a loader, forked while its parent was sampled
+            self.mode.is_over = True
+        self.mode = None
         self.profiler: Any = None
         self.counts = self._counting.Operators(self.torch)
         self.may_profile = True
@@ -194,7 +199,7 @@ class _Watch:
         self.windows, self.window_seconds, self.overhead = 0, 0.0, 0.0
         self.interval = INTERVAL
         self.due: Optional[float] = None
-        self.lengths: List[float] = []
+        self.lengths: Deque[float] = collections.deque(maxlen=31)
         self.to_profile = False
         self.before: List[Tuple[Any, Any]] = []
         self.had_gradient: Set[int] = set()
@@ -303,7 +308,7 @@ class _Watch:
         if sampled:
             self._sampled(length)
         elif self.last is not None and self.steps > FIRST_STEP - 1:
-            self.lengths = [*self.lengths[-30:], length]
+            self.lengths.append(length)
         self._read_loss(now)
         if self.due is None and self.steps >= FIRST_STEP - 1:
             self.due = now
@@ -315,9 +320,11 @@ class _Watch:
 
     def _typical(self, length: float) -> bool:
         """Return whether steps follow one another: not just after an evaluation, say."""
-        return (
-            len(self.lengths) < 5 or length < 4 * sorted(self.lengths)[len(self.lengths) // 2] + 0.1
-        )
+        return len(self.lengths) < 5 or length < 4 * self._usual(length) + 0.1
+
+    def _usual(self, length: float) -> float:
+        """Return the median length of the steps before; `length` if there were none."""
+        return sorted(self.lengths)[len(self.lengths) // 2] if self.lengths else length
 
     def _find_accelerator(self, optimizer: Any) -> None:
         devices = {p.device.type for group in optimizer.param_groups for p in group["params"]}
@@ -356,8 +363,7 @@ class _Watch:
             self.due = time.perf_counter() + self.interval
 
     def _sampled(self, length: float) -> None:
-        usual = sorted(self.lengths)[len(self.lengths) // 2] if self.lengths else length
-        more = max(length - usual, 0.0)
+        more = max(length - self._usual(length), 0.0)
         self.windows += 1
         self.window_seconds += length
         self.overhead += more
@@ -456,8 +462,6 @@ class _Watch:
 
     def complete(self) -> Dict[str, Any]:
         """Return all fields of the record, as they are now."""
-        if self.torch is None:
-            return {}
         rows = self._rows
 
         def placed(table: Dict[Any, int]) -> Any:

@@ -23,11 +23,8 @@ FAULTS = [
 def test_a_fault_is_named_and_no_other(
     fault: str, device: str, kinds: list[str], words: str, jax_prefix: Path, tmp_path: Path
 ) -> None:
-    python = jax_prefix / "bin" / "python"
-    report, done = watching.watched(python, tmp_path, (str(TRAINING), fault), device)
-    assert done.returncode == 0, done.stderr
-    assert watching.kinds(report) == kinds, report.findings
-    assert words in f"{report.findings[0].says} {report.findings[0].advice}"
+    argv = (str(TRAINING), fault)
+    report = watching.require(jax_prefix, tmp_path, argv, device, kinds, words)
     assert report.on_device is (device == "cpu")
 
 

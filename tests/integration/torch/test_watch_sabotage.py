@@ -51,10 +51,7 @@ def test_a_fault_is_named_and_no_other(
     fault: str, device: str, kinds: list[str], words: str, torch_prefix: Path, tmp_path: Path
 ) -> None:
     argv = (str(watching.TRAINING), fault, device)
-    report, done = watching.watched(_python(torch_prefix), tmp_path, argv, device)
-    assert done.returncode == 0, done.stderr
-    assert watching.kinds(report) == kinds, report.findings
-    assert words in f"{report.findings[0].says} {report.findings[0].advice}"
+    report = watching.require(torch_prefix, tmp_path, argv, device, kinds, words)
     assert report.on_device is (fault != "left on the CPU")
     assert report.processes[0].unseen == ()
 
