@@ -362,7 +362,10 @@ def accompany(argv: Sequence[str], env: Mapping[str, str]) -> int:
         child = subprocess.Popen([program, *argv[1:]], env={**os.environ, **env})
         for received in early:
             child.send_signal(received)
-        status = child.wait()
+        status = None
+        while status is None:  # a signal that comes just before a wait without end would wait, too
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                status = child.wait(_HELD_SECONDS)
     finally:
         for number, before in replaced.items():
             signal.signal(number, before)
