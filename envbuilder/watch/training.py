@@ -69,7 +69,10 @@ STANDING_STILL_LOST = 0.3
 def findings(process: Observed, requested: str, cpus: int) -> list[Finding]:
     """Return what was lost in a process that may use so many CPUs of its machine."""
     rules = (_devices, _doubles, _autocast, _copies, _gradients, _fallbacks, _losses)
-    return [*(f for rule in rules for f in rule(process, requested)), *_waiting(process, cpus)]
+    listed = [*(f for rule in rules for f in rule(process, requested)), *_waiting(process, cpus)]
+    if any(f.kind in {"gradients", "no update"} and f.lost == _USELESS for f in listed):
+        return [f for f in listed if f.kind != "not learning"]  # its consequence
+    return listed
 
 
 def is_on(device: str, requested: str) -> bool:

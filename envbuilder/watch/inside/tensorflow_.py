@@ -102,7 +102,8 @@ class _Watch:
         self._autocast: Dict[str, Any] = {}
         self._steps, self._batch, self._samples = 0, -1, 0
         self._size = self._next_size = 0
-        self._optimizer_steps = 0
+        self._counters: List[Any] = []
+        """Each optimizer's number of steps, which outlives it."""
         self._first: Optional[float] = None
         self._last = self._due = self._read = 0.0
         self._interval, self._overhead = INTERVAL, 0.0
@@ -157,6 +158,8 @@ class _Watch:
     def at_build(self, optimizer: Any, variables: Any, *arguments: Any) -> None:
         """Take an optimizer's variables, which it gets once."""
         del arguments
+        if optimizer not in self._variables:
+            self._counters.append(optimizer.iterations)
         self._variables[optimizer] = [weakref.ref(variable) for variable in variables]
         self._place()
 
@@ -198,7 +201,7 @@ class _Watch:
             self.note("the loss, batches and time of steps: Keras' `fit` did not take them")
         return {
             "devices": self._devices(),
-            "optimizers": len(self._variables),
+            "optimizers": len(self._counters),
             "steps": steps,
             "training_seconds": self._last - self._first if self._first is not None else 0.0,
             "samples": self._samples or None,
@@ -213,9 +216,7 @@ class _Watch:
 
     def _counted(self) -> int:
         """Return the steps that optimizers themselves counted, of the one with the most."""
-        counts = [int(o.iterations.numpy()) for o in list(self._variables)]
-        self._optimizer_steps = max([*counts, self._optimizer_steps])
-        return self._optimizer_steps
+        return max((int(counter.numpy()) for counter in self._counters), default=0)
 
     def _devices(self) -> List[Dict[str, Any]]:
         """Return the devices in use; none is initialized for it."""

@@ -404,3 +404,21 @@ def test_hostile_numbers_are_judged_within_bounds(
     result = judge.judged(asked)
     # What is kept can be read again.
     assert msgspec.convert(model.data(result), model.Watched) == result
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"trainable": 6, "without_gradient": 6, "checked_updates": 0}, "gradients"),
+        ({"checked_updates": 4, "unchanged_updates": 4}, "no update"),
+    ],
+)
+def test_a_loss_that_stands_still_because_nothing_changes_is_one_finding(
+    changes: dict[str, int], kind: str
+) -> None:
+    still = tuple((12 * n + 1, at_chance(n)) for n in range(100))
+    for process, named in (
+        (observed(losses=still), "not learning"),
+        (observed(losses=still, **changes), kind),
+    ):
+        assert [each.kind for each in judge.judged(watched(process)).findings] == [named]
