@@ -1,10 +1,7 @@
-"""The conda backend: plans are pure and complete; hosts, records and scripts are judged."""
+"""The conda backend: plans are pure and complete; hosts and scripts are judged."""
 
 from __future__ import annotations
 
-import asyncio
-import errno
-import json
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,12 +16,7 @@ from envbuilder.build.request import Request
 from envbuilder.core import process, resources
 from envbuilder.core.errors import BuildError, HostError, InvalidError, ToolError
 from envbuilder.host.model import Cpu, Gpu, Host
-from envbuilder.packages.conda import (
-    lock,
-    lock as conda_lockfile,
-    prefixes,
-    prefixes as prefix_records,
-)
+from envbuilder.packages.conda import lock, lock as conda_lockfile, prefixes
 from envbuilder.profiles import lock as lockfile, profile as profiles
 from tests.support.conda_locks import package
 from tests.support.pipeline import a_build
@@ -393,96 +385,6 @@ def test_an_environment_that_was_moved_is_none(found: Settings) -> None:
     assert made.existing() is not None
     integrity.close(made.prefix, {**marks, "prefix": "/elsewhere"})
     assert made.existing() is None
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("failed to link\nCaused by: No space left on device (os error 28)", OSError),
-        ("failed to link 'x'\nCaused by: something in {folder}/y", BuildError),
-    ],
-)
-def test_a_full_disk_is_no_fault_of_a_package(
-    found: Settings, monkeypatch: pytest.MonkeyPatch, text: str, expected: type[Exception]
-) -> None:
-    rattler = pytest.importorskip("rattler")
-    made = step(planned(found), lock.InstallConda)
-
-    async def fail(*arguments: object, **options: object) -> None:
-        raise RuntimeError(text.format(folder=made.env))
-
-    monkeypatch.setattr(rattler, "install", fail)
-    with pytest.raises(expected) as caught:
-        asyncio.run(prefixes._install(made))
-    if isinstance(caught.value, OSError):
-        assert caught.value.errno == errno.ENOSPC
-    else:
-        assert "cannot be installed: failed to link 'x': something in y" in str(caught.value)
-
-
-# --- records
-
-
-def written(prefix: Path, name: str, paths: list[dict[str, Any]], **more: Any) -> None:
-    folder = prefix / "conda-meta"
-    folder.mkdir(parents=True, exist_ok=True)
-    data = {"name": name, "paths_data": {"paths": paths}, **more}
-    (folder / f"{name}-1.0-0.json").write_text(json.dumps(data))
-
-
-def test_records_forget_where_they_were_made(tmp_path: Path) -> None:
-    written(
-        tmp_path,
-        "tiny-lib",
-        [],
-        url="file:///work/secret/tiny.conda",
-        channel="https://host/t/token/",
-        extracted_package_dir="/work/cache/tiny",
-        link={"source": "/work/cache/tiny", "type": 1},
-        package_tarball_full_path="/work/tiny.conda",
-        license="MIT",
-    )
-    read = prefix_records.read(tmp_path)
-    prefix_records.write(tmp_path, read, [LIBRARY], CHANNELS)
-    data = json.loads((tmp_path / "conda-meta/tiny-lib-1.0-0.json").read_text())
-    assert data == {
-        "name": "tiny-lib",
-        "paths_data": {"paths": []},
-        "url": "https://conda.anaconda.org/conda-forge/noarch/tiny-lib-1.0-0.conda",
-        "channel": "https://conda.anaconda.org/conda-forge/",
-        "license": "MIT",
-        "fn": "tiny-lib-1.0-0.conda",
-    }
-
-
-def test_a_quarrel_is_found_where_content_differs(tmp_path: Path) -> None:
-    for path, text in (("x", "one"), ("__clobbers__/b/x", "other"), ("__clobbers__/c/x", "one")):
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(text)
-    written(tmp_path, "a", [{"_path": "x"}])
-    written(tmp_path, "c", [{"_path": "__clobbers__/c/x", "original_path": "x"}])
-    assert prefix_records.clash(prefix_records.read(tmp_path), tmp_path) is None
-    written(tmp_path, "b", [{"_path": "__clobbers__/b/x", "original_path": "x"}])
-    assert prefix_records.clash(prefix_records.read(tmp_path), tmp_path) == ("x", "a", "b")
-
-
-def test_what_names_the_prefix_and_what_has_a_script(tmp_path: Path) -> None:
-    written(tmp_path, "a", [{"_path": "x", "prefix_placeholder": "/p"}, {"_path": "y"}])
-    written(tmp_path, "b", [{"_path": "bin/b", "path_type": "unix_python_entry_point"}])
-    written(tmp_path, "c", [{"_path": "bin/.c-post-link.sh"}])
-    read = prefix_records.read(tmp_path)
-    assert list(prefix_records.placed(read)) == [
-        *("x", "conda-meta/a-1.0-0.json", "bin/b", "conda-meta/b-1.0-0.json"),
-    ]
-    assert list(prefix_records.scripted(read)) == ["c"]
-
-
-@pytest.mark.parametrize("text", ["{", "[]", "\udcff"])
-def test_a_damaged_record_is_no_crash(tmp_path: Path, text: str) -> None:
-    (tmp_path / "conda-meta").mkdir()
-    (tmp_path / "conda-meta/a.json").write_bytes(text.encode("utf-8", "surrogateescape"))
-    with pytest.raises(BuildError, match=r"a\.json"):
-        prefix_records.read(tmp_path)
 
 
 # --- activation
