@@ -1,7 +1,7 @@
 """A download server on raw sockets that misbehaves in the ways that networks and proxies do.
 
-`FAULTS` maps a name to what a connection gets. A fault that never ends by itself ends with the
-server, or as soon as the client hangs up.
+`FAULTS` maps a name to what a connection gets; a test may set a function of its own instead. A
+fault that never ends by itself ends with the server, or as soon as the client hangs up.
 """
 
 from __future__ import annotations
@@ -208,7 +208,9 @@ class FaultyServer:
 
     def __init__(self, content: bytes) -> None:
         self.content = content
-        self.fault = ""
+        self.fault: str | Callable[[Exchange], None] = ""
+        self.script: list[str | Callable[[Exchange], None]] = []
+        """Faults of the next answers, one each; after them it is `fault` again."""
         self.requests: list[bytes] = []
         self.closing = threading.Event()
         self.numbers: Iterator[int] = itertools.count()
@@ -219,6 +221,12 @@ class FaultyServer:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def ranges(self) -> list[str]:
+        """The range of each request, empty where the whole file was requested."""
+        asked = (re.search(rb"\r\nRange: (.*)\r\n", head) for head in self.requests)
+        return [found[1].decode() if found else "" for found in asked]
 
     def __enter__(self) -> Self:
         self._threads[0].start()
@@ -250,6 +258,8 @@ class FaultyServer:
                 head += data
             self.requests.append(head)
             exchange = Exchange(sock, head, self.content, self)
-            FAULTS.get(self.fault, Exchange.right)(exchange)
+            fault = self.script.pop(0) if self.script else self.fault
+            answer = FAULTS[fault] if isinstance(fault, str) and fault else fault
+            (answer or Exchange.right)(exchange)
             # Otherwise unread data of the client would reset the connection.
             sock.shutdown(socket.SHUT_WR)

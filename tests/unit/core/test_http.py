@@ -19,7 +19,7 @@ from envbuilder.core.http import open_session, reason
 from envbuilder.core.http_transport import Limits, Session
 from envbuilder.core.pip import Sources
 from envbuilder.core.text import public
-from tests.support.faulty_server import FAULTS, Exchange, FaultyServer
+from tests.support.faulty_server import Exchange, FaultyServer
 
 SECRET = "https://me:token@index.example/simple/a/?key=token"
 
@@ -93,7 +93,7 @@ def test_a_redirect_names_a_host() -> None:
 
 
 @pytest.fixture
-def answers(monkeypatch: pytest.MonkeyPatch, server: FaultyServer) -> list[tuple[str, str]]:
+def answers(server: FaultyServer) -> list[tuple[str, str]]:
     """The next answers of the server: status and location; then 200 without one."""
     left: list[tuple[str, str]] = []
 
@@ -102,8 +102,7 @@ def answers(monkeypatch: pytest.MonkeyPatch, server: FaultyServer) -> list[tuple
         headers = {"Location": location} if location else {}
         exchange.answer(status, Content_Length="0", **headers)
 
-    monkeypatch.setitem(FAULTS, "answers", answer)
-    server.fault = "answers"
+    server.fault = answer
     return left
 
 
@@ -132,16 +131,9 @@ def test_what_is_no_redirect_is_the_answer(
     assert len(server.requests) == 1
 
 
-def test_another_host_does_not_get_our_login(
-    server: FaultyServer, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_host_does_not_get_our_login(server: FaultyServer, session: Session) -> None:
     with FaultyServer(b"other") as other:
-
-        def redirect(exchange: Exchange) -> None:
-            exchange.answer("302 Found", Location=f"{other.url}/b")
-
-        monkeypatch.setitem(FAULTS, "redirect", redirect)
-        server.fault = "redirect"
+        server.fault = lambda e: e.answer("302 Found", Location=f"{other.url}/b")
         url = server.url.replace("//", "//me:secret@")
         with http.request(session, "GET", f"{url}/a", {"X-Ours": "1"}) as response:
             assert http.read(response) == b"other"
@@ -153,16 +145,9 @@ def test_another_host_does_not_get_our_login(
 
 
 def body(server: FaultyServer, session: Session, limit: int, **headers: str) -> bytes:
-    def send(exchange: Exchange) -> None:
-        exchange.answer(body=exchange.content, **headers)
-
-    FAULTS["body"] = send
-    server.fault = "body"
-    try:
-        with http.request(session, "GET", server.url) as response:
-            return http.read(response, limit)
-    finally:
-        del FAULTS["body"]
+    server.fault = lambda e: e.answer(body=e.content, **headers)
+    with http.request(session, "GET", server.url) as response:
+        return http.read(response, limit)
 
 
 def test_a_body_of_the_longest_length(server: FaultyServer, session: Session) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from envbuilder.core import http
 from envbuilder.core.http import OtherSizeError, UnavailableError, open_session
-from tests.support.faulty_server import FAULTS, Exchange, FaultyServer
+from tests.support.faulty_server import FaultyServer
 
 CONTENT = bytes(range(250)) * 400  # 100,000 bytes: more than is read at once
 
@@ -23,28 +22,17 @@ class Source:
         self.pauses: list[float] = []
         self.progress: list[int] = []
 
-    def answer(self, how: Callable[[Exchange], None]) -> None:
-        self.server.fault = "an answer"
-        FAULTS["an answer"] = how
-
     def fetch(self, size: int | None = len(CONTENT), limit: int = 1 << 20) -> bytes:
         with open_session(direct=True) as session:
             url, note, pause = self.server.url, self.progress.append, self.pauses.append
             http.download(session, url, self.part, note, size=size, limit=limit, pause=pause)
         return self.part.read_bytes()
 
-    @property
-    def ranges(self) -> list[str]:
-        """The range of each request, empty where the whole file was requested."""
-        asked = (re.search(rb"\r\nRange: (.*)\r\n", head) for head in self.server.requests)
-        return [found[1].decode() if found else "" for found in asked]
-
 
 @pytest.fixture
 def source(tmp_path: Path) -> Iterator[Source]:
     with FaultyServer(CONTENT) as server:
         yield Source(server, tmp_path / "part")
-    FAULTS.pop("an answer", None)
 
 
 # --- again, or not
@@ -52,7 +40,7 @@ def source(tmp_path: Path) -> Iterator[Source]:
 
 @pytest.mark.parametrize("status", [400, 401, 404, 410, 451, 499])
 def test_a_refusal_is_final(source: Source, status: int) -> None:
-    source.answer(lambda e: e.answer(f"{status} No", Content_Length="0"))
+    source.server.fault = lambda e: e.answer(f"{status} No", Content_Length="0")
     with pytest.raises(UnavailableError, match=f"^HTTP {status} No$"):
         source.fetch()
     assert source.pauses == []
@@ -60,7 +48,7 @@ def test_a_refusal_is_final(source: Source, status: int) -> None:
 
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 503])
 def test_what_may_pass_is_tried_again(source: Source, status: int) -> None:
-    source.answer(lambda e: e.answer(f"{status} No", Content_Length="0"))
+    source.server.fault = lambda e: e.answer(f"{status} No", Content_Length="0")
     with pytest.raises(UnavailableError, match=f"^HTTP {status} No$"):
         source.fetch()
     assert source.pauses == [1.0, 2.0, 4.0]
@@ -91,7 +79,7 @@ def test_an_address_that_is_none_is_final(source: Source) -> None:
 def test_a_busy_server_says_how_long_to_wait(
     source: Source, text: str, pauses: list[float]
 ) -> None:
-    source.answer(lambda e: e.answer("503 Busy", Content_Length="0", Retry_After=text))
+    source.server.fault = lambda e: e.answer("503 Busy", Content_Length="0", Retry_After=text)
     with pytest.raises(UnavailableError, match="HTTP 503 Busy"):
         source.fetch()
     assert source.pauses == pauses
@@ -103,7 +91,7 @@ def test_a_busy_server_says_how_long_to_wait(
 def test_a_partial_file_is_continued_and_counted(source: Source) -> None:
     source.part.write_bytes(CONTENT[:30_000])
     assert source.fetch() == CONTENT
-    assert source.ranges == ["bytes=30000-"]
+    assert source.server.ranges == ["bytes=30000-"]
     assert source.progress[0] == 30_000
     assert sum(source.progress) == len(CONTENT)
 
@@ -111,26 +99,26 @@ def test_a_partial_file_is_continued_and_counted(source: Source) -> None:
 def test_a_whole_partial_file_needs_no_request(source: Source) -> None:
     source.part.write_bytes(CONTENT)
     assert source.fetch() == CONTENT
-    assert (source.ranges, source.progress) == ([], [len(CONTENT)])
+    assert (source.server.ranges, source.progress) == ([], [len(CONTENT)])
 
 
 def test_a_partial_file_that_is_too_long_is_not_continued(source: Source) -> None:
     source.part.write_bytes(CONTENT + b"!")
     assert source.fetch() == CONTENT
-    assert source.ranges == [""]
+    assert source.server.ranges == [""]
 
 
 # --- how much
 
 
 def test_a_body_without_a_length_is_complete_if_it_has_the_locked_size(source: Source) -> None:
-    source.answer(lambda e: e.answer(body=e.content))
+    source.server.fault = lambda e: e.answer(body=e.content)
     assert source.fetch() == CONTENT
     assert source.pauses == []
 
 
 def test_nobody_knows_how_long_a_body_of_no_size_and_no_length_is(source: Source) -> None:
-    source.answer(lambda e: e.answer(body=e.content))
+    source.server.fault = lambda e: e.answer(body=e.content)
     assert source.fetch(size=None) == CONTENT
 
 
@@ -145,8 +133,8 @@ def test_a_body_of_no_locked_size_is_limited_with_what_is_there(source: Source) 
 
 @pytest.mark.parametrize("kind", ["text/html", "TEXT/HTML; charset=utf-8"])
 def test_a_page_is_the_file_only_if_it_has_its_size(source: Source, kind: str) -> None:
-    source.answer(
-        lambda e: e.answer(body=e.content, Content_Type=kind, Content_Length=str(len(e.content)))
+    source.server.fault = lambda e: e.answer(
+        body=e.content, Content_Type=kind, Content_Length=str(len(e.content))
     )
     assert source.fetch() == CONTENT
     source.part.unlink()

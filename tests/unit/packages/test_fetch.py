@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import sys
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,8 +17,7 @@ from envbuilder.core.http_transport import Limits
 from envbuilder.packages import fetch
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import File, Target
-from tests.support import faulty_server
-from tests.support.http_server import serving
+from tests.support.faulty_server import FAULTS, Exchange, FaultyServer
 from tests.support.tools import tools
 
 if TYPE_CHECKING:
@@ -51,68 +49,19 @@ def target(*files: File) -> Target:
     return Target(platform="linux/amd64", python="3.11", base=None, files=files)
 
 
-class Server:
-    """Serves CONTENT; `script` says how the next answers misbehave."""
-
-    def __init__(self) -> None:
-        self.script: list[str] = []
-        self.head_status = 200
-        self.ranges: list[str] = []
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self) -> None:
-                asked = self.headers.get("Range", "")
-                outer.ranges.append(asked)
-                step = outer.script.pop(0) if outer.script else "right"
-                if step.isdigit():
-                    self.send_response(int(step))
-                    self.send_header("Content-Length", "0")
-                    self.end_headers()
-                    return
-                start = int(asked.removeprefix("bytes=").rstrip("-")) if asked else 0
-                if step == "no ranges":
-                    start = 0
-                body = CONTENT[start:] if step != "wrong" else b"?" * len(CONTENT)
-                self.send_response(206 if start else 200)
-                self.send_header("Content-Length", str(len(body)))
-                if start:
-                    last = len(CONTENT) - 1
-                    self.send_header("Content-Range", f"bytes {start}-{last}/{len(CONTENT)}")
-                self.end_headers()
-                if step == "cut":
-                    self.wfile.write(body[: len(body) // 2])
-                    self.close_connection = True
-                else:
-                    self.wfile.write(body)
-
-            def do_HEAD(self) -> None:
-                self.send_response(outer.head_status)
-                self.send_header("Content-Length", str(len(CONTENT)))
-                self.end_headers()
-
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.http.server_address[1]}/{NAME}"
-
-
 @pytest.fixture
-def server() -> Iterator[Server]:
-    made = Server()
-    with serving(made.http):
+def server() -> Iterator[FaultyServer]:
+    with FaultyServer(CONTENT) as made:
         yield made
 
 
 @pytest.fixture(autouse=True)
 def located(
-    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> dict[str, tuple[str, ...]]:
+    server: FaultyServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> dict[str, str]:
     """uv would find the file at this server; retries do not sleep."""
-    urls = {NAME: server.url}
+    urls = {NAME: f"{server.url}/{NAME}"}
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
     monkeypatch.setattr(fetch, "_ask_uv", lambda *args: urls)
     monkeypatch.setattr(fetch, "find_links", lambda: (tmp_path / "links",))
     monkeypatch.setattr(http_transport.Session, "pause", lambda self, seconds: None)
@@ -135,33 +84,37 @@ def test_uv_is_asked_once_for_the_users_indexes(monkeypatch: pytest.MonkeyPatch)
     assert len(asked) == 2
 
 
+def status(line: str) -> Callable[[Exchange], None]:
+    return lambda exchange: exchange.answer(line, Content_Length="0")
+
+
 def run(found: Settings, *files: File) -> int:
     return fetch.fetch(files, target(*files), found, PlainProgress(lambda line: None))
 
 
-def test_a_file_comes_once(found: Settings, server: Server) -> None:
+def test_a_file_comes_once(found: Settings, server: FaultyServer) -> None:
     assert run(found, wheel()) == 1
     assert Store(found.store_dir).path(wheel().sha256).read_bytes() == CONTENT
     assert run(found, wheel()) == 0
     assert len(server.ranges) == 1
 
 
-def test_a_cut_connection_is_resumed(found: Settings, server: Server) -> None:
-    server.script = ["cut", "cut"]
+def test_a_cut_connection_is_resumed(found: Settings, server: FaultyServer) -> None:
+    server.script = ["closes early"] * 2
     run(found, wheel())
     assert Store(found.store_dir).has(wheel().sha256)
     half = len(CONTENT) // 2
     assert server.ranges == ["", f"bytes={half}-", f"bytes={half + half // 2}-"]
 
 
-def test_a_refusal_is_final_and_named(found: Settings, server: Server) -> None:
-    server.script = ["404"]
+def test_a_refusal_is_final_and_named(found: Settings, server: FaultyServer) -> None:
+    server.fault = status("404 Not Found")
     with pytest.raises(BuildError, match=r"tiny-1\.0.*127\.0\.0\.1: HTTP 404"):
         run(found, wheel())
     assert len(server.ranges) == 1
 
 
-def test_a_rotten_partial_file_is_not_trusted(found: Settings, server: Server) -> None:
+def test_a_rotten_partial_file_is_not_trusted(found: Settings, server: FaultyServer) -> None:
     """What a killed process left may be of other bytes: one more try from the start."""
     part = found.store_dir / "partial" / wheel().sha256
     part.parent.mkdir(parents=True)
@@ -208,11 +161,11 @@ def test_a_file_of_a_local_index_is_copied(
 
 
 def test_every_source_is_named_with_its_problem(
-    found: Settings, server: Server, monkeypatch: pytest.MonkeyPatch
+    found: Settings, server: FaultyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     urls = (server.url, server.url.replace("127.0.0.1", "localhost"))
     monkeypatch.setattr(fetch, "_locate", lambda *args: {wheel().sha256: urls})
-    server.script = ["404", "403"]
+    server.script = [status("404 Not Found"), status("403 Forbidden")]
     with pytest.raises(BuildError) as caught:
         run(found, wheel())
     assert caught.value.message == (
@@ -241,7 +194,7 @@ def test_the_largest_files_come_first_and_progress_is_in_bytes(
 
 
 def test_a_local_file_with_other_bytes_is_passed_over(
-    found: Settings, server: Server, tmp_path: Path
+    found: Settings, server: FaultyServer, tmp_path: Path
 ) -> None:
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / NAME).write_bytes(b"other")
@@ -249,14 +202,14 @@ def test_a_local_file_with_other_bytes_is_passed_over(
     assert len(server.ranges) == 1
 
 
-def test_what_no_index_lists_is_named(found: Settings, located: dict[str, tuple[str, ...]]) -> None:
+def test_what_no_index_lists_is_named(found: Settings, located: dict[str, str]) -> None:
     located.clear()
     with pytest.raises(BuildError, match="index of 'default' does not list it"):
         run(found, wheel())
 
 
 def test_a_full_disk_is_an_error_with_advice(
-    found: Settings, server: Server, monkeypatch: pytest.MonkeyPatch
+    found: Settings, server: FaultyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*args: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -418,20 +371,17 @@ OTHER_FILE = {
 
 
 @pytest.fixture
-def faulty(
-    located: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[faulty_server.FaultyServer]:
+def faulty(server: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> FaultyServer:
+    """The server with little to send, and a client that waits no longer than TIGHT."""
     monkeypatch.setattr(http, "ATTEMPTS", 2)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setattr(fetch, "open_session", lambda: http_transport.Session(TIGHT))
-    with faulty_server.FaultyServer(SMALL) as made:
-        located[NAME] = f"{made.url}/{NAME}"
-        yield made
+    server.content = SMALL
+    return server
 
 
 def test_every_fault_is_tried() -> None:
     healed = {"other bytes after a resume", "other bytes each time"}
-    assert faulty_server.FAULTS.keys() == GIVEN_UP.keys() | OTHER_FILE.keys() | healed
+    assert FAULTS.keys() == GIVEN_UP.keys() | OTHER_FILE.keys() | healed
 
 
 @pytest.mark.parametrize(
@@ -447,7 +397,7 @@ def test_a_fault_is_an_error_and_the_next_run_succeeds(
     kind: type[BuildError],
     problem: str,
     found: Settings,
-    faulty: faulty_server.FaultyServer,
+    faulty: FaultyServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     faulty.fault = fault
@@ -474,7 +424,7 @@ def test_a_fault_is_an_error_and_the_next_run_succeeds(
 
 @pytest.mark.parametrize(("partial", "requests"), [(b"", 2), (b"!" * 100, 3)])
 def test_wrong_bytes_are_requested_once_more_and_not_for_ever(
-    found: Settings, faulty: faulty_server.FaultyServer, partial: bytes, requests: int
+    found: Settings, faulty: FaultyServer, partial: bytes, requests: int
 ) -> None:
     """A partial file may be of other bytes, which is not the server's fault."""
     if partial:
@@ -489,7 +439,7 @@ def test_wrong_bytes_are_requested_once_more_and_not_for_ever(
 
 @pytest.mark.parametrize("size", [None, len(SMALL)])
 def test_a_changed_file_is_named_with_both_digests(
-    found: Settings, faulty: faulty_server.FaultyServer, size: int | None
+    found: Settings, faulty: FaultyServer, size: int | None
 ) -> None:
     faulty.fault = "other bytes"
     with pytest.raises(ChangedFileError) as caught:
@@ -501,11 +451,8 @@ def test_a_changed_file_is_named_with_both_digests(
     )
 
 
-def test_other_bytes_after_a_resume_are_replaced(
-    found: Settings, faulty: faulty_server.FaultyServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_bytes_after_a_resume_are_replaced(found: Settings, faulty: FaultyServer) -> None:
     faulty.fault = "other bytes after a resume"
-    monkeypatch.setattr(http_transport.Session, "pause", lambda self, seconds: None)
     with pytest.raises(BuildError):
         run(found, wheel(SMALL))
     faulty.fault = ""
@@ -513,9 +460,7 @@ def test_other_bytes_after_a_resume_are_replaced(
     assert Store(found.store_dir).path(wheel(SMALL).sha256).read_bytes() == SMALL
 
 
-def test_a_file_is_read_only_as_far_as_the_lock_says(
-    found: Settings, faulty: faulty_server.FaultyServer
-) -> None:
+def test_a_file_is_read_only_as_far_as_the_lock_says(found: Settings, faulty: FaultyServer) -> None:
     faulty.fault = "endless body"
     with pytest.raises(ChangedFileError):
         run(found, wheel(SMALL))
@@ -525,7 +470,7 @@ def test_a_file_is_read_only_as_far_as_the_lock_says(
 
 
 def test_a_failure_does_not_wait_for_silent_servers(
-    found: Settings, faulty: faulty_server.FaultyServer, monkeypatch: pytest.MonkeyPatch
+    found: Settings, faulty: FaultyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their sockets are shut down: their time-outs are not waited for."""
     monkeypatch.setattr(fetch, "open_session", http_transport.Session)
