@@ -11,11 +11,9 @@ import pytest
 import requests
 from hypothesis import given, strategies as st
 
-from envbuilder.containers.oci import reference
 from envbuilder.containers.oci.layout import Descriptor, Layout
 from envbuilder.containers.registry import auth, transfer as registry
 from envbuilder.containers.registry.auth import Challenge, Credential, DeniedError, Login
-from envbuilder.containers.registry.connection import Connection
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
 from tests.support import image_layouts as images, registry_fixture as fake_registry
@@ -61,54 +59,40 @@ def test_a_login_that_is_missing_or_wrong(
     assert "very-" not in said
 
 
-@pytest.mark.parametrize(
-    "realm",
-    [
-        "http://auth.example/token",
-        "http://user:pw@127.0.0.1:1/token",
-        "https://user:pw@auth.example/token",
-        "https:///token",
-        "ftp://127.0.0.1/token",
-        "//127.0.0.1/token",
-        "https://[bad/token",
-        "nonsense",
-    ],
-)
-def test_a_token_server_elsewhere_gets_no_password(
-    server: FakeRegistry, tmp_path: Path, realm: str
-) -> None:
-    server.demands, server.realm = "bearer", realm
-    log_in(tmp_path, server.host)
-    with pytest.raises(
-        BuildError, match=r"does not use https|the address of its token server is invalid"
-    ):
-        pull(server, "t", tmp_path / "b")
-    assert server.authorizations == [""]
+LOCAL, FAR, LAB = "127.0.0.1:5000", "far.example", "lab.example:5000"
 
 
 @pytest.mark.parametrize(
-    ("host", "plain", "realm", "asked"),
+    ("host", "realm", "problem"),
     [
-        ("far.example", False, "https://auth.example/token", True),
-        ("far.example", False, "http://127.0.0.1/token", False),
-        ("far.example", False, "http://far.example/token", False),
-        ("lab.example:5000", True, "http://lab.example:8080/token", True),
-        ("lab.example:5000", True, "http://other.example/token", False),
-        ("127.0.0.1:5000", False, "http://far.example/token", False),
-        ("127.0.0.1:5000", False, "http://localhost:5001/token", True),
+        (FAR, "https://auth.example/token", "broke off"),
+        (FAR, "http://127.0.0.1/token", "does not use https"),
+        (FAR, "http://far.example/token", "does not use https"),
+        (LAB, "http://lab.example:8080/token", "broke off"),
+        (LAB, "http://other.example/token", "does not use https"),
+        (LOCAL, "http://far.example/token", "does not use https"),
+        (LOCAL, "http://localhost:5001/token", "broke off"),
+        (LOCAL, "http://user:pw@127.0.0.1:1/token", "does not use https"),
+        (LOCAL, "https://user:pw@auth.example/token", "does not use https"),
+        (LOCAL, "https:///token", "does not use https"),
+        (LOCAL, "ftp://127.0.0.1/token", "does not use https"),
+        (LOCAL, "//127.0.0.1/token", "does not use https"),
+        (LOCAL, "https://[bad/token", "the address of its token server is invalid"),
+        (LOCAL, "nonsense", "does not use https"),
     ],
 )
 def test_token_servers_that_may_see_a_password(
-    server: FakeRegistry, tmp_path: Path, host: str, plain: bool, realm: str, asked: bool
+    monkeypatch: pytest.MonkeyPatch, host: str, realm: str, problem: str
 ) -> None:
-    log_in(tmp_path, host)
-    token_server = Asked()
-    with pytest.raises(DeniedError):
-        token_server.login(host, plain=plain).answer(
+    logged_in(monkeypatch, SOMEBODY)
+    asked = Asked()
+    with pytest.raises(DeniedError, match=problem):
+        asked.login(host, plain=host == LAB).answer(
             f'Bearer realm="{realm}",service="s",scope="repository:a:pull"'
         )
-    urls = {url for _, url in token_server.requests}
-    assert urls == ({f"{realm}?service=s&scope=repository%3Aa%3Apull"} if asked else set())
+    urls = {url for _, url in asked.requests}
+    may = problem == "broke off"
+    assert urls == ({f"{realm}?service=s&scope=repository%3Aa%3Apull"} if may else set())
 
 
 class Asked(Scripted):
@@ -254,24 +238,6 @@ def test_netrc_does_not_speak_for_us(
     assert set(server.authorizations) == {""}
 
 
-def test_a_registry_elsewhere_cannot_send_us_to_plain_http() -> None:
-    far = Connection(reference.parse("far.example/a"))
-    for location in ("http://far.example/x", "http://127.0.0.1/x"):
-        with pytest.raises(BuildError, match="which is not https"):
-            far.resolve(location, far.url("x"), "a thing")
-    assert far.resolve("/x?y=z", far.url("x"), "a thing") == "https://far.example/x?y=z"
-    assert far.resolve("https://cdn.example/x", far.url("x"), "") == "https://cdn.example/x"
-    assert far.url("x").startswith("https://far.example/v2/a/")
-
-
-def test_plain_http_is_asked_for() -> None:
-    lab = Connection(reference.parse("lab.example:5000/a"), plain_http=True)
-    assert lab.url("x") == "http://lab.example:5000/v2/a/x"
-    assert lab.resolve("/y", lab.url("x"), "") == "http://lab.example:5000/y"
-    with pytest.raises(BuildError, match="which is not https"):
-        lab.resolve("http://other.example/y", lab.url("x"), "")
-
-
 def test_messages_hold_no_secret_and_no_query(
     server: FakeRegistry, source: Layout, found: Settings, tmp_path: Path
 ) -> None:
@@ -289,18 +255,8 @@ def test_messages_hold_no_secret_and_no_query(
     ("header", "expected"),
     [
         (
-            'Bearer realm="https://auth.example/token",service="registry",'  # noqa: ISC004
-            'scope="repository:a/b:pull,push"',
-            [
-                (
-                    "bearer",
-                    {
-                        "realm": "https://auth.example/token",
-                        "service": "registry",
-                        "scope": "repository:a/b:pull,push",
-                    },
-                )
-            ],
+            f'{BEARER},service="s",scope="repository:a/b:pull,push"',
+            [("bearer", {"realm": REALM, "service": "s", "scope": "repository:a/b:pull,push"})],
         ),
         ('Basic realm="a b, c"', [("basic", {"realm": "a b, c"})]),
         ("BASIC Realm=plain", [("basic", {"realm": "plain"})]),
@@ -425,7 +381,6 @@ STORE = {"credsStore": "all"}
         # One host's password is not another's.
         ({"auths": {"ghcr.io": login("me"), "x.example": {}}}, "x.example", None),
         ({"auths": {"ghcr.io": login("me")}}, "ghcr.io.evil.example", None),
-        ({"auths": {"ghcr.io": login("me")}}, "evil.example", None),
         ({"auths": {"ghcr.io": login("me")}}, "ghcr.io:444", None),
         ({"auths": {"ghcr.io": login("me")}}, "x.ghcr.io", None),
         # The login of the longest namespace comes first, before a helper's.

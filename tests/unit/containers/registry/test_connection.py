@@ -230,6 +230,7 @@ LOCAL, FAR, LAB = "127.0.0.1:5000/a", "far.example/a", "lab.example:5000/a"
         (LOCAL, "http://far.example/x", ""),
         (LOCAL, "ftp://127.0.0.1/x", ""),
         (LAB, "http://lab.example:5000/x", "http://lab.example:5000/x"),
+        (LAB, "x", "http://lab.example:5000/v2/a/blobs/x"),
         (LAB, "http://lab.example/x", ""),
         (LAB, "http://127.0.0.1:5000/x", ""),
     ],
