@@ -33,7 +33,7 @@ def deb(**changes: Any) -> File:
         "kind": "deb", "name": "dpkg", "version": "1.21.22", "source": "debian",
         "file": "pool/main/d/dpkg/dpkg_1.21.22_amd64.deb",
     }  # fmt: skip
-    return file(**{**fields, **changes})
+    return file(**fields | changes)
 
 
 def file(**changes: Any) -> File:
@@ -76,11 +76,7 @@ files = st.builds(
     sha256=st.text("0123456789abcdef", min_size=64, max_size=64),
     size=st.none() | st.integers(1, 2**36),
     by=st.text(st.characters(blacklist_categories=("Cc", "Cs")), max_size=30),
-).map(
-    lambda f: msgspec.structs.replace(
-        f, file=f"{f.name.replace('-', '_')}-{f.version}-py3-none-any.whl"
-    )
-)
+).map(lambda f: replace(f, file=f"{f.name.replace('-', '_')}-{f.version}-py3-none-any.whl"))
 
 
 @given(st.lists(files, unique_by=lambda f: f.name, max_size=5))
@@ -142,7 +138,6 @@ def test_the_name_before_the_first_dot_is_the_profile(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("", "not a lock"),
-        ("{", "not a lock"),
         ("[" * 100_000, "nested too deeply"),
         ('{"schema": 1, "schema": 1}', "key 'schema' appears twice"),
         ('{"schema": 1, "profile": "cpu", "a": {"b": 1, "b": 2}}', "key 'b' appears twice"),
@@ -167,13 +162,10 @@ def test_damaged_locks_are_refused(tmp_path: Path, text: str, message: str) -> N
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lock(file(), file()), "wheel torch is listed twice"),
         (lock(file(), file(file=WHEEL.replace("x86_64", "i686"))), "wheel torch is listed twice"),
-        (lock(file(kind="oci")), "kind: a lock of wheels holds no oci"),
-        (lock(file(kind="conda")), "kind: a lock of wheels holds no conda"),
+        *((lock(file(kind=k)), f"of wheels holds no {k}") for k in ("oci", "conda", "python")),
         (lock(file(kind="deb")), r"whl: kind: deb, but the file is not a Debian package$"),
         (lock(deb(kind="wheel")), "kind: wheel, but the file is not a wheel"),
-        (lock(deb(kind="tool")), "kind: tool, but the file is not a wheel"),
         (lock(file(file=f"pool/{WHEEL}")), "but the file is not a wheel"),
         (lock(file(role="base")), "whl: role: a wheel cannot be part of a base"),
         (lock(file(source="debian")), "source: debian has no wheels"),
@@ -199,7 +191,6 @@ def test_damaged_locks_are_refused(tmp_path: Path, text: str, message: str) -> N
         (lock(deb(role="base")), "files with the role base, but no base made of packages"),
         (lock(file(), tools()["linux/amd64"]), "a tool belongs in `tools`"),
         (lock(tools={}), "tools: no uv for linux/amd64, linux/arm64, macos/arm64"),
-        (lock(tools=without("macos/arm64")), "tools: no uv for macos/arm64"),
         (lock(tools={**tools(), "macos/arm64": tools("0.14.0")["macos/arm64"]}), "one version of"),
         (lock(tools=dict.fromkeys(types.PLATFORMS, file())), "one version of uv, found wheel"),
         (
@@ -290,7 +281,7 @@ def test_the_time_of_a_build_is_the_bases_date(
     for zone in ("UTC", "Asia/Tokyo", "America/Los_Angeles"):
         monkeypatch.setenv("TZ", zone)
         time.tzset()
-        assert msgspec.structs.replace(base, date=date).epoch == epoch
+        assert replace(base, date=date).epoch == epoch
     monkeypatch.undo()
     time.tzset()
 
@@ -363,7 +354,7 @@ def test_only_what_decides_changes_the_inputs() -> None:
         ({"requirements": ("torch==1.0",)}, True),
         ({"debian_base": {"3.11": system}}, True),
     ):
-        digest = profile_lock.inputs_digest(msgspec.structs.replace(CPU, **changes))
+        digest = profile_lock.inputs_digest(replace(CPU, **changes))
         assert (digest != profile_lock.inputs_digest(CPU)) == decides
     # Locks that were made before there were bases of packages stay fresh.
     assert not re.search("role|suite", profile_lock.dump(lock()))
@@ -373,10 +364,10 @@ def test_packages_of_the_base_are_not_installed_on_it(tmp_path: Path) -> None:
     own = deb(role="base")
     above = deb(name="gcc", version="4:12.2", file="pool/gcc_12.2_amd64.deb")
     plain = lock(own, above)
-    base = msgspec.structs.replace(plain.targets[0].base, suite="bookworm", status=HASH)
-    target = msgspec.structs.replace(plain.targets[0], base=base)
-    made = msgspec.structs.replace(plain, targets=(target,))
-    (read,) = profile_lock.load(written(tmp_path, profile_lock.dump(made))).targets
+    base = replace(plain.targets[0].base, suite="bookworm", status=HASH)
+    target = replace(plain.targets[0], base=base)
+    made = profile_lock.dump(replace(plain, targets=(target,)))
+    (read,) = profile_lock.load(written(tmp_path, made)).targets
     assert read == target
     assert (read.of_kind("deb"), read.base_files) == ((above,), (own,))
 
@@ -405,7 +396,6 @@ _WHOLE = lock(
     targets=(_TARGET, replace(_TARGET, python="3.12")),
     missing={"macos/arm64 3.12": "x"},
 )
-_ENTRY = "targets.0.files.0."
 NEEDLESS = {
     *("missing", "missing.macos/arm64 3.12", "targets.0", "targets.1"),
     *(f"targets.{n}.{key}" for n in (0, 1) for key in ("base.unpacked", "files.1", "files.2")),
@@ -420,7 +410,6 @@ VERDICTS = {
     "refused: no tool": replace(_WHOLE, tools=without("linux/arm64")),
     "refused: twice": lock(file(), file(size=2), inputs=_FRESH),
     "claimed": replace(_WHOLE, state="claimed", reason="somebody claims it"),
-    "locked": _WHOLE,
 }  # fmt: skip
 WRONG_ENTRIES = {"refused: twice": (0, 1), "refused: claims": (0,)}
 _RANKS = ("refused", "claimed", "locked")
@@ -508,8 +497,3 @@ def test_a_wrong_interpreter_is_refused(
     found = replace(with_interpreter(interpreter, python_path=IN_IMAGES), state="claimed")
     with pytest.raises(InvalidError, match=words):
         profile_lock.load(written(tmp_path, profile_lock.dump(found)))
-
-
-def test_an_interpreter_among_the_files_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidError, match="a lock of wheels holds no python"):
-        profile_lock.load(written(tmp_path, profile_lock.dump(lock(file(), PYTHON))))
