@@ -1,12 +1,9 @@
-"""A driver with H100s, of which the functions named in `failing` fail."""
+"""NVIDIA's GPUs: what NVML, the kernel and the PCI id say of one, of two together, and of Tegra."""
 
 from __future__ import annotations
 
-import ctypes
-import importlib
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +15,6 @@ from envbuilder.host.model import Gpu, Link, Peer
 from tests.support import host_trees
 
 PCI = "sys/bus/pci/devices"
-FOUR = ["0000:01:00.0", "0000:02:00.0", "0000:03:00.0", "0000:04:00.0"]
 RTX_4090 = {
     "name": "NVIDIA GeForce RTX 4090",
     "memory_bytes": 25757220864,
@@ -35,19 +31,12 @@ RTX_4090 = {
 }
 
 
-def tree(answer: object, *addresses: str, device: str = "2684") -> dict[str, Any]:
+def tree(answer: object, address: str = "0000:01:00.0", device: str = "2684") -> dict[str, Any]:
     data = host_trees.load("rtx4090")
     drop = (PCI, "proc/driver/nvidia/gpus")
     data["files"] = {p: t for p, t in data["files"].items() if not p.startswith(drop)}
     data["links"] = {}
-    for address in addresses or FOUR[:1]:
-        folder = f"{PCI}/{address}"
-        data["files"] |= {
-            f"{folder}/class": "0x030000\n",
-            f"{folder}/vendor": "0x10de\n",
-            f"{folder}/device": f"0x{device}\n",
-        }
-        data["links"][f"{folder}/driver"] = "../../../../bus/pci/drivers/nvidia"
+    host_trees.add_device(data, address, f"10de:{device}", "nvidia")
     data["files"]["nvml.json"] = json.dumps(answer)
     return data
 
@@ -247,254 +236,12 @@ def test_no_answer_means_no_pairs(tmp_path: Path) -> None:
     assert nvidia.peers(probe.fetch(host_trees.plant(tmp_path, data))) == ()
 
 
-class NVMLError(Exception):
-    def __init__(self, value: int) -> None:
-        super().__init__(f"error {value}")
-        self.value = value
-
-
-class FakeNvml:
-    """A driver with H100s, of which the functions named in `failing` fail."""
-
-    nvmlMemory_v2 = 0x02000028  # noqa: N815 (its name there)
-    NVMLError = NVMLError
-
-    def __init__(self, count: int = 2, failing: tuple[str, ...] = (), code: int = 3) -> None:
-        self.count = count
-        self.failing = failing
-        self.code = code
-        self.asked: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        if not name.startswith("nvml"):
-            raise AttributeError(name)
-
-        def function(*arguments: Any, **named: Any) -> Any:
-            self.asked.append(name)
-            if name in self.failing or f"{name}({arguments[:1]})" in self.failing:
-                raise NVMLError(self.code)
-            return self.answer(name, *arguments, **named)
-
-        return function
-
-    def answer(self, name: str, *arguments: Any, **named: Any) -> Any:
-        if name == "nvmlDeviceGetPciInfo":
-            return SimpleNamespace(busId=f"00000000:{arguments[0] + 1:02X}:00.0".encode())
-        if name == "nvmlDeviceGetMemoryInfo":
-            reserved = {"reserved": 2**28} if named.get("version") == self.nvmlMemory_v2 else {}
-            return SimpleNamespace(total=80 * 2**30, **reserved)
-        if name == "nvmlDeviceGetP2PStatus":
-            return {0: 0, 2: 0}[arguments[2]]
-        if name == "nvmlDeviceGetMaxClockInfo":
-            return {2: 2619}[arguments[1]]
-        return {
-            "nvmlInit": None,
-            "nvmlShutdown": None,
-            "nvmlSystemGetDriverVersion": b"580.95.05",
-            "nvmlDeviceGetCount": self.count,
-            "nvmlDeviceGetHandleByIndex": arguments[0] if arguments else None,
-            "nvmlDeviceGetName": b"NVIDIA H100 80GB HBM3",
-            "nvmlDeviceGetCudaComputeCapability": (9, 0),
-            "nvmlDeviceGetMemoryBusWidth": 5120,
-            "nvmlDeviceGetCurrPcieLinkGeneration": 5,
-            "nvmlDeviceGetCurrPcieLinkWidth": 16,
-            "nvmlDeviceGetMaxPcieLinkGeneration": 5,
-            "nvmlDeviceGetMaxPcieLinkWidth": 16,
-            "nvmlDeviceGetPowerManagementLimit": 700000,
-            "nvmlDeviceGetPowerManagementDefaultLimit": 700000,
-            "nvmlDeviceGetMigMode": [0, 0],
-            "nvmlDeviceGetTopologyCommonAncestor": 50,
-        }[name]
-
-
-def ask(monkeypatch: pytest.MonkeyPatch, library: object) -> nvml.Answer:
-    monkeypatch.setattr(importlib, "import_module", lambda _: library)
-    text = nvml.ask()
-    answer = nvml.parse(text)
-    assert answer is not None
-    assert text is not None
-    return answer
-
-
-H100 = nvml.Device(
-    name="NVIDIA H100 80GB HBM3",
-    bus="0000:01:00.0",
-    memory_bytes=80 * 2**30,
-    reserved_bytes=2**28,
-    sm="9.0",
-    memory_mhz=2619,
-    memory_bits=5120,
-    link_generation=5,
-    link_width=16,
-    max_link_generation=5,
-    max_link_width=16,
-    power_limit_milliwatts=700000,
-    power_default_milliwatts=700000,
-    mig=False,
-)
-
-
-def test_two_h100_with_nvlink(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = ask(monkeypatch, FakeNvml())
-    assert answer.error == ""
-    assert answer.devices[0] == H100
-    assert answer.devices[1].bus == "0000:02:00.0"
-    assert answer.pairs == (
-        nvml.Pair(first="0000:01:00.0", second="0000:02:00.0", ancestor=50, nvlink=0, read=0),
-    )
-
-
-FUNCTIONS: dict[str, dict[str, Any]] = {
-    "nvmlSystemGetDriverVersion": {},
-    "nvmlDeviceGetName": {"name": "NVIDIA GPU"},
-    "nvmlDeviceGetCudaComputeCapability": {"sm": None},
-    "nvmlDeviceGetMemoryInfo": {
-        "memory_bytes": None,
-        "reserved_bytes": None,
-        "shared_memory": True,
-    },
-    "nvmlDeviceGetMaxClockInfo": {"memory_mhz": None},
-    "nvmlDeviceGetMemoryBusWidth": {"memory_bits": None},
-    "nvmlDeviceGetCurrPcieLinkGeneration": {"link_generation": None},
-    "nvmlDeviceGetCurrPcieLinkWidth": {"link_width": None},
-    "nvmlDeviceGetMaxPcieLinkGeneration": {"max_link_generation": None},
-    "nvmlDeviceGetMaxPcieLinkWidth": {"max_link_width": None},
-    "nvmlDeviceGetPowerManagementLimit": {"power_limit_milliwatts": None},
-    "nvmlDeviceGetPowerManagementDefaultLimit": {"power_default_milliwatts": None},
-    "nvmlDeviceGetMigMode": {"mig": None},
-    "nvmlDeviceGetTopologyCommonAncestor": {},
-    "nvmlDeviceGetP2PStatus": {},
-}
-
-
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_a_failing_call_costs_only_its_own_value(
-    function: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answer = ask(monkeypatch, FakeNvml(failing=(function,)))
-    assert answer.error == ""
-    expected = {name: getattr(H100, name) for name in nvml.Device.__struct_fields__}
-    assert answer.devices[0] == nvml.Device(**{**expected, **FUNCTIONS[function]})
-    assert len(answer.pairs) == 1
-    assert (answer.driver_version is None) == (function == "nvmlSystemGetDriverVersion")
-    assert (answer.pairs[0].ancestor is None) == (function == "nvmlDeviceGetTopologyCommonAncestor")
-    assert (answer.pairs[0].read is None) == (function == "nvmlDeviceGetP2PStatus")
-
-
-def test_memory_that_may_not_be_asked_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = ask(monkeypatch, FakeNvml(failing=("nvmlDeviceGetMemoryInfo",), code=4))
-    assert (answer.devices[0].memory_bytes, answer.devices[0].shared_memory) == (None, None)
-
-
-def test_an_old_package_has_only_the_first_form_of_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Old(FakeNvml):
-        def nvmlDeviceGetMemoryInfo(self, handle: int) -> object:
-            del handle
-            return SimpleNamespace(total=16 * 2**30)
-
-    device = ask(monkeypatch, Old()).devices[0]
-    assert (device.memory_bytes, device.reserved_bytes) == (16 * 2**30, None)
-
-
-def test_a_lost_gpu_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    lost = "nvmlDeviceGetHandleByIndex((0,))"
-    answer = ask(monkeypatch, FakeNvml(failing=(lost,), code=15))
-    assert [device.bus for device in answer.devices] == ["0000:02:00.0"]
-    only = ask(monkeypatch, FakeNvml(count=1, failing=(lost,), code=15))
-    assert (only.devices, only.error) == ((), "error 15")
-
-
-@pytest.mark.parametrize("function", ["nvmlInit", "nvmlDeviceGetCount"])
-def test_without_a_start_there_is_no_answer(function: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = ask(monkeypatch, FakeNvml(failing=(function,)))
-    assert (answer.devices, answer.error) == ((), "error 3")
-
-
-def test_without_the_package_nvml_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(_: str) -> None:
-        raise ImportError
-
-    monkeypatch.setattr(importlib, "import_module", absent)
-    assert nvml.ask() is None
-
-
-def test_at_most_sixteen_gpus_are_paired(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = ask(monkeypatch, FakeNvml(count=20))
-    assert len(answer.devices) == 20
-    assert len(answer.pairs) == 16 * 15 // 2
-    assert max(pair.second or "" for pair in answer.pairs) == "0000:10:00.0"
-
-
-def test_the_recorded_form_is_what_the_library_said(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(importlib, "import_module", lambda _: FakeNvml())
-    data = tree(None, *FOUR[:2], device="2330")
-    data["files"]["nvml.json"] = nvml.ask()
-    root = host_trees.plant(tmp_path, data)
-    gpus = probe.host(root).gpus
-    assert [gpu.state for gpu in gpus] == ["usable", "usable"]
-    assert [gpu.bandwidth for gpu in gpus] == [3_352_320_000_000] * 2
-    assert [peer.path for peer in nvidia.peers(probe.fetch(root))] == ["nvlink"]
-
-
 @given(st.recursive(st.none() | st.integers() | st.text(max_size=9), st.lists, max_leaves=3))
 def test_any_value_in_the_answer_is_survived(value: object) -> None:
     for key in nvml.Device.__struct_fields__:
         nvml.parse(json.dumps(told(**{key: value})))
     for key in nvml.Pair.__struct_fields__:
         nvidia.peers(taken({"pairs": [pair(**{key: value})]}))
-
-
-class InMig(FakeNvml):
-    """A card in MIG mode, with the handles of these instances."""
-
-    instances: tuple[int, ...] = ()
-
-    def answer(self, name: str, *arguments: Any, **named: Any) -> Any:
-        if name == "nvmlDeviceGetMigMode":
-            return [1, 1]
-        if name == "nvmlDeviceGetMaxMigDeviceCount":
-            return 7
-        if name == "nvmlDeviceGetMigDeviceHandleByIndex":
-            if arguments[1] in self.instances:
-                return object()
-            raise NVMLError(6)
-        return super().answer(name, *arguments, **named)
-
-
-@pytest.mark.parametrize("instances", [(), (0, 3)])
-def test_instances_are_counted(instances: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    library = InMig(count=1)
-    library.instances = instances
-    (device,) = ask(monkeypatch, library).devices
-    assert (device.mig, device.instances) == (True, len(instances))
-
-
-class Fabric(ctypes.Structure):
-    _fields_ = (("status", ctypes.c_uint), ("state", ctypes.c_uint))
-
-
-@pytest.mark.parametrize(
-    ("state", "status", "expected"), [(0, 0, 0), (1, 0, 1), (2, 0, 2), (3, 0, 3), (3, 15, 2)]
-)
-def test_the_state_of_the_fabric(
-    state: int, status: int, expected: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class WithFabric(FakeNvml):
-        c_nvmlGpuFabricInfo_t = Fabric  # noqa: N815 (its name there)
-
-        def answer(self, name: str, *arguments: Any, **named: Any) -> Any:
-            if name == "nvmlDeviceGetGpuFabricInfo":
-                info = arguments[1]._obj
-                info.state, info.status = state, status
-                return None
-            return super().answer(name, *arguments, **named)
-
-    (device,) = ask(monkeypatch, WithFabric(count=1)).devices
-    assert device.fabric == expected
 
 
 TREE = "sys/firmware/devicetree/base/compatible"
