@@ -123,9 +123,14 @@ def add_device(
         data["links"][f"{folder}/driver"] = f"../../../../bus/pci/drivers/{driver}"
     if node:
         data["files"][f"{folder}/drm/{node}/dev"] = f"226:{node.removeprefix('renderD')}\n"
-    for name, value in zip(_LINK, (link or "").split(), strict=False):
-        speed = f"{value} GT/s PCIe" if name.endswith("speed") else value
-        data["files"][f"{folder}/{name}"] = f"{speed}\n"
+    data["files"] |= link_files(folder, link or "")
+
+
+def link_files(folder: str, link: str) -> dict[str, str]:
+    """Files about the link of a device or a bridge, as `add_device` takes it."""
+    units = (" GT/s PCIe", "", " GT/s PCIe", "")
+    told = zip(_LINK, link.split(), units, strict=False)
+    return {f"{folder}/{name}": f"{value}{unit}\n" for name, value, unit in told}
 
 
 def probed(root: Path, name: str) -> host.Host:

@@ -15,6 +15,7 @@ from envbuilder.host.model import Host
 from tests.support import host_trees
 
 PCI = "sys/bus/pci/devices"
+GIB = 2**30
 
 
 @pytest.mark.parametrize("name", host_trees.NAMES)
@@ -128,16 +129,49 @@ def test_arm_boards_without_pci_have_no_unknown_gpu(tmp_path: Path) -> None:
     assert probe.host(host_trees.plant(tmp_path, data)).gpus == ()
 
 
-def test_the_parts_of_macos_that_can_be_tried_here() -> None:
-    def mac(text_: str, machine: str | None = None) -> Host:
-        taken = snapshot.Snapshot(
-            live=True, system="macos", machine=machine, files={"sysctl.txt": text_}
-        )
-        return probe.decide(taken, {})
+def mac(**known: object) -> Host:
+    text = "".join(f"{key.replace('__', '.')}: {value}\n" for key, value in known.items())
+    files = {"sysctl.txt": text}
+    taken = snapshot.Snapshot(live=True, system="macos", files=files)
+    return probe.decide(taken, {})
 
-    virtual = mac("hw.optional.arm64: 1\nsysctl.proc_translated: 0\nkern.hv_vmm_present: 1\n")
-    assert virtual.gpus[0].state == "unknown"
-    silent = mac("")
+
+M3_MAX: dict[str, object] = {
+    "hw__optional__arm64": 1,
+    "hw__memsize": 64 * GIB,
+    "machdep__cpu__brand_string": "Apple M3 Max",
+}
+
+
+@pytest.mark.parametrize(
+    ("gib", "limit", "usable"),
+    [
+        (16, 0, 16 * GIB * 2 // 3),
+        (36, 0, 27 * GIB),
+        (128, 0, 96 * GIB),
+        (64, 57344, 56 * GIB),
+        (64, 999999, 64 * GIB),
+        (64, "many", 48 * GIB),
+    ],
+)
+def test_what_metal_gives_out(gib: int, limit: object, usable: int) -> None:
+    found = mac(**M3_MAX | {"hw__memsize": gib * GIB, "iogpu__wired_limit_mb": limit})
+    gpu = found.gpus[0]
+    assert (gpu.memory_kind, gpu.memory_bytes) == ("shared", gib * GIB)
+    assert gpu.usable_bytes == usable
+    assert gpu.bandwidth is None
+    assert found.memory.bandwidth == 300 * 10**9
+
+
+def test_a_mac_that_says_little() -> None:
+    virtual = mac(**M3_MAX, sysctl__proc_translated=0, kern__hv_vmm_present=1)
+    assert (virtual.gpus[0].state, virtual.gpus[0].usable_bytes) == ("unknown", None)
+    assert virtual.memory.bandwidth is None
+    unknown = mac(hw__optional__arm64=1, hw__memsize="lots", machdep__cpu__brand_string="Apple M99")
+    assert (unknown.gpus[0].memory_bytes, unknown.gpus[0].usable_bytes) == (None, None)
+    assert unknown.memory.bandwidth is None
+    assert mac(**M3_MAX | {"hw__optional__arm64": 0}).gpus == ()
+    silent = mac()
     assert (silent.machine, silent.platform, silent.rosetta) == ("unknown", None, None)
     assert "nothing is known" in silent.notes[0]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from envbuilder.host import model as host, probe, snapshot
+from envbuilder.host import probe, snapshot
 from envbuilder.host.gpus import intel, pci
 from envbuilder.host.model import Gpu, Link
 from tests.support import host_trees
@@ -15,24 +15,14 @@ from tests.support import host_trees
 PCI = "sys/bus/pci/devices"
 GIB = 2**30
 MEMORY = 32_768_000 * 1024
-GEN4_X16 = ("16.0 GT/s PCIe", "16")
-VENDORS = {"nvidia": "0x10de", "intel": "0x8086", "amd": "0x1002"}
+GEN4_X16, GEN5_X16 = "16.0 16 16.0 16", "32.0 16 32.0 16"
 
 
-def link_files(folder: str, now: tuple[str, str], most: tuple[str, str]) -> dict[str, str]:
-    return {
-        f"{folder}/current_link_speed": f"{now[0]}\n",
-        f"{folder}/current_link_width": f"{now[1]}\n",
-        f"{folder}/max_link_speed": f"{most[0]}\n",
-        f"{folder}/max_link_width": f"{most[1]}\n",
-    }
-
-
-def machine(kernel: str = "6.17.0-5-generic") -> dict[str, Any]:
+def machine() -> dict[str, Any]:
     return {
         "files": {
             "proc/meminfo": "MemTotal:       32768000 kB\n",
-            "proc/sys/kernel/osrelease": f"{kernel}\n",
+            "proc/sys/kernel/osrelease": "6.17.0-5-generic\n",
         },
         "links": {},
         "nodes": {"dev/kfd": True, "dev/dri/renderD128": True},
@@ -40,53 +30,53 @@ def machine(kernel: str = "6.17.0-5-generic") -> dict[str, Any]:
 
 
 def card(
-    vendor: str, device: str, driver: str, chain: str = "0000:00:01.0/0000:01:00.0", **files: str
+    number: str,
+    driver: str,
+    chain: str = "0000:00:01.0/0000:01:00.0",
+    link: str = "",
+    **files: str,
 ) -> dict[str, Any]:
     """A machine with one GPU at the end of a chain of bridges; `files` are below its folder."""
     data = machine()
-    folder = f"sys/devices/pci0000:00/{chain}"
-    address = chain.rpartition("/")[2]
-    data["files"] |= {
-        f"{folder}/class": "0x030000\n",
-        f"{folder}/vendor": f"{VENDORS[vendor]}\n",
-        f"{folder}/device": f"0x{device}\n",
-        f"{folder}/drm/card1/dev": "226:1\n",
-        f"{folder}/drm/renderD128/dev": "226:128\n",
-        **{f"{folder}/{name.replace('__', '/')}": text for name, text in files.items()},
-    }
-    data["links"] |= {
-        f"{PCI}/{address}": f"../../../devices/pci0000:00/{chain}",
-        f"{folder}/driver": f"../../../../bus/pci/drivers/{driver}",
-    }
+    path, _, address = f"pci0000:00/{chain}".rpartition("/")
+    host_trees.add_device(data, address, number, driver, "renderD128", link, path)
+    folder = f"sys/devices/{path}/{address}"
+    data["files"] |= {f"{folder}/{name.replace('__', '/')}": text for name, text in files.items()}
+    data["files"][f"{folder}/drm/card1/dev"] = "226:1\n"
     return data
 
 
+def behind_a_switch(data: dict[str, Any], vendor: str, upstream: str) -> str:
+    """Give the bridges above a card to a vendor; returns the folder of the lower one.
+
+    As lspci shows them: the GPU's own link says x1, the switch's upstream port the truth.
+    """
+    (gpu,) = (path.removesuffix("/class") for path in data["files"] if path.endswith("/class"))
+    down, up = gpu.rpartition("/")[0], gpu.rsplit("/", 2)[0]
+    bridges = {f"{down}/vendor": f"0x{vendor}\n", f"{up}/vendor": f"0x{vendor}\n"}
+    data["files"] |= host_trees.link_files(up, upstream) | bridges
+    return down
+
+
+SWITCH = "0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:03:00.0"
+
+
 def arc_b580() -> dict[str, Any]:
-    """As lspci shows them: the GPU's own link says x1, the switch's upstream port the truth."""
-    chain = "0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:03:00.0"
     data = card(
-        "intel",
-        "e20b",
+        "8086:e20b",
         "xe",
-        chain,
+        SWITCH,
+        "2.5 1 2.5 1",
         tile0__physical_vram_size_bytes=f"{12 * GIB}\n",
         hwmon__hwmon3__power1_max="190000000\n",
         hwmon__hwmon3__power1_rated_max="200000000\n",
     )
-    gpu = f"sys/devices/pci0000:00/{chain}"
-    down, up = gpu.rpartition("/")[0], gpu.rsplit("/", 2)[0]
-    data["files"] |= {
-        **link_files(gpu, ("2.5 GT/s PCIe", "1"), ("2.5 GT/s PCIe", "1")),
-        **link_files(up, ("8.0 GT/s PCIe", "4"), ("16.0 GT/s PCIe", "8")),
-        f"{down}/vendor": "0x8086\n",
-        f"{up}/vendor": "0x8086\n",
-    }
+    behind_a_switch(data, "8086", "8.0 4 16.0 8")
     return data
 
 
 def lunar_lake(driver: str = "xe") -> dict[str, Any]:
-    data = card("intel", "64a0", driver, "0000:00:02.0")
-    data["files"] |= link_files("sys/devices/pci0000:00/0000:00:02.0", ("Unknown", "0"), GEN4_X16)
+    data = card("8086:64a0", driver, "0000:00:02.0", "Unknown 0 16.0 16")
     data["files"]["sys/module/ttm/parameters/pages_limit"] = "1000\n"
     return data
 
@@ -99,16 +89,15 @@ def compute_node(location: int, target: int, **more: int) -> str:
 
 def strix_halo() -> dict[str, Any]:
     data = card(
-        "amd",
-        "1586",
+        "1002:1586",
         "amdgpu",
         "0000:00:08.1/0000:c5:00.0",
+        GEN4_X16,
         mem_info_vram_total=f"{512 * 2**20}\n",
         mem_info_gtt_total=f"{24 * GIB}\n",
         hwmon__hwmon4__in1_label="vddnb\n",
     )
     data["files"] |= {
-        **link_files("sys/devices/pci0000:00/0000:00:08.1/0000:c5:00.0", GEN4_X16, GEN4_X16),
         "sys/devices/pci0000:00/0000:00:08.1/vendor": "0x1022\n",
         "sys/class/kfd/kfd/topology/nodes/0/properties": "cpu_cores_count 32\nsimd_count 0\n",
         "sys/class/kfd/kfd/topology/nodes/1/properties": compute_node(0xC500, 110501),
@@ -118,19 +107,17 @@ def strix_halo() -> dict[str, Any]:
 
 def mi300x() -> dict[str, Any]:
     data = card(
-        "amd",
-        "74a1",
+        "1002:74a1",
         "amdgpu",
         "0000:00:01.1/0000:01:00.0",
+        GEN5_X16,
         mem_info_vram_total=f"{192 * GIB}\n",
         mem_info_gtt_total=f"{512 * GIB}\n",
         hwmon__hwmon4__freq2_label="mclk\n",
         hwmon__hwmon4__power1_cap="700000000\n",
         hwmon__hwmon4__power1_cap_default="750000000\n",
     )
-    gen5 = ("32.0 GT/s PCIe", "16")
     data["files"] |= {
-        **link_files("sys/devices/pci0000:00/0000:00:01.1/0000:01:00.0", gen5, gen5),
         "sys/devices/pci0000:00/0000:00:01.1/vendor": "0x1022\n",
         "sys/class/kfd/kfd/topology/nodes/7/properties": compute_node(0x0100, 90402),
     }
@@ -162,9 +149,8 @@ def test_an_arc_card_never_has_one_lane(missing: str, tmp_path: Path) -> None:
     if missing == "bridge":
         del data["files"][f"{up}/vendor"]
     elif missing == "upstream":
-        for name in ("current_link_speed", "current_link_width", "max_link_speed"):
-            del data["files"][f"{up}/{name}"]
-        del data["files"][f"{up}/max_link_width"]
+        for path in host_trees.link_files(up, GEN4_X16):
+            del data["files"][path]
     elif missing == "link":
         folder = f"{up}/0000:02:01.0/0000:03:00.0"
         data["files"] = {
@@ -172,36 +158,27 @@ def test_an_arc_card_never_has_one_lane(missing: str, tmp_path: Path) -> None:
         }
         del data["links"][f"{PCI}/0000:03:00.0"]
     else:
-        data = card("intel", "e20b", "xe", "0000:00:01.0/0000:06:00.0")
-        x1 = ("2.5 GT/s PCIe", "1")
-        folder = "sys/devices/pci0000:00/0000:00:01.0"
-        data["files"] |= link_files(f"{folder}/0000:06:00.0", x1, x1)
-        data["files"][f"{folder}/vendor"] = "0x1b36\n"
+        data = card("8086:e20b", "xe", "0000:00:01.0/0000:06:00.0", "2.5 1 2.5 1")
+        data["files"]["sys/devices/pci0000:00/0000:00:01.0/vendor"] = "0x1b36\n"
     gpu = probed(tmp_path, data)
     assert gpu.link is None
     assert gpu.memory_bytes == 12 * GIB
 
 
 def test_a_card_without_its_own_switch_has_its_own_link(tmp_path: Path) -> None:
-    data = card("intel", "0bda", "xe", "0000:00:01.0/0000:01:00.0")
-    gen5 = ("32.0 GT/s PCIe", "16")
-    data["files"] |= link_files("sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0", gen5, gen5)
+    data = card("8086:0bda", "xe", link=GEN5_X16)
     data["files"]["sys/devices/pci0000:00/0000:00:01.0/vendor"] = "0x8086\n"
     assert probed(tmp_path, data).link == Link(speed=32, width=16, max_speed=32, max_width=16)
 
 
 def test_an_nvidia_card_in_a_narrow_slot(tmp_path: Path) -> None:
-    data = card("nvidia", "2684", "nvidia")
-    folder = "sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0"
-    data["files"] |= link_files(folder, ("2.5 GT/s PCIe", "4"), GEN4_X16)
-    gpu = probed(tmp_path, data)
+    gpu = probed(tmp_path, card("10de:2684", "nvidia", link="2.5 4 16.0 16"))
     assert gpu.link == Link(speed=2.5, width=4, max_speed=16.0, max_width=16)
 
 
 def test_a_sleeping_card_is_not_woken(tmp_path: Path) -> None:
     data = arc_b580()
-    gpu = "sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:03:00.0"
-    data["files"][f"{gpu}/power/runtime_status"] = "suspended\n"
+    data["files"][f"sys/devices/pci0000:00/{SWITCH}/power/runtime_status"] = "suspended\n"
     found = probed(tmp_path, data)
     assert (found.link, found.power_limit_watts) == (None, None)
     assert found.memory_bytes == 12 * GIB
@@ -247,7 +224,7 @@ def test_shared_memory_of_an_integrated_arc(
 
 
 def test_a_card_that_only_its_driver_knows_has_the_memory_that_it_says(tmp_path: Path) -> None:
-    data = card("intel", "ffff", "i915", drm__card1__lmem_total_bytes=f"{16 * GIB}\n")
+    data = card("8086:ffff", "i915", drm__card1__lmem_total_bytes=f"{16 * GIB}\n")
     gpu = probed(tmp_path, data)
     assert (gpu.memory_kind, gpu.memory_bytes) == ("dedicated", 16 * GIB)
     assert (gpu.state, gpu.support) == ("unknown", None)
@@ -255,8 +232,7 @@ def test_a_card_that_only_its_driver_knows_has_the_memory_that_it_says(tmp_path:
 
 def test_tiles_add_up_and_an_unreadable_one_is_not_nothing(tmp_path: Path) -> None:
     data = card(
-        "intel",
-        "0bd5",
+        "8086:0bd5",
         "xe",
         tile0__physical_vram_size_bytes=f"{64 * GIB}\n",
         tile1__physical_vram_size_bytes=f"{64 * GIB}\n",
@@ -396,23 +372,15 @@ def test_rocm_needs_two_nodes(
 
 
 def test_a_radeon_has_the_link_of_its_own_switch(tmp_path: Path) -> None:
-    chain = "0000:00:01.1/0000:01:00.0/0000:02:00.0/0000:03:00.0"
     data = card(
-        "amd",
-        "744c",
+        "1002:744c",
         "amdgpu",
-        chain,
+        SWITCH,
+        GEN4_X16,
         mem_info_vram_total=f"{24 * GIB}\n",
         hwmon__hwmon4__freq2_label="mclk\n",
     )
-    gpu = f"sys/devices/pci0000:00/{chain}"
-    down, up = gpu.rpartition("/")[0], gpu.rsplit("/", 2)[0]
-    data["files"] |= {
-        **link_files(gpu, GEN4_X16, GEN4_X16),
-        **link_files(up, ("8.0 GT/s PCIe", "4"), GEN4_X16),
-        f"{down}/vendor": "0x1002\n",
-        f"{up}/vendor": "0x1002\n",
-    }
+    down = behind_a_switch(data, "1002", "8.0 4 16.0 16")
     assert probed(tmp_path / "known", data).link == Link(
         speed=8, width=4, max_speed=16, max_width=16
     )
@@ -454,47 +422,6 @@ def test_the_group_file_is_read_only_where_there_is_a_render_node(tmp_path: Path
     reader.groups["dev/dri/renderD128"] = 105
     intel.read(reader)
     assert "etc/group" in reader.absent | set(reader.unreadable)
-
-
-def mac(**known: object) -> host.Host:
-    values = {
-        "hw.optional.arm64": 1,
-        "hw.memsize": 64 * GIB,
-        "machdep.cpu.brand_string": "Apple M3 Max",
-    }
-    lines = {**values, **{key.replace("__", "."): value for key, value in known.items()}}
-    text = "".join(f"{key}: {value}\n" for key, value in lines.items())
-    taken = snapshot.Snapshot(live=True, system="macos", files={"sysctl.txt": text})
-    return probe.decide(taken, {})
-
-
-@pytest.mark.parametrize(
-    ("gib", "limit", "usable"),
-    [
-        (16, 0, 16 * GIB * 2 // 3),
-        (36, 0, 27 * GIB),
-        (128, 0, 96 * GIB),
-        (64, 57344, 56 * GIB),
-        (64, 999999, 64 * GIB),
-        (64, "many", 48 * GIB),
-    ],
-)
-def test_what_metal_gives_out(gib: int, limit: object, usable: int) -> None:
-    found = mac(hw__memsize=gib * GIB, iogpu__wired_limit_mb=limit)
-    gpu = found.gpus[0]
-    assert (gpu.memory_kind, gpu.memory_bytes) == ("shared", gib * GIB)
-    assert gpu.usable_bytes == usable
-    assert gpu.bandwidth is None
-    assert found.memory.bandwidth == 300 * 10**9
-
-
-def test_a_mac_that_says_little() -> None:
-    virtual = mac(kern__hv_vmm_present=1)
-    assert (virtual.gpus[0].usable_bytes, virtual.memory.bandwidth) == (None, None)
-    unknown = mac(hw__memsize="lots", machdep__cpu__brand_string="Apple M99")
-    assert (unknown.gpus[0].memory_bytes, unknown.gpus[0].usable_bytes) == (None, None)
-    assert unknown.memory.bandwidth is None
-    assert mac(hw__optional__arm64=0).gpus == ()
 
 
 @pytest.mark.parametrize("name", TREES)
