@@ -27,7 +27,7 @@ import sys
 import tarfile
 import tempfile
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +46,7 @@ _FAULTS = {
     "profiler_that_sees_nothing": "device used",
 }
 _FAULTS_OF_ACCELERATORS = {"device_that_is_the_cpu": "device used"}
-_RETURNED = {
-    "host.tar.gz": "host.tar.gz",
-    "report.json": "report.json",
-    "report.html": "report.html",
-    "epochs.json": "epochs.json",
-    "ways.json": "ways.json",
-}
+_RETURNED = ("host.tar.gz", "report.json", "report.html", "epochs.json", "ways.json")
 
 LAUNCHER = """\
 import runpy, sys
@@ -117,6 +111,7 @@ class Setting:
 
 def plan(setting: Setting, groups: tuple[str, ...]) -> list[Step]:
     """Return the steps of these groups, in the order of their worth."""
+    quick = ("--quick", "--force")
     made = {
         "host": _host(setting),
         "verify": _verify(setting),
@@ -124,9 +119,10 @@ def plan(setting: Setting, groups: tuple[str, ...]) -> list[Step]:
         "ways": _ways(setting),
         "refusals": _refusals(setting),
         "faults": _faults(setting),
-        "tune": _tune(setting),
-        "devices": _devices(setting),
-        "jax": [Step("profiles", (*setting.envbuilder, "profiles", "--json"), 30)],
+        # It runs for long on a CPU; where it is cut off, the summary says so.
+        "tune": [Step("tune", _verification(setting, *quick, command="tune"), 100)],
+        "devices": [Step("devices", _verification(setting, *quick, "--devices", "all"), 60)],
+        "jax": [Step("jax", _verification(setting, *quick, profile=f"jax-{setting.device}"), 90)],
     }
     return [step for name in GROUPS if name in groups for step in made[name]]
 
@@ -194,45 +190,13 @@ def _refusals(setting: Setting) -> list[Step]:
 
 def _faults(setting: Setting) -> list[Step]:
     words = _verification(setting, "--quick", "--epochs", "1", "--force", python=setting.overlay)
-    faults = _FAULTS | ({} if setting.device == "cpu" else _FAULTS_OF_ACCELERATORS)
-    chosen = list(faults.items())[: 1 if setting.quick else None]
-    return [
-        # Without a fault the copy passes: what fails below fails for its fault.
-        Step("without-fault", words, 60),
-        *(
-            Step(
-                f"fault-{name.replace('_', '-')}",
-                words,
-                45,
-                codes=(5,),
-                failed_check=check,
-                after=("without-fault", 0),
-                fault=name,
-            )
-            for name, check in chosen
-        ),
-    ]
-
-
-def _tune(setting: Setting) -> list[Step]:
-    # It runs for long on a CPU; where it is cut off, the summary says so.
-    return [Step("tune", _verification(setting, "--quick", "--force", command="tune"), 100)]
-
-
-def _devices(setting: Setting) -> list[Step]:
-    return [Step("devices", _verification(setting, "--quick", "--force", "--devices", "all"), 60)]
-
-
-def jax_step(setting: Setting, profiles: str) -> Step | None:
-    """Return the step of the JAX profile of this device, where the answer of `profiles` has one."""
-    try:
-        names = [row["name"] for row in json.loads(profiles)["profiles"]]
-    except (ValueError, KeyError, TypeError):
-        return None
-    profile = f"jax-{setting.device}"
-    if profile not in names:
-        return None
-    return Step("jax", _verification(setting, "--quick", "--force", profile=profile), 90)
+    accelerated = {} if setting.device == "cpu" else _FAULTS_OF_ACCELERATORS
+    # Without a fault the copy passes: what fails below fails for its fault.
+    steps = [Step("without-fault", words, 60)]
+    for name, check in list((_FAULTS | accelerated).items())[: 1 if setting.quick else None]:
+        step = Step(f"fault-{name.replace('_', '-')}", words, 45, (5,), failed_check=check)
+        steps.append(replace(step, after=("without-fault", 0), fault=name))
+    return steps
 
 
 def judge(step: Step, code: int | None, printed: str) -> tuple[str, str]:
@@ -257,9 +221,8 @@ def judge(step: Step, code: int | None, printed: str) -> tuple[str, str]:
 class Runner:
     """Runs steps one after the other, within a time for all of them."""
 
-    def __init__(self, work: Path, seconds: float, patience: float = 1.0) -> None:
+    def __init__(self, work: Path, seconds: float) -> None:
         self.work = work
-        self.patience = patience
         self.deadline = time.monotonic() + seconds
         self.results: list[Result] = []
         self.environment = {
@@ -269,8 +232,14 @@ class Runner:
 
     def run(self, step: Step) -> Result:
         """Run a step, and remember how it ended."""
-        limit = min(self.patience * step.seconds, self.deadline - time.monotonic())
-        result = self._skipped(step, limit) or self._run(step, limit)
+        limit = min(step.seconds, self.deadline - time.monotonic())
+        before, code = step.after or ("", None)
+        if before and code not in [r.code for r in self.results if r.name == before]:
+            result = Result(step.name, "not run", f"only after {before} with exit code {code}")
+        elif limit < _LEAST_SECONDS:
+            result = Result(step.name, "not run", "no time left")
+        else:
+            result = self._run(step, limit)
         self.results.append(result)
         return result
 
@@ -283,20 +252,10 @@ class Runner:
         """Remember a step that is not run."""
         self.results.append(Result(name, "not run", why))
 
-    def _skipped(self, step: Step, limit: float) -> Result | None:
-        if step.after is not None:
-            before, code = step.after
-            if code not in [r.code for r in self.results if r.name == before]:
-                return Result(step.name, "not run", f"only after {before} with exit code {code}")
-        if limit < _LEAST_SECONDS:
-            return Result(step.name, "not run", "no time left")
-        return None
-
     def _run(self, step: Step, limit: float) -> Result:
         logs = self.work / "logs"
         logs.mkdir(exist_ok=True)
-        began = time.monotonic()
-        why = ""
+        began, why = time.monotonic(), ""
         with (
             (logs / f"{step.name}.out").open("wb") as out,
             (logs / f"{step.name}.log").open("wb") as log,
@@ -349,10 +308,10 @@ def _to_its_end(
 
 # The copy that faults are put into.
 
-_WHERE = """
-import json, sys, sysconfig
-print(json.dumps([sys.prefix, sys.base_prefix, sysconfig.get_path("purelib")]))
-"""
+_WHERE = (
+    "import json, sys, sysconfig as s;"
+    "print(json.dumps([sys.prefix, sys.base_prefix, s.get_path('purelib')]))"
+)
 
 
 def copied(python: str, work: Path) -> tuple[Path, Path, Path]:
@@ -402,23 +361,22 @@ def collect(results: list[Result], facts: dict[str, Any], work: Path, out: Path)
     summary = {"schema": 1, **facts, "steps": [asdict(result) for result in results]}
     _replace(out / "summary.json", (json.dumps(summary, indent=1) + "\n").encode())
     _replace(out / "summary.txt", text(results, facts).encode())
-    for name, returned in _RETURNED.items():
+    for name in _RETURNED:
         path = work / name
         if path.is_file() and path.stat().st_size <= MOST_BYTES:
-            _replace(out / returned, path.read_bytes())
+            _replace(out / name, path.read_bytes())
     _replace(out / "logs.tar.gz", _archive(sorted((work / "logs").glob("*"))))
 
 
 def text(results: list[Result], facts: dict[str, Any]) -> str:
     """Return the summary for people."""
-    lines = [f"{name}: {value}" for name, value in facts.items()]
-    lines += [""]
-    lines += [
+    head = [f"{name}: {value}" for name, value in facts.items()]
+    steps = [
         f"{r.outcome:<12} {r.name:<32} {'' if r.code is None else r.code:>4} {r.seconds:7.1f} s"
         f"  {r.why}".rstrip()
         for r in results
     ]
-    return "\n".join([*lines, ""])
+    return "\n".join([*head, "", *steps, ""])
 
 
 def _replace(path: Path, content: bytes) -> None:
@@ -431,20 +389,13 @@ def _archive(paths: list[Path]) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
         for path in paths:
-            content = bounded(path.read_bytes(), _MOST_LOG)
+            content = path.read_bytes()
+            if len(content) > _MOST_LOG:
+                content = content[: _MOST_LOG // 2] + b"\n[...]\n" + content[-_MOST_LOG // 2 :]
             member = tarfile.TarInfo(f"logs/{path.name}")
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
     return buffer.getvalue()
-
-
-def bounded(content: bytes, most: int) -> bytes:
-    """Return the beginning and the end of what is too long."""
-    if len(content) <= most:
-        return content
-    cut = b"\n[... cut ...]\n"
-    left = most - len(cut)
-    return content[: left // 2] + cut + content[len(content) - (left - left // 2) :]
 
 
 def findings(work: Path) -> dict[str, Any]:
@@ -472,25 +423,20 @@ def prepared(given: argparse.Namespace, work: Path) -> tuple[Setting, list[Step]
     start = (sys.executable, "-I", str(launcher))
     starter.write_text(f'#!/bin/sh\nexec {shlex.join(start)} "$@"\n')
     starter.chmod(0o755)
-    steps = []
     wheels = sorted(map(str, (given.packed / "wheels").glob("*.whl")))
-    if wheels:
-        options = ("--quiet", "--no-index", "--no-deps", "--no-compile", "--no-cache-dir")
-        install = (sys.executable, "-m", "pip", "install", *options)
-        words = (*install, "--target", str(site), *wheels)
-        steps = [Step("packages", words, 60)]
-    mnist = given.packed / "mnist"
+    options = ("--quiet", "--no-index", "--no-deps", "--no-compile", "--no-cache-dir")
+    install = (sys.executable, "-m", "pip", "install", *options, "--target", str(site), *wheels)
     setting = Setting(
         envbuilder=start,
         script=(*start, "--script"),
         python=given.python,
         device=given.device,
-        data=str(_SUBSET if given.quick else mnist),
+        data=str(_SUBSET if given.quick else given.packed / "mnist"),
         work=work,
         overlay="",
         quick=given.quick,
     )
-    return setting, steps
+    return setting, [Step("packages", install, 60)] if wheels else []
 
 
 def main(arguments: list[str]) -> int:
@@ -501,7 +447,6 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--python", default=sys.executable, help="the interpreter with torch")
     parser.add_argument("--packed", type=Path, default=ROOT / ".gpu", help="what `pack` made")
     parser.add_argument("--seconds", type=float, default=560.0, help="for all steps  [560]")
-    parser.add_argument("--patience", type=float, default=1.0, help="times each step's limit  [1]")
     parser.add_argument("--only", default=",".join(GROUPS), help="groups of steps  [all]")
     parser.add_argument("--quick", action="store_true", help="small data, one round, one fault")
     given = parser.parse_args(arguments)
@@ -512,25 +457,21 @@ def main(arguments: list[str]) -> int:
         parser.error(f"{given.packed} holds no MNIST: run `tools/on_gpu.sh pack` first")
     given.out.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    with contextlib.ExitStack() as stack:
-        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="on-gpu-")))
-        return _all(given, groups, work, stack)
+    with tempfile.TemporaryDirectory(prefix="on-gpu-") as work, contextlib.ExitStack() as stack:
+        results = _all(given, groups, Path(work), stack)
+    return 1 if {result.outcome for result in results} & {"unexpected", "out of time"} else 0
 
 
 def _all(
     given: argparse.Namespace, groups: tuple[str, ...], work: Path, stack: contextlib.ExitStack
-) -> int:
+) -> list[Result]:
     began = time.monotonic()
-    runner = Runner(work, given.seconds, given.patience)
+    runner = Runner(work, given.seconds)
     setting, steps = prepared(given, work)
 
     def report() -> None:
-        facts = {
-            "device": given.device,
-            "quick": given.quick,
-            "seconds": round(time.monotonic() - began, 1),
-            **findings(work),
-        }
+        facts = {"device": given.device, "quick": given.quick, **findings(work)}
+        facts["seconds"] = round(time.monotonic() - began, 1)
         collect(runner.results, facts, work, given.out)
 
     stack.callback(report)
@@ -539,7 +480,7 @@ def _all(
         try:
             folder, overlay, packages = copied(given.python, work)
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
-            setting = Setting(**{**setting.__dict__, "overlay": str(overlay)})
+            setting = replace(setting, overlay=str(overlay))
         except (OSError, ValueError, shutil.Error, subprocess.SubprocessError) as error:
             runner.skip("faults", f"no copy of the environment: {str(error)[:400]}")
             groups = tuple(name for name in groups if name != "faults")
@@ -549,14 +490,7 @@ def _all(
         sys.stdout.write(f"{result.outcome}: {step.name} ({result.seconds} s) {result.why}\n")
         sys.stdout.flush()
         report()
-    if "jax" in groups:
-        last = jax_step(setting, runner.printed("profiles"))
-        if last is None:
-            runner.skip("jax", f"there is no profile jax-{given.device} yet")
-        else:
-            runner.run(last)
-    ends = {result.outcome for result in runner.results}
-    return 1 if ends & {"unexpected", "out of time"} else 0
+    return runner.results
 
 
 if __name__ == "__main__":
