@@ -31,6 +31,8 @@ class Key(NamedTuple):
         """The default as YAML writes it; empty if it is a matter of course."""
         if self.default in {"", "None", "()", "{}", "''"} or "(" in self.default:
             return ""
+        if self.default.rpartition(".")[2].isupper():  # a constant, whose value `meaning` states
+            return ""
         return {"False": "false", "True": "true"}.get(self.default, self.default.strip("'"))
 
 
@@ -113,7 +115,7 @@ def kind(node: ast.expr) -> str:  # noqa: PLR0911 (one return per form reads bes
             return f"mapping: {kind(key)} → {kind(value)}"
         case ast.Subscript(value=ast.Name(id="Literal"), slice=inner):
             values = inner.elts if isinstance(inner, ast.Tuple) else [inner]
-            return " or ".join(f"`{ast.literal_eval(v)}`" for v in values)
+            return ", ".join(f"`{ast.literal_eval(v)}`" for v in values)
         case ast.Subscript(value=ast.Name(id="Annotated"), slice=ast.Tuple(elts=[inner, *_])):
             return kind(inner)
         case ast.Attribute(attr=name):
@@ -129,7 +131,7 @@ _NAMES = {
     "str": "text",
     "int": "whole number",
     "float": "number",
-    "bool": "`true` or `false`",
+    "bool": "`true`/`false`",
     "Any": "anything",
     "Positive": "number",
     "NotNegative": "number",
@@ -146,5 +148,5 @@ def _described(alias: Any, name: str) -> str:
             return str(meta.description).partition(": ")[0]  # messages go on with its form
     values = getattr(alias, "__args__", ())
     if values and all(isinstance(v, str) for v in values):
-        return " or ".join(f"`{v}`" for v in values)
+        return ", ".join(f"`{v}`" for v in values)
     return name

@@ -132,7 +132,7 @@ class Definition(Environment, frozen=True, kw_only=True, forbid_unknown_fields=T
     profiles: Annotated[tuple[types.Name, ...], Meta(min_length=1)] | None = None
     """The profiles to support; by default all of the framework that are not opt-in."""
     framework: types.Framework | None = None
-    """`torch`, `jax` or `tensorflow`; by default the one that packages require, else `torch`."""
+    """By default the one that packages require, else `torch`."""
     framework_version: types.FrameworkVersion | None = None
     """Its release, such as "2.7" or "2.7.1"; by default what packages require, else the one that
     this version of envbuilder verified."""

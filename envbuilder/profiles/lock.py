@@ -70,8 +70,9 @@ class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     """A locked file."""
 
     kind: types.FileKind
+    # Of a union of their types only the last pattern would be checked.
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+-]{0,199}\Z")]
-    """Distribution, Debian or conda package (a union type would check only its last pattern)."""
+    """Distribution, Debian or conda package."""
     version: types.FileVersion
     file: types.FilePath
     """The wheel's file name, or a .deb's path below the archive root."""

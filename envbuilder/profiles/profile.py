@@ -68,8 +68,7 @@ class DebianBase(_Strict, frozen=True):
     include: tuple[types.DebianPackage, ...]
     """Packages in addition to the minimal system, including Python."""
     unpacked: tuple[types.Platform, ...] = ()
-    """Platforms on which the packages are only unpacked, without running their scripts. Stated here
-    rather than detected, so that every machine produces the same bits."""
+    """Platforms on which the packages are only unpacked, without running their scripts."""
 
 
 class Run(_Strict, frozen=True):
@@ -80,7 +79,7 @@ class Run(_Strict, frozen=True):
     devices: tuple[types.DevicePath, ...] = ()
     """Device nodes to pass on."""
     groups_of: tuple[types.DeviceGlob, ...] = ()
-    """Device nodes: the container joins the group that owns them, whose number differs per host."""
+    """Device nodes whose owning group the container joins."""
     volumes: tuple[types.AbsolutePath, ...] = ()
     """Host paths mounted read-only at the same path, if they exist."""
     shm_size: types.Size = "1g"
@@ -102,8 +101,7 @@ class Expects(_Strict, frozen=True):
     hold, or 0.975 with `images`.
     """
     images: Annotated[int, Meta(ge=10_000, le=60_000)] | None = None
-    """The training images of an epoch, the first of MNIST's 60,000, where all would take too long.
-    """
+    """The training images of an epoch, the first of MNIST's 60,000."""
     precision: Annotated[str, Meta(pattern=r"^float32\Z")] = "float32"
     """The precision that must be in effect."""
     extension: Annotated[str, Meta(pattern=r"^(zentorch|ipex|zentf)?\Z")] = ""
@@ -166,7 +164,7 @@ class Profile(_Strict, frozen=True):
     name: types.Name
     """The name of its file; it need not be written."""
     description: types.Comment
-    """One line that says what the profile is for."""
+    """What the profile is for."""
     accelerator: types.Accelerator
     """The kind of device that it is for."""
     python: Python
@@ -180,7 +178,7 @@ class Profile(_Strict, frozen=True):
     profile."""
     expects: Expects
     framework: types.Framework = frameworks.DEFAULT
-    """What the profile brings: `torch`, `jax` or `tensorflow`."""
+    """What the profile brings; by default `torch`."""
     builds: tuple[types.BuildName, ...] = ()
     """The builds of the framework that this hardware can use, the best first, such as "cu126". With
     them the release is a project's choice; without, `requirements` pins one."""
@@ -193,15 +191,14 @@ class Profile(_Strict, frozen=True):
     base: dict[types.PythonVersion, Base] = {}
     """Python → the image that images are built on."""
     debian_base: dict[types.PythonVersion, DebianBase] = {}
-    """Python → a base made from packages of `debian_suite`. It takes precedence over `base`: all of
-    its files are in the lock, and no image is needed."""
+    """Python → a base made from packages of `debian_suite`, which takes precedence over `base`."""
     debian_suite: types.DebianSuite = ""
     """The Debian suite of the base, against which `system_packages` are resolved."""
     system_packages: tuple[types.DebianPackage, ...] = ()
     """Debian packages to install in images; their dependencies are locked with them."""
     unpack_packages: bool = False
-    """Whether `system_packages` and their dependencies consist of files alone, so that an image can
-    be built without running dpkg. Otherwise their scripts must run, which takes an engine."""
+    """Whether `system_packages` and their dependencies consist of files alone, so that an image
+    takes neither dpkg nor an engine."""
     indexes: dict[types.Distribution, types.Source] = {}
     """Distribution → symbolic name of its index; all others come from the user's own."""
     environment: dict[types.Variable, types.VariableValue] = {}
