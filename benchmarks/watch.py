@@ -2,9 +2,9 @@
 
     python benchmarks/watch.py PYTHON [PAIRS]
 
-PYTHON has torch. Pairs alternate, and which of the two is first; medians of the steps' own time,
-and of the CPU's, which other programs change less. Goals: at most 1.05 of the time, and 50 MiB
-more memory at the end.
+PYTHON has torch. Both trainings of a pair run at the same time, each on a CPU of its own, and
+change places four times a second, so that whatever else this machine does meets both. A pair's
+ratio is that of their steps in the same seconds (Linux). Goals: at most 1.05, and 50 MiB more.
 """
 
 from __future__ import annotations
@@ -17,49 +17,86 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 KINDS = ("perceptron", "convolutions", "transformer")
+SECONDS, SWAPPED = 10.0, 0.25
+LOSS_AT = 100
+"""The step whose loss must be the same in both."""
 
 
 def train(kind: str) -> None:
-    """Train for a number of steps that takes some seconds; print their time and the memory."""
+    """Train for SECONDS once told to; print the number of steps, the memory, and a loss."""
     import torch
     from torch import nn
 
     torch.manual_seed(0)
+    torch.set_flush_denormal(True)  # or steps get slower as the gradients vanish
     if kind == "perceptron":
-        steps, inputs = 1500, torch.randn(64, 128)
+        inputs = torch.randn(256, 128)
         layers = [nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU()]
         net = nn.Sequential(*layers, nn.Linear(256, 10))
     elif kind == "convolutions":
-        steps, inputs = 900, torch.randn(16, 3, 32, 32)
+        inputs = torch.randn(64, 3, 32, 32)
         layers = [nn.Conv2d(3, 32, 3, 2), nn.ReLU(), nn.Conv2d(32, 64, 3, 2), nn.ReLU()]
         net = nn.Sequential(*layers, nn.Flatten(), nn.Linear(64 * 49, 10))
     else:
-        steps, inputs = 400, torch.randn(8, 32, 64)
+        inputs = torch.randn(32, 32, 64)
         layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
         net = nn.Sequential(nn.TransformerEncoder(layer, 2), nn.Flatten(), nn.Linear(2048, 10))
     data = torch.utils.data.TensorDataset(inputs, torch.randint(10, (len(inputs),)))
-    batches = torch.utils.data.DataLoader(data, batch_size=len(inputs))
+    batches = torch.utils.data.DataLoader(data, batch_size=len(inputs) // 4)
     optimizer = torch.optim.AdamW(net.parameters(), 1e-4)
-    began, computed = time.perf_counter(), time.process_time()
-    for _ in range(steps):
+
+    def epoch() -> Any:
         for batch, labels in batches:
             loss = nn.functional.cross_entropy(net(batch), labels)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+        return loss
+
+    for _ in range(LOSS_AT // 4):
+        loss = epoch()
+    print(loss.item(), flush=True)
+    sys.stdin.readline()
+    steps, began = 0, time.perf_counter()
+    while time.perf_counter() < began + SECONDS:
+        epoch()
+        steps += 4
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(time.perf_counter() - began, time.process_time() - computed, memory, loss.item())
+    print(steps / (time.perf_counter() - began), memory / 1024)
 
 
-def run(python: str, kind: str, hook: Path | None) -> tuple[float, float, float, str]:
-    """Run one training; return its seconds, its CPU's, its MiB and its last loss."""
-    variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(hook or "")}
-    command = [python, __file__, "--train", kind]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=variables)
-    seconds, computed, memory, loss = done.stdout.split()
-    return float(seconds), float(computed), int(memory) / 1024, loss
+def pair(python: str, kind: str, hook: Path, swaps: int) -> tuple[float, float, float]:
+    """Return the ratio of the steps without the hook to those with it, MiB more, and ms a step."""
+    trainings = []
+    for path in (hook, ""):
+        variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(path)}
+        trainings.append(
+            subprocess.Popen(
+                [python, __file__, "--train", kind],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                env=variables,
+            )
+        )
+    losses = {training.stdout.readline() for training in trainings}
+    assert len(losses) == 1, f"the losses differ: {losses}"
+    cpus = sorted(os.sched_getaffinity(0))[:2]
+    for training in trainings:
+        training.stdin.write("go\n")
+        training.stdin.flush()
+    until = time.monotonic() + SECONDS
+    while time.monotonic() < until:
+        swaps += 1
+        for number, training in enumerate(trainings):
+            os.sched_setaffinity(training.pid, {cpus[(number + swaps) % 2]})
+        time.sleep(SWAPPED)
+    watched, alone = (tuple(map(float, t.communicate()[0].split())) for t in trainings)
+    return alone[0] / watched[0], watched[1] - alone[1], 1000 / alone[0]
 
 
 def main(python: str, pairs: int) -> None:
@@ -68,20 +105,12 @@ def main(python: str, pairs: int) -> None:
 
     with tempfile.TemporaryDirectory() as folder, Session(Path(folder)).laid() as session:
         for kind in KINDS:
-            ratios, computed, more = [], [], []
-            for number in range(pairs):
-                order = (None, session.hook) if number % 2 else (session.hook, None)
-                results = {hook: run(python, kind, hook) for hook in order}
-                watched, alone = results[session.hook], results[None]
-                assert watched[3] == alone[3], "the loss is another"
-                ratios.append(watched[0] / alone[0])
-                computed.append(watched[1] / alone[1])
-                more.append(watched[2] - alone[2])
+            results = [pair(python, kind, session.hook, number) for number in range(pairs)]
+            ratios, more, lengths = zip(*results, strict=True)
             print(
                 f"{kind:<13} {statistics.median(ratios):5.3f} of the time"
-                f" ({min(ratios):5.3f} to {max(ratios):5.3f}, {alone[0]:.1f} s),"
-                f" {statistics.median(computed):5.3f} of the CPU's,"
-                f" {statistics.median(more):+.0f} MiB",
+                f" ({min(ratios):5.3f} to {max(ratios):5.3f}), {statistics.median(more):+.0f} MiB,"
+                f" steps of {statistics.median(lengths):.2f} ms",
                 flush=True,
             )
 

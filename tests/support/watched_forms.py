@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 FORM = sys.argv[1]
-STEPS = 60
+STEPS = 160
 
 
 class Rows(torch.utils.data.Dataset):

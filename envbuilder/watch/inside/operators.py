@@ -26,6 +26,45 @@ def device_name(device: Any) -> str:
     return str(device) if device.index is not None and device.type != "cpu" else str(device.type)
 
 
+def tensors_in(kind: Any, value: Any, depth: int = 0) -> List[Any]:
+    """Return the tensors in a batch of lists, tuples and mappings, the first of each 32."""
+    if isinstance(value, kind):
+        return [value]
+    if hasattr(value, "values"):
+        value = list(value.values())
+    if depth == 4 or not isinstance(value, (list, tuple)):
+        return []
+    return [t for each in value[:32] for t in tensors_in(kind, each, depth + 1)]
+
+
+def is_compiled() -> bool:
+    """Return whether `torch.compile` has compiled something."""
+    counters = sys.modules.get("torch._dynamo.utils")
+    return bool(counters and counters.counters["frames"].get("ok"))
+
+
+def new_profile(torch: Any, accelerator: Optional[str]) -> Any:
+    """Return a profile of host operators, and of an accelerator's kernels, not yet begun."""
+    profile = torch.autograd.profiler.profile
+    try:
+        kinds = {"use_device": accelerator} if accelerator else {}
+        return profile(use_kineto=True, **kinds)
+    except TypeError:  # before 2.3
+        return profile(use_kineto=True, use_cuda=True)
+
+
+def enter_quietly(profile: Any) -> None:
+    """Begin a profile; releases from 2.13 on print at each, unless this is set at the first."""
+    is_silenced = "KINETO_LOG_LEVEL" not in os.environ
+    try:
+        if is_silenced:
+            os.environ["KINETO_LOG_LEVEL"] = "99"
+        profile.__enter__()
+    finally:
+        if is_silenced:
+            del os.environ["KINETO_LOG_LEVEL"]
+
+
 def add_bytes(table: Dict[Any, int], tensor: Any) -> None:
     """Add a tensor's bytes to those of its device and dtype."""
     key = device_name(tensor.device), str(tensor.dtype).replace("torch.", "")

@@ -1,9 +1,10 @@
 """Observe trainings with PyTorch, from version 2.0 on.
 
-Always on, a microsecond or so a step: optimizers' hooks count steps, `backward` shows the loss, and
-loaders are timed. Sampled, a step or two at a time: a dispatch mode sees each operator with its
-devices and dtypes, and the profiler sees an accelerator's kernels. Compiled code is not run under a
-dispatch mode, which would make it run uncompiled.
+Always on: optimizers' hooks count steps, `backward` shows the loss, and loaders are timed. Of short
+steps most are only counted: what lies cold in the caches costs ten times what a timing loop shows.
+Sampled, a step or two at a time: a dispatch mode sees each operator with its devices and dtypes,
+and the profiler sees an accelerator's kernels. Compiled code is not run under a dispatch mode,
+which would make it run uncompiled.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import functools
 import importlib
 import os
 import re
-import sys
 import time
 import warnings
 import weakref
@@ -26,11 +26,14 @@ INTERVAL = 0.2
 LONGEST = 20.0
 MOST_OVERHEAD = 0.02
 """Share of the time that sampled steps may take more than others."""
+EAGER = 64
+"""The number of first steps that are all looked at, however short they are."""
+QUIET = 0.02
+"""Seconds for which steps are only counted."""
 READ_SECONDS = 1.0
 """How often the loss is read from an accelerator, which waits for it."""
 MOST_SAMPLED, SMALL = 8, 1 << 16
 """Parameters compared before and after a step, the smallest ones, and elements of each."""
-MOST_KEYS = 4096
 _FALLBACK = re.compile(
     r"[Oo]perator '?([\w:.]{3,80})'? .{0,60}fall back to run on the CPU"
     r"|fallback from \w+ to CPU.{0,200}?(aten::\w{1,60})",
@@ -70,8 +73,23 @@ def _guarded(function: Callable[..., None]) -> Callable[..., None]:
 def _optimizers(torch: Any, watch: _Watch) -> None:
     del torch
     optimizer = importlib.import_module("torch.optim.optimizer")
-    optimizer.register_optimizer_step_pre_hook(lambda o, args, kwargs: watch.before_step(o))
-    optimizer.register_optimizer_step_post_hook(lambda o, args, kwargs: watch.after_step(o))
+
+    def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if watch.compares:
+            watch.before_step(optimizer)
+
+    def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+        now = time.perf_counter()
+        if now < watch.next and watch.primary() is optimizer:
+            watch.steps += 1
+            watch.lengths.append(now - watch.last)
+            watch.last = now
+            watch.wants_loss = False
+        else:
+            watch.after_step(optimizer, now)
+
+    optimizer.register_optimizer_step_pre_hook(before)
+    optimizer.register_optimizer_step_post_hook(after)
 
 
 def _backward(torch: Any, watch: _Watch) -> None:
@@ -79,6 +97,10 @@ def _backward(torch: Any, watch: _Watch) -> None:
 
     @functools.wraps(original)
     def backward(tensors: Any, *arguments: Any, **options: Any) -> Any:
+        if watch.pending:
+            watch.count_batches()
+        if not watch.wants_loss and watch.mode is None:
+            return original(tensors, *arguments, **options)
         watch.at_backward(tensors)
         try:
             return original(tensors, *arguments, **options)
@@ -125,7 +147,8 @@ def _scaling(torch: Any, watch: _Watch) -> None:
         def scaled(self: Any, outputs: Any, scale: Any = scale) -> Any:
             if self.is_enabled():
                 watch.autocast["scaled"] = True
-                watch.unscaled = outputs.detach() if hasattr(outputs, "detach") else None
+                if watch.wants_loss and hasattr(outputs, "detach"):
+                    watch.unscaled = outputs.detach()
             return scale(self, outputs)
 
         scaler.scale = functools.wraps(scale)(scaled)
@@ -170,22 +193,27 @@ class _Watch:
     def __init__(self, torch: Any, record: Any, load: Callable[[str], Any]) -> None:
         self.torch, self.record = torch, record
         self._rows, self._counting = load("record").rows, load("operators")
+        self._tensors = functools.partial(self._counting.tensors_in, torch.Tensor)
         self._reset()
         record.complete = self.complete
         os.register_at_fork(after_in_child=self._reset)
 
     def _reset(self) -> None:
         self.optimizers: Any = weakref.WeakKeyDictionary()
-        self.primary: Any = None
+        self.primary: Callable[[], Any] = lambda: None
         self.largest = -1
         self.steps = self.samples = self.tokens = 0
         self.first: Optional[float] = None
-        self.last: Optional[float] = None
+        self.last = 0.0
+        self.next = 0.0
+        """When there is more to do after a step than to count it."""
         self.read: Optional[float] = None
         self.pending: List[Tuple[float, int, int, int]] = []
         self.waited = 0.0
         self.workers: Dict[int, int] = {}
         self.loss: Any = None
+        self.loss_step = 0
+        self.wants_loss = True
         self.unscaled: Any = None
         if self.mode is not None:  # a worker of a loader, forked while its parent was sampled
             self.mode.is_over = True
@@ -202,6 +230,7 @@ class _Watch:
         self.lengths: Deque[float] = collections.deque(maxlen=31)
         self.to_profile = False
         self.before: List[Tuple[Any, Any]] = []
+        self.compares = True
         self.had_gradient: Set[int] = set()
         self.trainable: Optional[int] = None
         self.without: Optional[int] = None
@@ -229,34 +258,29 @@ class _Watch:
                 if self.mode is not None:
                     self.mode.is_over = True
             if self.mode is not None:
-                self._walk(batch, lambda t: self._counting.add_bytes(self.batch_bytes, t))
+                for tensor in self._tensors(batch):
+                    self._counting.add_bytes(self.batch_bytes, tensor)
         except Exception as error:
             self.unseen("batches: %s" % str(error)[:120])
 
     def _counted(self, batch: Any) -> Tuple[int, int]:
         """Return the samples of a batch, and its tokens if it holds sequences of numbers."""
-        tensors: List[Any] = []
-        self._walk(batch, tensors.append)
+        tensors = self._tensors(batch)
         if not tensors or not tensors[0].dim():
             return 0, 0
         ids = [t for t in tensors if t.dim() == 2 and not t.is_floating_point() and t.shape[1] > 1]
         return tensors[0].shape[0], ids[0].numel() if ids else 0
 
-    def _walk(self, value: Any, take: Callable[[Any], None], depth: int = 0) -> None:
-        if isinstance(value, self.torch.Tensor):
-            take(value)
-        elif depth < 4:
-            inner = value.values() if hasattr(value, "values") else value
-            if isinstance(inner, (list, tuple)) or hasattr(value, "values"):
-                for each in list(inner)[:32]:
-                    self._walk(each, take, depth + 1)
-
     def at_backward(self, tensors: Any) -> None:
-        """Take the loss, unscaled, and count the batches that led to it."""
+        """Take the loss, unscaled."""
         self.counts.is_backward = True
         if isinstance(tensors, self.torch.Tensor) and tensors.numel() == 1:
             unscaled, self.unscaled = self.unscaled, None
             self.loss = (tensors if unscaled is None else unscaled).detach()
+            self.loss_step = self.steps + 1
+
+    def count_batches(self) -> None:
+        """Count the batches that led to a loss."""
         if self.first is not None:
             for seconds, samples, tokens, workers in self.pending:
                 self.waited += seconds
@@ -267,35 +291,32 @@ class _Watch:
 
     @_guarded
     def before_step(self, optimizer: Any) -> None:
-        """Keep some parameters as they were, if this step is sampled."""
-        if optimizer not in self.optimizers:
-            size = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
-            self.optimizers[optimizer] = size
-            if size > self.largest:
-                self.primary, self.largest = weakref.ref(optimizer), size
-        if self._is_primary(optimizer) and (self.mode or self.profiler or self.steps < 2):
+        """Keep some parameters as they were."""
+        if self.primary() is optimizer:
             chosen = [p for group in optimizer.param_groups for p in group["params"]]
             chosen = sorted((p for p in chosen if p.requires_grad), key=lambda p: p.numel())
             with self._counting.Paused(self.mode):
                 self.before = [(p, self._sample(p)) for p in chosen[:MOST_SAMPLED]]
 
-    def _is_primary(self, optimizer: Any) -> bool:
-        return self.primary is not None and self.primary() is optimizer
-
     def _sample(self, parameter: Any) -> Any:
         return parameter.detach().reshape(-1)[:SMALL].clone()
 
     @_guarded
-    def after_step(self, optimizer: Any) -> None:
+    def after_step(self, optimizer: Any, now: float) -> None:
         """Count a step; end the sampled one, and begin another if it is time to."""
-        if not self._is_primary(optimizer):
+        if optimizer not in self.optimizers:
+            size = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
+            self.optimizers[optimizer] = size
+            if size > self.largest:
+                self.primary, self.largest = weakref.ref(optimizer), size
+        if self.primary() is not optimizer:
             return
-        now = time.perf_counter()
         self.steps += 1
         if self.first is None:
-            self.first = now
-            self._find_accelerator(optimizer)
-        length = now - (self.last or now)
+            self.first = self.last = now
+            devices = {p.device.type for group in optimizer.param_groups for p in group["params"]}
+            self.accelerator = min(devices - {"cpu", "meta"}, default=None)
+        length = now - self.last
         sampled = self.mode is not None or self.profiler is not None
         if sampled:
             self.end_profile()
@@ -307,16 +328,19 @@ class _Watch:
             self._place()
         if sampled:
             self._sampled(length)
-        elif self.last is not None and self.steps > FIRST_STEP - 1:
+        elif self.steps >= FIRST_STEP:
             self.lengths.append(length)
         self._read_loss(now)
         if self.due is None and self.steps >= FIRST_STEP - 1:
             self.due = now
         if self.due is not None and now >= self.due and self._typical(length):
             self._begin()
+        self.record.heartbeat()
+        is_sampled = self.mode is not None or self.profiler is not None
+        self.compares = is_sampled or self.steps < 2
         # What was done here is no part of the next step.
         self.last = time.perf_counter()
-        self.record.heartbeat()
+        self.next = 0.0 if is_sampled or self.steps < EAGER else self.last + QUIET
 
     def _typical(self, length: float) -> bool:
         """Return whether steps follow one another: not just after an evaluation, say."""
@@ -326,30 +350,22 @@ class _Watch:
         """Return the median length of the steps before; `length` if there were none."""
         return sorted(self.lengths)[len(self.lengths) // 2] if self.lengths else length
 
-    def _find_accelerator(self, optimizer: Any) -> None:
-        devices = {p.device.type for group in optimizer.param_groups for p in group["params"]}
-        others = devices - {"cpu", "meta"}
-        self.accelerator = min(others) if others else None
-
     def _read_loss(self, now: float) -> None:
-        loss, self.loss = self.loss, None
-        if loss is None or (
-            loss.device.type != "cpu" and self.read and now - self.read < READ_SECONDS
+        loss = self.loss
+        # An accelerator is not waited for: its loss is read when it is old.
+        if loss is not None and (
+            loss.device.type == "cpu" or self.read is None or now - self.read >= READ_SECONDS
         ):
-            return
-        self.read = now
-        with self._counting.Paused(self.mode):
-            self.record.add_loss(self.steps, float(loss))
+            self.read, self.loss = now, None
+            with self._counting.Paused(self.mode):
+                self.record.add_loss(self.loss_step, float(loss))
+        self.wants_loss = self.loss is None
 
     # --- sampled steps
 
-    def _is_compiled(self) -> bool:
-        counters = sys.modules.get("torch._dynamo.utils")
-        return bool(counters and counters.counters["frames"].get("ok"))
-
     def _begin(self) -> None:
         """Sample the next step: by operators, or for an accelerator's kernels in turn."""
-        compiled = self._is_compiled()
+        compiled = self._counting.is_compiled()
         profiles = self.may_profile and (compiled or self.accelerator in ("cuda", "xpu"))
         if profiles and (self.to_profile or compiled):
             self.to_profile = False
@@ -379,28 +395,13 @@ class _Watch:
         if self._has_profiler():
             return
         kind = self.accelerator if self.accelerator in ("cuda", "xpu") else None
-        profiler = torch.autograd.profiler
+        self.profiler = self._counting.new_profile(torch, kind)
         try:
-            self.profiler = profiler.profile(
-                use_kineto=True, **({"use_device": kind} if kind else {})
-            )
-        except TypeError:  # before 2.3
-            self.profiler = profiler.profile(
-                use_kineto=True, **({"use_cuda": True} if kind else {})
-            )
-        # Releases from 2.13 on print at each profile, unless this is set at the first one.
-        is_silenced = "KINETO_LOG_LEVEL" not in os.environ
-        try:
-            if is_silenced:
-                os.environ["KINETO_LOG_LEVEL"] = "99"
-            self.profiler.__enter__()
+            self._counting.enter_quietly(self.profiler)
             self.profile_began = time.perf_counter()
         except Exception as error:
             self.profiler, self.may_profile = None, False
             self.unseen("kernels: %s" % str(error)[:120])
-        finally:
-            if is_silenced:
-                del os.environ["KINETO_LOG_LEVEL"]
 
     def end_profile(self) -> None:
         """End our profile, if there is one, and add up its kernels."""
@@ -476,7 +477,7 @@ class _Watch:
             "devices": self._counting.devices(self.torch, self.accelerator),
             "optimizers": len(self.optimizers),
             "steps": self.steps,
-            "training_seconds": (self.last or 0) - (self.first or 0) if self.steps else 0.0,
+            "training_seconds": self.last - self.first if self.first is not None else 0.0,
             "samples": self.samples,
             "tokens": self.tokens,
             "loader": loader,
@@ -493,7 +494,7 @@ class _Watch:
             "profiled_seconds": self.profiled,
             "fallbacks": sorted(self.fallbacks),
             "autocast": self.autocast,
-            "is_compiled": self._is_compiled(),
+            "is_compiled": self._counting.is_compiled(),
             "threads": self.torch.get_num_threads(),
             "unseen": self.notes,
         }
