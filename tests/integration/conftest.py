@@ -19,6 +19,7 @@ from typing import Any
 import platformdirs
 import pytest
 
+from envbuilder.build import payload
 from envbuilder.containers.engine import connection
 from envbuilder.containers.engine.docker import DockerEngine
 from envbuilder.containers.engine.interface import Engine
@@ -30,7 +31,13 @@ from envbuilder.packages.python import uv
 from envbuilder.packages.sources import foundry, workshop
 from envbuilder.profiles import lock
 from tests.conftest import missing
-from tests.support import conda_channel as conda, conda_packages, conda_project, debian_python
+from tests.support import (
+    conda_channel as conda,
+    conda_packages,
+    conda_project,
+    debian_python,
+    overlays,
+)
 from tests.support.projects import lay_profile
 from tests.support.registry_server import Registry
 
@@ -71,6 +78,20 @@ def session_environment(
         "ENVBUILDER_SHARED_STORE": "",
         "CI": "",  # where `run` would lock nothing
     }
+
+
+@pytest.fixture(scope="session")
+def pyz(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The payload as every backend starts it."""
+    path = tmp_path_factory.mktemp("payload") / "payload.pyz"
+    path.write_bytes(payload.payload_pyz())
+    return path
+
+
+@pytest.fixture(scope="session")
+def few_digits(tmp_path_factory: pytest.TempPathFactory) -> overlays.Words:
+    """Options for a payload that trains on 320 digits."""
+    return overlays.few_digits(tmp_path_factory.mktemp("digits"))
 
 
 def start(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from envbuilder.core import resources
-from tests.support import overlays, warm
+from tests.support import warm
 from tests.support.overlays import ONE_EPOCH, Bench, Words
 
 MODULES = Path(__file__).with_name("sabotage")
@@ -51,11 +51,6 @@ def bench(
     tmp_path: Path, jax_prefix: Path, session_environment: dict[str, str], kept: Path
 ) -> Bench:
     return Bench(tmp_path, jax_prefix, session_environment, kept, MODULES, OF_TORCH)
-
-
-@pytest.fixture(scope="session")
-def few_digits(tmp_path_factory: pytest.TempPathFactory) -> Words:
-    return overlays.few_digits(tmp_path_factory.mktemp("digits"))
 
 
 def arguments(fault: Fault) -> Words:
@@ -142,7 +137,7 @@ def test_convolutions_that_do_not_learn_are_below_the_gate(bench: Bench) -> None
     [("PJRT_NPROC", 3), pytest.param("OMP_NUM_THREADS", 1, marks=pytest.mark.soak)],
 )
 def test_the_threads_are_those_that_the_report_states(
-    bench: Bench, variable: str, count: int
+    bench: Bench, pyz: Path, variable: str, count: int
 ) -> None:
     """XLA names the threads of its pool; there is no other way to see their number."""
     script = (
@@ -152,8 +147,6 @@ def test_the_threads_are_those_that_the_report_states(
         "names = [p.read_text().strip() for p in pathlib.Path('/proc/self/task').glob('*/comm')];"
         "print(framework.threads()['framework'], names.count('tf_XLAEigen'))"
     )
-    pyz = bench.folder / "payload.pyz"
-    pyz.write_bytes(overlays.pack.payload_pyz())
     environment = {k: v for k, v in bench.environment.items() if k != "OMP_NUM_THREADS"}
     python = bench.overlay.python
     done = bench.run(python, "-c", script, env={**environment, "PYTHONPATH": str(pyz)})

@@ -14,7 +14,7 @@ import pytest
 from envbuilder.build import payload as pack
 from envbuilder.core import resources
 from envbuilder.payload.start import Start
-from tests.support import overlays, warm
+from tests.support import warm
 from tests.support.overlays import ONE_EPOCH, Bench, Overlay, Verdict, Words
 from tests.support.sabotages import (
     CLOCKS,
@@ -44,12 +44,6 @@ def bench(
     tmp_path: Path, tensorflow_prefix: Path, session_environment: dict[str, str], kept: Path
 ) -> Bench:
     return Bench(tmp_path, tensorflow_prefix, session_environment, kept, MODULES, OF_TORCH)
-
-
-@pytest.fixture(scope="session")
-def few_digits(tmp_path_factory: pytest.TempPathFactory) -> Words:
-    """Options for a payload that trains on 320 digits."""
-    return overlays.few_digits(tmp_path_factory.mktemp("digits"))
 
 
 def test_an_overlay_without_a_fault_passes(bench: Bench, few_digits: Words) -> None:

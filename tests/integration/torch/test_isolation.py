@@ -20,7 +20,6 @@ from typing import Any
 
 import pytest
 
-from envbuilder.build import payload as pack
 from envbuilder.core import resources
 from envbuilder.payload.start import Start
 from tests.conftest import exited, missing, succeeded
@@ -303,12 +302,11 @@ RANKS = ("parallel", "--device", "cpu", "--devices", "2", "--steps", "5", "--qui
     ],
 )
 def test_children_are_isolated_too(
-    outside: Outside, torch_prefix: Path, command: tuple[str, ...]
+    outside: Outside, torch_prefix: Path, pyz: Path, command: tuple[str, ...]
 ) -> None:
     prefix = copied(torch_prefix, outside.folder / "mine")
     doctored(prefix, outside)
-    pyz, work = outside.folder / "payload.pyz", outside.folder / "work"
-    pyz.write_bytes(pack.payload_pyz())
+    work = outside.folder / "work"
     outside.forger(work, "sitecustomize", "usercustomize", "torch")
     python, bytecode = str(prefix / "bin" / "python"), str(outside.folder / "cache")
     start = Start(as_found=False, prefix=str(prefix), executable=python, bytecode=bytecode)

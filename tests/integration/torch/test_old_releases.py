@@ -14,7 +14,7 @@ import pytest
 import envbuilder
 from envbuilder.core import resources
 from tests.conftest import missing
-from tests.support import overlays, warm
+from tests.support import warm
 from tests.support.old_releases import OLD, Release
 from tests.support.overlays import Bench, Words
 from tests.support.user_index import ask_uv
@@ -102,11 +102,6 @@ def test_a_release_is_verified_as_far_as_it_goes(
 @pytest.fixture
 def bench(prefix: Prefix, tmp_path: Path, session_environment: dict[str, str]) -> Bench:
     return bench_of(prefix(TORCH_2_1), tmp_path, session_environment)
-
-
-@pytest.fixture(scope="session")
-def few_digits(tmp_path_factory: pytest.TempPathFactory) -> Words:
-    return overlays.few_digits(tmp_path_factory.mktemp("digits"))
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import struct
 import subprocess
 import sys
 import zipfile
@@ -15,10 +14,8 @@ from typing import Any
 import pytest
 
 import envbuilder
-from envbuilder.build import payload as pack
 from envbuilder.core import resources
 from envbuilder.payload.report import UNREPEATED
-from envbuilder.payload.training import dataset
 from envbuilder.verify.report import model as report
 from tests.conftest import exited
 
@@ -29,24 +26,9 @@ RUN_ONLY = ("--quick", "--epochs", "1", "--min-accuracy", "0")
 
 
 @pytest.fixture(scope="session")
-def pyz(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("payload") / "payload.pyz"
-    path.write_bytes(pack.payload_pyz())
-    return path
-
-
-@pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The first 320 and 100 digits of the subset: too few to learn from, enough to run on."""
-    folder = tmp_path_factory.mktemp("tiny")
-    for stem in dataset.MNIST_SHA256:
-        found = dataset.read(SUBSET / f"{stem}.gz", 3 if "images" in stem else 1)
-        count = 320 if stem.startswith("train") else 100
-        size = len(found.content) // found.shape[0]
-        shape = (count, *found.shape[1:])
-        header = struct.pack(f">BBBB{len(shape)}I", 0, 0, 8, len(shape), *shape)
-        (folder / stem).write_bytes(header + found.content[: count * size])
-    return folder
+def tiny(few_digits: tuple[str | Path, ...]) -> Path:
+    """Too few digits to learn from, enough to run on."""
+    return Path(few_digits[-1])
 
 
 class Done:
@@ -299,7 +281,7 @@ def test_exec_leaves_sigpipe_to_the_command(pyz: Path) -> None:
     assert not ignored & (1 << 12), "signal 13, SIGPIPE, is still ignored"
 
 
-def test_every_file_compiles_in_python_3_8(tmp_path: Path) -> None:
+def test_every_file_compiles_in_python_3_8(tmp_path: Path, pyz: Path) -> None:
     versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     found = [*versions.glob("3.8.*/bin/python"), shutil.which("python3.8")]
     # Executed, not just found: a shim of pyenv is there for versions that are not active.
@@ -307,8 +289,6 @@ def test_every_file_compiles_in_python_3_8(tmp_path: Path) -> None:
     python = next(works, None)
     if python is None:
         pytest.skip("no Python 3.8 here")
-    pyz = tmp_path / "payload.pyz"
-    pyz.write_bytes(pack.payload_pyz())
     zipfile.ZipFile(pyz).extractall(tmp_path / "x")
     command = [python, "-W", "error", "-m", "compileall", "-q", str(tmp_path / "x")]
     subprocess.run(command, check=True)

@@ -23,7 +23,7 @@ import pytest
 
 from envbuilder.core import resources
 from envbuilder.payload.training.dataset import MNIST_SHA256
-from tests.support import overlays, warm
+from tests.support import warm
 from tests.support.overlays import COMMAND, ONE_EPOCH, Bench, Verdict, Words
 from tests.support.pretended_payload import quick_report
 from tests.support.reports import measured
@@ -60,11 +60,6 @@ def bench(
     tmp_path: Path, torch_prefix: Path, session_environment: dict[str, str], kept: Path
 ) -> Bench:
     return Bench(tmp_path, torch_prefix, session_environment, kept, MODULES)
-
-
-@pytest.fixture(scope="session")
-def few_digits(tmp_path_factory: pytest.TempPathFactory) -> Words:
-    return overlays.few_digits(tmp_path_factory.mktemp("digits"))
 
 
 # Without a fault, the same commands pass: what fails below fails for its fault.

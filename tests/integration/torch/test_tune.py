@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.build import payload as pack
 from envbuilder.core import console, process
 from envbuilder.core.errors import VerifyError
 from envbuilder.packages import mnist
@@ -23,13 +22,6 @@ EXPECTS = profiles.Expected(device="cpu", version="2.13.0+cpu")
 FEW = ("--steps", "4", "--warm-up", "1")
 # One thread: this must not take minutes where others use the processors too.
 QUIET = {"OMP_NUM_THREADS": "1"}
-
-
-@pytest.fixture(scope="module")
-def pyz(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("payload") / "payload.pyz"
-    path.write_bytes(pack.payload_pyz())
-    return path
 
 
 @pytest.fixture(scope="module")
