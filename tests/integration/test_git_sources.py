@@ -6,7 +6,7 @@ import os
 import subprocess
 from base64 import b64encode
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from envbuilder.packages.sources import source
 from envbuilder.profiles.lock import Recipe
 from tests.integration.test_sources import build, settings
 from tests.support import sources
-from tests.support.http_server import serving
+from tests.support.http_server import Files, serving
 from tests.support.repositories import lay
 
 
@@ -132,8 +132,7 @@ def test_submodules_and_subdirectories(
 def test_a_server_over_http(repository: Repository, found: Settings, tmp_path: Path) -> None:
     repository.commit(a="1")
     repository.git("update-server-info")
-    quiet = type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
-    handler = partial(quiet, directory=str(repository.folder / ".git"))
+    handler = partial(Files, directory=str(repository.folder / ".git"))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, serving(server):
         url = f"http://127.0.0.1:{server.server_address[1]}/"
         assert read(f"git+{url}", found, tmp_path)[1] == {"a.py": "1"}
@@ -150,16 +149,13 @@ def test_a_login_is_that_of_the_users_credential_helper(
     repository.git("update-server-info")
     login = "Basic " + b64encode(f"x:{SECRET}".encode()).decode()
 
-    class Private(SimpleHTTPRequestHandler):
+    class Private(Files):
         def do_GET(self) -> None:
             if self.headers.get("Authorization") == login:
                 return super().do_GET()
             self.send_response(401)
             self.send_header("WWW-Authenticate", 'Basic realm="x"')
             return self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
 
     handler = partial(Private, directory=str(repository.folder / ".git"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

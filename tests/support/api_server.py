@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Any
 
 from tests.support import http_server
@@ -43,7 +43,7 @@ _DISCOVERY: dict[str, Any] = {
 _PODS, _JOBS = "/api/v1/namespaces/ml/pods", "/apis/batch/v1/namespaces/ml/jobs"
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(http_server.Quiet):
     created: list[dict[str, Any]]
     log_of: Callable[[str, str, str], str]
 
@@ -85,9 +85,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
-
-    def log_message(self, *arguments: object) -> None:
-        """Print nothing."""
 
 
 def _is_job(created: dict[str, Any]) -> bool:

@@ -7,11 +7,11 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from http import HTTPStatus
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from tests.support.http_server import serving
+from tests.support.http_server import Files, serving
 
 USER, PASSWORD = "somebody", "very-secret-password"
 _ARCHIVES = (".conda", ".tar.bz2")
@@ -94,7 +94,7 @@ class Served:
             self._asked.notify_all()
 
 
-class _Handler(SimpleHTTPRequestHandler):
+class _Handler(Files):
     server: _Server
 
     def __init__(self, request: Any, address: Any, server: _Server) -> None:
@@ -123,9 +123,6 @@ class _Handler(SimpleHTTPRequestHandler):
                 if package and not self.server.served.may_send(len(data)):
                     return
                 outputfile.write(data)
-
-    def log_message(self, *args: Any) -> None:
-        pass
 
 
 class _Server(ThreadingHTTPServer):

@@ -5,7 +5,18 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
-from http.server import HTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, SimpleHTTPRequestHandler
+
+
+class Quiet(BaseHTTPRequestHandler):
+    """Answers requests and prints nothing about them."""
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class Files(Quiet, SimpleHTTPRequestHandler):
+    """Serves the files of a folder."""
 
 
 @contextlib.contextmanager

@@ -10,12 +10,12 @@ import secrets
 from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 from urllib.parse import quote, unquote
 
 from envbuilder.core.types import canonical
 from envbuilder.packages.python.uv import Offer
-from tests.support.http_server import serving
+from tests.support.http_server import Quiet, serving
 
 
 class Server(ThreadingHTTPServer):
@@ -91,11 +91,8 @@ def serve(
         wheel = Path(offer.location)
         return wheel.open("rb") if wheel.is_file() else None
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet):
         protocol_version = "HTTP/1.1"
-
-        def log_message(self, *args: Any) -> None:
-            pass
 
         def do_HEAD(self) -> None:
             self.do_GET()

@@ -10,11 +10,11 @@ import json
 import re
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tests.support.http_server import serving
+from tests.support.http_server import Quiet, serving
 
 USER, PASSWORD, TOKEN = "somebody", "very-secret-password", "very-secret-token"
 
@@ -77,13 +77,10 @@ def digest_of(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Quiet):
     registry: FakeRegistry
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-
-    def log_message(self, *args: Any) -> None:
-        pass
 
     def _any(self) -> None:
         registry = self.registry

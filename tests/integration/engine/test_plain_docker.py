@@ -15,7 +15,7 @@ import subprocess
 import textwrap
 from collections.abc import Callable, Iterator
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from tests.integration.network.test_layers import require_equal
 from tests.integration.network.test_own_python import FACTS, PROFILE
 from tests.integration.test_git_sources import Repository
 from tests.support import index_server, make_wheels, sources
-from tests.support.http_server import serving
+from tests.support.http_server import Files, serving
 from tests.support.projects import lay_profile
 from tests.support.python_archive import Archive
 from tests.support.repositories import lay
@@ -51,13 +51,6 @@ build-backend = "setuptools.build_meta"
 name = "lib"
 version = "1.0"
 """
-
-
-class Quiet(SimpleHTTPRequestHandler):
-    """Files of a folder, without a line for each request."""
-
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 @pytest.fixture
@@ -212,7 +205,7 @@ def test_packages_without_wheels_are_built_inside(
     repository.git("-C", str(www / "tiny.git"), "update-server-info")
     lay_profile(tmp_path, "tiny", TINY)
     lay(tmp_path / "lib", {"pyproject.toml": PYPROJECT, "lib.py": "x = 1\n"})
-    handler = partial(Quiet, directory=str(www))
+    handler = partial(Files, directory=str(www))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, serving(server):
         url = f"http://127.0.0.1:{server.server_address[1]}"
         lines = f"""\

@@ -13,7 +13,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import pytest
 
 from tests.conftest import exited, succeeded
 from tests.integration.conftest import Cli
-from tests.support.http_server import serving
+from tests.support.http_server import Quiet, serving
 
 BUILD = ("build", "--profile", "tiny", "--backend", "venv", "--json")
 
@@ -76,7 +76,7 @@ def first_target(lock: Path) -> dict[str, Any]:
     return found
 
 
-class Slow(BaseHTTPRequestHandler):
+class Slow(Quiet):
     """Serves one wheel, very slowly, and honours ranges."""
 
     content = b""
@@ -122,9 +122,6 @@ class Slow(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
-
-    def log_message(self, *args: Any) -> None:
-        pass
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from envbuilder.core.errors import InvalidError, TooLongError
 from envbuilder.core.http import open_session, reason
 from envbuilder.core.http_transport import Limits, Session
 from envbuilder.core.pip import Sources
-from envbuilder.core.text import public
 from tests.support.faulty_server import Exchange, FaultyServer
 
 SECRET = "https://me:token@index.example/simple/a/?key=token"
@@ -34,10 +33,6 @@ def server() -> Iterator[FaultyServer]:
 def session() -> Iterator[Session]:
     with open_session(direct=True) as made:
         yield made
-
-
-def test_a_shown_url_has_no_secret() -> None:
-    assert public(SECRET) == "https://index.example/simple/a/"
 
 
 def test_verbose_shows_requests_without_secrets(

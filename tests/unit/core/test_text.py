@@ -227,6 +227,7 @@ def test_no_error_holds_credentials() -> None:
         (f"https://me:{SECRET}@host/simple", "https://host/simple"),
         (f"https://{SECRET}@host:80/simple", "https://host:80/simple"),
         (f"https://host/simple?token={SECRET}", "https://host/simple"),
+        (f"https://me:{SECRET}@host/simple/?token={SECRET}", "https://host/simple/"),
         (f"https://host/simple#{SECRET}", "https://host/simple"),
         (f"https://host/t/{SECRET}/lab", "https://host/lab"),
         (f"https://host/lab/t/{SECRET}", "https://host/lab"),

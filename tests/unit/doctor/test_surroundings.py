@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import HTTPServer
 from typing import TYPE_CHECKING
 
 import pytest
@@ -27,6 +27,7 @@ from envbuilder.packages.interpreters import SOURCE
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import BUILT, File, Lock, Recipe, Target
 from tests.support.broken_hosts import BY_NAME, LINUX
+from tests.support.http_server import Quiet, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -244,20 +245,14 @@ def test_a_source_that_hangs_does_not_delay_the_others(monkeypatch: pytest.Monke
 def answering(request: pytest.FixtureRequest) -> Iterator[str]:
     """A server that answers every request with one status."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet):
         def do_GET(self) -> None:
             self.send_response(request.param)
             self.send_header("Content-Length", "0")
             self.end_headers()
 
-        def log_message(self, *arguments: object) -> None:
-            del arguments
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
+    with HTTPServer(("127.0.0.1", 0), Handler) as server, serving(server):
         yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
 
 
 @pytest.mark.parametrize(

@@ -200,23 +200,6 @@ def test_every_row_of_every_table_says_where_it_was_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "model", "name"),
-    [
-        (23, 1, "Zen 1"),
-        (23, 0x31, "Zen 2"),
-        (25, 0x21, "Zen 3"),
-        (25, 0x11, "Zen 4"),
-        (26, 2, "Zen 5"),
-        (26, 0x50, "Zen 6"),
-        (26, 0xFF, None),
-        (22, 1, None),
-    ],
-)
-def test_amd_generations(family: int, model: int, name: str | None) -> None:
-    assert tables.x86_generation("AuthenticAMD", family, model) == name
-
-
-@pytest.mark.parametrize(
     ("value", "count"),
     [("0-1\n", 2), ("0,2-3", 3), ("", None), ("3-1", None), ("0-99999999", None), ("²", None)],
 )

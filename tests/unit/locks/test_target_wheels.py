@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,7 +20,7 @@ from envbuilder.locks import target_wheels
 from envbuilder.packages.python.uv import Found, Offer, StaticIndex, UnresolvableError, Uv
 from envbuilder.profiles import profile as profiles, releases
 from envbuilder.profiles.lock import File
-from tests.support.http_server import serving
+from tests.support.http_server import Quiet, serving
 
 NOTHING = StaticIndex(url="", offers={})
 TENSORFLOW_CPU = profiles.load("tensorflow-cpu", (resources.profiles_dir(),))
@@ -176,7 +176,7 @@ class Server:
         self.asked: list[tuple[str, str, str]] = []
         outer = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(Quiet):
             def do_HEAD(self) -> None:
                 asked = (self.command, self.path, self.headers.get("Accept-Encoding", ""))
                 outer.asked.append(asked)
@@ -185,9 +185,6 @@ class Server:
                 for name, value in headers.items():
                     self.send_header(name, value)
                 self.end_headers()
-
-            def log_message(self, *args: Any) -> None:
-                pass
 
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.root = f"http://127.0.0.1:{self.http.server_address[1]}"

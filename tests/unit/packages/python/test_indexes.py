@@ -172,10 +172,6 @@ def test_a_proxy_that_cannot_be_parsed_is_a_sentence(
     assert http.open_session()
 
 
-def test_an_address_that_is_no_url_has_a_name_for_messages() -> None:
-    assert http.host_of("http://[::1/d") == "an invalid URL"
-
-
 FILE = "https://index.example/files/top-1.0-py3-none-any.whl"
 LOGIN = "https://me:p%40ss@index.example/files/top-1.0-py3-none-any.whl"
 
