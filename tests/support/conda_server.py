@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import threading
 from collections.abc import Iterator
 from http import HTTPStatus
 from http.server import ThreadingHTTPServer
@@ -16,7 +15,6 @@ from tests.support.http_server import Files, serving
 USER, PASSWORD = "somebody", "very-secret-password"
 _ARCHIVES = (".conda", ".tar.bz2")
 _CHUNK = 4096
-_SECONDS = 30.0
 
 
 class Served:
@@ -28,12 +26,8 @@ class Served:
         self.vanish_after: int | None = None
         """Bytes of packages left before the server cuts the connection and accepts no other; a
         block of 4096 that would pass it is not sent."""
-        self.pause = 0.0
-        """Seconds before each 4096 bytes of a package."""
-        self.closing = threading.Event()
         self.host = ""
         self._token, self._password = token, password
-        self._asked = threading.Condition()
 
     @property
     def url(self) -> str:
@@ -50,18 +44,6 @@ class Served:
     def packages(self) -> list[str]:
         """The requests for archives."""
         return [r for r in self.requests if r.endswith(_ARCHIVES)]
-
-    def wait_for_package(self, name: str = "") -> str:
-        """Wait until an archive whose name starts so is asked for; `TimeoutError` after 30 s."""
-
-        def found() -> str:
-            asked = (p.rpartition("/")[2] for p in self.packages)
-            return next((p for p in asked if p.startswith(name)), "")
-
-        with self._asked:
-            if not self._asked.wait_for(found, _SECONDS):
-                raise TimeoutError(f"nobody asked for {name or 'a package'}: {self.requests}")
-            return found()
 
     @property
     def gone(self) -> bool:
@@ -83,15 +65,10 @@ class Served:
         return not self._password or authorization == f"Basic {told}"
 
     def may_send(self, size: int) -> bool:
-        """Wait as long as `pause` says; false where the server vanishes before these bytes."""
+        """Whether the server does not vanish before these bytes."""
         if self.vanish_after is not None:
             self.vanish_after -= size
-        return not self.gone and not (self.pause and self.closing.wait(self.pause))
-
-    def note(self, path: str) -> None:
-        with self._asked:
-            self.requests.append(path)
-            self._asked.notify_all()
+        return not self.gone
 
 
 class _Handler(Files):
@@ -103,7 +80,7 @@ class _Handler(Files):
     def send_head(self) -> Any:
         served = self.server.served
         inside = served.below(self.path)
-        served.note(self.path if inside is None else inside)
+        served.requests.append(self.path if inside is None else inside)
         if not served.trusts(self.headers.get("Authorization", "")):
             self.send_response(HTTPStatus.UNAUTHORIZED)
             self.send_header("WWW-Authenticate", 'Basic realm="a channel"')
@@ -132,10 +109,6 @@ class _Server(ThreadingHTTPServer):
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
         return not self.served.gone
-
-    def server_close(self) -> None:
-        self.served.closing.set()
-        super().server_close()
 
 
 @contextlib.contextmanager

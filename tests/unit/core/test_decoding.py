@@ -16,8 +16,6 @@ from envbuilder.core import decoding, types
 from envbuilder.core.decoding import Spot
 from envbuilder.core.errors import InvalidError
 
-UNHASHABLE = Annotated[list[int], {"a": "dictionary"}]
-
 
 def descriptions(kind: type[Struct]) -> list[int]:
     """Return the identities of what msgspec keeps as the description of a Struct type."""

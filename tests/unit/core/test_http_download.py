@@ -143,9 +143,3 @@ def test_a_page_is_the_file_only_if_it_has_its_size(source: Source, kind: str) -
     assert not source.part.exists()
     with pytest.raises(UnavailableError, match=r"^sends a page instead of the file"):
         source.fetch(size=None)
-
-
-# --- beyond 4 GiB
-
-HAVE = (5 << 30) + 3
-REST = bytes(range(100))

@@ -18,13 +18,12 @@ from envbuilder.payload.numerics import compilers
 from envbuilder.payload.options import Options
 from envbuilder.payload.report import PASSED, WARNING, CheckError
 from envbuilder.payload.run import Run
-from envbuilder.payload.training import eager, model
+from envbuilder.payload.training import eager
 from envbuilder.payload.training.dataset import SUBSET_SHA256, Dataset, Split
 from tests.support.recorded import replaced
 
 DATA = Dataset("few", Split(b"aabbcc", b"abc", 2), Split(b"ddee", b"de", 2), dict(SUBSET_SHA256))
 TORCH: Any = SimpleNamespace(__version__="2.13.0+cpu", set_num_threads=lambda count: None)
-FORM = model.fastest("cpu")
 
 
 def a_run(device: str = "cpu", data: Dataset = DATA, **options: Any) -> Run:

@@ -42,7 +42,6 @@ def ranks(*changes: dict[str, Any]) -> list[model.Observed]:
 
 
 HALF = Autocast(entered=1200, dtypes=("bfloat16",), scaled=False)
-SLOW_STEPS: dict[str, Any] = {"steps": 600}
 HONEST = {
     "bare loop": watched(),
     "on the CPU": watched(on_cpu(), **CPU),

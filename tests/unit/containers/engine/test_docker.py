@@ -25,7 +25,6 @@ from envbuilder.core.errors import BuildError, InvalidError, ToolError
 from tests.support import debs
 from tests.unit.containers.engine.conftest import started
 
-XPU = Devices(nodes=("/dev/dri",), groups=(992,), volumes=("/dev/dri/by-path",), shm_size="1g")
 LIMIT = 1 << 20
 CUDA = Devices(gpus="all", shm_size="1g")
 
