@@ -216,11 +216,23 @@ def test_a_lock_of_the_users_own_that_hides_a_shipped_one(project: Path, check: 
     assert f"note: {own} is used instead of the lock that came with envbuilder" in printed
 
 
-def test_an_environment_that_fits_no_profile(project: Path, check: Check) -> None:
-    (project / "envbuilder.yaml").write_text("requirements: ['torch==1.0']\n")
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "requirements: ['torch==1.0']\n",
+            "PyTorch 1.11.0 and later; nor does any other profile fit",
+        ),
+        ("", "this is no project"),
+    ],
+)
+def test_a_file_of_which_no_environment_can_be_made(
+    project: Path, check: Check, text: str, words: str
+) -> None:
+    (project / "envbuilder.yaml").write_text(text)
     code, printed = check()
     assert code == 2
-    assert "PyTorch 1.11.0 and later; nor does any other profile fit" in printed
+    assert words in printed
 
 
 RTX = "here: default.cuda: NVIDIA GeForce RTX 4090 at 0000:01:00.0 is SM"
@@ -260,10 +272,3 @@ def test_this_machines_gpu_is_a_note_that_changes_nothing_else(
     assert re.match(note, "".join(here[:1])), printed
     rest = "".join(f"{line}\n" for line in printed.splitlines() if line not in here)
     assert ((code, rest), data | {"here": []}) == elsewhere
-
-
-def test_a_folder_that_is_no_project(project: Path, check: Check) -> None:
-    (project / "envbuilder.yaml").write_text("")
-    code, printed = check()
-    assert code == 2
-    assert "this is no project" in printed

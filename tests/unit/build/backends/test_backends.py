@@ -43,6 +43,10 @@ def shipped(name: str) -> tuple[profiles.Profile, lockfile.Lock]:
     return profiles.load(name, FOLDERS), lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
 
 
+CPU, LOCK = shipped("cpu")
+TARGET = lockfile.select(LOCK, "linux/amd64", "3.11")
+
+
 def venv_plan(name: str, found: Settings, interpreter: Interpreter = PYTHON) -> plan.Plan:
     asked = a_build(found, name)
     return venv.plan(asked, lockfile.select(asked.lock, "linux/amd64", "3.11"), interpreter)
@@ -61,13 +65,11 @@ def docker_plan(
 
 
 def test_a_dockerfile_takes_the_projects_files_last(found: Settings, tmp_path: Path) -> None:
-    profile, lock = shipped("cpu")
-    target = lockfile.select(lock, "linux/amd64", "3.11")
     command = ("python", "it's.py", '"a"')
     project = project_layers.lay(
         tmp_path, {"a.py": b"1"}, command=command, ports=(80, 8000), python_path=("src",)
     )
-    arguments = (a_build(found, profile, lock), target, BASE, BUILDKIT)
+    arguments = (a_build(found, CPU, LOCK), TARGET, BASE, BUILDKIT)
     bare, made = (docker.plan(*arguments, project=p) for p in (None, project))
     assert bare.fingerprint == docker_plan("cpu", found).fingerprint != made.fingerprint
     for image, newest in ((bare, "latest"), (made, "project")):
@@ -125,10 +127,8 @@ def test_everything_that_decides_changes_the_fingerprint(found: Settings) -> Non
     assert venv_plan("zendnn", found).fingerprint != base.fingerprint
     image = docker_plan("cpu", found)
     assert image.fingerprint != base.fingerprint
-    profile, lock = shipped("cpu")
-    target = lockfile.select(lock, "linux/amd64", "3.11")
     moved = docker.plan(
-        a_build(found, profile, lock), target, replace(BASE, identity="sha256:2"), BUILDKIT
+        a_build(found, CPU, LOCK), TARGET, replace(BASE, identity="sha256:2"), BUILDKIT
     )
     assert moved.fingerprint != image.fingerprint
     assert docker_plan("cpu", found, tag="me/x:1").fingerprint == image.fingerprint
@@ -141,14 +141,12 @@ def retooled(lock: Lock, **changes: Any) -> Lock:
 
 
 def test_the_version_of_uv_decides_and_not_which_machines_uv_it_is(found: Settings) -> None:
-    profile, lock = shipped("cpu")
-    target = lockfile.select(lock, "linux/amd64", "3.11")
 
     def fingerprint(lock: Lock) -> str:
-        return venv.plan(a_build(found, profile, lock), target, PYTHON).fingerprint
+        return venv.plan(a_build(found, CPU, lock), TARGET, PYTHON).fingerprint
 
-    assert fingerprint(retooled(lock, sha256="0" * 64)) == fingerprint(lock)
-    assert fingerprint(retooled(lock, version="0.14.0")) != fingerprint(lock)
+    assert fingerprint(retooled(LOCK, sha256="0" * 64)) == fingerprint(LOCK)
+    assert fingerprint(retooled(LOCK, version="0.14.0")) != fingerprint(LOCK)
 
 
 def test_an_image_is_built_from_folders_and_the_given_base(found: Settings) -> None:
@@ -169,7 +167,7 @@ def test_an_image_is_built_from_folders_and_the_given_base(found: Settings) -> N
 def test_a_build_is_told_the_locks_time_and_tells_what_it_made(found: Settings) -> None:
     made = docker_plan("cpu", found)
     build, asked = (s for s in made.steps if isinstance(s, plan.Run))
-    base = lockfile.select(shipped("cpu")[1], "linux/amd64", "3.11").base
+    base = TARGET.base
     assert base is not None
     assert f"SOURCE_DATE_EPOCH={base.epoch}" in build.argv
     record = made.steps[-1]
@@ -206,10 +204,8 @@ def built_image(
             made_by={"buildkit": "v0.13.2"},
         )
         records.keep(found.records_dir / made.fingerprint, record)
-    profile, lock = shipped("cpu")
-    target = lockfile.select(lock, "linux/amd64", "3.11")
     engine = FakeEngine("trial:1")
-    return container.DockerEnvironment(a_build(found, profile), target, made, engine), engine
+    return container.DockerEnvironment(a_build(found, CPU), TARGET, made, engine), engine
 
 
 HERE = "sha256:trial:1"
@@ -243,14 +239,12 @@ def test_a_recorded_image_is_reused_by_the_digest_of_its_configuration(found: Se
 
 
 def test_an_image_that_exists_gets_the_names_that_it_lacks(found: Settings) -> None:
-    profile, lock = shipped("cpu")
-    target = lockfile.select(lock, "linux/amd64", "3.11")
     folder, ids = found.records_dir, [f"sha256:{number:064}" for number in (1, 2)]
     engine = FakeEngine("envbuilder/cpu:latest")
 
     def environment(**options: Any) -> container.DockerEnvironment:
         made = docker_plan("cpu", found, **options)
-        return container.DockerEnvironment(a_build(found, profile), target, made, engine)
+        return container.DockerEnvironment(a_build(found, CPU), TARGET, made, engine)
 
     usual = environment()
     record = records.ImageRecord(
@@ -296,7 +290,7 @@ def test_no_word_of_a_plan_goes_through_a_shell(found: Settings) -> None:
 
 
 def test_the_base_image_comes_from_the_request_then_the_configuration(found: Settings) -> None:
-    base = lockfile.select(shipped("cpu")[1], "linux/amd64", "3.11").base
+    base = TARGET.base
     assert base is not None
     configured = msgspec.structs.replace(
         found,
@@ -379,22 +373,19 @@ def test_nvidias_gpus_come_by_the_runtime_or_cdi_and_force_leaves_out_what_neith
 
 
 def test_a_venv_preloads_by_full_path_and_keeps_the_callers_own() -> None:
-    profile, _ = shipped("cpu")
-    made = venv.environment(profile, Path("/p"), {"PATH": "/bin", "LD_PRELOAD": "mine.so"})
+    made = venv.environment(CPU, Path("/p"), {"PATH": "/bin", "LD_PRELOAD": "mine.so"})
     assert made["LD_PRELOAD"] == "/p/lib/envbuilder/libtcmalloc_minimal.so.4:mine.so"
     assert made["PATH"] == "/p/bin:/p/lib/envbuilder/refused:/bin"
     assert int(made["OMP_NUM_THREADS"]) >= 1
-    assert "OMP_NUM_THREADS" not in venv.environment(profile, Path("/p"), {"OMP_NUM_THREADS": "7"})
+    assert "OMP_NUM_THREADS" not in venv.environment(CPU, Path("/p"), {"OMP_NUM_THREADS": "7"})
 
 
 def test_an_environment_is_compared_once_however_often_its_payload_starts(
     found: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    profile, lock = shipped("cpu")
     made = venv_plan("cpu", found)
-    target = lockfile.select(lock, "linux/amd64", "3.11")
-    build = a_build(found, profile)
-    environment: venv.NativeEnvironment | None = venv.NativeEnvironment(build, target, made)
+    build = a_build(found, CPU)
+    environment: venv.NativeEnvironment | None = venv.NativeEnvironment(build, TARGET, made)
     assert environment is not None
     (environment.prefix / resources.OWN).mkdir(parents=True)
     (environment.prefix / resources.OWN / "payload.pyz").write_bytes(pack.payload_pyz())
@@ -428,14 +419,13 @@ def test_zendnn_without_a_compiler_is_4(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(ToolError, match=r"C\+\+ compiler") as caught:
         venv.check_tools(shipped("zendnn")[0])
     assert "--backend docker" in caught.value.hint
-    venv.check_tools(shipped("cpu")[0])
+    venv.check_tools(CPU)
 
 
 def test_a_python_that_the_lock_does_not_have_is_2(found: Settings) -> None:
-    profile, lock = shipped("cpu")
     host = Host(os="linux", machine="x86_64", platform="linux/amd64")
     with pytest.raises(InvalidError, match=r"Python 3\.9"):
-        venv.prepare(a_build(found, profile, lock, host=host, request=Request(python="3.9")))
+        venv.prepare(a_build(found, CPU, LOCK, host=host, request=Request(python="3.9")))
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from tests.support.pipeline import FITS, PLAIN, RISCV, SHIPPED, ZEN5, Said, add,
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from envbuilder.core import types
     from envbuilder.host import model as host
 
 
@@ -135,23 +134,19 @@ def test_a_python_without_a_base_image_is_told(found: Settings, engine: FakeEngi
 
 @pytest.mark.parametrize(
     ("backends", "expected"),
-    [(("venv",), "venv"), (("conda", "venv"), "venv"), (("docker",), "docker")],
+    [
+        (("venv",), "venv"),
+        (("conda", "venv"), "venv"),
+        (("venv", "conda"), "venv"),
+        (("docker",), "docker"),
+        (("docker", "conda"), "docker"),
+        (("conda",), "conda"),
+    ],
 )
-def test_a_profile_that_leaves_no_choice(
+def test_conda_is_chosen_only_where_there_is_nothing_else(
     found: Settings, backends: tuple[Any, ...], expected: str
 ) -> None:
     profile = msgspec.structs.replace(CPU, backends=backends)
-    assert chosen(found, profile) == (expected, "the only one that 'cpu' has")
-
-
-@pytest.mark.parametrize(
-    ("has", "expected"),
-    [(("conda",), "conda"), (("venv", "conda"), "venv"), (("docker", "conda"), "docker")],
-)
-def test_conda_is_chosen_only_where_there_is_nothing_else(
-    found: Settings, has: tuple[types.Backend, ...], expected: str
-) -> None:
-    profile = msgspec.structs.replace(CPU, backends=has)
     assert chosen(found, profile) == (expected, "the only one that 'cpu' has")
 
 
