@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from envbuilder.containers.engine.interface import BuildCommand
 
 FOLDERS = (resources.profiles_dir(),)
+LOCK = lockfile.load(FOLDERS[0] / "locks" / "cpu.json")
+TARGET = lockfile.select(LOCK, "linux/amd64", "3.11")
 BASE = image_base.Base(ref="base:1", identity="sha256:" + "1" * 64, folder="/base")
 
 
@@ -164,7 +166,7 @@ def test_the_uv_of_the_machine_that_builds_is_fetched_and_installs(
 ) -> None:
     """A Mac makes an image for Linux, and nothing is asked of what is installed there."""
     made = planned(found, own=own, platform=platform)
-    uv = lockfile.load(FOLDERS[0] / "locks" / "cpu.json").tools[own]
+    uv = LOCK.tools[own]
     assert assembled(made).uv == uv
     assert [f for f in made.files if f.kind == "tool"] == [uv]
     assert assembled(made).platform == platform
@@ -190,11 +192,10 @@ def test_a_machine_without_a_locked_uv_is_refused_before_an_engine_is_asked(
     monkeypatch.setattr(layers, "own_platform", lambda: None)
     monkeypatch.setattr(connection, "connect", lambda: pytest.fail("an engine was asked"))
     profile = profiles.load("cpu", FOLDERS)
-    lock = lockfile.load(FOLDERS[0] / "locks" / "cpu.json")
     here = Host(os="darwin", machine="x86_64", platform=None)
     request = Request(profile="cpu", builder="layers")
     with pytest.raises(ToolError, match="this machine is none of these") as caught:
-        docker.prepare(a_build(found, profile, lock, host=here, request=request))
+        docker.prepare(a_build(found, profile, LOCK, host=here, request=request))
     assert caught.value.exit_code == 4
     assert "--builder buildkit" in caught.value.hint
     assert why_not() == "no uv is locked for this machine"
@@ -222,22 +223,18 @@ def test_buildkit_cannot_do_what_only_layers_can(options: dict[str, Any]) -> Non
 
 def test_a_base_on_disk_needs_no_engine(found: Settings, tmp_path: Path) -> None:
     layout = image(tmp_path / "base")
-    lock = lockfile.load(FOLDERS[0] / "locks" / "cpu.json")
-    target = lockfile.select(lock, "linux/amd64", "3.11")
     request = Request(base_image=f"oci:{layout.folder}", output="oci:/x")
-    base = image_base.find(target, None, request, found, scripts=False)
+    base = image_base.find(TARGET, None, request, found, scripts=False)
     assert base.identity == layout.manifest("linux/amd64").config.digest
     assert base.folder == str(layout.folder)
 
 
 def test_a_configured_base_is_taken(found: Settings) -> None:
-    lock = lockfile.load(FOLDERS[0] / "locks" / "cpu.json")
-    target = lockfile.select(lock, "linux/amd64", "3.11")
-    assert target.base is not None
-    configured = Configuration(base_images={target.base.ref: "base:1"})
+    assert TARGET.base is not None
+    configured = Configuration(base_images={TARGET.base.ref: "base:1"})
     there = msgspec.structs.replace(found, configuration=configured)
     request = Request(dry_run=True, output="oci:/x")
-    assert image_base.find(target, None, request, there, scripts=False).ref == "base:1"
+    assert image_base.find(TARGET, None, request, there, scripts=False).ref == "base:1"
 
 
 @pytest.mark.parametrize(
@@ -265,11 +262,9 @@ def test_a_base_named_by_digest_is_pulled_where_the_engine_lacks_it(
     engine = FakeEngine()
     monkeypatch.setattr(engine, "pull_name", lambda ref: f"docker.io/{ref}")
     monkeypatch.setattr(engine, "pull", pull)
-    lock = lockfile.load(FOLDERS[0] / "locks" / "cpu.json")
-    target = lockfile.select(lock, "linux/amd64", "3.11")
     request = Request(base_image=f"me/x@sha256:{'1' * 64}")
     with pytest.raises(BuildError, match=r"docker.io/me/x@sha256:1.*linux/amd64: unauthorized"):
-        image_base.find(target, engine, request, found, scripts=False)
+        image_base.find(TARGET, engine, request, found, scripts=False)
 
 
 def why_not(
