@@ -14,6 +14,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import Environment
 from envbuilder.core.resources import MARK, filled
 from envbuilder.core.text import is_public, public
+from envbuilder.packages.python import indexes
 from envbuilder.profiles import backends
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.lock import BUILT, PRUNED, File, Lock, Target
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from envbuilder.build.project_layer import ProjectLayer
+    from envbuilder.core.settings import Settings
     from envbuilder.packages.conda.lock import Lock as CondaLock
 
 
@@ -372,6 +374,23 @@ def _rendered(
 ) -> RenderedFile:
     text = filled(template, {**context, "file_name": name})
     return RenderedFile(name=folder + name, content=text.encode())
+
+
+def source_urls(lock: Lock, settings: Settings) -> dict[str, str]:
+    """Return the URLs that a lock's rendered files name, by symbolic source.
+
+    The user's own index is never among them.
+    """
+    named = {f.source: f for f in lock.files if f.source != indexes.DEFAULT and not f.recipe}
+    urls: dict[str, str] = {}
+    for source, file in sorted(named.items()):
+        if file.kind == "deb":
+            from envbuilder.packages.debian import suite
+
+            urls[source] = suite.snapshot(file, settings)
+        else:
+            urls[source] = indexes.url(source, settings)
+    return urls
 
 
 # --- a bake file: one target for each profile and platform, built from rendered Dockerfiles

@@ -73,8 +73,6 @@ def command(
       envbuilder render --profile zendnn --target conda -o env
       envbuilder render --profile cpu,cuda --target bake -o images
     """
-    from envbuilder.packages import fetch
-
     settings = load_settings()
     library = catalog.library(settings)
     if target == render.BAKE:
@@ -90,7 +88,7 @@ def command(
     chosen, lock = choice.locked(library, settings, profile, target_host, backend)
     kind = target or render.default_target(chosen)
     default = chosen.image_python if kind in render.IMAGE_TARGETS else chosen.python.default
-    urls = fetch.rendered_urls(lock, settings)
+    urls = render.source_urls(lock, settings)
     conda_lock = None
     if kind in render.CONDA_TARGETS:
         from envbuilder.packages.conda.lock import find
@@ -140,12 +138,10 @@ def _bake(
     settings: Settings,
 ) -> None:
     """Print a bake file, or write it with what it needs."""
-    from envbuilder.packages import fetch
-
     sources = []
     for name in names or (None,):
         profile, lock = choice.locked(library, settings, name, target_host)
-        urls = fetch.rendered_urls(lock, settings)
+        urls = render.source_urls(lock, settings)
         version = python or profile.image_python
         sources.append(render.BakeSource(profile=profile, lock=lock, python=version, urls=urls))
     project = project_layer.planned(settings)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from envbuilder.core import process
     from envbuilder.core.console import Progress
     from envbuilder.core.http_transport import Session
-    from envbuilder.profiles.lock import File, Lock, Target
+    from envbuilder.profiles.lock import File, Target
 
 
 def find_links() -> tuple[Path, ...]:
@@ -125,23 +125,6 @@ def uv_variables(source: str, settings: Settings) -> dict[str, str]:
         variables.pop("UV_INDEX", None)
         variables["UV_DEFAULT_INDEX"] = indexes.url(source, settings)
     return variables
-
-
-def rendered_urls(lock: Lock, settings: Settings) -> dict[str, str]:
-    """Return the URLs that a lock's rendered files name, by symbolic source.
-
-    The user's own index is never among them.
-    """
-    named = {f.source: f for f in lock.files if f.source != indexes.DEFAULT and not f.recipe}
-    urls: dict[str, str] = {}
-    for source, file in sorted(named.items()):
-        if file.kind == "deb":
-            from envbuilder.packages.debian import suite
-
-            urls[source] = suite.snapshot(file, settings)
-        else:
-            urls[source] = indexes.url(source, settings)
-    return urls
 
 
 PARALLEL = 6

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from envbuilder.build import render
 from envbuilder.core import resources, settings
 from envbuilder.core.errors import InvalidError
-from envbuilder.packages import fetch as origins, interpreters
+from envbuilder.packages import interpreters
 from envbuilder.packages.conda import exports
 from envbuilder.packages.debian import suite
 from envbuilder.profiles import lock as lockfile, profile as profiles
@@ -31,7 +31,7 @@ def rendered(
     lock = lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
     image = profile.image_python
     python = image if target in render.IMAGE_TARGETS else profile.python.default
-    urls = origins.rendered_urls(lock, found)
+    urls = render.source_urls(lock, found)
     urls |= exports.channel_urls(profile.conda.channels, found)
     return tuple(render.render(profile, lock, target, python, urls))
 
@@ -85,7 +85,7 @@ def test_an_interpreter_of_the_lock_in_a_dockerfile(
         interpreter = interpreters.of_target(other, None)
         targets.append(replace(other, base=base, interpreter=interpreter))
     lock = replace(lock, targets=tuple(targets))
-    urls = origins.rendered_urls(lock, found)
+    urls = render.source_urls(lock, found)
     first = next(render.render(profile, lock, "dockerfile", "3.10", urls))
     path = repository / "tests" / "golden" / "python310" / "dockerfile" / "Dockerfile"
     if rewrite_golden:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
+from envbuilder.build import render
 from envbuilder.containers.oci.layout import MARK
 from envbuilder.containers.registry import base_images
 from envbuilder.core import resources
@@ -114,7 +115,7 @@ def test_what_is_built_from_its_source_has_no_index(found: Settings, lock: Lock)
 
     lock = replace(lock, targets=tuple(map(with_source, lock.targets)))
     assert look(found, lock) == []
-    assert BUILT not in {*ASKED, *fetch.rendered_urls(lock, found)}
+    assert BUILT not in {*ASKED, *render.source_urls(lock, found)}
 
 
 PYTHON = File(

@@ -16,7 +16,6 @@ from envbuilder import cli
 from envbuilder.build import render
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
-from envbuilder.packages import fetch as origins
 from envbuilder.packages.conda import exports, lock as conda_lockfile, prefixes
 from envbuilder.packages.conda.lock import Lock, Package, Target
 from envbuilder.profiles import lock as lockfile, profile as profiles
@@ -140,7 +139,7 @@ def strict_file(text: str) -> dict[str, Any]:
 def test_conda_accepts_the_file_of_every_profile(name: str, found: Settings) -> None:
     profile = profiles.load(name, FOLDERS)
     lock = lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
-    urls = origins.rendered_urls(lock, found)
+    urls = render.source_urls(lock, found)
     urls |= exports.channel_urls(profile.conda.channels, found)
     files = tuple(render.render(profile, lock, "conda", profile.python.default, urls))
     data = strict_file(files[0].content.decode())
