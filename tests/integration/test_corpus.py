@@ -138,8 +138,9 @@ def require_meaning(contents: Contents, profile: profiles.Profile) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("part", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in (1, 2))])
 def test_check_has_an_answer_for_every_repository(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    part: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if not CORPUS.is_dir():
         pytest.skip("no ../shared/corpus beside this checkout")
@@ -151,7 +152,7 @@ def test_check_has_an_answer_for_every_repository(
     repositories = sorted(path for path in CORPUS.iterdir() if path.is_dir())
     assert len(repositories) >= 90
     readable = variants = 0
-    for folder in repositories:
+    for folder in repositories[part::3]:
         for definition in definitions(folder):
             project = Settings(
                 project=folder, config_dir=tmp_path, cache_dir=tmp_path, data_dir=tmp_path,
@@ -176,5 +177,5 @@ def test_check_has_an_answer_for_every_repository(
                 continue
             readable += 1
             variants += sum(require_meaning(contents, profile) for profile in PROFILES)
-    assert readable > 200
-    assert variants > 2000
+    assert readable > 60
+    assert variants > 600
