@@ -81,7 +81,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
             provenance="read",
             by=f"{'the wheel of' if is_wheel else 'built from'} {location}",
             requires_dist=tuple(map(stated.requirement, self.requires_dist)),
-            requires_python=self.requires_python,
+            requires_python=stated.modern(self.requires_python),
         )
 
 

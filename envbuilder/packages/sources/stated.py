@@ -120,13 +120,13 @@ def requirement(line: str, extra: str = "", condition: str = "") -> str:
     parts = [part.strip() for part in (marker, condition) if part.strip()]
     every = [f"({part})" for part in parts] + ([f'extra == "{extra}"'] if extra else [])
     end = f" ; {' and '.join(every)}" if every else ""
-    for need in (text.strip(), _modern(text)):
+    for need in (text.strip(), modern(text)):
         with suppress(InvalidRequirement):
             return str(Requirement(need + end))
     return text.strip() + end
 
 
-def _modern(text: str) -> str:
+def modern(text: str) -> str:
     """Return a requirement of an old release, `numpy (>=1.,<2.*)`, or its Pythons, as of today."""
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
@@ -151,7 +151,7 @@ def metadata(text: str) -> tuple[Metadata, bool] | None:
         requires_dist=tuple(
             requirement(" ".join(line.split())) for line in message.get_all("Requires-Dist", [])
         ),
-        requires_python=_modern(message.get("Requires-Python", "")),
+        requires_python=modern(message.get("Requires-Python", "")),
     )
     open_fields = {"version", "requires-dist", "requires-python", "provides-extra"}
     return stated, form < "2.2" or bool(dynamic & open_fields)

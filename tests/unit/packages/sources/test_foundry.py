@@ -157,7 +157,8 @@ def test_a_release_with_wheels_for_other_platforms_is_not_built_to_be_locked(
     project: Settings, machine: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = "tiny-1.0.tar.gz"
-    link = Listed(file=file, location=f"https://x/{file}", sha256="", requires_python=">=3.8")
+    pythons = ">=3.8,!=3.9*"  # as an index states it of an old release
+    link = Listed(file=file, location=f"https://x/{file}", sha256="", requires_python=pythons)
     recipe = Recipe(kind="sdist", location=file, sha256="b" * 64)
     monkeypatch.setattr(source, "newest", lambda *_: ("1.0", link))
     monkeypatch.setattr(source, "of_release", lambda *_: recipe)
@@ -165,7 +166,9 @@ def test_a_release_with_wheels_for_other_platforms_is_not_built_to_be_locked(
     monkeypatch.setattr(source, "unpack", lambda *_: folder)
     resolution = replace(sources.resolution(""), sources={})
     asked = Foundry(resolution, project, elsewhere=lambda *_: ["six>=1"])
-    assert asked.prepare("tiny", pythons=["3.11"]).requires_dist == ("six>=1",)
+    candidate = asked.prepare("tiny", pythons=["3.11"])
+    assert candidate.requires_dist == ("six>=1",)
+    assert candidate.offer.requires_python == ">=3.8"
     assert machine["builds"] == 0
     assert asked.finish(_target(asked, "macos/arm64", "3.11")).files[0].kind == "source"
     assert asked.finish(_target(asked, "linux/amd64", "3.11")).files[0].kind == "wheel"
