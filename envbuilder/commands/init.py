@@ -23,6 +23,7 @@ from envbuilder.core.files import read_text, save
 from envbuilder.core.project_file import DEFAULT
 from envbuilder.core.text import counted, escaped, first, wrapped
 from envbuilder.profiles import frameworks, profile as profile_files, releases
+from envbuilder.profiles.requirements import distribution
 from envbuilder.project import environments, first_file, lines, package, repository
 from envbuilder.project.catalog import Choosing, ProjectProfiles
 from envbuilder.project.names import distribution_of, of_modules
@@ -44,6 +45,11 @@ _SHOWN = 3
 """Items of each part that a terminal gets; --json has all."""
 _WIDTH = 80
 _LONGEST = 150
+_ABSENT, _TOO_OLD = "no index has them", "what files ask for is too old for Python 3.8 and later"
+_EXCLUDED = {
+    _ABSENT: "no index has it, so it is excluded. Correct its name.",
+    _TOO_OLD: f"{_TOO_OLD}, so it is excluded. What imports it will fail.",
+}
 _UNSURE = "not known whether an index has it, since one fails"
 
 
@@ -144,7 +150,7 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
         raise InvalidError("\n".join(e.message for e in choice.errors), "\n".join(hints))
     imported = repository.imports(folder, files)
     suggested = tuple(_suggested(folder, shown, choice, imported))[:_MOST_SUGGESTED]
-    offered, absent, unsure = Choosing().offered, tuple[str, ...](), dict[str, str]()
+    offered, absent, unsure = Choosing().offered, dict[str, str](), dict[str, str]()
     if diagnosis:
         from envbuilder.locks import target_wheels
         from envbuilder.packages.python import upstream
@@ -156,7 +162,7 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
     facts = first_file.Facts(
         is_package=_package_name(folder) is not None,
         as_of=_day(folder, choice),
-        framework=_main_framework(choice, imported),
+        framework=_main_framework(choice, (*imported, *map(distribution, shown.requirements))),
         exclude=absent,
         requirements=tuple((each.requirement, each.source) for each in suggested),
         system=tuple(shown.system.items())[:_MOST_SUGGESTED],
@@ -180,12 +186,15 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
             )
             for source in choice.sources
         ),
-        changed=tuple(n for n in notes if not isinstance(n, lines.Dropped | lines.Needed)),
+        changed=(
+            *(n for n in notes if not isinstance(n, lines.Dropped | lines.Needed)),
+            *(f"{taken}: {why}" for taken, why in facts.overrides.values()),
+        ),
         dropped=tuple(str(note) for note in notes if isinstance(note, lines.Dropped)),
         needs_you=(
             *dict.fromkeys(f"{e.message}. {e.hint}".rstrip() for e in choice.errors),
             *(() if choice.sources else (*map(str, choice.notes), *environments.unread(folder))),
-            *(f"{name}: no index has it, so it is excluded. Correct its name." for name in absent),
+            *(f"{name}: {_EXCLUDED[why]}" for name, why in facts.exclude.items()),
             *(str(note) for note in notes if isinstance(note, lines.Needed)),
             *(f"{name}: {_UNSURE} ({problem})." for name, problem in unsure.items()),
         ),
@@ -275,8 +284,11 @@ def _with_wheels(
 ) -> first_file.Facts:
     """Return facts with the Python that most packages have wheels for, and what has to be built.
 
-    Of each kind of machine one profile counts; what only another platform lacks is left out there.
+    What files pin is taken if other packages contradict it: whoever wrote them had it so. Of each
+    kind of machine one profile counts; what only another platform lacks is left out there.
     """
+    from envbuilder.locks.blockers import settled
+
     variants = _variants(choice, facts, folder, path, offered)
     framework, places = variants.framework[0], variants.contents.places
     pythons = variants.limits.pythons
@@ -295,7 +307,16 @@ def _with_wheels(
                     if python != usual:
                         why = f"for which {first(way.wheels, 3) if way else ''} have wheels"
                         facts = msgspec.structs.replace(facts, python=python, python_why=why)
-                build.update(diagnosis.unbuilt(adapted, python, places))
+                every = diagnosis.obstacles(adapted, python, places)
+                while more := dict(settled(every, choice.lines, facts.overrides)):
+                    facts = msgspec.structs.replace(facts, overrides=facts.overrides | more)
+                    variants = _variants(choice, facts, folder, path, offered)
+                    every = diagnosis.obstacles(variants.of(profile), python, places)
+                build.update(each.name for each in every if each.kind == "source")
+                old = {e.name for e in every if e.kind == "wheel" and not e.pythons}
+                if kind != "mps" and any(map(frameworks.of_name, old)):  # beside the profile's own
+                    others = dict.fromkeys(filter(frameworks.of_name, sorted(old)), _TOO_OLD)
+                    facts = msgspec.structs.replace(facts, exclude=facts.exclude | others)
     return msgspec.structs.replace(facts, build=tuple(sorted(build)))
 
 
@@ -303,21 +324,25 @@ def _framework(choice: first_file.Choice) -> types.Framework | None:
     return next(filter(None, map(frameworks.of_user, (li.name for li in choice.lines))), None)
 
 
-def _main_framework(choice: first_file.Choice, imported: Sequence[str]) -> types.Framework | None:
+def _main_framework(choice: first_file.Choice, used: Iterable[str]) -> types.Framework | None:
     """Return the one of several frameworks that a project is for; None if it has one at most.
 
-    The one that its code imports most often, else that most packages belong to. Beside another,
-    TensorFlow reads data.
+    The first that is `used`: imported, most often first, or installed by texts, which may be the
+    only ones to name it; else the one that most packages belong to. Beside another, TensorFlow
+    reads data.
     """
     names = [line.name for line in choice.lines]
     required = {f for name in names if (f := frameworks.of_name(name))}
     required = required or {f for name in names if (f := frameworks.of_user(name))}
+    by_use = [f for name in used if (f := frameworks.of_name(name))]
+    required = required.union(by_use[:1]) if required else required
     if len(required) < 2:
         return None
     required.discard("tensorflow")
     belonging = Counter(map(frameworks.of_user, names))
-    by_import = [f for name in imported if (f := frameworks.of_name(name)) in required]
-    return next(iter(by_import), None) or max(required, key=lambda f: (belonging[f], f))
+    return next(filter(required.__contains__, by_use), None) or max(
+        required, key=lambda f: (belonging[f], f)
+    )
 
 
 def _day(folder: Path, choice: first_file.Choice) -> date | None:
@@ -405,16 +430,12 @@ def _can_be_had(decision: Decision, offered: Offered) -> bool:
     return decision.python in offered(decision.chosen.builds[0])
 
 
-def _absent(choice: first_file.Choice, index: Index) -> tuple[str, ...]:
-    """Return the packages that no index has; none if not even one is found."""
+def _absent(choice: first_file.Choice, index: Index) -> dict[str, str]:
+    """Return the packages that no index has, with the reason; none if not even one is found."""
     names = [line.name for line in choice.lines if not line.source][:_MOST_ASKED]
     index.prefetch(names)
-    absent = tuple(
-        name
-        for name in dict.fromkeys(names)
-        if not index.releases(name) and name not in index.problems
-    )
-    return absent if len(absent) < len({*names}) else ()
+    absent = [n for n in names if not index.releases(n) and n not in index.problems]
+    return dict.fromkeys(absent, _ABSENT) if {*absent} < {*names} else {}
 
 
 # What is printed

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from msgspec.structs import replace
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from envbuilder.core import text
@@ -27,13 +28,13 @@ from envbuilder.packages.python.uv import Found, Offer, UnresolvableError
 from envbuilder.packages.sources import foundry
 from envbuilder.profiles import releases
 from envbuilder.profiles.frameworks import FRAMEWORKS
-from envbuilder.profiles.requirements import distribution
+from envbuilder.profiles.requirements import distribution, pin
 from envbuilder.project import release
 from envbuilder.project.lines import Line
 from envbuilder.project.names import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.profile import Profile
@@ -183,10 +184,11 @@ class Diagnosis:
         with self._lock:
             return self.index(as_of).required_elsewhere(name, version)
 
-    def unbuilt(self, profile: Profile, python: str, places: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the packages of which a profile gets the source only, with one Python."""
-        every = self._without_framework(profile, python, places).blockers.values()
-        return tuple(sorted(blocker.name for blocker in every if blocker.kind == "source"))
+    def obstacles(
+        self, profile: Profile, python: str, places: Mapping[str, str]
+    ) -> tuple[Blocker, ...]:
+        """Return what stands in the way of a profile with one Python, beside its framework."""
+        return tuple(self._without_framework(profile, python, places).blockers.values())
 
     def ways(
         self,
@@ -206,26 +208,27 @@ class Diagnosis:
         allowed_pythons = release.allowed(availability.PYTHONS, pythons)
         distance = {version: _distance(python, version) for version in allowed_pythons}
         walks: dict[str, Walk] = {}
-        lacking: dict[str, set[str]] = {}
+        lacking: dict[str, dict[str, str]] = {}
         for version in sorted({*distance, python}, key=lambda v: distance.get(v, 0)):
             walks[version] = self._without_framework(profile, version, places)
             lacking[version] = {
-                blocker.name
+                blocker.name: blocker.kind
                 for blocker in walks[version].blockers.values()
                 if blocker.kind in _OF_PYTHON and blocker.name not in allowed
             }
             if not lacking[version]:
                 break
 
-        def rank(version: str) -> tuple[int, int]:
-            return len(lacking[version]), distance.get(version, 0)
+        def rank(version: str) -> tuple[int, int, int]:
+            kinds = [*lacking[version].values()]  # of which a source can be built
+            return len(kinds) - kinds.count("source"), len(kinds), distance.get(version, 0)
 
         for version in sorted(walks, key=rank):
             if rank(version) > rank(python):
                 return
             needed = self._release(profile, version, walks[version], limits)
             if version != python or needed:
-                names = sorted(lacking[python] - lacking[version])
+                names = sorted(lacking[python].keys() - lacking[version].keys())
                 yield Way(version, tuple(names), needed)
 
     def _release(
@@ -270,6 +273,25 @@ class Way(NamedTuple):
     """The packages that have a wheel for it, and none for the Python before."""
     release: Line | None
     """The release of the framework that packages need, if it is another one."""
+
+
+def settled(
+    blockers: Iterable[Blocker], lines: Iterable[Line], taken: Collection[str]
+) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield packages that a line pins and others contradict, or no index has in that version.
+
+    Each comes with the requirement to take for it, and why, unless it is `taken` already.
+    """
+    pinned = {line.name: line for line in lines if pin(line.text) and ";" not in line.text}
+    for each in (b for b in blockers if b.name in pinned and b.name not in taken):
+        name, line, version = each.name, pinned[each.name], pin(pinned[each.name].text)
+        needs = [(who, SpecifierSet(versions)) for who, versions in each.needs]
+        against = [f"{who} needs {v}" for who, v in needs if not v.contains(version, True)]
+        if each.kind == "conflict" and against:
+            yield name, (line.text, f"{line.where}, though {text.first(against, 2)}")
+        if each.kind == "release":
+            why = f"the newest there is; {line.where} has {version}"
+            yield name, (f"{name}=={each.version}", why)
 
 
 def _in_the_way(walk: Walk, old: Mapping[str, str]) -> Iterator[Blocker]:
@@ -335,7 +357,8 @@ def _sentence(blocker: Blocker, platform: str, python: str) -> str:
             limit = f"required by {by}, and no release goes with this one of the framework"
             edit = f"To go on: another framework_version, or exclude: [{name}]"
         return f"{name}: {limit}; the newest is {release}. {edit}"
+    exact = next((v for _, v in blocker.needs if re.fullmatch(r"==[^*,]+", v)), ">=…")
     return (
         f"{name}: no release is what all require: {', '.join(needs)}. To decide for them:"
-        f' overrides: {{{name}: "{name}>=…"}}'
+        f' overrides: {{{name}: "{name}{exact}"}}'
     )

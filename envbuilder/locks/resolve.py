@@ -276,9 +276,9 @@ def _offers(
         for blocker in blockers:
             if blocker.kind != "source" or not foundry.allows(blocker.name):
                 continue
-            versions = ",".join(filter(None, (versions for _, versions in blocker.needs)))
+            exact = f"=={blocker.version}"
             try:
-                offer = foundry.prepare(blocker.name, versions, pythons=[python]).offer
+                offer = foundry.prepare(blocker.name, exact, pythons=[python]).offer
             except (BuildError, InvalidError) as error:
                 why = f"{platform} with Python {python}: {error.message}. {error.hint}"
                 solution.failures[platform, python] = UnresolvableError(why)

@@ -52,7 +52,7 @@ class Blocker(Struct, frozen=True, kw_only=True):
     only; or wheels for others only; no release is what is required; or nothing can be what all
     require."""
     version: str
-    """The newest release that would fit; for `release`: the newest one at all."""
+    """The newest release that would fit; for `release`: the newest one for this Python."""
     needs: tuple[tuple[str, str], ...]
     """Who requires it, and which versions: ("wandb 0.15.3", ">=1")."""
     pythons: tuple[str, ...] = ()
@@ -206,7 +206,8 @@ class Walk:
                 self.chosen[name] = releases[version]
                 return releases[version], wheel
         problem = "" if name in self._named else self._index.problems.get(name, "")
-        if other := "" if fitting or problem else self._too_new(name, releases, needs):
+        is_there = any(map(self._is_for, map(releases.__getitem__, fitting)))
+        if other := "" if is_there or problem else self._too_new(name, releases, fitting, needs):
             return other
         self.blockers[name] = self._blocker(name, releases, fitting, needs, problem)
         return None
@@ -248,7 +249,11 @@ class Walk:
         return next((r for r in releases if r.version == blocker.version), None)
 
     def _too_new(
-        self, name: str, releases: Mapping[Version, Release], needs: Sequence[Need]
+        self,
+        name: str,
+        releases: Mapping[Version, Release],
+        fitting: Sequence[Version],
+        needs: Sequence[Need],
     ) -> str:
         """Leave out a release that asks too much, if there is one; return its package.
 
@@ -256,7 +261,7 @@ class Walk:
         """
 
         def fits(specifiers: Iterable[SpecifierSet]) -> bool:
-            return any(True for _ in self._fitting(name, releases, specifiers))
+            return any(self._is_for(releases[v]) for v in self._fitting(name, releases, specifiers))
 
         def is_ruled_out(need: Need) -> bool:
             return not fits([*of_lines, need.specifier])
@@ -275,7 +280,12 @@ class Walk:
                 if release is None or need.by != f"{package} {release.version}":
                     continue
                 if len(self._left[package]) <= _DEEPEST and asks_too_much(need):
-                    self._leave(package, release, _conflict(name, releases, needs))
+                    conflict = (
+                        self._blocker(name, releases, fitting, needs, "")
+                        if fitting
+                        else _conflict(name, releases, needs)
+                    )
+                    self._leave(package, release, conflict)
                     return package
         return ""
 
@@ -306,6 +316,10 @@ class Walk:
             v for v in combined.filter(releases, early or None) if v not in self._left[name]
         )
 
+    def _is_for(self, release: Release) -> bool:
+        """Return whether a release is made for the target's Python, or has a wheel for it."""
+        return release.is_for(self._python) or self.usable(release) is not None
+
     def usable(self, release: Release) -> upstream.Listed | None:
         """Return the wheel of a release that the target gets; None if it has none for it."""
         wheel = release.usable(self._ranks)
@@ -325,15 +339,21 @@ class Walk:
         if not releases:
             return Blocker(name=name, kind="absent", version="", needs=by)
         left = self._left.pop(name, {})
+        built = [v for v in fitting if (s := releases[v].sdist) and admits(s, self._python)]
         tried = [*self._fitting(name, left, [need.specifier for need in needs])]
         if usable := [v for v in tried if self.usable(releases[v])]:
-            return left[usable[-1]]
+            conflict = left[usable[-1]]
+            # An older one of which there is the source is what goes with a pin.
+            if not built or not any(versions.startswith("==") for _, versions in conflict.needs):
+                return conflict
         if not fitting:
             alone = (any(True for _ in self._fitting(name, releases, [n.specifier])) for n in needs)
             if all(alone):
                 return _conflict(name, releases, needs)
-            return Blocker(name=name, kind="release", version=str(max(releases)), needs=by)
-        built = [v for v in fitting if (s := releases[v].sdist) and admits(s, self._python)]
+            newest = max(
+                filter(lambda v: self._is_for(releases[v]), releases), default=max(releases)
+            )
+            return Blocker(name=name, kind="release", version=str(newest), needs=by)
         return Blocker(
             name=name,
             kind="source" if built else "wheel",

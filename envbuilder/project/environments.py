@@ -199,12 +199,13 @@ def _lines(definition: Definition, name: str, project: Path) -> Iterator[Line]:
 
 
 def without_releases(contents: Contents, framework: types.Framework) -> Contents:
-    """Return what is required, with the framework and its companions in any version."""
-    brought = FRAMEWORKS[framework].names | FRAMEWORKS[framework].companions
+    """Return what is required, with the framework and what its builds bring in any version."""
+    row = FRAMEWORKS[framework]
+    brought = row.names | row.companions
     lines, notes = [], []
     for line in contents.requirements:
         wish = parse(line.text, line.where)
-        if line.name in brought and wish.specifier:
+        if (line.name in brought or row.libraries.fullmatch(line.name)) and wish.specifier:
             notes.append(f"{line.where} asks for {line.text}; framework_version decides")
             wish.specifier = type(wish.specifier)()
             lines.append(replace(line, text=str(wish)))

@@ -279,8 +279,10 @@ class Facts(Struct, frozen=True, kw_only=True):
     python_why: str = _INSTEAD
     build: tuple[str, ...] = ()
     """Packages of which the index has the source only."""
-    exclude: tuple[str, ...] = ()
-    """Packages that no index has."""
+    exclude: dict[str, str] = {}
+    """Packages that cannot be had → why."""
+    overrides: dict[str, tuple[str, str]] = {}
+    """Packages → what is taken, whatever they require of each other, and why."""
     requirements: tuple[tuple[str, str], ...] = ()
     """Packages to suggest, each with what names it."""
     system: tuple[tuple[str, str], ...] = ()
@@ -306,7 +308,11 @@ def first_text(choice: Choice, facts: Facts) -> str:
     if facts.python:
         parts.append(f'python: "{facts.python}"  # {facts.python_why}\n')
     if facts.exclude:
-        parts.append(f"exclude: [{', '.join(facts.exclude)}]  # no index has them\n")
+        why = "; ".join(dict.fromkeys(facts.exclude.values()))
+        parts.append(f"exclude: [{', '.join(facts.exclude)}]  # {why}\n")
+    if facts.overrides:
+        parts.append("overrides:  # whatever packages require of each other\n")
+    parts += [f'  {name}: "{text}"  # {why}\n' for name, (text, why) in facts.overrides.items()]
     if packages := dict.fromkeys(p for s in choice.sources for p in s.listed.system):
         parts.append(f"system_packages: [{', '.join(packages)}]  # in images\n")
     suggested = [f"#   - {text}  # {where}\n" for text, where in facts.requirements]

@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 import requests
+from msgspec.structs import replace
 
 from envbuilder.locks.blockers import Diagnosis, Way
 from envbuilder.packages import index_pages
+from envbuilder.packages.availability import Blocker
 from envbuilder.packages.fetch import Place
+from envbuilder.profiles.profile import Profile
 from envbuilder.project import repository
 from tests.support.command_line import run
 from tests.support.repositories import lay
@@ -227,6 +230,10 @@ def test_profiles_with_another_torch_are_named(
             {"requirements.txt": "jax\nflax\ntorch\n", "a.py": "import torch\n"},
             ["framework: torch"],
         ),
+        (
+            {"requirements.txt": "jax\n", "README.md": "```\npip install torch==2.5.1\n```\n"},
+            ["framework: torch"],
+        ),
     ],
 )
 def test_where_nothing_fits_the_nearest_is_taken_and_said(
@@ -257,7 +264,11 @@ def test_names_that_no_index_has_are_excluded_and_said(
 ) -> None:
     answers = an_index(monkeypatch, rich=b"<a href=rich-1.tar.gz></a>")
     monkeypatch.setattr(Diagnosis, "ways", lambda *_: iter([Way("3.10", ("rich",), None)]))
-    monkeypatch.setattr(Diagnosis, "unbuilt", lambda _, profile, python, places: (f"of{python}",))
+
+    def obstacles(_: Diagnosis, __: Profile, python: str, ___: object) -> list[Blocker]:
+        return [Blocker(name=f"of{python}", kind="source", version="", needs=())]
+
+    monkeypatch.setattr(Diagnosis, "obstacles", obstacles)
     lay(folder, {"requirements.txt": "rich\ngone>=2\nx @ git+https://host.example/x\n"})
     assert run("init") == 0
     assert "exclude: [gone]  # no index has them" in active(folder)
@@ -268,6 +279,50 @@ def test_names_that_no_index_has_are_excluded_and_said(
     del answers["rich"]
     assert run("init") == 0
     assert not any(line.startswith("exclude") for line in active(folder)), "none answered"
+
+
+def test_pins_that_others_contradict_are_taken_and_what_is_too_old_is_left_out(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def blocker(name: str, kind: Any, *needs: tuple[str, str]) -> Blocker:
+        return Blocker(name=name, kind=kind, version="", needs=needs)
+
+    every = {
+        "six==1.12.0": blocker("six", "conflict", ("a.txt:1", "==1.12.0"), ("bleach 5", ">=1.13")),
+        "numpy==1.19": blocker("numpy", "conflict", ("a.txt:2", "==1.19"), ("pandas 1", ">=1.20")),
+    }
+    others = (
+        blocker("free", "conflict", ("bleach 5", "<1"), ("pandas 1", ">=1")),
+        blocker("tensorflow", "wheel", ("a.txt:4", "<1.16")),
+        blocker("decord", "wheel", ("a.txt:5", "")),
+    )
+    gone = replace(blocker("gone", "release", ("a.txt:7", "==1.0.1")), version="1.0")
+
+    def obstacles(_: Diagnosis, profile: Profile, *__: object) -> list[Blocker]:
+        """Return one conflict more as soon as the one before is decided."""
+        left = [b for pinned, b in every.items() if pinned not in profile.resolution.overrides]
+        return [*left[:1], *others, gone]
+
+    an_index(monkeypatch)
+    monkeypatch.setattr(Diagnosis, "ways", lambda *_: iter(()))
+    monkeypatch.setattr(Diagnosis, "obstacles", obstacles)
+    listed = "six==1.12.0\nnumpy==1.19\ntorch\ntensorflow<1.16\ndecord\nfree\ngone==1.0.1\n"
+    lay(folder, {"README.md": "`pip install -r a.txt`", "a.txt": listed})
+    assert run("init", "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    old = "what files ask for is too old for Python 3.8 and later"
+    assert active(folder)[2:] == [
+        "framework: torch  # others are ordinary packages",
+        f"exclude: [tensorflow]  # {old}",
+        "overrides:  # whatever packages require of each other",
+        '  six: "six==1.12.0"  # a.txt:1, though bleach 5 needs >=1.13',
+        '  gone: "gone==1.0"  # the newest there is; a.txt:7 has 1.0.1',
+        '  numpy: "numpy==1.19"  # a.txt:2, though pandas 1 needs >=1.20',
+    ]
+    assert "six==1.12.0: a.txt:1, though bleach 5 needs >=1.13" in result["changed"]
+    assert (
+        f"tensorflow: {old}, so it is excluded. What imports it will fail." in result["needs_you"]
+    )
 
 
 @pytest.mark.parametrize(

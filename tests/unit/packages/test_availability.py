@@ -82,6 +82,7 @@ def page(url: str) -> bytes:
             "url": f"../../files/{file}",
             "hashes": {},
             "upload-time": f"{day}T00:00:00Z" if day else "",
+            "requires-python": ">=3.12" if "-9-" in file else "",
             "yanked": "broken" if name == "yanked" else False,
         }
         for file, day in PAGES[name].items()
@@ -207,10 +208,38 @@ def test_what_a_release_disagrees_about_is_named_and_not_the_release(
     assert blocked(found) == {"low": ("conflict", "3.0rc1")}
     text = explained([*found.blockers.values()], LINUX)
     assert "app 1.0 needs <2, tool 1.0 needs >=2" in text
+    assert 'overrides: {low: "low>=…"}' in text
+    text = explained([*walk("low==1.0", "low>1").blockers.values()], LINUX)
+    assert 'overrides: {low: "low==1.0"}' in text
 
     # So it is if an older release is left that has no wheel.
     monkeypatch.setitem(PAGES, "app", {f"app-0.1-{PYTHON_310}.whl": "", **PAGES["app"]})
     assert blocked(walk("app<2", "tool")) == {"low": ("conflict", "3.0rc1")}
+
+
+def test_a_release_that_needs_one_for_another_python_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(
+        PAGES, "tool", {f"tool-{v}-{ANY}.whl": "2020-01-01" for v in ("1.0", "2.0")}
+    )
+    # For Python 3.12.
+    monkeypatch.setitem(PAGES, "low", {f"low-4.0-9-{ANY}.whl": "2020-01-01", **PAGES["low"]})
+    monkeypatch.setitem(REQUIRES, "tool-2.0", ["low>=4"])
+    assert chosen(walk("tool", "low")) == {"tool": "1.0", "low": "2.0"}
+    assert blocked(walk("tool==2.0")) == {"low": ("wheel", "4.0")}
+    assert blocked(walk("low==5")) == {"low": ("release", "3.0rc1")}
+
+
+def test_an_older_source_goes_with_a_pin_that_newer_releases_contradict(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = {f"tool-2.0-{ANY}.whl": "2022-01-01", "tool-1.0.tar.gz": "2020-01-01"}
+    monkeypatch.setitem(PAGES, "tool", files)
+    monkeypatch.setitem(REQUIRES, "tool-2.0", ["low>=2"])
+    assert blocked(walk("tool", "low==1.0")) == {"tool": ("source", "1.0")}
+    assert blocked(walk("tool>1", "low==1.0")) == {"low": ("conflict", "3.0rc1")}
+    assert blocked(walk("tool", "low<2")) == {"low": ("conflict", "3.0rc1")}, "no more is said"
 
 
 def test_what_is_older_for_a_release_that_was_left_out_later_stands_in_no_way(
