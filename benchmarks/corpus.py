@@ -218,6 +218,7 @@ def lacking(folder: Path, primary: str, profile: str) -> str:
         have |= OPENCV if have & OPENCV else set()
         try:
             stated_here = required(folder / primary, target["platform"], target["python"])
+            have |= {"decord"} if "eva-decord" in have else set()  # the same modules, for Macs
             # What only an NVIDIA GPU runs is the hardware's, too.
             missing = sorted(
                 name for name in stated_here - have if profile == "cuda" or not NVIDIA.match(name)

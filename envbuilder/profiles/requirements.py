@@ -71,6 +71,7 @@ class _Nvidia(Struct, frozen=True, forbid_unknown_fields=True):
 
     packages: tuple[str, ...]
     elsewhere: dict[str, types.Distribution]
+    macs: dict[types.Distribution, types.Distribution]
 
 
 def table(name: str, form: type[_T]) -> _T:
@@ -88,6 +89,7 @@ def on_hardware(name: str, accelerator: types.Accelerator) -> str:
     That is the package itself, unless it needs other hardware.
     """
     nvidia = _nvidia()
+    name = nvidia.macs.get(name, name) if accelerator == "mps" else name
     if accelerator == "cuda" or not any(fnmatchcase(name, p) for p in nvidia.packages):
         return name
     return next((to for each, to in nvidia.elsewhere.items() if fnmatchcase(name, each)), "")

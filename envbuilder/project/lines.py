@@ -424,7 +424,7 @@ def on_hardware(lines: Iterable[Line], profile: Profile) -> tuple[tuple[Line, ..
         if name == line.name or libraries.fullmatch(line.name):
             result.append(line)
             continue
-        notes.append(f"{line.where}: {line.name} is for NVIDIA GPUs: {name or 'left out'} here")
+        notes.append(f"{line.where}: {line.name} is for other hardware: {name or 'left out'} here")
         if name:
             versions, *marker = line.text[len(line.name) :].partition(";")
             later = re.sub(r"===?([^,*]+?)(\.\*)?(?=,|\s*\Z)", r">=\1", versions)

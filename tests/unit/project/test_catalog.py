@@ -130,17 +130,21 @@ def test_libraries_of_a_build_are_the_builds_own(tmp_path: Path, name: str) -> N
 
 def test_packages_for_nvidia_gpus_are_those_of_other_hardware_elsewhere(tmp_path: Path) -> None:
     gpu = "faiss-gpu==1.7.*; python_version == '3.12'"
-    text = f'requirements: ["{gpu}", nvidia-cutlass-dsl, cupy-cuda12x, nvidia-ml-py]\n'
+    others = "decord==0.6.0, nvidia-cutlass-dsl, cupy-cuda12x, nvidia-ml-py"
+    text = f'requirements: ["{gpu}", {others}]\n'
     project = library(tmp_path, text)
-    assert project.profile("cuda").requirements[-3:] == (
-        *("nvidia-cutlass-dsl", "cupy-cuda12x", "nvidia-ml-py"),
+    assert project.profile("cuda").requirements[-4:] == (
+        *("decord==0.6.0", "nvidia-cutlass-dsl", "cupy-cuda12x", "nvidia-ml-py"),
     )
     mps = project.profile("mps")
-    assert mps.requirements[-2:] == (*('faiss-cpu>=1.7; python_version == "3.12"', "nvidia-ml-py"),)
-    assert [line.partition(": ")[2] for line in mps.warnings[-3:]] == [
-        "faiss-gpu is for NVIDIA GPUs: faiss-cpu here",
-        "nvidia-cutlass-dsl is for NVIDIA GPUs: left out here",
-        "cupy-cuda12x is for NVIDIA GPUs: left out here",
+    assert mps.requirements[-3:] == (
+        *('faiss-cpu>=1.7; python_version == "3.12"', "eva-decord>=0.6.0", "nvidia-ml-py"),
+    )
+    assert [line.partition(": ")[2] for line in mps.warnings[-4:]] == [
+        "faiss-gpu is for other hardware: faiss-cpu here",
+        "decord is for other hardware: eva-decord here",
+        "nvidia-cutlass-dsl is for other hardware: left out here",
+        "cupy-cuda12x is for other hardware: left out here",
     ]
 
 
