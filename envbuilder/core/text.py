@@ -140,7 +140,7 @@ def amount(value: float) -> str:
 
 def counted(number: float, noun: str) -> str:
     """Return a number and a noun, in the plural unless the number is 1."""
-    return f"{number:g} {noun}{'' if number == 1 else 's'}"
+    return f"{number:g} {noun}{'' if number == 1 else 'es' if noun.endswith('s') else 's'}"
 
 
 def first(items: Sequence[str], most: int) -> str:

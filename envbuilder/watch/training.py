@@ -354,14 +354,6 @@ def _gradients(process: Observed, requested: str) -> Iterator[Finding]:
             " dtype, or the parameters of another model.",
             _USELESS,
         )
-    if process.steps == 0 and process.losses:
-        yield finding(
-            "no step",
-            f"A loss went through `backward` {len(process.losses):,} times, and no optimizer took"
-            " a step.",
-            "Call `optimizer.step()` after `loss.backward()`.",
-            _USELESS,
-        )
 
 
 def _fallbacks(process: Observed, requested: str) -> Iterator[Finding]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 FORM = sys.argv[1]
 STEPS = 160
@@ -36,7 +40,7 @@ def batches(**options: Any) -> Any:
 
 
 def bare(model: nn.Module, **options: Any) -> Iterator[int]:
-    """Train step by step; the numbers are printed."""
+    """Train step by step; the numbers are printed, by the first of several ranks."""
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
     for step, (inputs, labels) in enumerate(batches(**options), 1):
         loss = nn.functional.cross_entropy(model(inputs), labels)
@@ -120,6 +124,103 @@ def adversaries() -> None:
         deceived.backward()
         makes.step()
         print(loss.item(), deceived.item())
+
+
+class Counting(TorchDispatchMode):
+    """Counts the operators in it."""
+
+    calls = 0
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        self.calls += 1
+        return function(*args, **(kwargs or {}))
+
+
+def counted() -> None:
+    """Count the operators of some steps."""
+    mode = Counting()
+    for step in bare(net()):
+        if step == 40:
+            mode.__enter__()
+        if step == 120:
+            mode.__exit__(None, None, None)
+    print(mode.calls)
+
+
+def quickly(model: Callable[..., Any], optimizer: torch.optim.Optimizer) -> None:
+    """Take the steps on the same points."""
+    inputs = torch.randn(16, 32, generator=torch.Generator().manual_seed(0))
+    for _ in range(STEPS):
+        loss = nn.functional.cross_entropy(model(inputs), inputs[:, :10].argmax(1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(loss.item())
+
+
+def folds() -> None:
+    """Train a model after another, with an optimizer each that is kept."""
+    pairs = [(model, torch.optim.Adam(model.parameters())) for model in (net(), net())]
+    for model, optimizer in pairs:
+        quickly(model, optimizer)
+
+
+def threads() -> None:
+    """Train in threads at once, of which each removes gradients while others look at theirs."""
+    models = [nn.Linear(32, 10 * size) for size in range(1, 4)]
+    each = [(model, torch.optim.Adam(model.parameters())) for model in models]
+    started = [threading.Thread(target=quickly, args=pair) for pair in each]
+    for thread in started:
+        thread.start()
+    for thread in started:
+        thread.join()
+
+
+def compiles() -> None:
+    """Compile the optimizer's step."""
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters())
+    optimizer.step = torch.compile(optimizer.step, backend="aot_eager")
+    quickly(model, optimizer)
+    print(torch._dynamo.utils.counters["stats"])
+
+
+def late() -> None:
+    """Compile the model in the third step, which is the first one that is sampled."""
+    model, steps = net(), itertools.count(1)
+    compiled = torch.compile(model, backend="aot_eager")
+
+    def forward(inputs: torch.Tensor) -> torch.Tensor:
+        return (model if next(steps) < 3 else compiled)(inputs)
+
+    quickly(forward, torch.optim.Adam(model.parameters()))
+    print(torch._dynamo.utils.counters["stats"])
+
+
+def starts() -> None:
+    """Train in processes of `torch.multiprocessing`."""
+    torch.multiprocessing.spawn(started, nprocs=2)
+
+
+def started(number: int) -> None:
+    torch.manual_seed(number)
+    model = net()
+    quickly(model, torch.optim.Adam(model.parameters()))
+
+
+def shards() -> None:
+    """Train a model of which each rank has a part, in steps that take ranks unequally long."""
+    from torch.distributed import fsdp
+
+    torch.distributed.init_process_group("gloo", timeout=timedelta(minutes=1))
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (2,))
+    model = nn.Sequential(nn.Linear(32, 1), nn.Linear(1, 10))
+    for layer in (*model, model):
+        fsdp.fully_shard(layer, mesh=mesh)
+    list(bare(model))
+    torch.distributed.destroy_process_group()
 
 
 def leaves() -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 import sysconfig
 import time
+import warnings
 from typing import Any, Callable, Dict, Iterable, List, Optional, Set, Tuple
 
 MOST_SECONDS = 3.0
@@ -18,6 +20,11 @@ MOST_SECONDS = 3.0
 MOST_KEYS = 4096
 _COPIES = ("aten::_to_copy", "aten::copy_")
 _OWN_SPACES = ("", "aten", "prim", "profiler", "c10d", "c10d_functional", "inductor")
+_FALLBACK = re.compile(
+    r"[Oo]perator '?([\w:.]{3,80})'? .{0,60}fall back to run on the CPU"
+    r"|fallback from \w+ to CPU.{0,200}?(aten::\w{1,60})",
+    re.DOTALL,
+)
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -35,6 +42,14 @@ def tensors_in(kind: Any, value: Any, depth: int = 0) -> List[Any]:
     if depth == 4 or not isinstance(value, (list, tuple)):
         return []
     return [t for each in value[:32] for t in tensors_in(kind, each, depth + 1)]
+
+
+def sized(tensors: List[Any]) -> Tuple[int, int]:
+    """Return the samples of a batch, and its tokens if it holds sequences of numbers."""
+    if not tensors or not tensors[0].dim():
+        return 0, 0
+    ids = [t for t in tensors if t.dim() == 2 and not t.is_floating_point() and t.shape[1] > 1]
+    return tensors[0].shape[0], ids[0].numel() if ids else 0
 
 
 def is_compiled() -> bool:
@@ -63,6 +78,20 @@ def enter_quietly(profile: Any) -> None:
     finally:
         if is_silenced:
             del os.environ["KINETO_LOG_LEVEL"]
+
+
+def see_fallbacks(names: Set[str]) -> None:
+    """Add the operators to which warnings say that they fell back to the CPU."""
+    show = warnings.showwarning
+
+    @functools.wraps(show)
+    def shown(message: Any, *arguments: Any, **options: Any) -> Any:
+        found = _FALLBACK.search(str(message)[:1000])
+        if found and len(names) < 64:
+            names.add(found[1] or found[2])
+        return show(message, *arguments, **options)
+
+    warnings.showwarning = shown
 
 
 def add_bytes(table: Dict[Any, int], tensor: Any) -> None:
@@ -144,10 +173,11 @@ class Operators:
 
     def fields(self, rows: Callable[..., List[Dict[str, Any]]]) -> Dict[str, Any]:
         """Return the counts as fields of the record."""
-        copies = rows(self._copies, "source", "target", "where", ("bytes", "calls", "again"))
-        for row in copies:
-            key = row["source"], row["target"], row["where"]
-            row["shape"] = self._shapes.get(key, (0, ""))[1]
+        names = "source", "target", "where"
+        copies = [
+            {**row, "shape": self._shapes.get(tuple(row[name] for name in names), (0, ""))[1]}
+            for row in rows(self._copies, *names, ("bytes", "calls", "again"))
+        ]
         return {
             "activations": rows(self.activations, "device", "dtype", "bytes"),
             "operators": rows(self._calls, "name", "device", ("seconds", "calls")),
@@ -224,6 +254,8 @@ def mode(counted: Operators, failed: Callable[[str], None]) -> Any:
     class Mode(TorchDispatchMode):  # type: ignore[misc]  # torch is not there when this is checked
         is_over = False
         began = time.perf_counter()
+        # Else what a script first compiles in a sampled step stays uncompiled.
+        ignore_compile_internals = classmethod(lambda cls: True)
 
         def __torch_dispatch__(
             self, function: Any, types: Any, arguments: Any = (), options: Any = None
@@ -243,18 +275,3 @@ def mode(counted: Operators, failed: Callable[[str], None]) -> Any:
             return out
 
     return Mode()
-
-
-class Paused:
-    """A context in which a mode counts nothing: what observing itself computes."""
-
-    def __init__(self, mode: Any) -> None:
-        self._mode, self._was = mode, mode.is_over if mode is not None else True
-
-    def __enter__(self) -> None:
-        if self._mode is not None:
-            self._mode.is_over = True
-
-    def __exit__(self, *error: object) -> None:
-        if self._mode is not None:
-            self._mode.is_over = self._was

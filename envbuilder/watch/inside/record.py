@@ -6,6 +6,8 @@ The file is replaced now and then, so that a process that is killed leaves its l
 from __future__ import annotations
 
 import atexit
+import functools
+import importlib
 import json
 import math
 import os
@@ -38,21 +40,19 @@ class Record:
         """Returns what is only known when the file is written."""
         self._reset()
         atexit.register(self.write, True)
-        os.register_at_fork(after_in_child=self._forked)
+        # Its processes end without what is registered above.
+        util: Any = importlib.import_module("multiprocessing.util")
+        self._process = util.process
+        util.register_after_fork(self, lambda r: util.Finalize(None, r.write, (True,), None, 0))
+        os.register_at_fork(after_in_child=functools.partial(self._reset, is_forked=True))
 
-    def _reset(self) -> None:
+    def _reset(self, is_forked: bool = False) -> None:
         self.began = self.written = time.perf_counter()
         self.pause = SOON
         self.pid = os.getpid()
-        self.is_forked = False
-        self.seen: Dict[str, Any] = {}
-        """Fields of the file with their values."""
+        self.is_forked = is_forked
         self.losses: List[List[Any]] = []
         self.every = 1
-
-    def _forked(self) -> None:
-        self._reset()
-        self.is_forked = True
 
     def add_loss(self, step: int, value: float) -> None:
         """Keep a loss; of many, every second, fourth … one."""
@@ -73,15 +73,15 @@ class Record:
     def write(self, finished: bool) -> None:
         """Replace the file; a full disk or a folder that is gone changes nothing."""
         try:
-            if self.is_forked and not self.seen:
-                return
             self._write(finished)
         except Exception:
             pass
 
     def _write(self, finished: bool) -> None:
-        parent: Any = sys.modules.get("multiprocessing.process")
-        parent = parent and getattr(parent, "parent_process", lambda: None)()
+        fields = self.complete()
+        if self.is_forked and not fields.get("steps"):
+            return
+        parent = getattr(self._process, "parent_process", lambda: None)()
         content = {
             "framework": self.framework,
             "version": self.version[:200],
@@ -90,13 +90,12 @@ class Record:
             "rank": number("RANK"),
             "world": number("WORLD_SIZE"),
             "local_rank": number("LOCAL_RANK"),
-            "is_worker": parent is not None and not self.seen.get("steps"),
+            "is_worker": parent is not None and not fields.get("steps"),
             "finished": finished,
             "seconds": time.perf_counter() - self.began,
             "peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT,
             "losses": self.losses,
-            **self.seen,
-            **self.complete(),
+            **fields,
         }
         # A process may use two frameworks.
         path = os.path.join(self.out, "%d-%s.json" % (self.pid, self.framework))

@@ -14,8 +14,8 @@ import functools
 import importlib
 import os
 import re
+import threading
 import time
-import warnings
 import weakref
 from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
 
@@ -30,15 +30,11 @@ EAGER = 64
 """The number of first steps that are all looked at, however short they are."""
 QUIET = 0.02
 """Seconds for which steps are only counted."""
+COMPILED = "training steps: if any, they were compiled with their optimizer"
 READ_SECONDS = 1.0
 """How often the loss is read from an accelerator, which waits for it."""
 MOST_SAMPLED, SMALL = 8, 1 << 16
 """Parameters compared before and after a step, the smallest ones, and elements of each."""
-_FALLBACK = re.compile(
-    r"[Oo]perator '?([\w:.]{3,80})'? .{0,60}fall back to run on the CPU"
-    r"|fallback from \w+ to CPU.{0,200}?(aten::\w{1,60})",
-    re.DOTALL,
-)
 
 
 def observe(torch: Any, load: Callable[[str], Any], folder: str) -> None:
@@ -47,13 +43,14 @@ def observe(torch: Any, load: Callable[[str], Any], folder: str) -> None:
     record = load("record").Record("torch", torch.__version__, folder)
     watch = _Watch(torch, record, load)
     if release < (2, 0):
-        record.seen["unseen"] = ["training steps: they are seen from PyTorch 2.0 on"]
+        record.complete = lambda: {"unseen": ["training steps: seen from PyTorch 2.0 on"]}
         return
-    for install in (_optimizers, _backward, _loaders, _scaling, _profilers, _warnings):
+    for install in (_optimizers, _backward, _loaders, _scaling, _profilers):
         try:
             install(torch, watch)
         except Exception as error:
             watch.unseen("%s: %s" % (install.__name__.strip("_"), error))
+    load("operators").see_fallbacks(watch.fallbacks)
     record.write(False)
 
 
@@ -70,15 +67,22 @@ def _guarded(function: Callable[..., None]) -> Callable[..., None]:
     return calm
 
 
+def _is_compiling(torch: Any) -> Any:
+    """Return what tells whether its caller is being compiled, into which nothing is added."""
+    return getattr(getattr(torch, "compiler", None), "is_compiling", bool)
+
+
 def _optimizers(torch: Any, watch: _Watch) -> None:
-    del torch
     optimizer = importlib.import_module("torch.optim.optimizer")
+    is_compiling = _is_compiling(torch)
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if watch.compares:
+        if watch.compares and not is_compiling():
             watch.before_step(optimizer)
 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if is_compiling():
+            return
         now = time.perf_counter()
         if now < watch.next and watch.primary() is optimizer:
             watch.steps += 1
@@ -93,10 +97,12 @@ def _optimizers(torch: Any, watch: _Watch) -> None:
 
 
 def _backward(torch: Any, watch: _Watch) -> None:
-    original = torch.autograd.backward
+    original, is_compiling = torch.autograd.backward, _is_compiling(torch)
 
     @functools.wraps(original)
     def backward(tensors: Any, *arguments: Any, **options: Any) -> Any:
+        if is_compiling():
+            return original(tensors, *arguments, **options)
         if watch.pending:
             watch.count_batches()
         if not watch.wants_loss and watch.mode is None:
@@ -171,20 +177,6 @@ def _profilers(torch: Any, watch: _Watch) -> None:
         setattr(profile, name, functools.wraps(original)(begun))
 
 
-def _warnings(torch: Any, watch: _Watch) -> None:
-    del torch
-    show = warnings.showwarning
-
-    @functools.wraps(show)
-    def shown(message: Any, *arguments: Any, **options: Any) -> Any:
-        found = _FALLBACK.search(str(message)[:1000])
-        if found and len(watch.fallbacks) < 64:
-            watch.fallbacks.add(found[1] or found[2])
-        return show(message, *arguments, **options)
-
-    warnings.showwarning = shown
-
-
 class _Watch:
     """What is known of this process's training, and when the next step is sampled."""
 
@@ -193,20 +185,25 @@ class _Watch:
     def __init__(self, torch: Any, record: Any, load: Callable[[str], Any]) -> None:
         self.torch, self.record = torch, record
         self._rows, self._counting = load("record").rows, load("operators")
+        dispatch = importlib.import_module("torch.utils._python_dispatch")
+        # A context whose operators no dispatch mode sees, neither ours nor one of the script.
+        self._paused = dispatch._disable_current_modes
         self._tensors = functools.partial(self._counting.tensors_in, torch.Tensor)
+        self.fallbacks: Set[str] = set()
         self._reset()
         record.complete = self.complete
         os.register_at_fork(after_in_child=self._reset)
 
     def _reset(self) -> None:
-        self.optimizers: Any = weakref.WeakKeyDictionary()
+        self.optimizers: Any = weakref.WeakKeyDictionary()  # → the thread that first stepped it
         self.primary: Callable[[], Any] = lambda: None
         self.largest = -1
-        self.steps = self.samples = self.tokens = 0
+        self.steps = self.samples = self.tokens = self.had = 0
+        # Steps of other optimizers since the primary's one of that number.
+        self.others = self.stands = 0
         self.first: Optional[float] = None
-        self.last = 0.0
-        self.next = 0.0
-        """When there is more to do after a step than to count it."""
+        # The last step; when there is more to do after one than to count it.
+        self.last = self.next = 0.0
         self.read: Optional[float] = None
         self.pending: List[Tuple[float, int, int, int]] = []
         self.waited = 0.0
@@ -222,7 +219,6 @@ class _Watch:
         self.counts = self._counting.Operators(self.torch)
         self.may_profile = True
         self.autocast: Dict[str, Any] = {"entered": 0, "dtypes": [], "scaled": False}
-        self.fallbacks: Set[str] = set()
         self.notes: List[str] = []
         self.windows, self.window_seconds, self.overhead = 0, 0.0, 0.0
         self.interval = INTERVAL
@@ -247,36 +243,30 @@ class _Watch:
 
     # --- always on
 
+    @_guarded
     def at_batch(self, iterator: Any, batch: Any, seconds: float) -> None:
         """Count a loader's batch, as one of the training once `backward` follows it."""
-        try:
-            samples, tokens = self._counted(batch)
-            self.pending.append((seconds, samples, tokens, getattr(iterator, "_num_workers", 0)))
-            if len(self.pending) > 2:  # an evaluation's; loaders may be a batch ahead
-                self.pending.pop(0)
-                self.end_profile()
-                if self.mode is not None:
-                    self.mode.is_over = True
-            if self.mode is not None:
-                for tensor in self._tensors(batch):
-                    self._counting.add_bytes(self.batch_bytes, tensor)
-        except Exception as error:
-            self.unseen("batches: %s" % str(error)[:120])
-
-    def _counted(self, batch: Any) -> Tuple[int, int]:
-        """Return the samples of a batch, and its tokens if it holds sequences of numbers."""
         tensors = self._tensors(batch)
-        if not tensors or not tensors[0].dim():
-            return 0, 0
-        ids = [t for t in tensors if t.dim() == 2 and not t.is_floating_point() and t.shape[1] > 1]
-        return tensors[0].shape[0], ids[0].numel() if ids else 0
+        workers = getattr(iterator, "_num_workers", 0)
+        self.pending.append((seconds, *self._counting.sized(tensors), workers))
+        if len(self.pending) > 2:  # an evaluation's; loaders may be a batch ahead
+            self.pending.pop(0)
+            self.end_profile()
+            if self.mode is not None:
+                self.mode.is_over = True
+        if self.mode is not None:
+            for tensor in tensors:
+                self._counting.add_bytes(self.batch_bytes, tensor)
 
+    @_guarded
     def at_backward(self, tensors: Any) -> None:
         """Take the loss, unscaled."""
         self.counts.is_backward = True
         if isinstance(tensors, self.torch.Tensor) and tensors.numel() == 1:
             unscaled, self.unscaled = self.unscaled, None
-            self.loss = (tensors if unscaled is None else unscaled).detach()
+            with self._paused():
+                loss = tensors if unscaled is None else unscaled
+                self.loss = getattr(loss, "_local_tensor", loss).detach()
             self.loss_step = self.steps + 1
 
     def count_batches(self) -> None:
@@ -293,23 +283,28 @@ class _Watch:
     def before_step(self, optimizer: Any) -> None:
         """Keep some parameters as they were."""
         if self.primary() is optimizer:
-            chosen = [p for group in optimizer.param_groups for p in group["params"]]
-            chosen = sorted((p for p in chosen if p.requires_grad), key=lambda p: p.numel())
-            with self._counting.Paused(self.mode):
+            chosen = sorted(self._trainable(optimizer), key=lambda p: p.numel())
+            with self._paused():
                 self.before = [(p, self._sample(p)) for p in chosen[:MOST_SAMPLED]]
 
     def _sample(self, parameter: Any) -> Any:
-        return parameter.detach().reshape(-1)[:SMALL].clone()
+        # Of the whole of a sharded one, operators would wait for ranks that look at other steps.
+        shard = getattr(parameter, "_local_tensor", parameter)
+        return shard.detach().reshape(-1)[:SMALL].clone()
+
+    def _trainable(self, optimizer: Any) -> List[Any]:
+        """Return the parameters that may change here: shards can be empty."""
+        return [
+            p
+            for group in optimizer.param_groups
+            for p in group["params"]
+            if p.requires_grad and getattr(p, "_local_tensor", p).numel()
+        ]
 
     @_guarded
     def after_step(self, optimizer: Any, now: float) -> None:
         """Count a step; end the sampled one, and begin another if it is time to."""
-        if optimizer not in self.optimizers:
-            size = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
-            self.optimizers[optimizer] = size
-            if size > self.largest:
-                self.primary, self.largest = weakref.ref(optimizer), size
-        if self.primary() is not optimizer:
+        if not self._is_primary(optimizer):
             return
         self.steps += 1
         if self.first is None:
@@ -322,12 +317,18 @@ class _Watch:
             self.end_profile()
             self.end_mode()
         if self.before:
-            with self._counting.Paused(self.mode):
+            with self._paused():
                 self._compare()
         if sampled or (not self.placed and self.steps >= FIRST_STEP):
             self._place()
         if sampled:
-            self._sampled(length)
+            more = max(length - self._usual(length), 0.0)
+            self.windows += 1
+            self.window_seconds += length
+            self.overhead += more
+            wait = 0.0 if self.to_profile else max(self.interval, more / MOST_OVERHEAD)
+            self.interval = min(self.interval * 1.5, LONGEST)
+            self.due = time.perf_counter() + wait
         elif self.steps >= FIRST_STEP:
             self.lengths.append(length)
         self._read_loss(now)
@@ -341,6 +342,21 @@ class _Watch:
         # What was done here is no part of the next step.
         self.last = time.perf_counter()
         self.next = 0.0 if is_sampled or self.steps < EAGER else self.last + QUIET
+
+    def _is_primary(self, optimizer: Any) -> bool:
+        """Return whether an optimizer is the one whose steps are those of the training."""
+        if optimizer not in self.optimizers:
+            self.optimizers[optimizer] = threading.get_ident()
+            self.had += 1
+            size = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
+            if size > self.largest or self.primary() is None:
+                self.primary, self.largest = weakref.ref(optimizer), size
+        if self.primary() is not optimizer:
+            self.others = (self.others if self.steps == self.stands else 0) + 1
+            self.stands = self.steps
+            if self.others >= EAGER:  # the training before has ended
+                self.primary = weakref.ref(optimizer)
+        return self.primary() is optimizer
 
     def _typical(self, length: float) -> bool:
         """Return whether steps follow one another: not just after an evaluation, say."""
@@ -357,45 +373,31 @@ class _Watch:
             loss.device.type == "cpu" or self.read is None or now - self.read >= READ_SECONDS
         ):
             self.read, self.loss = now, None
-            with self._counting.Paused(self.mode):
+            with self._paused():
                 self.record.add_loss(self.loss_step, float(loss))
         self.wants_loss = self.loss is None
-
-    # --- sampled steps
 
     def _begin(self) -> None:
         """Sample the next step: by operators, or for an accelerator's kernels in turn."""
         compiled = self._counting.is_compiled()
-        profiles = self.may_profile and (compiled or self.accelerator in ("cuda", "xpu"))
+        others = self.torch.autograd._profiler_enabled()  # the script's own
+        profiles = (
+            not others and self.may_profile and (compiled or self.accelerator in ("cuda", "xpu"))
+        )
         if profiles and (self.to_profile or compiled):
             self.to_profile = False
             self._begin_profile()
         elif not compiled:
             self.to_profile = profiles
-            if not (self.torch._C._len_torch_dispatch_stack() or self._has_profiler()):
+            if not (self.torch._C._len_torch_dispatch_stack() or others):
                 self.mode = self._counting.mode(self.counts, self.unseen)
                 self.mode.__enter__()
         if self.mode is None and self.profiler is None:
             self.due = time.perf_counter() + self.interval
 
-    def _sampled(self, length: float) -> None:
-        more = max(length - self._usual(length), 0.0)
-        self.windows += 1
-        self.window_seconds += length
-        self.overhead += more
-        wait = 0.0 if self.to_profile else max(self.interval, more / MOST_OVERHEAD)
-        self.interval = min(self.interval * 1.5, LONGEST)
-        self.due = time.perf_counter() + wait
-
-    def _has_profiler(self) -> bool:
-        return bool(self.torch.autograd._profiler_enabled())
-
     def _begin_profile(self) -> None:
-        torch = self.torch
-        if self._has_profiler():
-            return
         kind = self.accelerator if self.accelerator in ("cuda", "xpu") else None
-        self.profiler = self._counting.new_profile(torch, kind)
+        self.profiler = self._counting.new_profile(self.torch, kind)
         try:
             self._counting.enter_quietly(self.profiler)
             self.profile_began = time.perf_counter()
@@ -444,13 +446,12 @@ class _Watch:
     def _place(self) -> None:
         """Note where parameters and gradients of all optimizers are after a step."""
         tables: Dict[str, Dict[Any, int]] = {"parameters": {}, "gradients": {}}
-        parameters: List[Any] = []
-        for optimizer in list(self.optimizers):
-            for group in optimizer.param_groups:
-                parameters += group["params"]
-        trainable = [p for p in parameters if p.requires_grad]
-        for parameter in parameters:
-            self._counting.add_bytes(tables["parameters"], parameter)
+        # Other threads may remove gradients of theirs right now.
+        here = [o for o, n in list(self.optimizers.items()) if n == threading.get_ident()]
+        trainable = [p for optimizer in here for p in self._trainable(optimizer)]
+        for group in [group for optimizer in here for group in optimizer.param_groups]:
+            for parameter in group["params"]:
+                self._counting.add_bytes(tables["parameters"], parameter)
         for parameter in trainable:
             if parameter.grad is not None:
                 self._counting.add_bytes(tables["gradients"], parameter.grad)
@@ -459,11 +460,9 @@ class _Watch:
         self.without = sum(id(p) not in self.had_gradient for p in trainable)
         self.placed = tables
 
-    # --- at the end
-
     def complete(self) -> Dict[str, Any]:
         """Return all fields of the record, as they are now."""
-        rows = self._rows
+        rows, compiled = self._rows, self._counting.is_compiled()
 
         def placed(table: Dict[Any, int]) -> Any:
             return rows(table, "device", "dtype", "bytes")
@@ -475,7 +474,7 @@ class _Watch:
             loader = {"batches": batches, "waited": self.waited, "workers": most}
         return {
             "devices": self._counting.devices(self.torch, self.accelerator),
-            "optimizers": len(self.optimizers),
+            "optimizers": self.had,
             "steps": self.steps,
             "training_seconds": self.last - self.first if self.first is not None else 0.0,
             "samples": self.samples,
@@ -494,7 +493,7 @@ class _Watch:
             "profiled_seconds": self.profiled,
             "fallbacks": sorted(self.fallbacks),
             "autocast": self.autocast,
-            "is_compiled": self._counting.is_compiled(),
+            "is_compiled": compiled,
             "threads": self.torch.get_num_threads(),
-            "unseen": self.notes,
+            "unseen": self.notes + [COMPILED] * (compiled and not self.steps),
         }

@@ -25,7 +25,7 @@ NO_TORCH = "torch; python_version < '3'\n"
 
 def _argv(form: str) -> tuple[str, ...]:
     launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
-    return (*(launcher if form in {"ranks", "idle"} else ()), str(FORMS), form)
+    return (*(launcher if form in {"ranks", "idle", "shards"} else ()), str(FORMS), form)
 
 
 @pytest.fixture(scope="session")
@@ -63,8 +63,9 @@ def _require_unnoticed(form: str, prefix: Path, folder: Path, *beside: Path) -> 
 
 
 def _lasting(text: str) -> list[str]:
-    """Return lines without those that tell the time; PyTorch's profiler has such, on stderr."""
-    return [line for line in text.splitlines() if "USDT" not in line and "runtime" not in line]
+    """Return lines without those that tell the time or a process; PyTorch has such, on stderr."""
+    changing = ("USDT", "runtime", "_logging")
+    return [line for line in text.splitlines() if not any(word in line for word in changing)]
 
 
 @pytest.mark.slow
@@ -84,6 +85,37 @@ def test_a_library_is_not_blamed_and_computes_the_same(
     form: str, torch_prefix: Path, libraries: Path, tmp_path: Path
 ) -> None:
     _require_unnoticed(form, torch_prefix, tmp_path, libraries)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("form", "steps"),
+    [
+        ("shards", [160, 160]),
+        *(
+            pytest.param(*each, marks=pytest.mark.soak)
+            for each in (
+                ("counted", [160]),
+                ("folds", [160 + 160 - EAGER + 1]),
+                ("threads", None),
+                ("compiles", []),
+                ("late", [160]),
+                ("starts", [160, 160]),
+            )
+        ),
+    ],
+)
+def test_what_trains_in_a_way_of_its_own_is_not_changed(
+    form: str, steps: list[int] | None, torch_prefix: Path, tmp_path: Path
+) -> None:
+    python = torch_prefix / "bin" / "python"
+    alone = watching.alone(python, _argv(form))
+    report, done = watching.watched(python, tmp_path, _argv(form))
+    assert (done.returncode, _lasting(done.stderr)) == (alone.returncode, _lasting(alone.stderr))
+    assert sorted(done.stdout.splitlines()) == sorted(alone.stdout.splitlines())
+    assert steps in (None, [process.steps for process in report.processes if process.steps])
+    assert report.findings == ()
+    assert not any(process.is_worker for process in report.processes if process.steps)
 
 
 @pytest.mark.soak

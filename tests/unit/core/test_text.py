@@ -104,6 +104,7 @@ def test_options_of_printable() -> None:
         (text.amount(5e-324), "4.94e-324"),
         (text.counted(1, "GPU"), "1 GPU"),
         (text.counted(1.5, "core"), "1.5 cores"),
+        (text.counted(2, "process"), "2 processes"),
         (text.times(0.8643), "0.86×"),
         (text.times(18.14), "18.1×"),
         (text.times(240.3), "240×"),

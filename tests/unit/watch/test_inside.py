@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import importlib.util
+import json
+import multiprocessing
 import os
 import sys
 from pathlib import Path
@@ -42,3 +44,19 @@ def test_each_framework_of_a_process_has_its_part(
         record.Record(framework, "2.0", str(tmp_path / "hook")).write(finished=True)
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {f"{os.getpid()}-torch.json", f"{os.getpid()}-tensorflow.json"}
+
+
+@pytest.mark.parametrize(("steps", "parts"), [(3, 2), (0, 1)])
+def test_a_forked_process_has_a_part_if_it_trains(steps: int, parts: int, tmp_path: Path) -> None:
+    """Data workers are forked, too."""
+    out = tmp_path / str(steps) / "out"  # records stay until the end, in each process
+    out.mkdir(parents=True)
+    child = multiprocessing.get_context("fork").Process(target=lambda: None)
+    of_all = record.Record("torch", "2.0", str(out.parent / "hook"))
+    of_all.complete = lambda: {"steps": steps}
+    child.start()
+    child.join()
+    of_all.write(finished=True)
+    contents = [json.loads(path.read_text()) for path in out.iterdir()]
+    assert len(contents) == parts
+    assert not any(content["is_worker"] for content in contents)

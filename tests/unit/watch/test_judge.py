@@ -199,11 +199,6 @@ FOUND = {
         "None of 6 compared steps",
         "learning rate",
     ),
-    "no step": (
-        watched(observed(steps=0)),
-        "`backward` 100 times, and no optimizer took a step",
-        "optimizer.step()",
-    ),
     "fallback": (
         watched(
             observed(
