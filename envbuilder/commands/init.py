@@ -284,8 +284,7 @@ def _with_wheels(
 ) -> first_file.Facts:
     """Return facts with the Python that most packages have wheels for, and what has to be built.
 
-    What files pin is taken if other packages contradict it: whoever wrote them had it so. Of each
-    kind of machine one profile counts; what only another platform lacks is left out there.
+    Of each kind of machine one profile counts; what only another platform lacks is left out there.
     """
     from envbuilder.locks.blockers import settled
 

@@ -220,8 +220,8 @@ class Diagnosis:
                 break
 
         def rank(version: str) -> tuple[int, int, int]:
-            kinds = [*lacking[version].values()]  # of which a source can be built
-            return len(kinds) - kinds.count("source"), len(kinds), distance.get(version, 0)
+            kinds = [*lacking[version].values()]
+            return kinds.count("wheel"), len(kinds), distance.get(version, 0)  # a source is built
 
         for version in sorted(walks, key=rank):
             if rank(version) > rank(python):
@@ -278,17 +278,18 @@ class Way(NamedTuple):
 def settled(
     blockers: Iterable[Blocker], lines: Iterable[Line], taken: Collection[str]
 ) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield packages that a line pins and others contradict, or no index has in that version.
+    """Yield packages that a line pins and no index has so, or other pinned ones contradict.
 
-    Each comes with the requirement to take for it, and why, unless it is `taken` already.
+    Each comes with the requirement to take for it, and why, unless it is `taken` already. Whoever
+    pinned all of them had them beside each other.
     """
     pinned = {line.name: line for line in lines if pin(line.text) and ";" not in line.text}
     for each in (b for b in blockers if b.name in pinned and b.name not in taken):
         name, line, version = each.name, pinned[each.name], pin(pinned[each.name].text)
         needs = [(who, SpecifierSet(versions)) for who, versions in each.needs]
-        against = [f"{who} needs {v}" for who, v in needs if not v.contains(version, True)]
-        if each.kind == "conflict" and against:
-            yield name, (line.text, f"{line.where}, though {text.first(against, 2)}")
+        against = {who: f"{who} needs {v}" for who, v in needs if not v.contains(version, True)}
+        if each.kind == "conflict" and pinned.keys() >= {who.split()[0] for who in against} > set():
+            yield name, (line.text, f"{line.where}, though {text.first([*against.values()], 2)}")
         if each.kind == "release":
             why = f"the newest there is; {line.where} has {version}"
             yield name, (f"{name}=={each.version}", why)

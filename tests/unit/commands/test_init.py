@@ -292,6 +292,7 @@ def test_pins_that_others_contradict_are_taken_and_what_is_too_old_is_left_out(
         "numpy==1.19": blocker("numpy", "conflict", ("a.txt:2", "==1.19"), ("pandas 1", ">=1.20")),
     }
     others = (
+        blocker("loose", "conflict", ("a.txt:8", "==1"), ("free 2", ">=2"), ("pandas 1", ">=1")),
         blocker("free", "conflict", ("bleach 5", "<1"), ("pandas 1", ">=1")),
         blocker("tensorflow", "wheel", ("a.txt:4", "<1.16")),
         blocker("decord", "wheel", ("a.txt:5", "")),
@@ -307,6 +308,7 @@ def test_pins_that_others_contradict_are_taken_and_what_is_too_old_is_left_out(
     monkeypatch.setattr(Diagnosis, "ways", lambda *_: iter(()))
     monkeypatch.setattr(Diagnosis, "obstacles", obstacles)
     listed = "six==1.12.0\nnumpy==1.19\ntorch\ntensorflow<1.16\ndecord\nfree\ngone==1.0.1\n"
+    listed += "loose==1\nbleach==5\npandas==1\n"
     lay(folder, {"README.md": "`pip install -r a.txt`", "a.txt": listed})
     assert run("init", "--json") == 0
     result = json.loads(capsys.readouterr().out)
