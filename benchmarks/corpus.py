@@ -66,14 +66,15 @@ sys.exit(bool(wrong))
 """
 """Imports a module of each distribution that it is given, in the environment."""
 # The builds of frameworks and what belongs to them, on any hardware, conda's own programs, and what
-# is for Windows alone.
+# is for Windows alone or Python has itself.
 HARDWARE = re.compile(
     r"(torch|torchvision|torchaudio|torchtext|torchdata|pytorch(-gpu|-mutex|-cuda)?|triton|pytorch-triton.*|"
     r"functorch|jax|jaxlib|jax-cuda.*|tensorflow.*|tf-nightly.*|keras-nightly|nvidia-.*|cuda.*|cudatoolkit.*|cudnn|nccl|"
     r"intel-extension-for-.*|zentorch|python|pip|mkl.*|blas|intel-openmp|llvm-openmp|lib.*|-.*|openssl|"
     r"ca-certificates|certifi|ncurses|readline|sqlite|tk|xz|zlib|zstd|bzip2|ffmpeg|gcc.*|gxx.*|sysroot.*|"
     r"ld-impl.*|freetype|jpeg|lcms2|lz4-c|gmp|gnutls|lame|nettle|openh264|x264|expat|gettext|glib|icu|pcre.*|"
-    r"giflib|lerc|qt.*|dbus|fontconfig|gstreamer.*|ninja-base|setuptools|wheel|pywin32|pywinpty)\Z"
+    r"giflib|lerc|qt.*|dbus|fontconfig|gstreamer.*|ninja-base|setuptools|wheel|pywin32|pywinpty"
+    r"|dataclasses|contextvars|enum34|futures|pathlib|typing)\Z"
 )
 NVIDIA = re.compile(
     r"(faiss-gpu|onnxruntime-gpu|flash-attn|xformers|pycuda|(cuml|cudf|cupy|dgl|tensorrt)(-.*)?)\Z"

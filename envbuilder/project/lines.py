@@ -20,7 +20,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped
 from envbuilder.profiles import frameworks, requirements
 from envbuilder.profiles.requirements import distribution
-from envbuilder.project.names import is_for_windows, meant
+from envbuilder.project.names import meant, needed_where
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -287,9 +287,10 @@ def wish(text: str, where: str) -> tuple[Line, str]:
             parsed.specifier, any_version = type(parsed.specifier)(), " in any version"
         parsed.name = other
         notes.append(f"{shown}: taken as {other}{any_version}.")
-    if is_for_windows(name) and parsed.marker is None:
-        parsed = parse(f'{parsed}; sys_platform == "win32"', where)
-        notes.append(f"{shown}: left out, since it is for Windows alone.")
+    marker, why = needed_where(name)
+    if marker and parsed.marker is None:
+        parsed = parse(f"{parsed}; {marker}", where)
+        notes.append(f"{shown}: left out, since {why}.")
     return line(parsed, where), " ".join(notes)
 
 

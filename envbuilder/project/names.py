@@ -35,6 +35,7 @@ class _Imports(Struct, frozen=True, forbid_unknown_fields=True):
     meant: dict[str, types.Distribution]
     modules: dict[str, types.Distribution]
     windows: frozenset[types.Distribution]
+    python: frozenset[types.Distribution]
 
 
 _conda = cache(partial(table, "conda.yaml", _Conda))
@@ -46,7 +47,7 @@ def _imports() -> _Imports:
     meant, modules = (
         {types.canonical(k): v for k, v in t.items()} for t in (read.meant, read.modules)
     )
-    return _Imports(meant, modules, read.windows)
+    return _Imports(meant, modules, read.windows, read.python)
 
 
 @cache
@@ -98,9 +99,13 @@ def meant(name: str) -> str:
     return _imports().meant.get(name, name)
 
 
-def is_for_windows(name: str) -> bool:
-    """Return whether a package is for Windows alone."""
-    return name in _imports().windows
+def needed_where(name: str) -> tuple[str, str]:
+    """Return a marker that no target has, and why, for a package that none needs; else nothing."""
+    if name in _imports().windows:
+        return 'sys_platform == "win32"', "it is for Windows alone"
+    if name in _imports().python:
+        return 'python_version < "3.8"', "Python has it itself"
+    return "", ""
 
 
 def of_modules() -> Mapping[str, str]:
