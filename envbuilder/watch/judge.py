@@ -261,7 +261,7 @@ def _outside(watched: Watched, kinds: set[str], is_there: bool) -> Iterator[Find
                 f"Raise the limit, or use fewer threads: `OMP_NUM_THREADS={_cpus(watched)}`.",
                 share,
             )
-    if seconds and machine.other_seconds:
+    if trained and seconds and machine.other_seconds:
         share = machine.other_seconds / (seconds * cpus)
         if share >= OTHERS:
             yield finding(

@@ -161,7 +161,7 @@ def show(watched: Watched, path: Path | None, changes: Sequence[str] = ()) -> No
     for sentence in (*(f"not seen: {s}" for s in unseen(watched)), *changes, ADVICE):
         out.print(Text(printable(sentence, 300)))
     if path:
-        out.print(Text(f"report: {path}"))
+        out.print(Text(f"report: {path}"), soft_wrap=True)
 
 
 def page(watched: Watched) -> str:

@@ -72,6 +72,7 @@ class Record:
 
     def write(self, finished: bool) -> None:
         """Replace the file; a full disk or a folder that is gone changes nothing."""
+        self.written = time.perf_counter()
         try:
             self._write(finished)
         except Exception:
@@ -104,7 +105,6 @@ class Record:
         with open(part, "w") as stream:
             json.dump(content, stream)
         os.replace(part, path)
-        self.written = time.perf_counter()
 
 
 def rows(table: Dict[Any, Any], *keys: Any) -> List[Dict[str, Any]]:

@@ -46,6 +46,16 @@ def test_each_framework_of_a_process_has_its_part(
     assert names == {f"{os.getpid()}-torch.json", f"{os.getpid()}-tensorflow.json"}
 
 
+def test_what_cannot_be_written_is_not_tried_at_each_step(tmp_path: Path) -> None:
+    of_all = record.Record("torch", "2.0", str(tmp_path / "gone" / "hook"))
+    tried = []
+    of_all.complete = lambda: {"steps": tried.append(1)}
+    of_all.written = 0.0
+    of_all.heartbeat()
+    of_all.heartbeat()
+    assert len(tried) == 1
+
+
 @pytest.mark.parametrize(("steps", "parts"), [(3, 2), (0, 1)])
 def test_a_forked_process_has_a_part_if_it_trains(steps: int, parts: int, tmp_path: Path) -> None:
     """Data workers are forked, too."""

@@ -305,6 +305,11 @@ def test_the_verdict_is_unknown_unless_something_was_seen(
     assert judge.judged(report).on_device is on_device
 
 
+def test_a_busy_machine_is_none_of_a_command_that_trains_nothing() -> None:
+    report = watched(processes=(), machine=machine(other_seconds=300.0))
+    assert judge.judged(report).findings == ()
+
+
 def test_a_layer_with_nearly_all_of_the_work_is_a_part() -> None:
     parts = {"parameters": (placed(), placed("cpu")), "work": (work("cpu"), work(flops=10**8))}
     result = judge.judged(watched(observed(**parts)))
