@@ -278,7 +278,7 @@ class Way(NamedTuple):
 def settled(
     blockers: Iterable[Blocker], lines: Iterable[Line], taken: Collection[str]
 ) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield packages that a line pins and no index has so, or other pinned ones contradict.
+    """Yield packages that a line pins and no index has so any more, or other pins contradict.
 
     Each comes with the requirement to take for it, and why, unless it is `taken` already. Whoever
     pinned all of them had them beside each other.
@@ -290,7 +290,7 @@ def settled(
         against = {who: f"{who} needs {v}" for who, v in needs if not v.contains(version, True)}
         if each.kind == "conflict" and pinned.keys() >= {who.split()[0] for who in against} > set():
             yield name, (line.text, f"{line.where}, though {text.first([*against.values()], 2)}")
-        if each.kind == "release":
+        if each.kind == "release" and Version(each.version).major == Version(version).major:
             why = f"the newest there is; {line.where} has {version}"
             yield name, (f"{name}=={each.version}", why)
 

@@ -302,13 +302,13 @@ def test_pins_that_others_contradict_are_taken_and_what_is_too_old_is_left_out(
     def obstacles(_: Diagnosis, profile: Profile, *__: object) -> list[Blocker]:
         """Return one conflict more as soon as the one before is decided."""
         left = [b for pinned, b in every.items() if pinned not in profile.resolution.overrides]
-        return [*left[:1], *others, gone]
+        return [*left[:1], *others, gone, replace(gone, name="jumped", version="2.0")]
 
     an_index(monkeypatch)
     monkeypatch.setattr(Diagnosis, "ways", lambda *_: iter(()))
     monkeypatch.setattr(Diagnosis, "obstacles", obstacles)
     listed = "six==1.12.0\nnumpy==1.19\ntorch\ntensorflow<1.16\ndecord\nfree\ngone==1.0.1\n"
-    listed += "loose==1\nbleach==5\npandas==1\n"
+    listed += "jumped==1.0.1\nloose==1\nbleach==5\npandas==1\n"
     lay(folder, {"README.md": "`pip install -r a.txt`", "a.txt": listed})
     assert run("init", "--json") == 0
     result = json.loads(capsys.readouterr().out)
