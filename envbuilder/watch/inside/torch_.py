@@ -249,7 +249,8 @@ class _Watch:
         tensors = self._tensors(batch)
         workers = getattr(iterator, "_num_workers", 0)
         self.pending.append((seconds, *self._counting.sized(tensors), workers))
-        if len(self.pending) > 2:  # an evaluation's; loaders may be a batch ahead
+        # An evaluation's; loaders may be a batch ahead.
+        if len(self.pending) > 2 or not self.torch.is_grad_enabled():
             self.pending.pop(0)
             self.end_profile()
             if self.mode is not None:

@@ -72,6 +72,8 @@ def test_an_honest_training_is_not_blamed_and_computes_the_same(
     assert (report.findings, report.on_device) == ((), True)
     (trained,) = (each for each in report.processes if not each.is_worker)
     assert trained.steps == (30 if kind == "accumulation" else 60)
+    if kind == "evaluation":
+        assert trained.samples == 59 * 64
     assert trained.windows >= 1
     assert trained.finished
     assert done.stdout == watching.plain(_python(torch_prefix), kind, device)
