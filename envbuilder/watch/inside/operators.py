@@ -173,10 +173,9 @@ class Operators:
 
     def fields(self, rows: Callable[..., List[Dict[str, Any]]]) -> Dict[str, Any]:
         """Return the counts as fields of the record."""
-        names = "source", "target", "where"
         copies = [
-            {**row, "shape": self._shapes.get(tuple(row[name] for name in names), (0, ""))[1]}
-            for row in rows(self._copies, *names, ("bytes", "calls", "again"))
+            {**row, "shape": self._shapes.get(tuple(row.values())[:3], (0, ""))[1]}
+            for row in rows(self._copies, "source", "target", "where", ("bytes", "calls", "again"))
         ]
         return {
             "activations": rows(self.activations, "device", "dtype", "bytes"),

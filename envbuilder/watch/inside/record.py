@@ -41,9 +41,10 @@ class Record:
         self._reset()
         atexit.register(self.write, True)
         # Its processes end without what is registered above.
-        util: Any = importlib.import_module("multiprocessing.util")
-        self._process = util.process
-        util.register_after_fork(self, lambda r: util.Finalize(None, r.write, (True,), None, 0))
+        self._util: Any = importlib.import_module("multiprocessing.util")
+        self._util.register_after_fork(
+            self, lambda r: r._util.Finalize(None, r.write, (True,), None, 0)
+        )
         os.register_at_fork(after_in_child=functools.partial(self._reset, is_forked=True))
 
     def _reset(self, is_forked: bool = False) -> None:
@@ -82,7 +83,7 @@ class Record:
         fields = self.complete()
         if self.is_forked and not fields.get("steps"):
             return
-        parent = getattr(self._process, "parent_process", lambda: None)()
+        parent = getattr(self._util.process, "parent_process", lambda: None)()
         content = {
             "framework": self.framework,
             "version": self.version[:200],
