@@ -92,8 +92,9 @@ def pair(python: str, kind: str, hook: Path, swaps: int) -> tuple[float, float, 
     until = time.monotonic() + SECONDS
     while time.monotonic() < until:
         swaps += 1
-        for number, training in enumerate(trainings):
-            os.sched_setaffinity(training.pid, {cpus[(number + swaps) % 2]})
+        # The one that is moved first waits for the other to go: each in turn.
+        for number in (0, 1) if swaps % 4 < 2 else (1, 0):
+            os.sched_setaffinity(trainings[number].pid, {cpus[(number + swaps) % 2]})
         time.sleep(SWAPPED)
     watched, alone = (tuple(map(float, t.communicate()[0].split())) for t in trainings)
     return alone[0] / watched[0], watched[1] - alone[1], 1000 / alone[0]

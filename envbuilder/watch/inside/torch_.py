@@ -10,6 +10,7 @@ which would make it run uncompiled.
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import importlib
 import os
@@ -186,8 +187,9 @@ class _Watch:
         self.torch, self.record = torch, record
         self._rows, self._counting = load("record").rows, load("operators")
         dispatch = importlib.import_module("torch.utils._python_dispatch")
-        # A context whose operators no dispatch mode sees, neither ours nor one of the script.
-        self._paused = dispatch._disable_current_modes
+        stacked, disable = torch._C._len_torch_dispatch_stack, dispatch._disable_current_modes
+        # Of operators in this context no dispatch mode sees any, neither ours nor the script's.
+        self._paused: Any = lambda: disable() if stacked() else contextlib.nullcontext()
         self._tensors = functools.partial(self._counting.tensors_in, torch.Tensor)
         self.fallbacks: Set[str] = set()
         self._reset()
@@ -240,8 +242,6 @@ class _Watch:
         """Note what could not be observed, once."""
         if sentence not in self.notes and len(self.notes) < 16:
             self.notes.append(sentence[:200])
-
-    # --- always on
 
     @_guarded
     def at_batch(self, iterator: Any, batch: Any, seconds: float) -> None:
