@@ -137,6 +137,7 @@ def filled(machine: Machine) -> Machine:
     return machine
 
 
+@pytest.mark.slow
 def test_two_users_build_from_it_and_nothing_of_it_changes(filled: Machine) -> None:
     before = filled.snapshot()
     for uid in USERS:
@@ -165,11 +166,13 @@ def test_two_users_build_from_it_and_nothing_of_it_changes(filled: Machine) -> N
     assert "cannot find" in without.stderr
 
 
+@pytest.mark.slow
 def test_a_line_in_the_configuration_is_enough(filled: Machine) -> None:
     (filled.project / "envbuilder.yaml").write_text(f"shared_store: {filled.cache}\n")
     succeeded(filled.user(USERS[0], *BUILD))
 
 
+@pytest.mark.slow
 def test_wrong_bytes_in_it_are_refused(filled: Machine) -> None:
     wheel = max((filled.cache / "store" / "sha256").glob("*/*"), key=lambda p: p.stat().st_size)
     content = wheel.read_bytes()

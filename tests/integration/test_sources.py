@@ -207,6 +207,7 @@ PyMODINIT_FUNC PyInit_tiny(void) { assert(true); return PyModule_Create(&module)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.network
 @pytest.mark.skipif(not shutil.which("c++"), reason="no compiler")
 def test_an_extension_in_cpp_has_the_same_bytes_in_two_folders(tmp_path: Path) -> None:
@@ -316,6 +317,7 @@ def test_pytorchs_own_builder_of_extensions_compiles_cuda(tmp_path: Path, test_c
     assert [*code] == ["compute_90 sm_80 sm_90"]
 
 
+@pytest.mark.slow
 @pytest.mark.network
 def test_another_machine_builds_the_same_and_says_if_it_does_not(tmp_path: Path) -> None:
     found = settings(tmp_path)

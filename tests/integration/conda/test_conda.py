@@ -104,6 +104,7 @@ def test_a_blank_in_its_path(project: Project, source: str) -> None:
     assert found == f"{prefix}/venv/bin/python"
 
 
+@pytest.mark.slow
 def test_a_path_longer_than_packages_take_is_told(
     project: Project, source: str, tmp_path: Path
 ) -> None:

@@ -105,6 +105,7 @@ def test_what_cannot_be_solved_is_2_and_says_why(
     assert (tmp_path / "envbuilder.lock" / "default.little.json").exists()
 
 
+@pytest.mark.slow
 def test_a_conflict_with_the_profile_names_both(
     run: Run, conda_matrix: Path, tmp_path: Path
 ) -> None:
@@ -173,6 +174,7 @@ def test_built_and_run_without_a_word_about_the_backend(
     assert again.stdout == f"{prefix}\n"
 
 
+@pytest.mark.slow
 def test_pytorch_stays_that_of_the_profile(run: Run, conda_channel: Path, tmp_path: Path) -> None:
     """The guide's test builds and runs that."""
     lay(tmp_path, "python=3.11", "pytorch>=2", "pytorch-cuda=12.4", "tiny-lib")

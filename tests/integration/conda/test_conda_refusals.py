@@ -22,6 +22,7 @@ KILLS = 3
 """Moments at which a build is killed; 20 in a soak."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("over", "package"),
     [("http", packages.TINY_LIB), ("file", packages.PLACED)],
@@ -117,6 +118,7 @@ def test_a_channel_that_vanishes_is_told_and_the_next_build_works(
         assert project.built(served.url, **fresh)["status"] == "built"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("secret", ["token", pytest.param("password", marks=pytest.mark.soak)])
 def test_what_opens_a_channel_is_nowhere_told(
     project: Project, conda_channel: Path, tmp_path: Path, secret: str

@@ -143,7 +143,7 @@ def test_a_rendered_folder_builds_and_trains(
     assert labels["io.envbuilder.profile"] == "cpu"
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_it_downloads_the_locks_python(
     cli: Cli,
     docker: Docker,

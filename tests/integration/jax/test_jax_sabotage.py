@@ -108,6 +108,7 @@ def test_a_setting_of_the_user_that_hides_the_device_is_named(
     found.require_failed("device", "JAX_PLATFORMS=tpu hides cpu")
 
 
+@pytest.mark.soak
 def test_without_a_fault_it_passes(bench: Bench, few_digits: Words) -> None:
     found = bench.payload(bench.overlay, "--framework", "jax", "--device", "cpu", *few_digits)
     assert (found.code, found.report["status"], found.report["reasons"]) == (0, "passed", [])

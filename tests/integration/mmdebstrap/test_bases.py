@@ -196,6 +196,7 @@ def test_it_runs_in_the_engine(
     assert base_status.installed_in(files, "linux/amd64", ref) == in_layout
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 def test_without_mmdebstrap_nothing_is_downloaded(
     based: Path, session_environment: dict[str, str], docker_client: Any, tmp_path: Path

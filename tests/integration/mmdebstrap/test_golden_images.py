@@ -162,6 +162,7 @@ def compare(image: dict[str, Any], path: Path, *, rewrite: bool) -> None:
     )
 
 
+@pytest.mark.soak
 @pytest.mark.torch
 def test_the_image_of_cpu_debian(
     cli: Cli, own: Settings, host: Path, tmp_path: Path, repository: Path, rewrite_golden: bool

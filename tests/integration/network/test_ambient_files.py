@@ -241,6 +241,7 @@ def plain_profile() -> Profile:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 def test_only_documented_settings_decide(
     row: Row, around: Surroundings, asked: list[str], tmp_path: Path

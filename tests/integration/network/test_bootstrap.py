@@ -259,7 +259,7 @@ def test_what_is_not_the_locked_file_is_refused(checkout: Path, index: Index) ->
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_refresh_without_reason_changes_nothing(checkout: Path, repository: Path) -> None:
     """The files are what uv makes of pyproject.toml, and newer releases do not get in unasked."""
     (checkout / "tools").mkdir()

@@ -164,7 +164,7 @@ def test_a_bare_machine_installs_unbundles_builds_and_runs(
         assert contents(packed) == contents(there.home / name)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_conda_packages_go_along_with_what_installs_them(
     there: Machine,
     conda_channel: Path,
@@ -212,6 +212,7 @@ def test_the_same_inputs_give_the_same_bytes(
     assert (tmp_path / "sub" / "other.tar").read_bytes() == bundle.read_bytes()
 
 
+@pytest.mark.slow
 def test_killed_at_any_point_and_run_again(bundle: Path, there: Machine) -> None:
     python = (sys.executable, "-m", "envbuilder")
     there.environment["PYTHONPATH"] = str(Path(__file__).parents[3])

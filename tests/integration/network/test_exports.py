@@ -111,7 +111,7 @@ def walled(cli: Cli, torch_wheels: Path, tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_pip_takes_requirements_though_an_index_is_out_of_reach(
     walled: Path, fresh: Callable[..., Path]
 ) -> None:
@@ -186,7 +186,7 @@ def test_uv_installs_pylock_offline(pylock: Path, fresh: Callable[..., Path]) ->
     assert torch_of(python) == "2.13.0+cpu"
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_new_pip_takes_pylock(pylock: Path, fresh: Callable[..., Path]) -> None:
     """pip reads such files from 26.1 on. A dry run checks every wheel, and unpacks none."""
     python = fresh()
@@ -196,7 +196,7 @@ def test_a_new_pip_takes_pylock(pylock: Path, fresh: Callable[..., Path]) -> Non
     assert "torch-2.13.0+cpu" in done.stdout.splitlines()[-1]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("damaged", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_pip_takes_what_conda_hands_it(
     damaged: bool, cli: Cli, tiny: Path, fresh: Callable[..., Path], tmp_path: Path

@@ -56,6 +56,7 @@ def test_a_wrong_hash_is_1_and_nothing_is_kept(cli: Cli, tiny: Path, tmp_path: P
     assert not list((tmp_path / "data").rglob("bin"))
 
 
+@pytest.mark.slow
 def test_a_tampered_wheel_is_refused(cli: Cli, tiny: Path, tmp_path: Path) -> None:
     """An index that sends other bytes under the right name."""
     folders = own_folders(tmp_path)

@@ -282,6 +282,7 @@ def test_no_root_is_needed(cli: Cli, base: str, tiny: Path, tmp_path: Path) -> N
     assert max(times) == target.base.epoch
 
 
+@pytest.mark.slow
 def test_an_image_for_another_architecture_needs_no_emulation(
     cli: Cli, session_environment: dict[str, str], tmp_path: Path
 ) -> None:

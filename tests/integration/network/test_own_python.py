@@ -68,6 +68,7 @@ def test_a_machine_without_that_python_gets_the_locks(
         assert archive.sha256 in Path(f"{prefix}.{document}.json").read_text()
 
 
+@pytest.mark.slow
 def test_another_file_than_the_locked_one_is_refused(
     cli: Cli, archive: Archive, lock: Path, tmp_path: Path
 ) -> None:

@@ -49,6 +49,7 @@ def build(cli: Cli, tiny: Path, tmp_path: Path) -> Callable[..., tuple[Any, list
     return call
 
 
+@pytest.mark.slow
 def test_one_more_package_changes_its_own_lines_and_one_layer(
     build: Callable[..., tuple[Any, list[Descriptor]]],
 ) -> None:

@@ -88,6 +88,7 @@ def built(
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "version"),
     [

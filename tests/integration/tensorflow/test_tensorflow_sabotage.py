@@ -46,6 +46,7 @@ def bench(
     return Bench(tmp_path, tensorflow_prefix, session_environment, kept, MODULES, OF_TORCH)
 
 
+@pytest.mark.soak
 def test_an_overlay_without_a_fault_passes(bench: Bench, few_digits: Words) -> None:
     found = bench.payload(bench.overlay, *ON_CPU, *few_digits)
     assert (found.code, found.report["status"], found.report["reasons"]) == (0, "passed", [])

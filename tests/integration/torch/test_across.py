@@ -207,7 +207,7 @@ eager.LEARNING_RATE = 1.01 if os.environ.get("RANK") == "1" else 1.0
 """
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_node_that_computes_something_else_fails(nodes: Nodes) -> None:
     nodes.start(OTHER_STEP)
     content = nodes.report(0)

@@ -105,6 +105,7 @@ def verified_beside_others(python: Path, folder: Path, environment: dict[str, st
     return Verdict(verification.returncode, report, said)
 
 
+@pytest.mark.soak
 def test_a_busy_machine_is_not_slow(
     cli: Cli, torch_python: Path, session_environment: dict[str, str], tmp_path: Path
 ) -> None:

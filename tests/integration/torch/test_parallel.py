@@ -95,20 +95,14 @@ if os.environ.get("RANK") == "1":
 """
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @needs_proc
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
         ("os._exit(3)", "rank 1 ended with exit code 3 (last seen: train: block"),
-        pytest.param(
-            "os.kill(os.getpid(), 11)", "rank 1 was ended by signal 11", marks=pytest.mark.soak
-        ),
-        pytest.param(
-            "raise RuntimeError('injected')",
-            "rank 1: RuntimeError: injected",
-            marks=pytest.mark.soak,
-        ),
+        ("os.kill(os.getpid(), 11)", "rank 1 was ended by signal 11"),
+        ("raise RuntimeError('injected')", "rank 1: RuntimeError: injected"),
     ],
 )
 def test_a_rank_that_dies_fails_and_leaves_nobody_behind(

@@ -85,6 +85,7 @@ def test_a_fault_of_all_convolutions_is_seen_by_all_their_cases(seen: Seen, faul
     assert set(seen[fault]) == {f"{dtype} {name}" for dtype in EVERY for name in convolutions}
 
 
+@pytest.mark.slow
 def test_every_case_can_fail(seen: Seen) -> None:
     failed = {name.partition(" ")[2] for names in seen.values() for name in names}
     assert failed == set(CASES)

@@ -24,6 +24,7 @@ def by_torch(name: str, value: Any) -> Any:
     return value.transpose(3, 2, 0, 1) if value.ndim == 4 else value.T
 
 
+@pytest.mark.slow
 def test_the_reference_agrees_with_torch_in_float64(torch_python: Path, tmp_path: Path) -> None:
     split = dataset.load(resources.mnist_subset_dir()).train
     images = numpy.frombuffer(split.images, numpy.uint8).reshape(-1, 28, 28, 1)[:128] / 255 - 0.13

@@ -19,6 +19,7 @@ from envbuilder.packages.availability import Blocker, Walk
 from envbuilder.packages.fetch import Place
 from envbuilder.packages.python import upstream
 from envbuilder.packages.python.uv import Found, Offer
+from envbuilder.packages.sources import foundry
 from envbuilder.profiles.lock import File
 from envbuilder.profiles.profile import load as load_profile
 from tests.support.user_index import refused
@@ -344,6 +345,7 @@ def test_only_pages_of_old_wheels_are_read(
 
     index = index_pages.Index([Place(url="https://index.example/simple")], read, stated)
     monkeypatch.setattr(index_pages, "opened", lambda *_: nullcontext(index))
+    monkeypatch.setattr(foundry, "requirements", lambda *_: ())
 
     def passed_over(*wheels: tuple[str, str, str], **options: bool) -> dict[str, str]:
         with Diagnosis(found, **options) as diagnosis:
