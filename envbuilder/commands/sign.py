@@ -27,7 +27,7 @@ from envbuilder.core.files import file_sha256
 from envbuilder.profiles import library
 from envbuilder.signatures import statement as statements
 from envbuilder.signatures.envelope import ChangedPayloadError, WrongTypeError
-from envbuilder.watch import model, statement
+from envbuilder.watch import judge, model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -231,8 +231,8 @@ def recognized(path: Path) -> Signable:
     elif {"schema", "profile", "targets"} <= keys.keys():
         kind, type_ = "lock", library.LOCK_TYPE
     elif keys.get("kind") == model.KIND:
-        kind, type_ = "watch report", statement.TYPE
-        predicate = statement.predicate(model.parsed(content, path))
+        kind, type_ = "watch report", judge.SIGNED_TYPE
+        predicate = judge.predicate(model.parsed(content, path))
     else:
         raise InvalidError(
             f"{path}: neither a lock nor a bundle, an SBOM, a provenance or a watch report",

@@ -51,9 +51,8 @@ class Watching(Struct, frozen=True, kw_only=True):
         started, source = text.stamp_now(), supervise.source(folder)
         with supervise.Session(folder).laid() as session:
             access = replace(access, python_path=(session.hook, *access.python_path))
-            environment.become(words, os.environ, access, running.start)
+            exit_code = environment.become(words, os.environ, access, running.start)
             processes, left_out = session.parts()
-        assert running.ended is not None, "it was started"
         watched = judge.judged(
             model.Watched(
                 envbuilder=__version__,
@@ -67,9 +66,9 @@ class Watching(Struct, frozen=True, kw_only=True):
                 project=source,
                 requested=self.device or build.profile.expects.device,
                 expected_kernels=build.profile.expects.kernels,
-                exit_code=running.ended.exit_code,
-                seconds=running.ended.seconds,
-                machine=running.ended.machine,
+                exit_code=exit_code,
+                seconds=running.seconds,
+                machine=running.machine,
                 processes=processes,
                 left_out=left_out,
             )
@@ -83,11 +82,10 @@ class Watching(Struct, frozen=True, kw_only=True):
         """Show and keep the report; what cannot be written is said, and changes no exit code."""
         earlier = self.earlier
         if self.against == LAST:
-            before = history.last(folder, watched)
-            earlier = before[1] if before else None
+            earlier = history.last(folder, watched)
             if earlier is None:
                 console.progress().note("note: --against last: there is no earlier report of it")
-        changes = history.against(watched, earlier).sentences if earlier else ()
+        changes = history.changes(watched, earlier) if earlier else ()
         path: Path | None = None
         try:
             path = history.keep(watched, folder)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec import Struct
 
 from envbuilder.core import files
 from envbuilder.core.errors import BuildError, InvalidError
@@ -16,7 +15,7 @@ from envbuilder.core.text import amount, printable
 from envbuilder.verify.report import history
 from envbuilder.verify.report.history import MAX_SLOWDOWN
 from envbuilder.watch import model
-from envbuilder.watch.judge import OF_MACHINE, device, dtype, framework, speed
+from envbuilder.watch.judge import device, dtype, framework, speed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,67 +37,51 @@ def keep(watched: Watched, folder: Path) -> Path:
     """
     name = (watched.time, watched.profile, watched.backend, watched.fingerprint)
     path = history.stored(folder, name, lambda path: write(watched, path, files.PRIVATE))
-    history.prune(folder, watched.profile, _kind_of_file)
+    history.prune(folder, watched.profile, lambda path: _kind(_succeeded(path)))
     return path
 
 
-def last(folder: Path, like: Watched) -> tuple[Path, Watched] | None:
+def last(folder: Path, like: Watched) -> Watched | None:
     """Return the newest other report of the same kind whose command succeeded."""
-    for entry in reversed(history.entries(folder, like.profile)):
-        report = _readable(entry.path)
-        if report and not report.exit_code and report != like and _kind(report) == _kind(like):
-            return entry.path, report
-    return None
+    kept = (_succeeded(entry.path) for entry in reversed(history.entries(folder, like.profile)))
+    return next((each for each in kept if _kind(each) == _kind(like) and each != like), None)
 
 
-def _kind(watched: Watched) -> tuple[object, ...]:
+def _kind(watched: Watched | None) -> tuple[object, ...] | None:
     """Return what a report has in common with those it is compared with."""
+    if watched is None:
+        return None
     return watched.profile, watched.backend, watched.requested, watched.command
 
 
-def _kind_of_file(path: Path) -> tuple[object, ...] | None:
-    report = _readable(path)
-    return _kind(report) if report and not report.exit_code else None
-
-
-def _readable(path: Path) -> Watched | None:
+def _succeeded(path: Path) -> Watched | None:
+    """Return a kept report; None if its command failed, or the file is damaged."""
     try:
-        return model.read(path)
+        watched = model.read(path)
     except InvalidError:
         return None
+    return None if watched.exit_code else watched
 
 
-class Compared(Struct, frozen=True, kw_only=True):
-    """How a training differs from an earlier one, in sentences; `is_worse`: slower or at fault."""
+def changes(watched: Watched, earlier: Watched) -> list[str]:
+    """Return in sentences how a training differs from an earlier one.
 
-    sentences: tuple[str, ...]
-    is_worse: bool
-
-
-def against(watched: Watched, earlier: Watched) -> Compared:
-    """Compare a training with an earlier one.
-
-    It is worse if its rate fell by more than a factor of `MAX_SLOWDOWN` on the same kind of device,
-    or if its script lost something that it did not lose before.
+    Its rate is about the same up to a factor of `MAX_SLOWDOWN`.
     """
     sentences = [
         f"{name}: {value(watched)}, before {value(earlier)}"
         for name, value in (("device", device), ("dtype", dtype), ("framework", framework))
         if value(watched) != value(earlier)
     ]
-    now, then, is_slower = speed(watched), speed(earlier), False
+    now, then = speed(watched), speed(earlier)
     if now and then and now[1] == then[1]:
         ratio = now[0] / then[0]
-        is_slower = ratio * MAX_SLOWDOWN < 1
-        word = "slower" if is_slower else "faster" if ratio > MAX_SLOWDOWN else "about as fast"
+        slower = "slower" if ratio * MAX_SLOWDOWN < 1 else "about as fast"
+        word = "faster" if ratio > MAX_SLOWDOWN else slower
         pair = f"{amount(now[0])} {now[1]}/s, before {amount(then[0])} {then[1]}/s"
         sentences.insert(0, f"{word}: {pair}")
-    kinds, before_kinds = ([f.kind for f in w.findings] for w in (watched, earlier))
-    new = [kind for kind in kinds if kind not in before_kinds]
-    gone = [kind for kind in before_kinds if kind not in kinds]
-    sentences += [f"new: {printable(', '.join(new))}"] if new else []
-    sentences += [f"gone: {printable(', '.join(gone))}"] if gone else []
-    is_same = device(watched) == device(earlier) and "load" not in {*kinds, *before_kinds}
-    return Compared(
-        sentences=tuple(sentences), is_worse=(is_slower and is_same) or bool({*new} - OF_MACHINE)
-    )
+    kinds, before = ([finding.kind for finding in each.findings] for each in (watched, earlier))
+    for word, more, fewer in (("new", kinds, before), ("gone", before, kinds)):
+        if others := [kind for kind in more if kind not in fewer]:
+            sentences.append(f"{word}: {printable(', '.join(others))}")
+    return sentences

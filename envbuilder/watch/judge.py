@@ -1,10 +1,14 @@
-"""Judge a watched command: whether its work was on the device, and what was lost. Pure."""
+"""Judge a watched command: whether its work was on the device, and what was lost. Pure.
+
+What a signed report says follows from that: what ran on what, and what it does not prove.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 from statistics import fmean, median
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -18,6 +22,7 @@ from envbuilder.watch.training import (
     finding,
     findings as findings_of,
     is_on,
+    totals,
 )
 
 FEWER_STEPS = 0.5
@@ -32,8 +37,6 @@ OTHERS = 0.25
 """Share of the CPUs' time that other programs took."""
 FEW_THREADS = 0.4
 """Of the CPUs: by default, a thread for each core, which has two of them."""
-OF_MACHINE = frozenset({"load", "quota", "threads", "utilization"})
-"""Kinds of findings that are about the machine, not the script."""
 EXTENSION_LOST = 0.1
 """Not measured: what extensions promise."""
 MOST_RANKS = 64
@@ -106,24 +109,16 @@ def framework(watched: Watched) -> str:
 def _most(watched: Watched, field: str) -> str:
     """Return the value of a field that most matrix work has, else most parameters."""
     processes = training(watched)
-    work = [(getattr(row, field), row.flops) for p in processes for row in p.work]
-    sizes = [(getattr(row, field), row.bytes) for p in processes for row in p.parameters]
-    for rows in (work, sizes):
-        sums: dict[str, int] = {}
-        for value, size in rows:
-            sums[value] = sums.get(value, 0) + size
-        if any(sums.values()):
-            return max(sums, key=lambda value: sums[value])
-    return "unknown"
+    work = totals((getattr(row, field), row.flops) for p in processes for row in p.work)
+    sizes = totals((getattr(row, field), row.bytes) for p in processes for row in p.parameters)
+    return next((value for value, _ in (*work, *sizes)), "unknown")
 
 
 def _merged(per_process: Sequence[tuple[Observed, list[Finding]]]) -> Iterator[Finding]:
     """Yield the worst finding of each kind; it names its ranks unless all have it."""
-    by_kind: dict[str, list[tuple[Observed, Finding]]] = {}
-    for process, findings in per_process:
-        for each in findings:
-            by_kind.setdefault(each.kind, []).append((process, each))
-    for pairs in by_kind.values():
+    every = [(process, each) for process, findings in per_process for each in findings]
+    for kind in dict.fromkeys(each.kind for _, each in every):
+        pairs = [(process, each) for process, each in every if each.kind == kind]
         worst = max((each for _, each in pairs), key=lambda each: each.lost)
         if len(pairs) < len(per_process):
             who = [f"pid {p.pid}" if p.rank is None else f"rank {p.rank}" for p, _ in pairs]
@@ -139,14 +134,9 @@ def _cpus(watched: Watched) -> int:
 
 def _ranks(watched: Watched) -> Iterator[Finding]:
     """Yield ranks that did less than the others, share a device, or were not seen."""
-    ranks: dict[int, Observed] = {}
-    for process in watched.processes:
-        if process.rank is None or process.is_worker:
-            continue
-        # A rank's own children inherit its number.
-        before = ranks.get(process.rank)
-        if before is None or (process.steps or 0) > (before.steps or 0):
-            ranks[process.rank] = process
+    # A rank's own children inherit its number, and do less than it.
+    ordered = sorted(watched.processes, key=lambda p: (p.steps or 0, p.seconds))
+    ranks = {p.rank: p for p in ordered if p.rank is not None and not p.is_worker}
     world = max((p.world or 0 for p in ranks.values()), default=0)
     # What was killed early wrote its steps when it began.
     steps = {
@@ -230,53 +220,99 @@ def _kernels(watched: Watched) -> Iterator[Finding]:
 
 def _outside(watched: Watched, kinds: set[str], is_there: bool) -> Iterator[Finding]:
     """Yield what the machine itself counted: a GPU that idles, a quota, other programs, threads."""
-    machine, seconds, cpus = watched.machine, watched.seconds, max(watched.machine.cpus, 1)
-    trained = training(watched)
+    machine, trained, usable = watched.machine, training(watched), _cpus(watched)
+    of_all = watched.seconds * max(machine.cpus, 1) or math.inf
     lengths = [p.training_seconds / p.steps for p in trained if p.steps and p.steps > 1]
     is_long = bool(lengths) and median(lengths) >= LONG_STEP
     is_long &= max((p.training_seconds for p in trained), default=0.0) >= LONG_TRAINING
     on_cpu = is_on("cpu", watched.requested)
-    used = [gpu for gpu in machine.gpus if gpu.utilization is not None]
-    busiest = max(used, key=lambda gpu: gpu.utilization or 0.0, default=None)
-    explained = kinds & {"data", "split", "device", "fallback", "round trip"}
-    if busiest and is_there and is_long and not on_cpu and not explained:
-        share = busiest.utilization or 0.0
-        if share < LOW_UTILIZATION:
-            yield finding(
-                "utilization",
-                f"The work was on {watched.requested[:NAME]}, but its kernels ran in"
-                f" {percent(share, 0)} of the time (GPU {busiest.index}, {busiest.name[:NAME]}).",
-                "Try a larger batch, `torch.compile(model)`, and `.item()` or `print` in every"
-                " hundredth step only.",
-                1 - share,
-            )
-    if seconds and machine.throttled_seconds:
-        share = machine.throttled_seconds / (seconds * cpus)
-        if share >= THROTTLED:
-            quota = f" of {machine.quota:.3g} CPUs" if machine.quota else ""
-            yield finding(
-                "quota",
-                f"The CPU quota{quota} stopped the command for {percent(share, 0)} of the CPUs'"
-                f" time ({duration(machine.throttled_seconds)}).",
-                f"Raise the limit, or use fewer threads: `OMP_NUM_THREADS={_cpus(watched)}`.",
-                share,
-            )
-    if trained and seconds and machine.other_seconds:
-        share = machine.other_seconds / (seconds * cpus)
-        if share >= OTHERS:
-            yield finding(
-                "load",
-                f"Other programs used {percent(min(share, 1.0), 0)} of this machine's CPUs"
-                f" ({duration(machine.other_seconds)} of CPU time).",
-                "Measure again on a quiet machine before the rate is compared.",
-                share / 2,
-            )
+    counted_gpus = [gpu for gpu in machine.gpus if gpu.utilization is not None]
+    busiest = max(counted_gpus, key=lambda gpu: gpu.utilization or 0.0, default=None)
+    share = (busiest.utilization or 0.0) if busiest else 1.0
+    explained = on_cpu or kinds & {"data", "split", "device", "fallback", "round trip"}
+    if busiest and share < LOW_UTILIZATION and is_there and is_long and not explained:
+        yield finding(
+            "utilization",
+            f"The work was on {watched.requested[:NAME]}, but its kernels ran in"
+            f" {percent(share, 0)} of the time (GPU {busiest.index}, {busiest.name[:NAME]}).",
+            "Try a larger batch, `torch.compile(model)`, and `.item()` or `print` in every"
+            " hundredth step only.",
+            1 - share,
+        )
+    throttled, other = machine.throttled_seconds or 0.0, machine.other_seconds or 0.0
+    if throttled / of_all >= THROTTLED:
+        quota = f" of {machine.quota:.3g} CPUs" if machine.quota else ""
+        yield finding(
+            "quota",
+            f"The CPU quota{quota} stopped the command for {percent(throttled / of_all, 0)} of the"
+            f" CPUs' time ({duration(throttled)}).",
+            f"Raise the limit, or use fewer threads: `OMP_NUM_THREADS={usable}`.",
+            throttled / of_all,
+        )
+    if trained and other / of_all >= OTHERS:
+        yield finding(
+            "load",
+            f"Other programs used {percent(min(other / of_all, 1.0), 0)} of this machine's CPUs"
+            f" ({duration(other)} of CPU time).",
+            "Measure again on a quiet machine before the rate is compared.",
+            other / of_all / 2,
+        )
     threads = sum(p.threads or 0 for p in trained)
-    if on_cpu and is_there and is_long and 0 < threads < FEW_THREADS * _cpus(watched):
+    if on_cpu and is_there and is_long and 0 < threads < FEW_THREADS * usable:
         yield finding(
             "threads",
-            f"The framework used {counted(threads, 'thread')} on {counted(_cpus(watched), 'CPU')}.",
-            f"Set `OMP_NUM_THREADS={max(_cpus(watched) // len(trained), 1)}`; torchrun sets it to 1"
-            " unless it is set.",
-            (1 - threads / _cpus(watched)) / 2,
+            f"The framework used {counted(threads, 'thread')} on {counted(usable, 'CPU')}.",
+            f"Set `OMP_NUM_THREADS={max(usable // len(trained), 1)}`; torchrun sets it to 1 unless"
+            " it is set.",
+            (1 - threads / usable) / 2,
         )
+
+
+# What a signed report says
+
+SIGNED_TYPE = "urn:envbuilder:watch:v1"
+NOT_PROVEN = (
+    "that the script told the truth: it ran in the same processes as the hook, and could lie to it",
+    "which data and which weights went in: they are not recorded",
+    "that the host is the one named: it named itself",
+    "what was not sampled: operators are seen in some of the steps only",
+)
+
+
+def predicate(watched: Watched) -> dict[str, Any]:
+    """Return the predicate of an in-toto statement about a report, whose subject is its file."""
+    trained = training(watched)
+    losses = [loss for process in trained[:1] for _, loss in process.losses if loss is not None]
+    rate = speed(watched)
+    unclean = (
+        () if watched.project.is_clean else ("that the project's files are those of a commit",)
+    )
+    return {
+        "environment": {
+            "profile": watched.profile,
+            "backend": watched.backend,
+            "fingerprint": watched.fingerprint,
+            "lock": {"sha256": watched.lock},
+        },
+        "project": {"commit": watched.project.commit, "isClean": watched.project.is_clean},
+        "command": list(watched.command),
+        "exitCode": watched.exit_code,
+        "host": watched.host,
+        "time": watched.time,
+        "device": {
+            "requested": watched.requested,
+            "used": device(watched),
+            "onRequested": watched.on_device,
+        },
+        "measured": {
+            "framework": framework(watched),
+            "dtype": dtype(watched),
+            "processes": len(trained),
+            "steps": max((process.steps or 0 for process in trained), default=0),
+            "firstLoss": losses[0] if losses else None,
+            "lastLoss": losses[-1] if losses else None,
+            "rate": {"value": rate[0], "unit": f"{rate[1]}/s"} if rate else None,
+            "findings": [each.kind for each in watched.findings],
+        },
+        "notProven": [*NOT_PROVEN, *unclean],
+    }

@@ -8,9 +8,8 @@ the script could have written them, so every number and text is bounded here.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, TypeVar
 
-import msgspec
 from msgspec import Meta, Struct
 
 from envbuilder.core import decoding, files
@@ -33,6 +32,7 @@ Count = Annotated[int, Meta(ge=0, lt=1 << 62)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 _Rows = Meta(max_length=MOST_ROWS)
+_T = TypeVar("_T")
 
 
 class Placed(Struct, frozen=True, kw_only=True):
@@ -267,8 +267,7 @@ def parsed(content: bytes, path: Path) -> Watched:
     if len(content) > LIMIT_BYTES:  # of a file that may be one of another kind, or a larger one
         raise InvalidError(f"{path}: larger than {binary_size(LIMIT_BYTES)}", _WHAT_IT_IS)
     try:
-        decoding.require_few_values(content)
-        return decoding.from_json(content, Watched)
+        return _decoded(content, Watched)
     except (ValueError, RecursionError) as error:
         raise InvalidError(f"{path}: damaged: {error}", _WHAT_IT_IS) from error
 
@@ -276,16 +275,14 @@ def parsed(content: bytes, path: Path) -> Watched:
 _WHAT_IT_IS = "A report of a training is what `envbuilder watch --output FILE` writes."
 
 
-def part(content: bytes) -> Observed | None:
-    """Return what a process wrote; None if it is damaged."""
+def part(path: Path) -> Observed | None:
+    """Return what a process wrote; None if that is damaged, or a link."""
     try:
-        decoding.require_few_values(content)
-        return decoding.from_json(content, Observed)
-    except (ValueError, RecursionError):
+        return None if path.is_symlink() else _decoded(files.read(path, PART_BYTES), Observed)
+    except (OSError, ValueError, RecursionError):
         return None
 
 
-def data(watched: Watched) -> dict[str, Any]:
-    """Return a report as plain data for JSON."""
-    built: dict[str, Any] = msgspec.to_builtins(watched)
-    return built
+def _decoded(content: bytes, kind: type[_T]) -> _T:
+    decoding.require_few_values(content)
+    return decoding.from_json(content, kind)

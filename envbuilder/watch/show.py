@@ -19,6 +19,7 @@ from envbuilder.verify import figures, page as pages
 from envbuilder.verify.figures import Fact
 from envbuilder.verify.report import comparison
 from envbuilder.watch import judge, model
+from envbuilder.watch.training import totals
 
 if TYPE_CHECKING:
     from envbuilder.watch.model import Observed, Watched
@@ -74,7 +75,11 @@ def facts(watched: Watched) -> list[Fact]:
         ),
         Fact("Memory of the process", memory(longest.peak_rss), "peak"),
         *(
-            Fact(f"GPU {gpu.index}", f"{percent(gpu.utilization)} used", _watts(gpu.watts))
+            Fact(
+                f"GPU {gpu.index}",
+                f"{percent(gpu.utilization)} used",
+                f"{gpu.watts:.0f} W" if gpu.watts is not None else "",
+            )
             for gpu in watched.machine.gpus
             if gpu.utilization is not None
         ),
@@ -87,17 +92,12 @@ def _shares(
     trained: Sequence[Observed], rows_of: Callable[[Observed], Iterable[Any]], field: str
 ) -> str:
     """Return the devices and dtypes of some rows with their shares, the largest first."""
-    sums: dict[tuple[str, str], int] = {}
-    for process in trained:
-        for row in rows_of(process):
-            key = row.device, row.dtype
-            sums[key] = sums.get(key, 0) + getattr(row, field)
-    total = sum(sums.values())
-    largest = sorted(sums.items(), key=lambda item: -item[1])[:MOST_SHOWN]
+    rows = [row for process in trained for row in rows_of(process)]
+    sizes = totals(((row.device, row.dtype), getattr(row, field)) for row in rows)
+    total = sum(size for _, size in sizes)
     return ", ".join(
         f"{printable(device, 40)} {printable(dtype, 40)} {percent(size / total, 0)}"
-        for (device, dtype), size in largest
-        if size
+        for (device, dtype), size in sizes[:MOST_SHOWN]
     )
 
 
@@ -114,20 +114,12 @@ def _expensive(trained: Sequence[Observed]) -> str:
     """Return the operators, or kernels of an accelerator, that took most of the sampled time."""
     kernels = [k for p in trained for k in p.kernels]
     rows: list[Any] = kernels or [o for p in trained for o in p.operators]
-    spent: dict[str, float] = {}
-    for row in rows:
-        spent[row.name] = spent.get(row.name, 0.0) + row.seconds
-    total = sum(spent.values())
-    largest = sorted(spent.items(), key=lambda item: -item[1])[:3]
+    spent = totals((row.name, row.seconds) for row in rows)
+    total = sum(seconds for _, seconds in spent)
     return ", ".join(
         f"{printable(name.removeprefix('aten::'), 60)} {percent(seconds / total, 0)}"
-        for name, seconds in largest
-        if total
+        for name, seconds in spent[:3]
     )
-
-
-def _watts(watts: float | None) -> str:
-    return "" if watts is None else f"{watts:.0f} W"
 
 
 def _overhead(process: Observed) -> str:

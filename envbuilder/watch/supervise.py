@@ -13,12 +13,10 @@ import resource
 import secrets
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from time import monotonic
-from typing import Any, Self
-
-from msgspec import Struct
+from statistics import fmean
+from typing import Any, NamedTuple
 
 from envbuilder.core import files, process
 from envbuilder.core.errors import InvalidError
@@ -72,141 +70,118 @@ class Session:
     def parts(self) -> tuple[tuple[model.Observed, ...], int]:
         """Return what processes wrote, by rank and age, and how many are left out."""
         paths = sorted(self._out.glob("*.json"), key=lambda path: path.name)
-        parts = [_part(path) for path in paths[: model.MOST_PROCESSES]]
-        whole = [part for part in parts if part is not None]
+        whole = [part for path in paths[: model.MOST_PROCESSES] if (part := model.part(path))]
         whole.sort(key=lambda p: (p.rank or 0, -(p.steps or 0), -p.seconds))
         return tuple(whole), len(paths) - len(whole)
-
-
-def _part(path: Path) -> model.Observed | None:
-    try:
-        return None if path.is_symlink() else model.part(files.read(path, model.PART_BYTES))
-    except (OSError, ValueError):
-        return None
-
-
-class Ended(Struct, frozen=True, kw_only=True):
-    """A command that ended: its exit code as a shell reports it, and what the machine counted."""
-
-    exit_code: int
-    seconds: float
-    machine: model.Machine
 
 
 class Running:
     """A command in the foreground, with this process's own input, output and signals."""
 
+    seconds: float
+    """How long it took, once it has ended."""
+    machine: model.Machine
+    """What this machine counted meanwhile."""
+
     def __init__(self, *, in_container: bool) -> None:
         self._in_container = in_container
-        self.ended: Ended | None = None
 
     def start(self, argv: Sequence[str], variables: Mapping[str, str]) -> int:
         """Run a command to its end and return its exit code; it gets all signals."""
-        before, began = contention.read(), monotonic()
-        with _Gpus() as gpus:
+        before = contention.read()
+        with _watched_gpus() as readings:
             code = process.accompany(argv, variables)
-        seconds = monotonic() - began
         counted = contention.between(before, contention.read(), None)
-        machine = self._machine(counted, gpus.means())
-        self.ended = Ended(exit_code=code, seconds=seconds, machine=machine)
-        return code
-
-    def _machine(self, counted: Mapping[str, Any], gpus: tuple[model.Gpu, ...]) -> model.Machine:
-        other = counted["other_seconds"]
-        used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        if other is not None:
-            other = max(0.0, other - used.ru_utime - used.ru_stime)
-        return model.Machine(
-            cpus=counted["cpus"] or os.cpu_count() or 0,
+        other, used = counted["other_seconds"], resource.getrusage(resource.RUSAGE_CHILDREN)
+        # A container's processes are children of its engine.
+        is_known = other is not None and not self._in_container
+        self.seconds = counted["seconds"]
+        self.machine = model.Machine(
+            cpus=counted["cpus"],
             quota=counted["quota"],
             throttled_seconds=counted["throttled_seconds"],
-            # A container's processes are children of its engine.
-            other_seconds=None if self._in_container else other,
-            gpus=gpus,
+            other_seconds=max(0.0, other - used.ru_utime - used.ru_stime) if is_known else None,
+            gpus=_means(readings),
         )
+        return code
 
 
-class _Gpus:
-    """Readings of this machine's GPUs, taken in a thread while a command runs."""
+class _Reading(NamedTuple):
+    """What a driver counts of a GPU at one moment."""
 
-    def __init__(self) -> None:
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
-        self._seen: dict[tuple[int, str], list[tuple[float | None, float | None, int]]] = {}
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._done.set()
-        self._thread.join(_SECONDS)
-
-    def _sample(self) -> None:
-        try:
-            with _nvml() as read:
-                while not self._done.wait(_SECONDS):
-                    for key, values in read():
-                        self._seen.setdefault(key, []).append(values)
-        except Exception:  # noqa: BLE001 (the library defines its errors at run time)
-            return
-
-    def means(self) -> tuple[model.Gpu, ...]:
-        """Return each GPU's means, of as many readings as there were."""
-        result = []
-        for (index, name), readings in sorted(self._seen.items())[: model.MOST_ROWS]:
-            utilization = [u for u, _, _ in readings if u is not None]
-            watts = [w for _, w, _ in readings if w is not None]
-            result.append(
-                model.Gpu(
-                    index=index,
-                    name=name[:200],
-                    utilization=sum(utilization) / len(utilization) if utilization else None,
-                    watts=sum(watts) / len(watts) if watts else None,
-                    memory=max(memory for _, _, memory in readings),
-                )
-            )
-        return tuple(result)
+    utilization: float | None
+    watts: float | None
+    memory: int
 
 
-_Reading = tuple[tuple[int, str], tuple[float | None, float | None, int]]
+_Readings = dict[tuple[int, str], list[_Reading]]
+"""GPUs by index and name."""
 
 
 @contextlib.contextmanager
-def _nvml() -> Iterator[Callable[[], list[_Reading]]]:
-    """Yield a function that reads NVIDIA's GPUs; none without driver or `nvidia-ml-py`."""
-    library: Any = importlib.import_module("pynvml")
-
-    library.nvmlInit()
+def _watched_gpus() -> Iterator[_Readings]:
+    """Have a thread read this machine's GPUs; the readings are complete at the end."""
+    readings, done = _Readings(), threading.Event()
+    thread = threading.Thread(target=_read_gpus, args=(readings, done), daemon=True)
+    thread.start()
     try:
-        handles = [
-            library.nvmlDeviceGetHandleByIndex(i) for i in range(library.nvmlDeviceGetCount())
-        ]
-
-        def counted(function: str, handle: Any) -> Any:
-            try:
-                return getattr(library, function)(handle)
-            except library.NVMLError:  # not counted by this one
-                return None
-
-        def read() -> list[_Reading]:
-            result = []
-            for index, handle in enumerate(handles):
-                rates = counted("nvmlDeviceGetUtilizationRates", handle)
-                milliwatts = counted("nvmlDeviceGetPowerUsage", handle)
-                memory = counted("nvmlDeviceGetMemoryInfo", handle)
-                name = library.nvmlDeviceGetName(handle)
-                values = (
-                    None if rates is None else rates.gpu / 100,
-                    None if milliwatts is None else milliwatts / 1000,
-                    0 if memory is None else memory.used,
-                )
-                result.append(((index, name if isinstance(name, str) else name.decode()), values))
-            return result
-
-        yield read
+        yield readings
     finally:
+        done.set()
+        thread.join(_SECONDS)
+
+
+def _read_gpus(readings: _Readings, done: threading.Event) -> None:
+    """Read NVIDIA's GPUs now and then; none without driver or `nvidia-ml-py`."""
+    try:
+        library: Any = importlib.import_module("pynvml")
+        library.nvmlInit()
+        gpus = [library.nvmlDeviceGetHandleByIndex(i) for i in range(library.nvmlDeviceGetCount())]
+        while not done.wait(_SECONDS):
+            for index, gpu in enumerate(gpus):
+                name = library.nvmlDeviceGetName(gpu)
+                key = index, name if isinstance(name, str) else name.decode()
+                readings.setdefault(key, []).append(_reading(library, gpu))
         library.nvmlShutdown()
+    except Exception:  # noqa: BLE001 (the library defines its errors at run time)
+        return
+
+
+def _reading(library: Any, gpu: Any) -> _Reading:
+    def counted(function: str) -> Any:
+        try:
+            return getattr(library, function)(gpu)
+        except library.NVMLError:  # not counted by this one
+            return None
+
+    rates, milliwatts, memory = map(
+        counted,
+        ("nvmlDeviceGetUtilizationRates", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetMemoryInfo"),
+    )
+    return _Reading(
+        utilization=rates.gpu / 100 if rates else None,
+        watts=None if milliwatts is None else milliwatts / 1000,
+        memory=memory.used if memory else 0,
+    )
+
+
+def _means(readings: _Readings) -> tuple[model.Gpu, ...]:
+    """Return each GPU's means, of as many readings as there were."""
+    return tuple(
+        model.Gpu(
+            index=index,
+            name=name[:200],
+            utilization=_mean(reading.utilization for reading in each),
+            watts=_mean(reading.watts for reading in each),
+            memory=max(reading.memory for reading in each),
+        )
+        for (index, name), each in sorted(readings.items())[: model.MOST_ROWS]
+    )
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
 
 
 def source(project: Path) -> model.Source:

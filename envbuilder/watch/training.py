@@ -8,13 +8,15 @@ than a loss that stays unnamed.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import fmean, pstdev
-from typing import Any
+from typing import Any, TypeVar
 
 from envbuilder.core.text import amount, clipped, counted, duration, first, memory, percent, rate
 from envbuilder.watch.model import Copy, Finding, Observed, Placed, Work
 
+_Key = TypeVar("_Key")
 NONE_THERE = 0.01
 """A smaller share of the work is none: a metric or a seed's tensor is not the training."""
 MOSTLY = 0.5
@@ -68,8 +70,10 @@ STANDING_STILL_LOST = 0.3
 
 def findings(process: Observed, requested: str, cpus: int) -> list[Finding]:
     """Return what was lost in a process that may use so many CPUs of its machine."""
-    rules = (_devices, _doubles, _autocast, _copies, _gradients, _fallbacks, _losses)
-    listed = [*(f for rule in rules for f in rule(process, requested)), *_waiting(process, cpus)]
+    of_device = (_devices, _autocast, _copies, _fallbacks)
+    listed = [f for rule in of_device for f in rule(process, requested)]
+    listed += [f for rule in (_doubles, _gradients, _losses) for f in rule(process)]
+    listed += _waiting(process, cpus)
     if any(f.kind in {"gradients", "no update"} and f.lost == _USELESS for f in listed):
         return [f for f in listed if f.kind != "not learning"]  # its consequence
     return listed
@@ -100,6 +104,14 @@ def share_of(rows: Iterable[Any], size: str, counts: Callable[[Any], bool]) -> f
     sizes = [(getattr(row, size), counts(row)) for row in rows]
     total = sum(value for value, _ in sizes)
     return sum(value for value, is_counted in sizes if is_counted) / total if total else None
+
+
+def totals(pairs: Iterable[tuple[_Key, float]]) -> list[tuple[_Key, float]]:
+    """Return each key with the sum of its numbers, the largest first; without those of nothing."""
+    sums = defaultdict[_Key, float](int)
+    for key, number in pairs:
+        sums[key] += number
+    return sorted(((key, total) for key, total in sums.items() if total), key=lambda pair: -pair[1])
 
 
 def finding(kind: str, says: str, advice: str, lost: float) -> Finding:
@@ -185,16 +197,12 @@ def _move(process: Observed, requested: str) -> str:
 
 def _at(copies: Sequence[Copy]) -> str:
     """Return from which lines most of these copies are."""
-    sizes: dict[str, int] = {}
-    for copy in copies:
-        sizes[copy.where[:NAME]] = sizes.get(copy.where[:NAME], 0) + copy.bytes
-    named = sorted((where for where in sizes if where), key=lambda where: -sizes[where])
+    named = [where for where, _ in totals((c.where[:NAME], c.bytes) for c in copies) if where]
     return f"at {first(named, 3)}" if named else "in a library"
 
 
-def _doubles(process: Observed, requested: str) -> Iterator[Finding]:
+def _doubles(process: Observed) -> Iterator[Finding]:
     """Yield that float64 was used where float32 is usual."""
-    del requested
     share, what = max(
         (share_of(process.work, "flops", _is_double) or 0.0, "matrix work"),
         (share_of(process.parameters, "bytes", _is_double) or 0.0, "parameters"),
@@ -327,9 +335,8 @@ def _spot(copy: Copy) -> tuple[str, int]:
     return file, int(line) if line.isdecimal() and len(line) < 9 else 0
 
 
-def _gradients(process: Observed, requested: str) -> Iterator[Finding]:
+def _gradients(process: Observed) -> Iterator[Finding]:
     """Yield that parameters get no gradient, or that steps change nothing."""
-    del requested
     trainable, without = process.trainable or 0, process.without_gradient or 0
     checked, unchanged = process.checked_updates, process.unchanged_updates
     share = min(without / trainable, 1.0) if trainable else 0.0
@@ -374,9 +381,8 @@ def _fallbacks(process: Observed, requested: str) -> Iterator[Finding]:
     )
 
 
-def _losses(process: Observed, requested: str) -> Iterator[Finding]:
+def _losses(process: Observed) -> Iterator[Finding]:
     """Yield that the loss was not finite, or that it stands where guessing would."""
-    del requested
     losses = sorted(process.losses, key=lambda pair: pair[0])
     lost = [step for step, loss in losses if loss is None]
     if lost:

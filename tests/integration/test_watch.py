@@ -35,9 +35,7 @@ def test_the_commit_and_whether_it_is_what_ran(tmp_path: Path) -> None:
 def test_the_commands_own_code_is_passed_through(script: str, code: int) -> None:
     running = supervise.Running(in_container=False)
     assert running.start(("sh", "-c", script), {}) == code
-    assert running.ended is not None
-    assert running.ended.exit_code == code
-    assert running.ended.machine.cpus >= 1
+    assert running.machine.cpus >= 1
 
 
 def test_a_missing_program_is_named() -> None:

@@ -402,7 +402,7 @@ def test_hostile_numbers_are_judged_within_bounds(
     )
     result = judge.judged(asked)
     # What is kept can be read again.
-    assert msgspec.convert(model.data(result), model.Watched) == result
+    assert msgspec.json.decode(msgspec.json.encode(result), type=model.Watched) == result
 
 
 @pytest.mark.parametrize(

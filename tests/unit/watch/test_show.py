@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from envbuilder.commands import sign
 from envbuilder.core.errors import InvalidError
-from envbuilder.watch import history, judge, model, show, statement
+from envbuilder.watch import history, judge, model, show
 from tests.support import command_line, pages, reports
 from tests.support.watched import observed, watched
 
@@ -109,7 +109,7 @@ def test_a_signed_report_says_what_it_does_not_prove(tmp_path: Path) -> None:
     history.write(judge.judged(watched()), path)
     signable = sign.recognized(path)
     made = json.loads(signable.statement)
-    assert (signable.kind, signable.type) == ("watch report", statement.TYPE)
+    assert (signable.kind, signable.type) == ("watch report", judge.SIGNED_TYPE)
     assert made["subject"] == [{"name": "watch.json", "digest": signable.digests}]
     said = made["predicate"]
     assert said["project"] == {"commit": "c" * 40, "isClean": True}
@@ -118,9 +118,9 @@ def test_a_signed_report_says_what_it_does_not_prove(tmp_path: Path) -> None:
         "used": "A GPU (cuda:0)",
         "onRequested": True,
     }
-    assert said["notProven"] == list(statement.NOT_PROVEN)
+    assert said["notProven"] == list(judge.NOT_PROVEN)
     unclean = replace(watched(), project=model.Source())
-    assert len(statement.predicate(unclean)["notProven"]) == len(statement.NOT_PROVEN) + 1
+    assert len(judge.predicate(unclean)["notProven"]) == len(judge.NOT_PROVEN) + 1
     path.write_text('{"schema": 1, "kind": "watch"}')
     with pytest.raises(InvalidError, match="damaged"):
         sign.recognized(path)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
+from envbuilder.core import process
 from envbuilder.core.errors import InvalidError
 from envbuilder.watch import model, supervise
 
@@ -77,9 +81,9 @@ def test_damaged_foreign_and_too_many_parts_are_left_out(
         ),
     ],
 )
-def test_a_part_is_bounded(change: dict[str, object], accepted: bool) -> None:
-    content = json.dumps({**OBSERVED, **change}).encode()
-    assert (model.part(content) is not None) is accepted
+def test_a_part_is_bounded(change: dict[str, object], accepted: bool, tmp_path: Path) -> None:
+    (tmp_path / "1.json").write_text(json.dumps({**OBSERVED, **change}))
+    assert (model.part(tmp_path / "1.json") is not None) is accepted
 
 
 def test_what_processes_write_is_what_is_read() -> None:
@@ -106,3 +110,43 @@ def test_a_command_is_kept_without_its_secrets(
     argv: tuple[str, ...], shown: tuple[str, ...] | None
 ) -> None:
     assert supervise.shown(argv) == (shown or argv)
+
+
+def test_gpus_are_read_meanwhile_and_what_a_driver_does_not_count_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class NVMLError(Exception):
+        pass
+
+    def power(gpu: int) -> int:
+        raise NVMLError
+
+    asked, again = list[int](), threading.Event()
+
+    def name(gpu: int) -> bytes:
+        asked.append(gpu)
+        if len(asked) > 1:  # the first reading is complete
+            again.set()
+        return b"A GPU"
+
+    library = SimpleNamespace(
+        NVMLError=NVMLError,
+        nvmlInit=lambda: None,
+        nvmlShutdown=lambda: None,
+        nvmlDeviceGetCount=lambda: 1,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetName=name,
+        nvmlDeviceGetUtilizationRates=lambda gpu: SimpleNamespace(gpu=50),
+        nvmlDeviceGetPowerUsage=power,
+        nvmlDeviceGetMemoryInfo=lambda gpu: SimpleNamespace(used=7),
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", library)
+    monkeypatch.setattr(supervise, "_SECONDS", 0.001)
+
+    monkeypatch.setattr(process, "accompany", lambda *_: int(again.wait(5)))
+    running = supervise.Running(in_container=True)
+    assert running.start(("true",), {}) == 1
+    assert running.machine.other_seconds is None
+    assert running.machine.gpus == (
+        model.Gpu(index=0, name="A GPU", utilization=0.5, watts=None, memory=7),
+    )
