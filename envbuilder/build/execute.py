@@ -43,6 +43,7 @@ from envbuilder.build.plan import (
     WritePayload,
     WritePrograms,
 )
+from envbuilder.containers.oci.layout import Layout
 from envbuilder.core import files, process, uv_program
 from envbuilder.core.errors import BuildError, EnvbuilderError
 from envbuilder.core.settings import Settings, require_writable
@@ -228,9 +229,9 @@ def _perform_on_image(step: ImageStep, context: _Context) -> None:
         case Load():
             _load(step)
         case Save():
-            from envbuilder.containers.oci import archive, layout
+            from envbuilder.containers.oci import archive
 
-            archive.save(layout.Layout(Path(step.layout)), Path(step.target), context.task.update)
+            archive.save(Layout(Path(step.layout)), Path(step.target), context.task.update)
         case Push():
             from envbuilder.build import outputs
 
@@ -262,7 +263,6 @@ def _run(step: Run, context: _Context) -> None:
 
 def _load(step: Load) -> None:
     from envbuilder.containers.engine import connection, images
-    from envbuilder.containers.oci.layout import Layout
 
     layout, cache = Layout(Path(step.layout)), Layout(Path(step.cache))
     with connection.connect() as engine:
@@ -287,7 +287,6 @@ def _make_base(step: MakeBase, context: _Context) -> None:
 
 def _load_base(step: LoadBase) -> None:
     from envbuilder.containers.engine import connection, images
-    from envbuilder.containers.oci.layout import Layout
 
     layout = Layout(Path(step.layout))
     (descriptor,) = layout.index().manifests

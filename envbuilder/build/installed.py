@@ -7,19 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
 
 from envbuilder.build.inside import HOOK
 from envbuilder.core import files
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.settings import Settings
 from envbuilder.project import names, package
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from envbuilder.core.settings import Settings
-    from envbuilder.project.package import Package
 
 FOLDER = package.FOLDER
 PROGRAMS = f"{FOLDER}/bin"
@@ -28,7 +23,7 @@ _HOOK = f"{_ABOVE}/hook"
 _HINT = "Remove it, or make it a folder that you can write."
 
 
-def laid(settings: Settings) -> Package:
+def laid(settings: Settings) -> package.Package:
     """Return the project as a package, with its metadata and commands written.
 
     Raise `InvalidError` as `package.of` and `lay` do.
@@ -39,7 +34,7 @@ def laid(settings: Settings) -> Package:
     return installable
 
 
-def lay(project: Path, installable: Package) -> None:
+def lay(project: Path, installable: package.Package) -> None:
     """Write the metadata and the commands of a package, and remove those of before.
 
     Raise `InvalidError` if that is not possible, or if a link leads elsewhere.

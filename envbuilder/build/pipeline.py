@@ -16,7 +16,17 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from envbuilder.build.request import Build, Request
-from envbuilder.build.stages import choose, judge, lock, plan
+from envbuilder.build.stages import (
+    attest,
+    choose,
+    deliver,
+    execute,
+    fetch,
+    judge,
+    lock,
+    plan,
+    reuse,
+)
 from envbuilder.host import assumed, probe
 from envbuilder.packages.python import kernels
 from envbuilder.profiles.frameworks import FRAMEWORKS
@@ -72,8 +82,6 @@ def finish(build: Build, sharing: Sharing | None = None) -> Build:
 
     `sharing`: what it shares with the builds beside it.
     """
-    from envbuilder.build.stages import attest, deliver, execute, fetch, reuse
-
     build = reuse(build)
     if build.artifact is None:
         from envbuilder.build.execute import Sharing

@@ -12,27 +12,26 @@ from msgspec.structs import replace
 
 from envbuilder.build.project_layer import ProjectLayer
 from envbuilder.core import types
-from envbuilder.core.types import Action
 from envbuilder.packages.conda.lock import InstallConda, Rehome, WriteActivation
 from envbuilder.packages.store import Room
 from envbuilder.profiles.lock import File
 from envbuilder.signatures.statement import Signed
 
 
-class Write(Action, frozen=True, kw_only=True):
+class Write(types.Action, frozen=True, kw_only=True):
     """Write text to a file, creating its folder."""
 
     path: str
     text: str
 
 
-class WritePayload(Action, frozen=True, kw_only=True):
+class WritePayload(types.Action, frozen=True, kw_only=True):
     """Write `payload.pyz`."""
 
     path: str
 
 
-class WritePrograms(Action, frozen=True, kw_only=True):
+class WritePrograms(types.Action, frozen=True, kw_only=True):
     """Write one executable script under several names."""
 
     folder: str
@@ -40,14 +39,14 @@ class WritePrograms(Action, frozen=True, kw_only=True):
     text: str
 
 
-class LinkFiles(Action, frozen=True, kw_only=True):
+class LinkFiles(types.Action, frozen=True, kw_only=True):
     """Link files of the store into a folder under their own names."""
 
     files: tuple[File, ...]
     folder: str
 
 
-class UnpackTool(Action, frozen=True, kw_only=True):
+class UnpackTool(types.Action, frozen=True, kw_only=True):
     """Extract the executable `name` from a wheel of the store."""
 
     file: File
@@ -55,7 +54,7 @@ class UnpackTool(Action, frozen=True, kw_only=True):
     path: str
 
 
-class UnpackLibraries(Action, frozen=True, kw_only=True):
+class UnpackLibraries(types.Action, frozen=True, kw_only=True):
     """Extract shared libraries from .deb files of the store."""
 
     files: tuple[File, ...]
@@ -63,14 +62,14 @@ class UnpackLibraries(Action, frozen=True, kw_only=True):
     folder: str
 
 
-class UnpackPython(Action, frozen=True, kw_only=True):
+class UnpackPython(types.Action, frozen=True, kw_only=True):
     """Unpack an interpreter of the store into a new folder."""
 
     file: File
     folder: str
 
 
-class MakeBase(Action, frozen=True, kw_only=True):
+class MakeBase(types.Action, frozen=True, kw_only=True):
     """Make a base image from locked Debian packages, as an OCI layout, unless it exists."""
 
     identity: types.Sha256
@@ -85,14 +84,14 @@ class MakeBase(Action, frozen=True, kw_only=True):
     layout: str
 
 
-class CopyProject(Action, frozen=True, kw_only=True):
+class CopyProject(types.Action, frozen=True, kw_only=True):
     """Copy the project's own files to where a builder reads them."""
 
     project: ProjectLayer
     folder: str
 
 
-class Run(Action, frozen=True, kw_only=True):
+class Run(types.Action, frozen=True, kw_only=True):
     """Run a command; its failure ends the build."""
 
     argv: tuple[str, ...]
@@ -107,7 +106,7 @@ class RunUv(Run, frozen=True, kw_only=True):
     """Run the locked uv, as `core.uv_program` runs any."""
 
 
-class Seal(Action, frozen=True, kw_only=True):
+class Seal(types.Action, frozen=True, kw_only=True):
     """Write the integrity manifest of a finished environment, and its marker with `facts`."""
 
     folder: str
@@ -116,20 +115,20 @@ class Seal(Action, frozen=True, kw_only=True):
     """The interpreter outside of the environment that it is based on, if any."""
 
 
-class Remove(Action, frozen=True, kw_only=True):
+class Remove(types.Action, frozen=True, kw_only=True):
     """Remove a folder that envbuilder made, if it exists."""
 
     path: str
 
 
-class Move(Action, frozen=True, kw_only=True):
+class Move(types.Action, frozen=True, kw_only=True):
     """Move a finished folder to its final location, replacing what was there."""
 
     source: str
     target: str
 
 
-class Recording(Action, frozen=True, kw_only=True):
+class Recording(types.Action, frozen=True, kw_only=True):
     """A step that keeps a record of the image that it delivers."""
 
     profile: types.Name
@@ -165,7 +164,7 @@ class System(Struct, frozen=True, kw_only=True):
     """Folder of the layout to which the builder exports it otherwise."""
 
 
-class Assemble(Action, frozen=True, kw_only=True):
+class Assemble(types.Action, frozen=True, kw_only=True):
     """Assemble an image from a base and layers, as an OCI layout."""
 
     base: str
@@ -201,7 +200,7 @@ class Assemble(Action, frozen=True, kw_only=True):
     """Folder for records of images that the engine gets temporarily."""
 
 
-class Receive(Action, frozen=True, kw_only=True):
+class Receive(types.Action, frozen=True, kw_only=True):
     """Take the image that a buildx instance exported into a layout of its own, after checking it.
 
     The instance is another machine: its image must be for the platform and carry the fingerprint.
@@ -226,7 +225,7 @@ class Load(Recording, frozen=True, kw_only=True):
     """Name of the preloaded layers, removed after loading; empty if there was no preload."""
 
 
-class LoadBase(Action, frozen=True, kw_only=True):
+class LoadBase(types.Action, frozen=True, kw_only=True):
     """Load a locally made base image into the engine, unless the engine has it."""
 
     layout: str
@@ -237,7 +236,7 @@ class LoadBase(Action, frozen=True, kw_only=True):
     """Folder for the record that it was loaded."""
 
 
-class Save(Action, frozen=True, kw_only=True):
+class Save(types.Action, frozen=True, kw_only=True):
     """Write the image of an OCI layout as a folder, or as an archive if `target` ends in .tar."""
 
     layout: str

@@ -13,7 +13,7 @@ from envbuilder.build import conventions
 from envbuilder.build.access import imports_from
 from envbuilder.core import console, types
 from envbuilder.core.errors import BuildError
-from envbuilder.core.settings import PROJECT_FILE
+from envbuilder.core.settings import PROJECT_FILE, Settings
 from envbuilder.core.text import first
 from envbuilder.project import environments, image_files
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from envbuilder.containers.oci.layer import Member
-    from envbuilder.core.settings import Settings
 
 NEWEST = "project"
 """Tag of the newest image with a project's files: `latest` is the environment alone."""

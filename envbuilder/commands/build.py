@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -24,14 +26,9 @@ from envbuilder.commands.options import (
 )
 from envbuilder.core import console
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.settings import Settings
 from envbuilder.core.text import clipped
 from envbuilder.profiles.backends import makes_image
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from envbuilder.core.settings import Settings
 
 
 @click.command("build", short_help="Build an environment from a locked profile.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
 
 import click
 from msgspec import Struct
@@ -13,17 +13,12 @@ from msgspec.structs import replace
 from envbuilder.commands.options import json_option, load_settings
 from envbuilder.core import console
 from envbuilder.core.errors import INVALID, InvalidError
+from envbuilder.core.settings import Settings
 from envbuilder.host import probe
 from envbuilder.locks import compare, entries, resolve
-from envbuilder.locks.entries import Entry, of_project, unused_locks
 from envbuilder.profiles import choice, fit, library, lock as profile_lock
 from envbuilder.profiles.profile import search_path
 from envbuilder.project import catalog
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from envbuilder.core.settings import Settings
 
 _UNJUDGED = (
     "locks of an earlier version do not state what their packages require: whether something"
@@ -63,12 +58,12 @@ def command(as_json: bool) -> int:
       envbuilder check --json
     """
     settings = load_settings()
-    entries = tuple(of_project(settings))
-    states = [_state(entry) for entry in entries]
+    every = tuple(entries.of_project(settings))
+    states = [_state(entry) for entry in every]
     failed = any(state.failed for state in states)
-    extra = tuple(unused_locks(settings))
-    notes = tuple(_notes(entries, settings))
-    unserved = tuple(_unserved({entry.environment for entry in entries}, settings))
+    extra = tuple(entries.unused_locks(settings))
+    notes = tuple(_notes(every, settings))
+    unserved = tuple(_unserved({entry.environment for entry in every}, settings))
     if as_json:
         files = [{"file": each.path.name, "why": each.why} for each in extra]
         stated = {"locks": states, "needless": files, "notes": notes, "here": unserved}
@@ -97,10 +92,10 @@ def _print(state: State) -> None:
         console.result(f"    {line}")
 
 
-def _notes(entries: Iterable[Entry], settings: Settings) -> Iterator[str]:
+def _notes(every: Iterable[entries.Entry], settings: Settings) -> Iterator[str]:
     """Yield which locks of profiles, on which the project's are based, are not the shipped ones."""
     folders = search_path(settings.project, settings.config_dir)
-    origins = {entry.name: entry.origin for entry in entries if entry.origin}
+    origins = {entry.name: entry.origin for entry in every if entry.origin}
     for profile, lock in origins.values():
         hidden = library.hidden_lock(profile, folders)
         if hidden is not None and hidden.lock != lock:
@@ -121,7 +116,7 @@ def _unserved(environments: Iterable[str], settings: Settings) -> Iterator[str]:
                     yield f"{name}.{profile.name}: {why}. {project.advice(profile, host)}".strip()
 
 
-def _state(entry: Entry) -> State:
+def _state(entry: entries.Entry) -> State:
     state = functools.partial(State, environment=entry.environment, profile=entry.name)
     if isinstance(entry.profile, InvalidError):
         why, hint = (entry.profile.message,), entry.profile.hint

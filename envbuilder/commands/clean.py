@@ -24,7 +24,7 @@ from envbuilder.commands.inventory import (
     recorded_images,
 )
 from envbuilder.commands.options import json_option, load_settings
-from envbuilder.containers.engine import connection
+from envbuilder.containers.engine import connection, docker_client
 from envbuilder.core import console, files, text
 from envbuilder.core.errors import BuildError, EnvbuilderError, ToolError
 
@@ -174,7 +174,7 @@ def _connected(progress: console.Progress) -> Iterator[Engine | None]:
 
 def _note_unseen(error: ToolError, progress: console.Progress) -> None:
     """Say that images stay because the engine does not answer, if one is configured."""
-    if connection.configured():
+    if docker_client.configured():
         progress.note(f"images were not examined: {error.message}")
 
 

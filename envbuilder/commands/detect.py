@@ -18,7 +18,7 @@ from envbuilder.profiles import fit
 from envbuilder.profiles.accelerators import ACCELERATORS
 from envbuilder.profiles.choice import Choice, choose_best, grouped, unserved, workarounds
 from envbuilder.profiles.frameworks import FRAMEWORKS
-from envbuilder.profiles.releases import ranges
+from envbuilder.profiles.releases import Build, ranges
 from envbuilder.project import catalog
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from envbuilder.profiles.library import Library
     from envbuilder.profiles.needs import Level
     from envbuilder.profiles.profile import Profile
-    from envbuilder.profiles.releases import Build
 
 _MARKS = {"fits": ("✓", "green"), "warnings": ("!", "yellow"), "no": ("✗", "dim")}
 

@@ -13,8 +13,9 @@ import contextlib
 import fcntl
 import os
 import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from msgspec import Struct
 
@@ -28,14 +29,10 @@ from envbuilder.containers.oci.reference import familiar
 from envbuilder.containers.registry import base_images, blobs
 from envbuilder.core import files
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.settings import Settings
 from envbuilder.host import interpreters
 from envbuilder.packages import mnist, store
 from envbuilder.verify.report import history
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from envbuilder.core.settings import Settings
 
 ENVIRONMENTS = "environments"
 WORKING = "working folders of killed builds"

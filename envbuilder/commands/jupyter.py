@@ -14,7 +14,6 @@ from envbuilder.build import access, pipeline
 from envbuilder.build.request import Build, Request
 from envbuilder.commands import locked
 from envbuilder.commands.add import read_project
-from envbuilder.commands.locked import locked_option
 from envbuilder.commands.options import environment_options, load_settings, require_image
 from envbuilder.core import console, process, types
 from envbuilder.notebooks import kernels, server
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @environment_options
-@locked_option
+@locked.locked_option
 @click.option(
     "--port",
     type=click.IntRange(1, types.LAST_PORT),

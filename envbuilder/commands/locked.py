@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec.structs import replace
@@ -15,7 +15,6 @@ from envbuilder.core.text import indented_proof
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
     from envbuilder.build.request import Build, Request
     from envbuilder.core.console import Progress

@@ -19,7 +19,6 @@ from envbuilder.commands.options import (
 )
 from envbuilder.core import console, files, resources
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.files import write as write_file
 from envbuilder.profiles import choice
 from envbuilder.project import catalog, environments
 
@@ -182,14 +181,14 @@ def _copied(project: project_layer.ProjectLayer, folder: Path) -> Iterator[Path]
     yield target
 
 
-def write(files: tuple[render.RenderedFile, ...], folder: Path) -> tuple[Path, ...]:
+def write(rendered: tuple[render.RenderedFile, ...], folder: Path) -> tuple[Path, ...]:
     """Write rendered files and return their paths.
 
     Raise `InvalidError` if a file exists that was not generated (before anything is written), or if
     one cannot be written.
     """
     mark = resources.MARK.encode()
-    for file in files:
+    for file in rendered:
         target = folder / file.name
         ours = not target.exists() or (
             target.is_file()
@@ -201,8 +200,8 @@ def write(files: tuple[render.RenderedFile, ...], folder: Path) -> tuple[Path, .
                 "Move it away, or name another folder with --output.",
             )
     try:
-        for file in files:
-            write_file(folder / file.name, file.content)
+        for file in rendered:
+            files.write(folder / file.name, file.content)
     except OSError as error:
         raise InvalidError(f"{folder}: cannot be written: {error.strerror or error}") from error
-    return tuple(folder / file.name for file in files)
+    return tuple(folder / file.name for file in rendered)

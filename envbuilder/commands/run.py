@@ -17,7 +17,6 @@ from envbuilder.build.backends import foreign_programs
 from envbuilder.build.installed import lay_hook
 from envbuilder.build.request import Request
 from envbuilder.commands import locked
-from envbuilder.commands.locked import locked_option
 from envbuilder.commands.options import (
     access_options,
     environment_options,
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 )
 @environment_options
 @access_options
-@locked_option
+@locked.locked_option
 @click.option("--watch", "watched", is_flag=True, help="Say what did the work, as `watch` does.")
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD [ARG]…]")
 def command(
@@ -108,7 +107,7 @@ def _start(
 )
 @environment_options
 @access_options
-@locked_option
+@locked.locked_option
 @click.option(
     "--device",
     type=click.Choice(get_args(types.Accelerator)),
@@ -265,7 +264,7 @@ def _is_free(port: Port, note: Callable[[str], None]) -> bool:
 @click.command("shell", short_help="Open a shell inside an environment.")
 @environment_options
 @access_options
-@locked_option
+@locked.locked_option
 def shell(
     profile: str | None,
     backend: str | None,

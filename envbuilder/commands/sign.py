@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from msgspec import Struct
@@ -24,16 +24,11 @@ from envbuilder.containers.oci import archive
 from envbuilder.core import console, decoding
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.files import file_sha256
+from envbuilder.core.settings import Settings
 from envbuilder.profiles import library
 from envbuilder.signatures import statement as statements
 from envbuilder.signatures.envelope import ChangedPayloadError, WrongTypeError
 from envbuilder.watch import judge, model
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from envbuilder.core.settings import Settings
-
 
 PASSPHRASE = "ENVBUILDER_KEY_PASSPHRASE"  # noqa: S105 (the name of a variable)
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)

@@ -12,16 +12,14 @@ new item below the comment that stands above the next key.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
 
 import yaml
 
 from envbuilder.core.text import SHOWN, shown
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    Path = tuple[str, ...]
+Path = tuple[str, ...]
 
 LONGEST_SCALAR = 1 << 16
 LONGEST_NUMBER = 100

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -14,15 +15,11 @@ from envbuilder.build import pipeline
 from envbuilder.build.request import Request
 from envbuilder.core import console, files, process
 from envbuilder.core.errors import BuildError, EnvbuilderError
+from envbuilder.core.settings import Settings
 from envbuilder.core.text import printable
 from envbuilder.fleet import judge
 from envbuilder.fleet.model import Detected
 from envbuilder.profiles import choice
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from envbuilder.core.settings import Settings
 
 _LONGEST_MESSAGE = 4000
 

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from envbuilder.core import resources, text
-from envbuilder.core.text import amount, counted, duration, first, percent, times
 from envbuilder.fleet import drift as drifts, table
 from envbuilder.fleet.judge import LEAST_EQUALS
 from envbuilder.fleet.model import (
@@ -76,8 +75,8 @@ def render(summary: Summary, drift: drifts.Drift | None = None) -> str:
             rows=[
                 (e, _detail(e)) for tone in TONES for e in entries if MARKS[e.outcome].tone == tone
             ],
-            amount=amount,
-            times=times,
+            amount=text.amount,
+            times=text.times,
             readable=text.readable_stamp,
             drift=drift,
             drift_sentences=drifts.sentences(drift) if drift else (),
@@ -105,14 +104,14 @@ def _sentence(summary: Summary) -> str:
     proven = sum(entry.outcome in PROVEN for entry in summary.entries)
     sentences = []
     if examined:
-        nodes = f"{proven:,} of {counted(examined, 'node')}"
+        nodes = f"{proven:,} of {text.counted(examined, 'node')}"
         them = "it" if examined == 1 else "them"
         sentences.append(f"{nodes} proved by training what was promised of {them}.")
     elif summary.entries or not summary.groups:
         sentences.append("No node was examined.")
     if left_out:
         sentences.append(
-            f"{counted(left_out, 'node')} {'was' if left_out == 1 else 'were'} left out."
+            f"{text.counted(left_out, 'node')} {'was' if left_out == 1 else 'were'} left out."
         )
     if summary.across:
         sentences.append(table.together(summary))
@@ -133,7 +132,7 @@ def _reasons(entries: Sequence[Entry]) -> list[tuple[int, Outcome, str]]:
 
 def _subject(summary: Summary) -> str:
     started, finished = text.stamp_time(summary.started), text.stamp_time(summary.finished)
-    took = f"took {duration(max((finished - started).total_seconds(), 0))}"
+    took = f"took {text.duration(max((finished - started).total_seconds(), 0))}"
     parts = (
         summary.scheduler.title(),
         f"run {summary.run}",
@@ -180,7 +179,7 @@ def _group(group: Group) -> dict[str, object]:
         "nodes": group.nodes[:MOST_NAMED],
         "unnamed": len(group.nodes[MOST_NAMED:]),
         "outcome": group.outcome,
-        "value": f"{percent(group.efficiency, 0)} efficiency" if group.efficiency else "",
+        "value": f"{text.percent(group.efficiency, 0)} efficiency" if group.efficiency else "",
         "note": " · ".join(filter(None, notes)),
         "detail": _detail(group, job=True),
     }
@@ -207,7 +206,7 @@ def strips(entries: Sequence[Entry]) -> dict[str, Any]:
     ordered = sorted(compared.items(), key=lambda item: -len(item[1]))
     return {
         "rows": [_strip(label, note, equals, across) for (label, note), equals in ordered],
-        "ticks": [(round(across(t), 2), times(t)) for t in _TICKS if low <= t <= high],
+        "ticks": [(round(across(t), 2), text.times(t)) for t in _TICKS if low <= t <= high],
         "median": round(across(1.0), 2),
         "limit": round(across(MAX_SLOWDOWN), 2),
         "few": [_few(label, note, nodes) for (label, note), nodes in alone.items()],
@@ -237,10 +236,10 @@ def _strip(
     far = [e for e in equals if not 1 / MAX_SLOWDOWN <= _share(e) <= MAX_SLOWDOWN]
     far.sort(key=_share, reverse=True)
     seconds = [e.epoch_seconds for e in equals if e.epoch_seconds is not None]
-    value = f"median {duration(statistics.median(seconds))}"
-    nodes = counted(len(equals), "node")
-    spread = f"{duration(min(seconds))} to {duration(max(seconds))}"
-    outliers = counted(len(far), "outlier") if far else "no outlier"
+    value = f"median {text.duration(statistics.median(seconds))}"
+    nodes = text.counted(len(equals), "node")
+    spread = f"{text.duration(min(seconds))} to {text.duration(max(seconds))}"
+    outliers = text.counted(len(far), "outlier") if far else "no outlier"
     return {
         "label": label,
         "note": note,
@@ -249,7 +248,7 @@ def _strip(
         "box": (round(across(low), 2), round(across(high) - across(low), 2)),
         "points": _dots(near, across),
         "outliers": _dots(far, across),
-        "named": [(e.node, times(_share(e))) for e in far[:MOST_OUTLIERS]],
+        "named": [(e.node, text.times(_share(e))) for e in far[:MOST_OUTLIERS]],
         "unnamed": len(far[MOST_OUTLIERS:]),
         "spoken": f"{label}: {nodes}, {value}, {spread}, {outliers}",
     }
@@ -268,5 +267,7 @@ def _dots(nodes: Iterable[Entry], across: Callable[[float], float]) -> str:
 
 
 def _few(label: str, note: str, nodes: Sequence[Entry]) -> str:
-    epochs = [f"{e.node} {amount(e.epoch_seconds)} s" for e in nodes if e.epoch_seconds is not None]
-    return f"{label} ({note}): {first(epochs, MOST_OUTLIERS)}"
+    epochs = [
+        f"{e.node} {text.amount(e.epoch_seconds)} s" for e in nodes if e.epoch_seconds is not None
+    ]
+    return f"{label} ({note}): {text.first(epochs, MOST_OUTLIERS)}"

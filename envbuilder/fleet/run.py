@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from pathlib import Path
+from typing import Generic, TypeVar
 
 from envbuilder.core import text
+from envbuilder.core.console import Progress
 from envbuilder.core.errors import ToolError
 from envbuilder.fleet import folder as folders, groups, judge, planning
 from envbuilder.fleet.model import Entry, Group, Outcome, Promise, Summary, natural
 from envbuilder.fleet.slurm import JobState, RefusedError, Slurm
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from envbuilder.core.console import Progress
 
 SILENT_SECONDS = 600.0
 """How long the scheduler may not answer before its jobs are given up."""

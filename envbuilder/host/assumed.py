@@ -16,7 +16,6 @@ import msgspec
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.host import model, probe
-from envbuilder.host.model import Gpu, Host
 
 GPU_VARIABLE = "ENVBUILDER_TARGET_GPU"
 _HINT = (
@@ -31,7 +30,7 @@ _VALUES = {
 }
 
 
-def find(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Host:
+def find(path: Path | None = None, environ: Mapping[str, str] | None = None) -> model.Host:
     """Return the host in `path` (written by `detect --json`) or this one, with assumed GPUs if any.
 
     The host's notes list the assumptions. Raise `InvalidError` if the file or variable is invalid.
@@ -50,11 +49,11 @@ def is_assumed(path: Path | None, environ: Mapping[str, str] | None = None) -> b
     return path is not None or bool(environ.get(GPU_VARIABLE, "").strip())
 
 
-def _noted(found: Host, note: str) -> Host:
+def _noted(found: model.Host, note: str) -> model.Host:
     return msgspec.structs.replace(found, notes=(note, *found.notes))
 
 
-def _assume(host: Host, text: str) -> Host:
+def _assume(host: model.Host, text: str) -> model.Host:
     vendor, _, rest = text.lower().partition(":")
     values = dict(part.partition("=")[::2] for part in rest.split(",") if part)
     keys, assume = _ASSUMABLE.get(vendor, ((), lambda values: None))
@@ -68,7 +67,7 @@ def _assume(host: Host, text: str) -> Host:
 
 
 def _nvidia(values: Mapping[str, str]) -> dict[str, Any]:
-    gpu = Gpu(
+    gpu = model.Gpu(
         vendor="nvidia",
         name="NVIDIA GPU",
         state="usable",
@@ -82,7 +81,7 @@ def _nvidia(values: Mapping[str, str]) -> dict[str, Any]:
 def _amd(values: Mapping[str, str]) -> dict[str, Any] | None:
     if "gfx" not in values:
         return None
-    gpu = Gpu(
+    gpu = model.Gpu(
         vendor="amd",
         name="AMD GPU",
         state="usable",
@@ -102,7 +101,7 @@ def _intel(values: Mapping[str, str]) -> dict[str, Any] | None:
         return None
     row = tables.intel_gpu(device_id)
     name = f"Intel {row.name or row.family}" if row else "Intel GPU"
-    gpu = Gpu(
+    gpu = model.Gpu(
         vendor="intel",
         name=f"{name} ({device_id.upper()})",
         state="usable" if row else "unknown",

@@ -7,7 +7,7 @@ finds the same ones. Limits of groups above a container's namespace are never vi
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
@@ -15,10 +15,6 @@ from envbuilder.host import tables
 from envbuilder.host.model import TRACKED_FLAGS, Cpu
 from envbuilder.host.snapshot import Reader, Snapshot, clean, cpu_list, cpu_mask, fields, integer
 from envbuilder.payload.machine import threads
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
 
 _CGROUP = "proc/self/cgroup"
 _MOUNTS = "proc/self/mountinfo"

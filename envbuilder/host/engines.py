@@ -13,8 +13,9 @@ import os
 import re
 import stat
 import time
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec import Struct, field
@@ -23,10 +24,6 @@ from envbuilder.containers.engine.cdi import LARGEST, is_device, listed
 from envbuilder.core import decoding
 from envbuilder.host.model import Containers, Engine, State
 from envbuilder.host.snapshot import Reader, Snapshot, clean
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
 
 DOCKERS = ("run/docker.sock", "var/run/docker.sock")
 """Sockets of the system-wide engine: on most systems, two names of one path."""

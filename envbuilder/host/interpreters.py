@@ -15,9 +15,10 @@ import contextlib
 import os
 import re
 import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
@@ -26,10 +27,7 @@ from envbuilder.core import decoding, files, process, uv_program
 from envbuilder.core.errors import ToolError
 from envbuilder.core.text import first
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    Runner = Callable[..., process.Completed]
+Runner = Callable[..., process.Completed]
 
 OWNED = files.Owned("interpreters", (r"answers\.json",))
 _FILE = "answers.json"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Hashable, Iterator, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -19,10 +19,6 @@ from msgspec import Struct
 from envbuilder.host import cpu
 from envbuilder.host.model import Memory
 from envbuilder.host.snapshot import Reader, Snapshot, clean, fields, integer, lines
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Sequence
-
 
 _SHM = "/dev/shm"  # noqa: S108 (it is only looked up)
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}

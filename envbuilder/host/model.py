@@ -239,8 +239,6 @@ _LARGEST = 16 << 20
 
 def read(path: Path) -> Host:
     """Return the host in a file written by `detect --json` (itself, or under the key `host`)."""
-    from envbuilder.core.decoding import decode
-
     hint = "Write it with `envbuilder detect --json` on the machine in question."
     content = files.read_named(path, _LARGEST, hint)
     try:
@@ -252,4 +250,4 @@ def read(path: Path) -> Host:
         data = data["host"]
     if not isinstance(data, dict):
         raise InvalidError(f"{path}: expected a host, found {type(data).__name__}", hint)
-    return decode(data, Host, str(path))
+    return decoding.decode(data, Host, str(path))

@@ -10,13 +10,12 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from envbuilder.core import types
 from envbuilder.host import cpu, engines, memory, tables
 from envbuilder.host.gpus import amd, intel, nvidia, pci
-from envbuilder.host.gpus.pci import PCI, Device
 from envbuilder.host.model import X86_FLAGS, Cpu, Gpu, Host, Memory, Obstacle, is_wsl1
 from envbuilder.host.snapshot import (
     Reader,
@@ -28,9 +27,6 @@ from envbuilder.host.snapshot import (
     lines,
     version,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _SYSTEMS: dict[str, System] = {"linux": "linux", "darwin": "macos"}
 _LINUX = (cpu, memory, pci, nvidia, intel, amd)
@@ -206,7 +202,7 @@ def _gpus(
 
 
 def _unknown(
-    snapshot: Snapshot, devices: tuple[Device, ...], gpus: tuple[Gpu, ...], *, wsl: bool
+    snapshot: Snapshot, devices: tuple[pci.Device, ...], gpus: tuple[Gpu, ...], *, wsl: bool
 ) -> tuple[Gpu, ...]:
     """Return possible GPUs: their absence must not be concluded."""
     addresses = {gpu.bus for gpu in gpus}
@@ -217,8 +213,8 @@ def _unknown(
         or (device.vendor == intel.VENDOR and device.display is None and not intel.is_gpu(device))
     ]
     # /sys/bus exists, but has no pci, as on some ARM boards.
-    has_none = snapshot.has(PCI) is False and snapshot.has("sys/bus") is True
-    if PCI not in snapshot.folders and not has_none:
+    has_none = snapshot.has(pci.PCI) is False and snapshot.has("sys/bus") is True
+    if pci.PCI not in snapshot.folders and not has_none:
         missing.append(("PCI devices could not be listed.", "unread"))
     if wsl and not gpus and snapshot.has("dev/dxg") is not False:
         missing.append(("WSL does not show which GPU Windows has.", "wsl"))
@@ -248,7 +244,7 @@ def _notes(snapshot: Snapshot) -> list[str]:
         ("proc/cpuinfo", "the CPU's model and flags"),
         ("proc/self/status", "which CPUs this process may use"),
         ("proc/meminfo", "the memory"),
-        (PCI, "PCI devices"),
+        (pci.PCI, "PCI devices"),
         ("dev", "device nodes"),
     ):
         if snapshot.has(path) is not True:

@@ -34,7 +34,6 @@ from envbuilder.core import process
 from envbuilder.core.console import progress
 from envbuilder.core.errors import HostError, InvalidError, ToolError
 from envbuilder.packages.conda import lock as conda_locks, prefixes
-from envbuilder.packages.conda.lock import InstallConda, Rehome, WriteActivation
 from envbuilder.packages.python import indexes
 from envbuilder.profiles.lock import Target, lock_digest, select
 
@@ -109,7 +108,7 @@ def plan(
         *_conda_steps(conda, channels, work, prefix),
         *(_venv_steps(build, target, conda, version, work, prefix) if wheels else ()),
         *preload_steps(profile, libraries, env),
-        WriteActivation(
+        conda_locks.WriteActivation(
             what="write activation scripts",
             env=str(env),
             prefix=str(prefix),
@@ -155,7 +154,7 @@ def _conda_steps(
             )
             for folder, packages in sorted(by_folder.items())
         ),
-        InstallConda(
+        conda_locks.InstallConda(
             what=f"install {len(conda.packages)} conda packages",
             packages=conda.packages,
             subdir=conda.subdir,
@@ -216,7 +215,7 @@ class CondaEnvironment(NativeEnvironment):
     @property
     def bin_folders(self) -> tuple[str, ...]:
         """Folders of programs below the prefix; those of wheels take precedence over conda's."""
-        on_top = any(isinstance(step, Rehome) for step in self.plan.steps)
+        on_top = any(isinstance(step, conda_locks.Rehome) for step in self.plan.steps)
         return (f"{VENV}/bin", "bin") if on_top else ("bin",)
 
     def existing(self) -> Artifact | None:

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from envbuilder.build import project_layer, render
 from envbuilder.build.backends import layers
+from envbuilder.build.backends.container import DockerEnvironment
 from envbuilder.build.image import base as image_base, records
 from envbuilder.build.image.contents import name_image
 from envbuilder.build.payload import payload_sha256
@@ -49,7 +50,6 @@ from envbuilder.profiles import backends
 from envbuilder.profiles.lock import Target, lock_digest
 
 if TYPE_CHECKING:
-    from envbuilder.build.backends.container import DockerEnvironment
     from envbuilder.build.request import Build, Product, Request
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.profile import Profile
@@ -67,7 +67,7 @@ def unavailable(profile: Profile, request: Request, settings: Settings) -> str:
     from envbuilder.build.image import debian_base
 
     python = request.python or profile.image_python
-    if not connection.configured():
+    if not docker_client.configured():
         return "no container engine was found"
     base = profile.base.get(python)
     is_made = python in profile.debian_base and not request.base_image
@@ -316,7 +316,6 @@ def _digest(identity: str) -> str:
 
 def prepare_dockerfile(build: Build, target: Target, engine: Engine) -> DockerEnvironment:
     """Find the base image and plan; `ToolError` (exit 4) if the engine's builder is missing."""
-    from envbuilder.build.backends.container import DockerEnvironment
     from envbuilder.build.image import debian_base
 
     profile, request, settings = build.profile, build.request, build.settings
@@ -394,8 +393,6 @@ def prepare_on_instance(name: str, build: Build, target: Target) -> Product:
 
 
 def _in_engine(plan: Plan, build: Build, target: Target, engine: Engine) -> Product:
-    from envbuilder.build.backends.container import DockerEnvironment
-
     wheels = target.of_kind("wheel")
     room = layers.room(build, wheels, engine.build_command)
     plan = replace(plan, room=room)

@@ -46,6 +46,7 @@ from envbuilder.core import files, process
 from envbuilder.core.console import progress
 from envbuilder.core.errors import ToolError, VerifyError
 from envbuilder.core.resources import OWN
+from envbuilder.host import interpreters
 from envbuilder.packages.interpreters import require_interpreter
 from envbuilder.packages.store import Room, unpacked
 from envbuilder.payload.machine import threads
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from envbuilder.core.settings import Settings
-    from envbuilder.host.interpreters import Interpreter
     from envbuilder.profiles.profile import Profile
 
 
@@ -393,7 +393,7 @@ def link_to_project(settings: Settings, prefix: Path) -> str:
     return ""
 
 
-def plan(build: Build, target: Target, interpreter: Interpreter | File) -> Plan:
+def plan(build: Build, target: Target, interpreter: interpreters.Interpreter | File) -> Plan:
     """Return the plan of the environment; pure.
 
     `interpreter`: one of this machine, or an archive of one that becomes part of the environment.
@@ -464,18 +464,15 @@ def prepare(build: Build) -> NativeEnvironment:
     An interpreter that an earlier command ran is not run again to find an environment that exists.
     Nothing is built from what is only remembered.
     """
-    from envbuilder.host import interpreters
-    from envbuilder.host.interpreters import Answers
-
     profile, lock, host, request = build.profile, build.lock, build.host, build.request
     platform = host.platform
     locked = pythons(lock, platform, profile.python.default)
     if not locked or (request.python and request.python not in locked):
         select(lock, str(platform), request.python or profile.python.default)
     check_tools(profile)
-    answers = Answers(build.settings.interpreters_dir)
+    answers = interpreters.Answers(build.settings.interpreters_dir)
 
-    def chosen() -> tuple[Target, Interpreter | File]:
+    def chosen() -> tuple[Target, interpreters.Interpreter | File]:
         target = select(lock, str(platform), request.python or locked[0])
         if profile.python.managed:
             return target, require_interpreter(profile, target)

@@ -34,7 +34,6 @@ from envbuilder.build.payload import payload_pyz, payload_sha256
 from envbuilder.build.plan import Assemble, Step, UnpackPython, UnpackTool
 from envbuilder.containers.engine import connection, images
 from envbuilder.containers.oci import layer, rootfs
-from envbuilder.containers.oci.layer import Layer, Member
 from envbuilder.containers.oci.layout import Bytes, Layout, digest_of, place
 from envbuilder.core import parallel, types
 from envbuilder.core.errors import EnvbuilderError
@@ -92,7 +91,7 @@ class Assembly:
         for blob in self._base.layers:
             self._cache.check(self._base.layout, blob)
         self._stage: Stage | None = None
-        self._scaffold: tuple[Member, ...] = ()
+        self._scaffold: tuple[layer.Member, ...] = ()
         self._open = contextlib.ExitStack()
         self._wheels_open: dict[types.Sha256, Wheel] = {}
         self._to_install: tuple[File, ...] = ()
@@ -223,7 +222,10 @@ class Assembly:
         if result is None:
             folder, where = self._work / "interpreter", conventions.PYTHON.lstrip("/")
             self._run(UnpackPython(what="unpack the interpreter", file=file, folder=str(folder)))
-            members = [*layer.tree(folder, where), Member(path=where, kind="folder", mode=0o755)]
+            members = [
+                *layer.tree(folder, where),
+                layer.Member(path=where, kind="folder", mode=0o755),
+            ]
             result = self._make(inputs, members, on_base=True)
         return [Added(layer=result, reason=f"Python {file.version}")]
 
@@ -242,7 +244,7 @@ class Assembly:
     def _payload(self) -> Added:
         """Return the payload layer; it is last because it changes with envbuilder."""
         inputs = {"kind": "payload", "sha256": payload_sha256(), "epoch": self._step.epoch}
-        member = Member(path=conventions.PAYLOAD.lstrip("/"), content=payload_pyz())
+        member = layer.Member(path=conventions.PAYLOAD.lstrip("/"), content=payload_pyz())
         result = self._ensure(inputs, [member])
         return Added(layer=result, reason="payload")
 
@@ -255,13 +257,13 @@ class Assembly:
         result = self._ensure(inputs, project_layer.members(project))
         return [Added(layer=result, reason="project")]
 
-    def _ensure(self, inputs: Mapping[str, Any], members: Iterable[Member]) -> Layer:
+    def _ensure(self, inputs: Mapping[str, Any], members: Iterable[layer.Member]) -> layer.Layer:
         """Return a layer from the cache, or make it of the members, which are listed only then."""
         return self._cache.ensure(inputs, lambda: self._make(inputs, members))
 
     def _make(
-        self, inputs: Mapping[str, Any], members: Iterable[Member], *, on_base: bool = False
-    ) -> Layer:
+        self, inputs: Mapping[str, Any], members: Iterable[layer.Member], *, on_base: bool = False
+    ) -> layer.Layer:
         """Write a layer to the cache; `on_base`: parent folders keep the base's metadata."""
         listed = list(members)
         paths = {m.path for m in listed}
@@ -275,7 +277,7 @@ class Assembly:
         result = layer.write(listed, path, self._step.epoch, self._count)
         return self._cache.keep(inputs, result, path)
 
-    def _as_in_base(self, folder: Member, *, changed: bool) -> Member:
+    def _as_in_base(self, folder: layer.Member, *, changed: bool) -> layer.Member:
         existing = self._base.root.entries.get(folder.path)
         if existing is None or existing.kind != "folder":
             return folder
@@ -295,7 +297,7 @@ class Assembly:
             "epoch": self._step.epoch,
         }
 
-    def _files(self, part: Part) -> Iterator[Member]:
+    def _files(self, part: Part) -> Iterator[layer.Member]:
         """Yield the files of a layer, directly from the wheels or else as uv installed them."""
         site = self._python.site
         owners: dict[str, File] = {}
@@ -314,7 +316,7 @@ class Assembly:
                 if owners.setdefault(path, wheel) is wheel:
                     yield member
 
-    def _installed_files(self, wheel: File, opened: Wheel) -> dict[str, Member]:
+    def _installed_files(self, wheel: File, opened: Wheel) -> dict[str, layer.Member]:
         """Return the files that uv installed from a wheel, with a complete RECORD."""
         stage = self._installed()
         record = stage.record_of(wheel)
@@ -355,7 +357,7 @@ class Assembly:
         return self._stage
 
 
-def _users(contents: Mapping[str, bytes]) -> list[Member]:
+def _users(contents: Mapping[str, bytes]) -> list[layer.Member]:
     """Return the entries of the image's user, added to the base's files, and its own folders."""
     number = conventions.ID
     lines = {"etc/passwd": conventions.PASSWD, "etc/group": conventions.GROUP}
@@ -364,17 +366,20 @@ def _users(contents: Mapping[str, bytes]) -> list[Member]:
         name: b"\n" if text and not text.endswith(b"\n") else b"" for name, text in base.items()
     }
     return [
-        *(Member(path=n, content=base[n] + ends[n] + f"{t}\n".encode()) for n, t in lines.items()),
         *(
-            Member(path=p.lstrip("/"), kind="folder", mode=0o755, uid=number, gid=number)
+            layer.Member(path=n, content=base[n] + ends[n] + f"{t}\n".encode())
+            for n, t in lines.items()
+        ),
+        *(
+            layer.Member(path=p.lstrip("/"), kind="folder", mode=0o755, uid=number, gid=number)
             for p in (conventions.HOME, conventions.WORK)
         ),
     ]
 
 
-def _plain(path: str, packed: Packed) -> Member:
+def _plain(path: str, packed: Packed) -> layer.Member:
     mode = 0o755 if packed.executable else 0o644
-    return Member(path=f"{_PREFIX}/{path}", mode=mode, source=packed)
+    return layer.Member(path=f"{_PREFIX}/{path}", mode=mode, source=packed)
 
 
 # --- the engine, meanwhile

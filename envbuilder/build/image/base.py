@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder.build import conventions, project_layer
+from envbuilder.build.image.contents import BaseContents, base_variables, read_contents
 from envbuilder.build.plan import Assemble, BaseCheck, LoadBase, MakeBase, Plan
 from envbuilder.containers.engine import connection
 from envbuilder.containers.engine.container import Container
 from envbuilder.containers.engine.interface import LABEL, Engine, Image, no_base
 from envbuilder.containers.oci import archive, reference, rootfs
+from envbuilder.containers.oci.layout import Layout
 from envbuilder.core import console, files, types
 from envbuilder.core.errors import BuildError, InvalidError, ToolError, VerifyError
 from envbuilder.core.project_file import DEFAULT
@@ -28,12 +30,7 @@ from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import BUILT, File, Lock, LockedBase, Target, select
 
 if TYPE_CHECKING:
-    from envbuilder.build.image.contents import BaseContents
-    from envbuilder.build.project_layer import ProjectLayer
     from envbuilder.build.request import Build, Request
-    from envbuilder.containers.oci.layout import (
-        Layout,
-    )
     from envbuilder.host.model import Host
     from envbuilder.profiles.profile import Base as BaseImage, Profile
 
@@ -100,7 +97,7 @@ def repository(profile: str, settings: Settings) -> str:
 
 
 def names(
-    build: Build, target: Target, digest: str, project: ProjectLayer | None
+    build: Build, target: Target, digest: str, project: project_layer.ProjectLayer | None
 ) -> tuple[str, ...]:
     """Return the names of the image with this fingerprint; the first names the artifact."""
     request = build.request
@@ -175,7 +172,6 @@ def _of_engine(
     ref: str, platform: types.Platform, connected: Engine | None, settings: Settings
 ) -> Layout:
     from envbuilder.containers.engine import images
-    from envbuilder.containers.oci.layout import Layout
 
     with contextlib.nullcontext(connected) if connected else connection.connect() as engine:
         image = engine.image(ref)
@@ -235,8 +231,6 @@ def require_python(plan: Plan, settings: Settings, progress: console.Progress) -
     if check is None:
         return
     if check.layout:
-        from envbuilder.build.image.contents import base_variables
-
         base = _contents(check.layout, plan, settings, progress)
         try:
             base.root.python(plan.python, base_variables(base.config)["PATH"])
@@ -293,7 +287,6 @@ def _libc(plan: Plan, target: Target, settings: Settings, progress: console.Prog
 def _contents(
     layout: str, plan: Plan, settings: Settings, progress: console.Progress
 ) -> BaseContents:
-    from envbuilder.build.image.contents import read_contents
     from envbuilder.build.image.layer_cache import LayerCache
 
     cache = LayerCache(settings.cache_dir / "layers", progress.note, fresh=False)

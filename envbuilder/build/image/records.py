@@ -8,8 +8,9 @@ files in an image are recorded next to it.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -17,12 +18,8 @@ from msgspec import Struct
 from envbuilder.build.plan import Artifact, Plan, Recording, project_of
 from envbuilder.core import decoding, files, types
 from envbuilder.core.errors import BuildError
+from envbuilder.core.settings import Settings
 from envbuilder.project.image_files import ImageFile
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from envbuilder.core.settings import Settings
 
 LOADED = "loaded"
 """Subfolder of a fingerprint's folder: records of intermediate images put into the engine."""

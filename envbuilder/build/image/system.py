@@ -28,7 +28,6 @@ from envbuilder.build.image.layer_cache import SYSTEM_FORMAT, LayerCache
 from envbuilder.containers.engine import connection, images
 from envbuilder.containers.engine.interface import LABEL, Engine
 from envbuilder.containers.oci import layer, rootfs
-from envbuilder.containers.oci.layer import Layer, Member, members
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.core import archives
 from envbuilder.core.errors import BuildError
@@ -85,7 +84,7 @@ def unpacked(
     base: BaseContents,
     store: Store,
     cache: LayerCache,
-    make: Callable[[Mapping[str, Any], tuple[Member, ...]], Layer],
+    make: Callable[[Mapping[str, Any], tuple[layer.Member, ...]], layer.Layer],
 ) -> list[Added]:
     """Return the layer of the packages' files and dpkg records; empty if the base has them all."""
     inputs = {
@@ -123,7 +122,7 @@ def built(
         "epoch": step.epoch,
     }
 
-    def make() -> Layer:
+    def make() -> layer.Layer:
         for part in system.steps:
             run(part)
         return cache.keep(inputs, _taken(step, system, base, work), work / _LAYER)
@@ -138,7 +137,7 @@ def built(
     return [Added(layer=packages, reason=parts.packages(step.debs))], root
 
 
-def _taken(step: Assemble, system: System, base: BaseContents, work: Path) -> Layer:
+def _taken(step: Assemble, system: System, base: BaseContents, work: Path) -> layer.Layer:
     """Return the one layer that the engine's image has above the base, recompressed."""
     if system.exported:
         layout = Layout.open(Path(system.exported))
@@ -209,7 +208,7 @@ def _settled(blob: Path, epoch: int, digest: hashlib._Hash) -> Iterator[bytes]:
 
 def _edits(blob: Path, epoch: int) -> Iterator[tuple[int, int, bytes]]:
     """Yield (start, end, replacement) of each header to replace or drop in the tar."""
-    for member, _ in members(blob):
+    for member, _ in layer.members(blob):
         if member.name.rpartition("/")[2].startswith(".wh."):
             whiteout = tarfile.TarInfo(member.name)
             whiteout.mode = 0
@@ -221,7 +220,9 @@ def _edits(blob: Path, epoch: int) -> Iterator[tuple[int, int, bytes]]:
 # --- packages without dpkg
 
 
-def unpacked_members(files: Sequence[tuple[File, Path]], root: rootfs.RootFs) -> tuple[Member, ...]:
+def unpacked_members(
+    files: Sequence[tuple[File, Path]], root: rootfs.RootFs
+) -> tuple[layer.Member, ...]:
     """Return what installing .deb files changes in an image; installed packages are kept.
 
     Raise `BuildError` if a package needs more than its files.
@@ -236,7 +237,7 @@ def unpacked_members(files: Sequence[tuple[File, Path]], root: rootfs.RootFs) ->
     fields = [(_fields(text), text) for text in texts]
     # By dpkg's sort key.
     stanzas = {(f.get("Package", ""), f.get("Architecture", "")): text for f, text in fields}
-    changed: dict[str, Member] = {}
+    changed: dict[str, layer.Member] = {}
     for file, path in files:
         for member in _package(file, path, root, stanzas):
             before = changed.get(member.path)
@@ -246,17 +247,19 @@ def unpacked_members(files: Sequence[tuple[File, Path]], root: rootfs.RootFs) ->
     if not changed:
         return ()
     text = "".join(stanzas[k] + "\n\n" for k in sorted(stanzas))
-    changed[STATUS] = Member(path=STATUS, content=text.encode())
-    changed[f"{STATUS}-old"] = Member(path=f"{STATUS}-old")
+    changed[STATUS] = layer.Member(path=STATUS, content=text.encode())
+    changed[f"{STATUS}-old"] = layer.Member(path=f"{STATUS}-old")
     for existing, entry in root.entries.items():
         if _OLD.fullmatch(existing) or existing in _LOCKS:
-            changed[existing] = Member(path=existing, mode=entry.mode, uid=entry.uid, gid=entry.gid)
+            changed[existing] = layer.Member(
+                path=existing, mode=entry.mode, uid=entry.uid, gid=entry.gid
+            )
     return tuple(changed.values())
 
 
 def _package(
     file: File, path: Path, root: rootfs.RootFs, stanzas: dict[tuple[str, str], str]
-) -> Iterator[Member]:
+) -> Iterator[layer.Member]:
     with deb.opened(file, path) as package:
         control = package.control()
         parts = {name: content for name, (content, _) in control.items()}
@@ -285,10 +288,10 @@ def _package(
     same = fields.get("Multi-Arch") == "same"
     record = f"{_INFO}/{fields['Package']}" + (f":{fields['Architecture']}" if same else "")
     listed = "".join(f"/{name}\n" for name in (".", *contents))
-    yield Member(path=f"{record}.list", content=listed.encode())
+    yield layer.Member(path=f"{record}.list", content=listed.encode())
     for kind, content in parts.items():
         time = int(control[kind][1])
-        yield Member(path=f"{record}.{kind}", content=content, time=time)
+        yield layer.Member(path=f"{record}.{kind}", content=content, time=time)
 
 
 def _require_files_only(file: File, parts: Mapping[str, bytes]) -> None:
@@ -314,7 +317,7 @@ def _refused(file: File, reason: str) -> BuildError:
 
 def _placed(
     file: File, member: tarfile.TarInfo, name: str, content: bytes, root: rootfs.RootFs
-) -> Iterator[Member]:
+) -> Iterator[layer.Member]:
     """Yield a package's file at the path the base's links resolve to, such as /lib if merged."""
     folder, _, base = name.rpartition("/")
     path = f"{_resolved_folder(file, folder, root)}/{base}".lstrip("/")
@@ -322,7 +325,7 @@ def _placed(
         raise _refused(file, f"/{path} is in a folder reserved for envbuilder or dpkg")
     existing = root.entries.get(path)
     time = int(member.mtime)
-    placed = Member(path=path, mode=member.mode, uid=member.uid, gid=member.gid, time=time)
+    placed = layer.Member(path=path, mode=member.mode, uid=member.uid, gid=member.gid, time=time)
     if member.isdir():
         if existing is None:
             yield replace(placed, kind="folder")

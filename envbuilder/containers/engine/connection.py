@@ -5,12 +5,9 @@ from __future__ import annotations
 import contextlib
 
 from envbuilder.containers.engine import docker_client
-from envbuilder.containers.engine.docker_client import configured, version_numbers
 from envbuilder.containers.engine.interface import Engine, short
 from envbuilder.core import process
 from envbuilder.core.errors import ToolError
-
-__all__ = ["configured", "connect"]
 
 OLDEST = (23, 0)
 """Docker 23 made BuildKit the default builder; `RUN --network` and `--build-context` need it."""
@@ -54,7 +51,7 @@ def connect() -> Engine:
 
             return podman.connect(location.url)
         number = str(version.get("Version", ""))
-        if version_numbers(number) < OLDEST:
+        if docker_client.version_numbers(number) < OLDEST:
             raise ToolError(
                 f"Docker {number} is too old: {OLDEST[0]} or newer is needed",
                 "Update Docker, or use --backend venv.",

@@ -17,7 +17,6 @@ from requests import RequestException
 
 from envbuilder.containers.engine import cdi, docker_client
 from envbuilder.containers.engine.container import Container, Limits, limits
-from envbuilder.containers.engine.docker_client import Endpoint, version_numbers
 from envbuilder.containers.engine.interface import (
     VOLUME_LABEL,
     BuildCommand,
@@ -60,7 +59,9 @@ class DockerEngine(Engine):
 
     removal = ("rm", "--force")
 
-    def __init__(self, client: DockerClient, version: str, endpoint: Endpoint) -> None:
+    def __init__(
+        self, client: DockerClient, version: str, endpoint: docker_client.Endpoint
+    ) -> None:
         self._client, self._version, self._endpoint = client, version, endpoint
         self._api: Any = client.api  # types-docker leaves much of it untyped
         self.command, self.socket = ("docker", *endpoint.flags), endpoint.socket
@@ -225,7 +226,7 @@ class DockerEngine(Engine):
             version_argv=(*self.command, "buildx", "inspect", endpoint.builder),
             docker_version=self._version,
             takes_epoch=True,
-            exports_layouts=version_numbers(self._version) >= _EXPORTS_LAYOUTS,
+            exports_layouts=docker_client.version_numbers(self._version) >= _EXPORTS_LAYOUTS,
             keeps_blobs=containerd,
             storage=str(info.get("DockerRootDir") or "") if local else "",
         )

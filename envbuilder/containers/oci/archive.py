@@ -19,7 +19,6 @@ from envbuilder.containers.oci.reference import qualified
 from envbuilder.core import files, types
 from envbuilder.core.archives import Tar
 from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
-from envbuilder.core.files import file_sha256
 
 if TYPE_CHECKING:
     import tarfile
@@ -208,7 +207,7 @@ def opened(path: Path, folder: Path) -> Layout:
     """Return the layout at `path`; an archive is unpacked into `folder`, once."""
     if not path.is_file():
         return Layout.open(path)
-    target = folder / file_sha256(path)
+    target = folder / files.file_sha256(path)
     if not target.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".part-", dir=folder) as scratch:
@@ -274,7 +273,7 @@ def _unpack_member(archive: Tar, member: tarfile.TarInfo, folder: Path, take: _T
         target = folder / path
         with target.open("wb") as out:
             out.writelines(archive.pieces(member))
-        actual = file_sha256(target)
+        actual = files.file_sha256(target)
     if blob and actual != path.name:
         raise BuildError(f"{member.name}: damaged in the archive: its sha256 is {actual}")
 

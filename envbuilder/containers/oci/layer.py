@@ -20,7 +20,6 @@ from msgspec import Struct
 
 from envbuilder.containers.oci.layout import LAYER_ZSTD, Bytes, Descriptor
 from envbuilder.core import archives, parallel, types
-from envbuilder.core.archives import Folders, Tar, path_objection
 from envbuilder.core.errors import BuildError, InvalidError
 
 Kind = Literal["file", "folder", "link"]
@@ -203,9 +202,9 @@ def tar(members: Iterable[Member], epoch: int) -> Iterator[bytes]:
 def clean(members: Iterable[Member]) -> list[Member]:
     """Return the members sorted by path; raise `BuildError` if one is unsafe to unpack."""
     ordered = sorted(members, key=lambda m: os.fsencode(m.path))
-    folders = Folders()
+    folders = archives.Folders()
     for member in ordered:
-        wrong = path_objection(member.path)
+        wrong = archives.path_objection(member.path)
         wrong = wrong or folders.objection(member.path, is_folder=member.kind == "folder")
         if member.kind == "link" and not (member.target and member.target.isprintable()):
             wrong = wrong or f"{member.path!r} is a link to {member.target!r}"
@@ -277,7 +276,7 @@ def folders_above(paths: Iterable[str]) -> Iterator[Member]:
 # --- reading
 
 
-def members(layer: Path) -> Iterator[tuple[tarfile.TarInfo, Tar]]:
+def members(layer: Path) -> Iterator[tuple[tarfile.TarInfo, archives.Tar]]:
     """Yield each member of a layer, with the archive from which its content can be read at once.
 
     The layer is a tar, plain or compressed, detected by its first bytes, since media types can be
@@ -289,7 +288,7 @@ def members(layer: Path) -> Iterator[tuple[tarfile.TarInfo, Tar]]:
 
     try:
         with layer.open("rb") as raw:
-            archive = Tar(raw, layer.stat().st_size, failure)
+            archive = archives.Tar(raw, layer.stat().st_size, failure)
             for member in archive:
                 yield member, archive
     except OSError as error:

@@ -26,7 +26,6 @@ from msgspec import Meta, Struct
 
 from envbuilder.core import decoding, files, types
 from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
-from envbuilder.core.files import file_sha256
 
 INDEX = "application/vnd.oci.image.index.v1+json"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -211,7 +210,7 @@ class Layout:
         if isinstance(content, bytes):
             digest, size = digest_of(content), len(content)
         else:
-            digest, size = f"sha256:{file_sha256(content)}", content.stat().st_size
+            digest, size = f"sha256:{files.file_sha256(content)}", content.stat().st_size
         descriptor = Descriptor(media_type=media_type, digest=digest, size=size, **fields)
         if self.has(descriptor):
             return descriptor
@@ -235,7 +234,7 @@ class Layout:
             raise WrongHashError(
                 f"{path}: damaged: {size} bytes, but {of.size} belong to {of.digest}"
             )
-        found = file_sha256(path)
+        found = files.file_sha256(path)
         if f"sha256:{found}" != of.digest:
             raise WrongHashError(f"{path}: damaged: expected {of.digest}, found sha256:{found}")
         return path

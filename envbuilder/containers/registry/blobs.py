@@ -28,7 +28,6 @@ from envbuilder.containers.registry.connection import (
 )
 from envbuilder.core import files
 from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
-from envbuilder.core.files import full_or_broken
 from envbuilder.core.http import Attempts, OtherSizeError, UnavailableError, download
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ def receive(
     except UnavailableError as error:
         raise connection.failure(blob.digest, str(error)) from None
     except OSError as error:
-        raise full_or_broken(error, part) from error
+        raise files.full_or_broken(error, part) from error
     raise WrongHashError(
         f"{connection.name}: {blob.digest}: the received content does not match the digest",
         "The registry or a proxy changes the content. Nothing was kept.",
@@ -158,7 +157,7 @@ def send(
             try:
                 result = outgoing.run(_repository(path, connection))
             except OSError as error:
-                raise full_or_broken(error, source) from error
+                raise files.full_or_broken(error, source) from error
         with contextlib.suppress(OSError):
             files.write(path, connection.repository.encode(), files.PRIVATE)
         return result

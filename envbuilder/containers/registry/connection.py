@@ -29,7 +29,6 @@ from envbuilder.containers.oci.reference import Reference, is_loopback
 from envbuilder.containers.registry.auth import DeniedError, Login
 from envbuilder.core import console, decoding, http
 from envbuilder.core.errors import BuildError, InvalidError, TooLongError, WrongHashError
-from envbuilder.core.http import open_session, reason
 from envbuilder.core.text import printable, public
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ class Connection:
         self._local = is_loopback(reference.host)
         self.host, self.repository = reference.host, reference.repository
         self._base = reference.root(plain_http=plain_http)
-        self.session = open_session(direct=self._local)
+        self.session = http.open_session(direct=self._local)
         self.pause = pause or self.session.pause
         self._login = Login(
             *(self.host, self.session, self.pause),
@@ -149,7 +148,7 @@ class Connection:
             try:
                 response = self._authorized(method, url, what, headers or {}, data)
             except requests.TooManyRedirects as error:
-                raise self.failure(what, reason(error)) from None
+                raise self.failure(what, http.reason(error)) from None
             except requests.RequestException as error:
                 problem, status = self._no_response(error), 0
                 continue
@@ -256,10 +255,10 @@ class Connection:
     def _no_response(self, error: requests.RequestException) -> str:
         """Return which host does not answer, which may be one that the registry redirects to."""
         url = error.request.url if error.request is not None else None
-        console.detail(f"{public(url or self._base)}: {reason(error)}")
+        console.detail(f"{public(url or self._base)}: {http.reason(error)}")
         requested = http.host_of(url) if url else ""
         host = requested if requested and requested != http.host_of(self._base) else self.host
-        return f"{host} does not answer ({reason(error)})"
+        return f"{host} does not answer ({http.reason(error)})"
 
     def _authorized(
         self, method: str, url: str, what: str, headers: Mapping[str, str], data: bytes | None
@@ -345,7 +344,7 @@ def limited(response: requests.Response, limit: int) -> bytes | None:
     except TooLongError:
         return None
     except requests.RequestException as error:
-        raise BrokenOffError(reason(error)) from None
+        raise BrokenOffError(http.reason(error)) from None
 
 
 def _small(response: requests.Response) -> bytes:

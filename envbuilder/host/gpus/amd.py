@@ -9,17 +9,13 @@ from __future__ import annotations
 import errno
 import os
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from envbuilder.host import memory, tables
 from envbuilder.host.gpus import pci
-from envbuilder.host.gpus.pci import USABLE, Access, Device, Size, closed, driver, render_node
 from envbuilder.host.model import Gpu
 from envbuilder.host.snapshot import Reader, Snapshot, integer, lines
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 VENDOR = 0x1002
 KFD = "dev/kfd"
@@ -60,7 +56,7 @@ def read(reader: Reader) -> None:
 
 
 def decide(
-    snapshot: Snapshot, devices: Sequence[Device], environ: Mapping[str, str], *, wsl: bool
+    snapshot: Snapshot, devices: Sequence[pci.Device], environ: Mapping[str, str], *, wsl: bool
 ) -> tuple[Gpu, ...]:
     """Return all AMD GPUs in ROCm's order; of a card in partitions, one for each of them."""
     nodes = _nodes(snapshot)
@@ -93,25 +89,29 @@ def decide(
 
 
 def _gpu(
-    snapshot: Snapshot, device: Device, node: _Node | None, parts: int, hidden: Access | None
+    snapshot: Snapshot,
+    device: pci.Device,
+    node: _Node | None,
+    parts: int,
+    hidden: pci.Access | None,
 ) -> Gpu:
     folder = f"{pci.PCI}/{device.bus}"
     properties = node.properties if node else {}
     size = _memory(snapshot, folder, properties)
     if parts > 1:
         # How much of the card's memory a partition may use depends on how it is partitioned, too.
-        size = Size(size.kind)
+        size = pci.Size(size.kind)
     row = tables.amd_gpu(device.device_id or "")
     name = row.name if row else f"GPU {device.device_id or ''}".strip()
     minor = properties.get("drm_render_minor")
     opened = f"/dev/dri/renderD{minor}" if minor else device.render_node
     access = (
         hidden
-        or driver(device, ("amdgpu",), "ROCm")
+        or pci.driver(device, ("amdgpu",), "ROCm")
         or _compute_node(snapshot)
         or (_unlisted(snapshot) if node is None else None)
-        or render_node(snapshot, opened)
-        or USABLE
+        or pci.render_node(snapshot, opened)
+        or pci.USABLE
     )
     return Gpu(
         vendor="amd",
@@ -138,35 +138,37 @@ def _gpu(
     )
 
 
-def _hidden_by(environ: Mapping[str, str]) -> Access | None:
+def _hidden_by(environ: Mapping[str, str]) -> pci.Access | None:
     """Return the access if a variable hides all GPUs; HIP reads CUDA's, too."""
     for name in _VISIBLE:
         value = environ.get(name)
         if value is not None and value.strip() in ("", "-1"):
-            return Access("present", f"{name}={value!r} hides it from this process.", "hidden")
+            return pci.Access("present", f"{name}={value!r} hides it from this process.", "hidden")
     return None
 
 
-def _compute_node(snapshot: Snapshot) -> Access | None:
+def _compute_node(snapshot: Snapshot) -> pci.Access | None:
     readable = snapshot.nodes.get(KFD)
     if readable is None:
         if snapshot.has(KFD) is False:
             detail = f"/{KFD} is missing: a container needs --device /{KFD} --device /dev/dri."
-            return Access("present", detail, "node-missing")
-        return Access("unknown", f"Whether /{KFD} exists could not be read.", "node-unread")
-    return None if readable else closed(snapshot, f"/{KFD}")
+            return pci.Access("present", detail, "node-missing")
+        return pci.Access("unknown", f"Whether /{KFD} exists could not be read.", "node-unread")
+    return None if readable else pci.closed(snapshot, f"/{KFD}")
 
 
-def _unlisted(snapshot: Snapshot) -> Access:
+def _unlisted(snapshot: Snapshot) -> pci.Access:
     """Return why the compute driver lists no node for a GPU, if it could be read."""
     unread = _unread(snapshot)
     if unread and unread <= _hidden(snapshot):
         detail = "The container's device rules do not give it to this process."
-        return Access("present", detail, "not-given")
+        return pci.Access("present", detail, "not-given")
     if unread or not snapshot.folders.get(_NODES):
-        return Access("unknown", "What the compute driver (kfd) lists could not be read.", "unread")
+        return pci.Access(
+            "unknown", "What the compute driver (kfd) lists could not be read.", "unread"
+        )
     detail = "The compute driver (kfd) does not list it: it does not support the chip or the slot."
-    return Access("present", detail, "unsupported")
+    return pci.Access("present", detail, "unsupported")
 
 
 def _unread(snapshot: Snapshot) -> set[str]:
@@ -215,7 +217,7 @@ def _target(number: int | None) -> str | None:
     return f"gfx{number // 10000}{number // 100 % 100:x}{number % 100:x}"
 
 
-def _memory(snapshot: Snapshot, folder: str, properties: dict[str, int]) -> Size:
+def _memory(snapshot: Snapshot, folder: str, properties: dict[str, int]) -> pci.Size:
     """Return a card's own memory or, for an APU, main memory plus the firmware's carve-out."""
     vram, gtt = (integer(snapshot.files.get(f"{folder}/{name}")) for name in _MEMORY)
     sensors = {
@@ -226,9 +228,9 @@ def _memory(snapshot: Snapshot, folder: str, properties: dict[str, int]) -> Size
     if _ONLY_APU in sensors or properties.get("cpu_cores_count"):
         main = memory.total(snapshot)
         if main is None or vram is None:
-            return Size("shared")
+            return pci.Size("shared")
         total = main + vram
-        return Size("shared", total, None if gtt is None else min(vram + gtt, total))
+        return pci.Size("shared", total, None if gtt is None else min(vram + gtt, total))
     if _NO_APU in sensors and vram:
-        return Size("dedicated", vram)
-    return Size()
+        return pci.Size("dedicated", vram)
+    return pci.Size()

@@ -6,17 +6,12 @@ Iris Xe and older are recognized by PCI id: `torch.xpu.is_available()` can be Tr
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from envbuilder.host import memory, tables
 from envbuilder.host.gpus import pci
-from envbuilder.host.gpus.pci import USABLE, Access, Device, Size, driver, render_node
 from envbuilder.host.model import Gpu
 from envbuilder.host.snapshot import Reader, Snapshot, integer, version
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 VENDOR = 0x8086
 _DRIVERS = ("i915", "xe")
@@ -57,7 +52,7 @@ def _read_memory(reader: Reader, device: str) -> None:
             reader.file(f"{device}/drm/{card}/lmem_total_bytes")
 
 
-def decide(snapshot: Snapshot, devices: Sequence[Device], *, wsl: bool) -> tuple[Gpu, ...]:
+def decide(snapshot: Snapshot, devices: Sequence[pci.Device], *, wsl: bool) -> tuple[Gpu, ...]:
     """Return all Intel GPUs."""
     gpus = tuple(_gpu(snapshot, d) for d in devices if d.vendor == VENDOR and is_gpu(d))
     drivers = snapshot.folders.get("usr/lib/wsl/drivers", ())
@@ -69,12 +64,12 @@ def decide(snapshot: Snapshot, devices: Sequence[Device], *, wsl: bool) -> tuple
     return gpus
 
 
-def is_gpu(device: Device) -> bool:
+def is_gpu(device: pci.Device) -> bool:
     """Return whether an Intel device is a GPU; without a PCI class, only listed ids count."""
     return bool(device.display) or tables.intel_gpu(device.device_id or "") is not None
 
 
-def _gpu(snapshot: Snapshot, device: Device) -> Gpu:
+def _gpu(snapshot: Snapshot, device: pci.Device) -> Gpu:
     row = tables.intel_gpu(device.device_id or "")
     number = (device.device_id or "unknown id").upper()
     name = f"Intel {row.name or row.family}" if row else "Intel GPU"
@@ -82,13 +77,15 @@ def _gpu(snapshot: Snapshot, device: Device) -> Gpu:
     size = _memory(snapshot, device, folder, row.memory if row else None)
     readable = snapshot.nodes.get((device.render_node or "").lstrip("/"))
     access = (
-        driver(device, _DRIVERS, "torch.xpu") or render_node(snapshot, device.render_node) or USABLE
+        pci.driver(device, _DRIVERS, "torch.xpu")
+        or pci.render_node(snapshot, device.render_node)
+        or pci.USABLE
     )
     if row is None and access.state == "usable":
-        access = Access("unknown", f"PCI id {number} is not in envbuilder's table.", "unlisted")
+        access = pci.Access("unknown", f"PCI id {number} is not in envbuilder's table.", "unlisted")
     if row is not None and row.support == "unsupported":
         detail = f"{name} ({number}) is not supported by torch.xpu."
-        access = Access("present", detail, "unsupported")
+        access = pci.Access("present", detail, "unsupported")
     return Gpu(
         vendor="intel",
         name=f"{name} ({number})",
@@ -114,18 +111,18 @@ def _gpu(snapshot: Snapshot, device: Device) -> Gpu:
 
 
 def _memory(
-    snapshot: Snapshot, device: Device, folder: str, kind: tables.MemoryKind | None
-) -> Size:
+    snapshot: Snapshot, device: pci.Device, folder: str, kind: tables.MemoryKind | None
+) -> pci.Size:
     local = _own_memory(snapshot, folder)
     if kind == "shared":
         total = memory.total(snapshot)
-        return Size("shared", total, _shared(snapshot, device.driver, total))
+        return pci.Size("shared", total, _shared(snapshot, device.driver, total))
     if kind == "dedicated" or local:
         facts = tables.intel_memory(device.device_id or "")
         total = local or (facts.memory_bytes if facts else None)
         usable = total * _OWN_PERCENT // 100 if total is not None else None
-        return Size("dedicated", total, usable, facts.bandwidth if facts else None)
-    return Size()
+        return pci.Size("dedicated", total, usable, facts.bandwidth if facts else None)
+    return pci.Size()
 
 
 def _own_memory(snapshot: Snapshot, folder: str) -> int | None:

@@ -11,17 +11,13 @@ common driver, as JetPack 7 has it, and is detected as any other.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from envbuilder.host import memory, tables
 from envbuilder.host.gpus import nvidia_access, nvml, pci
-from envbuilder.host.gpus.pci import USABLE, Access, Device, Size
 from envbuilder.host.model import Gpu, Link, Obstacle, Peer, State
 from envbuilder.host.snapshot import Reader, Snapshot, clean, fields, integer, version
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 VENDOR = 0x10DE
 VERSION = "proc/driver/nvidia/version"
@@ -65,7 +61,7 @@ def read(reader: Reader) -> None:
 
 def decide(
     snapshot: Snapshot,
-    devices: Sequence[Device],
+    devices: Sequence[pci.Device],
     environ: Mapping[str, str],
     *,
     wsl: bool,
@@ -95,7 +91,7 @@ def decide(
         card, card_access = shown.get(bus), reached[bus]
         if card_access.state == "usable" and answer and bus not in reported and not unplaced:
             detail = "The driver does not give this GPU to this process."
-            card_access = Access("present", detail, "not-given")
+            card_access = pci.Access("present", detail, "not-given")
         gpus.append(_gpu(snapshot, card or bus, reported.get(bus), driver, card_access))
     gpus.extend(_gpu(snapshot, None, device, driver, access) for device in unplaced)
     return tuple(gpus) or _without_pci(snapshot, wsl=wsl)
@@ -127,10 +123,10 @@ def peers(snapshot: Snapshot) -> tuple[Peer, ...]:
 
 def _gpu(
     snapshot: Snapshot,
-    shown: Device | str | None,
+    shown: pci.Device | str | None,
     reported: nvml.Device | None,
     driver: str | None,
-    access: Access,
+    access: pci.Access,
 ) -> Gpu:
     """Return one GPU, from its PCI card, from its address, or from NVML alone."""
     card = shown if not isinstance(shown, str) else None
@@ -178,13 +174,13 @@ def _model(snapshot: Snapshot, bus: str | None) -> str | None:
     return model if model != "Unknown" else None
 
 
-def _memory(snapshot: Snapshot, device: nvml.Device) -> Size:
+def _memory(snapshot: Snapshot, device: nvml.Device) -> pci.Size:
     if device.shared_memory and not device.mig and device.memory_bytes is None:
         # GB10 and Jetson: NVML answers "Not Supported" (NVIDIA, DGX Spark known issues). How much
         # main memory CUDA can allocate depends on what else uses it.
-        return Size(kind="shared", total=memory.total(snapshot))
+        return pci.Size(kind="shared", total=memory.total(snapshot))
     if device.memory_bytes is None:
-        return Size()
+        return pci.Size()
     usable = None
     if device.reserved_bytes is not None and device.reserved_bytes <= device.memory_bytes:
         usable = device.memory_bytes - device.reserved_bytes
@@ -194,7 +190,7 @@ def _memory(snapshot: Snapshot, device: nvml.Device) -> Size:
         # memory: GDDR6X (RTX 4090: 10501 MHz, 384 bits, 1008 GB/s), GDDR7 (RTX 5070: 14001 MHz,
         # 192 bits, 672 GB/s), HBM3 (H100 SXM: 2619 MHz, 5120 bits, 3352 GB/s).
         bandwidth = 2 * device.memory_mhz * 10**6 * device.memory_bits // 8
-    return Size("dedicated", device.memory_bytes, None if device.mig else usable, bandwidth)
+    return pci.Size("dedicated", device.memory_bytes, None if device.mig else usable, bandwidth)
 
 
 def _link(device: nvml.Device, shown: Link | None) -> Link | None:
@@ -228,16 +224,16 @@ def _driver(snapshot: Snapshot, answer: nvml.Answer | None) -> str | None:
     return told or loaded
 
 
-def _bound(card: Device, access: Access) -> Access:
+def _bound(card: pci.Device, access: pci.Access) -> pci.Access:
     """Return `access`, corrected by what the card's own kernel driver implies."""
     if card.driver not in (None, "nvidia"):
         detail = f"The kernel driver {card.driver} is bound to it; CUDA needs NVIDIA's own driver."
-        return Access("present", detail, "driver-other")
+        return pci.Access("present", detail, "driver-other")
     if card.bound is False and access.state != "unknown":
         detail = "No kernel driver is bound to it: install NVIDIA's driver."
-        return Access("present", detail, "driver-missing")
+        return pci.Access("present", detail, "driver-missing")
     if card.display is None and access.state == "usable":
-        return Access("unknown", "Its PCI class could not be read.", "unread")
+        return pci.Access("unknown", "Its PCI class could not be read.", "unread")
     return access
 
 
@@ -249,23 +245,23 @@ def _access(
     *,
     wsl: bool,
     container: bool,
-) -> Access:
+) -> pci.Access:
     """Return this process's access to the driver."""
     hidden = environ.get("CUDA_VISIBLE_DEVICES")
     if hidden is not None and hidden.strip() in ("", "-1", "NoDevFiles"):
         detail = f"CUDA_VISIBLE_DEVICES={hidden!r} hides it from this process."
-        return Access("present", detail, "hidden")
+        return pci.Access("present", detail, "hidden")
     if answer and answer.error:
         detail = f"NVIDIA's management library failed: {answer.error}."
-        return Access("unknown", detail, "library-failed")
+        return pci.Access("unknown", detail, "library-failed")
     told = bool(answer and answer.devices)
     if snapshot.has(VERSION) is False and not told and not wsl:
-        return Access("present", "NVIDIA's kernel driver is not loaded.", "driver-missing")
+        return pci.Access("present", "NVIDIA's kernel driver is not loaded.", "driver-missing")
     problem = nvidia_access.shared(snapshot, wsl=wsl, container=container)
     if problem is None and driver is None:
         detail = "The version of NVIDIA's driver could not be read."
-        problem = Access("unknown", detail, "driver-unread")
-    return problem or USABLE
+        problem = pci.Access("unknown", detail, "driver-unread")
+    return problem or pci.USABLE
 
 
 def _without_pci(snapshot: Snapshot, *, wsl: bool) -> tuple[Gpu, ...]:

@@ -16,7 +16,6 @@ import re
 from typing import TYPE_CHECKING
 
 from envbuilder.host.gpus import pci
-from envbuilder.host.gpus.pci import USABLE, Access
 from envbuilder.host.snapshot import Reader, Snapshot, fields, integer
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def read(reader: Reader) -> None:
     reader.exists(_MANAGER)
 
 
-def shared(snapshot: Snapshot, *, wsl: bool, container: bool) -> Access | None:
+def shared(snapshot: Snapshot, *, wsl: bool, container: bool) -> pci.Access | None:
     """Return the problem of the nodes that every CUDA program opens; None without one."""
     if wsl:
         return _node(snapshot, _WINDOWS, container=container)
@@ -83,7 +82,7 @@ def of_cards(
     listed: frozenset[str],
     *,
     container: bool,
-) -> dict[str, Access]:
+) -> dict[str, pci.Access]:
     """Return the access that each card's own node allows, by PCI address.
 
     `minors`: the number of each card's node, None if unknown; `listed`: the addresses that NVML
@@ -104,17 +103,17 @@ def of_cards(
     }
 
 
-def _of_named(snapshot: Snapshot, minor: int, *, others: bool, container: bool) -> Access:
+def _of_named(snapshot: Snapshot, minor: int, *, others: bool, container: bool) -> pci.Access:
     path = f"dev/nvidia{minor}"
     if others and container and snapshot.has(path) is False:
         detail = f"/{path} is missing: this container was given other GPUs, not this one."
-        return Access("present", detail, "not-given")
-    return _node(snapshot, path, container=container) or USABLE
+        return pci.Access("present", detail, "not-given")
+    return _node(snapshot, path, container=container) or pci.USABLE
 
 
 def _of_unnamed(
     snapshot: Snapshot, unclaimed: Iterable[int], cards: int, *, listed: bool, container: bool
-) -> Access:
+) -> pci.Access:
     """Return the access to a card whose own node is unknown.
 
     If NVML lists cards, it distinguishes them: unlisted cards were not given to this process.
@@ -126,49 +125,49 @@ def _of_unnamed(
     if len(closed) == len(paths) and closed:
         return _closed(closed[0])
     if not closed and paths and (len(paths) >= cards or listed):
-        return USABLE
-    return Access("unknown", "Which /dev/nvidia* is its node could not be read.", "node-unread")
+        return pci.USABLE
+    return pci.Access("unknown", "Which /dev/nvidia* is its node could not be read.", "node-unread")
 
 
-def _node(snapshot: Snapshot, path: str, *, container: bool) -> Access | None:
+def _node(snapshot: Snapshot, path: str, *, container: bool) -> pci.Access | None:
     if snapshot.has(path) is False:
         return _missing(snapshot, path, container=container)
     if path not in snapshot.nodes:
-        return Access("unknown", f"Whether /{path} exists could not be read.", "node-unread")
+        return pci.Access("unknown", f"Whether /{path} exists could not be read.", "node-unread")
     return None if snapshot.nodes[path] else _closed(path)
 
 
-def _closed(path: str) -> Access:
-    return Access("present", f"/{path} may not be opened by this user.", "node-closed")
+def _closed(path: str) -> pci.Access:
+    return pci.Access("present", f"/{path} may not be opened by this user.", "node-closed")
 
 
-def _missing(snapshot: Snapshot, path: str, *, container: bool) -> Access:
+def _missing(snapshot: Snapshot, path: str, *, container: bool) -> pci.Access:
     if container:
         advice = "start the container with --gpus all"
         if path == _MEMORY:
             advice = "the container must be started with --gpus all, once the machine itself has it"
-        return Access("present", f"/{path} is missing: {advice}.", "node-missing")
+        return pci.Access("present", f"/{path} is missing: {advice}.", "node-missing")
     # Outside containers, NVIDIA's libraries call nvidia-modprobe to create missing nodes. The
     # unified memory node rarely exists before its first use; all others are created at boot.
     helps = snapshot.has(_MODPROBE)
     if helps or (path == _MEMORY and helps is None):
         detail = f"/{path} is missing: CUDA creates it on first use, through nvidia-modprobe."
-        return Access("unknown", detail, "node-missing")
-    return Access("present", f"/{path} is missing: run nvidia-modprobe.", "node-missing")
+        return pci.Access("unknown", detail, "node-missing")
+    return pci.Access("present", f"/{path} is missing: run nvidia-modprobe.", "node-missing")
 
 
-def of_modes(snapshot: Snapshot, device: Device, minor: int | None) -> Access | None:
+def of_modes(snapshot: Snapshot, device: Device, minor: int | None) -> pci.Access | None:
     """Return what keeps CUDA programs from a card, or limits them; None for an ordinary card."""
     return _of_instances(snapshot, device, minor) if device.mig else _of_fabric(snapshot, device)
 
 
-def _of_instances(snapshot: Snapshot, device: Device, minor: int | None) -> Access:
+def _of_instances(snapshot: Snapshot, device: Device, minor: int | None) -> pci.Access:
     count = device.instances
     if count is None:
         count = _given(snapshot) or _instances(snapshot, minor)
     closed = snapshot.has(_INSTANCE_MINORS) and snapshot.has(_INSTANCE_NODES) is False
     if count == 0:
-        return Access(
+        return pci.Access(
             "present",
             "MIG is on, and it has no instances: CUDA finds no device. Create some"
             " (nvidia-smi mig -cgi … -C), or turn MIG off (nvidia-smi -mig 0).",
@@ -176,12 +175,12 @@ def _of_instances(snapshot: Snapshot, device: Device, minor: int | None) -> Acce
         )
     if count is None and not closed:
         detail = "MIG is on, and whether it has instances could not be read."
-        return Access("unknown", detail, "no-instances")
+        return pci.Access("unknown", detail, "no-instances")
     if closed:
         detail = "It is split into MIG instances, and their nodes in /dev/nvidia-caps are missing."
-        return Access("unknown", detail, "node-missing")
+        return pci.Access("unknown", detail, "node-missing")
     detail = "It is split into MIG instances: a process gets one of them, not all of its memory."
-    return Access("usable", detail)
+    return pci.Access("usable", detail)
 
 
 def _instances(snapshot: Snapshot, minor: int | None) -> int | None:
@@ -204,7 +203,7 @@ def _given(snapshot: Snapshot) -> int:
     return sum(number is not None and number > _MONITOR for number in numbers)
 
 
-def _of_fabric(snapshot: Snapshot, device: Device) -> Access | None:
+def _of_fabric(snapshot: Snapshot, device: Device) -> pci.Access | None:
     if device.fabric == _COMPLETED:
         return None
     if device.fabric in (None, _UNSUPPORTED):
@@ -215,7 +214,7 @@ def _of_fabric(snapshot: Snapshot, device: Device) -> Access | None:
     else:
         what = "The fabric manager has not set up its NVLink fabric"
     detail = f"{what}: without one, CUDA fails with error 802 (system not yet initialized)."
-    return Access("unknown", detail, "fabric")
+    return pci.Access("unknown", detail, "fabric")
 
 
 def _has_switches(snapshot: Snapshot) -> bool:

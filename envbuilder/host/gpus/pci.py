@@ -6,16 +6,13 @@ A container sees all of the host's devices.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
 from envbuilder.host.model import Link, Obstacle, State
 from envbuilder.host.snapshot import Reader, Snapshot, clean, integer, lines
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 PCI = "sys/bus/pci/devices"
 _DISPLAY, _PROCESSING = 0x03, 0x12  # PCI base classes

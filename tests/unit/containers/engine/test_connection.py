@@ -137,10 +137,10 @@ def test_an_old_podman_is_4(
     unconfigured: Path,
 ) -> None:
     """No docker, no socket, but podman: it is used, if it is new enough."""
-    assert not connection.configured()
+    assert not docker_client.configured()
     programs["podman --version"] = (0, f"podman version {client}\n", "")
     programs["podman info"] = (0, podman_info(server), "")
-    assert connection.configured()
+    assert docker_client.configured()
     if said:
         with pytest.raises(ToolError, match=said):
             connection.connect()
