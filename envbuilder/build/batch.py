@@ -6,7 +6,6 @@ others (`execute.Sharing`). An interruption ends all of them.
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import threading
 from concurrent import futures
@@ -31,7 +30,7 @@ from envbuilder.profiles.backends import makes_image
 from envbuilder.project import catalog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from envbuilder.build.plan import BuildResult
     from envbuilder.build.request import Build, Request
@@ -74,7 +73,7 @@ def prepare(
         library.profile(name)
     outcomes = []
     for name in names:
-        named, lines = replace(request, profile=name), _Lines(name, progress.note)
+        named, lines = replace(request, profile=name), _lines(name, progress.note)
         try:
             build = pipeline.prepare(named, settings, lines, running=False)
             check(build)
@@ -106,7 +105,7 @@ def finish(
         process.kill(process.running())
 
     def run(name: str, build: Build) -> Outcome:
-        build = replace(build, progress=_Lines(name, progress.note, stopping))
+        build = replace(build, progress=_lines(name, progress.note, stopping))
         try:
             with parallel.working(threads):
                 return Outcome(name, pipeline.finish(build, sharing))
@@ -166,41 +165,16 @@ def exit_code(outcomes: Sequence[Outcome]) -> int:
     return min(codes, key=_ORDER.index) if codes else 0
 
 
-class _Lines:
-    """One build's progress, as lines that begin with its profile.
+def _lines(
+    name: str, note: Callable[[str], None], stopping: threading.Event | None = None
+) -> console.Progress:
+    """Return one build's progress, as lines that begin with its profile.
 
     Once all builds are to stop, reporting anything ends the thread that does, such as a download's.
     """
 
-    def __init__(
-        self, name: str, note: Callable[[str], None], stopping: threading.Event | None = None
-    ) -> None:
-        self._plain = console.PlainProgress(lambda line: note(f"{name}: {line}"))
-        self._stopping = stopping or threading.Event()
-
-    def note(self, text: str) -> None:
-        self._go_on()
-        self._plain.note(text)
-
-    @contextlib.contextmanager
-    def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[console.Task]:
-        self._go_on()
-        with self._plain.task(name, total, unit) as task:
-            yield _Task(task, self._go_on)
-
-    def _go_on(self) -> None:
-        if self._stopping.is_set():
+    def go_on() -> None:
+        if stopping and stopping.is_set():
             raise KeyboardInterrupt
 
-
-class _Task:
-    def __init__(self, task: console.Task, go_on: Callable[[], None]) -> None:
-        self._task, self._go_on = task, go_on
-
-    def advance(self, amount: int) -> None:
-        self._go_on()
-        self._task.advance(amount)
-
-    def update(self, done: int, total: int | None = None, detail: str = "") -> None:
-        self._go_on()
-        self._task.update(done, total, detail)
+    return console.PlainProgress(lambda line: note(f"{name}: {line}"), go_on)

@@ -142,7 +142,7 @@ def _build_several(
     if as_json and not request.dry_run:
         console.data({"schema": 1, "builds": [_as_data(outcome) for outcome in outcomes]})
     elif not request.dry_run:
-        _print_table(outcomes)
+        console.rich_console().print(console.table(_COLUMNS, map(_cells, outcomes)))
     return batch.exit_code(outcomes)
 
 
@@ -176,23 +176,22 @@ def _as_data(outcome: batch.Outcome) -> dict[str, Any]:
     }
 
 
-def _print_table(outcomes: Sequence[batch.Outcome]) -> None:
-    from rich.table import Table
-    from rich.text import Text
+_COLUMNS: dict[str, dict[str, Any]] = {
+    "profile": {},
+    "status": {"no_wrap": True},
+    "backend": {"no_wrap": True},
+    "seconds": {"justify": "right", "no_wrap": True},
+    "result": {"overflow": "fold"},
+}
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("profile", "status", "backend"):
-        table.add_column(heading, no_wrap=heading != "profile")
-    table.add_column("seconds", justify="right", no_wrap=True)
-    table.add_column("result", overflow="fold")
-    for outcome in outcomes:
-        result = outcome.result
-        backend = outcome.build.backend if outcome.build else ""
-        if result:
-            shown = (result.status, backend, f"{result.seconds:.1f}", result.artifact.ref)
-        else:
-            message = outcome.error.message if outcome.error else ""
-            shown = ("failed", backend, "", message.partition("\n")[0])
-        cells = (outcome.profile, *shown[:3], clipped(console.one_line(shown[3]), _LONGEST))
-        table.add_row(*map(Text, cells))
-    console.rich_console().print(table)
+
+def _cells(outcome: batch.Outcome) -> tuple[str, ...]:
+    """Return a row of the table."""
+    if result := outcome.result:
+        status, seconds, ends = result.status, f"{result.seconds:.1f}", result.artifact.ref
+    else:
+        message = outcome.error.message if outcome.error else ""
+        status, seconds, ends = "failed", "", message.partition("\n")[0]
+    backend = outcome.build.backend if outcome.build else ""
+    shown = clipped(console.one_line(ends), _LONGEST)
+    return (outcome.profile, status, backend, seconds, shown)

@@ -127,14 +127,9 @@ def matrix(
     if as_json:
         console.data({"schema": 1, "matrix": listed, "left_out": omissions})
         return
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("job", "what", "runner", "disk"):
-        table.add_column(heading, no_wrap=True)
-    for row in listed:
-        table.add_row(row.id, row.what, row.runner, gigabytes(row.disk_bytes))
-    console.rich_console().print(table)
+    columns = {name: {"no_wrap": True} for name in ("job", "what", "runner", "disk")}
+    cells = ((row.id, row.what, row.runner, gigabytes(row.disk_bytes)) for row in listed)
+    console.rich_console().print(console.table(columns, cells))
     for omission in omissions:
         console.result(f"no job for {omission.label}: {omission.why}")
 

@@ -49,7 +49,6 @@ class Scope(Struct, frozen=True, kw_only=True):
     profile: str | None
     store: bool
     reports: bool
-    all_images: bool
     volumes: bool
 
 
@@ -57,9 +56,6 @@ class Scope(Struct, frozen=True, kw_only=True):
 @click.option("--profile", metavar="NAME", help="Only environments and images of this profile.")
 @click.option("--store", is_flag=True, help="Also remove downloads, caches and logs.")
 @click.option("--reports", is_flag=True, help="Also remove kept reports of verify and watch.")
-@click.option(
-    "--all-images", is_flag=True, help="Also remove images of other envbuilder installations."
-)
 @click.option("--volumes", is_flag=True, help="Also remove volumes of commands in containers.")
 @click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation on a terminal.")
@@ -68,7 +64,6 @@ def command(
     profile: str | None,
     store: bool,
     reports: bool,
-    all_images: bool,
     volumes: bool,
     dry_run: bool,
     yes: bool,
@@ -95,9 +90,7 @@ def command(
         if is_given and profile is not None:
             raise click.UsageError(f"{subject} belong to no profile; leave out --profile")
     progress, settings = console.progress(), load_settings()
-    scope = Scope(
-        profile=profile, store=store, reports=reports, all_images=all_images, volumes=volumes
-    )
+    scope = Scope(profile=profile, store=store, reports=reports, volumes=volumes)
     with _connected(progress) as engine:
         with Inventory(settings) as inventory:
             items = _examined(scope, inventory, engine, progress)
@@ -214,9 +207,7 @@ def _examined(
     except ToolError as error:
         _note_unseen(error, progress)
         return inventory.items
-    recorded = recorded_images(inventory.settings, leftovers)
-    last_step = engine.last_step if scope.all_images else None
-    inventory.images(images, recorded, scope.profile, last_step)
+    inventory.images(images, recorded_images(inventory.settings, leftovers), scope.profile)
     if scope.profile is None:
         with contextlib.suppress(ToolError):
             inventory.volumes(engine.volumes(), remove=scope.volumes)

@@ -13,17 +13,15 @@ import contextlib
 import fcntl
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from msgspec import Struct
 
-from envbuilder.build import attestations, conventions
+from envbuilder.build import attestations
 from envbuilder.build.backends import integrity
 from envbuilder.build.image import layer_cache, records
-from envbuilder.build.image.base import LATEST
-from envbuilder.build.project_layer import NEWEST
 from envbuilder.containers.engine.interface import LABEL, VOLUME_LABEL, Image, StoredVolume
 from envbuilder.containers.oci.reference import familiar
 from envbuilder.containers.registry import base_images, blobs
@@ -49,8 +47,7 @@ UNMARKED = (
     "envbuilder did not make this folder, or a version that set no marker did: if all of it is"
     " envbuilder's, remove it yourself (rm -r)"
 )
-ELSEWHERE = "not built by this installation (--all-images removes it, too)"
-DERIVED = "labelled by envbuilder, but not built by this installation"
+ELSEWHERE = "labelled by envbuilder, but not built by this installation"
 NAMED = "also has a name that envbuilder did not give it"
 VOLUME_STAYS = "caches and data of commands in containers (--volumes removes them)"
 
@@ -71,14 +68,6 @@ OWNED = (
     files.Owned("locate", (r"\w+-\w+-3\.\d+-[a-z0-9_-]+\.txt",)),
 )
 """Folders of the cache whose contents can be downloaded or made again."""
-_LAST_STEPS = frozenset(
-    {
-        "envbuilder: payload",
-        "envbuilder: project",
-        "CMD [{}]".format(" ".join(f'"{c}"' for c in conventions.COMMAND)),
-    }
-)
-"""The last step of an image that is the result of a build, and not built on top of one."""
 
 
 class Item(Struct, frozen=True, kw_only=True):
@@ -254,13 +243,8 @@ class Inventory:
         images: Sequence[Image],
         recorded: Sequence[Recorded],
         profile: str | None,
-        last_step: Callable[[Image], str] | None,
     ) -> None:
-        """List the labelled images (of one profile) that builds made, and their records.
-
-        Those of other installations stay, unless `last_step` can tell whether a build made one:
-        then the names that a build gives are removed.
-        """
+        """List the labelled images (of one profile) that builds made here, and their records."""
         gone: set[str] = set()
         for image in images:
             matching = [each for each in recorded if image.id in each.ids]
@@ -268,17 +252,15 @@ class Inventory:
             if others and (matching or image.labels.get(f"{LABEL}profile") != profile):
                 continue
             removable: Sequence[str] = ()
-            reason, built = NAMED, _build_names(image)
+            reason = NAMED
             if any(each.work and each.work in self.busy for each in matching):
                 reason = BUSY
             elif matching:
                 given = {familiar(name) for each in matching for name in each.names}
                 removable = [name for name in image.tags if familiar(name) in given]
                 removable = removable if image.tags else (image.id,)
-            elif last_step is not None and built and last_step(image) in _LAST_STEPS:
-                removable = built
             else:
-                reason = ELSEWHERE if last_step is None and built else DERIVED
+                reason = ELSEWHERE
             staying = [name for name in image.tags or (image.id,) if name not in removable]
             self.staying += [Kept(name, reason) for name in staying]
             gone |= set() if staying else {image.id}
@@ -438,24 +420,6 @@ def recorded_images(settings: Settings, leftovers: Iterable[Item] = ()) -> tuple
                 work = f"{part.profile}-{part.fingerprint[:12]}" if part.profile else ""
                 images.append(Recorded(part.ids, (part.ref,), part.profile, folder, work))
     return tuple(images)
-
-
-def _build_names(image: Image) -> list[str]:
-    """Return the names of an image that a build gives, according to its labels.
-
-    Empty if the labels are incomplete or none of the names has the fingerprint.
-    """
-    profile = image.labels.get(f"{LABEL}profile", "")
-    fingerprint = image.labels.get(f"{LABEL}fingerprint", "")
-    if not re.fullmatch(files.HEX, fingerprint) or not profile:
-        return []
-    # In a project, and before that without its name.
-    name = rf"envbuilder/([a-z0-9-]+-[0-9a-f]{{6}}/)?{re.escape(profile)}"
-    pattern = re.compile(rf"{name}:py3\.\d+-{fingerprint[:12]}")
-    if not any(pattern.fullmatch(familiar(t)) for t in image.tags):
-        return []
-    given = re.compile(rf"{pattern.pattern}|{name}:({LATEST}|{NEWEST})")
-    return [t for t in image.tags if given.fullmatch(familiar(t))]
 
 
 def _unreadable(error: OSError) -> str:

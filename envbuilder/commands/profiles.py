@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from envbuilder.profiles.releases import Build
 
 
+_FITS = {"fits": "yes", "warnings": "yes, with warnings", "no": "no"}
+_MARKS: dict[fit.Verdict, str] = {"fits": "✓", "warnings": "!", "no": " "}
+
+
 @click.group("profiles", invoke_without_command=True, short_help="List profiles, or show one.")
 @json_option
 @click.pass_context
@@ -46,22 +50,16 @@ def command(ctx: click.Context, as_json: bool) -> None:
     if as_json:
         console.data({"schema": 1, "profiles": rows})
         return
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("profile", "framework", "device", "backends", "lock", "fits here"):
-        table.add_column(heading, no_wrap=heading != "fits here")
-    for row in rows:
-        table.add_row(
-            row["name"],
-            row["framework"],
-            row["accelerator"],
-            " ".join(row["backends"]),
-            row["lock"],
-            Text({"fits": "yes", "warnings": "yes, with warnings", "no": "no"}[row["fits"]]),
+    whole = ("profile", "framework", "device", "backends", "lock")
+    columns = {**{name: {"no_wrap": True} for name in whole}, "fits here": {}}
+    cells = (
+        (
+            *(row["name"], row["framework"], row["accelerator"], " ".join(row["backends"])),
+            *(row["lock"], _FITS[row["fits"]]),
         )
-    console.rich_console().print(table)
+        for row in rows
+    )
+    console.rich_console().print(console.table(columns, cells))
     console.result()
     console.result("Why a profile does not fit: envbuilder profiles show NAME")
 
@@ -102,7 +100,7 @@ def show(name: str, target_host: Path | None, as_json: bool) -> None:
         ("requirements", ", ".join(profile.requirements)),
         ("lock", f"{row['lock']}{': ' + row['lock_reason'] if row['lock_reason'] else ''}"),
         *([("", row["lock_note"])] if row["lock_note"] else []),
-        ("fits here", {"fits": "yes", "warnings": "yes, with warnings", "no": "no"}[row["fits"]]),
+        ("fits here", _FITS[row["fits"]]),
     ):
         _print(f"  {label:<12} ", value)
     for reason in row["reasons"]:
@@ -117,20 +115,22 @@ def show(name: str, target_host: Path | None, as_json: bool) -> None:
 
 def _print_releases(title: str, builds: Sequence[tuple[Build, Level]]) -> None:
     """Print a line for each release: its builds, marked if they fit, and its Pythons."""
-    from rich.table import Table
-    from rich.text import Text
-
-    marks: dict[fit.Verdict, str] = {"fits": "✓", "warnings": "!", "no": " "}
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in (title, "builds (✓ fits here, ! may fit)", "Python"):
-        table.add_column(heading)
-    for release, group in groupby(builds, key=lambda each: each[0].release):
-        rated = [*group]
-        names = "  ".join(f"{marks[fit.VERDICTS[level]]} {b.build}" for b, level in reversed(rated))
-        pythons = rated[0][0].pythons
-        table.add_row(release, Text(names), f"{pythons[0]} to {pythons[-1]}")
+    columns: dict[str, dict[str, Any]] = {
+        title: {},
+        "builds (✓ fits here, ! may fit)": {},
+        "Python": {},
+    }
+    releases = ([*group] for _, group in groupby(builds, key=lambda each: each[0].release))
+    rows = (
+        (
+            rated[0][0].release,
+            "  ".join(f"{_MARKS[fit.VERDICTS[level]]} {b.build}" for b, level in reversed(rated)),
+            f"{rated[0][0].pythons[0]} to {rated[0][0].pythons[-1]}",
+        )
+        for rated in releases
+    )
     console.result()
-    console.rich_console().print(table)
+    console.rich_console().print(console.table(columns, rows))
     drivers: dict[str, list[str]] = {}
     for build, _ in reversed(builds):
         if build.driver and build.build not in drivers.setdefault(build.driver, []):

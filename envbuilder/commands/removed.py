@@ -11,6 +11,10 @@ _BY_IDENTITY = (
     " --certificate-oidc-issuer URL FILE"
 )
 INSTEAD = {
+    "clean": {
+        "--all-images": "an image of another installation may be somebody else's. Remove those that"
+        " are yours by their names, which `clean` lists: docker rmi NAME",
+    },
     "doctor": {
         "--fix": "each problem is printed with its commands, ready to copy",
         "--yes": "nothing is changed, so nothing is asked",

@@ -11,7 +11,7 @@ import errno
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, TextIO
 
 from envbuilder.core.errors import BuildError
@@ -175,20 +175,27 @@ class Progress(Protocol):
 class PlainProgress:
     """Progress as plain lines: one when a task starts, one when a longer task ends."""
 
-    def __init__(self, write: Callable[[str], object] | None = None) -> None:
-        self._write = write or _report
+    def __init__(
+        self,
+        write: Callable[[str], object] | None = None,
+        go_on: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`go_on` is called before each report; what it raises ends the work that reports."""
+        self._write, self._go_on = write or _report, go_on
 
     def note(self, text: str) -> None:
         """Print the line."""
+        self._go_on()
         self._write(text)
 
     @contextlib.contextmanager
     def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[Task]:
         """Print the task's name and, every ten seconds, its progress."""
         size = f" ({total / 1e6:.0f} MB)" if unit == "bytes" and total else ""
+        self._go_on()
         self._write(f"· {name}{size}")
         started = time.monotonic()
-        yield _PlainTask(self._write, name, total)
+        yield _PlainTask(self._write, self._go_on, name, total)
         seconds = time.monotonic() - started
         if seconds >= 2:
             self._write(f"  {name}: {seconds:.1f} s")
@@ -197,8 +204,14 @@ class PlainProgress:
 class _PlainTask:
     PERIOD_SECONDS = 10.0
 
-    def __init__(self, write: Callable[[str], object], name: str, total: int | None) -> None:
-        self._write, self._name, self._total = write, name, total
+    def __init__(
+        self,
+        write: Callable[[str], object],
+        go_on: Callable[[], object],
+        name: str,
+        total: int | None,
+    ) -> None:
+        self._write, self._go_on, self._name, self._total = write, go_on, name, total
         self._done = 0
         self._next = time.monotonic() + self.PERIOD_SECONDS
 
@@ -206,6 +219,7 @@ class _PlainTask:
         self.update(self._done + amount)
 
     def update(self, done: int, total: int | None = None, detail: str = "") -> None:
+        self._go_on()
         self._done, self._total = done, total or self._total
         if self._total and time.monotonic() >= self._next:
             self._next = time.monotonic() + self.PERIOD_SECONDS
@@ -294,6 +308,18 @@ def _escaping_console(**options: Any) -> Any:
                 yield Segment(safe, segment.style, segment.control)
 
     return EscapingConsole(markup=False, emoji=False, highlight=False, **options)
+
+
+def table(columns: Mapping[str, Mapping[str, Any]], rows: Iterable[Iterable[Any]]) -> Any:
+    """Return a table without lines for rich's console; `columns`: headings → their options."""
+    from rich.table import Table
+
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    for heading, options in columns.items():
+        shown.add_column(heading, **options)
+    for row in rows:
+        shown.add_row(*row)
+    return shown
 
 
 class OutputError(BuildError):

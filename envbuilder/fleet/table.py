@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from envbuilder.core import console
@@ -19,6 +18,7 @@ from envbuilder.fleet.model import (
     PROVEN,
     Entry,
     Group,
+    Outcome,
     Summary,
     Tone,
     named,
@@ -36,12 +36,14 @@ _NODE_COLUMNS: dict[str, dict[str, Any]] = {
     "found": {"overflow": "ellipsis", "no_wrap": True, "max_width": 24},
     "epoch": _NUMBER,
     "share": _NUMBER,
+    "verdict": {"no_wrap": True},
 }
 _GROUP_COLUMNS: dict[str, dict[str, Any]] = {
     "together": {**_FOLDED, "max_width": 28},
     "profile": {**_FOLDED, "max_width": 14},
     "images/s": _NUMBER,
     "efficiency": _NUMBER,
+    "verdict": {"no_wrap": True},
 }
 
 
@@ -51,7 +53,7 @@ def show(summary: Summary, terminal: Any) -> None:
     everything = len(entries) <= MOST_ROWS
     shown = [entry for entry in entries if everything or entry.outcome not in PROVEN]
     if shown:
-        terminal.print(_table(_NODE_COLUMNS, ((_cells(entry), entry) for entry in shown)))
+        terminal.print(console.table(_NODE_COLUMNS, (_row(_cells(e), e.outcome) for e in shown)))
     if len(shown) < len(entries):
         terminal.print(f"and {counts([e for e in entries if e.outcome in PROVEN])}")
     for entry in entries:
@@ -62,8 +64,8 @@ def show(summary: Summary, terminal: Any) -> None:
     if summary.groups:
         if entries:
             terminal.print()
-        rows = ((_group_cells(group), group) for group in summary.groups)
-        terminal.print(_table(_GROUP_COLUMNS, rows))
+        rows = (_row(_group_cells(group), group.outcome) for group in summary.groups)
+        terminal.print(console.table(_GROUP_COLUMNS, rows))
     for group in summary.groups:
         if group.outcome != "verified":
             _remark(terminal, named(group.nodes), group)
@@ -73,18 +75,10 @@ def show(summary: Summary, terminal: Any) -> None:
         terminal.print(Text(NOT_ATTESTED))
 
 
-def _table(
-    columns: dict[str, dict[str, Any]], rows: Iterable[tuple[Sequence[str], Entry | Group]]
-) -> Any:
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title, options in columns.items():
-        table.add_column(title, **options)
-    table.add_column("verdict", no_wrap=True)
-    for cells, row in rows:
-        verdict = Text(row.outcome, style=_COLOURS[MARKS[row.outcome].tone])
-        table.add_row(*(Text(cell or "-") for cell in cells), verdict)
-    return table
+def _row(cells: Sequence[str], outcome: Outcome) -> Iterator[str | Text]:
+    """Yield the cells of a row, the verdict last."""
+    yield from (cell or "-" for cell in cells)
+    yield Text(outcome, style=_COLOURS[MARKS[outcome].tone])
 
 
 def _cells(entry: Entry) -> Sequence[str]:

@@ -47,9 +47,8 @@ class Labelled(FakeEngine):
     def shares(self) -> dict[str, int]:
         return self.sizes
 
-    def add(self, made: Image, last_step: str = "") -> Image:
+    def add(self, made: Image) -> Image:
         self.images[made.id] = made
-        self.steps[made.id] = last_step
         return made
 
     def connect(self) -> Labelled:

@@ -42,7 +42,6 @@ class FakeEngine(Engine):
         self.build, self.done, self.closed = build, list[str](), False
         self.containers: list[Container] = []
         self.output: str | Exception = ""
-        self.steps: dict[str, str] = {}
         self.contents: dict[str, bytes] | None = None
         self.described = frozenset[str]()
         self.stored_volumes: dict[str, StoredVolume] = {}
@@ -52,9 +51,9 @@ class FakeEngine(Engine):
 
     def serve(self, monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
         """Be the engine of this machine."""
-        from envbuilder.containers.engine import connection
+        from envbuilder.containers.engine import connection, docker_client
 
-        monkeypatch.setattr(connection, "configured", lambda: True)
+        monkeypatch.setattr(docker_client, "configured", lambda: True)
         monkeypatch.setattr(connection, "connect", lambda: self)
         return self
 
@@ -83,9 +82,6 @@ class FakeEngine(Engine):
     def pull(self, ref: str, platform: str) -> None:
         self.done.append(f"pull {ref} for {platform}")
         self.add(ref)
-
-    def last_step(self, image: Image) -> str:
-        return self.steps.get(image.id, "")
 
     def files(
         self, ref: str, platform: str, paths: Sequence[str], limit: int

@@ -72,14 +72,6 @@ class DockerEngine(Engine):
         """Close the client's connections."""
         self._close()
 
-    def last_step(self, image: Image) -> str:
-        """Return the command of the last step in an image's history; empty if unknown."""
-        try:
-            history = self._api.history(image.id)
-        except (APIError, RequestException):
-            return ""
-        return str(history[0].get("CreatedBy") or "") if history else ""
-
     def files(
         self, ref: str, platform: str, paths: Sequence[str], limit: int
     ) -> dict[str, bytes] | None:

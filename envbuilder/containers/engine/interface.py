@@ -142,10 +142,6 @@ class Engine(abc.ABC):
         return ref
 
     @abc.abstractmethod
-    def last_step(self, image: Image) -> str:
-        """Return the command of the last step in an image's history; empty if unknown."""
-
-    @abc.abstractmethod
     def files(
         self, ref: str, platform: str, paths: Sequence[str], limit: int
     ) -> dict[str, bytes] | None:

@@ -68,11 +68,6 @@ class PodmanEngine(Engine):
         """Return the full reference: podman does not assume a registry."""
         return qualified(ref)
 
-    def last_step(self, image: Image) -> str:
-        """Return the command of the last step in an image's history; empty if unknown."""
-        history = (self._inspect(image.id) or {}).get("History") or [{}]
-        return str(history[-1].get("created_by") or "")
-
     def files(
         self, ref: str, platform: str, paths: Sequence[str], limit: int
     ) -> dict[str, bytes] | None:

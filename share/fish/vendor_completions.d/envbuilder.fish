@@ -325,7 +325,6 @@ complete -c envbuilder -n '__fish_seen_subcommand_from verify-signature' -s h -l
 complete -c envbuilder -n '__fish_seen_subcommand_from clean' -l profile -x -a '(__envbuilder_profiles)' -d 'Only environments and images of this profile.'
 complete -c envbuilder -n '__fish_seen_subcommand_from clean' -l store -d 'Also remove downloads, caches and logs.'
 complete -c envbuilder -n '__fish_seen_subcommand_from clean' -l reports -d 'Also remove kept reports of verify and watch.'
-complete -c envbuilder -n '__fish_seen_subcommand_from clean' -l all-images -d 'Also remove images of other envbuilder installations.'
 complete -c envbuilder -n '__fish_seen_subcommand_from clean' -l volumes -d 'Also remove volumes of commands in containers.'
 complete -c envbuilder -n '__fish_seen_subcommand_from clean' -l dry-run -d 'Only print what would be removed.'
 complete -c envbuilder -n '__fish_seen_subcommand_from clean' -l yes -d 'Do not ask for confirmation on a terminal.'

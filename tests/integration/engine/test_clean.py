@@ -110,12 +110,6 @@ def test_it_removes_what_it_says_and_nothing_of_others(
     assert files(tmp_path / "data" / "envs") <= {p for p in before if p.suffix == ".lock"}
     assert max(len(line) for line in done.stderr.splitlines() if "/" not in line) <= 80
 
-    # All images of the profile: only what a build made.
-    done = cli("clean", "--profile", name, "--all-images", "--json", environment=places)
-    assert done.returncode == 0, done.stderr
-    assert sorted(json.loads(done.stdout)["removed"]) == sorted([second, ours])
-    for stays in (kept, derived):
-        assert real_engine.image(stays) is not None
     assert cli("clean", "--dry-run", environment=places).stdout == "nothing to remove\n"
 
 

@@ -15,7 +15,7 @@ import pytest
 from envbuilder.build import stages
 from envbuilder.build.pipeline import prepare
 from envbuilder.build.request import Request
-from envbuilder.containers.engine import connection
+from envbuilder.containers.engine import connection, docker_client
 from envbuilder.core import resources
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import EnvbuilderError, HostError, ToolError
@@ -66,7 +66,7 @@ def on(monkeypatch: pytest.MonkeyPatch, here: Host) -> None:
         return FakeEngine()
 
     monkeypatch.setattr(probe, "host", lambda *arguments, **options: here)
-    monkeypatch.setattr(connection, "configured", lambda: answers)
+    monkeypatch.setattr(docker_client, "configured", lambda: answers)
     monkeypatch.setattr(connection, "connect", connect)
 
 

@@ -224,7 +224,7 @@ def test_an_interruption_reaches_every_build_and_leaves_no_working_folder(
 
 def test_whatever_a_build_reports_after_an_interruption_ends_it() -> None:
     said, stopping = Said(), threading.Event()
-    lines = batch._Lines("cpu", said.note, stopping)
+    lines = batch._lines("cpu", said.note, stopping)
     with lines.task("fetch", 10, "bytes") as task:
         task.advance(1)
         stopping.set()

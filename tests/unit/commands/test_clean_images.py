@@ -64,40 +64,17 @@ def test_images_of_others_stay_and_are_listed(
     record(own, "cpu")
     fake.images.clear()
     mine = fake.add(image("cpu", "envbuilder/cpu:latest", "registry.lan/team/cpu:1"))
-    fake.add(image("cpu", "thesis:1", content="FROM ours"), "RUN pip install pandas")
-    fake.add(image("cpu", content="FROM ours, without a name"), "RUN pip install pandas")
-    fake.add(image("xpu", named("xpu"), "envbuilder/xpu:latest"), "envbuilder: payload")
+    fake.add(image("cpu", "thesis:1", content="FROM ours"))
+    fake.add(image("cpu", content="FROM ours, without a name"))
+    fake.add(image("xpu", named("xpu"), "envbuilder/xpu:latest"))
     said = report(capsys)
     assert said["removed"] == fake.removed == ["envbuilder/cpu:latest"]
     nameless = f"sha256:{sha('FROM ours, without a name')}"
     kept = {k["name"]: k["reason"] for k in said["kept"]}
     assert kept.keys() == {*mine.tags[1:], "thesis:1", nameless, *fake.images[sha_of("xpu")].tags}
-    assert "--all-images" in kept["envbuilder/xpu:latest"]
-    assert "--all-images" not in kept["thesis:1"]
+    assert kept["envbuilder/xpu:latest"] == kept["thesis:1"] == inventory.ELSEWHERE
     # It is still there under the other name, and must be known as ours when that goes.
     assert (own.records_dir / sha("cpu")).exists()
-
-
-@pytest.mark.parametrize("last", ["envbuilder: payload", 'CMD ["python"]'])
-def test_all_images_are_those_that_builds_made(
-    own: settings.Settings, fake: Labelled, capsys: Shown, last: str
-) -> None:
-    fake.images.clear()
-    fake.add(image("xpu", named("xpu"), "envbuilder/xpu:latest", "team/xpu:1"), last)
-    fake.add(image("cpu", "thesis:1", content="FROM ours"), last)
-    fake.add(image("mps", named("mps"), content="a commit with our name"), "bash")
-    fake.add(image("tpu", "envbuilder/tpu:latest", content="FROM ours, as latest"), last)
-    fake.add(image("ipu", f"other/ipu:py3.11-{sha('ipu')[:12]}"), last)
-    project = [f"envbuilder/app-012abc/{n}" for n in (named("gpu")[11:], "gpu:project")]
-    fake.add(image("gpu", *project), last)
-    fake.add(image("npu", f"envbuilder/app/npu:py3.11-{sha('npu')[:12]}"), last)
-    assert run("--all-images", "--dry-run") == 0
-    assert run("--all-images") == 0
-    assert sorted(fake.removed) == sorted([named("xpu"), "envbuilder/xpu:latest", *project])
-    lines = capsys.readouterr().out.splitlines()
-    assert [x.removeprefix("would ") for x in lines[:4]] == [
-        x.replace("removed", "remove") for x in lines[4:]
-    ]
 
 
 @pytest.mark.parametrize("tags", [("docker.io/me/x:1",), ("me/x:1",), ("localhost/me/x:1",), ()])
@@ -211,7 +188,7 @@ def test_an_image_counts_once_with_its_last_name(own: settings.Settings, fake: L
     fake.add(image("xpu", named("xpu"), "theirs:1"))
     fake.sizes = {sha_of("cpu"): 100, sha_of("xpu"): 20}
     with inventory.Inventory(own) as listed:
-        listed.images(fake.labelled(), inventory.recorded_images(own), None, None)
+        listed.images(fake.labelled(), inventory.recorded_images(own), None)
     names = [item for item in listed.items if item.kind == inventory.IMAGES]
     sizes = clean.measured(names, fake, console.PlainProgress(lambda line: None))
     assert sizes == {named("cpu"): 0, "envbuilder/cpu:latest": 100, named("xpu"): 0}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from envbuilder.build import execute
-from envbuilder.containers.engine import connection
+from envbuilder.containers.engine import connection, docker_client
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.host import interpreters, model as host, probe
@@ -31,7 +31,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[host.Host], None]:
     become(PLAIN)
     monkeypatch.setattr(interpreters, "find", lambda *args, **options: PYTHON)
     monkeypatch.setattr(process, "which", lambda program: f"/usr/bin/{program}")
-    monkeypatch.setattr(connection, "configured", lambda: False)
+    monkeypatch.setattr(docker_client, "configured", lambda: False)
     return become
 
 

@@ -132,15 +132,12 @@ def test_an_image_is_what_podman_says_of_it(programs: dict[str, tuple[int, str, 
     data = {
         "Id": "12", "RepoTags": ["localhost/x:1"], "Labels": {"a": "b"},
         "Config": {"Env": ["PATH=/bin"]},
-        "History": [{"created_by": "first"}, {"created_by": "last"}],
     }  # fmt: skip
     programs["podman image inspect x:1"] = (0, json.dumps([data]), "")
-    programs["podman image inspect sha256:12"] = (0, json.dumps([data]), "")
     programs["podman image inspect y:1"] = (125, "[]", "Error: y:1: image not known\n")
     programs["podman image inspect z:1"] = (125, "[]", "Error: database is locked\n")
     image = PODMAN.image("x:1")
     assert image == Image(id="sha256:12", tags=("localhost/x:1",), labels={"a": "b"})
-    assert PODMAN.last_step(image) == "last"
     assert PODMAN.variables("x:1") == ("PATH=/bin",)
     assert PODMAN.image("y:1") is None
     with pytest.raises(ToolError, match="podman cannot inspect z:1: Error: database is locked"):
