@@ -33,16 +33,13 @@ _UNSEEN = (
 
 def observe(jax: Any, load: Callable[[str], Any], folder: str) -> None:
     """Begin to observe a framework that was just imported."""
-    record = load("record").Record("jax", jax.__version__, folder)
+    record = load("record").Record("jax", jax.__version__, folder, _UNSEEN)
     watch = _Watch(jax, record, load("record").rows)
     record.complete = watch.complete
     atexit.register(watch.stop)
     record.write(False)
     for install in (_compilations, _readings):
-        try:
-            install(watch)
-        except Exception as error:
-            watch.unseen.append(("%s: %s" % (install.__name__.strip("_"), error))[:200])
+        record.attempt(install, watch)
 
 
 def _compilations(watch: _Watch) -> None:
@@ -76,11 +73,9 @@ class _Watch:
         self._compiled: List[float] = [0.0, 0]
         self._devices: List[Dict[str, Any]] = []
         self._readings, self._looks, self._overhead = 0, 0, 0.0
-        self.unseen: List[str] = list(_UNSEEN)
 
     def at_event(self, event: str, seconds: float, **details: object) -> None:
         """Count a compilation; begin to look at arrays with the first one."""
-        del details
         if event.endswith("backend_compile_duration"):
             self._compiled = [self._compiled[0] + seconds, self._compiled[1] + 1]
         with self._lock:
@@ -108,16 +103,13 @@ class _Watch:
         wait = FIRST
         while not self._done.wait(wait):
             began = time.perf_counter()
-            try:
-                self._look()
-                self._record.heartbeat()
-            except Exception as error:
-                self.unseen = [*_UNSEEN, ("arrays: %s" % error)[:200]]
+            self._record.attempt(self._arrays)
+            self._record.heartbeat()
             took = time.perf_counter() - began
             self._overhead += took
             wait = max(min(wait * 1.5, LONGEST), took / MOST_OVERHEAD)
 
-    def _look(self) -> None:
+    def _arrays(self) -> None:
         """Add up the arrays that were replaced since the last look, and all there are."""
         # None of this initializes a backend: the script has done that.
         platforms = tuple(getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", ()))
@@ -138,23 +130,19 @@ class _Watch:
     def stop(self) -> None:
         """End the thread before the interpreter ends, with a last look."""
         self._done.set()
-        try:
-            if self._thread is not None:
-                self._thread.join(1.0)
-                self._look()
-        except Exception:
-            pass
+        if self._thread is not None:
+            self._thread.join(1.0)
+            self._record.attempt(self._arrays)
 
     def complete(self) -> Dict[str, Any]:
         """Return all fields of the record, as they are now."""
-        compiled = {("jax::compile", "cpu"): tuple(self._compiled)} if self._compiled[1] else {}
+        compiled = {("jax::compile", "cpu"): self._compiled} if self._compiled[1] else {}
         return {
             "devices": self._devices,
             "parameters": self._rows(self._parameters or self._all, "device", "dtype", "bytes"),
-            "operators": self._rows(compiled, "name", "device", ("seconds", "calls")),
+            "operators": self._rows(compiled, "name", "device", "seconds", "calls"),
             "is_compiled": bool(self._compiled[1]),
             "overhead_seconds": self._overhead,
-            "unseen": self.unseen,
         }
 
 

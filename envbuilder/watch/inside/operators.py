@@ -62,8 +62,7 @@ def new_profile(torch: Any, accelerator: Optional[str]) -> Any:
     """Return a profile of host operators, and of an accelerator's kernels, not yet begun."""
     profile = torch.autograd.profiler.profile
     try:
-        kinds = {"use_device": accelerator} if accelerator else {}
-        return profile(use_kineto=True, **kinds)
+        return profile(use_kineto=True, **({"use_device": accelerator} if accelerator else {}))
     except TypeError:  # before 2.3
         return profile(use_kineto=True, use_cuda=True)
 
@@ -116,11 +115,12 @@ class Operators:
         self.copied: Dict[Any, Any] = {}
         """What was copied to which device in this step."""
 
-    def count(self, function: Any, arguments: Any, options: Any, out: Any, seconds: float) -> None:
+    def operators(
+        self, function: Any, arguments: Any, options: Any, out: Any, seconds: float
+    ) -> None:
         """Count an operator that ran."""
-        tensor = out if isinstance(out, self._tensor) else None
-        if tensor is None and isinstance(out, (tuple, list)):
-            tensor = next((o for o in out if isinstance(o, self._tensor)), None)
+        results = out if isinstance(out, (tuple, list)) else (out,)
+        tensor = next((each for each in results if isinstance(each, self._tensor)), None)
         if tensor is None:
             return
         name = function._schema.name
@@ -175,14 +175,14 @@ class Operators:
         """Return the counts as fields of the record."""
         copies = [
             {**row, "shape": self._shapes.get(tuple(row.values())[:3], (0, ""))[1]}
-            for row in rows(self._copies, "source", "target", "where", ("bytes", "calls", "again"))
+            for row in rows(self._copies, "source", "target", "where", "bytes", "calls", "again")
         ]
         return {
             "activations": rows(self.activations, "device", "dtype", "bytes"),
-            "operators": rows(self._calls, "name", "device", ("seconds", "calls")),
-            "work": rows(self._work, "device", "dtype", ("flops", "seconds", "calls")),
+            "operators": rows(self._calls, "name", "device", "seconds", "calls"),
+            "work": rows(self._work, "device", "dtype", "flops", "seconds", "calls"),
             "copies": copies,
-            "kernels": rows(self._kernels, "name", "device", ("seconds",)),
+            "kernels": rows(self._kernels, "name", "device", "seconds"),
             "namespaces": sorted(self.spaces),
         }
 
@@ -195,14 +195,13 @@ def devices(torch: Any, accelerator: Optional[str]) -> List[Dict[str, Any]]:
         if module is None or not getattr(module, "is_initialized", lambda: False)():
             continue
         for index in range(module.device_count()):
-            peak = module.max_memory_allocated(index)
             properties = module.get_device_properties(index)
             rows.append(
                 {
                     "device": "%s:%d" % (kind, index),
                     "title": properties.name[:200],
                     "memory": properties.total_memory,
-                    "peak": peak,
+                    "peak": module.max_memory_allocated(index),
                 }
             )
     if accelerator == "mps":
@@ -219,10 +218,8 @@ def _flops(function: Any, arguments: Any, options: Any, out: Any) -> int:
     from torch.utils.flop_counter import flop_registry
 
     formula = flop_registry.get(function.overloadpacket)
-    if formula is None:
-        return 0
     try:
-        return int(formula(*arguments, **options, out_val=out))
+        return int(formula(*arguments, **options, out_val=out)) if formula else 0
     except Exception:
         return 0
 
@@ -244,7 +241,7 @@ def _line() -> str:
     return ""
 
 
-def mode(counted: Operators, failed: Callable[[str], None]) -> Any:
+def mode(counted: Operators, record: Any) -> Any:
     """Return a dispatch mode that counts each operator; its class needs the framework."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -265,10 +262,7 @@ def mode(counted: Operators, failed: Callable[[str], None]) -> Any:
             began = time.perf_counter()
             out = function(*arguments, **options)
             ended = time.perf_counter()
-            try:
-                counted.count(function, arguments, options, out, ended - began)
-            except Exception as error:
-                failed("operators: %s" % str(error)[:120])
+            record.attempt(counted.operators, function, arguments, options, out, ended - began)
             if ended - self.began > MOST_SECONDS:
                 self.is_over = True
             return out

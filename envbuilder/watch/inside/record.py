@@ -15,7 +15,7 @@ import resource
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 SOON, SECONDS = 0.5, 5.0
 """How often the file is replaced: at first, and in the long run."""
@@ -33,8 +33,10 @@ def number(name: str) -> Optional[int]:
 class Record:
     """The observations of this process."""
 
-    def __init__(self, framework: str, version: object, folder: str) -> None:
-        self.framework, self.version = framework, str(version)
+    def __init__(
+        self, framework: str, version: object, folder: str, unseen: Sequence[str] = ()
+    ) -> None:
+        self.framework, self.version, self._unseen = framework, str(version), unseen
         self.out = os.path.join(os.path.dirname(folder), "out")
         self.complete: Callable[[], Dict[str, Any]] = dict
         """Returns what is only known when the file is written."""
@@ -54,6 +56,19 @@ class Record:
         self.is_forked = is_forked
         self.losses: List[List[Any]] = []
         self.every = 1
+        self.unseen = list(self._unseen)
+
+    def note(self, sentence: str) -> None:
+        """Note what could not be observed, once."""
+        if sentence[:200] not in self.unseen and len(self.unseen) < 16:
+            self.unseen.append(sentence[:200])
+
+    def attempt(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Call a function and note its error: what is observed must not notice."""
+        try:
+            function(*arguments)
+        except Exception as error:
+            self.note("%s: %s" % (function.__name__.strip("_"), str(error)[:120]))
 
     def add_loss(self, step: int, value: float) -> None:
         """Keep a loss; of many, every second, fourth … one."""
@@ -97,6 +112,7 @@ class Record:
             "seconds": time.perf_counter() - self.began,
             "peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT,
             "losses": self.losses,
+            "unseen": self.unseen,
             **fields,
         }
         # A process may use two frameworks.
@@ -108,14 +124,11 @@ class Record:
         os.replace(part, path)
 
 
-def rows(table: Dict[Any, Any], *keys: Any) -> List[Dict[str, Any]]:
-    """Return a dictionary of counters by key as rows, the largest first."""
-    names, counters = keys[:-1], keys[-1] if isinstance(keys[-1], tuple) else keys[-1:]
-    order = sorted(table.items(), key=lambda item: item[1], reverse=True)[:MOST_ROWS]
-    result = []
-    for key, values in order:
-        named = dict(zip(names, (str(part)[:200] for part in key)))
-        result.append(
-            {**named, **dict(zip(counters, values if counters is keys[-1] else (values,)))}
-        )
-    return result
+def rows(table: Dict[Any, Any], *names: str) -> List[Dict[str, Any]]:
+    """Return a dictionary of one or more counters by key as rows, the largest first."""
+    largest = sorted(table.items(), key=lambda item: item[1], reverse=True)[:MOST_ROWS]
+    return [
+        dict(zip(names, (*(str(part)[:200] for part in key), *counters)))
+        for key, counted in largest
+        for counters in [counted if isinstance(counted, list) else [counted]]
+    ]

@@ -32,7 +32,7 @@ _waiting: List[Any] = []
 def observe(module: Any, load: Callable[[str], Any], folder: str) -> None:
     """Begin to observe TensorFlow, or Keras on it, that was just imported."""
     if module.__name__ == "tensorflow":
-        record = load("record").Record("tensorflow", module.__version__, folder)
+        record = load("record").Record("tensorflow", module.__version__, folder, _UNSEEN)
         _watches.append(_Watch(module, record, load("record").rows))
         record.complete = _watches[0].complete
         record.write(False)
@@ -40,16 +40,9 @@ def observe(module: Any, load: Callable[[str], Any], folder: str) -> None:
         _waiting.append(module)
     while _watches and _waiting:
         keras = _waiting.pop()
-        for install in (_callbacks, _optimizers) if _is_on_tensorflow(keras) else ():
-            try:
-                install(keras, _watches[0])
-            except Exception as error:
-                _watches[0].note("%s: %s" % (install.__name__.strip("_"), error))
-
-
-def _is_on_tensorflow(keras: Any) -> bool:
-    backend = getattr(getattr(keras, "backend", None), "backend", None)
-    return bool(backend and backend() == "tensorflow")
+        backend = getattr(getattr(keras, "backend", None), "backend", lambda: "")
+        for install in (_callbacks, _optimizers) if backend() == "tensorflow" else ():
+            _watches[0].record.attempt(install, keras, _watches[0])
 
 
 def _callbacks(keras: Any, watch: _Watch) -> None:
@@ -83,10 +76,7 @@ def _after(original: Any, seen: Callable[..., None]) -> Any:
     @functools.wraps(original)
     def method(self: Any, *arguments: Any, **options: Any) -> Any:
         result = original(self, *arguments, **options)
-        try:
-            seen(self, *arguments, *options.values())
-        except Exception as error:
-            _watches[0].note("%s: %s" % (seen.__name__, error))
+        _watches[0].record.attempt(seen, self, *arguments, *options.values())
         return result
 
     return method
@@ -94,7 +84,7 @@ def _after(original: Any, seen: Callable[..., None]) -> Any:
 
 class _Watch:
     def __init__(self, tensorflow: Any, record: Any, rows: Callable[..., Any]) -> None:
-        self._tensorflow, self._record, self._rows = tensorflow, record, rows
+        self._tensorflow, self.record, self._rows = tensorflow, record, rows
         self._variables: Any = weakref.WeakKeyDictionary()
         """Optimizer → its variables, weakly."""
         self._placed: Dict[Any, int] = {}
@@ -109,26 +99,17 @@ class _Watch:
         self._interval, self._overhead = INTERVAL, 0.0
         self._before: List[Any] = []
         self._checked = self._unchanged = 0
-        self.unseen: List[str] = list(_UNSEEN)
-
-    def note(self, sentence: str) -> None:
-        """Note what could not be observed, once."""
-        if sentence[:200] not in self.unseen and len(self.unseen) < 16:
-            self.unseen.append(sentence[:200])
 
     def at_data(self, iterator: Any, *arguments: Any) -> None:
         """Take the size of batches, where it is known before there is one."""
-        del arguments
         self._next_size = iterator.data_adapter.batch_size or 0
 
     def at_fit(self, callbacks: Any, *arguments: Any) -> None:
         """Take the last batches that were prepared as those of this training."""
-        del callbacks, arguments
         self._size, self._next_size = self._next_size, 0
 
     def at_epoch(self, callbacks: Any, *arguments: Any) -> None:
         """Count batches from the first one again."""
-        del callbacks, arguments
         self._batch = -1
 
     def at_batch(self, callbacks: Any, batch: int, logs: Any = None) -> None:
@@ -138,13 +119,13 @@ class _Watch:
         steps = max(int(batch) - self._batch, 0)
         self._batch = max(int(batch), self._batch)
         self._steps += steps
-        if self._first is not None:
-            self._samples += steps * self._size
         if self._first is None:
             self._first = now
+        else:
+            self._samples += steps * self._size
         self._last = now
         if logs and "loss" in logs and now >= self._read:
-            self._record.add_loss(self._steps, float(logs["loss"]))
+            self.record.add_loss(self._steps, float(logs["loss"]))
             if any(device != "cpu" for device, _ in self._placed):
                 self._read = now + (time.perf_counter() - now) / MOST_OVERHEAD
         if now >= self._due:
@@ -153,11 +134,10 @@ class _Watch:
             self._overhead += took
             self._due = now + max(self._interval, took / MOST_OVERHEAD)
             self._interval = min(self._interval * 1.5, LONGEST)
-        self._record.heartbeat()
+        self.record.heartbeat()
 
     def at_build(self, optimizer: Any, variables: Any, *arguments: Any) -> None:
         """Take an optimizer's variables, which it gets once."""
-        del arguments
         if optimizer not in self._variables:
             self._counters.append(optimizer.iterations)
         self._variables[optimizer] = [weakref.ref(variable) for variable in variables]
@@ -196,9 +176,11 @@ class _Watch:
         """Return all fields of the record, as they are now."""
         if sys.is_finalizing():
             return {}
-        steps = self._steps or self._counted()
+        # Optimizers count steps themselves; the one with the most has those of the training.
+        counted = (int(counter.numpy()) for counter in self._counters)
+        steps = self._steps or max(counted, default=0)
         if steps and not self._steps:
-            self.note("the loss, batches and time of steps: Keras' `fit` did not take them")
+            self.record.note("the loss, batches and time of steps: Keras' `fit` did not take them")
         return {
             "devices": self._devices(),
             "optimizers": len(self._counters),
@@ -211,18 +193,13 @@ class _Watch:
             "unchanged_updates": self._unchanged,
             "autocast": {**self._autocast, "entered": self._steps} if self._autocast else {},
             "overhead_seconds": self._overhead,
-            "unseen": self.unseen,
         }
-
-    def _counted(self) -> int:
-        """Return the steps that optimizers themselves counted, of the one with the most."""
-        return max((int(counter.numpy()) for counter in self._counters), default=0)
 
     def _devices(self) -> List[Dict[str, Any]]:
         """Return the devices in use; none is initialized for it."""
         devices: List[Dict[str, Any]] = [{"device": "cpu"}]
         eager = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
-        if eager is None or not getattr(eager, "_initialized", False):
+        if not getattr(eager, "_initialized", False):
             return devices
         config = self._tensorflow.config
         for device in config.list_logical_devices():

@@ -18,7 +18,7 @@ import re
 import threading
 import time
 import weakref
-from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Counter, Deque, Dict, List, Optional, Set, Tuple
 
 FIRST_STEP = 3
 """The first sampled step: the ones before allocate, tune and compile."""
@@ -47,10 +47,7 @@ def observe(torch: Any, load: Callable[[str], Any], folder: str) -> None:
         record.complete = lambda: {"unseen": ["training steps: seen from PyTorch 2.0 on"]}
         return
     for install in (_optimizers, _backward, _loaders, _scaling, _profilers):
-        try:
-            install(torch, watch)
-        except Exception as error:
-            watch.unseen("%s: %s" % (install.__name__.strip("_"), error))
+        record.attempt(install, torch, watch)
     load("operators").see_fallbacks(watch.fallbacks)
     record.write(False)
 
@@ -60,22 +57,14 @@ def _guarded(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def calm(self: Any, *arguments: Any) -> None:
-        try:
-            return function(self, *arguments)
-        except Exception as error:
-            self.unseen("%s: %s" % (function.__name__, str(error)[:120]))
+        self.record.attempt(function, self, *arguments)
 
     return calm
 
 
-def _is_compiling(torch: Any) -> Any:
-    """Return what tells whether its caller is being compiled, into which nothing is added."""
-    return getattr(getattr(torch, "compiler", None), "is_compiling", bool)
-
-
 def _optimizers(torch: Any, watch: _Watch) -> None:
     optimizer = importlib.import_module("torch.optim.optimizer")
-    is_compiling = _is_compiling(torch)
+    is_compiling = watch.is_compiling
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
         if watch.compares and not is_compiling():
@@ -98,7 +87,7 @@ def _optimizers(torch: Any, watch: _Watch) -> None:
 
 
 def _backward(torch: Any, watch: _Watch) -> None:
-    original, is_compiling = torch.autograd.backward, _is_compiling(torch)
+    original, is_compiling = torch.autograd.backward, watch.is_compiling
 
     @functools.wraps(original)
     def backward(tensors: Any, *arguments: Any, **options: Any) -> Any:
@@ -185,6 +174,8 @@ class _Watch:
 
     def __init__(self, torch: Any, record: Any, load: Callable[[str], Any]) -> None:
         self.torch, self.record = torch, record
+        # Into what is being compiled, nothing is added.
+        self.is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", bool)
         self._rows, self._counting = load("record").rows, load("operators")
         dispatch = importlib.import_module("torch.utils._python_dispatch")
         stacked, disable = torch._C._len_torch_dispatch_stack, dispatch._disable_current_modes
@@ -209,7 +200,7 @@ class _Watch:
         self.read: Optional[float] = None
         self.pending: List[Tuple[float, int, int, int]] = []
         self.waited = 0.0
-        self.workers: Dict[int, int] = {}
+        self.workers: Counter[int] = collections.Counter()
         self.loss: Any = None
         self.loss_step = 0
         self.wants_loss = True
@@ -221,7 +212,6 @@ class _Watch:
         self.counts = self._counting.Operators(self.torch)
         self.may_profile = True
         self.autocast: Dict[str, Any] = {"entered": 0, "dtypes": [], "scaled": False}
-        self.notes: List[str] = []
         self.windows, self.window_seconds, self.overhead = 0, 0.0, 0.0
         self.interval = INTERVAL
         self.due: Optional[float] = None
@@ -237,11 +227,6 @@ class _Watch:
         self.batch_bytes: Dict[Any, int] = {}
         self.profiled = self.profile_began = 0.0
         self.accelerator: Optional[str] = None
-
-    def unseen(self, sentence: str) -> None:
-        """Note what could not be observed, once."""
-        if sentence not in self.notes and len(self.notes) < 16:
-            self.notes.append(sentence[:200])
 
     @_guarded
     def at_batch(self, iterator: Any, batch: Any, seconds: float) -> None:
@@ -277,7 +262,7 @@ class _Watch:
                 self.waited += seconds
                 self.samples += samples
                 self.tokens += tokens
-                self.workers[workers] = self.workers.get(workers, 0) + 1
+                self.workers[workers] += 1
         self.pending.clear()
 
     @_guarded
@@ -335,7 +320,9 @@ class _Watch:
         self._read_loss(now)
         if self.due is None and self.steps >= FIRST_STEP - 1:
             self.due = now
-        if self.due is not None and now >= self.due and self._typical(length):
+        # Steps follow one another, unless there was an evaluation, say.
+        follows = len(self.lengths) < 5 or length < 4 * self._usual(length) + 0.1
+        if self.due is not None and now >= self.due and follows:
             self._begin()
         self.record.heartbeat()
         is_sampled = self.mode is not None or self.profiler is not None
@@ -358,10 +345,6 @@ class _Watch:
             if self.others >= EAGER:  # the training before has ended
                 self.primary = weakref.ref(optimizer)
         return self.primary() is optimizer
-
-    def _typical(self, length: float) -> bool:
-        """Return whether steps follow one another: not just after an evaluation, say."""
-        return len(self.lengths) < 5 or length < 4 * self._usual(length) + 0.1
 
     def _usual(self, length: float) -> float:
         """Return the median length of the steps before; `length` if there were none."""
@@ -391,7 +374,7 @@ class _Watch:
         elif not compiled:
             self.to_profile = profiles
             if not (self.torch._C._len_torch_dispatch_stack() or others):
-                self.mode = self._counting.mode(self.counts, self.unseen)
+                self.mode = self._counting.mode(self.counts, self.record)
                 self.mode.__enter__()
         if self.mode is None and self.profiler is None:
             self.due = time.perf_counter() + self.interval
@@ -404,7 +387,7 @@ class _Watch:
             self.profile_began = time.perf_counter()
         except Exception as error:
             self.profiler, self.may_profile = None, False
-            self.unseen("kernels: %s" % str(error)[:120])
+            self.record.note("kernels: %s" % str(error)[:120])
 
     def end_profile(self) -> None:
         """End our profile, if there is one, and add up its kernels."""
@@ -421,7 +404,7 @@ class _Watch:
             self.counts.count_kernels(results.events(), self.accelerator)
         except Exception as error:
             self.may_profile = False
-            self.unseen("kernels: %s" % str(error)[:120])
+            self.record.note("kernels: %s" % str(error)[:120])
 
     def end_mode(self) -> None:
         """End the dispatch mode; one that another mode lies on is ignored until that has ended."""
@@ -450,9 +433,8 @@ class _Watch:
         # Other threads may remove gradients of theirs right now.
         here = [o for o, n in list(self.optimizers.items()) if n == threading.get_ident()]
         trainable = [p for optimizer in here for p in self._trainable(optimizer)]
-        for group in [group for optimizer in here for group in optimizer.param_groups]:
-            for parameter in group["params"]:
-                self._counting.add_bytes(tables["parameters"], parameter)
+        for parameter in (p for o in here for group in o.param_groups for p in group["params"]):
+            self._counting.add_bytes(tables["parameters"], parameter)
         for parameter in trainable:
             if parameter.grad is not None:
                 self._counting.add_bytes(tables["gradients"], parameter.grad)
@@ -464,15 +446,11 @@ class _Watch:
     def complete(self) -> Dict[str, Any]:
         """Return all fields of the record, as they are now."""
         rows, compiled = self._rows, self._counting.is_compiled()
-
-        def placed(table: Dict[Any, int]) -> Any:
-            return rows(table, "device", "dtype", "bytes")
-
-        loader = None
-        if self.workers:
-            most = max(self.workers, key=lambda n: self.workers[n])
-            batches = sum(self.workers.values())
-            loader = {"batches": batches, "waited": self.waited, "workers": most}
+        placed = {**self.placed, "batches": self.batch_bytes}
+        loaders = [
+            {"batches": sum(self.workers.values()), "waited": self.waited, "workers": most}
+            for most, _ in self.workers.most_common(1)
+        ]
         return {
             "devices": self._counting.devices(self.torch, self.accelerator),
             "optimizers": self.had,
@@ -480,12 +458,11 @@ class _Watch:
             "training_seconds": self.last - self.first if self.first is not None else 0.0,
             "samples": self.samples,
             "tokens": self.tokens,
-            "loader": loader,
+            "loader": loaders[0] if loaders else None,
             "windows": self.windows,
             "window_seconds": self.window_seconds,
             "overhead_seconds": self.overhead,
-            **{name: placed(table) for name, table in self.placed.items()},
-            "batches": placed(self.batch_bytes),
+            **{name: rows(table, "device", "dtype", "bytes") for name, table in placed.items()},
             "trainable": self.trainable,
             "without_gradient": self.without,
             "checked_updates": self.checked,
@@ -496,5 +473,5 @@ class _Watch:
             "autocast": self.autocast,
             "is_compiled": compiled,
             "threads": self.torch.get_num_threads(),
-            "unseen": self.notes + [COMPILED] * (compiled and not self.steps),
+            "unseen": self.record.unseen + [COMPILED] * (compiled and not self.steps),
         }
