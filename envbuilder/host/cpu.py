@@ -70,11 +70,11 @@ def read_limits(reader: Reader) -> None:
 
 def quota(snapshot: Snapshot) -> float | None:
     """Return the tightest quota, in CPUs, of this process's cgroup and its parents, if any."""
-    quotas = []
-    for folder, version in _folders(snapshot, "cpu"):
-        texts = [snapshot.files.get(f"{folder}/{name}", "") for name in _LIMITS["cpu", version]]
-        quotas.append(threads.parse_cfs(*texts) if version == 1 else threads.parse_cpu_max(*texts))
-    return min((value for value in quotas if value is not None), default=None)
+    stated = (
+        " ".join(snapshot.files.get(f"{folder}/{name}", "") for name in _LIMITS["cpu", version])
+        for folder, version in _folders(snapshot, "cpu")
+    )
+    return min(filter(None, map(threads.parse_quota, stated)), default=None)
 
 
 def memory_limit(snapshot: Snapshot) -> int | None:

@@ -265,16 +265,15 @@ def _libraries() -> Optional[List[Library]]:
 
 def parse_maps(text: str) -> List[Library]:
     """Return the files in ``/proc/self/maps`` from which code is mapped, each once, in order."""
-    libraries: Dict[Library, None] = {}
-    for line in text.splitlines():
-        words = line.split(None, 5)
-        if len(words) < 6 or "x" not in words[1] or not words[5].startswith("/"):
-            continue
-        # The kernel escapes a line feed in a name as \012.
-        path, _, gone = words[5].replace("\\012", "\n").partition(" (deleted)")
-        if not path.startswith(("/memfd:", "/dev/", "/SYSV")):
-            libraries[Library(path, bool(gone) or words[5].endswith(" (deleted)"))] = None
-    return list(libraries)
+    names = re.findall(r"^\S+ \S*x\S* \S+ \S+ \S+ +(/.*)$", text, re.MULTILINE)
+    # The kernel escapes a line feed in a name as \012.
+    parts = (name.replace("\\012", "\n").partition(" (deleted)") for name in names)
+    libraries = (
+        Library(path, bool(deleted))
+        for path, deleted, _ in parts
+        if not path.startswith(("/memfd:", "/dev/", "/SYSV"))
+    )
+    return list(dict.fromkeys(libraries))
 
 
 def _dyld_libraries() -> Optional[List[Library]]:

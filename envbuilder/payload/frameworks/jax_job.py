@@ -47,7 +47,8 @@ class Programs:
         self._steps: Dict[int, Any] = {}
         self.normalise = jax.jit(self._normalise)
         self.shuffle = jax.jit(self._shuffle)
-        self.cut = jax.jit(self._cut, static_argnums=2)
+        # Compiled for any first index; an array's own slices would be for one each.
+        self.cut = jax.jit(jax.lax.dynamic_slice_in_dim, static_argnums=2)
         self.classify = jax.jit(lambda weights, images: self._network(weights, images, None)[0])
         self.gradients = jax.jit(jax.value_and_grad(partial(self._loss, key=None), has_aux=True))
         self.witnesses = jax.jit(jax.value_and_grad(self._loss, has_aux=True))
@@ -72,10 +73,6 @@ class Programs:
         """Return all images in a random order and normalised, their labels, and the order."""
         order = self.jax.random.permutation(key, len(labels))
         return self._normalise(images[order]), labels[order], order
-
-    def _cut(self, array: Any, first: Any, count: int) -> Any:
-        # Compiled for any ``first``; the array's own slices would be for one each.
-        return self.jax.lax.dynamic_slice_in_dim(array, first, count)
 
     def _network(self, weights: Dict[str, Any], images: Any, key: Any) -> Tuple[Any, List[Any]]:
         """Return log-probabilities, and the activations of all layers; no key, no dropout."""

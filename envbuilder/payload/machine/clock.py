@@ -7,6 +7,7 @@ wall clock is read only to report such changes.
 from __future__ import annotations
 
 import math
+import re
 import statistics
 import time
 from dataclasses import dataclass
@@ -103,10 +104,8 @@ def read() -> Reading:
 
 def parse_uptime(text: str) -> Optional[float]:
     """Return the seconds since boot in ``/proc/uptime``; None if it does not parse."""
-    try:
-        return float(text.split(maxsplit=1)[0])
-    except (ValueError, IndexError):
-        return None
+    seconds = re.match(r"[0-9]{1,15}(\.[0-9]+)?\b", text)
+    return float(seconds.group()) if seconds else None
 
 
 def problems(before: Reading, after: Reading) -> Tuple[List[str], str]:

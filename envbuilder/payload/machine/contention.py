@@ -9,6 +9,7 @@ outside of the environment.
 from __future__ import annotations
 
 import os
+import re
 import resource
 import time
 from dataclasses import dataclass
@@ -105,21 +106,14 @@ def _difference(before: Optional[float], after: Optional[float]) -> Optional[flo
 
 def parse_pressure(text: str) -> Optional[float]:
     """Return the seconds in which some task waited for a CPU; None if the file does not parse."""
-    for line in text.splitlines():
-        words = line.split()
-        total = next((w[len("total=") :] for w in words if w.startswith("total=")), "")
-        if words and words[0] == "some" and _is_number(total):
-            return int(total) / 1e6
-    return None
+    total = re.search(r"^some .*\btotal=([0-9]{1,18})\b", text, re.MULTILINE)
+    return int(total.group(1)) / 1e6 if total else None
 
 
 def parse_throttling(text: str) -> Optional[Tuple[float, int]]:
     """Return a cgroup's throttled seconds and periods from ``cpu.stat``; None if not counted."""
-    fields: Dict[str, int] = {}
-    for line in text.splitlines():
-        name, _, value = line.partition(" ")
-        if _is_number(value.strip()):
-            fields[name] = int(value)
+    lines = re.findall(r"^(\w+) +([0-9]{1,18})$", text, re.MULTILINE)
+    fields = {name: int(value) for name, value in lines}
     if "nr_throttled" not in fields:
         return None
     # Version 2 counts microseconds, version 1 nanoseconds.

@@ -98,19 +98,17 @@ def process_peak(status: Path = Path("/proc/self/status")) -> Optional[int]:
 
 def available_bytes(root: Path = ROOT) -> Optional[int]:
     """Return the bytes this process may still allocate, by the system and each of its cgroups."""
-    limits = []
-    match = re.search(
+    system = re.findall(
         r"^MemAvailable:\s+([0-9]{1,15}) kB$", read_text(root / "proc/meminfo"), re.MULTILINE
     )
-    if match:
-        limits.append(int(match.group(1)) * 1024)
+    limits = [int(kibibytes) * 1024 for kibibytes in system]
     cgroups = read_text(root / "proc/self/cgroup") or "0::/"
     mounts = read_text(root / "proc/self/mountinfo")
     for folder, version in cgroup_folders(cgroups, mounts, "memory"):
         limit, used = (read_text(root / folder / name).strip() for name in _CGROUP_FILES[version])
         if _BYTES.match(limit) and _BYTES.match(used):
             limits.append(max(0, int(limit) - int(used)))
-    return min(limits) if limits else None
+    return min(limits, default=None)
 
 
 def cache_bytes(root: Path = ROOT) -> Optional[int]:

@@ -9,11 +9,18 @@ its quota allows, and the physical cores behind the CPUs it may use.
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, FrozenSet, List, Optional, Set, Tuple
 
 ROOT = Path("/")
+_QUOTA_FILES = {1: ("cpu.cfs_quota_us", "cpu.cfs_period_us"), 2: ("cpu.max",)}
+"""Version → the files of a cgroup that state its quota and the period of that."""
+_HIERARCHY = re.compile(r"^([^:\n]*):([^:/\n]*):(.*)$", re.MULTILINE)
+_CGROUP_MOUNT = re.compile(
+    r"^(?:\S+ ){3}(\S+) (/sys/fs/cgroup(?:/\S*)?) .*- cgroup(2?) \S+ (\S+)", re.MULTILINE
+)
 MOST_CPUS = 8192  # the most that Linux can be built for
 
 
@@ -32,12 +39,8 @@ class CpuFacts:
 
 def decide(facts: CpuFacts) -> int:
     """Return the thread count, at least 1. A quota is rounded down: half a CPU stalls a thread."""
-    limits = [facts.affinity]
-    if facts.quota is not None:
-        limits.append(int(facts.quota))
-    if facts.physical is not None:
-        limits.append(facts.physical)
-    return max(1, min(limits))
+    limits = (facts.affinity, facts.quota, facts.physical)
+    return max(1, min(int(limit) for limit in limits if limit is not None))
 
 
 def chosen_by_user(value: Optional[str]) -> Optional[int]:
@@ -65,18 +68,11 @@ def allowed_cpus() -> FrozenSet[int]:
 def read_quota(root: Path) -> Optional[float]:
     """Return the tightest CPU quota, in CPUs, of this process's cgroup and all of its parents."""
     cgroups = read_text(root / "proc/self/cgroup") or "0::/"
-    quotas = []
-    for folder, version in cgroup_folders(cgroups, read_text(root / "proc/self/mountinfo")):
-        if version == 2:
-            quota = parse_cpu_max(read_text(root / folder / "cpu.max"))
-        else:
-            quota = parse_cfs(
-                read_text(root / folder / "cpu.cfs_quota_us"),
-                read_text(root / folder / "cpu.cfs_period_us"),
-            )
-        if quota is not None:
-            quotas.append(quota)
-    return min(quotas) if quotas else None
+    stated = (
+        " ".join(read_text(root / folder / name) for name in _QUOTA_FILES[version])
+        for folder, version in cgroup_folders(cgroups, read_text(root / "proc/self/mountinfo"))
+    )
+    return min(filter(None, map(parse_quota, stated)), default=None)
 
 
 def cgroup_folders(cgroups: str, mounts: str, controller: str = "cpu") -> List[Tuple[str, int]]:
@@ -120,17 +116,11 @@ def parse_cgroups(text: str, controller: str = "cpu") -> List[Tuple[str, str]]:
 
     The mount name is empty for cgroup v2. Lines that do not parse are ignored.
     """
-    hierarchies = []
-    for line in text.splitlines():
-        number, _, rest = line.partition(":")
-        controllers, separator, path = rest.partition(":")
-        if not separator or "/" in controllers:
-            continue
-        if number == "0" and not controllers:
-            hierarchies.append(("", path))
-        elif controller in controllers.split(","):
-            hierarchies.append((controllers, path))
-    return hierarchies
+    return [
+        (controllers, path)
+        for number, controllers, path in _HIERARCHY.findall(text)
+        if (number == "0" and not controllers) or controller in controllers.split(",")
+    ]
 
 
 def parse_cgroup_mounts(text: str) -> Dict[str, Tuple[str, str]]:
@@ -138,42 +128,32 @@ def parse_cgroup_mounts(text: str) -> Dict[str, Tuple[str, str]]:
 
     The controller is empty for cgroup v2. Only mounts in the usual place count, ``/sys/fs/cgroup``.
     """
-    mounts = {}
-    for line in text.splitlines():
-        place, _, kind = line.partition(" - cgroup")
-        words, options = place.split(" "), kind.split(" ")
-        if len(words) < 5 or len(options) < 3 or options[0] not in ("", "2"):
-            continue
-        top, folder = words[3], words[4]
-        if not (folder + "/").startswith("/sys/fs/cgroup/") or ".." in folder.split("/"):
-            continue
-        for name in [""] if options[0] == "2" else options[2].split(","):
-            mounts[name] = (folder.strip("/"), top)
-    return mounts
+    return {
+        name: (folder.strip("/"), top)
+        for top, folder, version, options in _CGROUP_MOUNT.findall(text)
+        if ".." not in folder.split("/")
+        for name in ([""] if version else options.split(","))
+    }
 
 
-def parse_cpu_max(text: str) -> Optional[float]:
-    """Parse a cgroup v2 ``cpu.max`` ("150000 100000", "max 100000") to CPUs; None for no limit."""
-    words = text.split()
-    return parse_cfs(*words) if len(words) == 2 else None
-
-
-def parse_cfs(quota: str, period: str) -> Optional[float]:
-    """Convert a quota and its period in microseconds to CPUs; None for "max", -1 or the like."""
-    quota_us, period_us = _number(quota.strip()), _number(period.strip())
-    return quota_us / period_us if quota_us and period_us else None
+def parse_quota(text: str) -> Optional[float]:
+    """Return quota over period ("150000 100000"), in CPUs; None for "max", -1 or the like."""
+    numbers = re.fullmatch(r"\s*([1-9][0-9]{0,14})\s+([1-9][0-9]{0,14})\s*", text)
+    return int(numbers.group(1)) / int(numbers.group(2)) if numbers else None
 
 
 def read_physical(root: Path, allowed: FrozenSet[int]) -> Optional[int]:
     """Return the number of physical cores behind the allowed CPUs; None if not reported."""
-    cores = set()
-    for cpu in allowed:
-        topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
-        siblings = parse_cpu_list(read_text(topology / "thread_siblings_list"))
-        if not siblings:
-            return parse_cpuinfo_cores(read_text(root / "proc/cpuinfo"), allowed)
-        cores.add(siblings)
+    cores = {siblings(root, cpu) for cpu in allowed}
+    if frozenset() in cores:
+        return parse_cpuinfo_cores(read_text(root / "proc/cpuinfo"), allowed)
     return len(cores) or None
+
+
+def siblings(root: Path, cpu: int) -> FrozenSet[int]:
+    """Return the CPUs that share a core with a CPU, itself included; empty if not reported."""
+    topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
+    return parse_cpu_list(read_text(topology / "thread_siblings_list"))
 
 
 def parse_cpu_list(text: str) -> FrozenSet[int]:

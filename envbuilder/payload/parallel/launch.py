@@ -205,12 +205,10 @@ def _stop(child: subprocess.Popen[bytes], folder: Path, numbers: Sequence[int]) 
 
 
 def _contents(paths: Sequence[Path]) -> List[bytes]:
-    """Return the files' contents; those equal to the first are held in memory once."""
-    contents: List[bytes] = []
-    for path in paths:
-        content = path.read_bytes() if path.is_file() else b""
-        contents.append(contents[0] if contents and content == contents[0] else content)
-    return contents
+    """Return the files' contents; equal ones are held in memory once."""
+    held: Dict[bytes, bytes] = {}
+    contents = (path.read_bytes() if path.is_file() else b"" for path in paths)
+    return [held.setdefault(content, content) for content in contents]
 
 
 def read(path: Path) -> Dict[str, Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import gc
+import itertools
 import json
 import math
 import os
@@ -20,6 +21,7 @@ import threading
 import time
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Dict, List, Tuple
 
 from .. import origins
@@ -238,13 +240,12 @@ def _train(
     torch.manual_seed(options.seed + rank.number)
     mine = eager.batches(tensors, BATCHES * rank.world)[rank.number :: rank.world]
     mine = [(model.arrange(torch, images, form), labels) for images, labels in mine]
-    done, loss = 0, torch.zeros(())
+    batches = itertools.cycle(mine)
 
-    def steps(count: int) -> None:
-        nonlocal done, loss
+    def steps(count: int) -> Any:
         for _ in range(count):
-            loss = eager.step(job, *mine[done % BATCHES])
-            done += 1
+            loss = eager.step(job, *next(batches))
+        return loss
 
     rank.phase("warm up")
     steps(WARM_UP)
@@ -253,7 +254,8 @@ def _train(
         rank.phase(f"train: block {number + 1} of {BLOCKS}")
         if rank.world > 1:
             torch.distributed.barrier()
-        seconds.append(clock.timed(job.wait, lambda: steps(each))[0])
+        spent, loss = clock.timed(job.wait, partial(steps, each))
+        seconds.append(spent)
     rank.phase("leave")
     rank.leave("weights", eager.floats(torch, list(job.model.parameters())))
     return seconds, each, float(loss)

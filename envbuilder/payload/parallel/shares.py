@@ -137,12 +137,7 @@ def fetch_cores(
     cpus = threads.allowed_cpus() if allowed is None else allowed
     cores: Dict[int, List[int]] = {}
     for cpu in sorted(cpus):
-        path = root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
-        try:
-            siblings = threads.parse_cpu_list(path.read_text(encoding="ascii", errors="replace"))
-        except OSError:
-            siblings = frozenset()
-        cores.setdefault(min(siblings or {cpu}), []).append(cpu)
+        cores.setdefault(min(threads.siblings(root, cpu) or {cpu}), []).append(cpu)
     return [tuple(cores[first]) for first in sorted(cores)]
 
 

@@ -346,8 +346,7 @@ lists = st.one_of(
 
 @given(lists, lists)
 def test_nothing_that_threads_parses_raises(first: str, second: str) -> None:
-    threads.parse_cpu_max(first)
-    threads.parse_cfs(first, second)
+    threads.parse_quota(f"{first} {second}")
     threads.chosen_by_user(first)
     assert len(threads.parse_cpu_list(first)) <= threads.MOST_CPUS
     threads.parse_cpuinfo_cores(f"processor : {first}\ncore id : 1\n", frozenset({0, 1}))

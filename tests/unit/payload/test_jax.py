@@ -39,6 +39,7 @@ class Module:
     def __init__(self, *devices: Any) -> None:
         self.config, self.numpy, self.asked = Config(), numpy, [""]
         self.value_and_grad = lambda function, **options: function
+        self.lax = SimpleNamespace(dynamic_slice_in_dim=None)
         self.tree = SimpleNamespace(map=lambda function, value: function(value))
         self._devices = list(devices)
 

@@ -67,8 +67,8 @@ def test_omp_num_threads(value: str | None, expected: int | None) -> None:
         ("1 " + "9" * 400, None),
     ],
 )
-def test_cpu_max(text: str, expected: float | None) -> None:
-    assert threads.parse_cpu_max(text) == expected
+def test_a_quota(text: str, expected: float | None) -> None:
+    assert threads.parse_quota(text) == expected
 
 
 @pytest.mark.parametrize(
