@@ -20,6 +20,7 @@ _T = TypeVar("_T")
 FORMATS = ("table", "markdown", "csv", "json", "html")
 _OF_ENDING = {".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html", ".htm": "html"}
 """The format for a file's suffix, if --format is not given."""
+_JUDGED = ("report", "against before", "why")
 
 
 @click.command("compare", short_help="Put reports of several machines side by side.")
@@ -134,7 +135,7 @@ def _compared(reports: Sequence[Path], form: str, earlier: Path | None) -> _Comp
     if form == "table":
         return _Compared(
             draw=lambda out: print_comparison(rows, out),
-            lines=tuple(history.judgement_lines(judgements or ())),
+            lines=tuple(": ".join(each.row) for each in judgements or ()),
             is_worse=is_worse,
         )
     return _Compared(written=_text(rows, form, judgements), is_worse=is_worse)
@@ -172,8 +173,9 @@ def _text(
     if form == "csv":
         return comparison.comma_separated(rows)
     if form == "markdown":
-        judged = history.judgement_table(judgements) if judgements else ""
-        return "\n".join(filter(None, (comparison.markdown(rows), judged)))
+        judged = [each.row for each in judgements or ()]
+        table = comparison.markdown_table(_JUDGED, judged) if judged else ""
+        return "\n".join(filter(None, (comparison.markdown(rows), table)))
     from envbuilder.verify import page
 
     return page.render_comparison(rows)

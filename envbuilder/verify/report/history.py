@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from envbuilder.core import decoding, files
 from envbuilder.core.errors import BuildError, InvalidError, VerifyError
-from envbuilder.core.text import amount, escaped_markdown, percent, printable
+from envbuilder.core.text import amount, percent, printable
 from envbuilder.verify.report import model
 from envbuilder.verify.report.model import Measured, Report
 
@@ -62,13 +62,9 @@ def parsed(content: bytes, path: Path) -> StoredReport:
     """Return a report of a file by its bytes; raise `InvalidError` if they are not one."""
     try:
         decoding.require_few_values(content)
-        data = model.restored(msgspec.json.decode(content))
-    except (ValueError, RecursionError) as error:
+        report = model.check(model.restored(msgspec.json.decode(content)))
+    except (ValueError, RecursionError, VerifyError) as error:
         raise InvalidError(f"{path}: damaged: {error}", _WHAT_IT_IS) from error
-    try:
-        report = model.check(data)
-    except VerifyError as error:
-        raise InvalidError(f"{path}: damaged: {error.message}", _WHAT_IT_IS) from error
     return StoredReport(path=path, report=report)
 
 
@@ -77,24 +73,22 @@ _WHAT_IT_IS = "A report is what `envbuilder verify --output FILE` writes."
 
 def entries(folder: Path, profile: str | None = None) -> tuple[Entry, ...]:
     """Return the stored reports (of one profile, if given), oldest first; skip other files."""
-    result = []
     try:
         paths = list(folder.iterdir()) if folder.is_dir() else []
     except OSError as error:
         raise InvalidError(f"{folder}: cannot be read: {error.strerror or error}") from error
-    for path in paths:
-        match = _NAME.fullmatch(path.name)
-        if match is None or path.is_symlink() or not path.is_file():
-            continue
-        if profile is None or match["profile"] == profile:
-            entry = Entry(
-                path=path,
-                number=int(match["number"] or 0),
-                time=match["time"],
-                profile=match["profile"],
-                backend=match["backend"],
-            )
-            result.append(entry)
+    files = (path for path in paths if path.is_file() and not path.is_symlink())
+    result = (
+        Entry(
+            path=path,
+            number=int(match["number"] or 0),
+            time=match["time"],
+            profile=match["profile"],
+            backend=match["backend"],
+        )
+        for path in files
+        if (match := _NAME.fullmatch(path.name)) and profile in (None, match["profile"])
+    )
     return tuple(sorted(result, key=lambda e: (e.number, e.time, e.path.name)))
 
 
@@ -108,7 +102,7 @@ def keep(report: dict[str, Any], folder: Path) -> Path:
     profile, fingerprint = report["profile"], report.get("fingerprint") or ""
     name = (report["time"], profile, report["backend"], fingerprint)
     path = stored(folder, name, lambda path: model.write(report, path, files.PRIVATE))
-    prune(folder, profile, _yardstick_kind)
+    prune(folder, profile, _usable_kind)
     return path
 
 
@@ -146,30 +140,26 @@ def kind(report: Report) -> tuple[str, ...]:
     Profile, backend, device name and whether it was quick; for an external interpreter
     (`verify --python`) also its path.
     """
-    external = report.backend == "external"
     return (
         report.profile or "",
         report.backend or "",
         report.device.name or "",
         "quick" if report.partial else "full",
-        (report.artifact.ref or "") if external else "",
+        (report.artifact.ref or "") if report.backend == "external" else "",
     )
 
 
 def last(
     folder: Path, *, profile: str, backend: str, quick: bool, like: Report | None = None
 ) -> StoredReport | None:
-    """Return the newest stored report that can be compared with: `_yardstick`, of this profile.
+    """Return the newest stored report that can be compared with: `_usable`, of this profile.
 
-    Backend and quick flag must match, with `like` its whole kind. Damaged files are skipped.
+    Backend and quick flag must match, with `like` its whole kind.
     """
-    for entry in reversed(entries(folder, profile)):
-        if entry.backend != backend:
-            continue
-        stored = _readable(entry.path)
-        if stored is None or not _yardstick(stored.report) or stored.report.partial != quick:
-            continue
-        if like is None or kind(stored.report) == kind(like):
+    newest = (e for e in reversed(entries(folder, profile)) if e.backend == backend)
+    for stored in filter(None, (_usable(entry.path) for entry in newest)):
+        is_alike = like is None or kind(stored.report) == kind(like)
+        if is_alike and stored.report.partial == quick:
             return stored
     return None
 
@@ -192,21 +182,18 @@ def prune(folder: Path, profile: str, kind_of: Callable[[Path], tuple[Any, ...] 
             path.unlink()
 
 
-def _yardstick_kind(path: Path) -> tuple[str, ...] | None:
-    past = _readable(path)
-    return kind(past.report) if past and _yardstick(past.report) else None
+def _usable_kind(path: Path) -> tuple[str, ...] | None:
+    past = _usable(path)
+    return kind(past.report) if past else None
 
 
-def _yardstick(report: Report) -> bool:
-    """Return whether later reports may be compared with it: it passed on a quiet machine."""
-    return report.status == "passed" and report.speed_counts
-
-
-def _readable(path: Path) -> StoredReport | None:
+def _usable(path: Path) -> StoredReport | None:
+    """Return a report with which later ones may be compared; None for others and damaged files."""
     try:
-        return read(path)
+        stored = read(path)
     except InvalidError:
         return None
+    return stored if stored.report.is_yardstick else None
 
 
 # A new report against an earlier one
@@ -318,7 +305,12 @@ def compare(new: Report, earlier: StoredReport, limit: float, *, named: bool) ->
     epoch, seconds, seconds_before = _seconds(new, before)
     count, reached, reached_before = _accuracies(new, before)
     ratio, least = seconds / seconds_before, reached_before - ACCURACY_MARGIN
-    doubt = _unjudged(new, before)
+    doubts = (
+        f"speed not judged in {which} verification: {printable(report.speed_reason or '')}"
+        for which, report in (("this", new), ("the earlier", before))
+        if not report.speed_counts
+    )
+    doubt = next(doubts, "")
     speed = f"{epoch} epoch {amount(seconds)} s against {amount(seconds_before)} s: {ratio:.2f}×"
     speed += f"; {doubt}" if doubt else f", at most {limit:.2f}× is allowed"
     accuracy = f"accuracy {percent(reached)} against {percent(reached_before)} after {count}"
@@ -343,16 +335,6 @@ def compare(new: Report, earlier: StoredReport, limit: float, *, named: bool) ->
         detail="; ".join([*(problems or [speed, accuracy]), *notes]),
         figures=figures,
     )
-
-
-def _unjudged(new: Report, before: Report) -> str:
-    """Return why the speed of two reports is not compared; empty if it is."""
-    for name, report in (("this", new), ("the earlier", before)):
-        if not report.speed_counts:
-            return (
-                f"speed not judged in {name} verification: {printable(report.speed_reason or '')}"
-            )
-    return ""
 
 
 def _other_images(earlier: StoredReport) -> InvalidError:
@@ -447,6 +429,11 @@ class Judgement(Struct, frozen=True, kw_only=True):
     than the machine differs. `skipped`: not comparable."""
     detail: str
 
+    @property
+    def row(self) -> tuple[str, str, str]:
+        """Return it in words, as a row of a table."""
+        return self.report, _WORDS[self.status], self.detail
+
 
 def judge_all(
     reports: Iterable[StoredReport], earlier: Mapping[str, StoredReport]
@@ -475,21 +462,6 @@ def _judge_one(new: StoredReport, earlier: StoredReport | None) -> Judgement:
         else:
             status, detail = compared.status, compared.detail
     return Judgement(report=new.path.name, status=status, detail=detail)
-
-
-def judgement_lines(judgements: Sequence[Judgement]) -> list[str]:
-    """Return the judgements as lines of text."""
-    return [f"{each.report}: {_WORDS[each.status]}: {each.detail}" for each in judgements]
-
-
-def judgement_table(judgements: Sequence[Judgement]) -> str:
-    """Return the judgements as a Markdown table, with all markup in cells escaped."""
-    rows = [
-        (escaped_markdown(each.report), _WORDS[each.status], escaped_markdown(each.detail))
-        for each in judgements
-    ]
-    table = [("report", "against before", "why"), ("---", "---", "---"), *rows]
-    return "".join(f"| {' | '.join(row)} |\n" for row in table)
 
 
 _WORDS = {

@@ -240,6 +240,11 @@ class Report(Measured, frozen=True, kw_only=True):
         """Return whether its times may be compared; true for reports that say nothing of it."""
         return self.speed == "judged" or (self.speed is None and self.speed_reason is None)
 
+    @property
+    def is_yardstick(self) -> bool:
+        """Return whether later reports may be compared with it: it passed on a quiet machine."""
+        return self.status == "passed" and self.speed_counts
+
 
 def plausible(seconds: float | None) -> float | None:
     """Return a duration if it is plausible and positive, else None."""

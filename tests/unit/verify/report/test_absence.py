@@ -87,7 +87,7 @@ def merits(data: dict[str, Any], epochs: int) -> dict[str, int]:
         "counts": report.speed_counts,
         "of a built environment": not figures.as_found(report),
         "standard": row.standard and row.speed != "not_judged",
-        "yardstick": history._yardstick(report),
+        "yardstick": report.is_yardstick,
         "against": rank(report),
         "compared": RANKS.index(judgement.status) if judgement.status in RANKS else -1,
     }

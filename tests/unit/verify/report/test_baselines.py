@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from envbuilder.verify.report import history
+from envbuilder.verify.report import comparison, history
 from tests.support import command_line
 from tests.support.reports import epoch, loaded, written
 
@@ -52,7 +52,7 @@ def test_what_is_new_is_not_compared() -> None:
 
 def test_no_name_breaks_the_markdown_table() -> None:
     (judgement,) = history.judge_all([loaded("a|b<c>.json")], {})
-    assert r"| a\|b\<c\>.json | not compared |" in history.judgement_table([judgement])
+    assert r"| a\|b\<c\>.json | not compared |" in comparison.markdown_table("abc", [judgement.row])
 
 
 def run(*arguments: object) -> int:
