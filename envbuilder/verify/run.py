@@ -93,30 +93,26 @@ class Timeline:
 
     def problems(self, passes: Sequence[tuple[str, float]]) -> list[str]:
         """Return a sentence per pass (phase, reported seconds) that the arrivals contradict."""
-        sentences = []
-        for phase, seconds in passes:
-            begun, ended = self._arrivals.get(phase), self._arrivals.get(f"test {phase}")
-            if begun is None or ended is None:
-                sentences.append(f"{phase} is reported, but its start or end was not observed")
-                continue
-            elapsed, late = ended - begun, self._latest(begun, ended)
-            excused = min(_DELAYS * late, max(_SLACK, _EXCUSED * elapsed))
-            if late > _LATEST:
-                sentences.append(
-                    f"{phase} cannot be timed: envbuilder itself stood still for {late:.1f} s"
-                    " around it, so it was stopped, or the machine is overloaded"
-                )
-            elif not abs(elapsed - seconds) <= _SLACK + _SLACK_SHARE * elapsed + excused:
-                sentences.append(
-                    f"{phase} took {seconds:.2f} s by the report, but measured from outside it"
-                    f" took {elapsed:.2f} s"
-                )
-        return sentences
+        return [problem for each in passes if (problem := self._problem(*each))]
 
-    def _latest(self, begun: float, ended: float) -> float:
-        """Return the longest delay of this process around a pass."""
-        around = range(int(begun) - 1, int(ended) + 2)
-        return max((self._delays.get(second, 0.0) for second in around), default=0.0)
+    def _problem(self, phase: str, seconds: float) -> str:
+        begun, ended = self._arrivals.get(phase), self._arrivals.get(f"test {phase}")
+        if begun is None or ended is None:
+            return f"{phase} is reported, but its start or end was not observed"
+        elapsed, around = ended - begun, range(int(begun) - 1, int(ended) + 2)
+        late = max((self._delays.get(second, 0.0) for second in around), default=0.0)
+        excused = min(_DELAYS * late, max(_SLACK, _EXCUSED * elapsed))
+        if late > _LATEST:
+            return (
+                f"{phase} cannot be timed: envbuilder itself stood still for {late:.1f} s around"
+                " it, so it was stopped, or the machine is overloaded"
+            )
+        if abs(elapsed - seconds) <= _SLACK + _SLACK_SHARE * elapsed + excused:
+            return ""
+        return (
+            f"{phase} took {seconds:.2f} s by the report, but measured from outside it took"
+            f" {elapsed:.2f} s"
+        )
 
 
 _STEPS, _LOSS = 10**9, 1e6
@@ -382,7 +378,8 @@ def follow(
     if done.timed_out:
         raise VerifyError(f"the payload did not end within {done.seconds:.0f} s", hint)
     if events.report is None:
-        raise VerifyError(_hung(done, events.phase) or _ended(done), hint)
+        is_stuck = events.phase == PHASE and HUNG in done.stderr
+        raise VerifyError(_STUCK if is_stuck else _ended(done), hint)
     if events.run_id != run_id:
         raise VerifyError("the report belongs to another run: not to be trusted", hint)
     return done, events.report, hint
@@ -438,14 +435,10 @@ def as_stored(report: Any, hint: str) -> Any:
         raise VerifyError(f"the payload's report cannot be stored: {error}", hint) from error
 
 
-def _hung(done: Completed, phase: str) -> str:
-    """Return that the payload was stopped because an import did not end, if it was."""
-    if phase != PHASE or HUNG not in done.stderr:
-        return ""
-    return (
-        f"the framework's import did not end within {SECONDS} s and was stopped: its"
-        " build or the GPU's driver hangs"
-    )
+_STUCK = (
+    f"the framework's import did not end within {SECONDS} s and was stopped: its build or the GPU's"
+    " driver hangs"
+)
 
 
 def _ended(done: Completed) -> str:

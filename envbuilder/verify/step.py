@@ -110,23 +110,20 @@ def prove(
     import numpy
 
     record = _Record(folder, split, framework, numpy)
-    repeated, problems = list[Repeated](), list[str]()
+    steps, problems = list[tuple[Repeated, str, tuple[Any, ...]]](), list[str]()
     if any(part.any() for _, *parts in record.state(0).values() for part in parts):
         problems.append("Adadelta's averages are not zero before the first step")
-    masks: list[tuple[Any, ...]] = []
     with progress.task("repeat steps") as task:
         for done, number in enumerate(numbers, 1):
-            each, problem, mask = _repeat(record, number)
-            repeated.append(each)
-            problems += [problem] if problem else []
-            masks.append(mask)
+            steps.append(_repeat(record, number))
             task.update(done, len(numbers))
+    repeated, wrong, masks = zip(*steps, strict=True)
     epochs = sorted({number // record.count for number in numbers})
-    problems += [*_orders(record, epochs), *_dropouts(masks)]
+    problems += [*filter(None, wrong), *_orders(record, epochs), *_dropouts(masks)]
     median = statistics.median_low(each.error for each in repeated)
     if not problems and median > MEDIAN_ERROR:
         problems.append(f"half of the steps are wrong by {median:.1e} or more")
-    return Proof(steps=tuple(repeated), problem=problems[0] if problems else "")
+    return Proof(steps=repeated, problem=problems[0] if problems else "")
 
 
 def _repeat(record: _Record, number: int) -> tuple[Repeated, str, tuple[Any, ...]]:
@@ -266,7 +263,7 @@ class _Record:
         """Whether convolutions hold outputs and channels before rows and columns."""
         self.count = steps_of(split.count)
         self._orders: dict[int, Any] = {}
-        self._state: tuple[int, Any] = -1, None
+        self._state: tuple[int, dict[str, tuple[Any, Any, Any]]] = -1, {}
 
     def order(self, epoch: int) -> Any:
         """Return the order of the images in an epoch, counted from 0."""
@@ -291,16 +288,16 @@ class _Record:
         """Return each parameter and Adadelta's averages after `done` steps."""
         if self._state[0] != done:
             self._state = done, dict(self._arrays(done))
-        states: dict[str, tuple[Any, Any, Any]] = self._state[1]
-        return states
+        return self._state[1]
 
-    def _arrays(self, done: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    def _arrays(self, done: int) -> Iterator[tuple[str, tuple[Any, Any, Any]]]:
         sizes = {name: math.prod(_shape(name)) for name in model.NAMES}
         content = self._read(f"state-{done}", 3 * 4 * sum(sizes.values()))
         values = self.numpy.frombuffer(content, "<f4").astype(self.numpy.float64)
         for name, size in sizes.items():
             parts, values = values[: 3 * size].reshape(3, size), values[3 * size :]
-            yield name, tuple(self._arranged(name, part) for part in parts)
+            value, squares, changes = (self._arranged(name, part) for part in parts)
+            yield name, (value, squares, changes)
 
     def _arranged(self, name: str, values: Any) -> Any:
         """Return a parameter in the shape that `model` describes."""

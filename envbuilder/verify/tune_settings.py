@@ -355,10 +355,9 @@ def judge(
 
 def winners(findings: Sequence[Finding]) -> tuple[Setting, ...]:
     """Return the best setting of each group that helped, best first."""
-    helped = [f for f in findings if f.verdict == "helps"]
-    helped.sort(key=lambda f: f.gain or 0.0, reverse=True)
+    helped = (f for f in findings if f.verdict == "helps")
     best: dict[str, Setting] = {}
-    for finding in helped:
+    for finding in sorted(helped, key=lambda f: f.gain or 0.0, reverse=True):
         best.setdefault(finding.setting.group, finding.setting)
     return tuple(best.values())
 

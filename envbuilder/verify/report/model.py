@@ -353,19 +353,12 @@ def _unusable_number(data: Any) -> str:
         place, container = waiting.pop()
         named = isinstance(container, dict)
         for key, value in container.items() if named else enumerate(container):
-            if isinstance(value, str):
-                continue
-            if isinstance(value, float):
-                problem = "" if math.isfinite(value) else "not finite"
-            elif isinstance(value, int):
-                problem = "" if abs(value) < _TOO_LARGE else "too large"
-            elif isinstance(value, dict | list | tuple):
+            if isinstance(value, float) and not math.isfinite(value):
+                return f"a number at {_place(place, key)} is not finite"
+            if isinstance(value, int) and abs(value) >= _TOO_LARGE:
+                return f"a number at {_place(place, key)} is too large"
+            if isinstance(value, dict | list | tuple):
                 waiting.append((_place(place, key), value))
-                continue
-            else:
-                continue
-            if problem:
-                return f"a number at {_place(place, key)} is {problem}"
     return ""
 
 
