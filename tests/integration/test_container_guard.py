@@ -7,17 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from envbuilder.containers import inside
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    Start = Callable[[str], subprocess.Popen[str]]
+Start = Callable[[str], subprocess.Popen[str]]
 
 CONNECTION = '{"ip": "0.0.0.0"}'
 REPORT = """\

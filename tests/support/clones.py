@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from msgspec import Struct
 
 from tests.support import repositories
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NET = """\
 from einops.layers.torch import Rearrange

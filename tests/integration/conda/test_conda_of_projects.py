@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conftest import exited, succeeded
+from tests.integration.conftest import Cli
 from tests.support import conda_channel as conda, conda_packages as packages
 from tests.support.conda_project import CHANNEL, PLATFORMS, VIRTUAL, lay_listed as lay
 from tests.support.conda_server import serve
 
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.integration.conftest import Cli
-
-    Run = Callable[..., subprocess.CompletedProcess[str]]
+Run = Callable[..., subprocess.CompletedProcess[str]]
 
 LOCK = "envbuilder.lock/default.little.conda.json"
 

@@ -12,17 +12,14 @@ import subprocess
 import sys
 import time
 import urllib.request
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from envbuilder.build.backends import container
 from tests.integration.conftest import start
 from tests.integration.engine.conftest import OTHER_USER
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 ASK = """\
 import json, os, pathlib

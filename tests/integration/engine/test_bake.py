@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from envbuilder.core.settings import load as load_settings
+from tests.integration.conftest import Cli
 from tests.integration.engine.test_plain_docker import build_options
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.integration.conftest import Cli
 
 pytestmark = pytest.mark.network
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,16 +15,11 @@ import pytest
 from envbuilder.build import conventions, pipeline
 from envbuilder.build.backends.container import DockerEnvironment
 from envbuilder.build.request import Request
+from envbuilder.containers.engine.container import Container, Limits
 from envbuilder.core import console
 from envbuilder.core.settings import load as load_settings
 from tests.integration.conftest import start
 from tests.support.confinement import PROBE
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from envbuilder.containers.engine.container import Container, Limits
 
 QUIET = console.PlainProgress(lambda line: None)
 CAPABILITIES = dict.fromkeys(("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"), 0)

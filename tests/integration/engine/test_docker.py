@@ -11,8 +11,9 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -24,13 +25,9 @@ from envbuilder.containers.registry.connection import Connection
 from envbuilder.core import archives
 from tests.integration.conftest import Cli, locked, start
 from tests.support import canaries, small_profiles
+from tests.support.registry_server import Registry
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.support.registry_server import Registry
-
-    Build = Callable[..., dict[str, Any]]
+Build = Callable[..., dict[str, Any]]
 
 LOOK = (
     "id -u; echo $OMP_NUM_THREADS; ls -A /tmp;"

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.integration.conftest import Cli
 from tests.support import examples
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.integration.conftest import Cli
 
 OTHERS = sorted({*examples.COMMANDS} - {examples.LOCKED})
 

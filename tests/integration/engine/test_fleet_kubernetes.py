@@ -5,17 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import subprocess
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from envbuilder.payload.report import UNREPEATED
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.integration.conftest import Cli
+from tests.integration.conftest import Cli
 
 NODE = "cpu-1.example.internal"
 CPU = ("--profile", "cpu", "--backend", "docker", "--base-image")

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conftest import missing
+from tests.integration.conftest import Cli
 from tests.support import notebooks
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.integration.conftest import Cli
 
 
 @pytest.fixture

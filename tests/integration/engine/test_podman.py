@@ -11,19 +11,16 @@ import secrets
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from envbuilder.containers.engine.podman import PodmanEngine
+from tests.integration.conftest import Cli
 from tests.integration.engine.conftest import PODMAN_BASE as BASE, run_podman as call
 from tests.support import examples
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from envbuilder.containers.engine.podman import PodmanEngine
-    from tests.integration.conftest import Cli
 
 TINY = ("--profile", "tiny", "--backend", "docker", "--base-image")
 

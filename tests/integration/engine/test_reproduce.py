@@ -8,9 +8,11 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,6 +20,7 @@ import pytest
 from envbuilder.containers.engine import images as engines
 from envbuilder.containers.engine.interface import LABEL, Engine
 from envbuilder.containers.oci.layer import members
+from envbuilder.containers.oci.layout import Layout
 from envbuilder.core import resources
 from envbuilder.core.files import file_sha256
 from envbuilder.core.settings import load as load_settings
@@ -35,12 +38,6 @@ from tests.support.surroundings import (
     require_clock,
     starting,
 )
-
-if TYPE_CHECKING:
-    import tarfile
-    from collections.abc import Callable, Iterator, Sequence
-
-    from envbuilder.containers.oci.layout import Layout
 
 BUILDKIT = ("--backend", "docker", "--builder", "buildkit", "--base-image")
 IMAGE = ("--profile", "tiny", *BUILDKIT)

@@ -10,23 +10,20 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from envbuilder.containers.engine.connection import connect
 from envbuilder.containers.engine.container import Container, Devices, Limits
+from envbuilder.containers.engine.interface import Engine
 from envbuilder.containers.engine.podman import PodmanEngine
 from envbuilder.core import process
 from envbuilder.core.errors import ToolError, VerifyError
 from envbuilder.verify import run as verify
 from tests.integration.engine.conftest import PODMAN_BASE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from envbuilder.containers.engine.interface import Engine
 
 CHILD = """\
 import functools, sys

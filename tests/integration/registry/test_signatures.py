@@ -10,24 +10,20 @@ import json
 import os
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from envbuilder.containers.engine import images as engines
+from envbuilder.containers.engine.interface import Engine
 from envbuilder.core import resources
 from tests.conftest import exited, missing
+from tests.integration.conftest import Cli
 from tests.support import signing
+from tests.support.registry_server import Registry
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from envbuilder.containers.engine.interface import Engine
-    from tests.integration.conftest import Cli
-    from tests.support.registry_server import Registry
-
-    Tool = Callable[..., subprocess.CompletedProcess[str]]
+Tool = Callable[..., subprocess.CompletedProcess[str]]
 
 LOCK = "urn:envbuilder:lock:v1"
 PASSPHRASE = "of this test"

@@ -6,8 +6,9 @@ the same sentence everywhere.
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,6 +20,7 @@ from envbuilder.containers.engine import connection, docker_client
 from envbuilder.core import resources
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import EnvbuilderError, HostError, ToolError
+from envbuilder.core.settings import Settings
 from envbuilder.host import probe
 from envbuilder.host.model import Containers, Engine, Host
 from envbuilder.profiles import choice
@@ -28,11 +30,6 @@ from envbuilder.profiles.library import Library
 from envbuilder.project import catalog
 from tests.support import host_trees
 from tests.support.engines import FakeEngine
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from envbuilder.core.settings import Settings
 
 FOLDERS = (resources.profiles_dir(),)
 LIBRARY = Library(FOLDERS)

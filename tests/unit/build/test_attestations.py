@@ -6,7 +6,7 @@ import errno
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,6 +21,7 @@ from envbuilder.containers.engine import connection
 from envbuilder.core import files as atomic, resources
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, ToolError
+from envbuilder.core.settings import Settings
 from envbuilder.packages.debian import deb as base_status
 from envbuilder.profiles import lock as lockfile
 from envbuilder.signatures.statement import Signed, Subject
@@ -30,9 +31,6 @@ from tests.support.engines import BUILDKIT, FakeEngine
 from tests.support.pipeline import a_build
 from tests.support.provenance import read
 from tests.unit.build.backends.test_backends import docker_plan, shipped, venv_plan
-
-if TYPE_CHECKING:
-    from envbuilder.core.settings import Settings
 
 QUIET = PlainProgress(lambda line: None)
 DIGEST = "sha256:" + "ab" * 32

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -22,15 +24,10 @@ from envbuilder.core.errors import (
     ToolError,
     VerifyError,
 )
+from envbuilder.core.settings import Settings
 from envbuilder.packages import store
 from envbuilder.packages.store import Room
 from tests.support.pipeline import Said, a_build
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from envbuilder.core.settings import Settings
 
 REQUEST = Request(backend="venv")
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -22,13 +22,9 @@ from envbuilder.build.image import records
 from envbuilder.core import process
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError
+from envbuilder.core.settings import Settings
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import File
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from envbuilder.core.settings import Settings
 
 REAL_POPEN = subprocess.Popen
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -21,6 +21,7 @@ from envbuilder.containers.registry import transfer as registry
 from envbuilder.core import resources
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.settings import Settings
 from envbuilder.profiles import lock as lockfile
 from envbuilder.signatures.statement import Subject
 from tests.support import image_layouts as images
@@ -28,9 +29,6 @@ from tests.support.images import image
 from tests.support.pipeline import a_build
 from tests.support.registry_fixture import FakeRegistry, digest_of
 from tests.support.registry_requests import SILENT, attached, connect, push
-
-if TYPE_CHECKING:
-    from envbuilder.core.settings import Settings
 
 FINGERPRINT = "ab" * 32
 BARE = plan.Plan(

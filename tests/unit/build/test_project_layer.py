@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from envbuilder.build import conventions, project_layer
 from envbuilder.build.image.contents import image_config
+from envbuilder.build.project_layer import ProjectLayer
 from envbuilder.containers.oci import layer
 from envbuilder.core.errors import BuildError
 from envbuilder.core.settings import load as load_settings
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from envbuilder.build.project_layer import ProjectLayer
 
 TEXT = """\
 files: [train.py, src]

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import zipfile
+from collections.abc import Callable
 from email.message import Message
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from cyclonedx.schema import SchemaVersion
@@ -19,15 +21,10 @@ from packageurl import PackageURL
 from envbuilder.build import attestations, plan, sbom
 from envbuilder.build.sbom import Component
 from envbuilder.core import resources
+from envbuilder.core.settings import Settings
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles.lock import File
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from envbuilder.core.settings import Settings
 
 LOCKS = resources.profiles_dir() / "locks"
 WORD = st.text("abcdefghijklmnopqrstuvwxyz0123456789", min_size=1, max_size=8)

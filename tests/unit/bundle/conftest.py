@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from envbuilder.bundle import collect, format as form
+from envbuilder.bundle.format import Manifest, Part
+from envbuilder.core.settings import Settings
 from envbuilder.profiles import lock as lockfile, profile as profiles
 from envbuilder.profiles.library import Library
 from tests.support.bundles import PARENT, PROFILE, QUIET, made_of, part, small_lock
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from envbuilder.bundle.format import Manifest, Part
-    from envbuilder.core.settings import Settings
 
 
 @pytest.fixture

@@ -5,12 +5,15 @@ from __future__ import annotations
 import base64
 import contextlib
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from envbuilder.bundle import collect, format as form, unpack as unpacking
+from envbuilder.bundle.format import Manifest, Part
 from envbuilder.core import files
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
@@ -25,12 +28,6 @@ from envbuilder.signatures import envelope, statement as statements
 from tests.support import conda_locks, signing
 from tests.support.bundles import QUIET, WHEEL, made_of, part, sha, unpack
 from tests.support.tools import tools
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from envbuilder.bundle.format import Manifest, Part
 
 # --- tools
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from envbuilder.bundle import collect, self_wheel
 from envbuilder.bundle.collect import Needed, Selection
+from envbuilder.bundle.format import Part
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.packages import mnist
 from envbuilder.packages.store import Store
@@ -18,11 +20,6 @@ from envbuilder.profiles.library import Library
 from envbuilder.profiles.lock import File
 from tests.support import conda_locks
 from tests.support.bundles import QUIET, part, sha
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from envbuilder.bundle.format import Part
 
 
 @pytest.fixture

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 
 from envbuilder.bundle import collect, format as form, unpack as unpacking
+from envbuilder.bundle.format import Manifest, Part
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Settings, load as load_settings
 from envbuilder.packages.conda import lock as conda_lock
@@ -31,10 +31,6 @@ from tests.support.bundles import (
     texts_of,
     unpack,
 )
-
-if TYPE_CHECKING:
-    from envbuilder.bundle.format import Manifest, Part
-
 
 STATED = "requirements_from: [reqs/base.txt]\nprofiles: [small]\n"
 FILES = {

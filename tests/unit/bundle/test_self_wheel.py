@@ -7,20 +7,17 @@ import hashlib
 import io
 import zipfile
 from importlib import metadata
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from envbuilder.bundle import self_wheel as own
 from envbuilder.core.errors import BuildError
+from envbuilder.core.settings import Settings
 from envbuilder.packages.python import uv as uv_compile
 from tests.support.bundles import QUIET
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from envbuilder.core.settings import Settings
 
 
 @pytest.fixture

@@ -8,16 +8,19 @@ import json
 import os
 import platform
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from envbuilder.bundle import collect, format as form, unpack as unpacking
+from envbuilder.bundle.format import Manifest, Part
 from envbuilder.containers.engine import connection
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.containers.registry import base_images as bases
+from envbuilder.core import types
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
 from envbuilder.core.settings import Configuration, Settings, Signatures
@@ -37,12 +40,6 @@ from tests.support.bundles import (
     unpack,
 )
 from tests.support.tools import tools
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from envbuilder.bundle.format import Manifest, Part
-    from envbuilder.core import types
 
 
 def test_the_result_says_what_was_unpacked(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -17,11 +19,7 @@ from tests.support import command_line
 from tests.support.broken_hosts import ADA, LINUX, with_gpu
 from tests.support.projects import LOCK, lay_locked, write_lock
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    Check = Callable[..., tuple[int, str]]
+Check = Callable[..., tuple[int, str]]
 
 FOLDERS = (resources.profiles_dir(),)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -11,13 +12,9 @@ from click.testing import CliRunner, Result
 from envbuilder import cli
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.fleet import folder as folders, groups, slurm
+from envbuilder.fleet.model import Node
 from tests.support import fleets
 from tests.support.fleet_runs import entry, summary
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from envbuilder.fleet.model import Node
 
 NODES = (
     fleets.node("n1", features=("cpu",)),

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from envbuilder.build import pipeline
+from envbuilder.build.access import Access
 from envbuilder.commands import locked
 from envbuilder.core import process
+from envbuilder.core.settings import Settings
 from envbuilder.notebooks import kernels, server
 from tests.support import command_line
 from tests.support.pipeline import a_build
 from tests.unit.commands.test_add import PROFILE
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from envbuilder.build.access import Access
-    from envbuilder.core.settings import Settings
 
 TEXT = """\
 profiles: [small]

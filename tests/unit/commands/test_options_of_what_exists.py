@@ -12,7 +12,7 @@ import re
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import pytest
@@ -22,9 +22,11 @@ from envbuilder import cli
 from envbuilder.build import execute
 from envbuilder.build.backends import integrity
 from envbuilder.build.image import assemble, base
+from envbuilder.build.plan import Assemble, Plan
 from envbuilder.bundle import collect
 from envbuilder.containers.engine.interface import LABEL, Image
 from envbuilder.containers.oci import archive
+from envbuilder.containers.oci.layout import Layout
 from envbuilder.core import process
 from envbuilder.core.settings import load as load_settings
 from envbuilder.host import interpreters, probe
@@ -37,11 +39,7 @@ from tests.support import images, signing
 from tests.support.engines import FakeEngine
 from tests.support.pipeline import PLAIN, PYTHON
 from tests.support.projects import FOLDERS, LOCK
-
-if TYPE_CHECKING:
-    from envbuilder.build.plan import Assemble, Plan
-    from envbuilder.containers.oci.layout import Layout
-    from tests.support.registry_fixture import FakeRegistry
+from tests.support.registry_fixture import FakeRegistry
 
 PROJECT = """\
 profiles: [cpu]

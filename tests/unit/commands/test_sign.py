@@ -6,8 +6,9 @@ import base64
 import functools
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -31,10 +32,7 @@ from envbuilder.core.console import PlainProgress
 from envbuilder.signatures import statement as statements
 from tests.support import command_line, signing
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Run = Callable[..., tuple[int, str, str]]
+Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture

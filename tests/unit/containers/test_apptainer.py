@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,10 +15,7 @@ from envbuilder.containers.engine.container import Devices
 from envbuilder.core import process
 from envbuilder.core.errors import InvalidError, ToolError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    Answers = Callable[..., None]
+Answers = Callable[..., None]
 
 LABELS = {
     "data": {

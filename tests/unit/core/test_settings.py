@@ -5,18 +5,14 @@ from __future__ import annotations
 import json
 import os
 import stat
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from envbuilder.core import ownership, settings
 from envbuilder.core.errors import InvalidError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from envbuilder.core.settings import Settings
+from envbuilder.core.settings import Settings
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ processors without the instructions that the wheels need, no engine for what wor
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -15,15 +15,11 @@ from envbuilder.core import resources
 from envbuilder.doctor import diagnosis
 from envbuilder.doctor.surroundings import Around
 from envbuilder.host import probe
+from envbuilder.host.model import Host
 from envbuilder.profiles.choice import Choice, choose_best, workarounds
 from envbuilder.profiles.library import Library
 from envbuilder.profiles.profile import load as load_profile
 from tests.support import host_trees
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from envbuilder.host.model import Host
 
 FOLDERS = (resources.profiles_dir(),)
 LIBRARY = Library(FOLDERS)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from envbuilder.doctor import diagnosis, surroundings
+from envbuilder.doctor.problem import Problem
 from envbuilder.doctor.surroundings import Around
 from envbuilder.host.model import Containers, Cpu, Engine, Host, Link, Memory
 from envbuilder.packages.store import Disk
@@ -24,9 +25,6 @@ from tests.support.broken_hosts import (
     only,
     with_gpu,
 )
-
-if TYPE_CHECKING:
-    from envbuilder.doctor.problem import Problem
 
 BUILDS = {"python", "compiler", "folder", "shared-store", "disk", "engine", "gpu-runtime", "cdi"}
 """Codes of problems that keep builds from working."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from http.server import HTTPServer
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -19,6 +20,7 @@ from envbuilder.core.errors import ToolError
 from envbuilder.core.http import open_session
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.doctor import surroundings
+from envbuilder.doctor.problem import Problem
 from envbuilder.doctor.surroundings import Source
 from envbuilder.host import interpreters
 from envbuilder.host.model import Containers
@@ -29,12 +31,6 @@ from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import BUILT, File, Lock, Recipe, Target
 from tests.support.broken_hosts import BY_NAME, LINUX
 from tests.support.http_server import Quiet, serving
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from envbuilder.doctor.problem import Problem
 
 CPU = BY_NAME["cpu"]
 HOST = replace(LINUX, containers=Containers())

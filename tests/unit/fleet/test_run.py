@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -11,6 +12,7 @@ from envbuilder.core.errors import ToolError
 from envbuilder.fleet import folder as folders, run as runs
 from envbuilder.fleet.groups import Members
 from envbuilder.fleet.model import Entry, Group, Summary
+from envbuilder.fleet.planning import Plan
 from envbuilder.fleet.slurm import JOB_STATES, JobState, RefusedError
 from tests.support.fleets import (
     RecordedScheduler,
@@ -21,11 +23,6 @@ from tests.support.fleets import (
     promise,
     result,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from envbuilder.fleet.planning import Plan
 
 
 def laid(folder: Path, *nodes: str, **changes: Any) -> Plan:

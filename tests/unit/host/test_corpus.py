@@ -6,7 +6,9 @@ import csv
 import functools
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -15,6 +17,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from envbuilder.core import resources
 from envbuilder.doctor import diagnosis as doctor
+from envbuilder.doctor.problem import Problem
 from envbuilder.doctor.surroundings import Around
 from envbuilder.host import describe as facts, model as host, model_fit, probe, snapshot, tables
 from envbuilder.host.model import Gpu, Host
@@ -23,15 +26,9 @@ from envbuilder.profiles.accelerators import ACCELERATORS
 from envbuilder.profiles.choice import Choice, choose_best
 from envbuilder.profiles.fit import Fit, judge
 from envbuilder.profiles.library import Library
+from envbuilder.profiles.lock import Lock
+from envbuilder.profiles.profile import Profile
 from tests.support import host_trees
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from envbuilder.doctor.problem import Problem
-    from envbuilder.profiles.lock import Lock
-    from envbuilder.profiles.profile import Profile
 
 ORDER = ("fits", "warnings", "no")
 VENDORS = {name: row.vendor for name, row in ACCELERATORS.items()}

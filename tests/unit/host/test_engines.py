@@ -8,8 +8,9 @@ import socket
 import socketserver
 import tempfile
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,10 +22,7 @@ from envbuilder.host.model import Engine
 from envbuilder.host.snapshot import Reader, Snapshot
 from tests.support.engine_trees import NVIDIA, look, tree
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    Reply = Callable[[socket.socket, threading.Event], None]
+Reply = Callable[[socket.socket, threading.Event], None]
 
 
 DOCKER = {"Version": "28.5.2", "Components": [{"Name": "Engine", "Version": "28.5.2"}]}

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
 
 from envbuilder.host.model import Containers, Cpu, Engine, Host
 from envbuilder.profiles import fit
+from envbuilder.profiles.lock import Lock
 from envbuilder.profiles.needs import Requires
 from envbuilder.profiles.profile import Expects, Profile
 from tests.support.host_trees import profile
 from tests.support.tools import lock_of, wheel
-
-if TYPE_CHECKING:
-    from envbuilder.profiles.lock import Lock
 
 LINUX = Host(
     os="linux",

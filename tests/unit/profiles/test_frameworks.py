@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from envbuilder.core import resources, types
@@ -11,9 +9,7 @@ from envbuilder.payload.frameworks import title
 from envbuilder.profiles import frameworks, requirements
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.library import Library
-
-if TYPE_CHECKING:
-    from envbuilder.profiles.profile import Profile
+from envbuilder.profiles.profile import Profile
 
 
 def test_runtime_libraries_are_not_packages_of_users() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
@@ -15,15 +15,11 @@ from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.profiles import library, lock as profile_lock
 from envbuilder.profiles.library import Library
+from envbuilder.profiles.lock import File, Lock
 from envbuilder.profiles.profile import Profile, load as load_profile
 from envbuilder.signatures import statement as statements
 from envbuilder.signatures.envelope import OtherSubjectError, UnknownKeyError, UnsignedError
 from tests.support import signing
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from envbuilder.profiles.lock import File, Lock
 
 SHIPPED = resources.profiles_dir()
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 import pytest
 from hypothesis import given, strategies as st
@@ -15,12 +13,10 @@ from envbuilder.profiles import accelerators, needs
 from envbuilder.profiles.choice import choose_best
 from envbuilder.profiles.fit import judge
 from envbuilder.profiles.library import Library
+from envbuilder.profiles.lock import File
 from envbuilder.profiles.needs import Needs, Requires
 from tests.support.host_trees import profile
 from tests.support.tools import lock_of, wheel
-
-if TYPE_CHECKING:
-    from envbuilder.profiles.lock import File
 
 LIBRARY = Library((resources.profiles_dir(),))
 

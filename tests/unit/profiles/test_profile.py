@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
@@ -14,11 +14,7 @@ from envbuilder.locks import resolve
 from envbuilder.packages.python import indexes, upstream
 from envbuilder.profiles import lock as profile_lock, profile as profiles
 from envbuilder.profiles.frameworks import FRAMEWORKS
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from envbuilder.profiles.profile import Profile
+from envbuilder.profiles.profile import Profile
 
 SHIPPED = (resources.profiles_dir(),)
 NAMES = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
@@ -12,11 +12,7 @@ from packaging.utils import canonicalize_name
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.profiles import lock as profile_lock, profile as profiles, requirements
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from envbuilder.profiles.profile import Profile
+from envbuilder.profiles.profile import Profile
 
 SHIPPED = resources.profiles_dir()
 TORCH = "torch==2.13.0+cpu"

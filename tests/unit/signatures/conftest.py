@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
+from envbuilder.signatures.keys import PrivateKey
 from tests.support import signing
-
-if TYPE_CHECKING:
-    from envbuilder.signatures.keys import PrivateKey
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,9 +14,7 @@ from hypothesis import given, strategies as st
 from envbuilder.core.errors import InvalidError
 from envbuilder.signatures import envelope as envelopes
 from envbuilder.signatures.envelope import ChangedPayloadError, Envelope, UnknownKeyError
-
-if TYPE_CHECKING:
-    from envbuilder.signatures.keys import PrivateKey
+from envbuilder.signatures.keys import PrivateKey
 
 KIND = "application/vnd.in-toto+json"
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,14 +19,9 @@ from envbuilder.signatures.envelope import (
     UnsignedError,
     WrongTypeError,
 )
+from envbuilder.signatures.keys import PrivateKey
 from envbuilder.signatures.statement import Subject
 from tests.support import absence, signing
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from envbuilder.signatures.keys import PrivateKey
-
 
 KIND = "urn:test:v1"
 DIGEST = {"sha256": "a" * 64}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,16 +20,14 @@ from envbuilder.containers.engine.podman import PodmanEngine
 from envbuilder.containers.oci import reference
 from envbuilder.core import process, resources
 from envbuilder.core.errors import BuildError, InvalidError, ToolError, VerifyError
+from envbuilder.core.settings import Settings
 from envbuilder.host.interpreters import Interpreter
 from envbuilder.host.model import Host
 from envbuilder.profiles import lock as lockfile, profile as profiles
+from envbuilder.profiles.lock import Lock
 from tests.support import project_layers
 from tests.support.engines import BUILDAH, BUILDKIT, FakeEngine
 from tests.support.pipeline import a_build
-
-if TYPE_CHECKING:
-    from envbuilder.core.settings import Settings
-    from envbuilder.profiles.lock import Lock
 
 FOLDERS = (resources.profiles_dir(),)
 BASE = image_base.Base(ref="base:1", identity="sha256:1")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,16 +16,12 @@ from envbuilder.build.backends import conda, integrity
 from envbuilder.build.request import Request
 from envbuilder.core import process, resources
 from envbuilder.core.errors import BuildError, HostError, InvalidError, ToolError
+from envbuilder.core.settings import Settings
 from envbuilder.host.model import Cpu, Gpu, Host
 from envbuilder.packages.conda import lock, lock as conda_lockfile, prefixes
 from envbuilder.profiles import lock as lockfile, profile as profiles
 from tests.support.conda_locks import package
 from tests.support.pipeline import a_build
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from envbuilder.core.settings import Settings
 
 FOLDERS = (resources.profiles_dir(),)
 CPU = profiles.load("cpu", FOLDERS)

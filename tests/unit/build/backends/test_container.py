@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -17,11 +17,9 @@ from envbuilder.containers.engine.container import Port, Volume
 from envbuilder.containers.engine.interface import Image
 from envbuilder.core import console, process
 from envbuilder.core.errors import InvalidError, VerifyError
+from envbuilder.core.settings import Settings
+from tests.support.engines import FakeEngine
 from tests.unit.build.backends.test_backends import OTHER, built_image
-
-if TYPE_CHECKING:
-    from envbuilder.core.settings import Settings
-    from tests.support.engines import FakeEngine
 
 
 @pytest.fixture

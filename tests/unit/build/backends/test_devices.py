@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -11,15 +10,13 @@ import pytest
 from envbuilder.build.backends import container, devices
 from envbuilder.build.request import Request
 from envbuilder.containers.engine.container import Devices
+from envbuilder.core import types
+from envbuilder.core.settings import Settings
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles.profile import Run
 from tests.support.engines import FakeEngine
 from tests.support.pipeline import a_build
 from tests.unit.build.backends.test_backends import docker_plan, shipped
-
-if TYPE_CHECKING:
-    from envbuilder.core import types
-    from envbuilder.core.settings import Settings
 
 CUDA = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "1"}
 HIP = {"HIP_VISIBLE_DEVICES": "1"}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,8 +15,10 @@ from envbuilder import cli
 from envbuilder.build import plan
 from envbuilder.build.backends import docker, layers
 from envbuilder.build.image import base as image_base
+from envbuilder.build.project_layer import ProjectLayer
 from envbuilder.build.request import Request
 from envbuilder.containers.engine import connection
+from envbuilder.containers.engine.interface import BuildCommand
 from envbuilder.core import resources, types, uv_program
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
 from envbuilder.core.settings import Configuration, Settings
@@ -25,12 +28,6 @@ from tests.support import project_layers
 from tests.support.engines import BUILDAH, BUILDKIT, FakeEngine
 from tests.support.images import image
 from tests.support.pipeline import a_build
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from envbuilder.build.project_layer import ProjectLayer
-    from envbuilder.containers.engine.interface import BuildCommand
 
 FOLDERS = (resources.profiles_dir(),)
 LOCK = lockfile.load(FOLDERS[0] / "locks" / "cpu.json")

@@ -7,8 +7,9 @@ import sys
 import tarfile
 import threading
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import zstandard
@@ -18,6 +19,7 @@ from envbuilder.build import conventions
 from envbuilder.build.image import assemble, parts, system
 from envbuilder.build.image.assemble import Assembly, Preloader
 from envbuilder.build.image.contents import Added, BaseContents
+from envbuilder.build.image.layer_cache import LayerCache
 from envbuilder.build.image.wheels import Python, Stage
 from envbuilder.build.plan import Assemble, Run, Step, System, UnpackTool
 from envbuilder.containers.oci import layer, rootfs
@@ -26,14 +28,9 @@ from envbuilder.containers.oci.layout import Descriptor, Layout, Manifest
 from envbuilder.containers.oci.rootfs import RootFs, read
 from envbuilder.core.errors import BuildError
 from envbuilder.packages.store import Store
+from envbuilder.profiles.lock import File
 from tests.support import project_layers
 from tests.support.images import BASE, image, wheel
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from envbuilder.build.image.layer_cache import LayerCache
-    from envbuilder.profiles.lock import File
 
 SITE = "lib/python3.11/site-packages"
 

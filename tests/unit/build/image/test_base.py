@@ -6,7 +6,7 @@ import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -25,17 +25,15 @@ from envbuilder.core import console, resources
 from envbuilder.core.errors import BuildError, ToolError, VerifyError
 from envbuilder.core.files import file_sha256
 from envbuilder.core.project_file import Definition
+from envbuilder.core.settings import Settings
 from envbuilder.packages import fetch
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as profile_lock, profile as profiles
+from envbuilder.profiles.lock import Target
 from tests.support import make_wheels
 from tests.support.engines import BUILDAH, BUILDKIT, FakeEngine
 from tests.support.images import BASE, Member, image
 from tests.support.pipeline import a_build
-
-if TYPE_CHECKING:
-    from envbuilder.core.settings import Settings
-    from envbuilder.profiles.lock import Target
 
 LOCK = profile_lock.load(resources.profiles_dir() / "locks" / "cpu.json")
 TARGET = next(t for t in LOCK.targets if t.python == "3.11" and t.base)

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import io
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
 
 from envbuilder.build.image import debian_base
+from envbuilder.build.plan import MakeBase
 from envbuilder.containers.oci import rootfs
+from envbuilder.containers.oci.layout import Layout
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.core.process import Completed
+from envbuilder.core.settings import Settings
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import File, LockedBase, Target
 from tests.support import debs
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from envbuilder.build.plan import MakeBase
-    from envbuilder.containers.oci.layout import Layout
-    from envbuilder.core.settings import Settings
 
 VERSIONS = {
     "mmdebstrap": "mmdebstrap 1.3.5\n",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,10 +17,6 @@ from envbuilder.containers.oci.layer import Layer
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.core.errors import BuildError
 from tests.support.engines import FakeEngine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 REF = "envbuilder/ahead:1"
 COUNT: Any = len

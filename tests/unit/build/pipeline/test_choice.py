@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,15 +15,10 @@ from envbuilder.build.request import Request
 from envbuilder.containers.engine import connection
 from envbuilder.core.errors import HostError, InvalidError, ToolError
 from envbuilder.core.settings import Configuration, Settings
+from envbuilder.host import model as host
 from envbuilder.profiles import profile as profiles
 from tests.support.engines import FakeEngine
 from tests.support.pipeline import FITS, PLAIN, RISCV, SHIPPED, ZEN5, Said, add, fails
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from envbuilder.host import model as host
-
 
 # ---- which profile
 

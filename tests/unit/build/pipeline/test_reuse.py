@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,14 +17,9 @@ from envbuilder.build.pipeline import prepare
 from envbuilder.build.request import Request
 from envbuilder.core.errors import BuildError
 from envbuilder.core.project_file import Definition
+from envbuilder.core.settings import Settings
 from envbuilder.host import model as host
 from tests.support.pipeline import FITS, PLAIN, SHIPPED, Said, add, go
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from envbuilder.core.settings import Settings
-
 
 # ---- what is said about the profile and its lock
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
@@ -16,6 +17,7 @@ from envbuilder.containers.registry import auth, transfer as registry
 from envbuilder.containers.registry.auth import Challenge, Credential, DeniedError, Login
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
+from envbuilder.core.settings import Settings
 from tests.support import image_layouts as images, registry_fixture as fake_registry
 from tests.support.registry_fixture import TOKEN, FakeRegistry
 from tests.support.registry_requests import (
@@ -27,11 +29,6 @@ from tests.support.registry_requests import (
     push,
 )
 from tests.support.scripted_session import Scripted, answer
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from envbuilder.core.settings import Settings
 
 
 @pytest.mark.parametrize("demands", ["basic", "bearer"])

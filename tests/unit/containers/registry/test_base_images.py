@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 
+from envbuilder.containers.oci import reference
 from envbuilder.containers.oci.layout import Descriptor, Layout
 from envbuilder.containers.registry import base_images as bases, transfer as registry
+from envbuilder.containers.registry.connection import Connection
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.settings import Settings
 from tests.support import image_layouts as images
+from tests.support.registry_fixture import FakeRegistry
 from tests.support.registry_requests import connect, push
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from envbuilder.containers.oci import reference
-    from envbuilder.containers.registry.connection import Connection
-    from envbuilder.core.settings import Settings
-    from tests.support.registry_fixture import FakeRegistry
 
 
 @pytest.fixture

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import requests
@@ -15,10 +16,7 @@ from envbuilder.containers.registry.connection import BrokenOffError, Connection
 from envbuilder.core.errors import BuildError
 from tests.support.scripted_session import Far, answer
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Make = Callable[..., "Bench"]
+Make = Callable[..., "Bench"]
 
 ROOT = "https://far.example/v2/a/"
 BLOB = f"{ROOT}blobs/x"

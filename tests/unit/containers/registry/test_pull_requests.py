@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -12,11 +14,7 @@ from envbuilder.containers.registry import blobs
 from envbuilder.core.errors import BuildError, WrongHashError
 from tests.support.scripted_session import Far, answer
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    Make = Callable[..., "Bench"]
+Make = Callable[..., "Bench"]
 
 CONTENT = b"0123456789"
 DIGEST = "sha256:84d89877f0d4041efb6bf91a16f0248f2fd573e6af05c19f96bedb9f882f7882"

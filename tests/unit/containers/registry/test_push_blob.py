@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from envbuilder.containers.oci.layout import Descriptor, Layout, Manifest
+from envbuilder.containers.registry import transfer as registry
 from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
+from envbuilder.core.settings import Settings
 from tests.support import image_layouts as images
 from tests.support.registry_fixture import FakeRegistry, digest_of
 from tests.support.registry_requests import BIG, SMALL, impatient, push
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from envbuilder.containers.oci.layout import Descriptor, Layout, Manifest
-    from envbuilder.containers.registry import transfer as registry
-    from envbuilder.core.settings import Settings
 
 
 def test_only_what_is_missing_travels(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import stat
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -15,11 +17,7 @@ from envbuilder.core import files
 from envbuilder.core.errors import BuildError
 from tests.support.scripted_session import Far, answer
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    Make = Callable[..., "Bench"]
+Make = Callable[..., "Bench"]
 
 ROOT = "https://far.example/v2/a/blobs/"
 CONTENT = b"0123456789"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -25,6 +26,7 @@ from envbuilder.core import http
 from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
 from envbuilder.core.settings import Configuration, Settings
 from tests.support import image_layouts as images
+from tests.support.registry_fixture import FakeRegistry
 from tests.support.registry_requests import (
     BIG,
     SILENT,
@@ -35,11 +37,6 @@ from tests.support.registry_requests import (
     pull,
     push,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.registry_fixture import FakeRegistry
 
 
 def test_an_image_comes_back_as_it_went(
