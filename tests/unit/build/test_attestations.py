@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -271,10 +272,9 @@ def test_of_layers_the_base_below_is_read_and_no_engine(
 def test_an_image_that_cannot_be_read_is_noted(
     found: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away() -> None:
-        raise ToolError("the engine does not answer")
-
-    monkeypatch.setattr(connection, "connect", away)
+    monkeypatch.setattr(
+        connection, "connect", Mock(side_effect=ToolError("the engine does not answer"))
+    )
     made, artifact = image(found)
     said: list[str] = []
     written = attestations.ensure(made, artifact, found, PlainProgress(said.append), anew=True)
@@ -292,10 +292,9 @@ def test_a_full_disk_is_said_and_leaves_no_half_document(
 ) -> None:
     made, artifact = image(found)
 
-    def full(path: Path, content: bytes, mode: int = 0o666) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(atomic, "write", full)
+    monkeypatch.setattr(
+        atomic, "write", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    )
     with pytest.raises(BuildError, match="No space left") as caught:
         ensure(made, artifact, found)
     assert "is finished" in caught.value.hint

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
@@ -93,10 +94,7 @@ def run(found: Settings, *names: str, said: Said | None = None) -> tuple[Outcome
 
 
 def failing(error: Exception) -> Callable[[Any], None]:
-    def job(progress: Any) -> None:
-        raise error
-
-    return job
+    return Mock(side_effect=error)
 
 
 def test_a_profile_that_fails_does_not_stop_the_others(found: Settings, products: Products) -> None:

@@ -9,6 +9,7 @@ import posixpath
 import tarfile
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -430,10 +431,9 @@ def test_a_file_that_cannot_be_made_names_it(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_fills_up_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(out: object, data: bytes) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(files, "put", full)
+    monkeypatch.setattr(
+        files, "put", Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    )
     with pytest.raises(BuildError) as raised:
         form.write(tmp_path / "x.tar", made_of((SMALL,)), (SMALL,), QUIET)
     assert raised.value.message == f"no space left on the disk that holds {tmp_path}"

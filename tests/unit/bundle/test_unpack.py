@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
@@ -174,10 +175,9 @@ def test_a_bundle_that_lacks_a_part_is_not_judged_better(
 
 @pytest.fixture
 def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> None:
-        raise ToolError("no container engine answers")
-
-    monkeypatch.setattr(connection, "connect", refuse)
+    monkeypatch.setattr(
+        connection, "connect", Mock(side_effect=ToolError("no container engine answers"))
+    )
 
 
 def with_base(found: Settings) -> tuple[types.Digest, tuple[Part, ...]]:

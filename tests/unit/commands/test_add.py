@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -184,10 +185,11 @@ def test_a_project_that_can_be_locked_for_no_profile_is_2(
 def test_a_broken_index_changes_nothing(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(*_: Any, **__: Any) -> profile_lock.Lock:
-        raise BuildError("the index does not answer", "Try again later.")
-
-    monkeypatch.setattr(resolve, "resolve", broken)
+    monkeypatch.setattr(
+        resolve,
+        "resolve",
+        Mock(side_effect=BuildError("the index does not answer", "Try again later.")),
+    )
     assert run("add", "more") == 1
     assert (project / "envbuilder.yaml").read_text() == TEXT
     assert "Try again later. envbuilder.yaml is left as it was." in capsys.readouterr().err

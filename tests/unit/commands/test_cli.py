@@ -7,6 +7,7 @@ import signal
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import click
 import pytest
@@ -101,10 +102,9 @@ def test_each_error_has_its_code(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def fail(*args: Any, **options: Any) -> None:
-        raise error("what happened", "what to do next")
-
-    monkeypatch.setattr(pipeline, "prepare", fail)
+    monkeypatch.setattr(
+        pipeline, "prepare", Mock(side_effect=error("what happened", "what to do next"))
+    )
     assert run("build", "--profile", "cpu") == code
     assert capsys.readouterr().err == "error: what happened\nwhat to do next\n"
     assert run("run", "--profile", "cpu", "--", "true") == 125
@@ -113,10 +113,7 @@ def test_each_error_has_its_code(
 def test_interrupted_is_130(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupt(*args: Any, **options: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(pipeline, "prepare", interrupt)
+    monkeypatch.setattr(pipeline, "prepare", Mock(side_effect=KeyboardInterrupt))
     assert run("build", "--profile", "cpu") == 130
     assert "interrupted" in capsys.readouterr().err
 
@@ -124,10 +121,7 @@ def test_interrupted_is_130(
 def test_a_defect_has_no_traceback_without_debug(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def defect(*args: Any, **options: Any) -> None:
-        raise ZeroDivisionError("oops")
-
-    monkeypatch.setattr(pipeline, "prepare", defect)
+    monkeypatch.setattr(pipeline, "prepare", Mock(side_effect=ZeroDivisionError("oops")))
     assert run("build", "--profile", "cpu") == 1
     shown = capsys.readouterr().err
     assert "ZeroDivisionError: oops" in shown
@@ -145,10 +139,7 @@ def test_a_defect_has_no_traceback_without_debug(
 def test_no_gpu_is_3_before_anything_is_built(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def built(*args: Any, **options: Any) -> None:
-        raise AssertionError("must not be reached")
-
-    monkeypatch.setattr(pipeline, "finish", built)
+    monkeypatch.setattr(pipeline, "finish", Mock(side_effect=AssertionError("must not be reached")))
     assert run("verify", "--profile", "cuda") == 3
     assert "NVIDIA" in capsys.readouterr().err
     assert run("run", "--profile", "cuda", "--", "true") == 125
@@ -362,10 +353,7 @@ def test_what_is_for_images_is_refused_without_one(
 def test_a_base_image_from_a_variable_is_for_images_only(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def prepare(*arguments: Any, **options: Any) -> None:
-        raise BuildError("reached")
-
-    monkeypatch.setattr(pipeline, "prepare", prepare)
+    monkeypatch.setattr(pipeline, "prepare", Mock(side_effect=BuildError("reached")))
     monkeypatch.setenv("ENVBUILDER_BASE_IMAGE", "python:3.11")
     assert run("build", "--backend", "venv") == 1
     assert "reached" in capsys.readouterr().err

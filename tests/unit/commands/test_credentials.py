@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -32,11 +33,8 @@ URLS = {
 
 @pytest.fixture(autouse=True)
 def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def missing(*arguments: object, **options: object) -> None:
-        raise ToolError("not in a unit test")
-
     monkeypatch.setattr(signal, "signal", lambda *arguments: None)
-    monkeypatch.setattr(process, "run", missing)
+    monkeypatch.setattr(process, "run", Mock(side_effect=ToolError("not in a unit test")))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SOME_PASSWORD", CANARY)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -165,11 +166,8 @@ def test_every_tree_is_printed_within_80_columns_and_starts_nothing(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def never(*arguments: object, **options: object) -> None:
-        raise AssertionError("a process was started")
-
     monkeypatch.setattr(probe, "host", REAL)
-    monkeypatch.setattr(process, "run", never)
+    monkeypatch.setattr(process, "run", Mock(side_effect=AssertionError("a process was started")))
     monkeypatch.setattr(catalog, "library", lambda *_: SHIPPED)  # is read once for all
     root = plant(tmp_path, name)
     out = shown(capsys, "--root", root)

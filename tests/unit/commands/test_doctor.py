@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -118,10 +119,11 @@ def test_exit_codes(machine: Machine) -> None:
 def test_a_machine_without_any_profile_is_diagnosed(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def none(*arguments: object) -> None:
-        raise HostError("no profile fits this machine", "See: envbuilder detect")
-
-    monkeypatch.setattr(choice, "choose", none)
+    monkeypatch.setattr(
+        choice,
+        "choose",
+        Mock(side_effect=HostError("no profile fits this machine", "See: envbuilder detect")),
+    )
     machine.here = changed(LINUX, machine="riscv64", platform=None)
     status, out, _ = run()
     assert status == 3
@@ -161,16 +163,13 @@ def test_json_has_a_schema_and_says_everything(machine: Machine) -> None:
 def test_a_tree_is_diagnosed_without_this_machine(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def never(*arguments: object, **options: object) -> None:
-        raise AssertionError("this machine was looked at")
-
     root = tmp_path / "root"
     root.mkdir()
     host_trees.plant(root, host_trees.load(name))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     for place in ((surroundings, "look"), (choice, "choose"), (process, "run")):
-        monkeypatch.setattr(*place, never)
+        monkeypatch.setattr(*place, Mock(side_effect=AssertionError("this machine was looked at")))
     status, out, _ = run("--root", str(root), "--json")
     found = json.loads(out)["problems"]
     assert found

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -441,9 +442,6 @@ def test_the_page_is_written_for_failures_too(
 def test_an_error_without_a_file_names_none(
     payload: Payload, monkeypatch: pytest.MonkeyPatch, capsys: Shown
 ) -> None:
-    def fail(report: Any) -> str:
-        raise OSError("the template is gone")
-
-    monkeypatch.setattr(page, "render", fail)
+    monkeypatch.setattr(page, "render", Mock(side_effect=OSError("the template is gone")))
     assert run("--html", "page.html") == 1
     assert "the page cannot be written: the template is gone" in capsys.readouterr().err

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from rich.table import Table
@@ -114,11 +115,8 @@ def test_errors_break_between_words_on_a_terminal(
 def test_columns_are_stated_or_those_of_a_file(
     monkeypatch: pytest.MonkeyPatch, stated: str, columns: int
 ) -> None:
-    def no_terminal() -> None:
-        raise OSError
-
     monkeypatch.setenv("COLUMNS", stated)
-    monkeypatch.setattr(os, "get_terminal_size", no_terminal)
+    monkeypatch.setattr(os, "get_terminal_size", Mock(side_effect=OSError))
     assert console.columns() == columns
 
 

@@ -9,6 +9,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -256,10 +257,9 @@ def test_the_mode_of_an_existing_folder_is_left_alone(tmp_path: Path) -> None:
 def test_a_folder_whose_marker_cannot_be_written_is_not_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(folder: Path) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(files, "mark_folder", full)
+    monkeypatch.setattr(
+        files, "mark_folder", Mock(side_effect=OSError(28, "No space left on device"))
+    )
     with pytest.raises(OSError, match="No space left"):
         files.ensure_folder(tmp_path / "new")
     assert not (tmp_path / "new").exists()

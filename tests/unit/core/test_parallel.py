@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from unittest.mock import Mock
 
 import pytest
 
@@ -83,10 +84,10 @@ def test_work_beside_the_caller_s_gives_its_result() -> None:
 
 
 def test_work_beside_that_fails_is_an_error_for_who_waits_for_it() -> None:
-    def work() -> None:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError), parallel.beside(work) as beside:
+    with (
+        pytest.raises(ZeroDivisionError),
+        parallel.beside(Mock(side_effect=ZeroDivisionError)) as beside,
+    ):
         beside.result()
 
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -425,10 +426,7 @@ def test_full_asks_buildx(
 def test_buildx_that_cannot_start_is_no_failure(
     error: Exception, live: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(*_: object, **__: object) -> None:
-        raise error
-
-    monkeypatch.setattr(process, "run", run)
+    monkeypatch.setattr(process, "run", Mock(side_effect=error))
     assert look(live, live=True, full=True)[0].buildx_version is None
 
 

@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from cryptography.hazmat.primitives import serialization as forms
@@ -41,10 +42,11 @@ def test_a_key_signs_and_its_public_key_verifies(
 
 
 def test_the_passphrase_is_asked_for_only_if_there_is_one(tmp_path: Path) -> None:
-    def refuse() -> bytes:
-        raise AssertionError("nothing is encrypted")
-
-    keys.private(signing.lay_key(tmp_path / "key.pem"), refuse, print)
+    keys.private(
+        signing.lay_key(tmp_path / "key.pem"),
+        Mock(side_effect=AssertionError("nothing is encrypted")),
+        print,
+    )
     closed = signing.lay_key(tmp_path / "closed.pem", "p256", b"right")
     for wrong in (b"wrong", b""):
         with pytest.raises(InvalidError, match="passphrase is wrong") as raised:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -108,10 +109,9 @@ def test_an_image_for_elsewhere_needs_no_engine(
     described: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def refuse() -> None:
-        raise AssertionError("no engine is needed")
-
-    monkeypatch.setattr(docker.connection, "connect", refuse)
+    monkeypatch.setattr(
+        docker.connection, "connect", Mock(side_effect=AssertionError("no engine is needed"))
+    )
     planned = prepared(found, builder="buildkit", **place)
     assert planned.artifact.ref == next(iter(place.values()))
     assert step(planned, plan.Save if "output" in place else plan.Push)

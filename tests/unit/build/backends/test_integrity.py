@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -155,10 +156,11 @@ def test_three_changes_are_named_and_further_ones_counted(
 
 
 def test_a_file_that_cannot_be_read_is_named(sealed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def denied(*_: object) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied", "lib/module.py")
-
-    monkeypatch.setattr(integrity, "hashed", denied)
+    monkeypatch.setattr(
+        integrity,
+        "hashed",
+        Mock(side_effect=PermissionError(errno.EACCES, "Permission denied", "lib/module.py")),
+    )
     with pytest.raises(VerifyError, match=r"lib/module\.py: cannot be read: Permission denied"):
         require_unchanged(sealed)
 
@@ -306,10 +308,15 @@ def test_what_vanishes_during_a_comparison_is_named(
 ) -> None:
     before = integrity.require_unchanged(on_base, "bin/python")
 
-    def gone(*_: object) -> None:
-        raise FileNotFoundError(errno.ENOENT, "No such file or directory", "lib/module.py")
-
-    monkeypatch.setattr(integrity, "walk", gone)
+    monkeypatch.setattr(
+        integrity,
+        "walk",
+        Mock(
+            side_effect=FileNotFoundError(
+                errno.ENOENT, "No such file or directory", "lib/module.py"
+            )
+        ),
+    )
     with pytest.raises(VerifyError, match=r"while it was used: lib/module\.py: cannot be read"):
         require_untouched(on_base, before)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
@@ -58,10 +59,7 @@ def test_what_others_made_is_left(settings: Settings, tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
+    monkeypatch.setattr(os, "replace", Mock(side_effect=OSError(28, "No space left on device")))
     assert "No space left" in venv.link_to_project(settings, tmp_path / "env")
     assert {p.name for p in (tmp_path / ".envbuilder").iterdir()} <= {".gitignore"}
 

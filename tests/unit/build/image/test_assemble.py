@@ -10,6 +10,7 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import zstandard
@@ -436,10 +437,9 @@ def test_packages_that_may_bring_the_python_are_installed_first(
 def test_packages_that_cannot_be_installed_are_an_error(
     bench: Bench, wheels: list[File], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*arguments: object) -> None:
-        raise BuildError("install the system packages: failed")
-
-    monkeypatch.setattr(system, "built", fail)
+    monkeypatch.setattr(
+        system, "built", Mock(side_effect=BuildError("install the system packages: failed"))
+    )
     with pytest.raises(BuildError, match="install the system packages: failed"):
         bench.make(wheels, **Installer(bench, "g++").changes)
 

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -297,12 +298,9 @@ def test_an_image_that_the_engine_lacks_is_pulled_before_the_fetch(
 def test_an_image_that_cannot_be_pulled_is_known_before_the_fetch(
     found: Settings, doings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*args: Any) -> None:
-        raise BuildError("cannot be pulled")
-
     engine = printing("3.12\n").serve(monkeypatch)
     engine.images.clear()
-    monkeypatch.setattr(engine, "pull", fail)
+    monkeypatch.setattr(engine, "pull", Mock(side_effect=BuildError("cannot be pulled")))
     with pytest.raises(BuildError, match="cannot be pulled"):
         build(found, on_engine(found, BUILDKIT, "cuda", "3.12"), parts(found, "cuda", "3.12")[1])
     assert doings == []

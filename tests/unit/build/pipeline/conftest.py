@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -60,7 +61,4 @@ def missing_tools(monkeypatch: pytest.MonkeyPatch) -> None:
 def missing_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """The download fails."""
 
-    def fail(*args: Any) -> Any:
-        raise BuildError("cannot be fetched")
-
-    monkeypatch.setattr(fetch, "fetch", fail)
+    monkeypatch.setattr(fetch, "fetch", Mock(side_effect=BuildError("cannot be fetched")))

@@ -6,6 +6,7 @@ import hashlib
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -52,10 +53,9 @@ def test_arguments_and_profile_come_before_the_host(
 def test_an_unknown_profile_comes_before_the_host(
     found: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*args: Any, **options: Any) -> Any:
-        raise AssertionError("the host must not be looked at")
-
-    monkeypatch.setattr(probe, "host", refuse)
+    monkeypatch.setattr(
+        probe, "host", Mock(side_effect=AssertionError("the host must not be looked at"))
+    )
     assert "zendnn" in fails(found, InvalidError, profile="zendn")
 
 
@@ -297,10 +297,11 @@ def test_a_base_of_another_python_counts_before_a_full_disk(
     from envbuilder.build.image import base
     from envbuilder.packages import store
 
-    def refuse(*_: object) -> None:
-        raise BuildError("Python 3.12 is needed; the base image has 3.11")
-
     monkeypatch.setattr(store.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 5))
-    monkeypatch.setattr(base, "require_python", refuse)
+    monkeypatch.setattr(
+        base,
+        "require_python",
+        Mock(side_effect=BuildError("Python 3.12 is needed; the base image has 3.11")),
+    )
     assert "the base image has 3.11" in fails(found, BuildError, profile="cpu", backend="venv")
     assert doings == []

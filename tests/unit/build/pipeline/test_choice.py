@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -84,10 +85,11 @@ def chosen(found: Settings, profile: profiles.Profile = CPU, **asked: Any) -> tu
 
 
 def test_without_an_engine_it_is_venv(found: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    def connect() -> Any:
-        raise AssertionError("nothing suggests an engine: none is looked for")
-
-    monkeypatch.setattr(connection, "connect", connect)
+    monkeypatch.setattr(
+        connection,
+        "connect",
+        Mock(side_effect=AssertionError("nothing suggests an engine: none is looked for")),
+    )
     assert chosen(found) == ("venv", "no container engine was found")
     # A base image that is set for good in the environment is no reason to fail where none is.
     assert chosen(found, base_image="site/python:3.11")[0] == "venv"
@@ -96,10 +98,11 @@ def test_without_an_engine_it_is_venv(found: Settings, monkeypatch: pytest.Monke
 def test_an_engine_that_does_not_answer_is_told(
     found: Settings, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def connect() -> Any:
-        raise ToolError("no container engine answers: permission denied")
-
-    monkeypatch.setattr(connection, "connect", connect)
+    monkeypatch.setattr(
+        connection,
+        "connect",
+        Mock(side_effect=ToolError("no container engine answers: permission denied")),
+    )
     assert chosen(found) == ("venv", "no container engine answers: permission denied")
 
 

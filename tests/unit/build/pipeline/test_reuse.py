@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -202,10 +203,11 @@ def test_a_plan_changes_nothing(found: Settings, doings: list[str]) -> None:
 def test_a_base_that_cannot_be_had_names_the_profile_that_needs_none(
     found: Settings, monkeypatch: pytest.MonkeyPatch, base_image: str | None
 ) -> None:
-    def fail(*args: Any) -> Any:
-        raise BuildError("docker.io does not answer", "Name another.")
-
-    monkeypatch.setattr(docker, "prepare", fail)
+    monkeypatch.setattr(
+        docker,
+        "prepare",
+        Mock(side_effect=BuildError("docker.io does not answer", "Name another.")),
+    )
     request = Request(profile="cpu", backend="docker", python="3.11", base_image=base_image)
     own = found.config_dir / "profiles"
     own.mkdir(parents=True)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -38,15 +38,15 @@ def unconfigured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 @pytest.fixture
 def answering(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Callable[[dict[str, Any] | Exception], list[MagicMock]]:
+) -> Callable[[dict[str, Any] | Exception], list[Mock]]:
     """An engine at DOCKER_HOST that answers with this version; returns the clients made of it."""
     import docker as sdk
 
-    def answer(version: dict[str, Any] | Exception) -> list[MagicMock]:
-        clients: list[MagicMock] = []
+    def answer(version: dict[str, Any] | Exception) -> list[Mock]:
+        clients: list[Mock] = []
 
-        def client(**options: Any) -> MagicMock:
-            clients.append(MagicMock())
+        def client(**options: Any) -> Mock:
+            clients.append(Mock())
             clients[-1].version.side_effect = [version]
             return clients[-1]
 
@@ -160,12 +160,11 @@ def test_podman_is_used_where_dockers_socket_may_not_be_opened(
     programs["podman info"] = (0, podman_info("5.4.2", rootless=True), "")
     assert connection.connect().rootless
 
-    def refuse(**options: Any) -> None:
-        raise DockerException("Permission denied")
-
     # One that somebody named is not passed over.
     monkeypatch.setenv("DOCKER_HOST", f"unix://{socket}")
-    monkeypatch.setattr("docker.DockerClient", refuse)
+    monkeypatch.setattr(
+        "docker.DockerClient", Mock(side_effect=DockerException("Permission denied"))
+    )
     with pytest.raises(ToolError, match="no container engine answers"):
         connection.connect()
 

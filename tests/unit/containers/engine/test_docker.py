@@ -78,11 +78,10 @@ def test_an_image_gets_a_further_name() -> None:
         there.tag(image, name)
     assert named == [("sha256:1", "me/x", None), ("sha256:1", "host:5000/x", "1")]
 
-    def fail(*words: str) -> None:
-        raise NotFound("No such image: sha256:1")
-
     with pytest.raises(BuildError, match="x:1: cannot name sha256:1: No such image"):
-        engine(api=SimpleNamespace(tag=fail)).tag(image, "x:1")
+        engine(
+            api=SimpleNamespace(tag=MagicMock(side_effect=NotFound("No such image: sha256:1")))
+        ).tag(image, "x:1")
 
 
 @pytest.mark.parametrize(
@@ -347,10 +346,7 @@ def test_a_client_without_a_recent_buildx_is_4(require: Callable[..., None]) -> 
     ],
 )
 def test_an_engine_that_fails_to_look_for_an_image_is_4(error: Exception, said: str) -> None:
-    def inspect(ref: str) -> dict[str, Any]:
-        raise error
-
-    failing = engine(api=SimpleNamespace(inspect_image=inspect))
+    failing = engine(api=SimpleNamespace(inspect_image=MagicMock(side_effect=error)))
     for ask in (failing.image, failing.variables):
         with pytest.raises(ToolError, match=f"the engine cannot inspect x:1: {said}"):
             ask("x:1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
@@ -214,10 +214,7 @@ def test_what_it_is_comes_from_the_bytes(
 def test_a_full_disk_is_an_error_with_advice(
     server: FakeRegistry, there: Descriptor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*args: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(http, "_growing", full)
+    monkeypatch.setattr(http, "_growing", Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.raises(BuildError, match="no space left") as caught:
         pull(server, "t", tmp_path / "b")
     assert "ENVBUILDER_CACHE_DIR" in caught.value.hint

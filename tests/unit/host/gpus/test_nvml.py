@@ -7,6 +7,7 @@ import importlib
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -176,10 +177,7 @@ def test_without_a_start_there_is_no_answer(function: str, monkeypatch: pytest.M
 
 
 def test_without_the_package_nvml_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(_: str) -> None:
-        raise ImportError
-
-    monkeypatch.setattr(importlib, "import_module", absent)
+    monkeypatch.setattr(importlib, "import_module", Mock(side_effect=ImportError))
     assert nvml.ask() is None
 
 
