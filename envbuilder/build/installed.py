@@ -30,16 +30,8 @@ def laid(settings: Settings) -> package.Package:
     """
     installable = package.of(settings)
     assert settings.project is not None, "it has a definition"
-    lay(settings.project, installable)
+    lay(settings.project, FOLDER, installable.texts)
     return installable
-
-
-def lay(project: Path, installable: package.Package) -> None:
-    """Write the metadata and the commands of a package, and remove those of before.
-
-    Raise `InvalidError` if that is not possible, or if a link leads elsewhere.
-    """
-    _lay(project, FOLDER, installable.texts)
 
 
 def lay_hook(project: Path) -> Path | None:
@@ -48,13 +40,16 @@ def lay_hook(project: Path) -> Path | None:
         return None
     with contextlib.suppress(InvalidError):
         text = HOOK.read_text(encoding="utf-8").replace("= {}", f"= {names.of_modules()!r}", 1)
-        _lay(project, _HOOK, {f"{_HOOK}/{HOOK.name}": text})
+        lay(project, _HOOK, {f"{_HOOK}/{HOOK.name}": text})
         return project / _HOOK
     return None
 
 
-def _lay(project: Path, below: str, texts: Mapping[str, str]) -> None:
-    """Make a folder hold these files and no others."""
+def lay(project: Path, below: str, texts: Mapping[str, str]) -> None:
+    """Make a folder of the project hold these files and no others.
+
+    Raise `InvalidError` if that is not possible, or if a link leads elsewhere.
+    """
     folder, contents = project / below, {project / path: text for path, text in texts.items()}
     try:
         for place in (*contents, *(parent for path in contents for parent in path.parents)):

@@ -83,8 +83,13 @@ def judge(build: Build) -> Build:
             build.progress.note(f"warning: {reason}")
         hiding = verdict.environment
         build = replace(build, workaround=verdict.workaround)
-    if build.assumed and not backends.makes_image(backend):
-        _require_platform(host.platform, probe.host().platform)
+    native = build.assumed and not backends.makes_image(backend)
+    if native and host.platform != (here := probe.host().platform):
+        raise HostError(
+            f"a native environment for {host.platform or 'an unknown platform'} cannot be made on"
+            f" {here or 'this system'}",
+            "Run the build on that machine, or use --backend docker.",
+        )
     variables, note = devices.visible(profile.accelerator, hiding, os.environ)
     return replace(build, device_variables=variables, device_note=note)
 
@@ -184,16 +189,6 @@ def suggest_packages(error: BuildError, build: Build, python: str) -> None:
         error.hint += (
             f"\nWithout a registry: --profile {variant} makes its base from locked Debian packages"
             f" (Python {python})."
-        )
-
-
-def _require_platform(platform: str | None, this_platform: str | None) -> None:
-    """Raise `HostError` unless a native environment is built on the platform it is for."""
-    if platform != this_platform:
-        raise HostError(
-            f"a native environment for {platform or 'an unknown platform'} cannot be made on"
-            f" {this_platform or 'this system'}",
-            "Run the build on that machine, or use --backend docker.",
         )
 
 

@@ -399,7 +399,7 @@ def _layout(name: str, index: Index, bundled: Collection[str], settings: Setting
     digest, image = f"sha256:{name.partition('-')[0]}", index.manifests[0]
     store = Store.of(settings)
     require_writable(settings.bases_dir)
-    folder = base_images.folder(digest, _platform(name), settings)
+    folder = base_images.folder(settings.cache_dir, digest, _platform(name))
     with FileLock(f"{folder}.lock"):
         layout = Layout.create(folder)
 

@@ -6,7 +6,7 @@ import os
 import re
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
@@ -18,9 +18,6 @@ from envbuilder.core.errors import VERIFY_FAILED, BuildError
 from envbuilder.fleet.model import LONGEST_TOGETHER_SECONDS
 from envbuilder.payload.parallel import shares
 from envbuilder.profiles.backends import BACKENDS
-
-if TYPE_CHECKING:
-    from envbuilder.verify import parallel
 
 
 @click.command("node", hidden=True, short_help="Verify this node, for a run of a fleet.")
@@ -188,18 +185,11 @@ def join(
         console.progress(),
     )
     if output is not None and node_rank == 0:
-        _write(output, place, outcome)
+        stated = msgspec.structs.asdict(outcome)
+        result = parallel.Result(**stated, attempt=attempt, nodes=nodes, schema=1)
+        hint = "Is the folder shared with this node?"
+        # Atomically: who collects it sees all of it, or nothing.
+        files.save(output, msgspec.json.encode(result) + b"\n", BuildError, hint)
     for reason in outcome.reasons:
         console.message(reason)
     return 0 if outcome.status == "passed" else VERIFY_FAILED
-
-
-def _write(path: Path, place: parallel.Place, outcome: parallel.NodeOutcome) -> None:
-    """Write node 0's result atomically: who collects it sees all of it, or nothing."""
-    from envbuilder.verify.parallel import Result
-
-    result = Result(
-        **msgspec.structs.asdict(outcome), attempt=place.attempt, nodes=place.nodes, schema=1
-    )
-    hint = "Is the folder shared with this node?"
-    files.save(path, msgspec.json.encode(result) + b"\n", BuildError, hint)

@@ -31,7 +31,7 @@ from envbuilder.project.names import distribution_of, of_modules
 if TYPE_CHECKING:
     from envbuilder.locks.blockers import Diagnosis
     from envbuilder.packages.index_pages import Index
-    from envbuilder.project.release import Decision, Offered
+    from envbuilder.project.release import Offered
 
 _OLD = timedelta(days=548)
 """Age of a last commit from which releases of then are taken."""
@@ -403,8 +403,9 @@ def _tried(
         try:
             variants.of(profile)
             possible.append(name)
-            had = not profile.builds or _can_be_had(variants.decision(profile), offered)
-            can_be_had = can_be_had or had
+            decision = variants.decision(profile) if profile.builds else None
+            # Its hash is known, or the index of its first platform answers.
+            can_be_had |= not decision or decision.python in offered(decision.chosen.builds[0])
         except InvalidError as error:
             impossible.append(Impossible(name, error.message, error.hint))
     return _Fit(facts, notes, frozenset(possible), can_be_had, tuple(impossible))
@@ -422,11 +423,6 @@ def _variants(
     assert definition is not None, "the text lists requirements"
     folders = profile_files.search_path(folder, load_settings().config_dir)
     return ProjectProfiles(definition, DEFAULT, folder, folders, Choosing(offered))
-
-
-def _can_be_had(decision: Decision, offered: Offered) -> bool:
-    """Return whether the hash of a wheel is known, or its index answers, on the first platform."""
-    return decision.python in offered(decision.chosen.builds[0])
 
 
 def _absent(choice: first_file.Choice, index: Index) -> dict[str, str]:

@@ -232,19 +232,10 @@ def _write(
     progress: console.Progress,
 ) -> list[EnvbuilderError]:
     """Write the report to all destinations. Return errors: the others are still written."""
-
-    def page(path: Path) -> Path:
-        report_page.write(path, report_page.render(report))
-        return path
-
-    def copy(path: Path) -> Path:
-        model.write(report, path)
-        return path
-
     ways: list[tuple[str, Callable[[], Path]]] = [
         ("report", lambda: history.keep(report, folder)),
-        *([("report", lambda: copy(output))] if output else []),
-        *([("page", lambda: page(html))] if html else []),
+        *([("report", lambda: model.write(report, output))] if output else []),
+        *([("page", lambda: report_page.write(html, report_page.render(report)))] if html else []),
     ]
     errors: list[EnvbuilderError] = []
     for kind, way in ways:

@@ -119,13 +119,14 @@ def save(
     hint: str,
     what: str = "",
     mode: int = 0o666,
-) -> None:
+) -> Path:
     """Like `write`, but raise `failure` instead of `OSError`; `what` names the file's content."""
     try:
         write(path, content, mode)
     except OSError as error:
         problem = f"{what} cannot be written" if what else "cannot be written"
         raise failure(f"{path}: {problem}: {error.strerror or error}", hint) from error
+    return path
 
 
 def save_output(
@@ -135,10 +136,10 @@ def save_output(
     hint: str,
     what: str = "",
     mode: int = 0o666,
-) -> None:
+) -> Path:
     """Like `save`, for a path that the user names: replace only a file that begins in this way."""
     require_replaceable(path, content[:_START])
-    save(path, content, failure, hint, what, mode)
+    return save(path, content, failure, hint, what, mode)
 
 
 def full_or_broken(error: OSError, path: Path) -> BuildError:

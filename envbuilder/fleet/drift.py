@@ -59,7 +59,7 @@ class Drift(Struct, frozen=True, kw_only=True):
 
 
 def require_comparable(
-    earlier: Summary, *, run: str, scheduler: str, quick: bool, epochs: int, each: bool = True
+    earlier: Summary, *, run: str, scheduler: str, quick: bool, epochs: int, each: bool
 ) -> None:
     """Raise `InvalidError` if a run, which need not have started, does not compare with `earlier`.
 

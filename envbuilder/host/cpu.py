@@ -90,10 +90,8 @@ def memory_limit(snapshot: Snapshot) -> int | None:
 def unreadable_limit(snapshot: Snapshot) -> tuple[str, str] | None:
     """Return a file with limits that exists but cannot be read, and why."""
     names = {name for both in _LIMITS.values() for name in both}
-    for path, why in snapshot.unreadable.items():
-        if path.startswith("sys/fs/cgroup/") and path.rpartition("/")[2] in names:
-            return path, why
-    return None
+    groups = ((p, why) for p, why in snapshot.unreadable.items() if p.startswith("sys/fs/cgroup/"))
+    return next(((p, why) for p, why in groups if p.rpartition("/")[2] in names), None)
 
 
 def _folders(snapshot: Snapshot, controller: str) -> list[tuple[str, int]]:
@@ -190,7 +188,7 @@ def linux(snapshot: Snapshot) -> Cpu:
     generation = (
         _arm_cores(processors)
         or tables.x86_generation(vendor, family, model)
-        or _giveaway(vendor, flags)
+        or next((g for maker, f, g in _GIVEAWAYS if maker == vendor and f in (flags or ())), None)
     )
     online = cpu_list(snapshot.files.get(f"{_CPUS}/online")) or described
     everything = described or online
@@ -252,13 +250,6 @@ def _arm_cores(processors: Iterable[_Processor]) -> str | None:
     parts = dict.fromkeys(processor.part for processor in processors)
     names = (tables.arm_core(*part) for part in parts if None not in part)
     return " + ".join(name for name in names if name) or None
-
-
-def _giveaway(vendor: str | None, flags: frozenset[str] | None) -> str | None:
-    for whose, flag, generation in _GIVEAWAYS:
-        if vendor == whose and flag in (flags or ()):
-            return generation
-    return None
 
 
 def _threads(allowed: int, quota: float | None, physical: int | None) -> int | None:

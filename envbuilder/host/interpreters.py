@@ -197,14 +197,10 @@ def find(
     variables = os.environ if environ is None else environ
     search = _Search(machine, runner, variables, Answers() if answers is None else answers)
     versions = [version] if version else _order(supported)
-    for release in versions:
-        interpreter = search.installed(release)
-        if interpreter is not None:
-            return interpreter
-    for release in versions:
-        interpreter = search.managed(release)
-        if interpreter is not None:
-            return interpreter
+    for look in (search.installed, search.managed):
+        for release in versions:
+            if interpreter := look(release):
+                return interpreter
     raise ToolError(
         f"no Python {' or '.join(versions)} for {machine} was found{search.rejections()}",
         f"`python -m uv python install {versions[0]}` installs one that uv manages; or"

@@ -84,10 +84,10 @@ def rendered(template: str, **contents: Any) -> str:
     return str(templates().get_template(template).render(contents))
 
 
-def write(path: Path, page: str) -> None:
-    """Write a page atomically; raise `VerifyError` if the path cannot be written."""
+def write(path: Path, page: str) -> Path:
+    """Write a page atomically; return the path, or raise `VerifyError` if it cannot be written."""
     hint = "The verification itself finished; choose another path with --html."
-    files.save_output(path, page.encode(), VerifyError, hint, "the page")
+    return files.save_output(path, page.encode(), VerifyError, hint, "the page")
 
 
 def _passed(report: model.Report) -> str:

@@ -12,6 +12,7 @@ from requests.structures import CaseInsensitiveDict
 
 from envbuilder.containers.oci import reference
 from envbuilder.containers.registry import auth, connection
+from envbuilder.core import http
 
 
 def answer(status: int, body: bytes = b"", reason: str = "", **headers: str) -> requests.Response:
@@ -61,6 +62,6 @@ class Far:
         self.shown: list[int] = []
         credential = auth.Credential(user="me", secret="very-secret")
         monkeypatch.setattr(auth, "stored_credential", lambda host, **_: credential)
-        monkeypatch.setattr(connection, "open_session", lambda *, direct: self.session)
+        monkeypatch.setattr(http, "open_session", lambda *, direct: self.session)
         far = reference.parse("far.example/a")
         self.connection = connection.Connection(far, pause=self.pauses.append)

@@ -177,7 +177,11 @@ def _venv_steps(
 ) -> tuple[Step, ...]:
     """Return the steps that install the wheels into a venv of the newly installed interpreter."""
     env, python = work / "env", f"bin/python{target.python}"
-    system_site = brings_libraries(conda)
+    # A Python library among the conda packages, which the wheels' venv must see.
+    system_site = any(
+        package.name not in _INTERPRETER and "python" in package.dependencies
+        for package in conda.packages
+    )
     return (
         *wheel_steps(
             *(build, target),
@@ -194,14 +198,6 @@ def _venv_steps(
             version=version,
             system_site=system_site,
         ),
-    )
-
-
-def brings_libraries(conda: conda_locks.Target) -> bool:
-    """Return whether any conda package is a Python library, which the wheels' venv must see."""
-    return any(
-        package.name not in _INTERPRETER and "python" in package.dependencies
-        for package in conda.packages
     )
 
 

@@ -242,11 +242,8 @@ def stored_credential(
     podman does. Raise `InvalidError` for a damaged file, `ToolError` for a credential helper that
     is configured but does not work.
     """
-    for path in _files(os.environ if environ is None else environ):
-        found = _in_file(path, host, repository)
-        if found is not None:
-            return found
-    return None
+    paths = _files(os.environ if environ is None else environ)
+    return next(filter(None, (_in_file(path, host, repository) for path in paths)), None)
 
 
 def _files(environ: Mapping[str, str]) -> tuple[Path, ...]:

@@ -44,32 +44,31 @@ WAY_OUT = (
 """What to do if a base image cannot be pulled."""
 
 
-def folder(digest: types.Digest, platform: types.Platform, settings: Settings) -> Path:
-    """Return the path of a base image, present or not; `digest` names its manifest or an index."""
-    return _below(settings.cache_dir, digest, platform)
+def folder(root: Path, digest: types.Digest, platform: types.Platform) -> Path:
+    """Return the path of a base image in a cache, present or not.
+
+    `digest` names its manifest or an index.
+    """
+    return root / "bases" / f"{digest.removeprefix('sha256:')}-{platform.replace('/', '-')}"
 
 
 def is_present(digest: types.Digest, platform: types.Platform, settings: Settings) -> bool:
     """Return whether a base image is on this disk; its bytes are not checked."""
     roots = filter(None, (settings.cache_dir, settings.shared_store))
-    marks = (_below(root, digest, platform) / MARK for root in roots)
+    marks = (folder(root, digest, platform) / MARK for root in roots)
     return any(os.path.isfile(mark) for mark in marks)  # noqa: PTH113 (a closed folder is no error)
 
 
 def _intact(digest: types.Digest, platform: types.Platform, settings: Settings) -> Layout | None:
     """Return a base image that is on this disk with the right bytes, the user's or a shared one."""
     for root in filter(None, (settings.cache_dir, settings.shared_store)):
-        place = _below(root, digest, platform)
+        place = folder(root, digest, platform)
         try:
             if _damage(place, digest, platform) is None:
                 return Layout(place)
         except OSError:  # another user's that cannot be read
             continue
     return None
-
-
-def _below(root: Path, digest: types.Digest, platform: types.Platform) -> Path:
-    return root / "bases" / f"{digest.removeprefix('sha256:')}-{platform.replace('/', '-')}"
 
 
 def obtain(
@@ -87,7 +86,7 @@ def obtain(
     """
     from filelock import FileLock
 
-    place = folder(digest, platform, settings)
+    place = folder(settings.cache_dir, digest, platform)
     require_writable(place.parent)
     try:
         with FileLock(f"{place}.lock"):

@@ -192,7 +192,7 @@ def require_allowed(connection: Connection) -> None:
         "POST", connection.url("blobs/uploads/"), item, accept=(ACCEPTED,), data=b""
     )
     with contextlib.suppress(BuildError, BrokenOffError):
-        url = connection.resolve(answer.headers.get("Location", ""), answer.url, item)
+        url = connection.resolve(item, answer.url, answer.headers.get("Location", ""))
         connection.ask("DELETE", url, item, accept=(OK, ACCEPTED, _NO_CONTENT), retry=False)
 
 
@@ -321,7 +321,7 @@ class _Outgoing:
         stated = _RANGE.fullmatch(answer.headers.get("Range", ""))
         # The last byte that is there; "0-0" can also mean that there is none.
         offset = int(stated[1]) + 1 if stated and stated[1] != "0" else expected
-        url = self._connection.resolve(location, answer.url, self._blob.digest)
+        url = self._connection.resolve(self._blob.digest, answer.url, location)
         return _Upload(location=url, offset=offset, piece=piece)
 
     def _show(self, done: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
 
@@ -99,10 +100,6 @@ class Connection:
         self._authorization = ""
         self._lock = threading.Lock()
 
-    def stop(self) -> None:
-        """End the requests of other threads; later ones fail."""
-        self.session.stop()
-
     def url(self, path: str) -> str:
         """Return the URL of a path below the repository: `manifests/latest`, `blobs/sha256:…`."""
         return f"{self._base}/v2/{self.repository}/{path}"
@@ -162,8 +159,11 @@ class Connection:
             raise BrokenOffError(problem)
         raise self.failure(what, problem, status)
 
-    def resolve(self, location: str, base: str, what: str) -> str:
-        """Return the absolute URL of a `Location` header; raise `BuildError` if it leaves https."""
+    def resolve(self, what: str, base: str, location: str) -> str:
+        """Return the absolute URL of a `Location` header; raise `BuildError` if it leaves https.
+
+        `what` is requested, for messages; `base` is the URL that answered.
+        """
         target = urljoin(base, location) if http.origin(location) is not None else ""
         parts = urlsplit(target)
         local = self._local and is_loopback(parts.netloc) and parts.scheme == "http"
@@ -294,12 +294,12 @@ class Connection:
                 prepared.headers["Authorization"] = authorization
             return prepared  # as it is: requests would add a login from ~/.netrc
 
-        def redirect(base: str, location: str) -> str:
-            return self.resolve(location, base, what)
-
         complete = {"User-Agent": "envbuilder", **headers}
         return http.request(
-            *(self.session, method, url, complete), data=data, auth=log_in, redirect=redirect
+            *(self.session, method, url, complete),
+            data=data,
+            auth=log_in,
+            redirect=partial(self.resolve, what),
         )
 
     def _is_registry(self, url: str) -> bool:

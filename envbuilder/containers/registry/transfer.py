@@ -271,7 +271,7 @@ def _side_by_side(
         return []
     with (
         progress.task(name, total, unit="bytes") as task,
-        parallel.pool(PARALLEL, connection.stop) as pool,
+        parallel.pool(PARALLEL, connection.session.stop) as pool,
     ):
         jobs = [pool.submit(transfer, task.advance) for transfer in transfers]
         for done in as_completed(jobs):

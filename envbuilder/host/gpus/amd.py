@@ -108,7 +108,10 @@ def _gpu(
     access = (
         hidden
         or pci.driver(device, ("amdgpu",), "ROCm")
-        or _compute_node(snapshot)
+        or pci.opened(
+            *(snapshot, f"/{KFD}", f"--device /{KFD} --device /dev/dri"),
+            is_missing=snapshot.has(KFD) is False,
+        )
         or (_unlisted(snapshot) if node is None else None)
         or pci.render_node(snapshot, opened)
         or pci.USABLE
@@ -145,16 +148,6 @@ def _hidden_by(environ: Mapping[str, str]) -> pci.Access | None:
         if value is not None and value.strip() in ("", "-1"):
             return pci.Access("present", f"{name}={value!r} hides it from this process.", "hidden")
     return None
-
-
-def _compute_node(snapshot: Snapshot) -> pci.Access | None:
-    readable = snapshot.nodes.get(KFD)
-    if readable is None:
-        if snapshot.has(KFD) is False:
-            detail = f"/{KFD} is missing: a container needs --device /{KFD} --device /dev/dri."
-            return pci.Access("present", detail, "node-missing")
-        return pci.Access("unknown", f"Whether /{KFD} exists could not be read.", "node-unread")
-    return None if readable else pci.closed(snapshot, f"/{KFD}")
 
 
 def _unlisted(snapshot: Snapshot) -> pci.Access:

@@ -289,17 +289,22 @@ def render_node(snapshot: Snapshot, node: str | None) -> Access | None:
     if node is None:
         detail = "Which node in /dev/dri is its render node could not be read."
         return Access("unknown", detail, "node-unread")
+    is_missing = "dev/dri" in snapshot.folders or snapshot.has("dev/dri") is False
+    return opened(snapshot, node, "--device /dev/dri", is_missing=is_missing)
+
+
+def opened(snapshot: Snapshot, node: str, option: str, *, is_missing: bool) -> Access | None:
+    """Return the problem of a device node; None if this user may open it.
+
+    `option` is the one with which a container gets it. `is_missing` counts if it was not read.
+    """
     readable = snapshot.nodes.get(node.lstrip("/"))
+    if readable:
+        return None
+    if readable is None and is_missing:
+        return Access("present", f"{node} is missing: a container needs {option}.", "node-missing")
     if readable is None:
-        if "dev/dri" in snapshot.folders or snapshot.has("dev/dri") is False:
-            detail = f"{node} is missing: a container needs --device /dev/dri."
-            return Access("present", detail, "node-missing")
         return Access("unknown", f"Whether {node} exists could not be read.", "node-unread")
-    return None if readable else closed(snapshot, node)
-
-
-def closed(snapshot: Snapshot, node: str) -> Access:
-    """Return the access to a GPU whose device node this user may not open."""
     group = node_group(snapshot, node) or "render"
     return Access(
         "present",

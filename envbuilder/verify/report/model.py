@@ -384,8 +384,8 @@ def with_check(report: dict[str, Any], name: str, status: str, detail: str) -> d
     return {**report, "checks": [*report["checks"], check]}
 
 
-def write(report: dict[str, Any], path: Path, mode: int = 0o666) -> None:
-    """Write a report atomically; raise `VerifyError` if the path cannot be written."""
+def write(report: dict[str, Any], path: Path, mode: int = 0o666) -> Path:
+    """Write a report atomically, return its path; raise `VerifyError` if it cannot be written."""
     content = msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n"
     hint = "The verification itself finished; choose another path with --output."
-    files.save_output(path, content, VerifyError, hint, "the report", mode)
+    return files.save_output(path, content, VerifyError, hint, "the report", mode)

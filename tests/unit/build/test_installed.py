@@ -18,7 +18,7 @@ ADDER = Package(name="My.Adder", version="1.0-beta", commands={"add": "adder.cli
 
 
 def test_it_has_metadata_and_commands_which_go_with_it(tmp_path: Path) -> None:
-    installed.lay(tmp_path, ADDER)
+    installed.lay(tmp_path, installed.FOLDER, ADDER.texts)
     (found,) = importlib.metadata.distributions(path=[str(tmp_path / FOLDER)])
     assert (found.metadata["Name"], found.version) == ("My.Adder", "1.0-beta")
     assert [(each.name, each.value) for each in found.entry_points] == [
@@ -30,9 +30,9 @@ def test_it_has_metadata_and_commands_which_go_with_it(tmp_path: Path) -> None:
         "import adder.cli\n\nsys.exit(sys.modules['adder.cli'].main.run())\n"
     )
     before = command.stat().st_mtime_ns
-    installed.lay(tmp_path, ADDER)
+    installed.lay(tmp_path, installed.FOLDER, ADDER.texts)
     assert command.stat().st_mtime_ns == before
-    installed.lay(tmp_path, Package(name="other"))
+    installed.lay(tmp_path, installed.FOLDER, Package(name="other").texts)
     names = {path.name for path in (tmp_path / ".envbuilder").rglob("*") if path.is_file()}
     assert names == {"METADATA", "entry_points.txt", ".gitignore"}
 
@@ -44,7 +44,7 @@ def test_a_link_in_the_project_leads_nowhere(tmp_path: Path, link: str) -> None:
     (project / link).parent.mkdir(parents=True)
     (project / link).symlink_to(elsewhere)
     with pytest.raises(InvalidError, match="is a link"):
-        installed.lay(project, ADDER)
+        installed.lay(project, installed.FOLDER, ADDER.texts)
     assert (installed.lay_hook(project) is None) == (link == ".envbuilder")
     assert not any(elsewhere.iterdir())
     assert installed.lay_hook(tmp_path / "a:b") is None

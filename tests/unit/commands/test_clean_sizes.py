@@ -161,7 +161,7 @@ def test_what_belongs_together_is_one_row(own: settings.Settings, fake: Labelled
         listed.environments(None)
         listed.downloads()
         recorded = inventory.recorded_images(own)
-        listed.images(fake.labelled(), recorded, None, None)
+        listed.images(fake.labelled(), recorded, None)
     rows = [(item.kind, item.row) for item in (*leftovers, *listed.items)]
     assert list(dict.fromkeys(rows)) == [
         (inventory.WORKING, work.name),

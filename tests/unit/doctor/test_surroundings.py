@@ -206,7 +206,7 @@ def test_a_machine_that_has_everything_is_not_called_broken(
     monkeypatch.setattr(fetch, "find_links", lambda: (tmp_path,))
     assert target.base is not None
     assert target.base.digest is not None
-    kept = base_images.folder(target.base.digest, target.platform, found)
+    kept = base_images.folder(found.cache_dir, target.base.digest, target.platform)
     kept.mkdir(parents=True)
     (kept / MARK).touch()
     reasons |= {"": "timed out"}

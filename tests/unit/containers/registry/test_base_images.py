@@ -51,7 +51,9 @@ def test_a_base_is_fetched_once(server: FakeRegistry, index: Descriptor, found: 
     server.log.clear()
     again = obtain(server, index, found, [])
     assert server.log == []
-    assert again.folder == first.folder == bases.folder(index.digest, "linux/amd64", found)
+    assert (
+        again.folder == first.folder == bases.folder(found.cache_dir, index.digest, "linux/amd64")
+    )
     assert [d.platform.architecture for d in again.images() if d.platform] == ["amd64"]
 
 
@@ -69,7 +71,7 @@ def test_a_base_of_the_shared_store_is_used_where_it_is(
     layer = shared.manifest("linux/amd64").layers[0]
     shared.blob(layer.digest).unlink()
     own = obtain(server, index, user, [])
-    assert own.folder == bases.folder(index.digest, "linux/amd64", user)
+    assert own.folder == bases.folder(user.cache_dir, index.digest, "linux/amd64")
     assert not shared.blob(layer.digest).exists(), "it is somebody else's"
 
 
@@ -111,7 +113,7 @@ def test_a_base_of_another_index_is_not_taken(
     server: FakeRegistry, index: Descriptor, found: Settings, tmp_path: Path
 ) -> None:
     """A folder under a digest's name with a right image of something else."""
-    layout = Layout.create(bases.folder(index.digest, "linux/amd64", found))
+    layout = Layout.create(bases.folder(found.cache_dir, index.digest, "linux/amd64"))
     images.image(layout, b"something else")
     notes: list[str] = []
     found_ = obtain(server, index, found, notes).manifest("linux/amd64")

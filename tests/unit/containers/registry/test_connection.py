@@ -237,10 +237,10 @@ def test_where_a_location_may_lead(name: str, location: str, target: str) -> Non
     made = Connection(reference.parse(name), plain_http=name == LAB)
     base = made.url("blobs/y")
     if target:
-        assert made.resolve(location, base, "a thing") == target
+        assert made.resolve("a thing", base, location) == target
     else:
         with pytest.raises(BuildError, match=f"^{name}: a thing: redirected to .*not https$"):
-            made.resolve(location, base, "a thing")
+            made.resolve("a thing", base, location)
 
 
 @pytest.mark.parametrize(("name", "direct"), [(LOCAL, True), (FAR, False)])
