@@ -44,7 +44,7 @@ from envbuilder.build.plan import (
     WritePrograms,
 )
 from envbuilder.containers.oci.layout import Layout
-from envbuilder.core import files, process, uv_program
+from envbuilder.core import archives, files, process, uv_program
 from envbuilder.core.errors import BuildError, EnvbuilderError
 from envbuilder.core.settings import Settings, require_writable
 from envbuilder.core.text import log_text
@@ -327,7 +327,6 @@ def _unpack_tool(step: UnpackTool, store: Store) -> None:
 
 def _unpack_libraries(step: UnpackLibraries, store: Store) -> None:
     """Write each library's bytes under its soname, following links inside a package."""
-    from envbuilder.core import archives
     from envbuilder.packages.debian import deb
 
     folder = Path(step.folder)

@@ -10,7 +10,6 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from envbuilder.build.inside import HOOK
 from envbuilder.core import files
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Settings
@@ -20,6 +19,8 @@ FOLDER = package.FOLDER
 PROGRAMS = f"{FOLDER}/bin"
 _ABOVE = ".envbuilder"
 _HOOK = f"{_ABOVE}/hook"
+_PROGRAM = Path(__file__).with_name("inside") / "sitecustomize.py"
+"""The hook, for any interpreter."""
 _HINT = "Remove it, or make it a folder that you can write."
 
 
@@ -39,8 +40,8 @@ def lay_hook(project: Path) -> Path | None:
     if os.pathsep in str(project):
         return None
     with contextlib.suppress(InvalidError):
-        text = HOOK.read_text(encoding="utf-8").replace("= {}", f"= {names.of_modules()!r}", 1)
-        lay(project, _HOOK, {f"{_HOOK}/{HOOK.name}": text})
+        text = _PROGRAM.read_text(encoding="utf-8").replace("= {}", f"= {names.of_modules()!r}", 1)
+        lay(project, _HOOK, {f"{_HOOK}/{_PROGRAM.name}": text})
         return project / _HOOK
     return None
 

@@ -84,10 +84,10 @@ def judge(build: Build) -> Build:
         hiding = verdict.environment
         build = replace(build, workaround=verdict.workaround)
     native = build.assumed and not backends.makes_image(backend)
-    if native and host.platform != (here := probe.host().platform):
+    if native and host.platform != (actual := probe.host().platform):
         raise HostError(
             f"a native environment for {host.platform or 'an unknown platform'} cannot be made on"
-            f" {here or 'this system'}",
+            f" {actual or 'this system'}",
             "Run the build on that machine, or use --backend docker.",
         )
     variables, note = devices.visible(profile.accelerator, hiding, os.environ)

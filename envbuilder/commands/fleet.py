@@ -77,21 +77,6 @@ def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )(reading)
 
 
-def _require_comparable(
-    outputs: Outputs, run: str, scheduler: str, *, quick: bool, epochs: int
-) -> None:
-    """Raise `InvalidError` if a run that is about to start will not compare with the earlier one.
-
-    Nobody wants to learn that after an hour.
-    """
-    from envbuilder.fleet import drift
-
-    if outputs.earlier is not None:
-        drift.require_comparable(
-            outputs.earlier, run=run, scheduler=scheduler, quick=quick, epochs=epochs, each=True
-        )
-
-
 def read_run(path: Path, data: Path | None = None) -> Summary:
     """Return a run's summary from its file, its folder, or the logs in a folder of rendered Jobs.
 
@@ -160,20 +145,13 @@ def report(summary: Summary, outputs: Outputs) -> int:
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
-class _Duration(click.ParamType[int]):
-    """A time such as 90s, 30m or 2h, in seconds."""
-
-    name = "TIME"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return a duration in seconds, from 1 to those of a week."""
-        if isinstance(value, int):
-            return value
-        match = re.fullmatch(r"([0-9]{1,6})([smh])", value)
-        seconds = int(match[1]) * _UNITS[match[2]] if match else 0
-        if not 1 <= seconds <= 7 * 24 * 3600:
-            self.fail(f"{value!r} is not a time such as 90s, 30m or 2h", param, ctx)
-        return seconds
+def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> int:
+    """Return a time such as 90s, 30m or 2h in seconds, from 1 to those of a week."""
+    match = re.fullmatch(r"([0-9]{1,6})([smh])", value)
+    seconds = int(match[1]) * _UNITS[match[2]] if match else 0
+    if not 1 <= seconds <= 7 * 24 * 3600:
+        raise click.BadParameter(f"{value!r} is not a time such as 90s, 30m or 2h", ctx, param)
+    return seconds
 
 
 @command.command("verify", short_help="Verify every node of a cluster.")
@@ -211,14 +189,16 @@ class _Duration(click.ParamType[int]):
 )
 @click.option(
     "--limit",
-    type=_Duration(),
+    metavar="TIME",
+    callback=_seconds,
     default="30m",
     help="Stop a verification, or a training together, after this time.  [default: 30m]",
 )
 @click.option(
     "--wait",
     "patience",
-    type=_Duration(),
+    metavar="TIME",
+    callback=_seconds,
     default="30m",
     help="Cancel a job that has not started after this time.  [default: 30m]",
 )
@@ -287,7 +267,7 @@ def verify(
       envbuilder fleet verify --partition gpu --quick --ddp
       envbuilder fleet verify --resume fleet-20261123t091500z-4f1a2b
     """
-    from envbuilder.fleet import folder as folders, model, planning
+    from envbuilder.fleet import drift, folder as folders, model, planning
     from envbuilder.fleet.run import Run
     from envbuilder.fleet.settings import FILE, FleetSettings, read
     from envbuilder.fleet.slurm import Slurm
@@ -299,7 +279,10 @@ def verify(
     progress = console.progress()
     run = model.new_run(text.stamp_now())
     passes = model.epochs(epochs, quick=quick)
-    _require_comparable(outputs, run, scheduler, quick=quick, epochs=passes)
+    # Nobody wants to learn that after an hour.
+    drift.require_comparable(
+        outputs.earlier, run=run, scheduler=scheduler, quick=quick, epochs=passes, each=True
+    )
     if settings_file is None and Path(FILE).exists():
         settings_file = Path(FILE)
     settings = FleetSettings() if settings_file is None else read(settings_file)
@@ -373,7 +356,7 @@ def verify(
 
 def _resumed(folder: Path, outputs: Outputs, *, ddp: bool) -> int:
     """Go on with the run in a folder; return the exit code."""
-    from envbuilder.fleet import folder as folders
+    from envbuilder.fleet import drift, folder as folders
     from envbuilder.fleet.run import Run
     from envbuilder.fleet.slurm import Slurm
 
@@ -382,7 +365,14 @@ def _resumed(folder: Path, outputs: Outputs, *, ddp: bool) -> int:
         raise InvalidError(
             f"{folder}: its nodes are not to train together", "Start a new run with --ddp."
         )
-    _require_comparable(outputs, plan.run, plan.scheduler, quick=plan.quick, epochs=plan.epochs)
+    drift.require_comparable(
+        outputs.earlier,
+        run=plan.run,
+        scheduler=plan.scheduler,
+        quick=plan.quick,
+        epochs=plan.epochs,
+        each=True,
+    )
     with folders.held(folder):
         run = Run(plan, folder, Slurm(plan.partition), console.progress())
         summary = run.finish(resumed=True)

@@ -6,7 +6,6 @@ import os
 import re
 import socket
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
@@ -18,6 +17,8 @@ from envbuilder.core.errors import VERIFY_FAILED, BuildError
 from envbuilder.fleet.model import LONGEST_TOGETHER_SECONDS
 from envbuilder.payload.parallel import shares
 from envbuilder.profiles.backends import BACKENDS
+
+_HINT = "Is the folder shared with this node?"
 
 
 @click.command("node", hidden=True, short_help="Verify this node, for a run of a fleet.")
@@ -43,6 +44,7 @@ def node(
         --folder /shared/run --limit 1800 -- --profile cpu --quick
     """
     from envbuilder.fleet import folder as folders, node as examination
+    from envbuilder.fleet.judge import encode
     from envbuilder.fleet.slurm import given_gpus
 
     result = examination.examine(
@@ -54,33 +56,23 @@ def node(
         gpus=given_gpus(os.environ),
         arguments=arguments,
     )
-    examination.write(result, folders.result_path(folder, name, job))
+    files.save(folders.result_path(folder, name, job), encode(result), BuildError, _HINT)
     return VERIFY_FAILED if result.exit_code is None else result.exit_code
 
 
-class _Name(click.ParamType[str]):
-    """The name of an attempt or a node, which becomes part of the names of files."""
-
-    name = "NAME"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the name, or refuse it."""
-        try:
-            return shares.name(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+def _name(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    """Return the name of an attempt or a node, which becomes part of the names of files."""
+    try:
+        return shares.name(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param) from error
 
 
-class _Host(click.ParamType[str]):
-    """The name or the address of a host."""
-
-    name = "HOST"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the host, or refuse it."""
-        if not re.fullmatch(r"[A-Za-z0-9:][A-Za-z0-9.:_-]{0,252}", str(value)):
-            self.fail(f"{value!r} is not the name or the address of a host", param, ctx)
-        return str(value)
+def _host(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    """Return the name or the address of a host."""
+    if not re.fullmatch(r"[A-Za-z0-9:][A-Za-z0-9.:_-]{0,252}", value):
+        raise click.BadParameter(f"{value!r} is not the name or the address of a host", ctx, param)
+    return value
 
 
 @click.command("join", hidden=True, short_help="Do this node's part of a training across nodes.")
@@ -104,7 +96,8 @@ class _Host(click.ParamType[str]):
 @click.option(
     "--attempt",
     required=True,
-    type=_Name(),
+    metavar="NAME",
+    callback=_name,
     help="Name of this attempt: equal on all nodes, and never used before in this folder.",
 )
 @click.option(
@@ -116,12 +109,19 @@ class _Host(click.ParamType[str]):
 @click.option("--node-rank", required=True, type=click.IntRange(0), help="This one's number.")
 @click.option(
     "--node-name",
-    type=_Name(),
+    metavar="NAME",
+    callback=_name,
     envvar="SLURMD_NODENAME",
     default=socket.gethostname,
     help="What reports call this node.  [default: as Slurm does, else the host's name]",
 )
-@click.option("--master-address", required=True, type=_Host(), help="Where node 0 is reached.")
+@click.option(
+    "--master-address",
+    required=True,
+    metavar="HOST",
+    callback=_host,
+    help="Where node 0 is reached.",
+)
 @click.option(
     "--master-port", required=True, type=click.IntRange(1024, 65535), help="A free port there."
 )
@@ -187,9 +187,7 @@ def join(
     if output is not None and node_rank == 0:
         stated = msgspec.structs.asdict(outcome)
         result = parallel.Result(**stated, attempt=attempt, nodes=nodes, schema=1)
-        hint = "Is the folder shared with this node?"
-        # Atomically: who collects it sees all of it, or nothing.
-        files.save(output, msgspec.json.encode(result) + b"\n", BuildError, hint)
+        files.save(output, msgspec.json.encode(result) + b"\n", BuildError, _HINT)
     for reason in outcome.reasons:
         console.message(reason)
     return 0 if outcome.status == "passed" else VERIFY_FAILED

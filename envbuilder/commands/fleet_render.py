@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from envbuilder.commands.options import load_settings
 from envbuilder.core import console, files, resources, text
 from envbuilder.core.errors import InvalidError
-
-if TYPE_CHECKING:
-    from envbuilder.fleet.model import Node
 
 
 @click.command("render", short_help="Write Kubernetes manifests that verify nodes.")
@@ -83,26 +79,21 @@ def command(
             f"{settings_file}: no key 'kubernetes'",
             "Add it, with the images of your profiles: envbuilder fleet render --help",
         )
-    nodes = _nodes(node_file) if node_file else None
+    nodes = None
+    if node_file:
+        nodes = render.nodes(files.read_named(node_file, render.LARGEST), str(node_file))
     selection = render.selected(settings, nodes, profile)
     run = new_run(text.stamp_now())
     profile_of = catalog.library(load_settings()).profile
     subset = {path.name: path.read_bytes() for path in resources.mnist_subset_dir().glob("*.gz")}
-    files = tuple(render.files(run, selection, settings.kubernetes, profile_of, subset, ddp=ddp))
-    _require_alone(output, {file.name for file in files})
+    rendered = tuple(render.files(run, selection, settings.kubernetes, profile_of, subset, ddp=ddp))
+    _require_alone(output, {file.name for file in rendered})
     progress = console.progress()
     for entry in selection.left_out:
         progress.note(f"{entry.node}: left out: {entry.outcome}: {entry.detail}")
     progress.note(f"run {run}")
-    for path in write(files, output):
+    for path in write(rendered, output):
         console.result(str(path))
-
-
-def _nodes(path: Path) -> tuple[Node, ...]:
-    from envbuilder.fleet.kubernetes import render
-
-    content = files.read_named(path, render.LARGEST)
-    return render.nodes(content, str(path))
 
 
 def _require_alone(folder: Path, names: set[str]) -> None:

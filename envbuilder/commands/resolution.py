@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from envbuilder.core import console
+from envbuilder.core import console, parallel, process
 from envbuilder.core.errors import InvalidError
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.project.catalog import Choosing
@@ -152,7 +152,6 @@ def resolved(
     import sysconfig
     from concurrent import futures
 
-    from envbuilder.core import parallel, process
     from envbuilder.locks import resolve
 
     # Of two threads that are the first to ask for one, CPython 3.11 gives None to the second.

@@ -12,7 +12,7 @@ from envbuilder.commands.options import (
     profile_option,
     python_option,
 )
-from envbuilder.core import console, types
+from envbuilder.core import console, files, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.profiles import choice
 from envbuilder.profiles.lock import lock_digest, select
@@ -46,7 +46,6 @@ def command(
     """
     from envbuilder.build import attestations
     from envbuilder.build.plan import UsedBase
-    from envbuilder.core.files import save_output
 
     settings = load_settings()
     chosen, lock = choice.locked(catalog.library(settings), settings, profile)
@@ -55,10 +54,10 @@ def command(
     named = f"{image.ref}@{image.digest}" if image and image.digest else image and image.ref
     base = UsedBase(ref=named, digest="") if named else None
     facts = {"lock": lock_digest(lock), "platform": target.platform, "python": target.python}
-    files = (*target.fetched(managed=chosen.python.managed), lock.tool(target.platform))
-    content = attestations.bill(chosen.name, files, base, facts, settings)
+    listed = (*target.fetched(managed=chosen.python.managed), lock.tool(target.platform))
+    content = attestations.bill(chosen.name, listed, base, facts, settings)
     if output is None:
         console.document(content.decode())
     else:
-        save_output(output, content, InvalidError, "Name another file with --output.")
+        files.save_output(output, content, InvalidError, "Name another file with --output.")
         console.result(f"{output}: {chosen.name}, {target.platform}, Python {target.python}")

@@ -359,10 +359,18 @@ _LARGEST = 4 << 30
 """Maximum bytes of its files."""
 
 
+_KINDS = {
+    **dict.fromkeys(tarfile.REGULAR_TYPES, "file"),
+    tarfile.DIRTYPE: "folder",
+    tarfile.SYMTYPE: "link",
+    tarfile.LNKTYPE: "copy",
+}
+
+
 class _Entry(NamedTuple):
     path: str
     kind: str
-    """`file`, `program`, `link` or `folder`."""
+    """`file`, `program`, `folder`, `link`, or `copy` of what precedes it."""
     target: str
     pieces: Iterator[bytes]
 
@@ -399,16 +407,9 @@ def _of_zip(archive: zipfile.ZipFile) -> Iterator[_Entry]:
 
 def _of_tar(tar: Tar) -> Iterator[_Entry]:
     for member in tar:
-        name = member.name
-        if member.isdir():
-            yield _Entry(name, "folder", "", iter(()))
-        elif member.issym():
-            yield _Entry(name, "link", member.linkname, iter(()))
-        elif member.islnk():
-            yield _Entry(name, "copy", member.linkname, iter(()))
-        elif member.isreg():
-            kind = "program" if member.mode & 0o111 else "file"
-            yield _Entry(name, kind, "", tar.pieces(member))
+        if kind := _KINDS.get(member.type):
+            kind = "program" if kind == "file" and member.mode & 0o111 else kind
+            yield _Entry(member.name, kind, member.linkname, tar.pieces(member))
 
 
 def _write(

@@ -59,14 +59,18 @@ class Drift(Struct, frozen=True, kw_only=True):
 
 
 def require_comparable(
-    earlier: Summary, *, run: str, scheduler: str, quick: bool, epochs: int, each: bool
+    earlier: Summary | None, *, run: str, scheduler: str, quick: bool, epochs: int, each: bool
 ) -> None:
     """Raise `InvalidError` if a run, which need not have started, does not compare with `earlier`.
+
+    Without an earlier one, there is nothing to compare with.
 
     On Slurm a node is verified by a job that has all of it, on Kubernetes by a pod that has one
     device and some of its CPUs: neither times nor outcomes of the two say anything of each other.
     `each` is whether nodes are verified one by one, which they are not if they only train together.
     """
+    if earlier is None:
+        return
     if earlier.run == run:
         raise InvalidError(f"the run {run} cannot be compared with itself", "Name an earlier run.")
     if earlier.scheduler != scheduler:

@@ -14,7 +14,7 @@ import msgspec
 from envbuilder.build import pipeline
 from envbuilder.build.request import Request
 from envbuilder.core import console, files, process
-from envbuilder.core.errors import BuildError, EnvbuilderError
+from envbuilder.core.errors import EnvbuilderError
 from envbuilder.core.settings import Settings
 from envbuilder.core.text import printable
 from envbuilder.fleet import judge
@@ -86,8 +86,3 @@ def _read(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return report if isinstance(report, dict) else None
-
-
-def write(result: judge.Result, path: Path) -> None:
-    """Write a result atomically: who collects it sees all of it, or nothing."""
-    files.save(path, judge.encode(result), BuildError, "Is the folder shared with this node?")

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from envbuilder.core.errors import InvalidError
-from envbuilder.host import model, probe
+from envbuilder.host import model, probe, tables
 
 GPU_VARIABLE = "ENVBUILDER_TARGET_GPU"
 _HINT = (
@@ -94,8 +94,6 @@ def _amd(values: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def _intel(values: Mapping[str, str]) -> dict[str, Any] | None:
-    from envbuilder.host import tables
-
     device_id = values.get("id")
     if device_id is None:
         return None

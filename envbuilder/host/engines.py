@@ -21,7 +21,8 @@ import msgspec
 from msgspec import Struct, field
 
 from envbuilder.containers.engine.cdi import LARGEST, is_device, listed
-from envbuilder.core import decoding
+from envbuilder.core import decoding, process
+from envbuilder.core.errors import ToolError
 from envbuilder.host.model import Containers, Engine, State
 from envbuilder.host.snapshot import Reader, Snapshot, clean
 
@@ -276,9 +277,6 @@ def _read_full(reader: Reader) -> None:
     if not reader.live:
         reader.file(_FULL)
         return
-    from envbuilder.core import process
-    from envbuilder.core.errors import ToolError
-
     try:
         done = process.run(_BUILDX_VERSION.split(), timeout=10)
     except (ToolError, OSError):

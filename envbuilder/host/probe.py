@@ -13,7 +13,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from envbuilder.core import types
+from envbuilder.core import process, types
+from envbuilder.core.errors import ToolError
 from envbuilder.host import cpu, engines, memory, tables
 from envbuilder.host.gpus import amd, intel, nvidia, pci
 from envbuilder.host.model import X86_FLAGS, Cpu, Gpu, Host, Memory, Obstacle, is_wsl1
@@ -287,9 +288,6 @@ def _read_mac(reader: Reader) -> None:
     if not reader.live:
         reader.file("sysctl.txt")
         return
-    from envbuilder.core import process
-    from envbuilder.core.errors import ToolError
-
     try:
         # -i skips keys that are unknown to this macOS instead of failing.
         done = process.run(["/usr/sbin/sysctl", "-i", *_SYSCTL], timeout=5)

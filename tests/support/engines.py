@@ -98,8 +98,8 @@ class FakeEngine(Engine):
             raise self.output
         return Completed(argv=(), returncode=0, stdout=self.output, stderr="", seconds=0)
 
-    def volumes(self) -> tuple[StoredVolume, ...]:
-        return tuple(self.stored_volumes.values())
+    def _list_volumes(self, label: str) -> Sequence[dict[str, Any]]:
+        return [{"Name": v.name, "Labels": v.labels} for v in self.stored_volumes.values()]
 
     def remove_volume(self, name: str) -> None:
         self.done.append(f"remove the volume {name}")

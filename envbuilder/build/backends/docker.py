@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from envbuilder.build import project_layer, render
 from envbuilder.build.backends import layers
 from envbuilder.build.backends.container import DockerEnvironment
-from envbuilder.build.image import base as image_base, records
+from envbuilder.build.image import base as image_base, debian_base, records
 from envbuilder.build.image.contents import name_image
 from envbuilder.build.payload import payload_sha256
 from envbuilder.build.plan import (
@@ -64,8 +64,6 @@ _FASTER = "builder layers: it makes the same image as the Dockerfile, but faster
 
 def unavailable(profile: Profile, request: Request, settings: Settings) -> str:
     """Return why docker is not the default; empty if engine and base image are available."""
-    from envbuilder.build.image import debian_base
-
     python = request.python or profile.image_python
     if not docker_client.configured():
         return "no container engine was found"
@@ -316,8 +314,6 @@ def _digest(identity: str) -> str:
 
 def prepare_dockerfile(build: Build, target: Target, engine: Engine) -> DockerEnvironment:
     """Find the base image and plan; `ToolError` (exit 4) if the engine's builder is missing."""
-    from envbuilder.build.image import debian_base
-
     profile, request, settings = build.profile, build.request, build.settings
     assert target.base is not None, "a target with a base"
     engine.require_builder()

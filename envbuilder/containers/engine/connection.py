@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from envbuilder.containers.engine import docker_client
+from envbuilder.containers.engine import docker_client, podman
 from envbuilder.containers.engine.interface import Engine, short
 from envbuilder.core import process
 from envbuilder.core.errors import ToolError
@@ -24,8 +24,6 @@ def connect() -> Engine:
     location = docker_client.find()
     unusable = not location.may_be_opened() or process.which("docker") is None
     if unusable and not location.named and process.which("podman") is not None:
-        from envbuilder.containers.engine import podman
-
         return podman.connect(None)
     if location.socket and not location.socket.exists():  # the SDK would leak a socket
         raise _no_answer("no such file or directory")
@@ -47,8 +45,6 @@ def connect() -> Engine:
         except (DockerException, RequestException, OSError, ValueError) as error:
             raise _no_answer(short(error)) from error
         if any("podman" in str(c.get("Name")).lower() for c in version.get("Components") or ()):
-            from envbuilder.containers.engine import podman
-
             return podman.connect(location.url)
         number = str(version.get("Version", ""))
         if docker_client.version_numbers(number) < OLDEST:

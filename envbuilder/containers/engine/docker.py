@@ -18,11 +18,9 @@ from requests import RequestException
 from envbuilder.containers.engine import cdi, docker_client
 from envbuilder.containers.engine.container import Container, Limits, limits
 from envbuilder.containers.engine.interface import (
-    VOLUME_LABEL,
     BuildCommand,
     Engine,
     Image,
-    StoredVolume,
     short,
 )
 from envbuilder.containers.oci import archive
@@ -227,12 +225,10 @@ class DockerEngine(Engine):
         """Raise `ToolError` (exit 4) if the docker client or a recent enough buildx is missing."""
         docker_client.require_plugin()
 
-    def volumes(self) -> tuple[StoredVolume, ...]:
-        """Return the volumes that carry envbuilder's label."""
+    def _list_volumes(self, label: str) -> Sequence[dict[str, Any]]:
         with _reported("the engine cannot list its volumes"):
-            listed = self._api.volumes(filters={"label": [VOLUME_LABEL]}).get("Volumes") or ()
-        stored = (StoredVolume(name=v["Name"], labels=dict(v.get("Labels") or {})) for v in listed)
-        return tuple(sorted(stored, key=lambda volume: volume.name))
+            listed = self._api.volumes(filters={"label": [label]}).get("Volumes")
+        return listed or ()
 
     def remove_volume(self, name: str) -> None:
         """Remove a volume; raise `BuildError` if it is in use or the engine fails."""

@@ -196,9 +196,14 @@ class Engine(abc.ABC):
             if not volume.is_folder:
                 self._make_volume(volume.source, container, labels)
 
-    @abc.abstractmethod
     def volumes(self) -> tuple[StoredVolume, ...]:
         """Return the volumes that carry envbuilder's label."""
+        labels = {v["Name"]: dict(v.get("Labels") or {}) for v in self._list_volumes(VOLUME_LABEL)}
+        return tuple(StoredVolume(name=name, labels=labels[name]) for name in sorted(labels))
+
+    @abc.abstractmethod
+    def _list_volumes(self, label: str) -> Sequence[dict[str, Any]]:
+        """Return what the engine reports about each volume with this label."""
 
     @abc.abstractmethod
     def remove_volume(self, name: str) -> None:

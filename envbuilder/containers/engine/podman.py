@@ -19,11 +19,9 @@ from envbuilder.containers.engine import cdi
 from envbuilder.containers.engine.container import NO_LABELS, Container, Limits, limits
 from envbuilder.containers.engine.docker_client import Endpoint
 from envbuilder.containers.engine.interface import (
-    VOLUME_LABEL,
     BuildCommand,
     Engine,
     Image,
-    StoredVolume,
 )
 from envbuilder.containers.oci import archive
 from envbuilder.containers.oci.layout import INDEX, MARK, Descriptor, Index, Layout
@@ -142,12 +140,10 @@ class PodmanEngine(Engine):
     def require_builder(self) -> None:
         """Do nothing: podman builds by itself, and has answered already."""
 
-    def volumes(self) -> tuple[StoredVolume, ...]:
-        """Return the volumes that carry envbuilder's label."""
-        words = ("volume", "ls", "--format", "json", "--filter", f"label={VOLUME_LABEL}")
-        listed = json.loads(self._answer("list its volumes", *words) or "[]") or ()
-        stored = (StoredVolume(name=v["Name"], labels=v.get("Labels") or {}) for v in listed)
-        return tuple(sorted(stored, key=lambda volume: volume.name))
+    def _list_volumes(self, label: str) -> Sequence[dict[str, Any]]:
+        words = ("volume", "ls", "--format", "json", "--filter", f"label={label}")
+        listed: list[dict[str, Any]] = json.loads(self._answer("list its volumes", *words) or "[]")
+        return listed or ()
 
     def remove_volume(self, name: str) -> None:
         """Remove a volume; raise `BuildError` if it is in use or the engine fails."""

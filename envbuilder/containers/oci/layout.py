@@ -330,14 +330,9 @@ def place(source: Path, target: Path, *, link: bool = True) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".part-", dir=target.parent) as scratch:
         part = Path(scratch) / "blob"
-        if not (link and _linked(source, part)):
+        if link:
+            with contextlib.suppress(OSError):
+                os.link(source, part)
+        if not part.exists():
             shutil.copyfile(source, part)
         part.replace(target)
-
-
-def _linked(source: Path, target: Path) -> bool:
-    try:
-        os.link(source, target)
-    except OSError:
-        return False
-    return True

@@ -6,6 +6,7 @@ Nothing is unpacked. Upper layers replace and remove (whiteouts) what lower ones
 from __future__ import annotations
 
 import re
+import tarfile
 from bisect import bisect_left
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal, cast
@@ -17,7 +18,6 @@ from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.text import is_encodable
 
 if TYPE_CHECKING:
-    import tarfile
     from collections.abc import Collection, Iterable
 
     from envbuilder.containers.oci.layout import Layout, Manifest
@@ -40,6 +40,11 @@ class OtherPythonError(BuildError):
 
 
 Kind = Literal["file", "folder", "link", "other"]
+_KINDS: dict[bytes, Kind] = {
+    **dict.fromkeys(tarfile.REGULAR_TYPES, "file"),
+    tarfile.DIRTYPE: "folder",
+    tarfile.SYMTYPE: "link",
+}
 _KEPT = re.compile(r"etc/(passwd|group)|var/lib/dpkg/status(\.d/[^/]+)?")
 """Files whose content is kept."""
 _PYTHON = re.compile(r"(?:lib)?python(3\.[0-9]+)(?:\.so\.[0-9.]+)?")
@@ -198,13 +203,7 @@ def _put(archive: Tar, member: tarfile.TarInfo, path: str, root: RootFs) -> None
             if linked in values:
                 values[path] = values[linked]
         return
-    kind: Kind = "other"
-    if member.isreg():
-        kind = "file"
-    elif member.isdir():
-        kind = "folder"
-    elif member.issym():
-        kind = "link"
+    kind = _KINDS.get(member.type, "other")
     time = int(member.mtime)
     root.entries[path] = Entry(kind, member.mode, member.uid, member.gid, time, member.linkname)
     readable, python = _KEPT.fullmatch(path), _PYTHON.fullmatch(path.rpartition("/")[2])

@@ -184,7 +184,7 @@ def with_base(found: Settings) -> tuple[types.Digest, tuple[Part, ...]]:
     """A base image as it is kept once it was fetched by its index: that digest, and its parts."""
     scratch = Layout.create(found.cache_dir / "scratch")
     listed = made.multi(scratch)
-    layout = Layout.create(bases.folder(listed.digest, "linux/amd64", found))
+    layout = Layout.create(bases.folder(found.cache_dir, listed.digest, "linux/amd64"))
     image = made.image(layout, b"layer for amd64")
     layout.add(scratch.blob(listed.digest), listed.media_type)
     wanted = collect.Needed(ref="python:3.11", platform="linux/amd64", digest=listed.digest)
