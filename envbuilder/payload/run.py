@@ -87,7 +87,7 @@ class Run:
                 "name": options.framework,
                 **(framework.facts() if framework else UNKNOWN),
                 **facts.platform_facts(),
-                "extensions": facts.extension_versions(),
+                "extensions": {n: facts.installed(d) for n, d in facts.EXTENSIONS.items()},
             },
             "precision": self.precision,
             "threads": {

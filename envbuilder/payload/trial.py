@@ -75,7 +75,9 @@ def run(setting: Setting, data: dataset.Dataset) -> Dict[str, Any]:
 
     _prepare(torch, setting)
     generator = torch.Generator().manual_seed(setting.seed)
-    order = _order(torch, data.train.count, setting.samples, generator)
+    passes = -(-setting.samples // data.train.count)
+    orders = [torch.randperm(data.train.count, generator=generator) for _ in range(passes)]
+    order = torch.cat(orders)[: setting.samples]
     # Workers start before the device is used: its contexts do not survive a fork.
     feed = _feed(torch, setting, data, order)
     job = _job(torch, setting)
@@ -142,11 +144,6 @@ def _prepare(torch: Any, setting: Setting) -> None:
     # Threads inherit the mode from the one that starts them, so it is set before any start.
     if setting.flush_denormal and not torch.set_flush_denormal(True):
         raise RuntimeError("this processor cannot flush denormal numbers to zero")
-
-
-def _order(torch: Any, count: int, samples: int, generator: Any) -> Any:
-    passes = [torch.randperm(count, generator=generator) for _ in range(-(-samples // count))]
-    return torch.cat(passes)[:samples]
 
 
 def _feed(torch: Any, setting: Setting, data: dataset.Dataset, order: Any) -> Feed:

@@ -5,7 +5,7 @@ They are named and numbered as those of verifications are, in a folder of their 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 
@@ -17,20 +17,15 @@ from envbuilder.verify.report.history import MAX_SLOWDOWN
 from envbuilder.watch import model
 from envbuilder.watch.judge import device, dtype, framework, speed
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-    from envbuilder.watch.model import Watched
-
-
-def write(watched: Watched, path: Path, mode: int = 0o666) -> None:
+def write(watched: model.Watched, path: Path, mode: int = 0o666) -> None:
     """Write a report atomically to a path that the user names; raise `BuildError`."""
     content = msgspec.json.format(msgspec.json.encode(watched), indent=1) + b"\n"
     hint = "The command itself ended; choose another path with --output."
     files.save_output(path, content, BuildError, hint, "the report", mode)
 
 
-def keep(watched: Watched, folder: Path) -> Path:
+def keep(watched: model.Watched, folder: Path) -> Path:
     """Store a report under the next number and return its path; raise `BuildError`.
 
     Of each profile the newest ones are retained, and the newest of each command that succeeded.
@@ -41,20 +36,20 @@ def keep(watched: Watched, folder: Path) -> Path:
     return path
 
 
-def last(folder: Path, like: Watched) -> Watched | None:
+def last(folder: Path, like: model.Watched) -> model.Watched | None:
     """Return the newest other report of the same kind whose command succeeded."""
     kept = (_succeeded(entry.path) for entry in reversed(history.entries(folder, like.profile)))
     return next((each for each in kept if _kind(each) == _kind(like) and each != like), None)
 
 
-def _kind(watched: Watched | None) -> tuple[object, ...] | None:
+def _kind(watched: model.Watched | None) -> tuple[object, ...] | None:
     """Return what a report has in common with those it is compared with."""
     if watched is None:
         return None
     return watched.profile, watched.backend, watched.requested, watched.command
 
 
-def _succeeded(path: Path) -> Watched | None:
+def _succeeded(path: Path) -> model.Watched | None:
     """Return a kept report; None if its command failed, or the file is damaged."""
     try:
         watched = model.read(path)
@@ -63,7 +58,7 @@ def _succeeded(path: Path) -> Watched | None:
     return None if watched.exit_code else watched
 
 
-def changes(watched: Watched, earlier: Watched) -> list[str]:
+def changes(watched: model.Watched, earlier: model.Watched) -> list[str]:
     """Return in sentences how a training differs from an earlier one.
 
     Its rate is about the same up to a factor of `MAX_SLOWDOWN`.

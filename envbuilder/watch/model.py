@@ -57,15 +57,6 @@ class Work(Struct, frozen=True, kw_only=True):
     seconds: Seconds
 
 
-class Operator(Struct, frozen=True, kw_only=True):
-    """One operator of the sampled steps, by name and device (`aten::addmm`, `zentorch::…`)."""
-
-    name: Name
-    device: Name
-    calls: Count
-    seconds: Seconds
-
-
 class Copy(Struct, frozen=True, kw_only=True):
     """Copies between two devices in the sampled steps, from one line of the script.
 
@@ -88,6 +79,12 @@ class Kernel(Struct, frozen=True, kw_only=True):
     name: Name
     device: Name
     seconds: Seconds
+
+
+class Operator(Kernel, frozen=True, kw_only=True):
+    """An operator of the sampled steps (`aten::addmm`, `zentorch::…`), by the host's time."""
+
+    calls: Count
 
 
 class Device(Struct, frozen=True, kw_only=True):

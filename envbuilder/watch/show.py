@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from envbuilder.core import console, text
 from envbuilder.core.text import (
@@ -21,14 +21,11 @@ from envbuilder.verify.report import comparison
 from envbuilder.watch import judge, model
 from envbuilder.watch.training import totals
 
-if TYPE_CHECKING:
-    from envbuilder.watch.model import Observed, Watched
-
 ADVICE = "This is advice and no proof: it is what a hook saw in the script, which could lie."
 MOST_SHOWN = 6
 
 
-def verdict(watched: Watched) -> str:
+def verdict(watched: model.Watched) -> str:
     """Return one line: where the work was, and whether that is where it should be."""
     where, trained = judge.device(watched), judge.training(watched)
     if watched.on_device is None:
@@ -41,7 +38,7 @@ def verdict(watched: Watched) -> str:
     return f"ON {watched.requested.upper()}: {where} did the work{speed}"
 
 
-def facts(watched: Watched) -> list[Fact]:
+def facts(watched: model.Watched) -> list[Fact]:
     """Return what was measured, of all processes together."""
     trained = judge.training(watched)
     if not trained:
@@ -53,11 +50,11 @@ def facts(watched: Watched) -> list[Fact]:
     shown = [
         Fact("Framework", judge.framework(watched)),
         Fact("Processes", counted(len(trained), "process")) if len(trained) > 1 else None,
-        Fact("Work", _shares(trained, lambda p: p.work, "flops"), "of matrix work"),
-        Fact("Parameters", _shares(trained, lambda p: p.parameters, "bytes")),
-        Fact("Gradients", _shares(trained, lambda p: p.gradients, "bytes")),
-        Fact("Activations", _shares(trained, lambda p: p.activations, "bytes")),
-        Fact("Batches", _shares(trained, lambda p: p.batches, "bytes"), "as loaded"),
+        Fact("Work", _shares((row for p in trained for row in p.work), "flops"), "of matrix work"),
+        Fact("Parameters", _shares((row for p in trained for row in p.parameters), "bytes")),
+        Fact("Gradients", _shares((row for p in trained for row in p.gradients), "bytes")),
+        Fact("Activations", _shares((row for p in trained for row in p.activations), "bytes")),
+        Fact("Batches", _shares((row for p in trained for row in p.batches), "bytes"), "as loaded"),
         Fact("Copies", _copies(trained)),
         Fact("Steps", f"{longest.steps:,}", duration(longest.training_seconds))
         if longest.steps
@@ -83,16 +80,13 @@ def facts(watched: Watched) -> list[Fact]:
             for gpu in watched.machine.gpus
             if gpu.utilization is not None
         ),
-        Fact("Observed", counted(longest.windows, "sampled step"), _overhead(longest)),
+        Fact("model.Observed", counted(longest.windows, "sampled step"), _overhead(longest)),
     ]
     return [fact for fact in shown if fact and fact.value]
 
 
-def _shares(
-    trained: Sequence[Observed], rows_of: Callable[[Observed], Iterable[Any]], field: str
-) -> str:
+def _shares(rows: Iterable[Any], field: str) -> str:
     """Return the devices and dtypes of some rows with their shares, the largest first."""
-    rows = [row for process in trained for row in rows_of(process)]
     sizes = totals(((row.device, row.dtype), getattr(row, field)) for row in rows)
     total = sum(size for _, size in sizes)
     return ", ".join(
@@ -101,7 +95,7 @@ def _shares(
     )
 
 
-def _copies(trained: Sequence[Observed]) -> str:
+def _copies(trained: Sequence[model.Observed]) -> str:
     copies = sorted((c for p in trained for c in p.copies), key=lambda copy: -copy.bytes)
     return ", ".join(
         f"{printable(c.source, 40)} → {printable(c.target, 40)} {memory(c.bytes)}"
@@ -110,7 +104,7 @@ def _copies(trained: Sequence[Observed]) -> str:
     )
 
 
-def _expensive(trained: Sequence[Observed]) -> str:
+def _expensive(trained: Sequence[model.Observed]) -> str:
     """Return the operators, or kernels of an accelerator, that took most of the sampled time."""
     kernels = [k for p in trained for k in p.kernels]
     rows: list[Any] = kernels or [o for p in trained for o in p.operators]
@@ -122,19 +116,19 @@ def _expensive(trained: Sequence[Observed]) -> str:
     )
 
 
-def _overhead(process: Observed) -> str:
+def _overhead(process: model.Observed) -> str:
     share = process.overhead_seconds / process.training_seconds if process.training_seconds else 0
     return f"which took {percent(min(share, 1.0))} of the time"
 
 
-def unseen(watched: Watched) -> tuple[str, ...]:
+def unseen(watched: model.Watched) -> tuple[str, ...]:
     """Return sentences on what could not be observed, each once."""
     sentences = dict.fromkeys(s for p in watched.processes for s in p.unseen)
     left_out = f"{counted(watched.left_out, 'process')} left out" if watched.left_out else ""
     return tuple(printable(s, 200) for s in (*sentences, left_out) if s)[:MOST_SHOWN]
 
 
-def show(watched: Watched, path: Path | None, changes: Sequence[str] = ()) -> None:
+def show(watched: model.Watched, path: Path | None, changes: Sequence[str] = ()) -> None:
     """Print a report on stderr: the command has stdout."""
     from rich.text import Text
 
@@ -156,7 +150,7 @@ def show(watched: Watched, path: Path | None, changes: Sequence[str] = ()) -> No
         out.print(Text(f"report: {path}"), soft_wrap=True)
 
 
-def page(watched: Watched) -> str:
+def page(watched: model.Watched) -> str:
     """Return a report as one page that needs no network and no script."""
     trained = judge.training(watched)
     longest = max(trained, key=lambda p: p.training_seconds, default=None)
@@ -182,7 +176,7 @@ def page(watched: Watched) -> str:
 COLUMNS = ("machine", "profile", "device", "dtype", "rate", "waiting", "loss", "verdict")
 
 
-def _cells(watched: Watched) -> tuple[str, ...]:
+def _cells(watched: model.Watched) -> tuple[str, ...]:
     """Return a report's row in a comparison."""
     shown = {fact.label: fact.value for fact in facts(watched)}
     where = {True: "on device", False: "NOT ON DEVICE", None: "not seen"}[watched.on_device]
@@ -195,16 +189,16 @@ def _cells(watched: Watched) -> tuple[str, ...]:
     return tuple(printable(cell, 300) for cell in cells)
 
 
-def _fastest(watches: Sequence[Watched]) -> list[Watched]:
+def _fastest(watches: Sequence[model.Watched]) -> list[model.Watched]:
     return sorted(watches, key=lambda each: -(judge.speed(each) or (0.0, ""))[0])
 
 
-def print_comparison(watches: Sequence[Watched], out: Any) -> None:
+def print_comparison(watches: Sequence[model.Watched], out: Any) -> None:
     """Print several reports as one table, the fastest first."""
     out.print(figures.table(COLUMNS, map(_cells, _fastest(watches)), left=len(COLUMNS)))
 
 
-def compared(watches: Sequence[Watched], form: str) -> str:
+def compared(watches: Sequence[model.Watched], form: str) -> str:
     """Return several reports as `markdown` or `json`, the fastest first."""
     rows = [_cells(each) for each in _fastest(watches)]
     if form == "markdown":

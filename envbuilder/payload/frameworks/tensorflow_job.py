@@ -131,7 +131,11 @@ class Job(NumpyJob):
             ]
         scalar: Any = [], tensorflow.int32
         self._update = self.network.traced(
-            self._update_by_slice, *self.network.batch, *[scalar] * 3
+            lambda images, labels, first, end, number: self._update_all(
+                images[first:end], labels[first:end], number
+            )[0],
+            *self.network.batch,
+            *[scalar] * 3,
         )
         self._classify = self.network.traced(
             lambda images: tensorflow.nn.log_softmax(self.network.activations(images)[-1]),
@@ -191,9 +195,6 @@ class Job(NumpyJob):
     def _run(self, update: Callable[..., Any], batch: Batch, *bounds: int) -> Any:
         self._steps += 1
         return update(*batch, *bounds, self._steps)
-
-    def _update_by_slice(self, images: Any, labels: Any, first: Any, end: Any, number: Any) -> Any:
-        return self._update_all(images[first:end], labels[first:end], number)[0]
 
     def _seeds(self, number: Any) -> List[Any]:
         """Return the dropouts' two seeds in a step; those of a job with another seed differ."""

@@ -13,12 +13,10 @@ import re
 import resource
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
+from pathlib import Path
+from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 from . import threads
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 STEAL = 8
 """Index of the ticks that the hypervisor took in a line of ``/proc/stat``. (proc(5))"""

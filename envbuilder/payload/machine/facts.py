@@ -30,11 +30,6 @@ def platform_facts() -> Dict[str, str]:
     return {"python": platform.python_version(), "platform": f"{system}/{machine}"}
 
 
-def extension_versions() -> Dict[str, Optional[str]]:
-    """Return the installed version of each known extension, or None. Nothing is imported."""
-    return {name: installed(distribution) for name, distribution in EXTENSIONS.items()}
-
-
 def load_extension(name: str) -> Any:
     """Import an extension into this process, after ``torch_checks.check_extension`` accepted it."""
     return importlib.import_module(EXTENSIONS[name])

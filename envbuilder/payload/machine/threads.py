@@ -83,7 +83,7 @@ def cgroup_folders(cgroups: str, mounts: str, controller: str = "cpu") -> List[T
     cgroup version (1 or 2). Some of them may not exist.
     """
     mounted = parse_cgroup_mounts(mounts)
-    folders: Dict[Tuple[str, int], None] = {}
+    folders: List[Tuple[str, int]] = []
     for names, path in parse_cgroups(cgroups, controller)[:8]:
         mount = mounted.get(controller if names else "")
         if mount is not None:
@@ -93,10 +93,12 @@ def cgroup_folders(cgroups: str, mounts: str, controller: str = "cpu") -> List[T
             joint = ["sys/fs/cgroup/" + name for name in (names, controller)]
             bases, top = joint if names else ["sys/fs/cgroup"], "/"
         parts = _inside(path, top)
-        for base in bases:
-            for length in range(len(parts), -1, -1):
-                folders["/".join([base, *parts[:length]]), 1 if names else 2] = None
-    return list(folders)
+        folders += [
+            ("/".join([base, *parts[:length]]), 1 if names else 2)
+            for base in bases
+            for length in range(len(parts), -1, -1)
+        ]
+    return list(dict.fromkeys(folders))
 
 
 def _inside(path: str, top: str) -> List[str]:

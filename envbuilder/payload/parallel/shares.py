@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
+from pathlib import Path
+from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
 from ..machine import threads
 from ..machine.accelerators import ACCELERATORS
 from ..report import CheckError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ALL = "all"
 CPU_RANKS = 2

@@ -13,10 +13,8 @@ import math
 import struct
 import zlib
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, BinaryIO, Dict, List, Optional, Tuple, Union
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import BinaryIO, Dict, List, Optional, Tuple, Union
 
 SIDE = 28
 CLASSES = 10

@@ -12,13 +12,10 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
-from ..interface import Curve
+from ..interface import Curve, Framework, Job, Scores, Tensors
 from ..machine import clock
-
-if TYPE_CHECKING:
-    from ..interface import Framework, Job, Scores, Tensors
 
 BATCH = 64
 TEST_BATCH = 1000
