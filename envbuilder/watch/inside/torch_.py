@@ -31,6 +31,11 @@ EAGER = 64
 """The number of first steps that are all looked at, however short they are."""
 QUIET = 0.02
 """Seconds for which steps are only counted."""
+COUNTED = (
+    *("optimizers", "samples", "tokens", "windows", "window_seconds", "overhead_seconds"),
+    *("checked_updates", "unchanged_updates", "profiled_seconds"),
+)
+"""Fields of the record that are counted from 0."""
 COMPILED = "training steps: if any, they were compiled with their optimizer"
 READ_SECONDS = 1.0
 """How often the loss is read from an accelerator, which waits for it."""
@@ -191,7 +196,8 @@ class _Watch:
         self.optimizers: Any = weakref.WeakKeyDictionary()  # → the thread that first stepped it
         self.primary: Callable[[], Any] = lambda: None
         self.largest = -1
-        self.steps = self.samples = self.tokens = self.had = 0
+        self.steps = 0
+        self.fields: Dict[str, Any] = dict.fromkeys(COUNTED, 0)
         # Steps of other optimizers since the primary's one of that number.
         self.others = self.stands = 0
         self.first: Optional[float] = None
@@ -212,7 +218,6 @@ class _Watch:
         self.counts = self._counting.Operators(self.torch)
         self.may_profile = True
         self.autocast: Dict[str, Any] = {"entered": 0, "dtypes": [], "scaled": False}
-        self.windows, self.window_seconds, self.overhead = 0, 0.0, 0.0
         self.interval = INTERVAL
         self.due: Optional[float] = None
         self.lengths: Deque[float] = collections.deque(maxlen=31)
@@ -220,12 +225,9 @@ class _Watch:
         self.before: List[Tuple[Any, Any]] = []
         self.compares = True
         self.had_gradient: Set[int] = set()
-        self.trainable: Optional[int] = None
-        self.without: Optional[int] = None
-        self.checked = self.unchanged = 0
         self.placed: Dict[str, Dict[Any, int]] = {}
         self.batch_bytes: Dict[Any, int] = {}
-        self.profiled = self.profile_began = 0.0
+        self.profile_began = 0.0
         self.accelerator: Optional[str] = None
 
     @_guarded
@@ -260,8 +262,8 @@ class _Watch:
         if self.first is not None:
             for seconds, samples, tokens, workers in self.pending:
                 self.waited += seconds
-                self.samples += samples
-                self.tokens += tokens
+                self.fields["samples"] += samples
+                self.fields["tokens"] += tokens
                 self.workers[workers] += 1
         self.pending.clear()
 
@@ -309,9 +311,9 @@ class _Watch:
             self._place()
         if sampled:
             more = max(length - self._usual(length), 0.0)
-            self.windows += 1
-            self.window_seconds += length
-            self.overhead += more
+            self.fields["windows"] += 1
+            self.fields["window_seconds"] += length
+            self.fields["overhead_seconds"] += more
             wait = 0.0 if self.to_profile else max(self.interval, more / MOST_OVERHEAD)
             self.interval = min(self.interval * 1.5, LONGEST)
             self.due = time.perf_counter() + wait
@@ -335,7 +337,7 @@ class _Watch:
         """Return whether an optimizer is the one whose steps are those of the training."""
         if optimizer not in self.optimizers:
             self.optimizers[optimizer] = threading.get_ident()
-            self.had += 1
+            self.fields["optimizers"] += 1
             size = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
             if size > self.largest or self.primary() is None:
                 self.primary, self.largest = weakref.ref(optimizer), size
@@ -397,7 +399,7 @@ class _Watch:
         try:
             if self.accelerator == "cuda":
                 self.torch.cuda.synchronize()
-            self.profiled += time.perf_counter() - self.profile_began
+            self.fields["profiled_seconds"] += time.perf_counter() - self.profile_began
             # Its own end would make an object of each event.
             results = self.torch.autograd._disable_profiler()
             getattr(self.torch.autograd.profiler, "_run_on_profiler_stop", lambda: None)()
@@ -423,9 +425,9 @@ class _Watch:
         before, self.before = self.before, []
         pairs = [(p, old) for p, old in before if p.device == old.device]
         if pairs and self.steps > 1:  # a schedule may begin with a rate of zero
-            self.checked += 1
             same = all(self.torch.equal(self._sample(p), old) for p, old in pairs)
-            self.unchanged += same
+            self.fields["checked_updates"] += 1
+            self.fields["unchanged_updates"] += same
 
     def _place(self) -> None:
         """Note where parameters and gradients of all optimizers are after a step."""
@@ -439,8 +441,8 @@ class _Watch:
             if parameter.grad is not None:
                 self._counting.add_bytes(tables["gradients"], parameter.grad)
                 self.had_gradient.add(id(parameter))
-        self.trainable = len(trainable)
-        self.without = sum(id(p) not in self.had_gradient for p in trainable)
+        without = sum(id(p) not in self.had_gradient for p in trainable)
+        self.fields.update({"trainable": len(trainable), "without_gradient": without})
         self.placed = tables
 
     def complete(self) -> Dict[str, Any]:
@@ -453,22 +455,12 @@ class _Watch:
         ]
         return {
             "devices": self._counting.devices(self.torch, self.accelerator),
-            "optimizers": self.had,
             "steps": self.steps,
+            **self.fields,
             "training_seconds": self.last - self.first if self.first is not None else 0.0,
-            "samples": self.samples,
-            "tokens": self.tokens,
             "loader": loaders[0] if loaders else None,
-            "windows": self.windows,
-            "window_seconds": self.window_seconds,
-            "overhead_seconds": self.overhead,
             **{name: rows(table, "device", "dtype", "bytes") for name, table in placed.items()},
-            "trainable": self.trainable,
-            "without_gradient": self.without,
-            "checked_updates": self.checked,
-            "unchanged_updates": self.unchanged,
             **self.counts.fields(rows),
-            "profiled_seconds": self.profiled,
             "fallbacks": sorted(self.fallbacks),
             "autocast": self.autocast,
             "is_compiled": compiled,
