@@ -180,8 +180,7 @@ def array_bytes(accelerator: str, free: Optional[int], cache: Optional[int]) -> 
 
 def _inference(bench: Bench) -> Dict[str, Any]:
     work, size = bench.trained.inference(bench.test.images)
-    seconds = bench.median(work, bench.budget.inference)
-    return {"batch": size, "samples_per_second": size / seconds}
+    return {"batch": size, "samples_per_second": size / bench.median(work, bench.budget.inference)}
 
 
 def _logging(bench: Bench) -> Dict[str, Any]:

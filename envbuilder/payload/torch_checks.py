@@ -87,8 +87,7 @@ def check_compile(run: Run, framework: Torch, backend: str) -> Result:
     bench = compilers.Bench(
         *(torch, run.accelerator, framework.form, training, test, framework.trials, run.tolerance)
     )
-    progress = partial(run.events.progress, f"compile {backend}")
-    outcome = compilers.measure(bench, backend, progress)
+    outcome = compilers.measure(bench, backend, partial(run.events.progress, f"compile {backend}"))
     run.outcomes.append(outcome)
     return compilers.verdict(outcome, run.tolerance)
 

@@ -77,9 +77,8 @@ def run(setting: Setting, data: dataset.Dataset) -> Dict[str, Any]:
     generator = torch.Generator().manual_seed(setting.seed)
     passes = -(-setting.samples // data.train.count)
     orders = [torch.randperm(data.train.count, generator=generator) for _ in range(passes)]
-    order = torch.cat(orders)[: setting.samples]
     # Workers start before the device is used: its contexts do not survive a fork.
-    feed = _feed(torch, setting, data, order)
+    feed = _feed(torch, setting, data, torch.cat(orders)[: setting.samples])
     job = _job(torch, setting)
     counted = contention.read()
     rates, loss = _train(job, setting, feed)

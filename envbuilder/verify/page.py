@@ -389,8 +389,7 @@ def _code(sentence: str) -> Any:
     """Return a sentence with backquoted text as `<code>`, all text escaped."""
     from markupsafe import Markup, escape
 
-    parts = re.split(r"`([^`]*)`", sentence)
     return Markup("").join(
         Markup("<code>{}</code>").format(part) if place % 2 else escape(part)
-        for place, part in enumerate(parts)
+        for place, part in enumerate(re.split(r"`([^`]*)`", sentence))
     )

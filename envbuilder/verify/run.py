@@ -292,8 +292,7 @@ def run_payload(
     score of the blind test.
     """
     with Timeline() as timeline:
-        events = Events(progress, timeline, test)
-        done, report, hint = follow(start, events, progress, log, run_id)
+        done, report, hint = follow(start, Events(progress, timeline, test), progress, log, run_id)
     measured = model.check(report)
     data = _with_doubts(as_stored(report, hint), measured)
     require_agreement(done, measured.status, hint)

@@ -152,8 +152,7 @@ def show(watched: model.Watched, path: Path | None, changes: Sequence[str] = ())
 
 def page(watched: model.Watched) -> str:
     """Return a report as one page that needs no network and no script."""
-    trained = judge.training(watched)
-    longest = max(trained, key=lambda p: p.training_seconds, default=None)
+    longest = max(judge.training(watched), key=lambda p: p.training_seconds, default=None)
     command = " ".join(printable(word, 200) for word in watched.command)
     about = (f"Profile {watched.profile}", watched.backend, watched.host, command)
     return pages.rendered(

@@ -286,8 +286,7 @@ class Jax(NumpyFramework):
 
     def backward(self, weights: Dict[str, Any], images: Any, labels: Any) -> Gradients:
         """Run a training step without dropout."""
-        arguments = self.put((weights, images, labels))
-        (loss, _), gradients = self._programs.gradients(*arguments)
+        (loss, _), gradients = self._programs.gradients(*self.put((weights, images, labels)))
         return Gradients(float(loss), {name: self.fetch(g) for name, g in gradients.items()})
 
     def dropouts(self, count: int, share: float) -> List[Tuple[List[float], List[float]]]:
@@ -306,14 +305,12 @@ class Jax(NumpyFramework):
 
     def smallest(self) -> Callable[[], Any]:
         """Return a function that adds 1 to one number, on the device."""
-        add = self.jax.jit(lambda number: number + 1)
-        return partial(add, self.put(self.numpy.float32(0)))
+        return partial(self.jax.jit(lambda number: number + 1), self.put(self.numpy.float32(0)))
 
     def triad(self, size: int) -> Callable[[], Any]:
         """Return a function that computes a + 3·b."""
         ones = self.numpy.ones(size // 4, self.numpy.float32)
-        add = self.jax.jit(lambda left, right: left + 3 * right)
-        return partial(add, *self.put((ones, ones)))
+        return partial(self.jax.jit(lambda left, right: left + 3 * right), *self.put((ones, ones)))
 
     def copy_back(self, array: Any) -> Any:
         """Copy to an array of JAX on the CPU: numpy's copy is kept after the first time."""

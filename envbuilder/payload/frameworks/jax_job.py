@@ -81,8 +81,7 @@ class Programs:
         first = relu(self.convolve(images, weights["conv1.weight"]) + weights["conv1.bias"])
         second = relu(self.convolve(first, weights["conv2.weight"]) + weights["conv2.bias"])
         pooled = self._drop(self.pool(second), SHARES[0], keys[0])
-        flat = pooled.reshape(len(images), -1)
-        third = relu(flat @ weights["fc1.weight"] + weights["fc1.bias"])
+        third = relu(pooled.reshape(len(images), -1) @ weights["fc1.weight"] + weights["fc1.bias"])
         scores = self._drop(third, SHARES[1], keys[1]) @ weights["fc2.weight"] + weights["fc2.bias"]
         result = self.jax.nn.log_softmax(scores)
         return result, [first, second, pooled, third, scores, result]

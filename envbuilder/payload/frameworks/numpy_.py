@@ -96,8 +96,7 @@ class NumpyFramework(Framework):
 
     def images(self, content: bytes) -> Any:
         """Copy images to the device."""
-        pixels = self.numpy.frombuffer(content, self.numpy.uint8)
-        return self.put(pixels.reshape(-1, SIDE, SIDE))
+        return self.put(self.numpy.frombuffer(content, self.numpy.uint8).reshape(-1, SIDE, SIDE))
 
     def content(self, array: Any) -> bytes:
         """Return an array's integers as unsigned bytes, copied back from the device."""

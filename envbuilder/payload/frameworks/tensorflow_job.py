@@ -204,8 +204,7 @@ class Job(NumpyJob):
     def _update_all(
         self, images: Any, labels: Any, number: Any
     ) -> Tuple[Any, List[Any], List[Any]]:
-        seeds = self._seeds(number)
-        loss, gradients, outputs = self.network.differentiate(images, labels, seeds)
+        loss, gradients, outputs = self.network.differentiate(images, labels, self._seeds(number))
         variables = self.network.variables.values()
         for variable, means, gradient in zip(variables, self._means, gradients):  # noqa: B905
             self._tensorflow.raw_ops.ResourceApplyAdadelta(

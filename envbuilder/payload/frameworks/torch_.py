@@ -133,9 +133,8 @@ class Torch(Framework):
     def observe(self, job: Any, batch: Any) -> Step:
         """Train with hooks on every layer, then under the profiler."""
         job.model.train()
-        seen = eager.observe(job, *batch)
         return Step.of(
-            seen,
+            eager.observe(job, *batch),
             eager.profile(
                 self.torch,
                 self.accelerator,
@@ -209,8 +208,7 @@ class Torch(Framework):
         if self.accelerator == "cpu":
             return None
         if path == "device_to_device":
-            several = row.collective and row.count(torch) > 1
-            return (COPY, self._between()) if several else None
+            return (COPY, self._between()) if row.collective and row.count(torch) > 1 else None
         pinned = path.endswith("_pinned")
         if pinned and not row.pinned:
             return None

@@ -39,8 +39,7 @@ def describe_cpu(capability: Optional[str] = None) -> Dict[str, Any]:
 
 def cpu_name() -> str:
     """Return the processor's marketing name."""
-    text = read_text(Path("/proc/cpuinfo"))
-    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    match = re.search(r"^model name\s*:\s*(.+)$", read_text(Path("/proc/cpuinfo")), re.MULTILINE)
     if match:
         return match.group(1).strip()
     try:
@@ -141,5 +140,4 @@ def shared_problem(folder: Path = SHARED) -> Tuple[Optional[str], str]:
         return f"{folder} cannot be written; {advice}", ""
     free = shutil.disk_usage(folder).free
     text = f"{folder} has {free / (1 << 20):.0f} MiB free"
-    small = f"; {advice}" if free < SMALL_SHARED else ""
-    return None, text + small
+    return None, text + (f"; {advice}" if free < SMALL_SHARED else "")

@@ -136,8 +136,7 @@ def _elementwise(torch: Any, whole: Any) -> Any:
 
 
 def _in_place(torch: Any, target: Any, left: Any, right: Any) -> Any:
-    view = target.t()
-    view.mul_(0.9).addcmul_(left, right, value=0.5).addcdiv_(left, right.abs() + 1, value=0.5)
+    target.t().mul_(0.9).addcmul_(left, right, value=0.5).addcdiv_(left, right.abs() + 1, value=0.5)
     return target
 
 

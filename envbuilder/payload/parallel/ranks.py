@@ -149,8 +149,7 @@ def _work(rank: Rank, options: argparse.Namespace) -> Dict[str, Any]:
         device.require_build(torch, accelerator)
         ACCELERATORS[accelerator].module(torch).set_device(int(os.environ.get("LOCAL_RANK", "0")))
     device.require_usable(torch, accelerator)
-    data = dataset.load(options.data)
-    tensors = eager.tensors(torch, data.train, accelerator)
+    tensors = eager.tensors(torch, dataset.load(options.data).train, accelerator)
     if rank.world > 1:
         rank.phase("meet the other ranks")
         # Longer than the limit after which the launcher reports the phase of each rank.

@@ -53,8 +53,7 @@ class Job(interface.Job):
         """Begin an epoch. The order is drawn on the CPU, so it is the same on every device."""
         place = device_of(self.accelerator)
         self.model.train()
-        count = len(data.labels)
-        self.order = self.torch.randperm(count, generator=self.generator).to(place)
+        self.order = self.torch.randperm(len(data.labels), generator=self.generator).to(place)
         images = model.arrange(self.torch, normalise(data.images[self.order]), self.form)
         self.shuffled = images, data.labels[self.order]
 
@@ -137,9 +136,8 @@ class Job(interface.Job):
 def tensors(torch: Any, split: Split, accelerator: str) -> Tensors:
     """Copy a split to the device: images (N, 1, 28, 28) as unsigned bytes, labels (N) as int64."""
     labels = torch.frombuffer(bytearray(split.labels), dtype=torch.uint8)[: split.count]
-    length = split.count * SIDE * SIDE
     return Tensors(
-        images_of(torch, split.images[:length], accelerator),
+        images_of(torch, split.images[: split.count * SIDE * SIDE], accelerator),
         labels.to(device_of(accelerator), torch.int64),
     )
 

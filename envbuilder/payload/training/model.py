@@ -97,8 +97,7 @@ def build(torch: Any, seed: int, form: Form, shares: Tuple[float, float] = SHARE
         ("fc2", nn.Linear(128, 10)),
         ("log_softmax", nn.LogSoftmax(dim=1)),
     ]
-    model = nn.Sequential(OrderedDict(stack))
-    return arrange(torch, model, form)
+    return arrange(torch, nn.Sequential(OrderedDict(stack)), form)
 
 
 def dropout(torch: Any, share: float, form: Form) -> Any:
@@ -121,8 +120,7 @@ def drop(torch: Any, values: Any, share: float) -> Any:
     The result has the values' shape and memory layout. ``share`` is a whole number of 256ths below
     1 (`byte_dropout` checks that).
     """
-    size = -(-values.numel() // 8)
-    numbers = torch.empty(size, dtype=torch.int64, device=values.device)
+    numbers = torch.empty(-(-values.numel() // 8), dtype=torch.int64, device=values.device)
     # Over all 64 bits; without a lower bound, random_() leaves the sign bit 0.
     drawn = numbers.random_(-(2**63), None).view(torch.uint8)[: values.numel()]
     # The same memory layout as the values', so that multiplication is sequential.

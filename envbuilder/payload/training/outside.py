@@ -66,8 +66,7 @@ class Recorder:
 
     def write(self, job: Job, epoch: int) -> None:
         """Write what was recorded in an epoch that has ended."""
-        order = array("i", job.taken()).tobytes()
-        (self._folder / f"order-{epoch}").write_bytes(order)
+        (self._folder / f"order-{epoch}").write_bytes(array("i", job.taken()).tobytes())
         for number, arrays in self._states.items():
             (self._folder / f"state-{number}").write_bytes(self._framework.floats(arrays))
         for number, (loss, masks) in self._steps.items():

@@ -169,8 +169,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
 def markdown(shown: Sequence[Row]) -> str:
     """Return the table as Markdown, with all markup in cells escaped."""
-    right = {1, *range(len(COLUMNS))[NUMBERS]}
-    table = markdown_table(COLUMNS, map(cells, shown), right)
+    table = markdown_table(COLUMNS, map(cells, shown), {1, *range(len(COLUMNS))[NUMBERS]})
     return table + "".join(f"\n{escaped_markdown(note)}\n" for note in footnotes(shown))
 
 

@@ -205,8 +205,7 @@ def _losses(request: Request, measured: Measured) -> Iterator[str]:
     points = [loss for _, loss in training.losses if loss is not None] if training else []
     mean = sum(finite) / len(finite)
     curve = sum(points) / len(points) if points else mean
-    enough = len(points) >= _LEAST_POINTS
-    if enough and not abs(curve - mean) <= _LOSS_SHARE * mean + _LOSS_APART:
+    if len(points) >= _LEAST_POINTS and not abs(curve - mean) <= _LOSS_SHARE * mean + _LOSS_APART:
         yield f"the epochs' mean loss is {mean:.3f}, and that of the loss curve {curve:.3f}"
 
 

@@ -158,8 +158,7 @@ def last(
     """
     newest = (e for e in reversed(entries(folder, profile)) if e.backend == backend)
     for stored in filter(None, (_usable(entry.path) for entry in newest)):
-        is_alike = like is None or kind(stored.report) == kind(like)
-        if is_alike and stored.report.partial == quick:
+        if (like is None or kind(stored.report) == kind(like)) and stored.report.partial == quick:
             return stored
     return None
 
@@ -406,10 +405,9 @@ def _seconds(new: Measured, earlier: Measured) -> tuple[str, float, float]:
 
 def _accuracies(new: Measured, earlier: Measured) -> tuple[int, float, float]:
     """Return after how many epochs accuracy is compared, and both values: new report first."""
-    pairs = zip(new.epochs, earlier.epochs, strict=False)
     accuracies = [
         (count, now.accuracy, before.accuracy)
-        for count, (now, before) in enumerate(pairs, 1)
+        for count, (now, before) in enumerate(zip(new.epochs, earlier.epochs, strict=False), 1)
         if now.accuracy is not None and before.accuracy is not None
     ]
     if not accuracies:

@@ -43,8 +43,7 @@ def observe(jax: Any, load: Callable[[str], Any], folder: str) -> None:
 
 
 def _compilations(watch: _Watch) -> None:
-    monitoring = importlib.import_module("jax.monitoring")
-    monitoring.register_event_duration_secs_listener(watch.at_event)
+    importlib.import_module("jax.monitoring").register_event_duration_secs_listener(watch.at_event)
 
 
 def _readings(watch: _Watch) -> None:

@@ -154,8 +154,7 @@ class _Watch:
         variables = self._values()
         for variable in variables:
             key = _device(variable.device), variable.dtype.base_dtype.name
-            size = math.prod(variable.shape) * variable.dtype.size
-            table[key] = table.get(key, 0) + size
+            table[key] = table.get(key, 0) + math.prod(variable.shape) * variable.dtype.size
         if variables:
             self._placed, self._trainable = table, len(variables)
 
