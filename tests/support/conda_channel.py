@@ -28,6 +28,8 @@ import zstandard
 from msgspec import Struct
 from msgspec.structs import replace
 
+from tests.support import packed
+
 PLACEHOLDER = "/placehold".ljust(250, "_") + "/env"
 """The prefix that files were made for; longer than those they are installed into."""
 MADE = 1735689600
@@ -235,15 +237,11 @@ def _content(path: str, files: Mapping[str, Entry]) -> bytes:
 
 
 def _tar(entries: Mapping[str, Entry]) -> bytes:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as archive:
-        for path, entry in entries.items():
-            member = tarfile.TarInfo(path)
-            member.mtime, member.mode, member.size = MADE, entry.mode, len(entry.content)
-            if entry.link:
-                member.type, member.linkname, member.mode = tarfile.SYMTYPE, entry.link, 0o777
-            archive.addfile(member, io.BytesIO(entry.content))
-    return out.getvalue()
+    members = (
+        packed.entry(path, e.link or e.content, mtime=MADE, mode=0o777 if e.link else e.mode)
+        for path, e in entries.items()
+    )
+    return packed.tar(*members, form=tarfile.GNU_FORMAT)
 
 
 def _sorted(entries: Mapping[str, Entry]) -> dict[str, Entry]:

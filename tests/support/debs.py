@@ -3,46 +3,37 @@
 from __future__ import annotations
 
 import hashlib
-import io
-import tarfile
 from collections.abc import Mapping
-from pathlib import Path
 
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import File
+from tests.support import packed
+from tests.support.packed import Content
 
 
-def tar(members: Mapping[str, bytes | str | None], mtime: int = 0) -> bytes:
-    """Bytes make a file, text a link to it, None a folder; files below `bin` are programs."""
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as archive:
-        for name, content in members.items():
-            entry = tarfile.TarInfo(f"./{name}")
-            entry.mtime = mtime
-            if content is None:
-                entry.type, entry.mode = tarfile.DIRTYPE, 0o755
-            elif isinstance(content, str):
-                entry.type, entry.linkname = tarfile.SYMTYPE, content
-            else:
-                entry.size, entry.mode = len(content), 0o755 if "bin/" in name else 0o644
-            archive.addfile(entry, io.BytesIO(content if isinstance(content, bytes) else b""))
-    return out.getvalue()
+def tar(members: Mapping[str, Content], mtime: int = 0) -> bytes:
+    """Files below `bin` are programs."""
+    entries = [packed.entry(f"./{name}", c, mtime=mtime) for name, c in members.items()]
+    for member, _ in entries:
+        if member.isdir() or (member.isreg() and "bin/" in member.name):
+            member.mode = 0o755
+    return packed.tar(*entries)
 
 
 def deb(
     name: str,
     version: str = "1",
     control_files: dict[str, bytes] | None = None,
-    data: Mapping[str, bytes | str | None] | None = None,
+    data: Mapping[str, Content] | None = None,
     **fields: str,
 ) -> bytes:
     stated = {"Package": name, "Version": version, "Architecture": "amd64", **fields}
     control = "".join(f"{k}: {v}\n" for k, v in stated.items())
     inside = tar({"control": control.encode(), **(control_files or {})})
-    return packed(inside, tar(data or {f"usr/share/{name}": b"x"}))
+    return of(inside, tar(data or {f"usr/share/{name}": b"x"}))
 
 
-def packed(control: bytes, data: bytes) -> bytes:
+def of(control: bytes, data: bytes) -> bytes:
     """Return a .deb of two tars."""
     parts = {"debian-binary": b"2.0\n", "control.tar": control, "data.tar": data}
     out = b"!<arch>\n"
@@ -63,18 +54,3 @@ def stored(store: Store, name: str, version: str = "1", **fields: str) -> File:
         sha256=path.name, size=len(data), source="debian", provenance="read",
         by="bookworm Release of 2026-07-11T10:16:37Z", role="base",
     )  # fmt: skip
-
-
-def layer(path: Path, members: list[tuple[str, bytes | str | None]]) -> Path:
-    """A layer as a tar: bytes make a file, text a link to it, None a folder."""
-    with tarfile.open(path, "w") as archive:
-        for name, content in members:
-            entry = tarfile.TarInfo(name)
-            if content is None:
-                entry.type = tarfile.DIRTYPE
-            elif isinstance(content, str):
-                entry.type, entry.linkname = tarfile.SYMTYPE, content
-            else:
-                entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content if isinstance(content, bytes) else b""))
-    return path

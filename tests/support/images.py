@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import io
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ from envbuilder.containers.oci.layout import (
 )
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import File
+from tests.support.packed import zipped
 
 PYTHON = b"\x7fELF\x003.2.0\x003.11.2\x00"
 STATUS = """\
@@ -99,16 +99,13 @@ def encoded(digest: bytes) -> str:
 
 def wheel(store: Store, name: str, files: dict[str, bytes], version: str = "1.0") -> File:
     """A wheel in the store, and what a lock says of it."""
-    data = io.BytesIO()
     info = f"{name}-{version}.dist-info"
-    with zipfile.ZipFile(data, "w") as archive:
-        for path, content in {**files, f"{info}/RECORD": record(info, files)}.items():
-            archive.writestr(path, content)
-    digest = hashlib.sha256(data.getvalue()).hexdigest()
+    data = zipped({**files, f"{info}/RECORD": record(info, files)}, zipfile.ZIP_STORED)
+    digest = hashlib.sha256(data).hexdigest()
     path = store.path(digest)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data.getvalue())
+    path.write_bytes(data)
     return File(
         kind="wheel", name=name, version=version, file=f"{name}-{version}-py3-none-any.whl",
-        sha256=digest, size=len(data.getvalue()), source="default", provenance="read", by="test",
+        sha256=digest, size=len(data), source="default", provenance="read", by="test",
     )  # fmt: skip

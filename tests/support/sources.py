@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import io
-import tarfile
+import gzip
 from collections.abc import Mapping
 from pathlib import Path
 
 from envbuilder.packages.sources.foundry import Foundry
 from envbuilder.profiles.lock import File, Target
 from envbuilder.profiles.profile import Resolution
+from tests.support import packed
 
 BACKEND = """
 import os, zipfile
@@ -40,11 +40,8 @@ def files(more: str = CONTENT, asks: str = "[]") -> dict[str, str]:
 
 def archive(path: Path, files: Mapping[str, str], top: str = "tiny-1.0/") -> Path:
     """A source distribution."""
-    with tarfile.open(path, "w:gz") as tar:
-        for name, text in files.items():
-            member = tarfile.TarInfo(f"{top}{name}")
-            member.size = len(text)
-            tar.addfile(member, io.BytesIO(text.encode()))
+    entries = (packed.entry(f"{top}{name}", text.encode()) for name, text in files.items())
+    path.write_bytes(gzip.compress(packed.tar(*entries)))
     return path
 
 

@@ -130,15 +130,6 @@ def test_the_exit_code_is_that_of_the_earliest_check(
     assert batch.exit_code(outcomes) == code
 
 
-def test_an_unknown_profile_is_refused_before_anything_is_planned(
-    found: Settings, products: Products
-) -> None:
-    said = Said()
-    with pytest.raises(InvalidError, match="zendn"):
-        run(found, "cpu", "zendn", said=said)
-    assert (products.built, said.lines) == ([], [])
-
-
 @pytest.mark.parametrize(
     ("backend", "free", "existing", "built"),
     [

@@ -17,6 +17,7 @@ from envbuilder.build.backends import integrity
 from envbuilder.build.reproduce import Image, Key, Member, Prefix
 from envbuilder.core.archives import Tar
 from envbuilder.core.errors import BuildError
+from tests.support.packed import entry, tar
 
 PLAIN = ("etc/stamp", {"mode": 0o644, "mtime": 5}, b"one")
 LINK = {"type": tarfile.SYMTYPE, "linkname": "there"}
@@ -25,21 +26,13 @@ XATTR = {"SCHILY.xattr.user.a": "b"}
 
 def packed(*entries: tuple[str, dict[str, Any], bytes]) -> bytes:
     """A layer with these entries: name, attributes, content."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for name, attributes, content in entries:
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            for key, value in attributes.items():
-                setattr(entry, key, value)
-            archive.addfile(entry, io.BytesIO(content))
-    return buffer.getvalue()
+    return tar(*(entry(name, content, **facts) for name, facts, content in entries))
 
 
 def layer(*entries: tuple[str, dict[str, Any], bytes]) -> dict[Key, Member]:
     data = packed(*entries)
     archive = Tar(io.BytesIO(data), len(data), BuildError)
-    return {(1, entry.name): reproduce.member(entry, archive) for entry in archive}
+    return {(1, each.name): reproduce.member(each, archive) for each in archive}
 
 
 def compared(first: dict[Key, Member], second: dict[Key, Member]) -> dict[str, str]:

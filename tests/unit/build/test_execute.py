@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
-import lzma
 import shutil
 import subprocess
 import sys
-import tarfile
 import zipfile
 from pathlib import Path
 
@@ -25,6 +22,8 @@ from envbuilder.core.errors import BuildError
 from envbuilder.core.settings import Settings
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import File
+from tests.support import debs
+from tests.support.packed import zipped
 
 REAL_POPEN = subprocess.Popen
 
@@ -77,34 +76,6 @@ def test_what_another_process_built_meanwhile_is_left_alone(found: Settings) -> 
     assert target.read_text() == "in use"
     assert execute(planned(found, step), found, progress, lambda: False) is True
     assert target.read_text() == "again"
-
-
-def deb(members: dict[str, bytes | str]) -> bytes:
-    """A .deb: an ar archive of control and data; text is the target of a link."""
-
-    def tar(entries: dict[str, bytes | str]) -> bytes:
-        buffer = io.BytesIO()
-        with tarfile.open(fileobj=buffer, mode="w") as archive:
-            for name, content in entries.items():
-                info = tarfile.TarInfo(name)
-                if isinstance(content, str):
-                    info.type, info.linkname = tarfile.SYMTYPE, content
-                    archive.addfile(info)
-                else:
-                    info.size = len(content)
-                    archive.addfile(info, io.BytesIO(content))
-        return lzma.compress(buffer.getvalue())
-
-    parts = {
-        "debian-binary": b"2.0\n",
-        "control.tar.xz": tar({"./control": b"Package: x\n"}),
-        "data.tar.xz": tar(members),
-    }
-    out = b"!<arch>\n"
-    for name, content in parts.items():
-        out += f"{name:<16}{0:<12}{0:<6}{0:<6}{'100644':<8}{len(content):<10}`\n".encode()
-        out += content + (b"\n" if len(content) % 2 else b"")
-    return out
 
 
 def test_a_built_image_is_recorded_outside_of_it(found: Settings) -> None:
@@ -266,10 +237,8 @@ def test_a_failing_command_ends_the_build_with_its_last_words(
 
 
 def test_a_tool_comes_out_of_its_wheel(found: Settings) -> None:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as wheel:
-        wheel.writestr("uv-1.data/scripts/uv", b"#!/bin/sh\n")
-    file = stored(found, "uv-1-py3-none-any.whl", buffer.getvalue())
+    wheel = zipped({"uv-1.data/scripts/uv": b"#!/bin/sh\n"})
+    file = stored(found, "uv-1-py3-none-any.whl", wheel)
     target = found.envs_dir / "uv"
     run(found, plan.UnpackTool(what="u", file=file, name="uv", path=str(target)))
     assert target.read_bytes() == b"#!/bin/sh\n"
@@ -280,7 +249,8 @@ def test_a_tool_comes_out_of_its_wheel(found: Settings) -> None:
 
 @pytest.mark.parametrize("link", ["libz.so.1.2", "../x/libz.so.1.2", "/usr/lib/x/libz.so.1.2"])
 def test_a_library_comes_out_of_its_package_under_its_soname(found: Settings, link: str) -> None:
-    content = deb({"./usr/lib/x/libz.so.1.2": b"ELF", "./usr/lib/x/libz.so.1": link})
+    library = "usr/lib/x/libz.so.1"
+    content = debs.deb("z", data={f"{library}.2": b"ELF", library: link})
     file = stored(found, "pool/z_1_amd64.deb", content, kind="deb")
     folder = found.envs_dir / "lib"
     run(
@@ -293,7 +263,9 @@ def test_a_library_comes_out_of_its_package_under_its_soname(found: Settings, li
 
 @pytest.mark.parametrize("link", ["../../../../etc/passwd", "/etc/passwd", "libz.so.1"])
 def test_a_link_that_leaves_the_package_yields_nothing(found: Settings, link: str) -> None:
-    file = stored(found, "pool/z_1_amd64.deb", deb({"./usr/lib/libz.so.1": link}), kind="deb")
+    file = stored(
+        found, "pool/z_1_amd64.deb", debs.deb("z", data={"usr/lib/libz.so.1": link}), kind="deb"
+    )
     with pytest.raises(BuildError, match=r"libz\.so\.1: not in any of"):
         run(
             found,

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder.build import attestations, outputs, plan, sbom
-from envbuilder.build.backends import docker, layers
+from envbuilder.build.backends import layers
 from envbuilder.build.image import base as image_base, records
 from envbuilder.build.outputs import Output
 from envbuilder.build.request import Request
@@ -20,7 +20,7 @@ from envbuilder.containers.oci.layout import Layout
 from envbuilder.containers.registry import transfer as registry
 from envbuilder.core import resources
 from envbuilder.core.console import PlainProgress
-from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.errors import BuildError
 from envbuilder.core.settings import Settings
 from envbuilder.profiles import lock as lockfile
 from envbuilder.signatures.statement import Subject
@@ -149,12 +149,6 @@ def test_a_plan_for_disk_and_registry_does_both(found: Settings) -> None:
     assert [type(s) for s in made.steps[-2:]] == [plan.Save, plan.Push]
     assert made.artifact.kind == "archive"
     assert made.fingerprint == planned(found, Request())[1].fingerprint
-
-
-def test_another_builder_cannot_push() -> None:
-    assert docker.needs_layers(Request(push="ghcr.io/me/cpu:1"))
-    with pytest.raises(InvalidError, match="--push needs the builder layers"):
-        docker.needs_layers(Request(push="ghcr.io/me/cpu:1", builder="buildkit"))
 
 
 def test_a_pushed_image_is_known_again(

@@ -6,7 +6,6 @@ After a wanted change of the golden document: `make golden`, then read the diff.
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Callable
 from email.message import Message
 from pathlib import Path
@@ -25,6 +24,7 @@ from envbuilder.core.settings import Settings
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles.lock import File
+from tests.support.packed import zipped
 
 LOCKS = resources.profiles_dir() / "locks"
 WORD = st.text("abcdefghijklmnopqrstuvwxyz0123456789", min_size=1, max_size=8)
@@ -267,9 +267,7 @@ def test_whatever_a_project_calls_its_licence_the_document_is_valid(
 
 
 def wheel(path: Path, content: bytes, name: str = "x-1.dist-info/METADATA") -> None:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("x/__init__.py", "")
-        archive.writestr(name, content)
+    path.write_bytes(zipped({"x/__init__.py": "", name: content}))
 
 
 def test_licences_come_from_the_wheels_in_the_store(found: Settings) -> None:

@@ -63,7 +63,10 @@ def test_each_command_explains_itself(name: str, capsys: pytest.CaptureFixture[s
         (["build", "--profil", "cpu"], "--profil"),
         (["build", "--profile", "nope"], "unknown profile 'nope'"),
         (["build", "--profile", "zendn"], "Did you mean 'zendnn'?"),
-        (["build", "--profile", "../cpu"], "unknown profile"),
+        *(
+            (["build", "--profile", name], "unknown profile")
+            for name in ("../cpu", "/etc/passwd", "locks/cpu", ".")
+        ),
         (["build", "--profile", "cpu; rm -rf /"], "unknown profile"),
         (["build", "--profile", "mps", "--backend", "docker"], "no docker backend"),
         (["build", "--profile", "cpu", "--backend", "conda"], "lock --backend conda"),
@@ -199,7 +202,10 @@ def test_lock_check_says_fresh_and_stale(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("extends: cpu\ndescription: x\naccelerater: cpu\n", "Did you mean 'accelerator'?"),
+        (
+            "extends: cpu\ndescription: x\naccelerater: cpu\n",
+            "mine.yaml:3: accelerater: unknown key\nDid you mean 'accelerator'?",
+        ),
         ("extends: cpu\ndescription: x\npython: 3\n", "python: expected"),
         ("extends: cpu\ndescription: x\nrequirements: ['torch; rm']\n", "requirements"),
         ("extends: cpu\ndescription: x\nrequirements: ['--index-url x']\n", "requirements"),

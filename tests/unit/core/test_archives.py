@@ -28,7 +28,7 @@ from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.packages.debian import deb
 from envbuilder.packages.python import wheel_conflicts
 from envbuilder.profiles.lock import File
-from tests.support import debs
+from tests.support import debs, packed
 from tests.unit.build.image.test_system import found
 
 PACKERS = [bytes, gzip.compress, bz2.compress, lzma.compress, zstandard.compress]
@@ -112,17 +112,12 @@ def test_a_chain_of_headers_is_an_error(kind: bytes) -> None:
 
 def test_a_long_name_is_no_extended_header() -> None:
     name = "d/" * 100 + "x" * 150
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as archive:
-        archive.addfile(tarfile.TarInfo(name))
-    assert list(read(out.getvalue())) == [name]
+    assert list(read(packed.tar(packed.entry(name), form=tarfile.GNU_FORMAT))) == [name]
 
 
 def made_zip(folder: Path, files: dict[str, bytes]) -> Path:
     path = folder / "a.zip"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
+    path.write_bytes(packed.zipped(files))
     return path
 
 
@@ -167,9 +162,7 @@ def test_garbage_is_no_archive(tmp_path: Path) -> None:
 
 def test_a_member_said_to_start_before_the_file_is_a_damaged_archive(tmp_path: Path) -> None:
     path = tmp_path / "early.zip"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("member", TEXT)
-    data = bytearray(path.read_bytes())
+    data = bytearray(packed.zipped({"member": TEXT}, zipfile.ZIP_STORED))
     start = data.rindex(b"PK\5\6") + 16  # of the directory, by the record at the end
     data[start : start + 4] = (int.from_bytes(data[start : start + 4], "little") + 1).to_bytes(
         4, "little"
@@ -182,9 +175,7 @@ def test_a_member_said_to_start_before_the_file_is_a_damaged_archive(tmp_path: P
 def test_damaged_bzip2_is_a_damaged_archive(tmp_path: Path) -> None:
     """It raises an `OSError` without a number, unlike a disk."""
     path = tmp_path / "a.zip"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_BZIP2) as archive:
-        archive.writestr("a", b"text" * 100)
-    data = path.read_bytes()
+    data = packed.zipped({"a": b"text" * 100}, zipfile.ZIP_BZIP2)
     path.write_bytes(data.replace(b"1AY&SY", b"1AY&SX", 1))
     with (
         archives.open_zip(path) as damaged,
@@ -272,15 +263,9 @@ def test_a_wheel_brings_no_script_called_python() -> None:
 
 def package(path: Path, *entries: tuple[str, dict[str, Any]]) -> Path:
     """A .deb with members of any kind."""
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as archive:
-        for member, changes in entries:
-            info = tarfile.TarInfo(member)
-            for key, value in changes.items():
-                setattr(info, key, value)
-            archive.addfile(info, io.BytesIO(bytes(info.size)))
     control = debs.tar({"control": b"Package: libx\nVersion: 1\nArchitecture: amd64\n"})
-    path.write_bytes(debs.packed(control, out.getvalue()))
+    data = packed.tar(*(packed.entry(name, **facts) for name, facts in entries))
+    path.write_bytes(debs.of(control, data))
     return path
 
 

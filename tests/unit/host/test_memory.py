@@ -206,11 +206,6 @@ def test_modules_of_real_machines(name: str) -> None:
     assert bool(here.detail) == bool(detail)
 
 
-def test_kind_and_speed_are_as_configured() -> None:
-    here = of(*REAL["xeon"][0])
-    assert (here.kind, here.speed) == ("DDR4", 2133)
-
-
 @pytest.mark.parametrize(
     ("names", "count"),
     [
@@ -238,11 +233,6 @@ def test_names_of_slots(names: list[tuple[str, str]], count: int | None) -> None
     assert here.bandwidth == (count and count * 25_600_000_000)
 
 
-def test_an_empty_slot_without_a_name_leaves_the_number_of_channels_open() -> None:
-    here = of(module("P0 CHANNEL A", "DIMM 0"), empty("", "spare"))
-    assert (here.channels, here.channels_available) == (1, None)
-
-
 @pytest.mark.parametrize(
     ("change", "fact"),
     [
@@ -259,53 +249,58 @@ def test_one_module_that_is_not_known_well(change: dict[str, Any], fact: str) ->
     assert fact in here.detail
 
 
-@pytest.mark.parametrize("width", [0, 0xFFFF, 63])
-def test_a_width_that_is_not_known(width: int) -> None:
-    here = of(module("Channel A", "DIMM 0"), module("Channel B", "DIMM 0", width=width))
-    assert (here.channels, here.speed, here.bandwidth) == (2, 4800, None)
+A, B = module("Channel A", "0"), module("Channel B", "0")
+MAIN_AND_OTHER = (
+    module("P0 CHANNEL A", "DIMM 0"),
+    array(0x2000, use=5) + module("", "BIOS", "?", megabytes=32, owner=0x2000),
+    module("P0 CHANNEL A", "DIMM 1", "NV", speed=2666),
+    module("P0 CHANNEL B", "DIMM 1", "DDR4", technology=7),
+)
 
 
-def test_widths_that_contradict_each_other() -> None:
-    here = of(module("Channel A", "0", width=64), module("Channel A", "1", width=32))
-    assert (here.channels, here.speed, here.bandwidth) == (1, 4800, None)
-
-
-@pytest.mark.parametrize(("width", "bits"), [(72, 64), (80, 64), (40, 32), (64, 64)])
-def test_bits_of_correction_carry_no_data(width: int, bits: int) -> None:
-    assert of(module("Channel A", width=width)).bandwidth == bits // 8 * 4_800_000_000
-
-
-def test_modules_of_different_speed_run_at_the_slower_one() -> None:
-    here = of(module("Channel A", "0", speed=5600), module("Channel B", "0", speed=4800))
-    assert (here.speed, here.bandwidth) == (4800, 2 * 8 * 4_800_000_000)
-
-
-def test_sizes() -> None:
-    assert of(module("Channel A", megabytes=131072)).modules == 1  # too many for the old field
-    assert of(module("Channel A", megabytes=0x7FFF)).modules == 1
-    unknown = struct.pack("<H", 0xFFFF)
-    part = bytearray(module("Channel B"))
-    part[0x0C:0x0E] = unknown
-    here = of(module("Channel A"), bytes(part))
-    assert (here.modules, here.channels, here.slots) == (None, None, 2)
-
-
-def test_more_than_a_number_can_hold() -> None:
-    chips = [module(str(n), kind="LPDDR5", width=1024, speed=1_000_000) for n in range(2000)]
-    here = of(*chips)
-    assert (here.channels, here.bandwidth) == (2000, None)
-
-
-def test_very_fast_memory_has_its_own_field() -> None:
-    assert of(module("Channel A", speed=70_000)).speed == 70_000
-
-
-def test_only_main_memory_counts() -> None:
-    flash = array(0x2000, use=5) + module("", "BIOS", "?", megabytes=32, owner=0x2000)
-    optane = module("P0 CHANNEL A", "DIMM 1", "NV", speed=2666)
-    newer = module("P0 CHANNEL B", "DIMM 1", "DDR4", technology=7)
-    here = of(module("P0 CHANNEL A", "DIMM 0"), flash, optane, newer)
-    assert (here.modules, here.slots, here.channels, here.channels_available) == (1, 3, 1, 2)
+@pytest.mark.parametrize(
+    ("parts", "facts"),
+    [
+        (REAL["xeon"][0], {"kind": "DDR4", "speed": 2133}),
+        (
+            [module("P0 CHANNEL A", "DIMM 0"), empty("", "spare")],
+            {"channels": 1, "channels_available": None},
+        ),
+        *(
+            (
+                [A, module("Channel B", "DIMM 0", width=width)],
+                {"channels": 2, "speed": 4800, "bandwidth": None},
+            )
+            for width in (0, 0xFFFF, 63)
+        ),
+        (
+            [A, module("Channel A", "1", width=32)],
+            {"channels": 1, "speed": 4800, "bandwidth": None},
+        ),
+        # Bits of correction carry no data.
+        *(
+            ([module("Channel A", width=width)], {"bandwidth": bits // 8 * 4_800_000_000})
+            for width, bits in ((72, 64), (80, 64), (40, 32), (64, 64))
+        ),
+        # The slower one decides.
+        (
+            [module("Channel A", "0", speed=5600), B],
+            {"speed": 4800, "bandwidth": 2 * 8 * 4_800_000_000},
+        ),
+        ([module("Channel A", megabytes=131072)], {"modules": 1}),  # too many for the old field
+        ([module("Channel A", megabytes=0x7FFF)], {"modules": 1}),
+        ([A, B[:0x0C] + b"\xff\xff" + B[0x0E:]], {"modules": None, "channels": None, "slots": 2}),
+        (
+            [module(str(n), kind="LPDDR5", width=1024, speed=1_000_000) for n in range(2000)],
+            {"channels": 2000, "bandwidth": None},
+        ),
+        ([module("Channel A", speed=70_000)], {"speed": 70_000}),  # it has its own field
+        (MAIN_AND_OTHER, {"modules": 1, "slots": 3, "channels": 1, "channels_available": 2}),
+    ],
+)
+def test_what_modules_add_up_to(parts: Sequence[bytes], facts: dict[str, Any]) -> None:
+    here = of(*parts)
+    assert {name: getattr(here, name) for name in facts} == facts
 
 
 def test_a_table_without_modules() -> None:

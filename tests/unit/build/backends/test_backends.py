@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from envbuilder.profiles.lock import Lock
 from tests.support import project_layers
 from tests.support.engines import BUILDAH, BUILDKIT, FakeEngine
 from tests.support.pipeline import a_build
+from tests.unit.build.backends import test_conda, test_layers
 
 FOLDERS = (resources.profiles_dir(),)
 BASE = image_base.Base(ref="base:1", identity="sha256:1")
@@ -90,9 +92,17 @@ def commands(made: plan.Plan) -> list[tuple[str, ...]]:
     return [s.argv for s in made.steps if isinstance(s, plan.Run)]
 
 
-@pytest.mark.parametrize("make", [venv_plan, docker_plan])
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(partial(make, "cpu") for make in (venv_plan, docker_plan)),
+        test_layers.planned,
+        lambda found: test_conda.planned(found, test_conda.LIBRARY),
+    ],
+    ids=["venv", "docker", "layers", "conda"],
+)
 def test_a_plan_is_the_same_every_time_and_touches_nothing(make: Any, found: Settings) -> None:
-    first, second = make("cpu", found), make("cpu", found)
+    first, second = make(found), make(found)
     assert msgspec.json.encode(first) == msgspec.json.encode(second)
     assert not found.cache_dir.exists()
     assert not found.data_dir.exists()
@@ -138,13 +148,20 @@ def retooled(lock: Lock, **changes: Any) -> Lock:
     return msgspec.structs.replace(lock, tools=tools)
 
 
-def test_the_version_of_uv_decides_and_not_which_machines_uv_it_is(found: Settings) -> None:
-
-    def fingerprint(lock: Lock) -> str:
-        return venv.plan(a_build(found, CPU, lock), TARGET, PYTHON).fingerprint
-
-    assert fingerprint(retooled(LOCK, sha256="0" * 64)) == fingerprint(LOCK)
-    assert fingerprint(retooled(LOCK, version="0.14.0")) != fingerprint(LOCK)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda found, lock: venv.plan(a_build(found, CPU, lock), TARGET, PYTHON),
+        lambda found, lock: test_conda.planned(found, wheels=lock),
+    ],
+    ids=["venv", "conda"],
+)
+def test_the_version_of_uv_decides_and_not_which_machines_uv_it_is(
+    make: Any, found: Settings
+) -> None:
+    usual = make(found, LOCK).fingerprint
+    assert make(found, retooled(LOCK, sha256="0" * 64)).fingerprint == usual
+    assert make(found, retooled(LOCK, version="0.14.0")).fingerprint != usual
 
 
 def test_an_image_is_built_from_folders_and_the_given_base(found: Settings) -> None:

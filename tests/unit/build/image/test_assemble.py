@@ -349,11 +349,6 @@ def test_another_base_gives_the_same_image_with_and_without_a_cache(
     assert cached == fresh
 
 
-def test_a_base_without_the_python_is_refused(bench: Bench) -> None:
-    with pytest.raises(BuildError, match=r"Python 3\.12 is needed"):
-        bench.make([], python="3.12")
-
-
 # --- system packages
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from envbuilder.core.settings import Settings
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import File, LockedBase, Target
 from tests.support import debs
+from tests.support.packed import entry, tar
 
 VERSIONS = {
     "mmdebstrap": "mmdebstrap 1.3.5\n",
@@ -75,13 +75,9 @@ class Tool:
         self.calls.append((list(argv), options["env"]))
         archive = Path(argv[-1].split("copy://")[1].split()[0])
         self.offered = {p.name: p.read_text("latin-1") for p in archive.iterdir()}
-        out = io.BytesIO()
-        with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
-            for name, data in self.members.items():
-                entry = tarfile.TarInfo(f"./{name}")
-                entry.size, entry.mtime = len(data), 1_700_000_000 + len(self.calls)
-                tar.addfile(entry, io.BytesIO(data))
-        Path(argv[-2]).write_bytes(out.getvalue())
+        at = 1_700_000_000 + len(self.calls)
+        entries = (entry(f"./{name}", data, mtime=at) for name, data in self.members.items())
+        Path(argv[-2]).write_bytes(tar(*entries))
         return Completed(
             argv=tuple(argv), returncode=self.code, stdout="", stderr=self.said, seconds=0.0
         )

@@ -19,6 +19,8 @@ from envbuilder.containers.oci import layer
 from envbuilder.containers.oci.layer import Layer, Member
 from envbuilder.containers.oci.layout import Descriptor, Layout
 from envbuilder.core import files, parallel
+from tests.support import packed
+from tests.support.packed import Content
 
 INPUTS = {"packages": ["torch"], "python": "3.11"}
 
@@ -226,30 +228,18 @@ def test_a_maker_that_fails_leaves_the_layer_to_the_next(bench: Bench) -> None:
 EPOCH = 1000
 
 
-def entry(
-    name: str, time: int, content: bytes = b"", kind: bytes = tarfile.REGTYPE, target: str = ""
-) -> tuple[tarfile.TarInfo, bytes]:
-    made = tarfile.TarInfo(name)
-    made.mtime, made.size, made.type, made.linkname = time, len(content), kind, target
-    return made, content
+def entry(name: str, time: int, content: Content = b"", **facts: Any) -> Any:
+    return packed.entry(name, content, mtime=time, **facts)
 
 
 LONG = f"usr/{'x' * 150}"
 PACKAGES = [
-    entry("etc", EPOCH, kind=tarfile.DIRTYPE),
+    entry("etc", EPOCH, None),
     entry(LONG, EPOCH - 1, b"content" * 300_000),
-    entry("usr/link", EPOCH, kind=tarfile.SYMTYPE, target="x"),
+    entry("usr/link", EPOCH, "x"),
     entry("usr/newer", EPOCH + 1, b"of a package that sets times itself"),
     entry("usr/none", EPOCH),
 ]
-
-
-def tar(*entries: tuple[tarfile.TarInfo, bytes]) -> bytes:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for info, content in entries:
-            archive.addfile(info, io.BytesIO(content))
-    return out.getvalue()
 
 
 def settled(blob: Path, data: bytes) -> bytes:
@@ -261,7 +251,7 @@ def settled(blob: Path, data: bytes) -> bytes:
 
 
 def test_a_layer_without_anything_of_the_engine_stays_as_it_is(tmp_path: Path) -> None:
-    plain = tar(*PACKAGES)
+    plain = packed.tar(*PACKAGES)
     assert settled(tmp_path / "layer", plain) == plain
 
 
@@ -269,14 +259,14 @@ def test_a_layer_without_anything_of_the_engine_stays_as_it_is(tmp_path: Path) -
 def test_what_the_engine_mounted_over_and_when_it_deleted_is_left_out(
     moment: int, tmp_path: Path
 ) -> None:
-    plain = tar(*PACKAGES, entry("var/.wh.gone", 0))
+    plain = packed.tar(*PACKAGES, entry("var/.wh.gone", 0))
     (first, *rest), late = PACKAGES, EPOCH + 1 + moment
-    there = tar(
+    there = packed.tar(
         first,
         entry("etc/hostname", late),
-        entry("run", late, kind=tarfile.DIRTYPE),
+        entry("run", late, None),
         *rest,
-        entry("var/.wh.gone", moment, target="left/from/the/one/before"),
+        entry("var/.wh.gone", moment, linkname="left/from/the/one/before"),
     )
     found = settled(tmp_path / "layer", there)
     assert found != there

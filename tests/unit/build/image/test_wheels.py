@@ -20,6 +20,7 @@ from envbuilder.core import archives
 from envbuilder.core.errors import BuildError
 from envbuilder.packages.python import wheel_conflicts
 from tests.support.images import record
+from tests.support.packed import zipped
 
 NAME = "a-1.0-py3-none-any.whl"
 INFO = "a-1.0.dist-info"
@@ -346,11 +347,8 @@ def test_every_file_is_either_read_or_left(files: dict[str, bytes], packed: bool
 @given(st.binary(max_size=400))
 def test_nothing_but_our_error_comes_of_any_archive(tail: bytes) -> None:
     """A directory that is right, and anything in place of what is packed."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("a.py", zlib.compress(bytes(range(256)) * 2))
-        archive.writestr(RECORD, record(INFO, {"a.py": zlib.compress(bytes(range(256)) * 2)}))
-    data = bytearray(buffer.getvalue())
+    content = zlib.compress(bytes(range(256)) * 2)
+    data = bytearray(zipped({"a.py": content, RECORD: record(INFO, {"a.py": content})}))
     end = data.index(b"PK\x03\x04", 1)
     data[34 : 34 + min(len(tail), end - 34)] = tail[: end - 34]
     with TemporaryDirectory() as folder:
@@ -361,4 +359,4 @@ def test_nothing_but_our_error_comes_of_any_archive(tail: bytes) -> None:
                 whole = read(wheel)["a.py"]
             except BuildError:
                 return
-    assert whole == zlib.compress(bytes(range(256)) * 2)
+    assert whole == content

@@ -13,12 +13,14 @@ import pytest
 
 from envbuilder.build import attestations, plan
 from envbuilder.build.backends.venv import NativeEnvironment
+from envbuilder.build.image import base
 from envbuilder.build.pipeline import prepare
 from envbuilder.build.request import Request
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError, HostError, InvalidError, ToolError
 from envbuilder.core.settings import Configuration, Settings, Signatures
 from envbuilder.host import model as host, probe
+from envbuilder.packages import store
 from envbuilder.packages.python import kernels, wheel_conflicts
 from envbuilder.packages.store import Store
 from envbuilder.profiles import library
@@ -280,24 +282,11 @@ def test_packages_for_other_gpus_are_named_once(
     assert (known and profile == "cuda") == any(early)
 
 
-def test_a_full_disk_stops_a_build_before_the_fetch(
+def test_a_full_disk_stops_a_build_before_the_fetch_and_after_a_base_of_another_python(
     found: Settings, doings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from envbuilder.packages import store
-
     monkeypatch.setattr(store.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 5))
-    told = fails(found, BuildError, profile="cpu", backend="venv")
-    assert "not enough space" in told
-    assert doings == []
-
-
-def test_a_base_of_another_python_counts_before_a_full_disk(
-    found: Settings, doings: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from envbuilder.build.image import base
-    from envbuilder.packages import store
-
-    monkeypatch.setattr(store.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 5))
+    assert "not enough space" in fails(found, BuildError, profile="cpu", backend="venv")
     monkeypatch.setattr(
         base,
         "require_python",

@@ -18,7 +18,7 @@ from envbuilder.containers.oci import layer
 from envbuilder.containers.oci.layer import Member
 from envbuilder.core import archives
 from envbuilder.core.errors import BuildError, InvalidError
-from tests.support import debs
+from tests.support import debs, packed
 
 EPOCH = 1_700_000_000
 
@@ -338,6 +338,7 @@ def test_a_bomb_ends_at_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_only_plain_files_have_content(tmp_path: Path) -> None:
-    path = debs.layer(tmp_path / "layer", [("a", "b")])
+    path = tmp_path / "layer"
+    path.write_bytes(packed.tar(packed.entry("a", "b")))
     with pytest.raises(InvalidError, match="'a' is not a regular file"):
         read_members(path)

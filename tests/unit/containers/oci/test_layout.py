@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import os
 import shutil
 import tarfile
@@ -29,6 +28,7 @@ from envbuilder.containers.oci.layout import (
 )
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, WrongHashError
 from tests.support.images import add, image
+from tests.support.packed import entry, tar
 
 
 def test_an_image_is_found_by_its_platform(tmp_path: Path) -> None:
@@ -241,31 +241,19 @@ def test_saved_layouts_keep_what_else_is_in_them(tmp_path: Path) -> None:
     assert copied.stat().st_ino != source.stat().st_ino, "people may change what they get"
 
 
-def tar_of(path: Path, members: list[tuple[tarfile.TarInfo, bytes]]) -> Path:
-    with tarfile.open(path, "w") as tar:
-        for entry, content in members:
-            entry.size = len(content)
-            tar.addfile(entry, io.BytesIO(content))
-    return path
-
-
 def test_an_archives_blobs_are_hashed(tmp_path: Path) -> None:
-    entry = tarfile.TarInfo(f"blobs/sha256/{'0' * 64}")
-    path = tar_of(tmp_path / "a.tar", [(entry, b"other")])
+    (tmp_path / "a.tar").write_bytes(tar(entry(f"blobs/sha256/{'0' * 64}", b"other")))
     with pytest.raises(BuildError, match="damaged in the archive"):
-        archive.unpack(path, tmp_path / "to")
+        archive.unpack(tmp_path / "a.tar", tmp_path / "to")
 
 
 def test_nothing_of_an_archive_leaves_its_folder(tmp_path: Path) -> None:
-    link = tarfile.TarInfo("blobs/sha256/" + "1" * 64)
-    link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
-    members = [(tarfile.TarInfo(n), b"x") for n in ("../out", "/out", "blobs/sha256/../../../out")]
-    path = tar_of(tmp_path / "a.tar", [(link, b""), *members])
+    link = entry("blobs/sha256/" + "1" * 64, "/etc/passwd")
+    others = (entry(n, b"x") for n in ("../out", "/out", "blobs/sha256/../../../out"))
+    (tmp_path / "a.tar").write_bytes(tar(link, *others))
     with pytest.raises(InvalidError, match="not an archive of an OCI layout"):
-        archive.unpack(path, tmp_path / "to" / "deep")
-    names = [p.name for p in tmp_path.rglob("*")]
-    assert "out" not in names
-    assert link.name not in names
+        archive.unpack(tmp_path / "a.tar", tmp_path / "to" / "deep")
+    assert not {p.name for p in tmp_path.rglob("*")} & {"out", "1" * 64}
 
 
 @pytest.mark.parametrize("content", [b"", b"no tar at all", b"\x1f\x8b broken"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -55,15 +54,6 @@ def test_a_note_of_a_repository_that_is_none(
     assert push(server, source, there, found, name="b").sent == 3
 
 
-def test_an_index_goes_with_its_images(
-    server: FakeRegistry, source: Layout, found: Settings
-) -> None:
-    index = images.multi(source)
-    push(server, source, index, found)
-    puts = [p.rpartition("/")[2] for p in server.requests("PUT") if "manifests" in p]
-    assert puts == [*(d.digest for d in source.index().manifests), "t"]
-
-
 def test_a_tag_or_the_right_digest(server: FakeRegistry, source: Layout, found: Settings) -> None:
     image = images.image(source, SMALL)
     push(server, source, image, found, image.digest)
@@ -98,36 +88,6 @@ def test_a_push_survives_a_fault_that_passes(
     assert server.manifests["a", "t"][1] == source.read(image)
     if fault != "hang":  # then a slow machine may send more than once
         assert done.bytes < 2 * len(BIG)
-
-
-def third_piece(server: FakeRegistry, fault: Callable[[], str]) -> None:
-    """Make the third piece of a blob fail."""
-    pieces = 0
-    original = server.take_fault
-
-    def take_fault(request: str) -> str:
-        nonlocal pieces
-        pieces += request.startswith("PATCH")
-        if request.startswith("PATCH") and pieces == 3:
-            return fault()
-        return original(request)
-
-    server.take_fault = take_fault  # type: ignore[method-assign]
-
-
-@pytest.mark.parametrize("signs", [False, True])
-@pytest.mark.parametrize("fault", ["500", "drop"])
-def test_a_push_that_breaks_off_goes_on(
-    server: FakeRegistry, source: Layout, found: Settings, fault: str, signs: bool
-) -> None:
-    server.signs = signs
-    image = images.image(source, BIG)
-    config = source.read_manifest(image).config.size
-    third_piece(server, lambda: fault)
-    done = push(server, source, image, found)
-    # Only the piece that was lost is sent twice.
-    assert done.bytes - image.size - config == len(BIG) + (1 << 19)
-    assert ("a", digest_of(BIG)) in server.blobs
 
 
 def test_a_later_push_sends_a_blob_from_its_start(

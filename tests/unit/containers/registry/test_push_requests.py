@@ -312,8 +312,3 @@ def test_an_upload_that_cannot_be_cancelled_is_left(bench: Make, cancelled: Any)
     blobs.require_allowed(made.connection)
     assert made.pauses == []
     assert all(url.startswith("https://far.example/") for _, url in made.requests)
-
-
-def test_a_push_that_is_not_allowed_is_said_before(bench: Make) -> None:
-    with pytest.raises(BuildError, match=r"^far\.example/a: a push: HTTP 403$"):
-        blobs.require_allowed(bench(answer(403)).connection)

@@ -140,20 +140,6 @@ def test_a_later_pull_goes_on_where_an_earlier_one_broke_off(
     assert not part.parent.exists()
 
 
-@pytest.mark.parametrize("fault", ["wrong", "longer"])
-def test_wrong_bytes_are_refused_and_not_kept(
-    server: FakeRegistry, there: Descriptor, source: Layout, tmp_path: Path, fault: str
-) -> None:
-    big = source.manifest("linux/amd64").layers[0]
-    server.faults = [(big.digest, fault)] * 9
-    with pytest.raises(WrongHashError, match=rf"{big.digest}: the received content"):
-        pull(server, there.digest, tmp_path / "b")
-    layout = Layout.open(tmp_path / "b")
-    assert not layout.blob(big.digest).exists()
-    assert not (tmp_path / "b" / "partial" / big.digest.removeprefix("sha256:")).exists()
-    assert layout.index().manifests == ()
-
-
 def test_an_endless_blob_is_not_read_to_its_end(
     server: FakeRegistry, there: Descriptor, source: Layout, tmp_path: Path
 ) -> None:

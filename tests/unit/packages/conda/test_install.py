@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import io
 import json
 import os
-import tarfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from msgspec.structs import replace
 from envbuilder.core.errors import BuildError
 from envbuilder.packages.conda import prefixes
 from envbuilder.packages.conda.lock import InstallConda, Package, Rehome
-from tests.support import conda_channel as conda, conda_packages as packages
+from tests.support import conda_channel as conda, conda_packages as packages, packed
 
 rattler = pytest.importorskip("rattler")
 zstandard = pytest.importorskip("zstandard")
@@ -180,12 +178,8 @@ def test_a_package_without_a_list_of_paths_is_refused_in_one_line(tmp_path: Path
     assert path == tmp_path / "archives/conda-forge/linux-64/bare-1.0-0.conda"
     with zipfile.ZipFile(path) as whole:
         parts = {n: whole.read(n) for n in whole.namelist()}
-    empty = io.BytesIO()
-    tarfile.open(fileobj=empty, mode="w").close()
-    parts["info-bare-1.0-0.tar.zst"] = zstandard.compress(empty.getvalue())
-    with zipfile.ZipFile(path, "w") as lacking:
-        for name, data in parts.items():
-            lacking.writestr(name, data)
+    parts["info-bare-1.0-0.tar.zst"] = zstandard.compress(packed.tar())
+    path.write_bytes(packed.zipped(parts, zipfile.ZIP_STORED))
     error = refused(given)
     assert error.message.startswith("bare-1.0-0.conda: its list of paths cannot be read: ")
     assert "\n" not in error.message

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from envbuilder.core.errors import BuildError, ToolError
+from envbuilder.core.errors import BuildError
 from envbuilder.packages.conda import prefixes
 from envbuilder.packages.conda.lock import Package
 from envbuilder.packages.conda.prefixes import Installed
@@ -59,16 +59,8 @@ def test_a_locked_package_comes_back_from_its_record(
     assert prefixes.package(record, "conda-forge", "a1" * 32) == stated
 
 
-def test_without_py_rattler_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_version_of_py_rattler_is_known() -> None:
     assert prefixes.require_rattler() == metadata.version("py-rattler")
-
-    def version(name: str) -> str:
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "version", version)
-    with pytest.raises(ToolError, match="py-rattler, which is not installed") as raised:
-        prefixes.require_rattler()
-    assert raised.value.hint == "Run: pip install 'envbuilder-ml[conda]'"
 
 
 def locked(name: str, subdir: Any = "linux-64") -> Package:

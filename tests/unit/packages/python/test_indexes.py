@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from envbuilder.core import http, pip
+from envbuilder.core import pip
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.pip import Sources
 from envbuilder.core.settings import Configuration, Settings, load as load_settings
@@ -158,18 +158,6 @@ def test_a_url_that_cannot_be_parsed_is_a_sentence(url: str, found: Settings) ->
         with pytest.raises(InvalidError, match="cannot be parsed") as caught:
             pip.sources(environ)
         assert url not in caught.value.message
-
-
-@pytest.mark.parametrize("url", UNPARSABLE)
-@pytest.mark.parametrize("name", ["HTTPS_PROXY", "http_proxy", "ALL_PROXY"])
-def test_a_proxy_that_cannot_be_parsed_is_a_sentence(
-    url: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(name, url)
-    with pytest.raises(InvalidError, match=f"the URL in {name} cannot be parsed"):
-        http.open_session()
-    monkeypatch.setenv(name, "proxy.example:3128")
-    assert http.open_session()
 
 
 FILE = "https://index.example/files/top-1.0-py3-none-any.whl"

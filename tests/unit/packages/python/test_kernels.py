@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import zipfile
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +20,7 @@ from envbuilder.packages.store import Store
 from envbuilder.profiles.library import Library
 from tests.support import images
 from tests.support.device_code import HOST, amd, bundle, compressed, fatbin
+from tests.support.packed import zipped
 from tests.support.tools import lock_of
 
 ELF = b"\x7fELF".ljust(4096, b"\0")
@@ -72,19 +72,18 @@ def test_any_bytes_are_read_or_refused(data: st.DataObject) -> None:
 def test_an_absurd_amount_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many libraries it is in."""
     monkeypatch.setattr(kernels, "MOST_READS", 100)
-    with zipfile.ZipFile(tmp_path / "x.whl", "w") as archive:
-        for number in range(3):
-            archive.writestr(f"{number}.so", fatbin() * 20)
+    (tmp_path / "x.whl").write_bytes(zipped({f"{n}.so": fatbin() * 20 for n in range(3)}))
     with pytest.raises(InvalidError, match="more device code"):
         kernels.of_wheel(tmp_path / "x.whl")
 
 
 def test_the_libraries_of_a_wheel_are_added_up(tmp_path: Path) -> None:
     path = tmp_path / "x-1-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("x/_C.abi3.so", ELF + fatbin("sm_80"))
-        archive.writestr("x/lib/libx.so.1.2", fatbin("sm_80") + ELF + AMD)
-        archive.writestr("x/notes.txt", NVIDIA)
+    libraries = {
+        "x/_C.abi3.so": ELF + fatbin("sm_80"),
+        "x/lib/libx.so.1.2": fatbin("sm_80") + ELF + AMD,
+    }
+    path.write_bytes(zipped({**libraries, "x/notes.txt": NVIDIA}))
     assert kernels.of_wheel(path) == {"sm_80": 128, GFX: 400}
 
 
@@ -94,12 +93,10 @@ def test_a_damaged_or_absurd_wheel_is_refused(
 ) -> None:
     monkeypatch.setattr(archives, "ALLOWANCE", 1000)
     path = tmp_path / "x-1-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("x.so", bytes(size))
+    data = bytearray(zipped({"x.so": bytes(size)}))
     if size < 1000:
-        data = bytearray(path.read_bytes())
         data[34:36] = b"\xff\xff"  # the compressed bytes of x.so
-        path.write_bytes(data if size else data[:34])
+    path.write_bytes(data if size else data[:34])
     with pytest.raises(InvalidError, match="not a readable wheel"):
         kernels.of_wheel(path)
 

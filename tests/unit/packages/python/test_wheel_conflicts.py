@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import io
 import random
 import zipfile
 from pathlib import Path
@@ -21,6 +20,7 @@ from envbuilder.packages.python.wheel_conflicts import clash, contents, require_
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import File
 from tests.support import index_server, make_wheels
+from tests.support.packed import zipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -174,21 +174,9 @@ def test_a_record_that_is_silent_is_like_one_without_a_hash(wheels: Wheels, reco
 
 def archive(record: str | bytes, *members: str, **infos: str) -> bytes:
     """A wheel `left` with this RECORD, empty members, and further texts beside RECORD."""
-    data = io.BytesIO()
-    with zipfile.ZipFile(data, "w") as made:
-        for name in members:
-            made.writestr(name, b"")
-        for name, text in infos.items():
-            made.writestr(f"left-1.0.dist-info/{name}", text)
-        made.writestr("left-1.0.dist-info/RECORD", record)
-    return data.getvalue()
-
-
-def without_record() -> bytes:
-    data = io.BytesIO()
-    with zipfile.ZipFile(data, "w") as made:
-        made.writestr("left.py", b"")
-    return data.getvalue()
+    beside = {**infos, "RECORD": record}
+    files = {f"left-1.0.dist-info/{name}": text for name, text in beside.items()}
+    return zipped({**dict.fromkeys(members, b""), **files}, zipfile.ZIP_STORED)
 
 
 BROKEN_MEMBER = archive("x" * 99).replace(b"x" * 99, b"y" * 99)
@@ -200,7 +188,7 @@ POINTS = {"entry_points.txt": "[console_scripts]\n../tool = a:b\n"}
     [
         b"",
         b"no archive",
-        without_record(),
+        zipped({"left.py": b""}),
         archive("", "other-1.0.dist-info/RECORD"),
         archive("../left.py,sha256=x,0\n"),
         archive("", "../../bin/python"),

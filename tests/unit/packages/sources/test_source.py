@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import os
 import tarfile
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from envbuilder.packages.sources.source import Location
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import Recipe
 from tests.support import sources
+from tests.support.packed import entry, tar, zipped
 from tests.support.repositories import lay
 
 
@@ -115,40 +114,26 @@ def test_an_index_in_a_folder(
     assert sorted(path.name for path in folder.iterdir()) == ["own.py", "pyproject.toml"]
 
 
-def member(name: str, **more: Any) -> tarfile.TarInfo:
-    info = tarfile.TarInfo(name)
-    for key, value in more.items():
-        setattr(info, key, value)
-    return info
-
-
 @pytest.mark.parametrize(
-    "members",
+    "member",
     [
-        [member("../x")],
-        [member("/x")],
-        [member("a/../../x")],
-        [member("a", type=tarfile.LNKTYPE, linkname="../../etc/passwd")],
-        [member(".wh.x")],
+        entry("../x"),
+        entry("/x"),
+        entry("a/../../x"),
+        entry("a", type=tarfile.LNKTYPE, linkname="../../etc/passwd"),
+        entry(".wh.x"),
     ],
 )
-def test_archives_that_lead_out(
-    tmp_path: Path, found: Settings, members: list[tarfile.TarInfo]
-) -> None:
-    with tarfile.open(tmp_path / "x.tar", "w") as tar:
-        for each in members:
-            tar.addfile(each)
+def test_archives_that_lead_out(tmp_path: Path, found: Settings, member: Any) -> None:
+    (tmp_path / "x.tar").write_bytes(tar(member))
     sha256 = source.downloaded(str(tmp_path / "x.tar"), "", "x.tar", found)
     with pytest.raises(BuildError, match="cannot be unpacked"):
         source.unpack(Recipe(kind="sdist", location="x", sha256=sha256), found, tmp_path / "out")
 
 
 def test_links_are_made_last_and_stay_within(tmp_path: Path, found: Settings) -> None:
-    with tarfile.open(tmp_path / "x.tar", "w") as tar:
-        tar.addfile(member("t/a", type=tarfile.SYMTYPE, linkname="/etc"))
-        tar.addfile(member("t/b", type=tarfile.SYMTYPE, linkname="c"))
-        tar.addfile(member("t/a/x", size=1), io.BytesIO(b"1"))
-        tar.addfile(member("t/c", size=1), io.BytesIO(b"2"))
+    links = entry("t/a", "/etc"), entry("t/b", "c")
+    (tmp_path / "x.tar").write_bytes(tar(*links, entry("t/a/x", b"1"), entry("t/c", b"2")))
     sha256 = source.downloaded(str(tmp_path / "x.tar"), "", "x.tar", found)
     recipe = Recipe(kind="sdist", location="x", sha256=sha256)
     folder = source.unpack(recipe, found, tmp_path / "out")
@@ -158,8 +143,7 @@ def test_links_are_made_last_and_stay_within(tmp_path: Path, found: Settings) ->
 
 
 def test_a_zip_that_grows_is_refused(tmp_path: Path, found: Settings) -> None:
-    with zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("t/x", bytes(200 << 20))
+    (tmp_path / "x.zip").write_bytes(zipped({"t/x": bytes(200 << 20)}))
     sha256 = source.downloaded(str(tmp_path / "x.zip"), "", "x.zip", found)
     with pytest.raises(BuildError, match="more bytes than it may"):
         source.unpack(Recipe(kind="sdist", location="x", sha256=sha256), found, tmp_path / "out")
