@@ -90,7 +90,8 @@ def starts_of_uv(tree: ast.AST) -> set[int]:
             parts = node.args if isinstance(node, ast.Call) else node.elts
             words = [p.value if isinstance(p, ast.Constant) else None for p in parts]
             found = any(pair in COMMANDS for pair in itertools.pairwise(words))
-            if found or ast.unparse(node).startswith(("uv_program.path(", "uv.find_uv_bin(")):
+            called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            if found or called in {"uv_program.path", "uv.find_uv_bin"}:
                 lines.add(node.lineno)
     return lines
 
@@ -136,10 +137,11 @@ def test_one_module_prints(repository: Path) -> None:
             id(node.value): node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)
         }
         for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and ast.unparse(node) in {
-                "sys.stdout",
-                "sys.stderr",
-            }:
+            if (
+                isinstance(node, ast.Attribute)
+                and node.attr in {"stdout", "stderr"}
+                and ast.unparse(node.value) == "sys"
+            ):
                 assert name == "cli.py" or streams.get(id(node)) == "isatty", name
 
 
@@ -256,6 +258,7 @@ SLOW = {"concurrent", "ctypes", "email", "http", "logging", "socket", "ssl", "ta
 )
 def test_start_imports_nothing_heavy(module: str, forbidden: set[str], repository: Path) -> None:
     """Follows top-level imports of our own modules, without running anything."""
+    trees = dict(modules(repository))
     seen: set[str] = set()
     todo = [module]
     while todo:
@@ -263,13 +266,9 @@ def test_start_imports_nothing_heavy(module: str, forbidden: set[str], repositor
         if name in seen:
             continue
         seen.add(name)
-        path = repository / f"{name.replace('.', '/')}.py"
-        if not path.exists():
-            path = repository / name.replace(".", "/") / "__init__.py"
-        if not path.exists():
-            continue
-        tree = ast.parse(path.read_text())
-        for node in tree.body:
+        path = name.partition(".")[2].replace(".", "/")
+        tree = trees.get(f"{path}.py") or trees.get(f"{path}/__init__.py".removeprefix("/"))
+        for node in tree.body if tree else ():
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 names = imported(ast.Module(body=[node], type_ignores=[]))
                 assert not {n.split(".")[0] for n in names} & forbidden, f"{name} imports {names}"

@@ -36,17 +36,15 @@ def bound(node: ast.AST) -> str | None:
 
 def uses(scope: ast.AST) -> Iterator[tuple[str, int, bool]]:
     """Yield name, line and whether it is bound there, in a scope and those nested in it."""
-
-    def walk(node: ast.AST, *, inside: bool) -> Iterator[tuple[str, int, bool]]:
-        for child in ast.iter_child_nodes(node):
-            name = bound(child) or (child.id if isinstance(child, ast.Name) else None)
-            if name is not None:
-                line = getattr(child, "lineno", 0)
-                yield name, line, bound(child) is not None and not inside
-            nested = isinstance(child, _Function | _Comprehension | ast.ClassDef)
-            yield from walk(child, inside=inside or nested)
-
-    return walk(scope, inside=False)
+    left = [(child, False) for child in ast.iter_child_nodes(scope)][::-1]
+    while left:
+        child, inside = left.pop()
+        binds = bound(child)
+        name = binds or (child.id if isinstance(child, ast.Name) else None)
+        if name is not None:
+            yield name, getattr(child, "lineno", 0), binds is not None and not inside
+        inside |= isinstance(child, _Function | _Comprehension | ast.ClassDef)
+        left += [(below, inside) for below in ast.iter_child_nodes(child)][::-1]
 
 
 def lives(scope: ast.AST) -> dict[str, tuple[int, int]]:

@@ -83,11 +83,25 @@ def commands(dockerfile: str) -> list[str]:
 
 @given(cases(LINUX))
 @COMMON
-def test_no_data_becomes_an_instruction(case: tuple[profiles.Profile, Lock]) -> None:
+def test_data_in_a_dockerfile_is_words_and_no_instruction(
+    case: tuple[profiles.Profile, Lock],
+) -> None:
     profile, lock = case
-    found = used(lock)
     dockerfile = rendered(case, "dockerfile")["Dockerfile"]
     made = list(instructions(dockerfile))
+    check_instructions(profile, lock, dockerfile, made)
+    check_words(profile, lock, made)
+    check_packages(lock, made)
+
+
+Instructions = list[tuple[str, str]]
+
+
+def check_instructions(
+    profile: profiles.Profile, lock: Lock, dockerfile: str, made: Instructions
+) -> None:
+    """No data becomes an instruction."""
+    found = used(lock)
     assert {k for k, _ in made} <= {*KEYWORDS, "CMD", "heredoc"}
     debs = [f for t in found for f in t.of_kind("deb")]
     assert sum(k == "ADD" for k, _ in made) == len(debs)
@@ -104,13 +118,8 @@ def test_no_data_becomes_an_instruction(case: tuple[profiles.Profile, Lock]) -> 
     assert profile.indexes == {} or dockerfile.count("--extra-index-url") == 1
 
 
-@given(cases(LINUX))
-@COMMON
-def test_data_in_a_dockerfile_is_words_and_nothing_to_expand(
-    case: tuple[profiles.Profile, Lock],
-) -> None:
-    profile, lock = case
-    made = list(instructions(rendered(case, "dockerfile")["Dockerfile"]))
+def check_words(profile: profiles.Profile, lock: Lock, made: Instructions) -> None:
+    """There is nothing to expand."""
     base = used(lock)[0].base
     assert base is not None
     (given_base,) = [r for k, r in made if k == "ARG" and r.startswith("BASE_IMAGE=")]
@@ -146,13 +155,8 @@ def test_data_in_a_dockerfile_is_words_and_nothing_to_expand(
     assert tokens(label) == [f"io.envbuilder.profile={profile.name}"]
 
 
-@given(cases(LINUX))
-@COMMON
-def test_every_package_is_added_once_for_its_platform(
-    case: tuple[profiles.Profile, Lock],
-) -> None:
-    _, lock = case
-    made = list(instructions(rendered(case, "dockerfile")["Dockerfile"]))
+def check_packages(lock: Lock, made: Instructions) -> None:
+    """Every one is added once, for its platform."""
     stages: dict[str, list[tuple[str, str]]] = {}
     stage = ""
     for keyword, rest in made:
@@ -329,7 +333,9 @@ SCRIPT = "compose-override.sh"
 
 @given(cases(LINUX))
 @COMMON
-def test_compose_says_the_same_whatever_the_data(case: tuple[profiles.Profile, Lock]) -> None:
+def test_compose_and_dev_containers_say_the_same_whatever_the_data(
+    case: tuple[profiles.Profile, Lock],
+) -> None:
     files = rendered(case, "compose")
     assert set(files) == {"compose.yaml", SCRIPT, "image/Dockerfile", "image/requirements.txt"}
     service = yaml.safe_load(files["compose.yaml"])["services"]["env"]
@@ -341,11 +347,12 @@ def test_compose_says_the_same_whatever_the_data(case: tuple[profiles.Profile, L
     del other["build"]["args"]
     assert service == other
     assert code(files[SCRIPT]) == code(plain[SCRIPT])
+    check_dev_container(case)
+    check_stated(case)
 
 
-@given(cases(LINUX))
-@COMMON
-def test_a_dev_container_is_json_with_comments(case: tuple[profiles.Profile, Lock]) -> None:
+def check_dev_container(case: tuple[profiles.Profile, Lock]) -> None:
+    """It is JSON with comments."""
     files = rendered(case, "devcontainer")
     text = files[".devcontainer/devcontainer.json"]
     read = json.loads("\n".join(code(text, "//")))
@@ -365,11 +372,8 @@ STATED = Environment(
 )
 
 
-@given(cases(LINUX))
-@COMMON
-def test_compose_and_dev_containers_say_what_the_project_states(
-    case: tuple[profiles.Profile, Lock],
-) -> None:
+def check_stated(case: tuple[profiles.Profile, Lock]) -> None:
+    """Both say what the project states."""
     path = "/work/src:/work/lib/it's"
     for target, above, folder in (("compose", ".", ""), ("devcontainer", "..", ".devcontainer/")):
         files = rendered(case, target, STATED)  # type: ignore[arg-type]
@@ -400,18 +404,20 @@ def code(shown: str, comment: str = "#") -> list[str]:
 
 @given(cases(types.PLATFORMS))
 @COMMON
-def test_a_script_runs_the_same_whatever_the_data(case: tuple[profiles.Profile, Lock]) -> None:
+def test_scripts_and_conda_files_say_the_same_whatever_the_data(
+    case: tuple[profiles.Profile, Lock],
+) -> None:
     profile, _ = case
     script = rendered(case, "script")["setup-venv.sh"]
     plain = replace(profile, description="", warnings=(), name="cpu")
     other = rendered((plain, case[1]), "script")["setup-venv.sh"]
     assert code(script.replace(f"./{profile.name}-env", "./cpu-env")) == code(other)
     assert shlex.split(f"x={profile.name}-env") == [f"x={profile.name}-env"]
+    check_conda(case)
 
 
-@given(cases(types.PLATFORMS))
-@COMMON
-def test_a_conda_file_says_what_the_profile_says(case: tuple[profiles.Profile, Lock]) -> None:
+def check_conda(case: tuple[profiles.Profile, Lock]) -> None:
+    """It says what the profile says."""
     profile, _ = case
     files = rendered(case, "conda")
     wheels = profile.conda.framework == "wheels"

@@ -38,7 +38,7 @@ def holds(requirement: Requirement, platform: types.Platform) -> bool:
 
 @given(cases(types.PLATFORMS))
 @COMMON
-def test_requirements_name_every_wheel_once_where_it_belongs(
+def test_requirements_and_pylock_name_every_wheel_once_where_it_belongs(
     case: tuple[profiles.Profile, Lock],
 ) -> None:
     _, lock = case
@@ -56,6 +56,7 @@ def test_requirements_name_every_wheel_once_where_it_belongs(
     everything = {f"sha256:{f.sha256}" for t in used(lock) for f in t.of_kind("wheel")}
     assert {h for _, hashes_of in lines for h in hashes_of} == everything
     assert all(h for _, h in lines)
+    check_pylock(case)
 
 
 def two(amd: tuple[File, ...], arm: tuple[File, ...]) -> tuple[render.Requirement, ...]:
@@ -93,9 +94,7 @@ def test_markers_stand_where_platforms_differ(
     assert found == expected
 
 
-@given(cases(types.PLATFORMS))
-@COMMON
-def test_pylock_lists_exactly_the_wheels(case: tuple[profiles.Profile, Lock]) -> None:
+def check_pylock(case: tuple[profiles.Profile, Lock]) -> None:
     profile, lock = case
     (name, text_of), *_ = rendered(case, "pylock").items()
     # PEP 751: one name without a dot between `pylock.` and `.toml`.

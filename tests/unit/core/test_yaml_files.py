@@ -162,7 +162,6 @@ _TREES = st.recursive(
 
 
 @given(st.dictionaries(st.text(), _TREES, max_size=5))
-@settings(max_examples=150)
 def test_plain_data_survives_a_round(data: dict[str, Any]) -> None:
     # JSON in ASCII is YAML without aliases and tags; libyaml knows no surrogates.
     text = json.dumps(data)

@@ -149,6 +149,7 @@ def test_members_and_offsets_of_more_than_4_gib_are_read(tmp_path: Path) -> None
         assert f"a/huge.so,sha256=x,{size}" in wheel.record("").decode()
 
 
+@pytest.mark.slow
 def test_a_wheel_may_have_more_members_than_a_zip_without_zip64(tmp_path: Path) -> None:
     files = dict.fromkeys((f"torch/lib/{'Type_' * 20}{n:06}.co" for n in range(66_000)), b"")
     path = made(tmp_path, files, zipfile.ZIP_STORED)
