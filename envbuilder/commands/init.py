@@ -304,10 +304,10 @@ def _with_wheels(
                     way = next(diagnosis.ways(adapted, usual, places, (), pythons), None)
                     python = way.python if way and way.wheels else usual
                     if python != usual:
-                        why = f"for which {first(way.wheels, 3) if way else ''} have wheels"
+                        why = f"there are wheels of {first(way.wheels, 3) if way else ''} for it"
                         facts = msgspec.structs.replace(facts, python=python, python_why=why)
-                every = diagnosis.obstacles(adapted, python, places)
-                while more := dict(settled(every, choice.lines, facts.overrides)):
+                platform, every = profile.platforms[0], diagnosis.obstacles(adapted, python, places)
+                while more := dict(settled(every, choice.lines, facts.overrides, platform)):
                     facts = msgspec.structs.replace(facts, overrides=facts.overrides | more)
                     variants = _variants(choice, facts, folder, path, offered)
                     every = diagnosis.obstacles(variants.of(profile), python, places)

@@ -146,7 +146,7 @@ class Definition(Environment, frozen=True, kw_only=True, forbid_unknown_fields=T
     PyTorch is compiled for. Fewer take less time."""
     overrides: dict[types.Distribution, types.Requirement] = {}
     """Package → the requirement that replaces it, whoever requires it: other versions of the same
-    package, or another package."""
+    package, or another package. With a marker, it replaces your files' lines there alone."""
     exclude: tuple[types.Distribution, ...] = ()
     """Packages that are left out, whoever requires them."""
     install_project: bool = False

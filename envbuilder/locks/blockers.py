@@ -27,7 +27,7 @@ from envbuilder.packages.python import indexes
 from envbuilder.packages.python.uv import Found, Offer, UnresolvableError
 from envbuilder.packages.sources import foundry
 from envbuilder.profiles import releases
-from envbuilder.profiles.frameworks import FRAMEWORKS
+from envbuilder.profiles.frameworks import FRAMEWORKS, of_name
 from envbuilder.profiles.requirements import distribution, pin
 from envbuilder.project import release
 from envbuilder.project.lines import Line
@@ -43,6 +43,7 @@ _LARGEST_SOURCE = 32 << 20
 """Bytes of a source that is read for what it requires."""
 _MOST_NEEDS = 3
 _MOST_SHOWN = 6
+_MAC = "macos/arm64"
 _RECENT = timedelta(days=365)
 """Age of a wheel below which its version is not doubted: no page of an index is read for it."""
 _OF_PYTHON = frozenset({"source", "wheel", "release", "conflict"})
@@ -276,23 +277,44 @@ class Way(NamedTuple):
 
 
 def settled(
-    blockers: Iterable[Blocker], lines: Iterable[Line], taken: Collection[str]
+    blockers: Iterable[Blocker],
+    lines: Iterable[Line],
+    taken: Collection[str],
+    platform: str,
 ) -> Iterator[tuple[str, tuple[str, str]]]:
     """Yield packages that a line pins and no index has so any more, or other pins contradict.
 
     Each comes with the requirement to take for it, and why, unless it is `taken` already. Whoever
-    pinned all of them had them beside each other.
+    pinned all of them had them beside each other, but on no Mac of today: there, what has no wheel
+    for it is taken from the next release that has.
     """
-    pinned = {line.name: line for line in lines if pin(line.text) and ";" not in line.text}
-    for each in (b for b in blockers if b.name in pinned and b.name not in taken):
-        name, line, version = each.name, pinned[each.name], pin(pinned[each.name].text)
+    is_mac = platform == _MAC
+    own = {line.name: line for line in lines if ";" not in line.text}
+    for each in (b for b in blockers if b.name in own and b.name not in taken):
+        name, line, version = each.name, own[each.name], pin(own[each.name].text)
+        if each.later and (is_mac or each.kind == "wheel") and not of_name(name):
+            why = f"the next with a wheel{' for Macs' if is_mac else ''}"
+            yield (
+                name,
+                (_instead(line.text, each, platform), f"{why}; {line.where} has {line.text}"),
+            )
+        if not version:
+            continue
         needs = [(who, SpecifierSet(versions)) for who, versions in each.needs]
         against = {who: f"{who} needs {v}" for who, v in needs if not v.contains(version, True)}
-        if each.kind == "conflict" and pinned.keys() >= {who.split()[0] for who in against} > set():
+        pinned = {other for other in own if pin(own[other].text)}
+        if each.kind == "conflict" and pinned >= {who.split()[0] for who in against} > set():
             yield name, (line.text, f"{line.where}, though {text.first([*against.values()], 2)}")
         if each.kind == "release" and Version(each.version).major == Version(version).major:
             why = f"the newest there is; {line.where} has {version}"
             yield name, (f"{name}=={each.version}", why)
+
+
+def _instead(line: str, blocker: Blocker, platform: str) -> str:
+    """Return a line with the next release that has a wheel; for Macs, it holds there alone."""
+    need = Requirement(line)
+    need.specifier = SpecifierSet(f"=={blocker.later}")
+    return f"{need}{'; sys_platform == ' + repr('darwin') if platform == _MAC else ''}"
 
 
 def _in_the_way(walk: Walk, old: Mapping[str, str]) -> Iterator[Blocker]:
@@ -347,6 +369,8 @@ def _sentence(blocker: Blocker, platform: str, python: str) -> str:
     if blocker.kind == "wheel":
         other = min(blocker.pythons, key=partial(_distance, python), default="")
         edit = f'python: "{other}"' if other else f"exclude: [{name}]"
+        if blocker.later and not other:
+            edit = f'overrides: {{{name}: "{_instead(name, blocker, platform)}"}}'
         return (
             f"{release} ({by}): has neither a wheel for {platform} with Python {python} nor a"
             f" source{elsewhere}{instead}. To go on: {edit}"

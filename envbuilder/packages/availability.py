@@ -61,6 +61,8 @@ class Blocker(Struct, frozen=True, kw_only=True):
     """For `unknown`: which index failed, and why."""
     instead: tuple[str, ...] = ()
     """For these two: versions that are too old, and that are had without it ("wandb 0.15")."""
+    later: str = ""
+    """For these two, if it has wheels for others: the next release that has one for the target."""
 
 
 def _who(needs: Iterable[Need]) -> tuple[tuple[str, str], ...]:
@@ -354,10 +356,14 @@ class Walk:
                 filter(lambda v: self._is_for(releases[v]), releases), default=max(releases)
             )
             return Blocker(name=name, kind="release", version=str(newest), needs=by)
+        version = (built or fitting)[-1]
+        later = (v for v in sorted(releases) if v > version and not v.is_prerelease)
+        is_bound = bool(releases[version].wheels)
         return Blocker(
             name=name,
             kind="source" if built else "wheel",
-            version=str((built or fitting)[-1]),
+            version=str(version),
+            later=str(next((v for v in later if is_bound and self.usable(releases[v])), "")),
             needs=by,
             pythons=self._pythons([releases[v] for v in fitting]),
         )

@@ -160,15 +160,30 @@ def _pythons(
     )
 
 
+_OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+
+
 def _replaced(
     lines: Iterable[Line], resolution: Resolution, definition: Definition, project: Path
 ) -> Iterator[Line]:
-    """Yield the lines that stay, then those that replace others."""
+    """Yield the lines that stay, then those that replace others, perhaps in one place only."""
+    from packaging.markers import Marker
+
     replaced = {distribution(text) for text in resolution.overrides}
+    elsewhere = {
+        types.canonical(name): re.sub("[=!<>]+", lambda match: _OPPOSITE[match[0]], marker)
+        for name, text in definition.overrides.items()
+        if (marker := text.partition(";")[2].strip())
+    }
     listed = set()
     for line in lines:
         listed.add(line.name)
-        if line.name not in replaced and line.name not in resolution.exclude:
+        if line.name in elsewhere:
+            need = parse(line.text, line.where)
+            also = f"({need.marker}) and " if need.marker else ""
+            need.marker = Marker(f"{also}{elsewhere[line.name]}")
+            yield replace(line, text=str(need))
+        elif line.name not in replaced and line.name not in resolution.exclude:
             yield line
     for (name, text), where in entries(definition, DEFAULT, project, "overrides"):
         own = types.canonical(name)
@@ -186,7 +201,9 @@ def _resolution(definition: Definition, lines: Sequence[Line]) -> Resolution:
         build=build if isinstance(build, bool) else tuple(sorted(map(types.canonical, build))),
         cuda_architectures=definition.cuda_architectures,
         sources={line.name: line.source for line in lines if line.source},
-        overrides=tuple(text for name, text in overrides.items() if name not in others),
+        overrides=tuple(
+            text for name, text in overrides.items() if name not in others and ";" not in text
+        ),
         exclude=tuple(sorted({*map(types.canonical, definition.exclude), *others})),
     )
 

@@ -273,12 +273,18 @@ def test_names_that_no_index_has_are_excluded_and_said(
     assert run("init") == 0
     assert "exclude: [gone]  # no index has them" in active(folder)
     built = "build_from_source: [x, of3.10]  # their own code runs while they are built"
-    assert {built, 'python: "3.10"  # for which rich have wheels'} <= {*active(folder)}
+    assert {built, 'python: "3.10"  # there are wheels of rich for it'} <= {*active(folder)}
     assert "gone: no index has it, so it is excluded" in capsys.readouterr().out
     (folder / "envbuilder.yaml").unlink()
     del answers["rich"]
     assert run("init") == 0
     assert not any(line.startswith("exclude") for line in active(folder)), "none answered"
+
+
+LATE = (
+    "  late: \"late[x]==3.1; sys_platform == 'darwin'\""
+    "  # the next with a wheel for Macs; a.txt:12 has late[x]<2"
+)
 
 
 def test_pins_that_others_contradict_are_taken_and_what_is_too_old_is_left_out(
@@ -297,29 +303,35 @@ def test_pins_that_others_contradict_are_taken_and_what_is_too_old_is_left_out(
         blocker("tensorflow", "wheel", ("a.txt:4", "<1.16")),
         blocker("decord", "wheel", ("a.txt:5", "")),
     )
+    late = replace(blocker("late", "source", ("a.txt:12", "<2")), later="3.1")
     gone = replace(blocker("gone", "release", ("a.txt:7", "==1.0.1")), version="1.0")
 
     def obstacles(_: Diagnosis, profile: Profile, *__: object) -> list[Blocker]:
         """Return one conflict more as soon as the one before is decided."""
         left = [b for pinned, b in every.items() if pinned not in profile.resolution.overrides]
-        return [*left[:1], *others, gone, replace(gone, name="jumped", version="2.0")]
+        late_too = [late, replace(late, name="bound", kind="wheel")]
+        late_too = [b for b in late_too if f"{b.name}[x]==3.1" not in profile.resolution.overrides]
+        return [*left[:1], *others, *late_too, gone, replace(gone, name="jumped", version="2.0")]
 
     an_index(monkeypatch)
     monkeypatch.setattr(Diagnosis, "ways", lambda *_: iter(()))
     monkeypatch.setattr(Diagnosis, "obstacles", obstacles)
     listed = "six==1.12.0\nnumpy==1.19\ntorch\ntensorflow<1.16\ndecord\nfree\ngone==1.0.1\n"
-    listed += "jumped==1.0.1\nloose==1\nbleach==5\npandas==1\n"
+    listed += "jumped==1.0.1\nloose==1\nbleach==5\npandas==1\nlate[x]<2\nbound[x]==1\n"
     lay(folder, {"README.md": "`pip install -r a.txt`", "a.txt": listed})
     assert run("init", "--json") == 0
     result = json.loads(capsys.readouterr().out)
     old = "what files ask for is too old for Python 3.8 and later"
     assert active(folder)[2:] == [
+        "build_from_source: [late]  # their own code runs while they are built",
         "framework: torch  # others are ordinary packages",
         f"exclude: [tensorflow]  # {old}",
         "overrides:  # whatever packages require of each other",
         '  six: "six==1.12.0"  # a.txt:1, though bleach 5 needs >=1.13',
+        '  bound: "bound[x]==3.1"  # the next with a wheel; a.txt:13 has bound[x]==1',
         '  gone: "gone==1.0"  # the newest there is; a.txt:7 has 1.0.1',
         '  numpy: "numpy==1.19"  # a.txt:2, though pandas 1 needs >=1.20',
+        LATE,
     ]
     assert "six==1.12.0: a.txt:1, though bleach 5 needs >=1.13" in result["changed"]
     assert (

@@ -54,6 +54,7 @@ PAGES: dict[str, dict[str, str]] = {
     "minor": {f"minor-1.9-{ANY}.whl": "2020-01-01", "minor-1.10.tar.gz": "2024-01-01"},
     "native": {
         f"native-1.9-{ANY}.whl": "2020-01-01",
+        "native-1.10-cp38-cp38-manylinux2014_x86_64.whl": "2021-01-01",
         "native-2.0-cp311-cp311-macosx_11_0_arm64.whl": "2024-01-01",
     },
     "later": {f"later-{v}-{ANY}.whl": "" for v in ("1.0", "2.0")} | {"later-3.0.tar.gz": ""},
@@ -131,6 +132,13 @@ def test_everything_that_is_in_the_way_is_found_at_once() -> None:
     assert text.endswith("build_from_source: [compiled, old]")
     assert "low: no release is what all require: requirements.txt:4 needs >=2" in text
     assert "nowhere (requirements.txt:3): no index has it. Correct" in text
+    assert {b.later for b in found.blockers.values()} == {""}
+    mac = ("macos/arm64", "3.11")
+    found = walk("native==1.10", "moved==2", target=mac)
+    assert found.blockers["moved"].later == "", "it has no wheel for anything"
+    assert found.blockers["native"].later == "2.0"
+    told = explained([found.blockers["native"]], mac)
+    assert told.endswith("""overrides: {native: "native==2.0; sys_platform == 'darwin'"}""")
     blocker = Blocker(name="nunpy", kind="absent", version="", needs=())
     assert "no index has it; perhaps numpy is meant." in explained([blocker], LINUX)
 

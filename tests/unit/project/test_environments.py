@@ -176,6 +176,22 @@ def test_what_replaces_or_leaves_out_packages_holds_for_every_file(tmp_path: Pat
     )
 
 
+def test_a_replacement_for_one_place_leaves_the_lines_to_all_others(tmp_path: Path) -> None:
+    text = (
+        "requirements_from: [requirements.txt]\noverrides:\n"
+        "  ray: \"ray[tune]==2; sys_platform == 'darwin'\"\n"
+        "  free: \"free<2; platform_machine != 'arm64'\"\n"
+    )
+    listed = "ray[tune]<1.7\nray>=1; python_version > '3.8'\n"
+    found = stated(tmp_path, {"envbuilder.yaml": text, "requirements.txt": listed})
+    assert [line.text for line in found.requirements] == [
+        'ray[tune]<1.7; sys_platform != "darwin"',
+        'ray>=1; python_version > "3.8" and sys_platform != "darwin"',
+        "ray[tune]==2; sys_platform == 'darwin'",
+    ]
+    assert found.resolution.overrides == ()
+
+
 def test_of_packages_that_are_the_same_the_most_complete_is_taken(tmp_path: Path) -> None:
     listed = "opencv-python-headless==4.12\nrich\nopencv-python==4.12\n"
     text = "requirements_from: [requirements.txt]\n"
