@@ -206,7 +206,9 @@ class Diagnosis:
         """
         build = profile.resolution.build
         allowed = () if isinstance(build, bool) else build
-        allowed_pythons = release.allowed(availability.PYTHONS, pythons)
+        of_builds = {version for each in profile.choices().values() for version in each.pythons}
+        possible = [v for v in availability.PYTHONS if v in of_builds or not of_builds]
+        allowed_pythons = release.allowed(possible, pythons)
         distance = {version: _distance(python, version) for version in allowed_pythons}
         walks: dict[str, Walk] = {}
         lacking: dict[str, dict[str, str]] = {}
@@ -289,9 +291,9 @@ def settled(
     for it is taken from the next release that has.
     """
     is_mac = platform == _MAC
-    own = {line.name: line for line in lines if ";" not in line.text}
-    for each in (b for b in blockers if b.name in own and b.name not in taken):
-        name, line, version = each.name, own[each.name], pin(own[each.name].text)
+    own_lines = {line.name: line for line in lines if ";" not in line.text}
+    for each in (b for b in blockers if b.name in own_lines and b.name not in taken):
+        name, line, version = each.name, own_lines[each.name], pin(own_lines[each.name].text)
         if each.later and (is_mac or each.kind == "wheel") and not of_name(name):
             why = f"the next with a wheel{' for Macs' if is_mac else ''}"
             yield (
@@ -302,11 +304,11 @@ def settled(
             continue
         needs = [(who, SpecifierSet(versions)) for who, versions in each.needs]
         against = {who: f"{who} needs {v}" for who, v in needs if not v.contains(version, True)}
-        pinned = {other for other in own if pin(own[other].text)}
+        pinned = {other for other in own_lines if pin(own_lines[other].text)}
         if each.kind == "conflict" and pinned >= {who.split()[0] for who in against} > set():
             yield name, (line.text, f"{line.where}, though {text.first([*against.values()], 2)}")
         if each.kind == "release" and Version(each.version).major == Version(version).major:
-            why = f"the newest there is; {line.where} has {version}"
+            why = f"the nearest there is; {line.where} has {version}"
             yield name, (f"{name}=={each.version}", why)
 
 
@@ -381,7 +383,7 @@ def _sentence(blocker: Blocker, platform: str, python: str) -> str:
         if not needs:  # the framework's companions limit it
             limit = f"required by {by}, and no release goes with this one of the framework"
             edit = f"To go on: another framework_version, or exclude: [{name}]"
-        return f"{name}: {limit}; the newest is {release}. {edit}"
+        return f"{name}: {limit}; the nearest is {release}. {edit}"
     exact = next((v for _, v in blocker.needs if re.fullmatch(r"==[^*,]+", v)), ">=…")
     return (
         f"{name}: no release is what all require: {', '.join(needs)}. To decide for them:"

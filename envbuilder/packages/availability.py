@@ -19,7 +19,7 @@ from packaging.version import Version
 from envbuilder.core import parallel, types
 from envbuilder.packages.index_pages import PARALLEL, Index, Release, Target, ranks
 from envbuilder.packages.python.upstream import admits
-from envbuilder.profiles.requirements import applies
+from envbuilder.profiles.requirements import applies, pin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -52,7 +52,7 @@ class Blocker(Struct, frozen=True, kw_only=True):
     only; or wheels for others only; no release is what is required; or nothing can be what all
     require."""
     version: str
-    """The newest release that would fit; for `release`: the newest one for this Python."""
+    """The newest release that would fit; for `release`: the next for this Python."""
     needs: tuple[tuple[str, str], ...]
     """Who requires it, and which versions: ("wandb 0.15.3", ">=1")."""
     pythons: tuple[str, ...] = ()
@@ -352,10 +352,11 @@ class Walk:
             alone = (any(True for _ in self._fitting(name, releases, [n.specifier])) for n in needs)
             if all(alone):
                 return _conflict(name, releases, needs)
-            newest = max(
-                filter(lambda v: self._is_for(releases[v]), releases), default=max(releases)
-            )
-            return Blocker(name=name, kind="release", version=str(newest), needs=by)
+            usual = sorted(v for v in releases if self._is_for(releases[v])) or [max(releases)]
+            pins = (pin(f"{name}{need.specifier}") for need in needs)
+            least = max(map(Version, filter(None, pins)), default=usual[-1])
+            nearest = next((v for v in usual if v > least and not v.is_prerelease), usual[-1])
+            return Blocker(name=name, kind="release", version=str(nearest), needs=by)
         version = (built or fitting)[-1]
         later = (v for v in sorted(releases) if v > version and not v.is_prerelease)
         is_bound = bool(releases[version].wheels)

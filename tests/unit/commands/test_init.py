@@ -329,7 +329,7 @@ def test_pins_that_others_contradict_are_taken_and_what_is_too_old_is_left_out(
         "overrides:  # whatever packages require of each other",
         '  six: "six==1.12.0"  # a.txt:1, though bleach 5 needs >=1.13',
         '  bound: "bound[x]==3.1"  # the next with a wheel; a.txt:13 has bound[x]==1',
-        '  gone: "gone==1.0"  # the newest there is; a.txt:7 has 1.0.1',
+        '  gone: "gone==1.0"  # the nearest there is; a.txt:7 has 1.0.1',
         '  numpy: "numpy==1.19"  # a.txt:2, though pandas 1 needs >=1.20',
         LATE,
     ]

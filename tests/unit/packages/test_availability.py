@@ -179,7 +179,8 @@ def test_the_newest_release_is_taken_that_everything_admits() -> None:
     found = walk("low>99")
     assert blocked(found) == {"low": ("release", "3.0rc1")}
     text = explained([*found.blockers.values()], LINUX)
-    assert text.endswith('the newest is low 3.0rc1. To take that: overrides: {low: "low==3.0rc1"}')
+    assert text.endswith('the nearest is low 3.0rc1. To take that: overrides: {low: "low==3.0rc1"}')
+    assert blocked(walk("low==1.5.1")) == {"low": ("release", "2.0")}, "the next one, not 3.0rc1"
     found = walk("low", constraints=["low==9"])
     text = explained([*found.blockers.values()], LINUX)
     assert "low: required by requirements.txt:1, and no release goes with this one of the" in text
@@ -377,6 +378,20 @@ def test_only_pages_of_old_wheels_are_read(
     assert passed_over(("hydra", "0.9", "2020-01-01")) == {"old": "hydra 0.9"}
     assert passed_over(("native", "1.9", "2020-01-01")) == {"native": "native 1.9"}
     assert passed_over(("hydra", "0.9", "2020-01-01"), ("hydra<1", "", today)) == {}
+
+
+def test_no_python_is_proposed_that_the_framework_has_no_build_for(
+    monkeypatch: pytest.MonkeyPatch, found: Settings
+) -> None:
+    monkeypatch.setitem(PAGES, "eight", {"eight-1.0-cp38-cp38-manylinux2014_x86_64.whl": ""})
+    index = index_pages.Index([Place(url="https://index.example/simple")], page, stated)
+    monkeypatch.setattr(index_pages, "opened", lambda *_: nullcontext(index))
+    for name, expected in (("cpu", ["3.8"]), ("tensorflow-cuda", [])):
+        profile = load_profile(name, (resources.profiles_dir(),))
+        profile = replace(profile, requirements=("eight",), release=None)
+        with Diagnosis(found) as diagnosis:
+            ways = [way.python for way in diagnosis.ways(profile, "3.11", {})]
+        assert [python for python in ways if python == "3.8"] == expected
 
 
 def test_pages_of_this_machine_are_folders(tmp_path: Path) -> None:
