@@ -81,18 +81,16 @@ def left_out(environ: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(sorted({*lost, *injected}))
 
 
-def notes(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the notes on the caller's variables to print before a verification, if any."""
-    lost, lines = left_out(environ), []
-    overrides = [n for n in environ if n.startswith("HSA_OVERRIDE_GFX_VERSION") and environ[n]]
-    if lost:
-        lines.append(f"not passed to the verification: {', '.join(map(printable, lost))}")
-    lines += [
-        f"{printable(name)}={printable(environ[name])} makes AMD's driver take a GPU for another"
-        " one: a verification on such a GPU fails"
-        for name in sorted(overrides)
-    ]
-    return tuple(lines)
+def notes(environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield the notes on the caller's variables to print before a verification, if any."""
+    if lost := left_out(environ):
+        yield f"not passed to the verification: {', '.join(map(printable, lost))}"
+    for name in sorted(n for n in environ if n.startswith("HSA_OVERRIDE_GFX_VERSION")):
+        if environ[name]:
+            yield (
+                f"{printable(name)}={printable(environ[name])} makes AMD's driver take a GPU for"
+                " another one: a verification on such a GPU fails"
+            )
 
 
 def python(executable: str, bytecode: str) -> tuple[str, ...]:

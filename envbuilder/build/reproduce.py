@@ -36,6 +36,7 @@ from envbuilder.build.plan import (
 )
 from envbuilder.containers.engine import connection, images
 from envbuilder.containers.oci.layer import members
+from envbuilder.containers.oci.layout import Layout, digest_of
 from envbuilder.core import files, process, types
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
 from envbuilder.core.settings import Settings, require_writable
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
 
     from envbuilder.build.request import Build, Product, Request
     from envbuilder.containers.engine.interface import Engine
-    from envbuilder.containers.oci.layout import Layout
     from envbuilder.core.archives import Tar
     from envbuilder.core.console import Progress
     from envbuilder.project.image_files import ImageFile
@@ -353,7 +353,7 @@ class Image:
         """Return digests of the configuration's keys, of the layers, and of their members."""
         digests: dict[Key, Member] = {
             (0, f"configuration: {key}"): Member(
-                _digest(msgspec.json.encode(value, order="sorted"))
+                digest_of(msgspec.json.encode(value, order="sorted"))
             )
             for key, value in self._config.items()
             if key != "rootfs"
@@ -385,7 +385,7 @@ def member(entry: tarfile.TarInfo, archive: Tar) -> Member:
         hashed.update(piece)
     fields = (entry.type, entry.mode, entry.uid, entry.gid, entry.uname, entry.gname, entry.mtime)
     about = repr((fields, sorted(entry.pax_headers.items()))).encode()
-    return Member(f"sha256:{hashed.hexdigest()}", _digest(about))
+    return Member(f"sha256:{hashed.hexdigest()}", digest_of(about))
 
 
 class Prefix:
@@ -401,8 +401,8 @@ class Prefix:
             (0, entry.path): Member(
                 f"sha256:{entry.content}"
                 if entry.kind in {"file", "executable"}
-                else _digest(entry.content.encode()),
-                _digest(entry.kind.encode()),
+                else digest_of(entry.content.encode()),
+                digest_of(entry.kind.encode()),
             )
             for entry in integrity.read_tree(self._root, bound)
         }
@@ -483,7 +483,3 @@ def diffoscope(
 def _stays_inside(path: str) -> bool:
     parts = PurePosixPath(path).parts
     return bool(parts) and parts[0] != "/" and ".." not in parts
-
-
-def _digest(content: bytes) -> str:
-    return f"sha256:{hashlib.sha256(content).hexdigest()}"

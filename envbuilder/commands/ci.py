@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
 
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+"""What can label a runner of a CI service; workflows hold it as it is."""
+
+
 def _pythons(
     ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 ) -> tuple[types.PythonVersion, ...]:
@@ -45,7 +49,7 @@ def _runners(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
         if not (
             types.is_name(name)
             and (not at or platform in types.PLATFORMS)
-            and types.is_runner_label(label)
+            and _LABEL.fullmatch(label)
         ):
             raise click.BadParameter(
                 f"{value!r} is not like cuda=LABEL or cuda@linux/arm64=LABEL", param=param

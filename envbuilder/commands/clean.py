@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import stat
 import sys
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from msgspec import Struct
 
 from envbuilder.commands.inventory import (
     IMAGES,
@@ -41,15 +41,6 @@ _BLOCK = 512
 """Unit of `st_blocks`, whatever the file system's own is."""
 _SIZE = 12
 """Columns of a size."""
-
-
-class Scope(Struct, frozen=True, kw_only=True):
-    """What the user asks to remove."""
-
-    profile: str | None
-    store: bool
-    reports: bool
-    volumes: bool
 
 
 @click.command("clean", short_help="Remove what envbuilder made.")
@@ -90,10 +81,12 @@ def command(
         if is_given and profile is not None:
             raise click.UsageError(f"{subject} belong to no profile; leave out --profile")
     progress, settings = console.progress(), load_settings()
-    scope = Scope(profile=profile, store=store, reports=reports, volumes=volumes)
+    examined = functools.partial(
+        _examined, progress=progress, profile=profile, store=store, reports=reports, volumes=volumes
+    )
     with _connected(progress) as engine:
         with Inventory(settings) as inventory:
-            items = _examined(scope, inventory, engine, progress)
+            items = examined(inventory, engine)
             sizes = measured(items, engine, progress)
             if not as_json and items:
                 _show(items, sizes, progress)
@@ -109,8 +102,7 @@ def command(
                 return
             # The locks were released: what is in use by now stays.
             with Inventory(settings) as inventory:
-                present = _examined(scope, inventory, engine, progress)
-                items = [item for item in present if item.name in sizes]
+                items = [i for i in examined(inventory, engine) if i.name in sizes]
                 removed, failed = _remove(items, engine, sizes, progress)
     freed = sum(sizes[name] or 0 for name in removed)
     if as_json:
@@ -187,18 +179,25 @@ def _lines(staying: Iterable[Kept]) -> Iterable[str]:
 
 
 def _examined(
-    scope: Scope, inventory: Inventory, engine: Engine | None, progress: console.Progress
+    inventory: Inventory,
+    engine: Engine | None,
+    *,
+    progress: console.Progress,
+    profile: str | None,
+    store: bool,
+    reports: bool,
+    volumes: bool,
 ) -> list[Item]:
     """Return what is removed, in this order; the inventory records what stays."""
     leftovers = inventory.leftovers()
-    if scope.profile is not None:
+    if profile is not None:
         inventory.staying.clear()
-    inventory.environments(scope.profile)
-    inventory.items += leftovers if scope.profile is None else []
-    if scope.store:
+    inventory.environments(profile)
+    inventory.items += leftovers if profile is None else []
+    if store:
         inventory.downloads()
-    if scope.reports:
-        inventory.reports(scope.profile)
+    if reports:
+        inventory.reports(profile)
     inventory.spare_mounts()
     if engine is None:
         return inventory.items
@@ -207,10 +206,10 @@ def _examined(
     except ToolError as error:
         _note_unseen(error, progress)
         return inventory.items
-    inventory.images(images, recorded_images(inventory.settings, leftovers), scope.profile)
-    if scope.profile is None:
+    inventory.images(images, recorded_images(inventory.settings, leftovers), profile)
+    if profile is None:
         with contextlib.suppress(ToolError):
-            inventory.volumes(engine.volumes(), remove=scope.volumes)
+            inventory.volumes(engine.volumes(), remove=volumes)
     return inventory.items
 
 

@@ -84,10 +84,8 @@ def command(
     library = catalog.library(settings, kernels.known_in(settings))
     if root != Path("/"):
         host = probe.host(root, full=full)
-    elif assumed.is_assumed(target_host):
-        host = assumed.find(target_host)
     else:
-        host = probe.host(full=full)
+        host = assumed.find(target_host, full=full)
     candidates = library.candidates(framework)
     locks = library.locks(candidates)
     choice = choose_best(candidates, host, locks=locks, packages=library.packages)

@@ -79,7 +79,7 @@ def show(name: str, target_host: Path | None, as_json: bool) -> None:
     settings = load_settings()
     folders = search_path(settings.project, settings.config_dir)
     profile = load_profile(name, folders)
-    host = assumed.find(target_host) if assumed.is_assumed(target_host) else probe.host()
+    host = assumed.find(target_host)
     row = _row(name, folders, host)
     builds = fit.serving(profile, host)
     if as_json:

@@ -146,7 +146,7 @@ def counted(number: float, noun: str) -> str:
 def first(items: Sequence[str], most: int) -> str:
     """Return the first items and how many more there are: `a, b and 3 more`."""
     more = len(items) - most
-    return ", ".join(items[:most]) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(items[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def times(ratio: float) -> str:

@@ -271,11 +271,6 @@ def is_name(text: str) -> bool:
     return re.match(_NAME, text) is not None
 
 
-def is_runner_label(text: str) -> bool:
-    """Return whether this can label a runner of a CI service; workflows hold it as it is."""
-    return re.match(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z", text) is not None
-
-
 def container_platform(machine: str) -> Platform | None:
     """Return the platform of containers on a machine with this architecture; None if unknown."""
     platforms: dict[str, Platform] = {

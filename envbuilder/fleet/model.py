@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Sequence
 from typing import Annotated, Literal, NamedTuple, get_args
 
 from msgspec import Meta, Struct
@@ -265,9 +264,3 @@ def natural(name: str) -> list[tuple[int, str]]:
     """Return a key by which node2 comes before node10."""
     parts = re.split(r"([0-9]+)", name)
     return [(int(part), part) if part.isdigit() else (0, part) for part in parts]
-
-
-def named(nodes: Sequence[str]) -> str:
-    """Return nodes by name; of many, the first ones and how many more."""
-    more = len(nodes) - MOST_NAMED
-    return ", ".join(nodes[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")

@@ -31,7 +31,6 @@ from envbuilder.fleet.model import (
     Group,
     Outcome,
     Summary,
-    named,
 )
 from envbuilder.verify.page import position, templates
 from envbuilder.verify.report.history import MAX_SLOWDOWN
@@ -50,7 +49,7 @@ _GOLDEN = 0.618
 
 def render(summary: Summary, drift: drifts.Drift | None = None) -> str:
     """Return the page of a run, compared with an earlier one if there is a comparison."""
-    script = (resources.templates_dir() / "fleet" / "page.js").read_text(encoding="utf-8")
+    script = (resources.folder("templates") / "fleet" / "page.js").read_text(encoding="utf-8")
     # As a Content Security Policy names it.
     digest = hashlib.sha256(script.encode()).digest()
     entries = summary.entries
@@ -123,7 +122,7 @@ def _sentence(summary: Summary) -> str:
 def _reasons(entries: Sequence[Entry]) -> list[tuple[int, Outcome, str]]:
     """Return the outcomes by which a run did not pass, with number and names of their nodes."""
     reasons = [
-        (number, outcome, named([e.node for e in entries if e.outcome == outcome]))
+        (number, outcome, text.first([e.node for e in entries if e.outcome == outcome], MOST_NAMED))
         for outcome, number in _legend(entries).items()
         if MARKS[outcome].tone in {"bad", "caution"}
     ]

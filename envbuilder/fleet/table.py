@@ -10,10 +10,11 @@ from typing import Any
 from rich.text import Text
 
 from envbuilder.core import console
-from envbuilder.core.text import amount, counted, percent, times
+from envbuilder.core.text import amount, counted, first, percent, times
 from envbuilder.fleet.model import (
     LEFT_OUT,
     MARKS,
+    MOST_NAMED,
     OUTCOMES,
     PROVEN,
     Entry,
@@ -21,7 +22,6 @@ from envbuilder.fleet.model import (
     Outcome,
     Summary,
     Tone,
-    named,
 )
 
 _COLOURS: dict[Tone, str] = {"good": "green", "caution": "yellow", "bad": "red", "left": "dim"}
@@ -68,7 +68,7 @@ def show(summary: Summary, terminal: Any) -> None:
         terminal.print(console.table(_GROUP_COLUMNS, rows))
     for group in summary.groups:
         if group.outcome != "verified":
-            _remark(terminal, named(group.nodes), group)
+            _remark(terminal, first(group.nodes, MOST_NAMED), group)
     if summary.across:
         terminal.print(Text(together(summary), style="bold"))
     if not summary.attested:
@@ -90,7 +90,7 @@ def _cells(entry: Entry) -> Sequence[str]:
 def _group_cells(group: Group) -> Sequence[str]:
     speed = "" if group.images_per_second is None else f"{group.images_per_second:,.0f}"
     efficiency = "" if group.efficiency is None else percent(group.efficiency, 0)
-    return named(group.nodes), group.profile, speed, efficiency
+    return first(group.nodes, MOST_NAMED), group.profile, speed, efficiency
 
 
 def _remark(terminal: Any, name: str, row: Entry | Group) -> None:

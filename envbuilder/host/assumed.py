@@ -30,13 +30,16 @@ _VALUES = {
 }
 
 
-def find(path: Path | None = None, environ: Mapping[str, str] | None = None) -> model.Host:
+def find(
+    path: Path | None = None, environ: Mapping[str, str] | None = None, *, full: bool = False
+) -> model.Host:
     """Return the host in `path` (written by `detect --json`) or this one, with assumed GPUs if any.
 
-    The host's notes list the assumptions. Raise `InvalidError` if the file or variable is invalid.
+    The host's notes list the assumptions. `full`: this one is probed in full. Raise `InvalidError`
+    if the file or variable is invalid.
     """
     environ = os.environ if environ is None else environ
-    host = model.read(path) if path else probe.host()
+    host = model.read(path) if path else probe.host(full=full)
     if path:
         host = _noted(host, f"this is the host of {path}, not this machine")
     text = environ.get(GPU_VARIABLE, "").strip()

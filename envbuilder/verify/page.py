@@ -368,7 +368,7 @@ def templates() -> Any:
     import jinja2
 
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(resources.templates_dir()),
+        loader=jinja2.FileSystemLoader(resources.folder("templates")),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

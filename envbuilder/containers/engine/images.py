@@ -76,28 +76,22 @@ def load(
     The image gets `names`, or the names in the layout. Raise
     `BuildError` if the engine ends up with another image.
     """
-    with _loading:
-        return _load(engine, layout, recorded, names, preload)
-
-
-def _load(
-    engine: Engine, layout: Layout, recorded: Layout, names: Sequence[str], preload: str
-) -> tuple[types.Digest, types.Digest]:
     listed = layout.index().manifests
     manifest = layout.read_manifest(listed[0])
     ids = (manifest.config.digest, listed[0].digest)
     names = names or [d.annotations[archive.NAME] for d in listed if archive.NAME in d.annotations]
-    present = layers(engine, recorded, manifest, names, preload)
-    try:
-        engine.load(layout, names, present)
-        _require(engine, names, ids)
-    except EnvbuilderError:
-        if not present:
-            raise
-        # The engine may have dropped a blob that it had.
-        engine.load(layout, names, ())
-        _require(engine, names, ids)
-    remember(layout, recorded)
+    with _loading:
+        present = layers(engine, recorded, manifest, names, preload)
+        try:
+            engine.load(layout, names, present)
+            _require(engine, names, ids)
+        except EnvbuilderError:
+            if not present:
+                raise
+            # The engine may have dropped a blob that it had.
+            engine.load(layout, names, ())
+            _require(engine, names, ids)
+        remember(layout, recorded)
     return ids
 
 

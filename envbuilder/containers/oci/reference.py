@@ -180,11 +180,11 @@ def is_on_disk(text: str) -> bool:
 
 
 def path_on_disk(text: str) -> Path:
-    """Return the path_on_disk of the folder or file."""
+    """Return the absolute path of the folder or file of an image on disk."""
     return Path(text.removeprefix(_LAYOUT)).absolute()
 
 
 def absolute_on_disk(text: str) -> str:
-    """Return the name with an absolute_on_disk path_on_disk."""
+    """Return the name of an image on disk with an absolute path."""
     prefix = _LAYOUT if text.startswith(_LAYOUT) else ""
     return f"{prefix}{path_on_disk(text)}"

@@ -374,7 +374,7 @@ def quoted(value: str) -> Quoted:
 
 def templates_sha256() -> str:
     """Return the sha256 of everything that determines the scripts except their values."""
-    folder = resources.templates_dir() / "conda"
+    folder = resources.folder("templates") / "conda"
     found = sorted((*folder.glob("*.sh.j2"), *folder.glob("*.fish.j2")))
     texts = [[path.name, path.read_text(encoding="utf-8")] for path in found]
     return hashlib.sha256(json.dumps(texts).encode()).hexdigest()

@@ -224,7 +224,9 @@ def test_the_sdist_holds_what_one_needs_to_work_on_it(built: Path, source_files:
 
 def test_it_is_the_installed_one_that_runs(installed: Installed, prefix: Path) -> None:
     """Else all that follows would prove nothing."""
-    asked = "from envbuilder.core import resources as r; print(r.profiles_dir(), r.templates_dir())"
+    asked = (
+        "from envbuilder.core import resources as r; print(r.profiles_dir(), r.folder('templates'))"
+    )
     done = succeeded(installed("python", "-c", asked))
     for folder in done.stdout.split():
         assert Path(folder).is_relative_to(prefix.resolve())

@@ -297,7 +297,7 @@ def test_a_wheel_without_some_files_is_made_inside(
     content = {"x/__init__.py": b"1", "x/some.txt": b"2", "x-1.0.data/purelib/x/some.txt": b"3"}
     make_wheels.write(tmp_path, "x", content)
     (tmp_path / "out").mkdir()
-    script = resources.templates_dir() / "docker" / "prune.py.j2"
+    script = resources.folder("templates") / "docker" / "prune.py.j2"
     monkeypatch.setattr("sys.argv", ["", str(tmp_path), str(tmp_path / "out"), *without])
     runpy.run_path(str(script))
     with zipfile.ZipFile(tmp_path / "out" / "x-1.0-py3-none-any.whl") as wheel:

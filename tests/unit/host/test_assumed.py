@@ -22,7 +22,7 @@ PLAIN = Host(os="linux", machine="x86_64", platform="linux/amd64", libc="glibc 2
 @pytest.fixture(autouse=True)
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     real = probe.host
-    monkeypatch.setattr(probe, "host", lambda *where: real(*where) if where else PLAIN)
+    monkeypatch.setattr(probe, "host", lambda *where, **how: real(*where) if where else PLAIN)
 
 
 def chosen(variable: str) -> str | None:
