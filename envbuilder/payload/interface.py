@@ -139,10 +139,9 @@ class Curve:
 
     def add(self, losses: List[float]) -> None:
         """Add the losses of an epoch's steps."""
-        for loss in losses:
-            if self.steps % self.every == 0:
-                self.points.append((1 + self.steps, loss))
-            self.steps += 1
+        numbered = enumerate(losses, self.steps)
+        self.points += [(1 + step, loss) for step, loss in numbered if step % self.every == 0]
+        self.steps += len(losses)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 from ..interface import Observation, Step
 from ..machine import hardware, threads as thread_counts
-from ..machine.device import limited
+from ..machine.device import first_line, limited
 from ..machine.facts import installed
 from ..numerics import arithmetic
 from ..numerics.precision import LOWERING_VARIABLES
@@ -172,7 +172,7 @@ class Jax(NumpyFramework):
             values = self.put(numpy.arange(size, dtype=numpy.float32))
             returned = self.fetch(self.jax.jit(lambda numbers: numbers * 2 + 1)(values))
         except (RuntimeError, AssertionError) as error:
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            reason = first_line(error)
             raise CheckError(f"no {self.accelerator} device can be used: {reason}") from error
         # float32 is exact for integers below 2**24, so the result must be equal, not close.
         if returned.tolist() != [number * 2 + 1 for number in range(size)]:
@@ -372,11 +372,12 @@ def instructions(executable: str) -> Dict[str, str]:
             contains[computation].add(operation.group(1))
             calls = _CALLS.search(instruction.group(2))
             called[instruction.group(1)] = calls.group(1) if calls else ""
-    result = {}
-    for name, callee in called.items():
-        heavy = [operation for operation in HEAVY if operation in contains[callee]]
-        result[name] = f"{name} ({', '.join(heavy)})" if callee and heavy else name
-    return result
+    merged = {
+        name: ", ".join(operation for operation in HEAVY if operation in contains[callee])
+        for name, callee in called.items()
+        if callee
+    }
+    return {name: f"{name} ({merged[name]})" if merged.get(name) else name for name in called}
 
 
 def float_types(executable: str) -> Set[str]:

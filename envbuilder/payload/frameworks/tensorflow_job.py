@@ -184,13 +184,13 @@ class Job(NumpyJob):
 
     def census(self, batch: Batch) -> List[Tuple[str, str]]:
         """Train on a batch, operator by operator; return each tensor's device type and dtype."""
-        seen, spec = [], self._tensorflow.DeviceSpec
+        spec = self._tensorflow.DeviceSpec
         with self._tensorflow.device(self._place):
             loss, gradients, outputs = self._run(self._update_all, batch)
-        for tensor in (loss, *gradients, *outputs, *self.network.variables.values()):
-            device = spec.from_string(place_of(tensor)).device_type
-            seen.append((str(device), str(tensor.dtype.name)))
-        return seen
+        return [
+            (str(spec.from_string(place_of(tensor)).device_type), str(tensor.dtype.name))
+            for tensor in (loss, *gradients, *outputs, *self.network.variables.values())
+        ]
 
     def _run(self, update: Callable[..., Any], batch: Batch, *bounds: int) -> Any:
         self._steps += 1

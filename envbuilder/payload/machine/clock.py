@@ -127,12 +127,12 @@ def problems(before: Reading, after: Reading) -> Tuple[List[str], str]:
         whole_seconds = before.uptime.is_integer() and after.uptime.is_integer()
         step = WHOLE if whole_seconds else HUNDREDTH
         others["the kernel"] = (after.uptime - before.uptime, step)
-    for name, (counted, step) in others.items():
-        if not abs(counted - elapsed) <= width + step:
-            sentences.append(
-                f"the clock that times the work counted {elapsed:.2f} s and {name} {counted:.2f} s:"
-                " the time is faked, or the machine slept; no duration can be trusted"
-            )
+    sentences += [
+        f"the clock that times the work counted {elapsed:.2f} s and {name} {counted:.2f} s: the"
+        " time is faked, or the machine slept; no duration can be trusted"
+        for name, (counted, step) in others.items()
+        if not abs(counted - elapsed) <= width + step
+    ]
     jump = after.wall - before.wall - elapsed
     wall = f"the wall clock was moved by {jump:+.1f} s, " if abs(jump) >= JUMP else ""
     return sentences, f"{wall}{elapsed:.1f} s on {len(others) + 1} clocks that agree"

@@ -29,7 +29,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Sequence, Tuple
 
-from ..machine import facts
+from ..machine import facts, threads
 from ..report import FAILED, PASSED, CheckError
 from . import launch, ranks, shares
 from .agreement import Ended, check_ended
@@ -284,10 +284,7 @@ def listed(numbers: Sequence[int]) -> str:
 
 def machine(boot: Path = _BOOT) -> str:
     """Return what tells this machine from others: host names may be equal, or differ in one."""
-    try:
-        return boot.read_text(encoding="ascii").strip()
-    except OSError:
-        return socket.gethostname()
+    return threads.read_text(boot).strip() or socket.gethostname()
 
 
 def check_alike(nodes: Sequence[Dict[str, Any]]) -> None:
@@ -387,7 +384,6 @@ def interfaces(ipv6: Path = Path("/proc/net/if_inet6")) -> Iterator[Tuple[str, s
         for first in range(0, struct.unpack("iL", answer)[0], RECORD_SIZE):
             record = buffer[first : first + RECORD_SIZE].tobytes()
             yield socket.inet_ntoa(record[20:24]), record[:16].partition(b"\0")[0].decode()
-    with suppress(OSError):
-        for line in ipv6.read_text(encoding="ascii").splitlines():
-            packed, *_, interface = line.split()
-            yield socket.inet_ntop(socket.AF_INET6, bytes.fromhex(packed)), interface
+    for line in threads.read_text(ipv6).splitlines():
+        packed, *_, interface = line.split()
+        yield socket.inet_ntop(socket.AF_INET6, bytes.fromhex(packed)), interface

@@ -264,13 +264,10 @@ def _profile(
     return Observation(tuple(_kernels(torch, profiler)))
 
 
-def _kernels(torch: Any, profiler: Any) -> List[Kernel]:
-    kernels = []
+def _kernels(torch: Any, profiler: Any) -> Iterator[Kernel]:
     for event in profiler.key_averages():
         on_device = event.device_type != torch.autograd.DeviceType.CPU
         # torch before 2.4 calls every device CUDA here.
-        device_time = "self_device_time_total"
-        device_time = device_time if hasattr(event, device_time) else "self_cuda_time_total"
-        spent = getattr(event, device_time if on_device else "self_cpu_time_total")
-        kernels.append(Kernel(event.key, float(spent), on_device))
-    return kernels
+        new = hasattr(event, "self_device_time_total")
+        place = ("device" if new else "cuda") if on_device else "cpu"
+        yield Kernel(event.key, float(getattr(event, f"self_{place}_time_total")), on_device)
