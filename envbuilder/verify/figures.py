@@ -29,28 +29,26 @@ class Fact(Struct, frozen=True):
     wrong: bool = False
 
 
-def figures(report: Report) -> list[Fact]:
-    """Return the key figures."""
+def figures(report: Report) -> Iterator[Fact]:
+    """Yield the key figures."""
     training, last = report.training, report.epochs[-1] if report.epochs else None
     doubt = "" if report.speed_counts else "speed not judged"
     first, warm = report.epoch_seconds
-    facts: list[Fact] = []
     if first is not None:
         count = len(report.epochs) - 1
         which = f"warm, median of {count}" if count > 1 else "warm" if count else "the first one"
-        facts.append(Fact("An epoch", duration(warm or first), _listed(which, doubt)))
+        yield Fact("An epoch", duration(warm or first), _listed(which, doubt))
     if report.speedup:
-        facts.append(Fact("Against the CPU", times(report.speedup), "epoch 1 of each"))
+        yield Fact("Against the CPU", times(report.speedup), "epoch 1 of each")
     if training and last and last.accuracy is not None:
         needed = training.min_accuracy
         note = f"{percent(needed)} needed" if needed is not None else ""
-        facts.append(Fact("Accuracy", percent(last.accuracy), note))
+        yield Fact("Accuracy", percent(last.accuracy), note)
     if last and last.samples_per_second > 0:
-        facts.append(Fact("Training", amount(last.samples_per_second), "images a second"))
+        yield Fact("Training", amount(last.samples_per_second), "images a second")
     if training and training.cold_start_seconds:
         cold = duration(training.cold_start_seconds)
-        facts.append(Fact("Cold start", cold, "process to first step"))
-    return facts
+        yield Fact("Cold start", cold, "process to first step")
 
 
 def facts(report: Report) -> list[Fact]:

@@ -49,7 +49,7 @@ def render(data: Mapping[str, Any]) -> str:
             "time": text.readable_stamp(report.time or ""),
             "version": report.envbuilder or "",
         },
-        figures=figures.figures(report),
+        figures=tuple(figures.figures(report)),
         facts=figures.facts(report),
         checks=figures.checks(report),
         epochs=epochs(report),
