@@ -125,7 +125,8 @@ class Walk:
             with parallel.pool(PARALLEL) as pool:
                 stated = pool.map(lambda each: self._index.requires(each[1], each[2]), batch)
                 pairs = list(zip(batch, stated, strict=True))
-            todo = {choice for choice in chosen.values() if isinstance(choice, str)}
+            left = {name: choice for name, choice in chosen.items() if isinstance(choice, str)}
+            todo = {*left, *left.values()}  # others may ask too much of the same package, too
             for name, choice in chosen.items():
                 if choice is None and (release := self._of_source(name)):
                     todo |= self._required(name, release, self._unbuilt(name, release))

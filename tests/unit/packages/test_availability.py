@@ -187,6 +187,19 @@ def test_the_newest_release_is_taken_that_everything_admits() -> None:
     assert blocked(walk("binary", target=("linux/amd64", "3.10"))) == {}
 
 
+def test_all_that_ask_too_much_of_one_package_are_taken_older(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("one", "two", "three"):
+        files = {f"{name}-{v}-{ANY}.whl": "2020-01-01" for v in ("1.0", "2.0")}
+        monkeypatch.setitem(PAGES, name, files)
+        monkeypatch.setitem(REQUIRES, f"{name}-2.0", ["low>=2"])
+    found = walk("one", "two", "low<2", "three")
+    assert chosen(found) == dict.fromkeys(("one", "two", "low", "three"), "1.0")
+    monkeypatch.setitem(PAGES, "two", {"two-1.0.tar.gz": "", f"two-2.0-{ANY}.whl": "2020-01-01"})
+    assert blocked(walk("one", "two", "low==1.0")) == {"two": ("source", "1.0")}
+
+
 def test_a_folder_of_wheels_does_not_say_that_a_newer_release_is_for_this_python(
     tmp_path: Path,
 ) -> None:
