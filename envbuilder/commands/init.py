@@ -208,7 +208,7 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
 def _package_name(folder: Path) -> str | None:
     """Return the name of the package that the repository is; None if it is none."""
     try:
-        return package.read(folder).name
+        return types.canonical(package.read(folder).name)
     except InvalidError:
         return None
 
@@ -307,7 +307,8 @@ def _with_wheels(
                         why = f"there are wheels of {first(way.wheels, 3) if way else ''} for it"
                         facts = msgspec.structs.replace(facts, python=python, python_why=why)
                 platform, every = profile.platforms[0], diagnosis.obstacles(adapted, python, places)
-                while more := dict(settled(every, choice.lines, facts.overrides, platform)):
+                needs = [*diagnosis.of_framework(adapted, python)]
+                while more := dict(settled(every, choice.lines, facts.overrides, platform, needs)):
                     facts = msgspec.structs.replace(facts, overrides=facts.overrides | more)
                     variants = _variants(choice, facts, folder, path, offered)
                     every = diagnosis.obstacles(variants.of(profile), python, places)

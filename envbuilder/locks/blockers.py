@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from envbuilder.core import text
+from envbuilder.core import text, types
 from envbuilder.locks.target_wheels import left_out
 from envbuilder.packages import availability, index_pages
 from envbuilder.packages.availability import Blocker, Walk
@@ -28,7 +28,7 @@ from envbuilder.packages.python.uv import Found, Offer, UnresolvableError
 from envbuilder.packages.sources import foundry
 from envbuilder.profiles import releases
 from envbuilder.profiles.frameworks import FRAMEWORKS, of_name
-from envbuilder.profiles.requirements import distribution, pin
+from envbuilder.profiles.requirements import applies, distribution, pin
 from envbuilder.project import release
 from envbuilder.project.lines import Line
 from envbuilder.project.names import nearest
@@ -191,6 +191,18 @@ class Diagnosis:
         """Return what stands in the way of a profile with one Python, beside its framework."""
         return tuple(self._without_framework(profile, python, places).blockers.values())
 
+    def of_framework(self, profile: Profile, python: str) -> Iterator[Requirement]:
+        """Yield what the framework's release on the index requires, beside its own parts."""
+        index, platform = self.index(profile.resolution.as_of), profile.platforms[0]
+        row = FRAMEWORKS[profile.framework]
+        page = index.releases(profile.framework).get(Version(profile.release or "0"))
+        wheel = page.usable(index_pages.ranks((platform, python))) if page else None
+        for need in map(Requirement, index.requires(page, wheel) if page and wheel else ()):
+            name = types.canonical(need.name)
+            is_part = name in row.builds or row.libraries.fullmatch(name)
+            if not is_part and applies(need.marker, platform, python):
+                yield need
+
     def ways(
         self,
         profile: Profile,
@@ -283,12 +295,13 @@ def settled(
     lines: Iterable[Line],
     taken: Collection[str],
     platform: str,
+    framework: Iterable[Requirement] = (),
 ) -> Iterator[tuple[str, tuple[str, str]]]:
     """Yield packages that a line pins and no index has so any more, or other pins contradict.
 
     Each comes with the requirement to take for it, and why, unless it is `taken` already. Whoever
     pinned all of them had them beside each other, but on no Mac of today: there, what has no wheel
-    for it is taken from the next release that has.
+    for it is taken from the next release that has. What the framework requires itself, holds.
     """
     is_mac = platform == _MAC
     own_lines = {line.name: line for line in lines if ";" not in line.text}
@@ -310,6 +323,12 @@ def settled(
         if each.kind == "release" and Version(each.version).major == Version(version).major:
             why = f"the nearest there is; {line.where} has {version}"
             yield name, (f"{name}=={each.version}", why)
+    for need in framework:
+        name = types.canonical(need.name)
+        version = pin(own_lines[name].text) if name in own_lines and name not in taken else ""
+        if version and not need.specifier.contains(version, True):
+            why = f"the framework needs it; {own_lines[name].where} has {version}"
+            yield name, (f"{name}{need.specifier}", why)
 
 
 def _instead(line: str, blocker: Blocker, platform: str) -> str:

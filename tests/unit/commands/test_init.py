@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import requests
 from msgspec.structs import replace
+from packaging.requirements import Requirement
 
 from envbuilder.locks.blockers import Diagnosis, Way
 from envbuilder.packages import index_pages
@@ -316,8 +317,11 @@ def test_pins_that_others_contradict_are_taken_and_what_is_too_old_is_left_out(
     an_index(monkeypatch)
     monkeypatch.setattr(Diagnosis, "ways", lambda *_: iter(()))
     monkeypatch.setattr(Diagnosis, "obstacles", obstacles)
+    needs = map(Requirement, ("sympy<2,>=1.13", "jinja2", "filelock>=3"))
+    monkeypatch.setattr(Diagnosis, "of_framework", lambda *_: needs)
     listed = "six==1.12.0\nnumpy==1.19\ntorch\ntensorflow<1.16\ndecord\nfree\ngone==1.0.1\n"
     listed += "jumped==1.0.1\nloose==1\nbleach==5\npandas==1\nlate[x]<2\nbound[x]==1\n"
+    listed += "sympy==1.12\njinja2==2\nfilelock==3.1\n"
     lay(folder, {"README.md": "`pip install -r a.txt`", "a.txt": listed})
     assert run("init", "--json") == 0
     result = json.loads(capsys.readouterr().out)
@@ -330,6 +334,7 @@ def test_pins_that_others_contradict_are_taken_and_what_is_too_old_is_left_out(
         '  six: "six==1.12.0"  # a.txt:1, though bleach 5 needs >=1.13',
         '  bound: "bound[x]==3.1"  # the next with a wheel; a.txt:13 has bound[x]==1',
         '  gone: "gone==1.0"  # the nearest there is; a.txt:7 has 1.0.1',
+        '  sympy: "sympy<2,>=1.13"  # the framework needs it; a.txt:14 has 1.12',
         '  numpy: "numpy==1.19"  # a.txt:2, though pandas 1 needs >=1.20',
         LATE,
     ]

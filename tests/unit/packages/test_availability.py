@@ -393,6 +393,20 @@ def test_only_pages_of_old_wheels_are_read(
     assert passed_over(("hydra", "0.9", "2020-01-01"), ("hydra<1", "", today)) == {}
 
 
+def test_what_the_framework_requires_itself_is_read_from_its_wheel(
+    monkeypatch: pytest.MonkeyPatch, found: Settings
+) -> None:
+    monkeypatch.setitem(PAGES, "torch", {f"torch-2.6.0-{ANY}.whl": ""})
+    lines = ["sympy==1.13.1; python_version >= '3.9'", "old; python_version < '3.9'", "triton==3"]
+    monkeypatch.setitem(REQUIRES, "torch-2.6.0", lines)
+    index = index_pages.Index([Place(url="https://index.example/simple")], page, stated)
+    monkeypatch.setattr(index_pages, "opened", lambda *_: nullcontext(index))
+    with Diagnosis(found) as diagnosis:
+        for release, names in (("2.6.0", ["sympy"]), ("2.5.0", [])):
+            needs = diagnosis.of_framework(replace(CPU, release=release), "3.11")
+            assert [need.name for need in needs] == names
+
+
 def test_no_python_is_proposed_that_the_framework_has_no_build_for(
     monkeypatch: pytest.MonkeyPatch, found: Settings
 ) -> None:
