@@ -188,21 +188,30 @@ def test_a_dry_run_says_why_there_is_no_script(
     assert [line.rpartition("/")[2] for line in done.stdout.split()] == ["n1.sbatch"]
 
 
+SIF = "sif: {cpu: /shared/cpu.sif}\n"
+NO_DOCKER = "is not possible with the docker backend"
+
+
 @pytest.mark.parametrize(
-    ("options", "why"),
+    ("file", "options", "why"),
     [
-        (("--backend", "docker"), "is not possible with the docker backend"),
-        (("--backend", "docker", "--python", "/p"), "is not possible with the docker backend"),
-        (("--profile", "jax-cpu"), "profile 'jax-cpu' has JAX"),
-        (("--profile", "tensorflow-cuda"), "profile 'tensorflow-cuda' has TensorFlow"),
-        (("--profile", "mps"), "mps has one device"),
+        ("", ("--ddp", "--backend", "docker"), NO_DOCKER),
+        ("", ("--ddp", "--backend", "docker", "--python", "/p"), NO_DOCKER),
+        ("", ("--ddp", "--profile", "jax-cpu"), "profile 'jax-cpu' has JAX"),
+        ("", ("--ddp", "--profile", "tensorflow-cuda"), "'tensorflow-cuda' has TensorFlow"),
+        ("", ("--ddp", "--profile", "mps"), "mps has one device"),
+        # An image is not verified as something else.
+        (SIF, ("--profile", "cpu", "--backend=docker"), "--backend and --python"),
+        (SIF, ("--profile", "cpu", "--python=/usr/bin/python3"), "--backend and --python"),
+        ("profiles: [{node: n2, profile: cudda}]\n", ("--dry-run",), "cudda"),
     ],
 )
-def test_what_cannot_train_together_is_refused(
-    cluster: Cluster, tmp_path: Path, options: tuple[str, ...], why: str
+def test_what_makes_no_sense_is_2_and_writes_nothing(
+    cluster: Cluster, tmp_path: Path, file: str, options: tuple[str, ...], why: str
 ) -> None:
+    (tmp_path / "fleet.yaml").write_text(file)
     with pytest.raises(InvalidError) as caught:
-        fleet("verify", "--folder", "run", "--ddp", *options)
+        fleet("verify", "--folder", "run", *options)
     assert why in caught.value.message
     assert caught.value.exit_code == 2
     assert not (tmp_path / "run").exists()
@@ -218,16 +227,6 @@ def test_the_file_in_this_folder_is_read(cluster: Cluster, tmp_path: Path) -> No
     (tmp_path / "fleet.yaml").write_text("profiles: [{node: n2, profile: zendnn}]\n")
     fleet("verify", "--folder", "run", "--dry-run")
     assert [p.name for p in (tmp_path / "run" / "scripts").iterdir()] == ["n2.sbatch"]
-
-
-@pytest.mark.parametrize("option", ["--backend=docker", "--python=/usr/bin/python3"])
-def test_an_image_is_not_verified_as_something_else(
-    option: str, cluster: Cluster, tmp_path: Path
-) -> None:
-    (tmp_path / "fleet.yaml").write_text("sif: {cpu: /shared/cpu.sif}\n")
-    with pytest.raises(InvalidError, match="--backend and --python"):
-        fleet("verify", "--profile", "cpu", "--folder", "run", option)
-    assert not (tmp_path / "run").exists()
 
 
 def test_two_do_not_follow_one_run(cluster: Cluster) -> None:
@@ -250,15 +249,6 @@ def test_a_profile_that_does_not_exist_is_2_before_slurm_is_asked(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InvalidError, match="cudda"):
         fleet("verify", "--profile", "cudda", "--folder", "run", *options)
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_rule_for_a_profile_that_does_not_exist_is_2_and_writes_nothing(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    (tmp_path / "fleet.yaml").write_text("profiles: [{node: n2, profile: cudda}]\n")
-    with pytest.raises(InvalidError, match="cudda"):
-        fleet("verify", "--folder", "run", "--dry-run")
     assert not (tmp_path / "run").exists()
 
 

@@ -84,16 +84,15 @@ def test_few_files_are_read_of_many_cpus(tmp_path: Path) -> None:
     assert not any("/topology/" in path for path in reader.unreadable | reader.files)
 
 
-def test_smt_that_is_off(tmp_path: Path) -> None:
-    here = found(tmp_path, {"proc/cpuinfo": "\n".join(block(n, n) for n in range(4))})
-    assert (here.logical, here.physical, here.threads_per_core, here.sockets) == (4, 4, 1, 1)
-
-
-def test_big_cores_with_and_small_ones_without_smt(tmp_path: Path) -> None:
-    cores = [0, 0, 1, 1, 8, 9]
+@pytest.mark.parametrize(
+    ("cores", "counts"),
+    [([0, 1, 2, 3], (4, 4, 1, 1)), ([0, 0, 1, 1, 8, 9], (6, 4, 2, 1))],
+    ids=["SMT is off", "big cores with it and small ones without"],
+)
+def test_cores_and_threads(cores: list[int], counts: tuple[int, ...], tmp_path: Path) -> None:
     text = "\n".join(block(number, core) for number, core in enumerate(cores))
     here = found(tmp_path, {"proc/cpuinfo": text})
-    assert (here.logical, here.physical, here.threads_per_core) == (6, 4, 2)
+    assert (here.logical, here.physical, here.threads_per_core, here.sockets) == counts
 
 
 def test_topology_files_where_cpuinfo_says_nothing(tmp_path: Path) -> None:
@@ -254,68 +253,82 @@ def limits(root: Path, files: Mapping[str, str]) -> tuple[float | None, int | No
     return quota, cpu.memory_limit(taken)
 
 
-def test_the_tightest_slice_counts(tmp_path: Path) -> None:
-    group = "sys/fs/cgroup/user.slice/user-1000.slice"
-    files = {
-        "proc/self/cgroup": "0::/user.slice/user-1000.slice/session-2.scope\n",
-        "proc/self/mountinfo": mounted("/"),
-        f"{group}/session-2.scope/cpu.max": "max 100000\n",
-        f"{group}/session-2.scope/memory.max": "max\n",
-        f"{group}/cpu.max": "250000 100000\n",
-        f"{group}/memory.max": "8589934592\n",
-        "sys/fs/cgroup/user.slice/cpu.max": "400000 100000\n",
-        "sys/fs/cgroup/user.slice/memory.max": "17179869184\n",
-    }
-    assert limits(tmp_path, files) == (2.5, 8 << 30)
+SLICE = "sys/fs/cgroup/user.slice"
 
 
-def test_a_container_with_its_own_namespace(tmp_path: Path) -> None:
-    files = {
-        "proc/self/cgroup": "0::/\n",
-        "proc/self/mountinfo": mounted("/"),
-        "sys/fs/cgroup/cpu.max": "50000 100000\n",
-        "sys/fs/cgroup/memory.max": "1073741824\n",
-    }
-    assert limits(tmp_path, files) == (0.5, 1 << 30)
-
-
-def test_a_group_inside_a_container_without_a_namespace(tmp_path: Path) -> None:
-    """The path is the host's, the mount shows the container's part of it (Docker, version 1)."""
-    files = {
-        "proc/self/cgroup": "5:memory:/docker/abc/job\n4:cpu,cpuacct:/docker/abc/job\n0::/\n",
-        "proc/self/mountinfo": mounted(
-            "/docker/abc", "/sys/fs/cgroup/cpu,cpuacct", "cgroup", "rw,cpu,cpuacct"
-        )
-        + mounted("/docker/abc", "/sys/fs/cgroup/memory", "cgroup", "rw,memory"),
-        "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us": "150000\n",
-        "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_period_us": "100000\n",
-        "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "-1\n",
-        "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
-        "sys/fs/cgroup/memory/job/memory.limit_in_bytes": "9223372036854771712\n",
-        "sys/fs/cgroup/memory/memory.limit_in_bytes": "2147483648\n",
-    }
-    assert limits(tmp_path, files) == (1.5, 2 << 30)
-
-
-def test_version_1_without_limits(tmp_path: Path) -> None:
-    files = {
-        "proc/self/cgroup": "5:memory:/\n4:cpu:/\n",
-        "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
-        "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
-        "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854710272\n",  # 64 KiB pages
-    }
-    assert limits(tmp_path, files) == (None, None)
-
-
-def test_both_versions_side_by_side(tmp_path: Path) -> None:
-    """Systemd's hybrid layout: version 2 is beside the others."""
-    files = {
-        "proc/self/cgroup": "4:cpu:/\n0::/app\n",
-        "proc/self/mountinfo": mounted("/", "/sys/fs/cgroup/cpu", "cgroup", "rw,cpu")
-        + mounted("/", "/sys/fs/cgroup/unified"),
-        "sys/fs/cgroup/unified/app/memory.max": "4096\n",
-    }
-    assert limits(tmp_path, files) == (None, 4096)
+@pytest.mark.parametrize(
+    ("files", "quota", "memory"),
+    [
+        # The tightest slice counts.
+        (
+            {
+                "proc/self/cgroup": "0::/user.slice/user-1000.slice/session-2.scope\n",
+                "proc/self/mountinfo": mounted("/"),
+                f"{SLICE}/user-1000.slice/session-2.scope/cpu.max": "max 100000\n",
+                f"{SLICE}/user-1000.slice/session-2.scope/memory.max": "max\n",
+                f"{SLICE}/user-1000.slice/cpu.max": "250000 100000\n",
+                f"{SLICE}/user-1000.slice/memory.max": "8589934592\n",
+                f"{SLICE}/cpu.max": "400000 100000\n",
+                f"{SLICE}/memory.max": "17179869184\n",
+            },
+            *(2.5, 8 << 30),
+        ),
+        # A container with its own namespace.
+        (
+            {
+                "proc/self/cgroup": "0::/\n",
+                "proc/self/mountinfo": mounted("/"),
+                "sys/fs/cgroup/cpu.max": "50000 100000\n",
+                "sys/fs/cgroup/memory.max": "1073741824\n",
+            },
+            *(0.5, 1 << 30),
+        ),
+        # A group inside a container without a namespace: the path is the host's, the mount shows
+        # the container's part of it (Docker, version 1).
+        (
+            {
+                "proc/self/cgroup": (
+                    "5:memory:/docker/abc/job\n4:cpu,cpuacct:/docker/abc/job\n0::/\n"
+                ),
+                "proc/self/mountinfo": mounted(
+                    "/docker/abc", "/sys/fs/cgroup/cpu,cpuacct", "cgroup", "rw,cpu,cpuacct"
+                )
+                + mounted("/docker/abc", "/sys/fs/cgroup/memory", "cgroup", "rw,memory"),
+                "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us": "150000\n",
+                "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_period_us": "100000\n",
+                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "-1\n",
+                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+                "sys/fs/cgroup/memory/job/memory.limit_in_bytes": "9223372036854771712\n",
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": "2147483648\n",
+            },
+            *(1.5, 2 << 30),
+        ),
+        # Version 1 without limits.
+        (
+            {
+                "proc/self/cgroup": "5:memory:/\n4:cpu:/\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854710272\n",  # 64 KiB
+            },
+            *(None, None),
+        ),
+        # Systemd's hybrid layout: version 2 is beside the others.
+        (
+            {
+                "proc/self/cgroup": "4:cpu:/\n0::/app\n",
+                "proc/self/mountinfo": mounted("/", "/sys/fs/cgroup/cpu", "cgroup", "rw,cpu")
+                + mounted("/", "/sys/fs/cgroup/unified"),
+                "sys/fs/cgroup/unified/app/memory.max": "4096\n",
+            },
+            *(None, 4096),
+        ),
+    ],
+)
+def test_the_limits_of_control_groups(
+    files: dict[str, str], quota: float | None, memory: int | None, tmp_path: Path
+) -> None:
+    assert limits(tmp_path, files) == (quota, memory)
 
 
 @pytest.mark.parametrize(

@@ -64,23 +64,54 @@ def test_whatever_is_left_can_be_compared(version: str) -> None:
     assert package.compare(tool.version, "0") > 0
 
 
-def test_what_the_base_has_is_left_out() -> None:
-    found = names(
-        ["tool"], *BASE, stanza("tool", Depends="libc6 (>= 2.2), helper"), stanza("helper")
-    )
-    assert found == ["helper", "tool"]
+DEV = stanza("libc6-dev", Depends="libc6 (= 2.36-9)")
+NEEDS = stanza("tool", Depends="virtual")
+NEEDS_2 = stanza("tool", Depends="virtual (>= 2)")
 
 
-def test_exact_versions_move_the_base_along() -> None:
-    dev = stanza("libc6-dev", Depends="libc6 (= 2.36-9)")
-    assert names(["libc6-dev"], *BASE, dev) == ["libc6", "libc6-dev"]
-    # In testing the next libc6 may be 2.37, which this libc-bin does not allow.
-    assert names(["libc6-dev"], *BASE, dev, rolling=True) == ["libc-bin", "libc6", "libc6-dev"]
-
-
-def test_what_is_tied_to_a_moved_package_moves_too() -> None:
-    found = names(["g++"], *BASE, stanza("g++", Depends="gcc-12-base (= 12)"))
-    assert found == ["g++", "gcc-12-base", "libgcc-s1", "libstdc++6"]
+@pytest.mark.parametrize(
+    ("stanzas", "rolling", "expected"),
+    [
+        # What the base has is left out.
+        (
+            (*BASE, stanza("tool", Depends="libc6 (>= 2.2), helper"), stanza("helper")),
+            *(False, ["helper", "tool"]),
+        ),
+        # Exact versions move the base along.
+        ((*BASE, DEV), False, ["libc6", "libc6-dev"]),
+        # In testing the next libc6 may be 2.37, which this libc-bin does not allow.
+        ((*BASE, DEV), True, ["libc-bin", "libc6", "libc6-dev"]),
+        # What is tied to a moved package moves, too.
+        (
+            (*BASE, stanza("g++", Depends="gcc-12-base (= 12)")),
+            *(False, ["g++", "gcc-12-base", "libgcc-s1", "libstdc++6"]),
+        ),
+        # The first alternative that can be had.
+        (
+            (stanza("tool", Depends="gone | second | third"), stanza("second"), stanza("third")),
+            *(False, ["second", "tool"]),
+        ),
+        # Providers stand in.
+        ((*BASE, NEEDS, stanza("real", Provides="virtual, x")), False, ["real", "tool"]),
+        ((*BASE, NEEDS_2, stanza("real", Provides="virtual (= 3)")), False, ["real", "tool"]),
+        # One in the base is enough.
+        (
+            (
+                stanza("mawk", Priority="required", Provides="awk"),
+                *(stanza("tool", Depends="awk"), stanza("gawk", Provides="awk")),
+            ),
+            *(False, ["tool"]),
+        ),
+        # Circles end.
+        (
+            (stanza("one", Depends="tool"), stanza("tool", Pre_Depends="one")),
+            *(False, ["one", "tool"]),
+        ),
+    ],
+)
+def test_closures(stanzas: tuple[str, ...], rolling: bool, expected: list[str]) -> None:
+    wanted = next(name for name in ("tool", "libc6-dev", "g++") if name in expected)
+    assert names([wanted], *stanzas, rolling=rolling) == expected
 
 
 def test_testing_moves_so_lower_bounds_count_there() -> None:
@@ -90,36 +121,11 @@ def test_testing_moves_so_lower_bounds_count_there() -> None:
     assert {"libstdc++6", "gcc-12-base", "libgcc-s1", "apt"} < set(found)
 
 
-def test_first_alternative_that_can_be_had() -> None:
-    tool = stanza("tool", Depends="gone | second | third")
-    assert names(["tool"], *BASE, tool, stanza("second"), stanza("third")) == ["second", "tool"]
-
-
-def test_providers_stand_in() -> None:
-    tool = stanza("tool", Depends="virtual")
-    assert names(["tool"], *BASE, tool, stanza("real", Provides="virtual, x")) == ["real", "tool"]
-    versioned = stanza("tool", Depends="virtual (>= 2)")
-    with pytest.raises(InvalidError, match="tool needs virtual"):
-        names(["tool"], *BASE, versioned, stanza("real", Provides="virtual"))
-    good = stanza("real", Provides="virtual (= 3)")
-    assert names(["tool"], *BASE, versioned, good) == ["real", "tool"]
-
-
-def test_a_provider_in_the_base_is_enough() -> None:
-    base = stanza("mawk", Priority="required", Provides="awk")
-    assert names(["tool"], base, stanza("tool", Depends="awk"), stanza("gawk", Provides="awk")) == [
-        "tool"
-    ]
-
-
-def test_circles_end() -> None:
-    one, two = stanza("one", Depends="two"), stanza("two", Pre_Depends="one")
-    assert names(["one"], one, two) == ["one", "two"]
-
-
-def test_unknown_packages_are_named() -> None:
+def test_what_cannot_be_had_is_named() -> None:
     with pytest.raises(InvalidError, match="no package 'nothing'"):
         names(["nothing"], *BASE)
+    with pytest.raises(InvalidError, match="tool needs virtual"):
+        names(["tool"], *BASE, NEEDS_2, stanza("real", Provides="virtual"))
 
 
 def test_relations_of_every_form() -> None:
