@@ -100,19 +100,15 @@ def start(name: str, home: Path, prompt: str = NAME, **more: str) -> Terminal:
 
 
 @pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
-def test_the_users_own_prompt_follows_the_name(name: str, home: Path) -> None:
+def test_the_users_own_prompt_follows_the_name_and_the_last_status_is_kept(
+    name: str, home: Path
+) -> None:
     terminal = start(name, home)
     terminal.until(f"{NAME}mine> ")
     terminal.type("echo PATH is $PATH")
     terminal.until("PATH is /env/bin")
     terminal.type("env | grep -e ENVBUILDER_ -e ZDOTDIR; echo the''end")
     assert "=" not in terminal.until("theend")
-    terminal.end()
-
-
-@pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
-def test_the_status_of_the_last_command_is_kept(name: str, home: Path) -> None:
-    terminal = start(name, home)
     terminal.until("mine> ")
     terminal.type("sh -c 'exit 7'")
     terminal.until("mine> ")

@@ -170,24 +170,28 @@ def test_no_hash_no_lock(cli: Cli, conda_matrix: Path, tmp_path: Path) -> None:
     assert found["tiny-lib"] == hashlib.sha256(archive.read_bytes()).hexdigest()
 
 
-def test_a_local_archive_that_was_changed_is_not_locked(
-    cli: Cli, conda_matrix: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("name", "hurt", "said"),
+    [
+        (
+            "tiny-lib",
+            lambda channel: conda.tamper(channel, packages.TINY_LIB),
+            "was changed after the channel was indexed",
+        ),
+        (
+            "placed",
+            lambda channel: conda.claim_subdir(channel, packages.PLACED, "osx-arm64"),
+            "is offered for linux-64, but its record is for osx-arm64",
+        ),
+    ],
+)
+def test_a_package_that_is_not_what_its_channel_says_is_not_locked(
+    name: str, hurt: Any, said: str, cli: Cli, conda_matrix: Path, tmp_path: Path
 ) -> None:
     channel = conda.copy(conda_matrix, tmp_path / "hurt")
-    conda.tamper(channel, packages.TINY_LIB)
-    profile(tmp_path, "tiny-lib")
-    done = exited(1, lock(cli, channel.as_uri()))
-    assert "was changed after the channel was indexed" in done.stderr
-
-
-def test_a_record_for_another_platform_is_refused(
-    cli: Cli, conda_matrix: Path, tmp_path: Path
-) -> None:
-    channel = conda.copy(conda_matrix, tmp_path / "hurt")
-    conda.claim_subdir(channel, packages.PLACED, "osx-arm64")
-    profile(tmp_path, "placed")
-    done = exited(1, lock(cli, channel.as_uri()))
-    assert "is offered for linux-64, but its record is for osx-arm64" in done.stderr
+    hurt(channel)
+    profile(tmp_path, name)
+    assert said in exited(1, lock(cli, channel.as_uri())).stderr
 
 
 @pytest.mark.parametrize("secret", ["token", "password"])

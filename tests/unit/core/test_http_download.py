@@ -38,20 +38,20 @@ def source(tmp_path: Path) -> Iterator[Source]:
 # --- again, or not
 
 
-@pytest.mark.parametrize("status", [400, 401, 404, 410, 451, 499])
-def test_a_refusal_is_final(source: Source, status: int) -> None:
+@pytest.mark.parametrize(
+    ("status", "pauses"),
+    [
+        *((final, []) for final in (400, 401, 404, 410, 451, 499)),
+        *((busy, [1.0, 2.0, 4.0]) for busy in (408, 425, 429, 500, 503)),
+    ],
+)
+def test_a_refusal_is_final_and_what_may_pass_is_tried_again(
+    source: Source, status: int, pauses: list[float]
+) -> None:
     source.server.fault = lambda e: e.answer(f"{status} No", Content_Length="0")
     with pytest.raises(UnavailableError, match=f"^HTTP {status} No$"):
         source.fetch()
-    assert source.pauses == []
-
-
-@pytest.mark.parametrize("status", [408, 425, 429, 500, 503])
-def test_what_may_pass_is_tried_again(source: Source, status: int) -> None:
-    source.server.fault = lambda e: e.answer(f"{status} No", Content_Length="0")
-    with pytest.raises(UnavailableError, match=f"^HTTP {status} No$"):
-        source.fetch()
-    assert source.pauses == [1.0, 2.0, 4.0]
+    assert source.pauses == pauses
 
 
 def test_an_address_that_is_none_is_final(source: Source) -> None:

@@ -292,13 +292,6 @@ def test_an_image_that_the_engine_lacks_is_pulled_before_the_fetch(
     with pytest.raises(BuildError, match=r"has 3\.11"):
         build(found, on_engine(found, BUILDKIT, "cuda", "3.12"), parts(found, "cuda", "3.12")[1])
     assert engine.done == ["pull base:1 for linux/amd64", "run"]
-    assert doings == []
-
-
-def test_an_image_that_cannot_be_pulled_is_known_before_the_fetch(
-    found: Settings, doings: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = printing("3.12\n").serve(monkeypatch)
     engine.images.clear()
     monkeypatch.setattr(engine, "pull", Mock(side_effect=BuildError("cannot be pulled")))
     with pytest.raises(BuildError, match="cannot be pulled"):

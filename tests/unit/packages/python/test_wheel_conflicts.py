@@ -88,9 +88,22 @@ def test_other_bytes_in_one_place_are_refused(wheels: Wheels) -> None:
     assert "between" not in told
 
 
-def test_the_same_bytes_twice_are_fine(wheels: Wheels) -> None:
-    wheels.add("left", {SHARED: b"", "left.py": b""})
-    wheels.add("right", {SHARED: b"", "right.py": b""})
+LEFT = {"left-1.0.data/headers/api.h": b"left", "tool": b"left", "x.data/y/z": b"l"}
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ({SHARED: b"", "left.py": b""}, {SHARED: b"", "right.py": b""}),
+        (LEFT, {"right-1.0.data/headers/api.h": b"r", "right-1.0.data/scripts/tool": b"r"}),
+    ],
+    ids=["the same bytes twice", "apart"],
+)
+def test_what_is_no_conflict(
+    wheels: Wheels, left: dict[str, bytes], right: dict[str, bytes]
+) -> None:
+    wheels.add("left", left)
+    wheels.add("right", right)
     wheels.check()
 
 
@@ -121,14 +134,6 @@ def test_places_are_compared_and_not_names(wheels: Wheels, left: str, right: str
     wheels.check()
 
 
-def test_what_lies_apart_is_no_conflict(wheels: Wheels) -> None:
-    wheels.add(
-        "left", {"left-1.0.data/headers/api.h": b"left", "tool": b"left", "x.data/y/z": b"l"}
-    )
-    wheels.add("right", {"right-1.0.data/headers/api.h": b"r", "right-1.0.data/scripts/tool": b"r"})
-    wheels.check()
-
-
 @pytest.mark.parametrize(
     ("files", "scripts"),
     [({}, "tool = right.cli:main"), ({"right-1.0.data/scripts/tool": b"#!python\n"}, "")],
@@ -156,17 +161,16 @@ def test_only_wheels_that_are_in_the_store_are_looked_at(wheels: Wheels) -> None
 # ---- what a RECORD may be
 
 
-def test_a_shared_file_without_a_hash_is_refused(wheels: Wheels) -> None:
+@pytest.mark.parametrize(
+    "record",
+    [
+        f"{SHARED},,0\nleft-1.0.dist-info/RECORD,,\n",
+        *("", f"{SHARED}\n", "other.py,sha256=x,0\n"),  # silence is like no hash
+    ],
+)
+def test_a_shared_file_without_a_hash_is_refused(wheels: Wheels, record: str) -> None:
     """Nobody says that it is the same: it matters only where two wheels carry it."""
-    wheels.keep("left", archive(f"{SHARED},,0\nleft-1.0.dist-info/RECORD,,\n", SHARED, "alone.py"))
-    wheels.check()
-    wheels.add("right", {SHARED: b""})
-    assert SHARED in wheels.refused()
-
-
-@pytest.mark.parametrize("record", ["", f"{SHARED}\n", "other.py,sha256=x,0\n"])
-def test_a_record_that_is_silent_is_like_one_without_a_hash(wheels: Wheels, record: str) -> None:
-    wheels.keep("left", archive(record, SHARED))
+    wheels.keep("left", archive(record, SHARED, "alone.py"))
     wheels.check()
     wheels.add("right", {SHARED: b""})
     assert SHARED in wheels.refused()
