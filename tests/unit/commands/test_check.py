@@ -96,7 +96,8 @@ def test_pytorch_that_was_swapped(project: Path, check: Check) -> None:
           file="torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl")  # fmt: skip
     code, printed = check()
     assert code == 2
-    assert "torch 2.13.0 is from default, not from pytorch-cpu: another hardware's build" in printed
+    words = "is from default, not from pytorch-cpu: another hardware's build"
+    assert f"linux/amd64 Python 3.11: torch 2.13.0 {words}" in printed
 
 
 ALTERED: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
@@ -105,7 +106,10 @@ ALTERED: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "what nothing requires": (lambda d: _add(d, name="evil"), "nothing requires evil"),
     "a source": (lambda d: _set(d, "sympy", source="other"), "is from other, not from default"),
     "the source of a build": (lambda d: _set(d, "torch", source="default"), "another hardware's"),
-    "bytes of a build": (lambda d: _set(d, "torch", sha256="0" * 64), "is not the file that"),
+    "bytes of a build": (
+        lambda d: _set(d, "torch", sha256="0" * 64),
+        "linux/amd64 Python 3.11: torch 2.13.0+cpu is not the file that the profile locks",
+    ),
     "a version": (lambda d: _set(d, "sympy", version="9"), "the file is of another version"),
     "a tool": (
         lambda d: d["tools"]["linux/amd64"].update(source="other"),

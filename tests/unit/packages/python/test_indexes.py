@@ -73,11 +73,6 @@ def test_other_commands_sections_do_not_count() -> None:
     assert pip.pip_sources({}, ["[freeze]\nindex-url = x\n"]) == Sources()
 
 
-def test_percent_signs_are_no_interpolation() -> None:
-    found = pip.pip_sources({}, ["[global]\nindex-url = https://u:p%40ss@x/s\n"])
-    assert found.index_url == "https://u:p%40ss@x/s"
-
-
 def test_uv_merges_extra_indexes_as_pip_does(tmp_path: Path) -> None:
     gone, there = (tmp_path / "gone").as_uri(), tmp_path.as_uri()
     found = Sources(index_url="https://i", extra_index_urls=(gone, there, "https://e"))
