@@ -3,7 +3,7 @@
 import gc
 from typing import NoReturn
 
-_ALLOCATIONS = 20_000
+_ALLOCATIONS = 100_000
 
 
 def main() -> NoReturn:
