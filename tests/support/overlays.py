@@ -87,7 +87,9 @@ class Verdict:
     stderr: str
 
     def check(self, name: str) -> dict[str, Any]:
-        return next(check for check in self.report["checks"] if check["name"] == name)
+        checks = {check["name"]: check for check in self.report["checks"]}
+        assert name in checks, self.report["reasons"]
+        return checks[name]
 
     def require_failed(self, check: str, words: str = "") -> str:
         """The verdict is "failed" with exit code 5, and this check names this cause: its detail."""
