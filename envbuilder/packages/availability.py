@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from envbuilder.packages.python import upstream
 
-_DEEPEST = 40
+_DEEPEST = 80
 """Releases of a package that are left out because they require too much."""
 _MOST = 150
 """Steps after which the walk ends: requirements that always ask for another version have none."""

@@ -67,6 +67,8 @@ _WITHOUT_EFFECT = {
 """Options → why they are left out; empty for what holds for every lock."""
 _TITLE = re.compile(r"Package +Version( +[A-Z].*)?|-{3,}( +-{3,})*")
 """The first lines of what `pip list` prints."""
+_EGG_VERSION = re.compile(r"-[0-9]+\.[0-9][\w.]*\Z")
+"""What old versions of pip wanted behind a name, as in egg=shapely-1.7.1dev."""
 _INSTALL = re.compile(r"[$!%]? *(python[\d.]* +-m +)?pip[\d.]* +install +")
 
 
@@ -215,7 +217,7 @@ class _Reader:
         path = path.removesuffix(extras[0] if extras else "")
         egg = re.search(r"(?:\A|&)egg=([A-Za-z0-9._-]+)(\[[^\]&]*\])?", fragment)
         brackets = (egg and egg[2]) or (extras and extras[0]) or ""
-        name, note = egg[1] if egg else of_file(path)[0], ""
+        name, note = _EGG_VERSION.sub("", egg[1]) if egg else of_file(path)[0], ""
         if not re.match(r"[a-z+]+:/|git\+|[/~\\]", path, re.IGNORECASE):
             location = self._existing(file, path)
             if location == ".":

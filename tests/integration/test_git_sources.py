@@ -173,6 +173,14 @@ def test_a_login_is_that_of_the_users_credential_helper(
     assert SECRET.encode() not in kept
 
 
+def test_a_host_that_cannot_be_reached_is_no_matter_of_logins(
+    found: Settings, tmp_path: Path
+) -> None:
+    with pytest.raises(BuildError, match="git clone failed") as caught:
+        read("git+http://127.0.0.1:9/x", found, tmp_path)
+    assert caught.value.hint == "Check the network: its host cannot be reached."
+
+
 def test_a_repository_over_ssh(
     repository: Repository, found: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

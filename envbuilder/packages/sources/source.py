@@ -411,9 +411,13 @@ class _Git:
             why = (
                 "took too long" if done.timed_out else f"failed:\n{escaped(done.last_words, 2000)}"
             )
+            login = (
+                "Check that git can read it without asking: it needs no login, a credential helper"
+                " has it, or the ssh agent has the key."
+            )
+            is_away = "resolve host" in why or "connect to" in why
             raise BuildError(
                 f"{self._url}: git {arguments[0]} {why}",
-                "Check that git can read it without asking: it needs no login, a credential helper"
-                " has it, or the ssh agent has the key.",
+                "Check the network: its host cannot be reached." if is_away else login,
             )
         return done.stdout

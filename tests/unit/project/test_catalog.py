@@ -128,6 +128,13 @@ def test_libraries_of_a_build_are_the_builds_own(tmp_path: Path, name: str) -> N
     assert added == ("nvidia-ml-py==12.1", "rich")
 
 
+def test_a_package_of_condas_for_other_hardware_needs_no_conda(tmp_path: Path) -> None:
+    (tmp_path / "environment.yml").write_text("dependencies: [cupy, rich]\n")
+    mps = library(tmp_path, "requirements_from: [environment.yml]\n").profile("mps")
+    assert {"venv", "conda"} <= {*mps.backends}
+    assert mps.conda.packages[-1] == "rich"
+
+
 def test_packages_for_nvidia_gpus_are_those_of_other_hardware_elsewhere(tmp_path: Path) -> None:
     gpu = "faiss-gpu==1.7.*; python_version == '3.12'"
     others = "decord==0.6.0, nvidia-cutlass-dsl, cupy-cuda12x, nvidia-ml-py, tensorflow-cpu"

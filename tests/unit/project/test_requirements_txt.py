@@ -134,6 +134,8 @@ def test_an_option_is_left_out_and_said(tmp_path: Path, line: str, why: str) -> 
         ("sklearn==0.0", "scikit-learn", "", "taken as scikit-learn"),
         ("pytorch==2.1", "torch==2.1", "", "taken as torch"),
         ("sklearn", "scikit-learn", "", "taken as scikit-learn"),
+        ("git+https://example.org/o/x#egg=yolo-v2-1.7.1dev", "yolo-v2",
+         "git+https://example.org/o/x", ""),
         ("-e git+https://example.org/o/trl.git@v1#egg=trl", "trl",
          "git+https://example.org/o/trl.git@v1", ""),
         ("git+ssh://git@example.org/owner/Some_Name.git@v1", "some-name",
