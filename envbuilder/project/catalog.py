@@ -27,12 +27,7 @@ from envbuilder.profiles.frameworks import BUILD_EXTRA, FRAMEWORKS
 from envbuilder.profiles.library import Library, OtherFrameworkError
 from envbuilder.profiles.names import suggestion
 from envbuilder.profiles.profile import Profile, Python
-from envbuilder.profiles.requirements import (
-    applies,
-    distribution,
-    on_hardware as instead_of,
-    pin,
-)
+from envbuilder.profiles.requirements import applies, distribution, pin
 from envbuilder.project import environments, release
 from envbuilder.project.lines import Line, on_hardware, parse
 
@@ -309,7 +304,7 @@ def adapt(profile: Profile, contents: Contents, decision: Decision | None = None
     """
     environment = contents.environment
     lines, notes = on_hardware(contents.requirements, profile)
-    here = (c for c in contents.conda if instead_of(c.name, profile.accelerator) == c.name)
+    here = (line for line in contents.conda if on_hardware([line], profile)[0] == (line,))
     contents = replace(contents, requirements=lines, conda=tuple(here))
     if decision:
         python = Python(default=decision.python, supported=(decision.python,))

@@ -107,21 +107,23 @@ def clash(wheels: Mapping[File, Mapping[str, str]]) -> tuple[str, File, File] | 
 def prunable(wheels: Mapping[File, Mapping[str, str]], python: str) -> dict[File, tuple[str, ...]]:
     """Return the wheels that may go without files which others fill differently, and the paths.
 
-    Paths are below site-packages. Pip lets the last wheel win: so do these, of which the one with
-    more files keeps its own. What is machine code, a script, or half of what either wheel installs
-    is no stray file: such wheels stay in conflict. Contents are as those of `clash`.
+    Paths are below site-packages. Pip lets the last wheel win: so do these, of which the one that
+    has the folder's name, else the one with more files, keeps its own. What is machine code, a
+    script, or half of what the other installs is no stray file: such wheels stay in conflict.
+    Contents are as those of `clash`.
     """
     owners: dict[str, list[File]] = defaultdict(list)
     for wheel, places in wheels.items():
         for path in places:
             owners[path].append(wheel)
     pairs: dict[tuple[File, File], set[str]] = defaultdict(set)
+    site = f"lib/python{python}/site-packages/"
     for path, several in owners.items():
+        top = types.canonical(path.removeprefix(site).partition("/")[0])
         for one, other in itertools.combinations(several, 2):
             if _differ(wheels[one][path], wheels[other][path]):
-                smaller, larger = sorted((one, other), key=lambda w: (len(wheels[w]), w.name))
-                pairs[smaller, larger].add(path)
-    site = f"lib/python{python}/site-packages/"
+                ranked = sorted((w.name == top, len(wheels[w]), w.name, w) for w in (one, other))
+                pairs[ranked[0][-1], ranked[1][-1]].add(path)
     pruned: dict[File, set[str]] = defaultdict(set)
     for (smaller, _), paths in pairs.items():
         is_stray = all(p.startswith(site) and not MACHINE_CODE.search(p) for p in paths)

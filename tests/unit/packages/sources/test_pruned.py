@@ -78,6 +78,19 @@ def test_the_smaller_one_goes_without_as_a_wheel_of_its_own(
         foundry.fetch([replace(small, sha256="0" * 64)], target, found, progress)
 
 
+def test_a_copy_of_another_package_inside_a_larger_one_is_stray(
+    found: Settings, tmp_path: Path
+) -> None:
+    """So eva-decord has an older `packaging` in it."""
+    copied = {"small/__init__.py": b"old", "small/a.py": b"old"}
+    whole = target_of(found, tmp_path, dict.fromkeys(copied, b"new"), {**LARGE, **copied})
+    target = Foundry(sources.resolution(""), found, lambda _: None).finish(whole)
+    small, large = target.files
+    assert small.recipe is None
+    assert large.recipe
+    assert large.recipe.without == ("small/__init__.py", "small/a.py")
+
+
 @pytest.mark.parametrize(
     ("small", "large"),
     [
