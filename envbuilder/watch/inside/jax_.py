@@ -17,7 +17,8 @@ import sys
 import threading
 import time
 import weakref
-from typing import Any, Callable, Dict, List, Tuple
+from collections import deque
+from typing import Any, Callable, Deque, Dict, List, Tuple
 
 FIRST, LONGEST = 0.1, 5.0
 """Seconds between looks: at first, and later on."""
@@ -67,7 +68,7 @@ class _Watch:
         self._lock, self._done = threading.Lock(), threading.Event()
         self._thread: Any = None
         self._before: Dict[int, Any] = {}
-        self._parameters: Dict[Tuple[str, str], int] = {}
+        self._replaced: Deque[Dict[Tuple[str, str], int]] = deque(maxlen=5)
         self._all: Dict[Tuple[str, str], int] = {}
         self._compiled: List[float] = [0.0, 0]
         self._devices: List[Dict[str, Any]] = []
@@ -117,8 +118,8 @@ class _Watch:
         before, self._before = self._before, {id(a): weakref.ref(a) for a in arrays}
         replaced = [a for a in arrays if id(a) not in before or before[id(a)]() is not a]
         self._all = _placed(arrays) or self._all
-        if self._looks:
-            self._parameters = _placed(replaced) or self._parameters
+        if self._looks and replaced:
+            self._replaced.append(_placed(replaced))
         self._looks += 1
         self._devices = [
             found
@@ -134,11 +135,16 @@ class _Watch:
             self._record.attempt(self._arrays)
 
     def complete(self) -> Dict[str, Any]:
-        """Return all fields of the record, as they are now."""
+        """Return all fields of the record, as they are now.
+
+        A look in the middle of a step sees its parameters twice: the middle of several is right.
+        """
+        looks = sorted(self._replaced, key=lambda placed: sum(placed.values()))
+        parameters = looks[(len(looks) - 1) // 2] if looks else self._all
         compiled = {("jax::compile", "cpu"): self._compiled} if self._compiled[1] else {}
         return {
             "devices": self._devices,
-            "parameters": self._rows(self._parameters or self._all, "device", "dtype", "bytes"),
+            "parameters": self._rows(parameters, "device", "dtype", "bytes"),
             "operators": self._rows(compiled, "name", "device", "seconds", "calls"),
             "is_compiled": bool(self._compiled[1]),
             "overhead_seconds": self._overhead,
