@@ -16,7 +16,6 @@ import atexit
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -26,6 +25,7 @@ from envbuilder.core import console
 from envbuilder.core.errors import ToolError
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
     from types import FrameType
@@ -132,6 +132,8 @@ def run(
     Raises `ToolError` if the program is missing; a failing exit status is returned. If the output
     is very long, only its end is returned. What a callback raises stops the program and is raised.
     """
+    import subprocess
+
     program = _required(argv[0])
     console.detail(quoted(map(_shown, argv)))
     started = time.monotonic()
@@ -203,6 +205,8 @@ def hold(argv: Sequence[str], beginning: str, needed: Callable[[], bool]) -> int
     Its stdin is `beginning`, and then stays open until the program is to end, or this process ends
     in any way: whatever becomes of the processes between, the program can notice that.
     """
+    import subprocess
+
     program = _required(argv[0])
     held = _HeldSignals()
     try:
@@ -278,6 +282,8 @@ def _drain(
 
 def _stop(child: subprocess.Popen[str], patience: tuple[float, float]) -> None:
     """Interrupt, then terminate, then kill the child's process group."""
+    import subprocess
+
     for number, seconds in zip((signal.SIGINT, signal.SIGTERM), patience, strict=True):
         if child.poll() is not None:
             break
@@ -330,6 +336,8 @@ def accompany(argv: Sequence[str], env: Mapping[str, str]) -> int:
     It has this process's input, output and terminal, and gets the signals that this one receives.
     Signals that the caller ignores stay ignored, as with nohup.
     """
+    import subprocess
+
     program = _required(argv[0])
     child: subprocess.Popen[bytes] | None = None
     early: list[int] = []

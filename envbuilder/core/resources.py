@@ -74,6 +74,7 @@ def _environment() -> Any:
                     super().dump_bytecode(bucket)
 
     sources = folder("templates")
+    # A compiled template is found by its source alone: with other options, name its file otherwise.
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(sources),
         bytecode_cache=Compiled(str(sources / "__pycache__"), f"jinja2-{jinja2.__version__}-%s"),

@@ -80,7 +80,7 @@ def facts(watched: model.Watched) -> list[Fact]:
             for gpu in watched.machine.gpus
             if gpu.utilization is not None
         ),
-        Fact("model.Observed", counted(longest.windows, "sampled step"), _overhead(longest)),
+        Fact("Observed", counted(longest.windows, "sampled step"), _overhead(longest)),
     ]
     return [fact for fact in shown if fact and fact.value]
 

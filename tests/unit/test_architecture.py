@@ -242,7 +242,10 @@ HEAVY = {
     *("docker", "torch", "requests", "urllib3", "rich", "uv", "packaging", "cyclonedx"),
     *("packageurl", "pynvml", "debian"),
 }
-SLOW = {"concurrent", "ctypes", "email", "http", "logging", "socket", "ssl", "tarfile", "tomllib"}
+SLOW = {
+    *("concurrent", "ctypes", "email", "http", "logging", "socket", "ssl", "subprocess", "tarfile"),
+    "tomllib",
+}
 """Modules of the standard library that take several milliseconds."""
 
 

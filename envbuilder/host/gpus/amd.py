@@ -109,7 +109,9 @@ def _gpu(
         hidden
         or pci.driver(device, ("amdgpu",), "ROCm")
         or pci.opened(
-            *(snapshot, f"/{KFD}", f"--device /{KFD} --device /dev/dri"),
+            snapshot,
+            f"/{KFD}",
+            f"--device /{KFD} --device /dev/dri",
             is_missing=snapshot.has(KFD) is False,
         )
         or (_unlisted(snapshot) if node is None else None)

@@ -77,7 +77,7 @@ def entries(folder: Path, profile: str | None = None) -> tuple[Entry, ...]:
         paths = list(folder.iterdir()) if folder.is_dir() else []
     except OSError as error:
         raise InvalidError(f"{folder}: cannot be read: {error.strerror or error}") from error
-    files = (path for path in paths if path.is_file() and not path.is_symlink())
+    named = ((path, match) for path in paths if (match := _NAME.fullmatch(path.name)))
     result = (
         Entry(
             path=path,
@@ -86,8 +86,8 @@ def entries(folder: Path, profile: str | None = None) -> tuple[Entry, ...]:
             profile=match["profile"],
             backend=match["backend"],
         )
-        for path in files
-        if (match := _NAME.fullmatch(path.name)) and profile in (None, match["profile"])
+        for path, match in named
+        if profile in (None, match["profile"]) and path.is_file() and not path.is_symlink()
     )
     return tuple(sorted(result, key=lambda e: (e.number, e.time, e.path.name)))
 

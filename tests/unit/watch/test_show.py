@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 from pathlib import Path
 
@@ -28,6 +29,7 @@ def test_the_text_says_what_did_the_work_and_that_it_is_no_proof(
     assert "ON CUDA: A GPU (cuda:0) did the work" in text
     assert "Advice" not in text
     assert "about as fast" in text
+    assert re.search(r"^Observed +5 sampled steps", text, re.MULTILINE)
     assert show.ADVICE.split(" it is ")[0] in text.replace("\n", " ")
     assert all(len(line) <= 80 for line in text.splitlines() if "report: " not in line)
 
