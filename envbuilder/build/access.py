@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -87,12 +86,6 @@ def require_distinct(access: Access) -> None:
     for item in (*ports, *targets):
         if ports.count(item) > 1 or targets.count(item) > 1:
             raise InvalidError(f"{shown(item)} is stated twice", "Leave one of them out.")
-
-
-def imports_from(folders: Iterable[PurePath], *others: str | None) -> dict[str, str]:
-    """Return the variable that lets Python import from folders, before those of other values."""
-    first = [str(folder) for folder in folders]
-    return {"PYTHONPATH": os.pathsep.join([*first, *filter(None, others)])} if first else {}
 
 
 def preloading(access: Access, before: str | None, environ: Mapping[str, str]) -> Access:

@@ -1,12 +1,16 @@
-"""Image conventions shared by all builders: the rendered Dockerfile and the builder `layers`."""
+"""Conventions of images and environments that all builders share."""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from envbuilder.core import types
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import PurePath
+
     from envbuilder.profiles.profile import Profile
 
 PREFIX = "/opt/env"
@@ -36,3 +40,9 @@ def variables(profile: Profile) -> dict[str, str]:
     if profile.preload:
         values["LD_PRELOAD"] = ":".join(profile.preload)
     return values
+
+
+def imports_from(folders: Iterable[PurePath], *others: str | None) -> dict[str, str]:
+    """Return the variable that lets Python import from folders, before those of other values."""
+    first = [str(folder) for folder in folders]
+    return {"PYTHONPATH": os.pathsep.join([*first, *filter(None, others)])} if first else {}

@@ -10,7 +10,6 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder.build import conventions
-from envbuilder.build.access import imports_from
 from envbuilder.core import console, types
 from envbuilder.core.errors import BuildError
 from envbuilder.core.settings import PROJECT_FILE, Settings
@@ -66,7 +65,7 @@ class ProjectLayer(Struct, frozen=True, kw_only=True):
     def variables(self, others: dict[str, str]) -> dict[str, str]:
         """Return an image's variables with those that the project needs."""
         folders = (PurePosixPath(conventions.WORK, path) for path in self.python_path)
-        return {**others, **imports_from(folders, others.get("PYTHONPATH"))}
+        return {**others, **conventions.imports_from(folders, others.get("PYTHONPATH"))}
 
 
 def planned(settings: Settings) -> ProjectLayer | None:

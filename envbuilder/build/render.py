@@ -320,11 +320,11 @@ def _dockerfile(
     context: Mapping[str, Any], image: Mapping[str, Any], folder: str
 ) -> Iterator[RenderedFile]:
     """Yield a Dockerfile and the files that it takes in, below a folder."""
-    from envbuilder.build.payload import payload_pyz
-
     yield _rendered("Dockerfile", "docker/Dockerfile.j2", image, folder)
     listed = {**context, "requirements": image["requirements"], "by_name": True}
     yield _rendered("requirements.txt", "requirements.txt.j2", listed, folder)
+    from envbuilder.build.payload import payload_pyz
+
     yield RenderedFile(name=f"{folder}payload.pyz", content=payload_pyz())
 
 
@@ -385,9 +385,9 @@ def source_urls(lock: Lock, settings: Settings) -> dict[str, str]:
     urls: dict[str, str] = {}
     for source, file in sorted(named.items()):
         if file.kind == "deb":
-            from envbuilder.packages.debian import suite
+            from envbuilder.packages.debian import mirrors
 
-            urls[source] = suite.snapshot(file, settings)
+            urls[source] = mirrors.snapshot(file, settings)
         else:
             urls[source] = indexes.url(source, settings)
     return urls

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from envbuilder.build.access import Access
+    from envbuilder.core.settings import Settings
+    from envbuilder.profiles.library import Library
+    from envbuilder.profiles.lock import Lock
+    from envbuilder.profiles.profile import Profile
 
     Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -105,6 +109,27 @@ def load_settings() -> core_settings.Settings:
     """Return the settings of this command, for the environment that `--environment` names."""
     context = click.get_current_context()
     return core_settings.load(environment=context.meta.get(_ENVIRONMENT, DEFAULT))
+
+
+def locked_profile(
+    library: Library,
+    settings: Settings,
+    name: str | None,
+    target_host: Path | None = None,
+    backend: str = "",
+) -> tuple[Profile, Lock]:
+    """Return a profile, by default the one that fits the host, and its lock, checked for use.
+
+    The lock is empty if an environment of the backend takes nothing from it.
+    """
+    if name is None:
+        from envbuilder.host import assumed
+        from envbuilder.profiles import choice
+
+        profile = choice.choose(library, settings, assumed.find(target_host)).profile
+    else:
+        profile = library.profile(name)
+    return profile, library.usable_lock(profile, backend)
 
 
 json_option: Decorator = click.option(

@@ -13,13 +13,13 @@ from envbuilder.build import project_layer, render
 from envbuilder.commands.options import (
     environment_option,
     load_settings,
+    locked_profile,
     profiles_option,
     python_option,
     target_host_option,
 )
 from envbuilder.core import console, files, resources
 from envbuilder.core.errors import InvalidError
-from envbuilder.profiles import choice
 from envbuilder.project import catalog, environments
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def command(
             "Name one profile, or add --target bake.",
         )
     profile = profiles[0] if profiles else None
-    chosen, lock = choice.locked(library, settings, profile, target_host, backend)
+    chosen, lock = locked_profile(library, settings, profile, target_host, backend)
     kind = target or render.default_target(chosen)
     default = chosen.image_python if kind in render.IMAGE_TARGETS else chosen.python.default
     urls = render.source_urls(lock, settings)
@@ -139,7 +139,7 @@ def _bake(
     """Print a bake file, or write it with what it needs."""
     sources = []
     for name in names or (None,):
-        profile, lock = choice.locked(library, settings, name, target_host)
+        profile, lock = locked_profile(library, settings, name, target_host)
         urls = render.source_urls(lock, settings)
         version = python or profile.image_python
         sources.append(render.BakeSource(profile=profile, lock=lock, python=version, urls=urls))

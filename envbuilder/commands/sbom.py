@@ -9,12 +9,12 @@ import click
 from envbuilder.commands.options import (
     environment_option,
     load_settings,
+    locked_profile,
     profile_option,
     python_option,
 )
 from envbuilder.core import console, files, types
 from envbuilder.core.errors import InvalidError
-from envbuilder.profiles import choice
 from envbuilder.profiles.lock import lock_digest, select
 from envbuilder.project import catalog
 
@@ -48,7 +48,7 @@ def command(
     from envbuilder.build.plan import UsedBase
 
     settings = load_settings()
-    chosen, lock = choice.locked(catalog.library(settings), settings, profile)
+    chosen, lock = locked_profile(catalog.library(settings), settings, profile)
     target = select(lock, platform or chosen.platforms[0], python or chosen.python.default)
     image = target.base if target.base and not target.base.suite else None
     named = f"{image.ref}@{image.digest}" if image and image.digest else image and image.ref

@@ -226,20 +226,17 @@ def binary_size(limit: int) -> str:
 HIDDEN = "…"
 """What is shown in place of a credential."""
 
-_URL = re.compile(r"://([^\s'\"<>`]+)")
-_ENCODED_USER = re.compile(r"(%3A%2F%2F)[^\s'\"<>`&]{1,512}?%40", re.IGNORECASE)
-_AUTHORITY = re.compile(r"(?:\[[^\]]*\]|[^:@]*)(?::[0-9]*)?[),.;:]*")
+_URL = r"://([^\s'\"<>`]+)"
+_ENCODED_USER = r"(?i)(%3A%2F%2F)[^\s'\"<>`&]{1,512}?%40"
+_AUTHORITY = r"(?:\[[^\]]*\]|[^:@]*)(?::[0-9]*)?[),.;:]*"
 """A host and a port without a user. Anything else before the first slash may be half a password."""
-_WITHOUT_SCHEME = re.compile(
-    r"(?:(?<=[\s'\"<>`=(])|^)[^\s'\"<>`=(/@:]+:(?!//)[^\s'\"<>`=(@]+@(?!sha(?:256|384|512):)",
-    re.MULTILINE,
+_WITHOUT_SCHEME = (
+    r"(?m)(?:(?<=[\s'\"<>`=(])|^)[^\s'\"<>`=(/@:]+:(?!//)[^\s'\"<>`=(@]+@(?!sha(?:256|384|512):)"
 )
-_HEADER = re.compile(
-    r"(\bauthorization['\"]?\s{0,4}[:=]\s{0,4}['\"]?[a-z]{1,20} )[^\s'\",]+", re.IGNORECASE
-)
-_PORT = re.compile(r"(integer value as )'[^'\s]*'")
+_HEADER = r"(?i)(\bauthorization['\"]?\s{0,4}[:=]\s{0,4}['\"]?[a-z]{1,20} )[^\s'\",]+"
+_PORT = r"(integer value as )'[^'\s]*'"
 """What Python says about a port that is no number: half a password, if that has a slash."""
-_TOKEN = re.compile(r"/t/[^/]+(?=/|\Z)")
+_CONDA_PATH = r"/t/[^/]+(?=/|\Z)"
 
 
 def public(url: str) -> str:
@@ -251,7 +248,7 @@ def public(url: str) -> str:
 
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
-    return urlunsplit((parts.scheme, host, _TOKEN.sub("", parts.path), "", ""))
+    return urlunsplit((parts.scheme, host, re.sub(_CONDA_PATH, "", parts.path), "", ""))
 
 
 def is_public(url: str) -> bool:
@@ -263,11 +260,11 @@ def redacted(text: str) -> str:
     """Return text with an ellipsis for each credential in it."""
     if not any(sign in text for sign in ("@", "://", "%40", "uthorization", "integer value as")):
         return text  # nearly every line
-    text = _URL.sub(_redacted_url, text)
-    text = _ENCODED_USER.sub(rf"\1{HIDDEN}%40", text)
-    text = _WITHOUT_SCHEME.sub(f"{HIDDEN}@", text)
-    text = _PORT.sub(rf"\1'{HIDDEN}'", text)
-    return _HEADER.sub(rf"\1{HIDDEN}", text)
+    text = re.sub(_URL, _redacted_url, text)
+    text = re.sub(_ENCODED_USER, rf"\1{HIDDEN}%40", text)
+    text = re.sub(_WITHOUT_SCHEME, f"{HIDDEN}@", text)
+    text = re.sub(_PORT, rf"\1'{HIDDEN}'", text)
+    return re.sub(_HEADER, rf"\1{HIDDEN}", text)
 
 
 def log_text(text: str) -> str:
@@ -282,11 +279,11 @@ def _redacted_url(match: re.Match[str]) -> str:
     rest = match[1]
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     # A password with an unescaped slash continues after it.
-    scope = rest if not _AUTHORITY.fullmatch(authority.rpartition("@")[2]) else authority
+    scope = rest if not re.fullmatch(_AUTHORITY, authority.rpartition("@")[2]) else authority
     user, at, _ = scope.rpartition("@")
     rest = f"{HIDDEN}@{rest[len(user) + 1 :]}" if at and user != HIDDEN else rest
     rest, question, _ = rest.partition("?")
-    return f"://{_TOKEN.sub(f'/t/{HIDDEN}', rest)}{question and f'?{HIDDEN}'}"
+    return f"://{re.sub(_CONDA_PATH, f'/t/{HIDDEN}', rest)}{question and f'?{HIDDEN}'}"
 
 
 STAMP = "%Y%m%dT%H%M%SZ"

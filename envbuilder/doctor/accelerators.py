@@ -22,6 +22,7 @@ from envbuilder.profiles.needs import LEVELS, Finding, Level, Needs, worst
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from envbuilder.profiles.library import Reader
     from envbuilder.profiles.lock import Lock
     from envbuilder.profiles.profile import Profile
 
@@ -50,7 +51,7 @@ def problems(
     locks: Mapping[str, Lock | None],
     around: Around,
     requested: Profile | None,
-    packages: fit.Reader,
+    packages: Reader,
     advice: Callable[[Profile, Host], str],
 ) -> list[Problem]:
     """Return the problems of the requested profile, or else of each vendor's best profile."""
@@ -97,7 +98,7 @@ class _Look:
         candidates: Sequence[Profile],
         locks: Mapping[str, Lock | None],
         around: Around,
-        packages: fit.Reader,
+        packages: Reader,
         advice: Callable[[Profile, Host], str],
     ) -> None:
         self.host, self.around, self.locks = host, around, locks

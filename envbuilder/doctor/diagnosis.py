@@ -16,14 +16,14 @@ from envbuilder.doctor.problem import SEVERITIES, Problem
 from envbuilder.doctor.surroundings import CDI_FILE, Around
 from envbuilder.host.describe import gib
 from envbuilder.profiles.backends import makes_image
-from envbuilder.profiles.fit import nothing_read
+from envbuilder.profiles.library import nothing_read
 from envbuilder.profiles.lock import Lock, require_usable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from envbuilder.host.model import Engine, Gpu, Host, Memory
-    from envbuilder.profiles.fit import Reader
+    from envbuilder.profiles.library import Reader
     from envbuilder.profiles.profile import Profile
 _COMPILERS = {"g++", "c++", "clang++"}
 _FULL = 2 << 30

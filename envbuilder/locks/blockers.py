@@ -199,7 +199,7 @@ class Diagnosis:
         wheel = page.usable(index_pages.ranks((platform, python))) if page else None
         for need in map(Requirement, index.requires(page, wheel) if page and wheel else ()):
             name = types.canonical(need.name)
-            is_part = name in row.builds or row.libraries.fullmatch(name)
+            is_part = name in row.builds or row.is_library(name)
             if not is_part and applies(need.marker, platform, python):
                 yield need
 

@@ -184,9 +184,9 @@ def _locate(
             path = quote(file.file) if file.kind == "python" else file.file
             urls[file.sha256] = (f"{indexes.url(file.source, settings)}/{path}",)
         elif file.kind == "deb":
-            from envbuilder.packages.debian import suite
+            from envbuilder.packages.debian import mirrors
 
-            urls[file.sha256] = suite.urls(file, settings)
+            urls[file.sha256] = mirrors.urls(file, settings)
         else:
             by_source.setdefault((file.source, file.kind == "tool"), []).append(file)
     for (source, tools), group in by_source.items():

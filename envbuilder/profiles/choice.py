@@ -12,17 +12,15 @@ from msgspec import Struct
 
 from envbuilder.core.errors import HostError
 from envbuilder.profiles.accelerators import ACCELERATORS, of_vendor
-from envbuilder.profiles.fit import BackendFit, Fit, judge, judge_backends, nothing_read
+from envbuilder.profiles.fit import BackendFit, Fit, judge, judge_backends
 from envbuilder.profiles.frameworks import DEFAULT, FRAMEWORKS, first_profile
+from envbuilder.profiles.library import nothing_read
 from envbuilder.profiles.profile import Profile
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from envbuilder.core.settings import Settings
     from envbuilder.host.model import Host
-    from envbuilder.profiles.fit import Reader
-    from envbuilder.profiles.library import Library
+    from envbuilder.profiles.library import Library, Reader
     from envbuilder.profiles.lock import Lock
 
     Locks = Mapping[str, Lock | None]
@@ -71,26 +69,6 @@ def choose(
     reason = f"{title}, because {because}; {choice.reason}" if unusual else choice.reason
     judged = choice.judged[choice.profile]
     return Chosen(profile=library.profile(choice.profile), reason=reason, judged=judged)
-
-
-def locked(
-    library: Library,
-    settings: Settings,
-    name: str | None,
-    target_host: Path | None = None,
-    backend: str = "",
-) -> tuple[Profile, Lock]:
-    """Return a profile, by default the one that fits the host, and its lock, checked for use.
-
-    The lock is empty if an environment of the backend takes nothing from it.
-    """
-    if name is None:
-        from envbuilder.host import assumed
-
-        profile = choose(library, settings, assumed.find(target_host)).profile
-    else:
-        profile = library.profile(name)
-    return profile, library.usable_lock(profile, backend)
 
 
 def require_host(

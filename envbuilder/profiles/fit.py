@@ -29,13 +29,11 @@ from envbuilder.profiles.needs import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
 
     from envbuilder.profiles.lock import Lock
     from envbuilder.profiles.profile import Profile
 
-    Reader = Callable[[Profile, Host, Lock | None], Packages]
-    """Looks up what was read of the device code in the wheels of a profile's lock."""
     Offers = Iterable[tuple[releases.Chosen, str]]
     """What a profile has of each release, the newest first, and what rules it out, if anything."""
 
@@ -118,11 +116,6 @@ class Fit(Struct, frozen=True, kw_only=True):
     """Variables that hide GPUs which do not work with it; commands that run it here set them."""
     workaround: str = field(default="", name="way_out")
     """How it works here if it does not do so natively; one or two sentences."""
-
-
-def nothing_read(profile: Profile, host: Host, lock: Lock | None) -> Packages:
-    """Return what is known of the device code in packages if no wheel was read."""
-    return {}
 
 
 def judge_backends(

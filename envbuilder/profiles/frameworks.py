@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 DEFAULT: types.Framework = "torch"
 
 
-BUILD_EXTRA = re.compile(r"(and-)?(cpu|cuda|metal|oneapi|rocm|tpu|xpu|minimum-jaxlib)[a-z0-9-]*")
-"""Extras that choose a build of a framework for some hardware (normalised)."""
+_BUILD_EXTRA = r"(and-)?(cpu|cuda|metal|oneapi|rocm|tpu|xpu|minimum-jaxlib)[a-z0-9-]*"
+"""Pattern: extras that choose a build of a framework for some hardware (normalised)."""
 
 
 class Framework(Struct, frozen=True, kw_only=True):
@@ -31,18 +31,18 @@ class Framework(Struct, frozen=True, kw_only=True):
     """What its builds consist of in addition: an environment holds those of the profile alone."""
     companions: frozenset[str] = frozenset()
     """What a project may list in addition, with a build for each kind of hardware."""
-    libraries: re.Pattern[str]
-    """Runtime libraries that its builds require in exact versions."""
+    libraries: str
+    """Pattern: runtime libraries that its builds require in exact versions."""
     kernel_compilers: dict[str, frozenset[str]] = {}
     """The compiler that its builds bring for their kernels: its names on each kind of hardware."""
-    used_by: re.Pattern[str] | None = None
-    """Distributions that show which framework a project is for."""
+    used_by: str = ""
+    """Pattern: distributions that show which framework a project is for."""
     conda: dict[str, str]
     """Its packages as conda channels name them → as PyPI does."""
     conda_cores: frozenset[str] = frozenset()
     """Conda packages that hold its code, and that nobody lists."""
-    conda_libraries: re.Pattern[str]
-    """Conda packages that choose a build of it, or hold libraries that its wheels bring along."""
+    conda_libraries: str
+    """Pattern: conda packages that choose a build of it, or hold libraries of its wheels."""
     extensions: dict[str, str] = {}
     """`expects.extension` → its distribution."""
     index_hosts: tuple[str, ...] = ()
@@ -60,6 +60,11 @@ class Framework(Struct, frozen=True, kw_only=True):
         """
         here = self.kernel_compilers.get(accelerator, frozenset())
         return frozenset().union(*self.kernel_compilers.values()) - here
+
+    def is_library(self, name: str) -> bool:
+        """Return whether a distribution is a runtime library that its builds bring."""
+        # Compiled at the first use, and kept by `re`: patterns are a tenth of the start-up's time.
+        return bool(re.fullmatch(self.libraries, name))
 
     def in_conda(self, name: str) -> bool:
         """Return whether a conda package is the framework, or holds its code."""
@@ -82,9 +87,9 @@ FRAMEWORKS: dict[types.Framework, Framework] = {
         title="PyTorch",
         names=frozenset({"torch"}),
         companions=frozenset({"torchvision", "torchaudio", "torchcodec"}),
-        libraries=re.compile(
-            _CUDA + r"|cuda-(bindings|pathfinder|toolkit)|(pytorch-)?triton(-rocm|-xpu)?" + _ONEAPI
-        ),
+        libraries=_CUDA
+        + r"|cuda-(bindings|pathfinder|toolkit)|(pytorch-)?triton(-rocm|-xpu)?"
+        + _ONEAPI,
         kernel_compilers={
             "cuda": frozenset({"triton", "pytorch-triton"}),
             "rocm": frozenset({"triton-rocm", "pytorch-triton-rocm"}),
@@ -97,7 +102,7 @@ FRAMEWORKS: dict[types.Framework, Framework] = {
             "torchvision": "torchvision",
             "torchaudio": "torchaudio",
         },
-        conda_libraries=re.compile(r"pytorch-(cuda|mutex)|cpuonly|torchtriton|" + _CONDA_CUDA),
+        conda_libraries=r"pytorch-(cuda|mutex)|cpuonly|torchtriton|" + _CONDA_CUDA,
         conda_cores=frozenset({"libtorch"}),
         extensions={"zentorch": "zentorch", "ipex": "intel-extension-for-pytorch"},
         index_hosts=("pytorch.org",),
@@ -115,12 +120,10 @@ FRAMEWORKS: dict[types.Framework, Framework] = {
                 ),
             }
         ),
-        libraries=re.compile(_CUDA + _ONEAPI),
-        used_by=re.compile(
-            r"flax|optax|equinox|chex|dm-haiku|orbax-checkpoint|diffrax|distrax|numpyro|jaxtyping"
-        ),
+        libraries=_CUDA + _ONEAPI,
+        used_by=r"flax|optax|equinox|chex|dm-haiku|orbax-checkpoint|diffrax|distrax|numpyro|jaxtyping",
         conda={"jax": "jax", "jaxlib": "jaxlib"},
-        conda_libraries=re.compile(_CONDA_CUDA),
+        conda_libraries=_CONDA_CUDA,
     ),
     "tensorflow": Framework(
         title="TensorFlow",
@@ -131,15 +134,15 @@ FRAMEWORKS: dict[types.Framework, Framework] = {
             }
         ),
         parts=frozenset({"tensorflow-metal", "intel-extension-for-tensorflow"}),
-        libraries=re.compile(_CUDA),
-        used_by=re.compile(r"keras|tf-keras|tensorflow-(datasets|hub|text|probability|addons)"),
+        libraries=_CUDA,
+        used_by=r"keras|tf-keras|tensorflow-(datasets|hub|text|probability|addons)",
         conda={
             "tensorflow": "tensorflow",
             "tensorflow-cpu": "tensorflow",
             "tensorflow-gpu": "tensorflow",
         },
         conda_cores=frozenset({"libtensorflow_cc", "tensorflow-base"}),
-        conda_libraries=re.compile(_CONDA_CUDA),
+        conda_libraries=_CONDA_CUDA,
         extensions={"zentf": "zentf"},
     ),
 }
@@ -176,16 +179,21 @@ def of_name(name: str) -> types.Framework | None:
 def of_user(name: str) -> types.Framework | None:
     """Return the framework that a distribution (normalised) belongs to or is made for."""
     for key, row in FRAMEWORKS.items():
-        if name in row.builds or (row.used_by and row.used_by.fullmatch(name)):
+        if name in row.builds or (row.used_by and re.fullmatch(row.used_by, name)):
             return key
     return None
 
 
+def is_build_extra(extra: str) -> bool:
+    """Return whether an extra (normalised) chooses a build of a framework for some hardware."""
+    return bool(re.fullmatch(_BUILD_EXTRA, extra))
+
+
 def is_runtime(name: str) -> bool:
     """Return whether a distribution (normalised) is a library that some framework brings along."""
-    return any(row.libraries.fullmatch(name) for row in FRAMEWORKS.values())
+    return any(row.is_library(name) for row in FRAMEWORKS.values())
 
 
 def is_conda_runtime(name: str) -> bool:
     """Return whether a conda package chooses a build of some framework, or is a library of it."""
-    return any(row.conda_libraries.fullmatch(name) for row in FRAMEWORKS.values())
+    return any(re.fullmatch(row.conda_libraries, name) for row in FRAMEWORKS.values())

@@ -11,17 +11,22 @@ from msgspec.structs import replace
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import first
-from envbuilder.profiles import fit, lock as profile_lock
+from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.frameworks import DEFAULT, of_name
 from envbuilder.profiles.profile import Profile, load as load_profile, names
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from envbuilder.core import types
     from envbuilder.host.model import Host
+    from envbuilder.profiles import fit
     from envbuilder.profiles.lock import Lock
+    from envbuilder.profiles.needs import Packages
     from envbuilder.signatures.statement import Signed
+
+    Reader = Callable[[Profile, Host, Lock | None], Packages]
+    """Looks up what was read of the device code in the wheels of a profile's lock."""
 
 
 class OtherFrameworkError(InvalidError):
@@ -54,6 +59,11 @@ class Variants(Protocol):
         """Return the path of the lock of a variant, whether or not it exists."""
 
 
+def nothing_read(profile: Profile, host: Host, lock: Lock | None) -> Packages:
+    """Return what is known of the device code in packages if no wheel was read."""
+    return {}
+
+
 class Library:
     """Profiles and their locks in some folders, read when first needed and then kept."""
 
@@ -62,7 +72,7 @@ class Library:
         folders: Sequence[Path],
         trusted: Sequence[str] | None = None,
         variants: Variants | None = None,
-        packages: fit.Reader = fit.nothing_read,
+        packages: Reader = nothing_read,
     ) -> None:
         """`trusted`: keys, one of which must have signed a lock that is used; None: no matter."""
         self.folders = tuple(folders)
@@ -156,6 +166,8 @@ class Library:
 
     def advice(self, profile: Profile, host: Host) -> str:
         """Return which release would work better on a host than a profile's, and how to get it."""
+        from envbuilder.profiles import fit
+
         every = ((chosen, "") for chosen in profile.choices().values())
         offers = self._variants.offers(profile.name) if self._variants else every
         return fit.other_release(profile, host, self.lock(profile.name), offers)

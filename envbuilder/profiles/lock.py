@@ -6,7 +6,6 @@ it works behind any mirror.
 
 from __future__ import annotations
 
-import calendar
 import datetime
 import hashlib
 import re
@@ -200,7 +199,7 @@ class LockedBase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
         clock. A base without a date gets the earliest date that ZIP archives can store.
         """
         date = datetime.date.fromisoformat(self.date) if self.date else _EARLIEST
-        return calendar.timegm(date.timetuple())
+        return (date - datetime.date(1970, 1, 1)) // datetime.timedelta(seconds=1)
 
 
 class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -16,7 +16,6 @@ from msgspec import Meta, Struct
 
 from envbuilder.core import types
 from envbuilder.core.text import first
-from envbuilder.host import tables
 from envbuilder.host.model import Gpu
 
 Level = Literal["note", "warning", "no", "impossible"]
@@ -214,6 +213,8 @@ def _runs_on_nvidia(target: str, gpu: Gpu) -> bool:
     match = _NVIDIA.fullmatch(target)
     if match is None or gpu.sm is None:
         return False
+    from envbuilder.host import tables
+
     made_for, capability = (int(match[2]), int(match[3])), tuple(map(int, gpu.sm.split(".")))
     if match[4] == "a" or (match[1] == "sm" and tables.tegra_of_sm(gpu.sm)):
         return made_for == capability

@@ -21,10 +21,9 @@ from envbuilder.core.files import read_text
 from envbuilder.core.project_file import DEFAULT, Definition
 from envbuilder.core.settings import LOCKS, PROJECT_FILE, Settings
 from envbuilder.core.text import shown
-from envbuilder.profiles import backends, fit, frameworks, profile as profile_files, releases
-from envbuilder.profiles.accelerators import ACCELERATORS
-from envbuilder.profiles.frameworks import BUILD_EXTRA, FRAMEWORKS
-from envbuilder.profiles.library import Library, OtherFrameworkError
+from envbuilder.profiles import backends, frameworks, profile as profile_files, releases
+from envbuilder.profiles.frameworks import FRAMEWORKS, is_build_extra
+from envbuilder.profiles.library import Library, OtherFrameworkError, nothing_read
 from envbuilder.profiles.names import suggestion
 from envbuilder.profiles.profile import Profile, Python
 from envbuilder.profiles.requirements import applies, distribution, pin
@@ -37,6 +36,8 @@ if TYPE_CHECKING:
 
     from packaging.requirements import Requirement
 
+    from envbuilder.profiles import fit
+    from envbuilder.profiles.library import Reader
     from envbuilder.project.environments import Contents
     from envbuilder.project.release import Decision, Limits, Locked, Offered
 
@@ -85,6 +86,8 @@ class ProjectProfiles:
 
     def _is_twin(self, name: str) -> bool:
         """Return whether a profile for older GPUs would have the build that the usual one has."""
+        from envbuilder.profiles.accelerators import ACCELERATORS
+
         rows = ACCELERATORS.items()
         gpu = next((a for a, row in rows if row.vendor and name in row.variants), None)
         if gpu is None:
@@ -220,7 +223,7 @@ class ProjectProfiles:
         return environments.without_releases(contents, name)
 
 
-def library(settings: Settings, packages: fit.Reader = fit.nothing_read) -> Library:
+def library(settings: Settings, packages: Reader = nothing_read) -> Library:
     """Return the profiles of a project, a user, and envbuilder itself, in this order.
 
     In a project that defines environments, they are variants for the one in the settings. Raise
@@ -364,7 +367,7 @@ def _requirements(profile: Profile, pythons: Sequence[str], lines: Iterable[Line
     yield from profile.requirements
     seen = set(profile.requirements)
     for line in lines:
-        if line.name.startswith("nvidia-") and framework.libraries.fullmatch(line.name):
+        if line.name.startswith("nvidia-") and framework.is_library(line.name):
             continue
         for requirement in _added(profile, pythons, line):
             if line.name not in brought and str(requirement) not in seen:
@@ -394,7 +397,7 @@ def _added(profile: Profile, pythons: Sequence[str], line: Line) -> Iterator[Req
              and any(applies(need.marker, *target) for target in targets)]  # fmt: skip
     if targets and not owned:
         yield requirement
-    extras = sorted(e for e in requirement.extras if not BUILD_EXTRA.fullmatch(distribution(e)))
+    extras = sorted(e for e in requirement.extras if not is_build_extra(distribution(e)))
     for need in owned:
         version = pin(str(need))
         if version and not release.without_build(requirement.specifier).contains(version, True):
@@ -420,9 +423,7 @@ def _constraints(profile: Profile, pythons: Sequence[str], contents: Contents) -
     framework = FRAMEWORKS[profile.framework]
     for line in contents.constraints:
         name = line.name
-        if not framework.libraries.fullmatch(name) and not (
-            line.locked and name in framework.builds
-        ):
+        if not framework.is_library(name) and not (line.locked and name in framework.builds):
             yield from map(str, _added(profile, pythons, line))
     for line in contents.requirements:
         requirement = parse(line.text, line.where)

@@ -222,7 +222,7 @@ def without_releases(contents: Contents, framework: types.Framework) -> Contents
     lines, notes = [], []
     for line in contents.requirements:
         wish = parse(line.text, line.where)
-        if (line.name in brought or row.libraries.fullmatch(line.name)) and wish.specifier:
+        if (line.name in brought or row.is_library(line.name)) and wish.specifier:
             notes.append(f"{line.where} asks for {line.text}; framework_version decides")
             wish.specifier = type(wish.specifier)()
             lines.append(replace(line, text=str(wish)))

@@ -150,21 +150,19 @@ def exists(project: Path, path: str) -> bool:
 # One requirement (PEP 508)
 
 # All that names, versions and markers need. A line reaches files that other programs read.
-_SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 \[\],.;:_*+!~<>=()\"'#@/-]*\Z")
-_VCS = re.compile(r"(git|hg|svn|bzr)\+", re.IGNORECASE)
-_URL = re.compile(r"[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
-_ARCHIVE = re.compile(r"\.(whl|zip|tar\.(gz|bz2|xz)|tgz)\Z", re.IGNORECASE)
-_DIRECT = re.compile(r"([A-Za-z0-9._-]+)\s*(\[[^\]]*\])?\s*@(.*)", re.DOTALL)
-_MARKER = re.compile(r"\s+;|;\s+")
-_BUILD = re.compile(
-    r"(?<=[0-9])\+[a-z0-9.]*(cpu|cu[0-9]|cuda|rocm|xpu|pt[0-9]|torch[0-9])[a-z0-9.]*"
-)
+_SAFE = r"[A-Za-z0-9][A-Za-z0-9 \[\],.;:_*+!~<>=()\"'#@/-]*\Z"
+_VCS = r"(?i)(git|hg|svn|bzr)\+"
+_URL = r"(?i)[a-z][a-z0-9+.-]*:/"
+_ARCHIVE = r"(?i)\.(whl|zip|tar\.(gz|bz2|xz)|tgz)\Z"
+_DIRECT = r"(?s)([A-Za-z0-9._-]+)\s*(\[[^\]]*\])?\s*@(.*)"
+_MARKER = r"\s+;|;\s+"
+_BUILD = r"(?<=[0-9])\+[a-z0-9.]*(cpu|cu[0-9]|cuda|rocm|xpu|pt[0-9]|torch[0-9])[a-z0-9.]*"
 """The build of a version for some hardware, such as `+cu124`, which no index of its own has."""
 
 
 def parse(text: str, where: str) -> Requirement:
     """Return a requirement by name. Raises `InvalidError` for all else, with what to do."""
-    direct = _DIRECT.match(text)
+    direct = re.match(_DIRECT, text)
     location = direct[3].strip() if direct else text.strip()
     if direct or is_location(location):
         _refuse_location(location, text, where)
@@ -193,7 +191,7 @@ def _requirement(text: str) -> Requirement:
         raise ValueError("its marker cannot be evaluated") from error
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
-    if not _SAFE.match(_normalised(requirement)):
+    if not re.match(_SAFE, _normalised(requirement)):
         raise ValueError("it contains a character that requirements do not have")
     return requirement
 
@@ -214,19 +212,19 @@ def _normalised(requirement: Requirement) -> str:
 
 def is_location(text: str) -> bool:
     """Return whether a line names a repository, a URL or a path instead of a package."""
-    if _DIRECT.match(text) and not text.startswith("git@"):
+    if re.match(_DIRECT, text) and not text.startswith("git@"):
         return False
     word = re.split(r"[ \t]|;", text.strip(), maxsplit=1)[0]
-    is_path = word.startswith((".", "/", "~", "\\")) or bool(_ARCHIVE.search(word))
+    is_path = word.startswith((".", "/", "~", "\\")) or bool(re.search(_ARCHIVE, word))
     is_path = is_path or ("/" in word and not word.startswith("-"))
-    return is_path or bool(_VCS.match(word) or _URL.match(word))
+    return is_path or bool(re.match(_VCS, word) or re.match(_URL, word))
 
 
 def _refuse_location(location: str, text: str, where: str) -> NoReturn:
     """Raise `InvalidError` for a requirement that names a repository, a URL or a path."""
     kind = "a local path"
-    if _URL.match(location) and not location.lower().startswith("file:"):
-        kind = "a version control repository" if _VCS.match(location) else "a URL"
+    if re.match(_URL, location) and not location.lower().startswith("file:"):
+        kind = "a version control repository" if re.match(_VCS, location) else "a URL"
     raise InvalidError(
         f"{where}: {escaped(text, SHOWN)}: {kind}; here, only packages of an index are named",
         "Name a released version instead, or write the line into a requirements.txt and list that"
@@ -250,11 +248,11 @@ def of_host(location: str) -> frameworks.Framework | None:
 
 # One requirement as it stands in a file
 
-_QUOTED = re.compile(r"\A([\"'])(.*)\1\Z")
-_OF_CONDA = re.compile(r"([A-Za-z0-9._-]+) *= *([0-9][0-9.]*)(=[A-Za-z0-9_.]+)?\Z")
-_OF_TABLE = re.compile(r"([A-Za-z0-9._-]+)\s+([0-9]+\.[A-Za-z0-9.]*)\Z")
+_QUOTED = r"\A([\"'])(.*)\1\Z"
+_OF_CONDA = r"([A-Za-z0-9._-]+) *= *([0-9][0-9.]*)(=[A-Za-z0-9_.]+)?\Z"
+_OF_TABLE = r"([A-Za-z0-9._-]+)\s+([0-9]+\.[A-Za-z0-9.]*)\Z"
 """A row of what `pip list` prints."""
-_ANY_PATCH = re.compile(r"([<>]=? *[0-9][0-9.]*)\.\*")
+_ANY_PATCH = r"([<>]=? *[0-9][0-9.]*)\.\*"
 """A version that setuptools took for a bound until 2022."""
 
 
@@ -263,22 +261,22 @@ def wish(text: str, where: str) -> tuple[Line, str]:
 
     It may state where its source is (`name @ git+https://…`). Raises `InvalidError`.
     """
-    if direct := _DIRECT.match(text):
+    if direct := re.match(_DIRECT, text):
         location, marker = split_marker(direct[3])
         return sourced(f"{direct[1]}{direct[2] or ''}{marker}", location, text, where)
     shown, notes = f"{where}: {escaped(text, SHOWN)}", []
-    plain = _BUILD.sub("", _QUOTED.sub(r"\2", text.strip().rstrip(",")))
-    if of_conda := _OF_CONDA.match(plain):
+    plain = re.sub(_BUILD, "", re.sub(_QUOTED, r"\2", text.strip().rstrip(",")))
+    if of_conda := re.match(_OF_CONDA, plain):
         plain = f"{of_conda[1]}=={of_conda[2]}{'' if of_conda[3] else '.*'}"
         notes.append(f"{shown}: conda's spelling: taken as {plain}.")
-    elif of_table := _OF_TABLE.match(plain):
+    elif of_table := re.match(_OF_TABLE, plain):
         plain = f"{of_table[1]}=={of_table[2]}"
         notes.append(f"{shown}: a row of a table: taken as {plain}.")
-    elif (bounded := _ANY_PATCH.sub(r"\1", plain)) != plain:
+    elif (bounded := re.sub(_ANY_PATCH, r"\1", plain)) != plain:
         notes.append(f"{shown}: taken as {bounded}, since only == and != have a star.")
         plain = bounded
     parsed = parse(plain, where)
-    if build := _BUILD.search(text):
+    if build := re.search(_BUILD, text):
         notes.append(f"{shown}: the version counts; the build {build[0][1:]} is the hardware's.")
     if (other := meant(name := types.canonical(parsed.name))) != name:
         any_version = ""
@@ -296,7 +294,7 @@ def wish(text: str, where: str) -> tuple[Line, str]:
 
 def split_marker(text: str) -> tuple[str, str]:
     """Return a location and the marker behind it, with its semicolon."""
-    location, *markers = _MARKER.split(text.strip(), maxsplit=1)
+    location, *markers = re.split(_MARKER, text.strip(), maxsplit=1)
     marker = markers[0].strip() if markers else ""
     return location.strip().strip("\"'"), f"; {marker}" if marker else ""
 
@@ -310,8 +308,8 @@ def sourced(named: str, location: str, text: str, where: str, folder: str = "") 
     require_public(location, where)
     required = line(parse(named, where), where)
     framework = of_host(location) or frameworks.of_build(required.name)
-    bare, text = _LOGIN.sub(r"\1", location), _LOGIN.sub(r"\1", text)
-    if not framework and not _ELSEWHERE.match(location):
+    bare, text = re.sub(_LOGIN, r"\1", location), re.sub(_LOGIN, r"\1", text)
+    if not framework and not re.match(_ELSEWHERE, location):
         note = "its URL has a login, which is left out: git asks its credential helper for one."
         source = _source(bare, f"{where}: {escaped(text, SHOWN)}", folder)
         return replace(required, source=source), (
@@ -320,7 +318,7 @@ def sourced(named: str, location: str, text: str, where: str, folder: str = "") 
     why = profile_decides(framework) if framework else "its location is of another machine"
     if version := of_file(location)[1]:
         name, _, marker = required.text.partition(";")
-        exact = _BUILD.sub("", f"{name}=={version}")
+        exact = re.sub(_BUILD, "", f"{name}=={version}")
         required = line(parse(f"{exact};{marker}" if marker else exact, where), where)
     return required, f"{where}: {escaped(text, SHOWN)}: taken as {required.text}, since {why}."
 
@@ -339,16 +337,16 @@ def location_of(table: Mapping[str, Any]) -> str:
     return f"{prefix}{git}{f'@{reference}' if reference else ''}{end}"
 
 
-_ELSEWHERE = re.compile(r"file:|[/~\\]|[A-Za-z]:[/\\]", re.IGNORECASE)
+_ELSEWHERE = r"(?i)file:|[/~\\]|[A-Za-z]:[/\\]"
 """What a path that no project has begins with."""
 
 
-_LOGIN = re.compile(r"(git\+https?://)[^/]*@", re.IGNORECASE)
+_LOGIN = r"(?i)(git\+https?://)[^/]*@"
 
 
 def require_public(location: str, where: str) -> None:
     """Raise `InvalidError` for a URL with credentials, but for git's, which are left out."""
-    if re.search(r"://(?!git@)[^/]*@", _LOGIN.sub(r"\1", location)):
+    if re.search(r"://(?!git@)[^/]*@", re.sub(_LOGIN, r"\1", location)):
         raise InvalidError(
             f"{where}: a URL with credentials, which a project's files must not have",
             "Write it without user and password, and set those up on each machine.",
@@ -386,17 +384,17 @@ def _source(location: str, shown: str, folder: str) -> str:
     address, _, fragment = location.partition("#")
     inside = re.findall(r"(?:\A|&)((?:subdirectory|sha256)=[^&]+)", fragment)
     end = f"#{'&'.join(inside)}" if inside else ""
-    if _VCS.match(address) and not address.lower().startswith("git+"):
+    if re.match(_VCS, address) and not address.lower().startswith("git+"):
         raise InvalidError(
             f"{shown}: only git repositories can be locked", "Name a released version instead."
         )
-    if _VCS.match(address):
+    if re.match(_VCS, address):
         if not re.match(r"git\+(https?|file):", address):
             # Of git@HOST:PATH and ssh://HOST/PATH; git://HOST/PATH is not encrypted.
             address = re.sub(r"\Agit\+(ssh://)?(?=git@)", "git+ssh://", address)
             address = re.sub(r"\Agit\+git://(git@)?", "git+https://", address)
             address = re.sub(r"(\Agit\+ssh://[^/:]+):(?![0-9]+/)", r"\1/", address)
-    elif not _URL.match(address):
+    elif not re.match(_URL, address):
         path = posixpath.normpath(posixpath.join(folder, address))
         if path == ".." or path.startswith(("../", "/")):
             raise InvalidError(
@@ -419,10 +417,10 @@ def on_hardware(lines: Iterable[Line], profile: Profile) -> tuple[tuple[Line, ..
     Another package may lack the very release that a line pins: a later one will do.
     """
     result, notes = [], []
-    libraries = frameworks.FRAMEWORKS[profile.framework].libraries
+    framework = frameworks.FRAMEWORKS[profile.framework]
     for line in lines:
         name = requirements.on_hardware(line.name, profile.accelerator)
-        if name == line.name or libraries.fullmatch(line.name):
+        if name == line.name or framework.is_library(line.name):
             result.append(line)
             continue
         notes.append(f"{line.where}: {line.name} is for other hardware: {name or 'left out'} here")

@@ -21,7 +21,7 @@ from envbuilder.core.project_file import DEFAULT, Definition, RequirementFile
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.locks import entries
 from envbuilder.profiles import profile as profiles
-from envbuilder.profiles.frameworks import BUILD_EXTRA, FRAMEWORKS
+from envbuilder.profiles.frameworks import FRAMEWORKS, is_build_extra
 from envbuilder.project import environments, first_file, repository
 from envbuilder.project.catalog import adapt
 from envbuilder.project.environments import Contents
@@ -73,12 +73,10 @@ def meant(contents: Contents, profile: profiles.Profile, platform: str, python: 
         name = canonicalize_name(wish.name)
         if name in left or not holds(wish, platform, python):
             continue
-        if name.startswith("nvidia-") and framework.libraries.fullmatch(name):
+        if name.startswith("nvidia-") and framework.is_library(name):
             continue  # of a frozen list: its builds require them in other versions
         if name in framework.names:
-            wish.extras = {
-                e for e in wish.extras if not BUILD_EXTRA.fullmatch(canonicalize_name(e))
-            }
+            wish.extras = {e for e in wish.extras if not is_build_extra(canonicalize_name(e))}
             if not wish.extras:
                 continue
             wish.name, wish.specifier = "FRAMEWORK", type(wish.specifier)()

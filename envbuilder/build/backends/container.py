@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder.build import access, conventions, isolation
-from envbuilder.build.access import NOTHING, PRELOAD, Access, Runner, imports_from, preloading
+from envbuilder.build.access import NOTHING, PRELOAD, Access, Runner, preloading
 from envbuilder.build.backends import devices, foreign_programs
 from envbuilder.build.image import records
 from envbuilder.build.payload import RECORD, TIMEOUT_SECONDS
@@ -270,7 +270,7 @@ class DockerEnvironment:
             "HOME": _SCRATCH,
             **{n: value for n, value in _CACHES.items() if n not in environment},
             **self.device_variables,
-            **imports_from(folders, environment.get("PYTHONPATH")),
+            **conventions.imports_from(folders, environment.get("PYTHONPATH")),
             **access.variables,
         }
         if programs:

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from envbuilder.build import isolation, render
-from envbuilder.build.access import NOTHING, PRELOAD, Access, Runner, imports_from
+from envbuilder.build import conventions, isolation, render
+from envbuilder.build.access import NOTHING, PRELOAD, Access, Runner
 from envbuilder.build.backends import foreign_programs, integrity, own_python
 from envbuilder.build.payload import TIMEOUT_SECONDS, payload_pyz, payload_sha256
 from envbuilder.build.plan import (
@@ -340,7 +340,7 @@ class NativeEnvironment(Environment):
             raise ToolError(f"{argv[0]}: not found in the environment or on PATH")
         before = self.profile.environment.get("PYTHONPATH", environ.get("PYTHONPATH"))
         requested = {
-            **imports_from(access.python_path, before),
+            **conventions.imports_from(access.python_path, before),
             **{name: environ[name] for name in access.passed},
             **access.variables,
         }

@@ -23,12 +23,12 @@ NAME_LIMIT = 255
 """Maximum characters of host and repository together."""
 
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
-_HOST = re.compile(rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{{1,5}})?")
+_HOST = rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{{1,5}})?"
 _PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
-_REPOSITORY = re.compile(rf"{_PART}(?:/{_PART})*")
-_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_IDENTIFIER = re.compile(r"[0-9a-f]{64}")
+_REPOSITORY = rf"{_PART}(?:/{_PART})*"
+_TAG = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
+_DIGEST = r"sha256:[0-9a-f]{64}"
+_IDENTIFIER = r"[0-9a-f]{64}"
 
 
 class Reference(Struct, frozen=True, kw_only=True):
@@ -67,7 +67,7 @@ class Reference(Struct, frozen=True, kw_only=True):
 def parse(text: str) -> Reference:
     """Parse a reference; raise `InvalidError` if it is malformed."""
     rest, at, digest = text.partition("@")
-    if at and not _DIGEST.fullmatch(digest):
+    if at and not re.fullmatch(_DIGEST, digest):
         raise _invalid(text, "after '@' comes sha256: and 64 hexadecimal digits")
     first, slash, below = rest.partition("/")
     host = DEFAULT_HOST
@@ -75,16 +75,16 @@ def parse(text: str) -> Reference:
     if slash and (first == "localhost" or first != first.lower() or {".", ":"} & set(first)):
         host, rest = first, below
     repository, colon, tag = rest.partition(":")
-    if colon and not _TAG.fullmatch(tag):
+    if colon and not re.fullmatch(_TAG, tag):
         raise _invalid(text, "a tag has letters, digits, '_', '.' and '-', 128 at most")
     if not _host_ok(host):
         raise _invalid(text, f"{host!r} is not a host with an optional port")
-    if not _REPOSITORY.fullmatch(repository):
+    if not re.fullmatch(_REPOSITORY, repository):
         raise _invalid(text, "a repository has lower-case letters and digits, separated by . _ - /")
     if host == "index.docker.io":
         host = DEFAULT_HOST
     if host == DEFAULT_HOST and "/" not in repository:
-        if _IDENTIFIER.fullmatch(repository):
+        if re.fullmatch(_IDENTIFIER, repository):
             raise _invalid(text, "64 hexadecimal digits are an image's id, not a repository")
         repository = f"library/{repository}"
     if len(f"{host}/{repository}") > NAME_LIMIT:
@@ -122,7 +122,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _host_ok(host: str) -> bool:
-    if not _HOST.fullmatch(host):
+    if not re.fullmatch(_HOST, host):
         return False
     name, port = _split(host)
     if ":" in name:

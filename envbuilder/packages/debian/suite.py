@@ -1,4 +1,4 @@
-"""Debian archives: mirrors, the package lists of a suite, and the bases and .debs of targets.
+"""Debian archives: the package lists of a suite, and the bases and .debs of targets.
 
 Package lists are read over HTTP from the machine's own mirror and checked against the sha256 in
 their Release file. The Release file's signature is not checked: the mirror must be trusted when a
@@ -10,9 +10,6 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-import time
-from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,6 +19,7 @@ from envbuilder.core import decoding, types
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.http import open_session, read, reason, request
 from envbuilder.core.text import clipped
+from envbuilder.packages.debian import mirrors
 from envbuilder.packages.debian.package import (
     Package,
     closure,
@@ -42,88 +40,10 @@ from envbuilder.profiles.lock import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.profile import Profile
-
-SUITES = frozenset({"bookworm", "trixie", "forky", "sid", "stable", "oldstable", "testing"})
-_DISABLED = frozenset({"no", "false", "without", "off", "disable", "0"})
-"""What apt reads as false (apt-pkg/contrib/strutl.cc, `StringToBool`)."""
-
-
-def parse_sources(text: str) -> Iterator[tuple[str, str]]:
-    """Yield URI and suite of each binary package source of an apt list, in either format."""
-    for line in text.splitlines():
-        part = re.sub(r"\[[^\]]*\]", " ", line).split()
-        if len(part) >= 3 and part[0] == "deb":
-            yield part[1].rstrip("/"), part[2]
-    for stanza in re.split(r"\n\s*\n", re.sub(r"^#.*\n?", "", text, flags=re.MULTILINE)):
-        options = fields(stanza)
-        disabled = options.get("Enabled", "").strip().lower() in _DISABLED
-        if "deb" in options.get("Types", "").split() and not disabled:
-            for uri in options.get("URIs", "").split():
-                yield from ((uri.rstrip("/"), suite) for suite in options.get("Suites", "").split())
-
-
-def machine_roots(sources: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the Debian mirrors among apt's sources, by symbolic source."""
-    mirrors: dict[str, str] = {}
-    for uri, suite in sources:
-        name, _, part = suite.partition("/")[0].partition("-")
-        if uri.startswith(("http://", "https://")) and name in SUITES:
-            mirrors.setdefault(SECURITY if part == "security" else MAIN, uri)
-    return mirrors
-
-
-def _machine_sources(folder: Path = Path("/etc/apt")) -> Iterator[tuple[str, str]]:
-    files = [folder / "sources.list"]
-    for pattern in ("*.list", "*.sources"):
-        files += sorted((folder / "sources.list.d").glob(pattern))
-    for path in files:
-        with suppress(OSError):
-            yield from parse_sources(path.read_text(encoding="utf-8", errors="replace"))
-
-
-def roots(source: str, settings: Settings, when: str = "") -> tuple[str, ...]:
-    """Return the archive roots to try for `debian` or `debian-security`, best first.
-
-    Only the user's override if there is one; otherwise the machine's own mirror, then Debian's
-    snapshot service at `when` (`2026-11-18T02:10:24Z`; empty for today).
-    """
-    override = indexes.override(source, settings)
-    if override:
-        return (override,)
-    machine = machine_roots(_machine_sources()).get(source)
-    stamp = re.sub(r"[^0-9TZ]", "", when) or time.strftime("%Y%m%dT000000Z", time.gmtime())
-    archive = indexes.url("debian-snapshot", settings).removesuffix("/debian")
-    return (*([machine] if machine else []), f"{archive}/{source}/{stamp}")
-
-
-def urls(file: File, settings: Settings) -> tuple[str, ...]:
-    """Return the URLs of a locked .deb, best first: the mirror, then the snapshot that had it."""
-    return tuple(f"{root}/{file.file}" for root in roots(file.source, settings, seen(file)))
-
-
-def seen(file: File) -> str:
-    """Return when the archive had a locked .deb (`2026-11-18T02:10:24Z`); empty if unknown."""
-    match = re.search(r"Release of (\S+Z)$", file.by)
-    return match[1] if match else ""
-
-
-def snapshot(file: File, settings: Settings) -> str:
-    """Return the archive root of a .deb for rendered files: the override, or else the snapshot.
-
-    Never the machine's own mirror: a rendered file must be the same on every machine.
-    """
-    override = indexes.override(file.source, settings)
-    return override or roots(file.source, settings, seen(file))[-1]
-
-
-def fields(text: str) -> dict[str, str]:
-    """Return the one-line fields of a stanza."""
-    return dict(re.findall(r"^([A-Za-z0-9-]+): *(.*)$", text, re.MULTILINE))
-
 
 _LARGEST = 128 << 20
 """Maximum bytes of a package list, unpacked; Debian's largest has 60 million."""
@@ -214,7 +134,7 @@ def load(
         if release is None:
             continue
         root, text = release
-        stated = fields(text)
+        stated = mirrors.fields(text)
         if name == suite:
             rolling = "Version" not in stated
         by = f"{name} Release of {_date(stated.get('Date', ''))}"
@@ -240,7 +160,7 @@ def _release(
     name: str, source: str, settings: Settings, read: Callable[[str], bytes], *, required: bool
 ) -> tuple[str, str] | None:
     problem: Exception | None = None
-    for root in roots(source, settings):
+    for root in mirrors.roots(source, settings):
         try:
             return root, read(f"{root}/dists/{name}/Release").decode("utf-8", "replace")
         except OSError as error:
@@ -391,7 +311,7 @@ def base(
     packaged = versions.get(f"python{python}", "").partition("-")[0]
     system = tuple(f for f in debs if f.role == "base")
     if python in profile.debian_base:
-        dates = [when for f in system if (when := seen(f))]
+        dates = [when for f in system if (when := mirrors.seen(f))]
         unpacked = platform in profile.debian_base[python].unpacked
         named = hashlib.sha256("".join(sorted(f.sha256 for f in system)).encode()).hexdigest()
         kind = "unpacked-" if unpacked else ""

@@ -7,6 +7,7 @@ uv's own variables are set, they win. URLs found here never enter a lock.
 from __future__ import annotations
 
 import os
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import urlsplit
 
@@ -51,6 +52,9 @@ def upstreams(folder: Path | None = None) -> dict[str, Upstream]:
     return table
 
 
+_shipped = cache(upstreams)
+
+
 def variable(name: str) -> str:
     """Return the environment variable that overrides the URL of a symbolic source."""
     return "ENVBUILDER_INDEX_" + name.upper().replace("-", "_")
@@ -87,7 +91,7 @@ def url(name: str, settings: Settings, environ: Mapping[str, str] | None = None)
     custom = override(name, settings, environ)
     if custom:
         return custom
-    shipped = upstreams()
+    shipped = _shipped()
     if name not in shipped:
         raise InvalidError(
             f"the source '{name}' has no URL",

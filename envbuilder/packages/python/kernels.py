@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from envbuilder.core.settings import Settings
     from envbuilder.host.model import Host
-    from envbuilder.profiles.fit import Reader
+    from envbuilder.profiles.library import Reader
     from envbuilder.profiles.lock import File, Lock
     from envbuilder.profiles.needs import Packages
     from envbuilder.profiles.profile import Profile
@@ -113,7 +113,7 @@ def read(
         for file in files
         if file.kind == "wheel"
         and file.name not in framework.names | framework.parts
-        and not framework.libraries.fullmatch(file.name)
+        and not framework.is_library(file.name)
     ]
     codes: dict[str, tuple[str, dict[str, int]]] = {}
     for file in others if ACCELERATORS[profile.accelerator].vendor in VENDORS else ():

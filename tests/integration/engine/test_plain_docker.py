@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from envbuilder.core import resources, settings
 from envbuilder.core.settings import load as load_settings
-from envbuilder.packages.debian import suite as archives
+from envbuilder.packages.debian import mirrors
 from envbuilder.packages.python import indexes
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
@@ -102,7 +102,7 @@ def build_options(own: settings.Settings) -> list[str]:
     options = []
     for source in (lockfile.MAIN, lockfile.SECURITY):
         name = f"{source.upper().replace('-', '_')}_MIRROR"
-        options += ["--build-arg", f"{name}={archives.roots(source, own)[0]}"]
+        options += ["--build-arg", f"{name}={mirrors.roots(source, own)[0]}"]
     for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):
         if os.environ.get(name):
             return [*options, "--secret", f"id=ca,src={os.environ[name]}"]

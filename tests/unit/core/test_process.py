@@ -115,11 +115,19 @@ def test_a_held_program_sees_that_it_is_no_longer_needed() -> None:
     assert process.hold(python(script), "beginning", lambda: False) == 7
 
 
-def test_a_held_program_that_does_not_care_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_held_program_that_does_not_care_is_stopped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(process, "_HASTE", (0.1, 0.1))
-    monkeypatch.setattr(process, "_UNHELD_SECONDS", 0.1)
-    script = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)"
-    assert process.hold(python(script), "", lambda: False) == -signal.SIGTERM
+    for name in ("_HELD_SECONDS", "_UNHELD_SECONDS"):
+        monkeypatch.setattr(process, name, 0.1)
+    ready = tmp_path / "ready"
+    deaf = python(
+        "import pathlib, signal, sys, time; signal.signal(signal.SIGINT, signal.SIG_IGN);"
+        " pathlib.Path(sys.argv[1]).touch(); time.sleep(60)"
+    )
+    ended = process.hold([*deaf, str(ready)], "", lambda: not ready.exists())
+    assert ended == -signal.SIGTERM
     assert not process.running()
 
 

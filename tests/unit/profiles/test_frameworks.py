@@ -45,7 +45,7 @@ def test_what_shipped_locks_pin_for_a_framework_is_known(name: types.Framework) 
     held = [{f.name for t in lock.targets for f in t.of_kind("wheel")} for lock in locks if lock]
     everywhere = set.intersection(*(names for names in held if names))
     rest = set.union(*held) - everywhere - row.builds - PLAIN[name]
-    assert {n for n in rest if not row.libraries.fullmatch(n)} == set()
+    assert {n for n in rest if not row.is_library(n)} == set()
 
 
 @pytest.mark.parametrize("profile", LIBRARY.profiles(), ids=lambda p: p.name)
@@ -91,7 +91,7 @@ def test_conda_packages_that_are_the_hardwares() -> None:
 def test_a_compiler_of_kernels_is_that_of_one_kind_of_hardware() -> None:
     torch = FRAMEWORKS["torch"]
     every = frozenset().union(*torch.kernel_compilers.values())
-    assert all(torch.libraries.fullmatch(name) for name in every)
+    assert all(torch.is_library(name) for name in every)
     assert torch.foreign("cpu") == torch.foreign("mps") == every
     assert "triton" not in torch.foreign("cuda")
     assert torch.foreign("rocm") == every - {"triton-rocm", "pytorch-triton-rocm"}

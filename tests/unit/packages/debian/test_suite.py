@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.settings import Configuration, Settings
-from envbuilder.packages.debian import package, suite as debian
+from envbuilder.packages.debian import mirrors, package, suite as debian
 from envbuilder.packages.debian.package import Atom, Package, closure, relations
 from envbuilder.profiles.lock import File
 
@@ -160,7 +160,7 @@ def test_relations_read_as_the_reference_parser_does(groups: list[list[Atom]]) -
 def test_any_text_can_be_a_list_or_a_field(text: str) -> None:
     list(package.parse_packages([text.encode(errors="replace")]))
     relations(text)
-    assert all(map(len, debian.parse_sources(text)))
+    assert all(map(len, mirrors.parse_sources(text)))
 
 
 @given(versions, versions)
@@ -205,16 +205,16 @@ Suites: bookworm
 @pytest.mark.parametrize("word", ["no", "No", "false", "0", "off"])
 def test_a_disabled_source_is_not_used(word: str) -> None:
     text = SOURCES.replace("Enabled: no", f"Enabled: {word}")
-    assert [*debian.parse_sources(text)] == [*debian.parse_sources(SOURCES)]
+    assert [*mirrors.parse_sources(text)] == [*mirrors.parse_sources(SOURCES)]
 
 
 def test_both_formats_of_apts_sources() -> None:
-    found = [*debian.parse_sources(SOURCES)]
+    found = [*mirrors.parse_sources(SOURCES)]
     assert [*dict.fromkeys(uri for uri, _ in found)] == [
         "https://one.invalid/debian", "https://third.invalid/apt", "http://two.invalid/debian",
         "http://two.invalid/debian-security",
     ]  # fmt: skip
-    assert debian.machine_roots(found) == {
+    assert mirrors.machine_roots(found) == {
         "debian": "https://one.invalid/debian",
         "debian-security": "http://two.invalid/debian-security",
     }
@@ -264,7 +264,7 @@ def test_a_lock_of_debs(own: Settings) -> None:
     assert (file.source, file.provenance) == ("debian-security", "read")
     assert file.file == "pool/tool_1.0-2.deb"
     assert file.by == "bookworm-security Release of 2026-07-11T10:16:37Z"
-    assert debian.urls(file, own) == ("http://m/pool/tool_1.0-2.deb",)
+    assert mirrors.urls(file, own) == ("http://m/pool/tool_1.0-2.deb",)
 
 
 def test_a_suite_without_a_version_rolls(own: Settings) -> None:
@@ -340,14 +340,14 @@ def test_nothing_is_added_that_a_base_of_the_same_lists_has(own: Settings) -> No
 
 
 def test_snapshots_stand_in_for_the_mirror(found: Settings) -> None:
-    last = debian.roots("debian-security", found, "2026-07-11T10:16:37Z")[-1]
+    last = mirrors.roots("debian-security", found, "2026-07-11T10:16:37Z")[-1]
     assert last.endswith("/archive/debian-security/20260711T101637Z")
     file = File(
         kind="deb", name="tool", version="1", file="pool/tool_1.deb", sha256=HASH, size=1,
         source="debian", provenance="read", by="bookworm Release of 2026-07-11T10:16:37Z",
     )  # fmt: skip
-    assert debian.urls(file, found)[-1].endswith("/debian/20260711T101637Z/pool/tool_1.deb")
-    assert debian.snapshot(file, found).endswith("/archive/debian/20260711T101637Z")
+    assert mirrors.urls(file, found)[-1].endswith("/debian/20260711T101637Z/pool/tool_1.deb")
+    assert mirrors.snapshot(file, found).endswith("/archive/debian/20260711T101637Z")
 
 
 @pytest.mark.parametrize(
