@@ -22,9 +22,10 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.files import read_text, save
 from envbuilder.core.project_file import DEFAULT
 from envbuilder.core.text import counted, escaped, first, wrapped
+from envbuilder.packages.python import indexes
 from envbuilder.profiles import frameworks, profile as profile_files, releases
 from envbuilder.profiles.requirements import distribution
-from envbuilder.project import environments, first_file, lines, package, repository
+from envbuilder.project import conda, environments, first_file, lines, package, repository
 from envbuilder.project.catalog import Choosing, ProjectProfiles
 from envbuilder.project.names import distribution_of, of_modules
 
@@ -46,8 +47,10 @@ _SHOWN = 3
 _WIDTH = 80
 _LONGEST = 150
 _ABSENT, _TOO_OLD = "no index has them", "what files ask for is too old for Python 3.8 and later"
+_CONDAS = "only conda has them"
 _EXCLUDED = {
     _ABSENT: "no index has it, so it is excluded. Correct its name.",
+    _CONDAS: "no package index has it, so only --backend conda can. Or leave it out of the list.",
     _TOO_OLD: f"{_TOO_OLD}, so it is excluded. What imports it will fail.",
 }
 _UNSURE = "not known whether an index has it, since one fails"
@@ -166,11 +169,13 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
         exclude=absent,
         requirements=tuple((each.requirement, each.source) for each in suggested),
         system=tuple(shown.system.items())[:_MOST_SUGGESTED],
+        indexes=_channels(choice),
     )
-    fit = _fitted(folder, path, choice, facts, offered)
+    place = _Place(folder, path, offered)
+    fit = _fitted(choice, facts, place)
     facts, notes, impossible = fit.facts, fit.notes, fit.impossible
     if choice.sources and diagnosis:
-        facts = _with_wheels(choice, facts, folder, path, offered, diagnosis)
+        facts = _with_wheels(choice, facts, place, diagnosis)
     program = repository.program_arguments(folder, files, shown.programs)
     return Report(
         file=str(path),
@@ -238,6 +243,14 @@ def _suggested(
 # What makes it possible to lock
 
 
+class _Place(NamedTuple):
+    """Where a project is, its file, and which builds of frameworks can be had."""
+
+    folder: Path
+    path: Path
+    offered: Offered
+
+
 class _Fit(NamedTuple):
     """What `envbuilder.yaml` says in order to be locked, and what came of that."""
 
@@ -254,9 +267,7 @@ class _Fit(NamedTuple):
         return self.can_be_had, len(self.possible)
 
 
-def _fitted(
-    folder: Path, path: Path, choice: first_file.Choice, facts: first_file.Facts, offered: Offered
-) -> _Fit:
+def _fitted(choice: first_file.Choice, facts: first_file.Facts, place: _Place) -> _Fit:
     """Return facts with which the usual profiles can be locked, or as many of them as possible.
 
     What files say of Python and of the framework stays if it is possible; else the nearest is
@@ -267,20 +278,15 @@ def _fitted(
     best: _Fit | None = None
     for change in ({}, *_changes(choice, framework)):
         changed = msgspec.structs.replace(facts, **change)
-        fit = _tried(choice, changed, folder, path, offered, usual)
+        fit = _tried(choice, changed, place, usual)
         best = fit if best is None or fit.rank > best.rank else best
         if fit.rank == (True, len(usual)):
             break
-    return _tried(choice, best.facts if best else facts, folder, path, offered)
+    return _tried(choice, best.facts if best else facts, place)
 
 
 def _with_wheels(
-    choice: first_file.Choice,
-    facts: first_file.Facts,
-    folder: Path,
-    path: Path,
-    offered: Offered,
-    diagnosis: Diagnosis,
+    choice: first_file.Choice, facts: first_file.Facts, place: _Place, diagnosis: Diagnosis
 ) -> first_file.Facts:
     """Return facts with the Python that most packages have wheels for, and what has to be built.
 
@@ -288,7 +294,7 @@ def _with_wheels(
     """
     from envbuilder.locks.blockers import settled
 
-    variants = _variants(choice, facts, folder, path, offered)
+    variants = _variants(choice, facts, place)
     framework, places = variants.framework[0], variants.contents.places
     pythons = variants.limits.pythons
     build: set[str] = set()
@@ -310,7 +316,7 @@ def _with_wheels(
                 needs = [*diagnosis.of_framework(adapted, python)]
                 while more := dict(settled(every, choice.lines, facts.overrides, platform, needs)):
                     facts = msgspec.structs.replace(facts, overrides=facts.overrides | more)
-                    variants = _variants(choice, facts, folder, path, offered)
+                    variants = _variants(choice, facts, place)
                     every = diagnosis.obstacles(variants.of(profile), python, places)
                 build.update(each.name for each in every if each.kind == "source")
                 old = {e.name for e in every if e.kind == "wheel" and not e.pythons}
@@ -381,16 +387,11 @@ def _changes(choice: first_file.Choice, framework: types.Framework) -> Iterator[
 
 
 def _tried(
-    choice: first_file.Choice,
-    facts: first_file.Facts,
-    folder: Path,
-    path: Path,
-    offered: Offered,
-    names: Collection[str] = (),
+    choice: first_file.Choice, facts: first_file.Facts, place: _Place, names: Collection[str] = ()
 ) -> _Fit:
     """Return which profiles (by default all) the project can be combined with."""
-    folders = profile_files.search_path(folder, load_settings().config_dir)
-    variants = _variants(choice, facts, folder, path, offered)
+    folders = profile_files.search_path(place.folder, load_settings().config_dir)
+    variants = _variants(choice, facts, place)
     try:
         framework, _ = variants.framework
         notes = variants.contents.notes
@@ -404,26 +405,20 @@ def _tried(
         try:
             variants.of(profile)
             possible.append(name)
-            decision = variants.decision(profile) if profile.builds else None
+            chosen = variants.decision(profile) if profile.builds else None
             # Its hash is known, or the index of its first platform answers.
-            can_be_had |= not decision or decision.python in offered(decision.chosen.builds[0])
+            can_be_had |= not chosen or chosen.python in place.offered(chosen.chosen.builds[0])
         except InvalidError as error:
             impossible.append(Impossible(name, error.message, error.hint))
     return _Fit(facts, notes, frozenset(possible), can_be_had, tuple(impossible))
 
 
-def _variants(
-    choice: first_file.Choice,
-    facts: first_file.Facts,
-    folder: Path,
-    path: Path,
-    offered: Offered,
-) -> ProjectProfiles:
+def _variants(choice: first_file.Choice, facts: first_file.Facts, place: _Place) -> ProjectProfiles:
     """Return what the project makes of profiles, by the text as it would be written."""
-    definition = settings.decoded(first_file.first_text(choice, facts), path)[1]
+    definition = settings.decoded(first_file.first_text(choice, facts), place.path)[1]
     assert definition is not None, "the text lists requirements"
-    folders = profile_files.search_path(folder, load_settings().config_dir)
-    return ProjectProfiles(definition, DEFAULT, folder, folders, Choosing(offered))
+    folders = profile_files.search_path(place.folder, load_settings().config_dir)
+    return ProjectProfiles(definition, DEFAULT, place.folder, folders, Choosing(place.offered))
 
 
 def _absent(choice: first_file.Choice, index: Index) -> dict[str, str]:
@@ -431,7 +426,17 @@ def _absent(choice: first_file.Choice, index: Index) -> dict[str, str]:
     names = [line.name for line in choice.lines if not line.source][:_MOST_ASKED]
     index.prefetch(names)
     absent = [n for n in names if not index.releases(n) and n not in index.problems]
-    return dict.fromkeys(absent, _ABSENT) if {*absent} < {*names} else {}
+    condas = conda.distributions(line for source in choice.sources for line in source.listed.conda)
+    whys = {name: _CONDAS if name in condas else _ABSENT for name in absent}
+    return whys if {*absent} < {*names} else {}
+
+
+def _channels(choice: first_file.Choice) -> dict[str, str]:
+    """Return the URLs of the channels that lists name, without those that are known."""
+    known = indexes.upstreams()
+    base = known["conda-forge"].url.removesuffix("conda-forge")
+    named = (channel for source in choice.sources for channel in source.listed.channels)
+    return {name: f"{base}{name}" for name in named if name not in known}
 
 
 # What is printed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain, islice
 from pathlib import Path, PurePosixPath
@@ -115,8 +115,11 @@ def contents(definition: Definition, name: str, project: Path) -> Contents:
         *_lines(definition, name, project),
         *chain.from_iterable(each.requirements for each in every),
     )
-    resolution = _resolution(definition, lines)
-    left = tuple(_replaced(lines, resolution, definition, project))
+    overrides = {line.name: line for line in chain.from_iterable(e.overrides for e in every)}
+    for (package, text), where in entries(definition, DEFAULT, project, "overrides"):
+        overrides[types.canonical(package)] = Line(text, where)
+    resolution = _resolution(definition, lines, overrides)
+    left = tuple(_replaced(lines, resolution, overrides))
     same = _doubled(left)
     return Contents(
         environment=merged(definition, name),
@@ -164,16 +167,16 @@ _OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 
 
 def _replaced(
-    lines: Iterable[Line], resolution: Resolution, definition: Definition, project: Path
+    lines: Iterable[Line], resolution: Resolution, overrides: Mapping[str, Line]
 ) -> Iterator[Line]:
     """Yield the lines that stay, then those that replace others, perhaps in one place only."""
     from packaging.markers import Marker
 
     replaced = {distribution(text) for text in resolution.overrides}
     elsewhere = {
-        types.canonical(name): re.sub("[=!<>]+", lambda match: _OPPOSITE[match[0]], marker)
-        for name, text in definition.overrides.items()
-        if (marker := text.partition(";")[2].strip())
+        name: re.sub("[=!<>]+", lambda match: _OPPOSITE[match[0]], marker)
+        for name, line in overrides.items()
+        if (marker := line.text.partition(";")[2].strip())
     }
     listed = set()
     for line in lines:
@@ -185,16 +188,14 @@ def _replaced(
             yield replace(line, text=str(need))
         elif line.name not in replaced and line.name not in resolution.exclude:
             yield line
-    for (name, text), where in entries(definition, DEFAULT, project, "overrides"):
-        own = types.canonical(name)
-        if own != distribution(text) or own in listed:
-            yield Line(text, where)
+    yield from (line for name, line in overrides.items() if name != line.name or name in listed)
 
 
-def _resolution(definition: Definition, lines: Sequence[Line]) -> Resolution:
+def _resolution(
+    definition: Definition, lines: Sequence[Line], overrides: Mapping[str, Line]
+) -> Resolution:
     """Return what a project says about how its packages are chosen."""
-    overrides = {types.canonical(name): text for name, text in definition.overrides.items()}
-    others = [name for name, text in overrides.items() if distribution(text) != name]
+    others = [name for name, line in overrides.items() if line.name != name]
     build = definition.build_from_source
     return Resolution(
         as_of=definition.as_of.isoformat() if definition.as_of else None,
@@ -202,7 +203,9 @@ def _resolution(definition: Definition, lines: Sequence[Line]) -> Resolution:
         cuda_architectures=definition.cuda_architectures,
         sources={line.name: line.source for line in lines if line.source},
         overrides=tuple(
-            text for name, text in overrides.items() if name not in others and ";" not in text
+            line.text
+            for name, line in overrides.items()
+            if name not in others and ";" not in line.text
         ),
         exclude=tuple(sorted({*map(types.canonical, definition.exclude), *others})),
     )

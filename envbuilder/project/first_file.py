@@ -286,6 +286,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     requirements: tuple[tuple[str, str], ...] = ()
     """Packages to suggest, each with what names it."""
     system: tuple[tuple[str, str], ...] = ()
+    indexes: dict[str, str] = {}
+    """Channels of conda that envbuilder does not know → their URLs."""
 
 
 def first_text(choice: Choice, facts: Facts) -> str:
@@ -310,9 +312,7 @@ def first_text(choice: Choice, facts: Facts) -> str:
     if facts.exclude:
         why = "; ".join(dict.fromkeys(facts.exclude.values()))
         parts.append(f"exclude: [{', '.join(facts.exclude)}]  # {why}\n")
-    if facts.overrides:
-        parts.append("overrides:  # whatever packages require of each other\n")
-    parts += [f'  {name}: "{text}"  # {why}\n' for name, (text, why) in facts.overrides.items()]
+    parts += _mappings(facts)
     if packages := dict.fromkeys(p for s in choice.sources for p in s.listed.system):
         parts.append(f"system_packages: [{', '.join(packages)}]  # in images\n")
     suggested = [f"#   - {text}  # {where}\n" for text, where in facts.requirements]
@@ -324,6 +324,16 @@ def first_text(choice: Choice, facts: Facts) -> str:
         parts.append(f"# system_packages: [{names}]  # {facts.system[0][1]}\n")
     keys = {"framework": facts.framework, "python": facts.python}
     return "".join((*parts, *(line for key, line in _TAIL.items() if not keys.get(key))))
+
+
+def _mappings(facts: Facts) -> Iterator[str]:
+    if facts.overrides:
+        yield "overrides:  # whatever packages require of each other\n"
+    for name, (text, why) in facts.overrides.items():
+        yield f'  {name}: "{text}"  # {why}\n'
+    if facts.indexes:
+        yield "indexes:  # where the list's channels are\n"
+    yield from (f"  {name}: {url}\n" for name, url in facts.indexes.items())
 
 
 def _requirements(choice: Choice) -> Iterator[str]:

@@ -19,12 +19,13 @@ from envbuilder.profiles import frameworks
 from envbuilder.project.lines import (
     LONGEST,
     MOST,
-    SHOWN,
     Dropped,
     Line,
     Listed,
     line,
+    of_uv,
     parse,
+    python_versions,
     read_text,
     sourced,
 )
@@ -35,7 +36,6 @@ from envbuilder.project.tables import (
     lines_of_keys,
     mapping,
     parse_toml,
-    python_versions,
 )
 
 if TYPE_CHECKING:
@@ -152,6 +152,16 @@ class _Entry(Struct, frozen=True):
     editable: Any = None
     virtual: Any = None
 
+    def text(self, marker: str) -> str:
+        """Return the requirement, without its source and with this marker."""
+        extras = f"[{','.join(self.extras)}]" if self.extras else ""
+        return f"{self.name}{extras}{self.specifier}{f'; {marker}' if marker else ''}"
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """Where it comes from, if not from an index."""
+        return {key: getattr(self, key) for key in _SOURCES if getattr(self, key)}
+
 
 class _Metadata(Struct, frozen=True, rename="kebab"):
     """What pyproject.toml states; markers of `requires_dist` tell the extras."""
@@ -201,16 +211,17 @@ def read_uv_lock(project: Path, file: str, extras: Sequence[str], groups: Sequen
     if len(lock.package) > MOST:
         raise InvalidError(f"{name}: more than {MOST} packages")
     reader = _UvLockReader(lock, name, extras, groups)
-    overrides = {o.name for o in lock.manifest.overrides if not frameworks.of_build(o.name)}
-    note = (
-        f"{name}: tool.uv.override-dependencies is not passed on: for"
-        f" {escaped(', '.join(sorted(overrides)), SHOWN)}, what packages require holds."
+    texts = (
+        f"{o.name} @ {_location(o.source)}" if o.source else o.text(o.marker)
+        for o in lock.manifest.overrides
     )
+    overrides, notes = of_uv("override", texts, file)
     return Listed(
         requirements=tuple(reader.requirements()),
         constraints=tuple(reader.constraints()),
         pythons=python_versions(lock.requires_python, file),
-        notes=(note,) if overrides else (),
+        overrides=overrides,
+        notes=notes,
     )
 
 
@@ -272,9 +283,7 @@ class _UvLockReader:
         marker = remaining(entry.marker, self._chosen, where)
         if marker is None:
             return None
-        extras = f"[{','.join(entry.extras)}]" if entry.extras else ""
-        end = f"; {marker}" if marker else ""
-        return parse(f"{entry.name}{extras}{entry.specifier}{end}", where)
+        return parse(entry.text(marker), where)
 
     def requirements(self) -> Iterator[Line]:
         """Yield what the project itself requires, and what comes from no index."""
@@ -283,8 +292,8 @@ class _UvLockReader:
         for entry in self._entries:
             if entry.name != self._root.name and (parsed := self._parsed(entry)):
                 required = line(parsed, self._where(entry.name))
-                stated = {key: getattr(entry, key) for key in _SOURCES if getattr(entry, key)}
-                yield self._from(required, locations.pop(entry.name, "") or _location(stated))
+                location = locations.pop(entry.name, "") or _location(entry.source)
+                yield self._from(required, location)
         for name, location in sorted(locations.items()):
             yield self._from(Line(name, self._where(name)), location)
 

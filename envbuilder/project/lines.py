@@ -79,6 +79,8 @@ class Listed(Struct, frozen=True, kw_only=True):
     constraints: tuple[Line, ...] = ()
     """The versions that packages may have if they are installed, whoever requires them: exact ones
     of a lock (`name==version`, perhaps with a marker), and those of a constraints file."""
+    overrides: tuple[Line, ...] = ()
+    """What holds instead of everything that is required of a package, whoever requires it."""
     pythons: tuple[Line, ...] = ()
     """The Python versions that it allows, as specifiers (`>=3.10`), all of which hold.
 
@@ -409,6 +411,43 @@ def _source(location: str, shown: str, folder: str) -> str:
         raise InvalidError(
             f"{shown}: not a location that can be locked", "Write it as git+https://HOST/PATH@REF."
         ) from error
+
+
+def python_versions(specifier: str, file: str) -> tuple[Line, ...]:
+    """Return a `requires-python`, if there is one; raise `InvalidError` if it is invalid."""
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    try:
+        return (Line(str(SpecifierSet(specifier)), escaped(file)),) if specifier else ()
+    except InvalidSpecifier as error:
+        raise InvalidError(
+            f"{escaped(file)}: requires-python: {escaped(specifier, SHOWN)!r} is not a range of"
+            " versions",
+            "Write it like this: >=3.10",
+        ) from error
+
+
+def of_uv(kind: str, texts: Iterable[str], file: str) -> tuple[tuple[Line, ...], tuple[str, ...]]:
+    """Return the constraints or overrides that are uv's, and a note on those that are left out.
+
+    Those of the framework are left out in silence, since the profile decides about it.
+    """
+    lines, left = [], []
+    for text in texts:
+        try:
+            need = parse(text, escaped(file))
+        except InvalidError:
+            left.append(text)
+            continue
+        if need.extras or (need.marker and kind == "override"):
+            left.append(text)
+        elif not frameworks.of_build(types.canonical(need.name)):
+            lines.append(Line(str(need), escaped(file)))
+    note = (
+        f"{escaped(file)}: tool.uv.{kind}-dependencies is not passed on:"
+        f" {escaped(', '.join(left), SHOWN)}."
+    )
+    return tuple(lines), (note,) if left else ()
 
 
 def on_hardware(lines: Iterable[Line], profile: Profile) -> tuple[tuple[Line, ...], list[str]]:

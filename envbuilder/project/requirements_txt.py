@@ -29,6 +29,7 @@ from envbuilder.project.lines import (
     of_host,
     parse,
     profile_decides,
+    python_versions,
     read_text,
     require_public,
     sourced,
@@ -36,7 +37,7 @@ from envbuilder.project.lines import (
     url_path,
     wish,
 )
-from envbuilder.project.tables import mapping, parse_toml, python_versions, texts_of
+from envbuilder.project.tables import mapping, parse_toml, texts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -24,7 +24,7 @@ from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped
 from envbuilder.project.conda import read_pixi
-from envbuilder.project.lines import Dropped, Listed, read_text
+from envbuilder.project.lines import Dropped, Listed, python_versions, read_text
 from envbuilder.project.literals import (
     LONGEST_LIST,
     Lines,
@@ -42,7 +42,6 @@ from envbuilder.project.tables import (
     Pyproject,
     chosen_names,
     pyproject,
-    python_versions,
     read_pyproject,
 )
 

@@ -26,7 +26,9 @@ from envbuilder.project.lines import (
     Line,
     Listed,
     location_of,
+    of_uv,
     parse,
+    python_versions,
     read_text,
     sourced,
     wish,
@@ -80,20 +82,6 @@ def chosen_names(kind: str, names: Iterable[str], available: Iterable[str], file
     return chosen
 
 
-def python_versions(specifier: str, file: str) -> tuple[Line, ...]:
-    """Return a `requires-python`, if there is one; raise `InvalidError` if it is invalid."""
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
-    try:
-        return (Line(str(SpecifierSet(specifier)), escaped(file)),) if specifier else ()
-    except InvalidSpecifier as error:
-        raise InvalidError(
-            f"{escaped(file)}: requires-python: {escaped(specifier, SHOWN)!r} is not a range of"
-            " versions",
-            "Write it like this: >=3.10",
-        ) from error
-
-
 def is_itself(parsed: Requirement, project: str, where: str) -> bool:
     """Return whether a requirement names the project itself, for extras of its own."""
     if not project or types.canonical(parsed.name) != project:
@@ -124,7 +112,9 @@ class _Project(Struct, frozen=True, rename="kebab", kw_only=True):
     optional_dependencies: dict[str, tuple[str, ...]] = {}
 
 
-class _Uv(Struct, frozen=True):
+class _Uv(Struct, frozen=True, rename="kebab"):
+    constraint_dependencies: tuple[str, ...] = ()
+    override_dependencies: tuple[str, ...] = ()
     sources: dict[str, dict[str, Any] | tuple[dict[str, Any], ...]] = {}
     workspace: dict[str, Any] = {}
 
@@ -193,10 +183,14 @@ def read_pyproject(
     pairs = [*islice(_required(tables, project, file, text, extras, groups), MOST + 1)]
     if len(pairs) > MOST:
         raise InvalidError(f"{escaped(file)}: more than {MOST} requirements")
+    constraints, not_taken = of_uv("constraint", tables.tool.uv.constraint_dependencies, file)
+    overrides, not_passed = of_uv("override", tables.tool.uv.override_dependencies, file)
     return Listed(
         requirements=tuple(required for required, _ in pairs),
+        constraints=constraints,
+        overrides=overrides,
         pythons=python_versions(tables.project.requires_python if tables.project else "", file),
-        notes=tuple(note for _, note in pairs if note),
+        notes=(*(note for _, note in pairs if note), *not_taken, *not_passed),
     )
 
 

@@ -14,6 +14,7 @@ import requests
 from msgspec.structs import replace
 from packaging.requirements import Requirement
 
+from envbuilder.core import settings
 from envbuilder.locks.blockers import Diagnosis, Way
 from envbuilder.packages import index_pages
 from envbuilder.packages.availability import Blocker
@@ -130,6 +131,38 @@ def test_a_program_of_conda_is_left_to_the_user_only_if_debian_is_not_known_to_h
     (needed,) = report(capsys)["needs_you"]
     assert needed == "environment.yml: no Python packages: r-ggplot2. Use --backend conda."
     assert "system_packages: [ffmpeg]  # in images" in active(folder)
+
+
+def test_channels_of_a_list_get_their_urls(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    channels = "channels: [pytorch, pyg, conda-forge, defaults]\n"
+    lay(folder, {"environment.yml": f"{channels}dependencies: [numpy, r-ggplot2]\n"})
+    report(capsys)
+    text = (folder / "envbuilder.yaml").read_text()
+    assert (
+        "indexes:  # where the list's channels are\n  pyg: https://conda.anaconda.org/pyg\n" in text
+    )
+    assert settings.load({}, folder).configuration.indexes["pyg"].endswith("/pyg")
+    lay(folder, {"environment.yml": f"{channels}dependencies: [pytorch]\n"})
+    (folder / "envbuilder.yaml").unlink()
+    report(capsys)
+    assert "indexes:" not in (folder / "envbuilder.yaml").read_text()
+
+
+def test_what_only_conda_has_is_not_called_misspelled(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    an_index(monkeypatch, numpy=b"<a href=numpy-1.tar.gz></a>")
+    monkeypatch.setattr(Diagnosis, "ways", lambda *_: iter(()))
+    monkeypatch.setattr(Diagnosis, "obstacles", lambda *_: [])
+    listed = "dependencies: [numpy, some-tool, {pip: [gone]}]\n"
+    lay(folder, {"environment.yml": listed})
+    assert run("init", "--json") == 0
+    needed = json.loads(capsys.readouterr().out)["needs_you"]
+    assert sorted(text.partition(":")[0] for text in needed) == ["gone", "some-tool"]
+    assert "some-tool: no package index has it, so only --backend conda can." in " ".join(needed)
+    assert "gone: no index has it, so it is excluded. Correct its name." in needed
 
 
 def test_a_long_list_takes_less_than_a_screen(

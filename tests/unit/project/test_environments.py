@@ -176,6 +176,27 @@ def test_what_replaces_or_leaves_out_packages_holds_for_every_file(tmp_path: Pat
     )
 
 
+def test_what_replaces_packages_for_uv_does_so_here_unless_the_project_says_otherwise(
+    tmp_path: Path,
+) -> None:
+    uv = (
+        '[project]\nname = "x"\ndependencies = ["protobuf<3.20", "rich"]\n'
+        '[tool.uv]\nconstraint-dependencies = ["idna<4"]\n'
+        'override-dependencies = ["protobuf>=3.20,<6", "numpy<2", "torch==2.4", "attrs>23",'
+        ' "anyio<4; sys_platform == \'linux\'", "h11 @ https://example.org/h.zip"]\n'
+    )
+    text = "requirements_from: [pyproject.toml]\noverrides: {numpy: numpy<1.27, attrs: cattrs}\n"
+    found = stated(tmp_path, {"envbuilder.yaml": text, "pyproject.toml": uv})
+    assert [line.text for line in found.requirements] == ["rich", "protobuf<6,>=3.20", "cattrs"]
+    assert [line.text for line in found.constraints] == ["idna<4"]
+    assert found.resolution.overrides == ("protobuf<6,>=3.20", "numpy<1.27")
+    (note,) = found.notes
+    assert note == (
+        "pyproject.toml: tool.uv.override-dependencies is not passed on:"
+        " anyio<4; sys_platform == 'linux', h11 @ https://example.org/h.zip."
+    )
+
+
 def test_a_replacement_for_one_place_leaves_the_lines_to_all_others(tmp_path: Path) -> None:
     text = (
         "requirements_from: [requirements.txt]\noverrides:\n"

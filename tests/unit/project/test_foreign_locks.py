@@ -98,8 +98,7 @@ def test_indexes_of_pytorchs_own_are_the_profiles_matter(tmp_path: Path) -> None
 def test_packages_of_a_workspace_count_if_they_are_reached(tmp_path: Path) -> None:
     listed = listing(tmp_path, "workspace")
     assert texts(listed.requirements) == ["rich>=13"]
-    (note,) = listed.notes
-    assert note.startswith("uv.lock: tool.uv.override-dependencies is not passed on: for pygments,")
+    assert [*texts(listed.overrides), *listed.notes] == ["pygments>=2.18"]
     local = read(tmp_path, "uv.lock", ["local"]).requirements
     assert [(each.name, each.source) for each in local if each.source] == [
         ("common", "./libs/common")
