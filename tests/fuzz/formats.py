@@ -62,7 +62,7 @@ FORMATS = {
     ),
     "yaml": Format(
         texts.make_yaml,
-        (texts.read_profile, texts.read_settings, alone(upstream.load_claim), texts.read_indexes),
+        (texts.read_profile, texts.read_settings, texts.read_indexes),
     ),
     "lock": Format(
         texts.grown("lock", "locks/cpu.json"),

@@ -42,7 +42,7 @@ def make_idx(random: Random, work: Path) -> Path:
 SEEDS: dict[str, Iterable[Path]] = {
     "yaml": [
         path
-        for folder in ("profiles", "profiles/indexes", "profiles/claims")
+        for folder in ("profiles", "profiles/indexes")
         for path in sorted((ROOT / folder).rglob("*.yaml"))
     ],
     "lock": sorted((ROOT / "profiles/locks").glob("*.json")),
@@ -82,7 +82,7 @@ def grown(kind: str, file: str) -> Callable[[Random, Path], Path]:
 
 def make_yaml(random: Random, work: Path) -> Path:
     data = _grown(random, random.choice(_seeds("yaml")))
-    for path in ("config/config.yaml", "profiles/claims.yaml", "profiles/indexes.yaml"):
+    for path in ("config/config.yaml", "profiles/indexes.yaml"):
         written(work / path, data)
     written(work / "profiles/_base.yaml", b"description: x\n")
     return written(work / "profiles/mine.yaml", data)

@@ -14,12 +14,12 @@ import functools
 import os
 import threading
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urldefrag, urljoin
 
 import msgspec
 import requests
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from envbuilder.core import archives, decoding, files, http, pip, resources, types
 from envbuilder.core.errors import InvalidError
@@ -35,59 +35,6 @@ if TYPE_CHECKING:
 
     from envbuilder.core.http_transport import Session
     from envbuilder.core.settings import Settings
-
-
-# The syntax of a METADATA file, including environment markers. One line, because it is written into
-# such a file.
-RequiresDist = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][^\x00-\x1f\x7f]*\Z")]
-
-
-class _Strict(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of everything read from a claims file."""
-
-
-class Metadata(_Strict, frozen=True):
-    """The requirements of the wheels of a release."""
-
-    requires_dist: tuple[RequiresDist, ...]
-    provenance: types.Provenance
-    by: types.Sentence
-    requires_python: types.Sentence = ""
-
-
-class ClaimedFile(_Strict, frozen=True):
-    """One wheel: its name and hash, and the source that states them."""
-
-    file: types.FilePath
-    sha256: types.Sha256
-    by: types.Sentence
-    provenance: Literal["read", "claim"] = "claim"
-    """`read` if the bytes themselves were hashed, which `by` then states."""
-    size: int | None = None
-    size_about: int | None = None
-    """About how many bytes: a source that does not state each file's exact size."""
-
-
-class Claim(_Strict, frozen=True):
-    """The wheels of one release on one index."""
-
-    distribution: types.Distribution
-    version: types.FileVersion
-    index: types.Source
-    metadata: Metadata
-    files: tuple[ClaimedFile, ...]
-
-
-def load_claim(path: Path) -> Claim:
-    """Read the claim in one file; raise `InvalidError` naming file and key."""
-    text = read_text(path)
-    return decoding.decode(decoding.parse_yaml(text, str(path)), Claim, str(path), text)
-
-
-def load_claims(folder: Path | None = None) -> tuple[Claim, ...]:
-    """Return all shipped claims, in the order of their file names."""
-    folder = folder or resources.profiles_dir() / "claims"
-    return tuple(load_claim(path) for path in sorted(folder.glob("*.yaml")))
 
 
 TIMEOUT = (4.0, 15.0)
@@ -336,55 +283,26 @@ def _read_wheel(path: Path, _changed: int) -> Offer:
     )
 
 
-def from_claim(claim: Claim) -> tuple[Offer, ...]:
-    """Return the offers that a claim alone provides."""
-    offers = []
-    for entry in claim.files:
-        provenance, by = entry.provenance, entry.by
-        if provenance == "claim":
-            by = f"{by}; requirements: {claim.metadata.by}"
-        offers.append(
-            Offer(
-                distribution=claim.distribution,
-                version=claim.version,
-                file=entry.file,
-                sha256=entry.sha256,
-                source=claim.index,
-                # The weaker of the two: a claimed hash with assumed requirements is only assumed.
-                provenance="assumed"
-                if provenance == "claim" and claim.metadata.provenance == "assumed"
-                else provenance,
-                by=by,
-                size=entry.size,
-                size_about=entry.size_about,
-                requires_python=claim.metadata.requires_python,
-                requires_dist=claim.metadata.requires_dist,
-            )
-        )
-    return tuple(offers)
+def claims(distribution: str, source: str) -> tuple[Offer, ...]:
+    """Return the wheels of an index whose hashes the tables in `profiles/releases/` claim.
 
-
-def tabled(distribution: str, source: str, folder: Path | None = None) -> tuple[Offer, ...]:
-    """Return the wheels of an index that the tables in `profiles/releases/` have, mostly none.
-
-    `*-hashes.csv` states their hashes, `*-requires.csv` the requirements of a build. Only the rows
-    of this index are read further: the tables are long. Raise `InvalidError` if unreadable.
+    `hashes.csv` states their hashes, `requires.csv` what they require, by release and build (empty
+    for the CPU's). Only the rows of this index are read further: the table is long.
     """
-    folder = folder or resources.profiles_dir() / "releases"
-    name = types.canonical(distribution)
-    hashes = folder / f"{name}-hashes.csv"
-    lines = read_text(hashes).splitlines() if hashes.exists() else []
+    folder, name = resources.profiles_dir() / "releases", types.canonical(distribution)
+    lines = read_text(folder / "hashes.csv").splitlines()
     rows = [line.split(",") for line in lines if line.startswith(f"{source},")]
+    rows = [row for row in rows if types.canonical(row[1].partition("-")[0]) == name]
     if not rows:
         return ()
     by = dict(csv.reader(read_text(folder / "sources.csv").splitlines()))
-    table = csv.DictReader(read_text(folder / f"{name}-requires.csv").splitlines())
-    requires = {(row["release"], row["build"]): row for row in table}
+    table = csv.DictReader(read_text(folder / "requires.csv").splitlines())
+    requires = {(row["distribution"], row["release"], row["build"]): row for row in table}
     offers = []
-    for _, file, sha256, key in rows:
+    for _, file, sha256, key, size, provenance in rows:
         version = file.split("-")[1]
         release, _, build = version.partition("+")
-        needs = requires[release, build or "cpu"]
+        needs = requires[name, release, build.removeprefix("cpu")]
         offers.append(
             Offer(
                 distribution=name,
@@ -392,10 +310,13 @@ def tabled(distribution: str, source: str, folder: Path | None = None) -> tuple[
                 file=file,
                 sha256=sha256,
                 source=source,
-                provenance="assumed",
-                by=f"{by[key]}; requirements: {by[needs['source']]}",
+                # A claimed hash with assumed requirements is only assumed.
+                provenance=provenance or needs["provenance"],
+                by=by[key] if provenance else f"{by[key]}; requirements: {by[needs['source']]}",
+                size=int(size) if size.isdecimal() else None,
+                size_about=int(size[1:]) if size.startswith("~") else None,
                 requires_python=needs["requires_python"],
-                requires_dist=tuple(needs["requires_dist"].split(" | ")),
+                requires_dist=tuple(filter(None, needs["requires_dist"].split(" | "))),
             )
         )
     return tuple(offers)
@@ -471,7 +392,6 @@ def offers(
     An unreachable index is not an error: claims are used instead. Raise `InvalidError` for a source
     without a URL, damaged claims, or a local wheel that contradicts them.
     """
-    all_claims = load_claims()
     result: list[Offer] = []
     silent: set[str] = set()
     for distribution, source in sorted(sources.items()):
@@ -484,16 +404,9 @@ def offers(
             except OSError as error:
                 silent.add(source)
                 on_progress(f"{source}: unreachable ({http.reason(error)}); using claims")
-        # Of two claims of a file, the last is taken.
-        claimed = [*tabled(distribution, source)]
-        claimed += (
-            offer
-            for claim in all_claims
-            if types.canonical(claim.distribution) == types.canonical(distribution)
-            and claim.index == source
-            for offer in from_claim(claim)
+        merged, notes = merge(
+            page, local_wheels(find_links, [distribution]), claims(distribution, source), source
         )
-        merged, notes = merge(page, local_wheels(find_links, [distribution]), claimed, source)
         for note in notes:
             on_progress(note)
         result += merged

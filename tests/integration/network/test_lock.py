@@ -185,7 +185,7 @@ def test_claims_are_resolved_with_their_requirements(
         (wheels.parent / "named.toml").write_text("no-binary = false\n")
         values = {"UV_NO_CONFIG": "1", "UV_CONFIG_FILE": str(wheels.parent / "named.toml")}
         monkeypatch.setenv(configured, values[configured])
-    monkeypatch.setattr(upstream, "from_claim", lambda _: (claimed(wheels),))
+    monkeypatch.setattr(upstream, "claims", lambda *_: (claimed(wheels),))
     asked = profile("leaf==5.0+up", indexes={"torch": "pytorch-cpu"})
     lock = default.lock(asked, own)
     assert versions(lock) == {"leaf": "5.0+up", "top": "1.0", "uv": "0.13.8"}

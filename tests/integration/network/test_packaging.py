@@ -162,7 +162,7 @@ def test_the_wheel_holds_the_package_its_data_and_nothing_else(
         "data/profiles/_defaults.yaml",
         "data/profiles/cpu.yaml",
         "data/profiles/locks/cpu.json",
-        "data/profiles/claims/torch-2.13.0-cpu.yaml",
+        "data/profiles/releases/hashes.csv",
         "data/profiles/devices/nvidia-sm.csv",
     ],
 )

@@ -16,7 +16,6 @@ from hypothesis import given, strategies as st
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import parse_wheel_filename
-from packaging.version import Version
 
 from envbuilder.core import resources, types
 from envbuilder.core.errors import InvalidError
@@ -202,42 +201,6 @@ def test_a_page_that_cannot_be_parsed_lists_nothing(text: str) -> None:
     assert upstream.parse_page(text, "https://h/x/", "x", "default") == ()
 
 
-HASH = "a" * 64
-TEXT = f"""\
-distribution: torch
-version: 2.0+x
-index: pytorch-cpu
-metadata: {{provenance: assumed, by: a wheel, requires_dist: ['jinja2; python_version > "3"']}}
-files:
-  - {{file: torch-2.0+x-cp311-cp311-linux_x86_64.whl, sha256: {HASH}, by: a lock}}
-"""
-
-
-def load(folder: Path, text: str) -> upstream.Claim:
-    path = folder / "claim.yaml"
-    path.write_text(text)
-    return upstream.load_claim(path)
-
-
-def test_shipped_claims_are_whole() -> None:
-    found = upstream.load_claims()
-    assert len(found) >= 5
-    for claim in found:
-        assert claim.index in indexes.upstreams()
-        assert claim.metadata.by
-        assert all(map(Requirement, claim.metadata.requires_dist))
-        names = [parse_wheel_filename(file.file)[:2] for file in claim.files]
-        release = (types.canonical(claim.distribution), Version(claim.version))
-        assert names == [release] * len(claim.files) != []
-        assert len({file.file for file in claim.files}) == len(names)
-        assert all(file.by for file in claim.files)
-
-
-def test_bytes_checked_by_us_are_read() -> None:
-    found = [f for c in upstream.load_claims() for f in c.files if f.provenance == "read"]
-    assert [f.file for f in found] == ["torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"]
-
-
 RELEASES = resources.profiles_dir() / "releases"
 ELSEWHERE = {
     "torch-1.13.1-cp310-cp310-manylinux2014_aarch64.whl":  # PyPI
@@ -255,79 +218,41 @@ ELSEWHERE = {
 
 
 def test_the_tables_of_hashes_are_whole_and_agree_with_other_sources() -> None:
-    rows = list(csv.DictReader((RELEASES / "torch-hashes.csv").read_text().splitlines()))
-    tables = [upstream.tabled("torch", index) for index in sorted({row["index"] for row in rows})]
-    found = [offer for table in tables for offer in table]
+    rows = list(csv.DictReader((RELEASES / "hashes.csv").read_text().splitlines()))
+    named = {(row["index"], row["file"].partition("-")[0]) for row in rows}
+    found = [offer for index, name in named for offer in upstream.claims(name, index)]
     assert len({offer.file for offer in found}) == len(found) == len(rows)
     assert {offer.source for offer in found} <= indexes.upstreams().keys()
     assert {offer.file for offer in found} >= ELSEWHERE.keys()
     known = {(b.release, b.platform, b.build): b.pythons for b in releases.every("torch")}
-    claimed = upstream.load_claims()
-    stated = {f.file: f.sha256 for claim in claimed for f in claim.files} | ELSEWHERE
     for offer in found:
-        _, version, _, tags = parse_wheel_filename(offer.file)
+        name, version, _, tags = parse_wheel_filename(offer.file)
         tag = min(tags, key=str)
-        release, _, build = offer.version.partition("+")
-        platform: types.Platform = "linux/arm64" if "aarch64" in tag.platform else "linux/amd64"
-        assert str(version) == offer.version
+        assert (str(version), name) == (offer.version, offer.distribution)
         python = tag.interpreter.replace("cp3", "3.")
-        assert python in known[release, platform, build or "cpu"]
         assert offer.requires_dist is not None
         assert all(map(Requirement, offer.requires_dist))
         assert SpecifierSet(offer.requires_python).contains(python)
         assert re.fullmatch("[0-9a-f]{64}", offer.sha256)
-        assert stated.get(offer.file, offer.sha256) == offer.sha256
-    # uv knows requirements by release: a table and a claim must not both state them.
-    assert not {o.version for o in found} & {c.version for c in claimed}
+        assert ELSEWHERE.get(offer.file, offer.sha256) == offer.sha256
+        if name == "torch":
+            release, _, build = offer.version.partition("+")
+            platform: types.Platform = "linux/arm64" if "aarch64" in tag.platform else "linux/amd64"
+            assert python in known[release, platform, build or "cpu"]
 
 
-def test_a_claim_wins_over_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "torch-2.4.1+cpu-cp311-cp311-linux_x86_64.whl"
-    text = TEXT.replace("2.0+x", "2.4.1+cpu").replace("by: a lock", "by: us, provenance: read")
-    claim = load(tmp_path, text)
-    monkeypatch.setattr(upstream, "load_claims", lambda: (claim,))
-
-    def read(url: str) -> bytes:
-        raise OSError
-
-    found = upstream.offers({"Torch": "pytorch-cpu"}, own(tmp_path), (), lambda _: None, read)
-    by_file = {offer.file: offer for offer in found}
-    assert (by_file[name].sha256, by_file[name].provenance) == (HASH, "read")
-    other = by_file[name.replace("cp311", "cp312")]
+def test_bytes_checked_by_us_are_read_and_assumed_requirements_make_a_hash_assumed() -> None:
+    found = {o.file: o for o in upstream.claims("Torch", "pytorch-cpu")}
+    name = "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
+    assert [file for file, offer in found.items() if offer.provenance == "read"] == [name]
+    assert found[name].by.startswith("bytes hashed on")
+    assert (found[name].size, found[name].size_about) == (191794682, None)
+    other = found["torch-2.4.1+cpu-cp312-cp312-linux_x86_64.whl"]
     assert other.provenance == "assumed"
     assert 'setuptools; python_version >= "3.12"' in (other.requires_dist or ())
-    assert upstream.tabled("jax", "pytorch-cpu") == upstream.tabled("torch", "default") == ()
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("torch-2.0+x-", "../torch-2.0+x-", "file"),
-        (HASH, "abc", "sha256"),
-        ("by: a lock", "from: a lock", "unknown key"),
-        ("index: pytorch-cpu", "index: https://x", "index"),
-    ],
-)
-def test_wrong_claims_are_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
-    load(tmp_path, TEXT)
-    with pytest.raises(InvalidError, match=message):
-        load(tmp_path, TEXT.replace(old, new))
-
-
-def test_offers_say_the_weaker_provenance(tmp_path: Path) -> None:
-    (offer,) = upstream.from_claim(load(tmp_path, TEXT))
-    assert offer.provenance == "assumed"
-    assert offer.by == "a lock; requirements: a wheel"
-    assert offer.requires_dist == ('jinja2; python_version > "3"',)
-    (sure,) = upstream.from_claim(load(tmp_path, TEXT.replace("assumed", "claim")))
-    assert sure.provenance == "claim"
-    read = TEXT.replace("by: a lock", "by: us, provenance: read")
-    assert upstream.from_claim(load(tmp_path, read))[0].provenance == "read"
-
-
-@given(st.text(max_size=200))
-def test_any_text_is_a_claim_or_a_clear_error(
-    tmp_path_factory: pytest.TempPathFactory, text: str
-) -> None:
-    with pytest.raises(InvalidError):
-        load(tmp_path_factory.mktemp("c"), text.replace("\r", "\n"))
+    assert "; requirements: " in other.by
+    triton = upstream.claims("triton-xpu", "pytorch-xpu")
+    assert {offer.provenance for offer in triton} == {"claim"}
+    rocm = upstream.claims("torch", "pytorch-rocm72")
+    assert {(offer.size, offer.size_about) for offer in rocm} == {(None, 6227849000)}
+    assert upstream.claims("jax", "pytorch-cpu") == upstream.claims("torch", "default") == ()
