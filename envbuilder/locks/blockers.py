@@ -191,17 +191,24 @@ class Diagnosis:
         """Return what stands in the way of a profile with one Python, beside its framework."""
         return tuple(self._without_framework(profile, python, places).blockers.values())
 
-    def of_framework(self, profile: Profile, python: str) -> Iterator[Requirement]:
-        """Yield what the framework's release on the index requires, beside its own parts."""
+    def of_framework(self, profile: Profile, python: str) -> Iterator[tuple[str, Requirement]]:
+        """Yield what the framework and its companions require on the index, beside its own parts.
+
+        Each comes with who requires it, such as "torchvision 0.14.1".
+        """
         index, platform = self.index(profile.resolution.as_of), profile.platforms[0]
-        row = FRAMEWORKS[profile.framework]
-        page = index.releases(profile.framework).get(Version(profile.release or "0"))
-        wheel = page.usable(index_pages.ranks((platform, python))) if page else None
-        for need in map(Requirement, index.requires(page, wheel) if page and wheel else ()):
-            name = types.canonical(need.name)
-            is_part = name in row.builds or row.is_library(name)
-            if not is_part and applies(need.marker, platform, python):
-                yield need
+        row, release = FRAMEWORKS[profile.framework], profile.release or "0"
+        table = releases.table_of(profile.framework).get(release)
+        listed = set(map(distribution, profile.requirements))
+        companions = {n: v for n, v in (table.companions if table else {}).items() if n in listed}
+        for package, version in {profile.framework: release, **companions}.items():
+            page = index.releases(package).get(Version(version))
+            wheel = page.usable(index_pages.ranks((platform, python))) if page else None
+            for need in map(Requirement, index.requires(page, wheel) if page and wheel else ()):
+                name = types.canonical(need.name)
+                is_part = name in row.builds or row.is_library(name)
+                if not is_part and applies(need.marker, platform, python):
+                    yield f"{package} {version}", need
 
     def ways(
         self,
@@ -295,7 +302,7 @@ def settled(
     lines: Iterable[Line],
     taken: Collection[str],
     platform: str,
-    framework: Iterable[Requirement] = (),
+    framework: Iterable[tuple[str, Requirement]] = (),
 ) -> Iterator[tuple[str, tuple[str, str]]]:
     """Yield packages that a line pins and no index has so any more, or other pins contradict.
 
@@ -323,11 +330,11 @@ def settled(
         if each.kind == "release" and Version(each.version).major == Version(version).major:
             why = f"the nearest there is; {line.where} has {version}"
             yield name, (f"{name}=={each.version}", why)
-    for need in framework:
+    for who, need in framework:
         name = types.canonical(need.name)
         version = pin(own_lines[name].text) if name in own_lines and name not in taken else ""
         if version and not need.specifier.contains(version, True):
-            why = f"the framework needs it; {own_lines[name].where} has {version}"
+            why = f"{who} needs it; {own_lines[name].where} has {version}"
             yield name, (f"{name}{need.specifier}", why)
 
 

@@ -399,12 +399,20 @@ def test_what_the_framework_requires_itself_is_read_from_its_wheel(
     monkeypatch.setitem(PAGES, "torch", {f"torch-2.6.0-{ANY}.whl": ""})
     lines = ["sympy==1.13.1; python_version >= '3.9'", "old; python_version < '3.9'", "triton==3"]
     monkeypatch.setitem(REQUIRES, "torch-2.6.0", lines)
+    monkeypatch.setitem(PAGES, "torchvision", {f"torchvision-0.21.0-{ANY}.whl": ""})
+    monkeypatch.setitem(REQUIRES, "torchvision-0.21.0", ["torch==2.6.0", "pillow!=8.3.*"])
     index = index_pages.Index([Place(url="https://index.example/simple")], page, stated)
     monkeypatch.setattr(index_pages, "opened", lambda *_: nullcontext(index))
+    pillow = "torchvision 0.21.0 pillow"
     with Diagnosis(found) as diagnosis:
-        for release, names in (("2.6.0", ["sympy"]), ("2.5.0", [])):
-            needs = diagnosis.of_framework(replace(CPU, release=release), "3.11")
-            assert [need.name for need in needs] == names
+        for release, listed, expected in (
+            ("2.6.0", "torch", ["torch 2.6.0 sympy"]),
+            ("2.6.0", "torchvision==0.9", ["torch 2.6.0 sympy", pillow]),
+            ("2.5.0", "torchvision", []),
+        ):
+            profile = replace(CPU, release=release, requirements=(listed,))
+            needs = diagnosis.of_framework(profile, "3.11")
+            assert [f"{who} {need.name}" for who, need in needs] == expected
 
 
 def test_no_python_is_proposed_that_the_framework_has_no_build_for(
