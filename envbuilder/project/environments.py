@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain, islice
 from pathlib import Path, PurePosixPath
@@ -115,17 +115,17 @@ def contents(definition: Definition, name: str, project: Path) -> Contents:
         *_lines(definition, name, project),
         *chain.from_iterable(each.requirements for each in every),
     )
-    overrides = {line.name: line for line in chain.from_iterable(e.overrides for e in every)}
-    for (package, text), where in entries(definition, DEFAULT, project, "overrides"):
-        overrides[types.canonical(package)] = Line(text, where)
+    stated = entries(definition, DEFAULT, project, "overrides")
+    own = {types.canonical(package): Line(text, where) for (package, text), where in stated}
+    overrides = {o.name: o for o in chain.from_iterable(e.overrides for e in every)} | own
     resolution = _resolution(definition, lines, overrides)
-    left = tuple(_replaced(lines, resolution, overrides))
+    left = tuple(_replaced(lines, overrides, resolution.exclude))
     same = _doubled(left)
     return Contents(
         environment=merged(definition, name),
         resolution=resolution,
         requirements=tuple(line for line in left if line.name not in same),
-        constraints=tuple(chain.from_iterable(each.constraints for each in every)),
+        constraints=tuple(_left(chain.from_iterable(e.constraints for e in every), own, ())),
         pythons=pythons,
         conda=tuple(chain.from_iterable(each.conda for each in every)),
         channels=tuple(dict.fromkeys(chain.from_iterable(each.channels for each in every))),
@@ -167,46 +167,55 @@ _OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 
 
 def _replaced(
-    lines: Iterable[Line], resolution: Resolution, overrides: Mapping[str, Line]
+    lines: Iterable[Line], overrides: Mapping[str, Line], excluded: Collection[str]
 ) -> Iterator[Line]:
     """Yield the lines that stay, then those that replace others, perhaps in one place only."""
+    lines = tuple(lines)
+    listed = {line.name for line in lines}
+    yield from _left(lines, overrides, excluded)
+    for name, line in overrides.items():
+        if line.name not in excluded and (name != line.name or name in listed):
+            yield line
+
+
+def _left(
+    lines: Iterable[Line], overrides: Mapping[str, Line], excluded: Collection[str]
+) -> Iterator[Line]:
+    """Yield the lines that are not replaced, those that are in one place for all others."""
     from packaging.markers import Marker
 
-    replaced = {distribution(text) for text in resolution.overrides}
-    elsewhere = {
-        name: re.sub("[=!<>]+", lambda match: _OPPOSITE[match[0]], marker)
-        for name, line in overrides.items()
-        if (marker := line.text.partition(";")[2].strip())
-    }
-    listed = set()
     for line in lines:
-        listed.add(line.name)
-        if line.name in elsewhere:
+        instead = overrides.get(line.name)
+        if line.name in excluded or (instead and not _place(instead)):
+            continue
+        if marker := _place(instead):
+            elsewhere = re.sub("[=!<>]+", lambda match: _OPPOSITE[match[0]], marker)
             need = parse(line.text, line.where)
             also = f"({need.marker}) and " if need.marker else ""
-            need.marker = Marker(f"{also}{elsewhere[line.name]}")
+            need.marker = Marker(f"{also}{elsewhere}")
             yield replace(line, text=str(need))
-        elif line.name not in replaced and line.name not in resolution.exclude:
+        else:
             yield line
-    yield from (line for name, line in overrides.items() if name != line.name or name in listed)
+
+
+def _place(override: Line | None) -> str:
+    """Return the marker of an override that holds in one place only; empty for others."""
+    return override.text.partition(";")[2].strip() if override else ""
 
 
 def _resolution(
     definition: Definition, lines: Sequence[Line], overrides: Mapping[str, Line]
 ) -> Resolution:
     """Return what a project says about how its packages are chosen."""
-    others = [name for name, line in overrides.items() if line.name != name]
+    everywhere = {name: line for name, line in overrides.items() if not _place(line)}
+    others = [name for name, line in everywhere.items() if line.name != name]
     build = definition.build_from_source
     return Resolution(
         as_of=definition.as_of.isoformat() if definition.as_of else None,
         build=build if isinstance(build, bool) else tuple(sorted(map(types.canonical, build))),
         cuda_architectures=definition.cuda_architectures,
         sources={line.name: line.source for line in lines if line.source},
-        overrides=tuple(
-            line.text
-            for name, line in overrides.items()
-            if name not in others and ";" not in line.text
-        ),
+        overrides=tuple(line.text for name, line in everywhere.items() if name not in others),
         exclude=tuple(sorted({*map(types.canonical, definition.exclude), *others})),
     )
 

@@ -213,6 +213,36 @@ def test_a_replacement_for_one_place_leaves_the_lines_to_all_others(tmp_path: Pa
     assert found.resolution.overrides == ()
 
 
+def test_another_package_for_one_place_is_not_left_out_of_all_others(tmp_path: Path) -> None:
+    text = (
+        "requirements_from: [requirements.txt]\nexclude: [wheel]\noverrides:\n"
+        "  tqdm: \"einops; sys_platform == 'darwin'\"\n  rich: wheel\n  attrs: attrs<20\n"
+    )
+    found = stated(tmp_path, {"envbuilder.yaml": text, "requirements.txt": "tqdm\nrich\n"})
+    assert [line.text for line in found.requirements] == [
+        'tqdm; sys_platform != "darwin"',
+        "einops; sys_platform == 'darwin'",
+    ]
+    assert found.resolution == Resolution(overrides=("attrs<20",), exclude=("rich", "wheel"))
+
+
+def test_what_replaces_packages_holds_against_constraints_and_locks_of_other_tools(
+    tmp_path: Path,
+) -> None:
+    text = (
+        "requirements_from: [requirements.txt]\noverrides:\n  Einops: einops==0.8\n"
+        "  rich: \"rich<13; sys_platform == 'darwin'\"\n"
+    )
+    listed = "-c limits.txt\neinops\nrich\n"
+    limits = "einops<0.8\nrich>=13\nidna<4\n"
+    files = {"envbuilder.yaml": text, "requirements.txt": listed, "limits.txt": limits}
+    found = stated(tmp_path, files)
+    assert [line.text for line in found.constraints] == [
+        'rich>=13; sys_platform != "darwin"',
+        "idna<4",
+    ]
+
+
 def test_of_packages_that_are_the_same_the_most_complete_is_taken(tmp_path: Path) -> None:
     listed = "opencv-python-headless==4.12\nrich\nopencv-python==4.12\n"
     text = "requirements_from: [requirements.txt]\n"
