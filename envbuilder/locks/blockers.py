@@ -139,6 +139,7 @@ class Diagnosis:
         companions = (
             [f"{name}=={version}" for name, version in row.companions.items()] if row else []
         )
+        whose = f"profile {profile.name}"
         with self._lock:
             walk = Walk(
                 self.index(resolution.as_of),
@@ -147,12 +148,16 @@ class Diagnosis:
                 {distribution(name) for name in profile.indexes},
                 left_out(profile) | excluded,
                 resolution.overrides,
-                (c for c in (*profile.constraints, *companions) if distribution(c) not in excluded),
+                (
+                    (Requirement(c), places.get(c, whose))
+                    for c in (*profile.constraints, *companions)
+                    if distribution(c) not in excluded
+                ),
                 self._unbuilt,
                 old=self._allow_old,
             )
             (walk.follow if follow else walk.require)(
-                (Requirement(line), places.get(line, f"profile {profile.name}"))
+                (Requirement(line), places.get(line, whose))
                 for line in profile.requirements
                 if distribution(line) not in excluded
             )
@@ -403,15 +408,16 @@ def _sentence(blocker: Blocker, platform: str, python: str) -> str:
             f"{release} ({by}): has neither a wheel for {platform} with Python {python} nor a"
             f" source{elsewhere}{instead}. To go on: {edit}"
         )
+    # What a profile limits goes with its release of the framework: no override holds against it.
+    of_profile = [v for who, v in blocker.needs if v and who.startswith("profile ")]
     if blocker.kind == "release":
-        limit = f"no release is what is required ({', '.join(needs)})"
         edit = f'To take that: overrides: {{{name}: "{name}=={blocker.version}"}}'
-        if not needs:  # the framework's companions limit it
-            limit = f"required by {by}, and no release goes with this one of the framework"
+        if of_profile:
             edit = f"To go on: another framework_version, or exclude: [{name}]"
+        limit = f"no release is what is required ({', '.join(needs)})"
         return f"{name}: {limit}; the nearest is {release}. {edit}"
     exact = next((v for _, v in blocker.needs if re.fullmatch(r"==[^*,]+", v)), ">=…")
     return (
         f"{name}: no release is what all require: {', '.join(needs)}. To decide for them:"
-        f' overrides: {{{name}: "{name}{exact}"}}'
+        f' overrides: {{{name}: "{name}{",".join(of_profile) or exact}"}}'
     )

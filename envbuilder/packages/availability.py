@@ -69,8 +69,10 @@ def _who(needs: Iterable[Need]) -> tuple[tuple[str, str], ...]:
     return tuple((need.by, str(need.specifier)) for need in needs)
 
 
-def _conflict(name: str, releases: Iterable[Version], needs: Iterable[Need]) -> Blocker:
-    return Blocker(name=name, kind="conflict", version=str(max(releases)), needs=_who(needs))
+def _conflict(
+    name: str, releases: Iterable[Version], needs: tuple[tuple[str, str], ...]
+) -> Blocker:
+    return Blocker(name=name, kind="conflict", version=str(max(releases)), needs=needs)
 
 
 class Walk:
@@ -88,7 +90,7 @@ class Walk:
         named: Collection[str] = (),
         excluded: Iterable[str] = (),
         overrides: Iterable[str] = (),
-        constraints: Iterable[str] = (),
+        constraints: Iterable[tuple[Requirement, str]] = (),
         unbuilt: Callable[[str, Release], Sequence[str]] = lambda *_: (),
         *,
         old: bool = False,
@@ -100,12 +102,12 @@ class Walk:
         own = map(Requirement, overrides)
         self._overrides = {types.canonical(need.name): need.specifier for need in own}
         self._needs: dict[str, dict[str, Need]] = defaultdict(dict)
-        self._limits: dict[str, list[SpecifierSet]] = {}
+        self._limits: dict[str, list[Need]] = defaultdict(list)
         self._left: dict[str, dict[Version, Blocker]] = defaultdict(dict)
         """Releases that ask too much, each with what it disagrees about with the others."""
-        for need in map(Requirement, constraints):
+        for need, where in constraints:
             if applies(need.marker, self._platform, self._python):
-                self._limits.setdefault(types.canonical(need.name), []).append(need.specifier)
+                self._limits[types.canonical(need.name)].append(Need(need.specifier, where))
         self.chosen: dict[str, Release] = {}
         self.blockers: dict[str, Blocker] = {}
         self.old_choices: dict[str, Blocker] = {}
@@ -286,7 +288,7 @@ class Walk:
                     conflict = (
                         self._blocker(name, releases, fitting, needs, "")
                         if fitting
-                        else _conflict(name, releases, needs)
+                        else _conflict(name, releases, _who([*needs, *self._limits[name]]))
                     )
                     self._leave(package, release, conflict)
                     return package
@@ -313,7 +315,7 @@ class Walk:
         Pre-releases only if there is nothing else, if they are asked for, or `early`.
         """
         combined = SpecifierSet()
-        for specifier in (*specifiers, *self._limits.get(name, ())):
+        for specifier in (*specifiers, *(limit.specifier for limit in self._limits[name])):
             combined &= specifier
         yield from sorted(
             v for v in combined.filter(releases, early or None) if v not in self._left[name]
@@ -350,13 +352,15 @@ class Walk:
             if not built or not any(versions.startswith("==") for _, versions in conflict.needs):
                 return conflict
         if not fitting:
-            alone = (any(True for _ in self._fitting(name, releases, [n.specifier])) for n in needs)
-            if all(alone):
-                return _conflict(name, releases, needs)
+            needs = [*needs, *self._limits[name]]
+            by = _who(needs)
+            if all(any(True for _ in n.specifier.filter(releases, None)) for n in needs):
+                return _conflict(name, releases, by)
             usual = sorted(v for v in releases if self._is_for(releases[v])) or [max(releases)]
+            usual = [v for v in usual if not v.is_prerelease] or usual
             pins = (pin(f"{name}{need.specifier}") for need in needs)
             least = max(map(Version, filter(None, pins)), default=usual[-1])
-            nearest = next((v for v in usual if v > least and not v.is_prerelease), usual[-1])
+            nearest = next((v for v in usual if v > least), usual[-1])
             return Blocker(name=name, kind="release", version=str(nearest), needs=by)
         version = (built or fitting)[-1]
         later = (v for v in sorted(releases) if v > version and not v.is_prerelease)

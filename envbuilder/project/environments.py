@@ -22,7 +22,7 @@ from envbuilder.core.settings import PROJECT_FILE, Settings
 from envbuilder.core.text import escaped, shown
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.profile import Resolution
-from envbuilder.profiles.requirements import SAME, distribution
+from envbuilder.profiles.requirements import SAME
 from envbuilder.project import release
 from envbuilder.project.lines import (
     Dropped,

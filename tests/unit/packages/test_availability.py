@@ -97,10 +97,16 @@ def stated(wheel: Listed) -> list[str]:
 
 
 def walk(
-    *lines: str, target: index_pages.Target = LINUX, as_of: str = "", **options: object
+    *lines: str,
+    target: index_pages.Target = LINUX,
+    as_of: str = "",
+    constraints: dict[str, str] | None = None,
+    **options: object,
 ) -> Walk:
     index = index_pages.Index([Place(url="https://index.example/simple")], page, stated, as_of)
-    walk = Walk(index, target, options.pop("offered", {}), **options)  # type: ignore[arg-type]
+    offered = options.pop("offered", {})
+    limits = ((Requirement(line), where) for line, where in (constraints or {}).items())
+    walk = Walk(index, target, offered, constraints=limits, **options)  # type: ignore[arg-type]
     walk.follow((Requirement(line), f"requirements.txt:{n}") for n, line in enumerate(lines, 1))
     return walk
 
@@ -177,14 +183,42 @@ def test_the_newest_release_is_taken_that_everything_admits() -> None:
     assert chosen(walk("yanked==1.0")) == {"yanked": "1.0"}
     assert blocked(walk("yanked==1.*")) == {"yanked": ("absent", "")}
     found = walk("low>99")
-    assert blocked(found) == {"low": ("release", "3.0rc1")}
+    assert blocked(found) == {"low": ("release", "2.0")}
     text = explained([*found.blockers.values()], LINUX)
-    assert text.endswith('the nearest is low 3.0rc1. To take that: overrides: {low: "low==3.0rc1"}')
+    assert text.endswith('the nearest is low 2.0. To take that: overrides: {low: "low==2.0"}')
     assert blocked(walk("low==1.5.1")) == {"low": ("release", "2.0")}, "the next one, not 3.0rc1"
-    found = walk("low", constraints=["low==9"])
-    text = explained([*found.blockers.values()], LINUX)
-    assert "low: required by requirements.txt:1, and no release goes with this one of the" in text
     assert blocked(walk("binary", target=("linux/amd64", "3.10"))) == {}
+
+
+@pytest.mark.parametrize(
+    ("limits", "of_limits", "edit"),
+    [
+        (
+            {"low<2": "limits.txt:1", "low>2": "limits.txt:2"},
+            "limits.txt:1 needs <2, limits.txt:2 needs >2",
+            'overrides: {low: "low>=…"}',
+        ),
+        (
+            {"low<1": "profile cpu"},
+            "profile cpu needs <1",
+            "another framework_version, or exclude: [low]",
+        ),
+        ({"low<1": "limits.txt:1"}, "limits.txt:1 needs <1", 'overrides: {low: "low==2.0"}'),
+        (
+            {"low==3.0rc1": "profile cpu", "low<3": "a.txt:1"},
+            "profile cpu needs ==3.0rc1, a.txt:1 needs <3",
+            'overrides: {low: "low==3.0rc1"}',
+        ),
+    ],
+    ids=["constraints", "framework", "constraint", "both"],
+)
+def test_who_limits_a_package_is_told_and_what_holds_against_it(
+    limits: dict[str, str], of_limits: str, edit: str
+) -> None:
+    found = walk("low>=1", constraints=limits)
+    text = explained([*found.blockers.values()], LINUX)
+    assert f"requirements.txt:1 needs >=1, {of_limits}" in text
+    assert text.endswith(f": {edit}")
 
 
 def test_all_that_ask_too_much_of_one_package_are_taken_older(
@@ -251,7 +285,7 @@ def test_a_release_that_needs_one_for_another_python_is_left_out(
     monkeypatch.setitem(REQUIRES, "tool-2.0", ["low>=4"])
     assert chosen(walk("tool", "low")) == {"tool": "1.0", "low": "2.0"}
     assert blocked(walk("tool==2.0")) == {"low": ("wheel", "4.0")}
-    assert blocked(walk("low==5")) == {"low": ("release", "3.0rc1")}
+    assert blocked(walk("low==5")) == {"low": ("release", "2.0")}
 
 
 def test_an_older_source_goes_with_a_pin_that_newer_releases_contradict(
@@ -289,9 +323,8 @@ def test_a_day_overrides_exclusions_and_constraints_are_those_of_the_project() -
     assert chosen(walk("app", as_of="2022-01-01")) == {"app": "1.0", "low": "1.0"}
     assert blocked(walk("app", excluded=["old"])) == {}
     assert chosen(walk("app", excluded=["old"], overrides=["low==1.0"]))["low"] == "1.0"
-    assert chosen(walk("low", constraints=["low<2", "low<1; sys_platform == 'darwin'"])) == {
-        "low": "1.0"
-    }
+    limits = ("low<2", "low<1; sys_platform == 'darwin'")
+    assert chosen(walk("low", constraints=dict.fromkeys(limits, "a.txt:1"))) == {"low": "1.0"}
 
 
 def test_what_is_offered_is_added_and_what_is_named_comes_from_there_alone() -> None:
