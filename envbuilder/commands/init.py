@@ -433,10 +433,10 @@ def _absent(choice: first_file.Choice, index: Index) -> dict[str, str]:
 
 def _channels(choice: first_file.Choice) -> dict[str, str]:
     """Return the URLs of the channels that lists name, without those that are known."""
-    known = indexes.upstreams()
-    base = known["conda-forge"].url.removesuffix("conda-forge")
+    upstreams = indexes.upstreams()
+    base = upstreams["conda-forge"].url.removesuffix("conda-forge")
     named = (channel for source in choice.sources for channel in source.listed.channels)
-    return {name: f"{base}{name}" for name in named if name not in known}
+    return {name: f"{base}{name}" for name in named if name not in upstreams}
 
 
 # What is printed

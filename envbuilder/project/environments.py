@@ -116,8 +116,8 @@ def contents(definition: Definition, name: str, project: Path) -> Contents:
         *chain.from_iterable(each.requirements for each in every),
     )
     stated = entries(definition, DEFAULT, project, "overrides")
-    own = {types.canonical(package): Line(text, where) for (package, text), where in stated}
-    overrides = {o.name: o for o in chain.from_iterable(e.overrides for e in every)} | own
+    replacing = {types.canonical(package): Line(text, where) for (package, text), where in stated}
+    overrides = {o.name: o for o in chain.from_iterable(e.overrides for e in every)} | replacing
     resolution = _resolution(definition, lines, overrides)
     left = tuple(_replaced(lines, overrides, resolution.exclude))
     same = _doubled(left)
@@ -125,7 +125,7 @@ def contents(definition: Definition, name: str, project: Path) -> Contents:
         environment=merged(definition, name),
         resolution=resolution,
         requirements=tuple(line for line in left if line.name not in same),
-        constraints=tuple(_left(chain.from_iterable(e.constraints for e in every), own, ())),
+        constraints=tuple(_left(chain.from_iterable(e.constraints for e in every), replacing, ())),
         pythons=pythons,
         conda=tuple(chain.from_iterable(each.conda for each in every)),
         channels=tuple(dict.fromkeys(chain.from_iterable(each.channels for each in every))),
