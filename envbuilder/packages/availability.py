@@ -99,8 +99,11 @@ class Walk:
         self._offered, self._named, self._unbuilt, self._old = offered, named, unbuilt, old
         self._ranks = ranks(target)
         self._excluded = frozenset(excluded)
-        own = map(Requirement, overrides)
-        self._overrides = {types.canonical(need.name): need.specifier for need in own}
+        self._overrides = {
+            types.canonical(need.name): need.specifier
+            for need in map(Requirement, overrides)
+            if applies(need.marker, self._platform, self._python)
+        }
         self._needs: dict[str, dict[str, Need]] = defaultdict(dict)
         self._limits: dict[str, list[Need]] = defaultdict(list)
         self._left: dict[str, dict[Version, Blocker]] = defaultdict(dict)

@@ -217,9 +217,10 @@ class ProjectProfiles:
         With `framework_version`, what files say of the release does not count.
         """
         contents = environments.contents(self._definition, self.environment, self._project)
+        name, _ = framework_of(self._definition, contents.requirements)
+        contents = environments.of_framework(contents, self._definition, self._project, name)
         if self._definition.framework_version is None:
             return contents
-        name, _ = framework_of(self._definition, contents.requirements)
         return environments.without_releases(contents, name)
 
 
@@ -326,23 +327,25 @@ def adapt(profile: Profile, contents: Contents, decision: Decision | None = None
             "Set debian_suite in the profile.",
         )
     of_conda = (*profile.conda.packages, *(line.text for line in contents.conda))
-    channels = (*contents.channels, *profile.conda.channels)
     from_conda = replace(
         profile.conda,
-        channels=tuple(dict.fromkeys(channels)),
+        channels=tuple(dict.fromkeys((*contents.channels, *profile.conda.channels))),
         packages=tuple(dict.fromkeys(of_conda)),
     )
+    names = FRAMEWORKS[profile.framework].names
+    overrides = [text for text in contents.resolution.overrides if distribution(text) not in names]
+    if len(overrides) < len(contents.resolution.overrides):
+        # What replaces the framework chose the build, which holds whatever others require.
+        overrides += [text for text in profile.requirements if distribution(text) in names]
     result = replace(
         profile,
         requirements=tuple(_requirements(profile, python.supported, contents.requirements)),
-        constraints=(
-            *profile.constraints,
-            *_constraints(profile, python.supported, contents),
-        ),
+        constraints=(*profile.constraints, *_constraints(profile, python.supported, contents)),
         indexes={**profile.indexes, **_indexes(profile)},
         python=python,
         resolution=replace(
             contents.resolution,
+            overrides=tuple(overrides),
             as_of=releases.day(profile.framework, profile.release or "", contents.resolution.as_of),
         ),
         base=release.bases(profile, python.supported, managed=python.managed),

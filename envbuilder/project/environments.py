@@ -227,6 +227,31 @@ def _lines(definition: Definition, name: str, project: Path) -> Iterator[Line]:
         yield Line(text, where)
 
 
+def of_framework(
+    contents: Contents, definition: Definition, project: Path, framework: types.Framework
+) -> Contents:
+    """Return contents with what replaces the framework's release, though no file lists it.
+
+    Raise `InvalidError` if the framework is left out.
+    """
+    excluded, overrides = (
+        {types.canonical(item if key == "exclude" else item[0]): (item, where)
+         for item, where in entries(definition, DEFAULT, project, key)}
+        for key in ("exclude", "overrides")
+    )  # fmt: skip
+    if framework in contents.resolution.exclude:
+        _, where = (excluded | overrides)[framework]
+        raise InvalidError(
+            f"{where}: {framework} comes from the profile of the hardware, and every environment"
+            " has it",
+            "Remove the line. To choose its release: framework_version.",
+        )
+    if framework not in overrides or any(line.name == framework for line in contents.requirements):
+        return contents
+    (_, text), where = overrides[framework]
+    return replace(contents, requirements=(*contents.requirements, Line(text, where)))
+
+
 def without_releases(contents: Contents, framework: types.Framework) -> Contents:
     """Return what is required, with the framework and what its builds bring in any version."""
     row = FRAMEWORKS[framework]

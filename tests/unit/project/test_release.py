@@ -193,6 +193,31 @@ def test_what_is_locked_stays_while_it_fits(tmp_path: Path) -> None:
     assert decided(damaged, ["cuda"]) == {"cuda": "2.7.1 (cu126) 3.11"}
 
 
+@pytest.mark.parametrize("listed", ["[rich]", "[rich, torch==2.4.0]"])
+def test_what_replaces_the_framework_chooses_its_release_in_each_hardware_s_build(
+    tmp_path: Path, listed: str
+) -> None:
+    text = f"requirements: {listed}\noverrides: {{Torch: 'torch>=2.5,<2.6', numpy: numpy<2}}\n"
+    variants = project(tmp_path, text)
+    assert decided(variants, ["cpu", "cuda"]) == {
+        "cpu": "2.5.1 (cpu) 3.11",
+        "cuda": "2.5.1 (cu124) 3.11",
+    }
+    assert of(variants, "cpu").resolution.overrides == (
+        "numpy<2",
+        "torch==2.5.1+cpu; platform_machine == 'x86_64'",
+        "torch==2.5.1; platform_machine == 'aarch64'",
+    )
+    with pytest.raises(InvalidError, match=r"yaml:2: torch>=2.5,<2.6: profile 'zendnn' has torch"):
+        of(variants, "zendnn")
+
+
+@pytest.mark.parametrize("key", ["exclude: [rich, Torch]", "overrides: {torch: rich}"])
+def test_the_framework_cannot_be_left_out(tmp_path: Path, key: str) -> None:
+    with pytest.raises(InvalidError, match=r"envbuilder.yaml:2: torch comes from the profile"):
+        project(tmp_path, f"requirements: [torch]\n{key}\n").require_readable()
+
+
 def test_what_the_wheels_need_without_stating_it_is_added(tmp_path: Path) -> None:
     newer = of(project(tmp_path, "requirements: [torch==2.2.2]\n"), "cuda")
     assert newer.requirements == ("torch==2.2.2",)
