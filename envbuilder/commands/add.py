@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,8 @@ from envbuilder.core.project_file import DEFAULT
 from envbuilder.core.settings import PROJECT_FILE, Settings
 from envbuilder.core.text import indented_proof
 from envbuilder.locks.entries import Entry, of_project
-from envbuilder.project import edit
+from envbuilder.profiles.requirements import distribution
+from envbuilder.project import edit, environments
 
 if TYPE_CHECKING:
     from envbuilder.project.catalog import Choosing
@@ -107,10 +108,35 @@ def _concerned(environment: str, settings: Settings, choosing: Choosing) -> list
     return [entry for entry in every if environment in {DEFAULT, entry.environment}]
 
 
+def _without_effect(change: edit.Change, settings: Settings) -> Iterator[str]:
+    """Yield what holds instead of packages that are added; raise `InvalidError` for excluded ones.
+
+    Files that are listed may replace packages, too.
+    """
+    environment, before = settings.environment, settings.definition
+    listed = environments.merged(before, environment).requirements if before else ()
+    contents = environments.contents(change.definition, environment, change.path.parent)
+    chosen = {distribution(text): text for text in contents.resolution.overrides}
+    for text in environments.merged(change.definition, environment).requirements:
+        name = distribution(text)
+        if text in listed:
+            continue
+        if name in contents.resolution.exclude:
+            raise InvalidError(
+                f"{name} is left out of every environment, by exclude: or overrides: in"
+                f" {PROJECT_FILE}",
+                "Remove that line first.",
+            )
+        if chosen.get(name, text) != text and text != name:
+            yield f"{chosen[name]} replaces {text}, as {PROJECT_FILE} or a file that it lists says"
+
+
 def _locked(change: edit.Change, settings: Settings) -> Sequence[resolution.Outcome]:
     """Return the locks of the environments that a change concerns."""
     changed = replace(settings, definition=change.definition)
     try:
+        for note in _without_effect(change, settings):
+            console.result(f"note: {note}")
         outcomes = resolution.solved(changed, partial(_concerned, settings.environment, changed))
     except EnvbuilderError as error:
         error.hint = f"{error.hint} {_LEFT}".strip()

@@ -131,6 +131,23 @@ def test_an_edit_that_is_saved_meanwhile_is_not_lost(
     assert "Run the command again." in printed
 
 
+def test_what_is_replaced_or_left_out_is_told(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = f"{TEXT}exclude: [More]\noverrides: {{Other: 'other<2', lab: leaf}}\n"
+    (project / "envbuilder.yaml").write_text(text)
+    for name in ("more", "lab"):
+        assert run("add", name) == 2
+        error = capsys.readouterr().err
+        assert f"{name} is left out of every environment, by exclude: or overrides: in" in error
+        assert "Remove that line first. envbuilder.yaml is left as it was." in error
+    assert (project / "envbuilder.yaml").read_text() == text
+    assert run("add", "other>=2", "einops") == 0
+    output = capsys.readouterr().out
+    assert "note: other<2 replaces other>=2, as envbuilder.yaml or a file that it lists" in output
+    assert output.count("replaces") == 1
+
+
 def test_one_environment_alone_is_locked(project: Path) -> None:
     assert run("add", "--environment", "notebooks", "more") == 0
     assert (project / "envbuilder.yaml").read_text() == TEXT + "      - more\n"
