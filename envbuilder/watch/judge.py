@@ -56,6 +56,8 @@ def judged(watched: Watched) -> Watched:
     cpus = _cpus(watched) // max(len(trained), 1)
     per_process = [(p, findings_of(p, requested, cpus)) for p in trained]
     findings = [*_merged(per_process), *_ranks(watched), *_kernels(watched)]
+    if _starves(watched):
+        findings = [each for each in findings if each.kind != "data"]
     on_device = fmean(shares) >= MOSTLY if shares else None
     findings += _outside(watched, {each.kind for each in findings}, on_device is True)
     findings.sort(key=lambda each: -each.lost)
@@ -218,6 +220,19 @@ def _kernels(watched: Watched) -> Iterator[Finding]:
         )
 
 
+def _others(watched: Watched) -> float:
+    """Return the share of the CPUs' time that other programs took."""
+    of_all = watched.seconds * max(watched.machine.cpus, 1)
+    return min((watched.machine.other_seconds or 0.0) / of_all, 1.0) if of_all else 0.0
+
+
+def _starves(watched: Watched) -> bool:
+    """Return whether other programs left fewer CPUs than processes and their workers need."""
+    needed = sum(1 + (p.loader.workers if p.loader else 0) for p in training(watched))
+    others = _others(watched)
+    return others >= OTHERS and watched.machine.cpus * (1 - others) < needed
+
+
 def _outside(watched: Watched, kinds: set[str], is_there: bool) -> Iterator[Finding]:
     """Yield what the machine itself counted: a GPU that idles, a quota, other programs, threads."""
     machine, trained, usable = watched.machine, training(watched), _cpus(watched)
@@ -229,7 +244,10 @@ def _outside(watched: Watched, kinds: set[str], is_there: bool) -> Iterator[Find
     counted_gpus = [gpu for gpu in machine.gpus if gpu.utilization is not None]
     busiest = max(counted_gpus, key=lambda gpu: gpu.utilization or 0.0, default=None)
     share = (busiest.utilization or 0.0) if busiest else 1.0
-    explained = on_cpu or kinds & {"data", "split", "device", "fallback", "round trip"}
+    others = _others(watched)
+    explained = (
+        on_cpu or others >= OTHERS or kinds & {"data", "split", "device", "fallback", "round trip"}
+    )
     if busiest and share < LOW_UTILIZATION and is_there and is_long and not explained:
         yield finding(
             "utilization",
@@ -239,7 +257,7 @@ def _outside(watched: Watched, kinds: set[str], is_there: bool) -> Iterator[Find
             " hundredth step only.",
             1 - share,
         )
-    throttled, other = machine.throttled_seconds or 0.0, machine.other_seconds or 0.0
+    throttled = machine.throttled_seconds or 0.0
     if throttled / of_all >= THROTTLED:
         quota = f" of {machine.quota:.3g} CPUs" if machine.quota else ""
         yield finding(
@@ -249,13 +267,13 @@ def _outside(watched: Watched, kinds: set[str], is_there: bool) -> Iterator[Find
             f"Raise the limit, or use fewer threads: `OMP_NUM_THREADS={usable}`.",
             throttled / of_all,
         )
-    if trained and other / of_all >= OTHERS:
+    if trained and others >= OTHERS:
         yield finding(
             "load",
-            f"Other programs used {percent(min(other / of_all, 1.0), 0)} of this machine's CPUs"
-            f" ({duration(other)} of CPU time).",
+            f"Other programs used {percent(others, 0)} of this machine's CPUs"
+            f" ({duration(machine.other_seconds or 0.0)} of CPU time).",
             "Measure again on a quiet machine before the rate is compared.",
-            other / of_all / 2,
+            others / 2,
         )
     threads = sum(p.threads or 0 for p in trained)
     if on_cpu and is_there and is_long and 0 < threads < FEW_THREADS * usable:

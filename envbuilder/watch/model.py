@@ -184,8 +184,6 @@ class Gpu(Struct, frozen=True, kw_only=True):
     name: Name
     utilization: Share | None = None
     watts: Annotated[float, Meta(ge=0, le=1e5)] | None = None
-    memory: Count | None = None
-    """The most that was used, by all programs."""
 
 
 class Machine(Struct, frozen=True, kw_only=True):

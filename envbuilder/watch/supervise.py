@@ -13,10 +13,10 @@ import resource
 import secrets
 import shutil
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 from envbuilder.core import files, process
 from envbuilder.core.errors import InvalidError
@@ -88,11 +88,23 @@ class Running:
 
     def start(self, argv: Sequence[str], variables: Mapping[str, str]) -> int:
         """Run a command to its end and return its exit code; it gets all signals."""
-        before = contention.read()
-        with _watched_gpus() as readings:
-            code = process.accompany(argv, variables)
+        with self.counted():
+            return process.accompany(argv, variables)
+
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count what this machine does until the command that is run within has ended."""
+        before, of_children = contention.read(), _children_seconds()
+        readings, done = _Readings(), threading.Event()
+        thread = threading.Thread(target=_read_gpus, args=(readings, done), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join(_SECONDS)
         counted = contention.between(before, contention.read(), None)
-        other, used = counted["other_seconds"], resource.getrusage(resource.RUSAGE_CHILDREN)
+        other, used = counted["other_seconds"], _children_seconds() - of_children
         # A container's processes are children of its engine.
         is_known = other is not None and not self._in_container
         self.seconds = counted["seconds"]
@@ -100,35 +112,29 @@ class Running:
             cpus=counted["cpus"],
             quota=counted["quota"],
             throttled_seconds=counted["throttled_seconds"],
-            other_seconds=max(0.0, other - used.ru_utime - used.ru_stime) if is_known else None,
-            gpus=_means(readings),
+            other_seconds=max(0.0, other - used) if is_known else None,
+            gpus=tuple(
+                model.Gpu(
+                    index=index,
+                    name=name[:200],
+                    utilization=fmean(rates) / 100 if rates else None,
+                    watts=fmean(milliwatts) / 1000 if milliwatts else None,
+                )
+                for (index, name), (rates, milliwatts) in sorted(readings.items())[
+                    : model.MOST_ROWS
+                ]
+            ),
         )
-        return code
 
 
-class _Reading(NamedTuple):
-    """What a driver counts of a GPU at one moment."""
-
-    utilization: float | None
-    watts: float | None
-    memory: int
+def _children_seconds() -> float:
+    """Return the CPU time of all children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
-_Readings = dict[tuple[int, str], list[_Reading]]
-"""GPUs by index and name."""
-
-
-@contextlib.contextmanager
-def _watched_gpus() -> Iterator[_Readings]:
-    """Have a thread read this machine's GPUs; the readings are complete at the end."""
-    readings, done = _Readings(), threading.Event()
-    thread = threading.Thread(target=_read_gpus, args=(readings, done), daemon=True)
-    thread.start()
-    try:
-        yield readings
-    finally:
-        done.set()
-        thread.join(_SECONDS)
+_Readings = dict[tuple[int, str], tuple[list[float], list[float]]]
+"""GPUs by index and name → per cent that were used, and milliwatts."""
 
 
 def _read_gpus(readings: _Readings, done: threading.Event) -> None:
@@ -141,47 +147,14 @@ def _read_gpus(readings: _Readings, done: threading.Event) -> None:
             for index, gpu in enumerate(gpus):
                 name = library.nvmlDeviceGetName(gpu)
                 key = index, name if isinstance(name, str) else name.decode()
-                readings.setdefault(key, []).append(_reading(library, gpu))
+                used, milliwatts = readings.setdefault(key, ([], []))
+                with contextlib.suppress(library.NVMLError):  # not counted by this one
+                    used.append(library.nvmlDeviceGetUtilizationRates(gpu).gpu)
+                with contextlib.suppress(library.NVMLError):
+                    milliwatts.append(library.nvmlDeviceGetPowerUsage(gpu))
         library.nvmlShutdown()
     except Exception:  # noqa: BLE001 (the library defines its errors at run time)
         return
-
-
-def _reading(library: Any, gpu: Any) -> _Reading:
-    def counted(function: str) -> Any:
-        try:
-            return getattr(library, function)(gpu)
-        except library.NVMLError:  # not counted by this one
-            return None
-
-    rates, milliwatts, memory = map(
-        counted,
-        ("nvmlDeviceGetUtilizationRates", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetMemoryInfo"),
-    )
-    return _Reading(
-        utilization=rates.gpu / 100 if rates else None,
-        watts=None if milliwatts is None else milliwatts / 1000,
-        memory=memory.used if memory else 0,
-    )
-
-
-def _means(readings: _Readings) -> tuple[model.Gpu, ...]:
-    """Return each GPU's means, of as many readings as there were."""
-    return tuple(
-        model.Gpu(
-            index=index,
-            name=name[:200],
-            utilization=_mean(reading.utilization for reading in each),
-            watts=_mean(reading.watts for reading in each),
-            memory=max(reading.memory for reading in each),
-        )
-        for (index, name), each in sorted(readings.items())[: model.MOST_ROWS]
-    )
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
 
 
 def source(project: Path) -> model.Source:

@@ -36,7 +36,7 @@ UNSCALED = 0.5
 AUTOCAST_LOST = 0.3
 WAITING = 0.2
 """Share of the training's time spent waiting for batches."""
-WAITING_BATCH, WAITING_TOTAL = 0.005, 0.5
+WAITING_BATCH, WAITING_TOTAL = 0.005, 2.0
 """Seconds: handing a batch over from a worker takes a millisecond or two, starting one longer."""
 MOST_WORKERS = 8
 """More rarely help a single process."""

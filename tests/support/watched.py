@@ -118,7 +118,7 @@ def watched(*processes: Observed, **changes: Any) -> Watched:
             cpus=8,
             throttled_seconds=0.0,
             other_seconds=10.0,
-            gpus=(Gpu(index=0, name="A GPU", utilization=0.9, watts=300.0, memory=1 << 31),),
+            gpus=(Gpu(index=0, name="A GPU", utilization=0.9, watts=300.0),),
         ),
         processes=processes or (observed(),),
     )

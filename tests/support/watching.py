@@ -7,10 +7,13 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from envbuilder.watch import judge, model, supervise
 
 HERE = Path(__file__).parent
 TRAINING = HERE / "watched_training.py"
+QUIET = model.Machine(cpus=2)
 
 
 def plain(python: Path, *arguments: str, training: Path = TRAINING) -> str:
@@ -40,12 +43,17 @@ def watched(
     argv: Sequence[str],
     requested: str = "cpu",
     beside: Sequence[Path] = (),
+    machine: model.Machine | None = None,
 ) -> tuple[model.Watched, subprocess.CompletedProcess[str]]:
-    """Run `python ARGV` with the hook laid in `folder`; return the judged report."""
-    with supervise.Session(folder).laid() as session:
+    """Run `python ARGV` with the hook laid in `folder`; return the judged report.
+
+    Unless another machine is given, it knows what else ran on this one, and says nothing of that.
+    """
+    running = supervise.Running(in_container=False)
+    with supervise.Session(folder).laid() as session, running.counted():
         done = alone(python, argv, session.hook, *beside)
         processes, left_out = session.parts()
-    return judge.judged(
+    report = judge.judged(
         model.Watched(
             envbuilder="0",
             time="20260101T000000Z",
@@ -57,12 +65,14 @@ def watched(
             lock="0" * 64,
             requested=requested,
             exit_code=done.returncode,
-            seconds=1.0,
-            machine=model.Machine(cpus=2),
+            seconds=running.seconds,
+            machine=machine or running.machine,
             processes=processes,
             left_out=left_out,
         )
-    ), done
+    )
+    findings = tuple(each for each in report.findings if each.kind != "load")
+    return replace(report, findings=findings), done
 
 
 def kinds(report: model.Watched) -> list[str]:
@@ -74,7 +84,7 @@ def require(
     prefix: Path, folder: Path, argv: Sequence[str], device: str, named: list[str], words: str
 ) -> model.Watched:
     """Run a training that ends well; what is found must be of these kinds, the first with words."""
-    report, done = watched(prefix / "bin" / "python", folder, argv, device)
+    report, done = watched(prefix / "bin" / "python", folder, argv, device, machine=QUIET)
     assert done.returncode == 0, done.stderr
     assert kinds(report) == named, report.findings
     assert words in f"{report.findings[0].says} {report.findings[0].advice}"

@@ -310,6 +310,32 @@ def test_a_busy_machine_is_none_of_a_command_that_trains_nothing() -> None:
     assert judge.judged(report).findings == ()
 
 
+@pytest.mark.parametrize(
+    ("workers", "cpus", "kinds"),
+    [(1, 2, ["load"]), (0, 2, ["data", "load"]), (4, 64, ["data", "load"]), (4, 6, ["load"])],
+)
+def test_waiting_for_workers_that_others_kept_from_a_cpu_is_not_blamed(
+    workers: int, cpus: int, kinds: list[str]
+) -> None:
+    """Other programs took three in ten of all CPUs meanwhile."""
+    busy = machine(cpus=cpus, other_seconds=0.3 * 75.0 * cpus)
+    loader = Loader(batches=1200, waited=30.0, workers=workers)
+    findings = judge.judged(watched(observed(loader=loader), machine=busy)).findings
+    assert [finding.kind for finding in findings] == kinds
+
+
+def test_half_a_second_is_no_wait() -> None:
+    short = {"steps": 60, "training_seconds": 1.2, "losses": ()}
+    waited = Loader(batches=60, waited=0.7, workers=1)
+    assert judge.judged(watched(observed(loader=waited, **short))).findings == ()
+
+
+def test_an_idle_gpu_on_a_busy_machine_is_not_blamed() -> None:
+    busy = machine(other_seconds=300.0, gpus=(Gpu(index=0, name="A GPU", utilization=0.12),))
+    findings = judge.judged(watched(observed(steps=600), machine=busy)).findings
+    assert [finding.kind for finding in findings] == ["load"]
+
+
 def test_a_layer_with_nearly_all_of_the_work_is_a_part() -> None:
     parts = {"parameters": (placed(), placed("cpu")), "work": (work("cpu"), work(flops=10**8))}
     result = judge.judged(watched(observed(**parts)))

@@ -138,7 +138,6 @@ def test_gpus_are_read_meanwhile_and_what_a_driver_does_not_count_is_left_out(
         nvmlDeviceGetName=name,
         nvmlDeviceGetUtilizationRates=lambda gpu: SimpleNamespace(gpu=50),
         nvmlDeviceGetPowerUsage=power,
-        nvmlDeviceGetMemoryInfo=lambda gpu: SimpleNamespace(used=7),
     )
     monkeypatch.setitem(sys.modules, "pynvml", library)
     monkeypatch.setattr(supervise, "_SECONDS", 0.001)
@@ -147,6 +146,4 @@ def test_gpus_are_read_meanwhile_and_what_a_driver_does_not_count_is_left_out(
     running = supervise.Running(in_container=True)
     assert running.start(("true",), {}) == 1
     assert running.machine.other_seconds is None
-    assert running.machine.gpus == (
-        model.Gpu(index=0, name="A GPU", utilization=0.5, watts=None, memory=7),
-    )
+    assert running.machine.gpus == (model.Gpu(index=0, name="A GPU", utilization=0.5, watts=None),)
