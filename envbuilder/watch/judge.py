@@ -39,7 +39,6 @@ FEW_THREADS = 0.4
 """Of the CPUs: by default, a thread for each core, which has two of them."""
 EXTENSION_LOST = 0.1
 """Not measured: what extensions promise."""
-MOST_RANKS = 64
 _EXTENSIONS = {
     "torch_ipex": "Write `import intel_extension_for_pytorch as ipex` and `model, optimizer ="
     " ipex.optimize(model, optimizer=optimizer)`.",
@@ -135,11 +134,10 @@ def _cpus(watched: Watched) -> int:
 
 
 def _ranks(watched: Watched) -> Iterator[Finding]:
-    """Yield ranks that did less than the others, share a device, or were not seen."""
+    """Yield ranks that did less than the others, or share a device."""
     # A rank's own children inherit its number, and do less than it.
     ordered = sorted(watched.processes, key=lambda p: (p.steps or 0, p.seconds))
     ranks = {p.rank: p for p in ordered if p.rank is not None and not p.is_worker}
-    world = max((p.world or 0 for p in ranks.values()), default=0)
     # What was killed early wrote its steps when it began.
     steps = {
         rank: p.steps
@@ -156,36 +154,18 @@ def _ranks(watched: Watched) -> Iterator[Finding]:
             f" {highest:,}.",
             "Give every rank the same number of batches (`DistributedSampler`), and look at what"
             " this rank waits for or skips.",
-            len(idle) / max(world, len(ranks)) * (1 - least / highest),
+            len(idle) / len(ranks) * (1 - least / highest),
         )
-    yield from _shared_devices(watched, ranks)
-    local = {p.local_rank for p in ranks.values() if p.local_rank is not None}
-    missing = [str(n) for n in range(max(local, default=0)) if n not in local]
-    if not missing and not _has_nodes(watched) and len(ranks) < world <= MOST_RANKS:
-        missing = [str(rank) for rank in range(world) if rank not in ranks]
-    if missing and ranks and not watched.left_out:
-        yield finding(
-            "rank not seen",
-            f"Of rank {first(missing, 4)} nothing was seen, of {counted(len(ranks), 'other')}"
-            " something was.",
-            "Look at its output: it may have ended early, or started with another interpreter.",
-            len(missing) / world if world else 0.0,
-        )
+    yield from _shared_devices(ranks)
 
 
-def _has_nodes(watched: Watched) -> bool:
-    """Return whether other machines may have taken part."""
-    words = ("nnodes", "num_machines", "num-machines", "srun", "mpirun", "machine_rank")
-    return any(word in argument for argument in watched.command for word in words)
-
-
-def _shared_devices(watched: Watched, ranks: dict[int, Observed]) -> Iterator[Finding]:
+def _shared_devices(ranks: dict[int, Observed]) -> Iterator[Finding]:
     used: dict[str, list[int]] = {}
     for rank, process in sorted(ranks.items()):
         rows = [(r.bytes, r.device) for r in process.parameters if r.device != "cpu"]
         visible = sum(device.device != "cpu" for device in process.devices)
-        # Each may see one device only, its own, under the same name.
-        if rows and (visible > 1 or len(watched.machine.gpus) == 1):
+        # Each may see one device only, its own or its part of one, under the same name.
+        if rows and visible > 1:
             used.setdefault(max(rows)[1], []).append(rank)
     for device, sharing in used.items():
         if len(sharing) > 1:

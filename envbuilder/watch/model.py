@@ -119,10 +119,7 @@ class Observed(Struct, frozen=True, kw_only=True):
     framework: Literal["torch", "jax", "tensorflow"]
     version: Name
     pid: Count
-    parent: Count
     rank: Count | None = None
-    world: Count | None = None
-    local_rank: Count | None = None
     is_worker: bool = False
     """Loads data for another process."""
     finished: bool = False

@@ -44,7 +44,6 @@ def observed(**changes: Any) -> Observed:
         framework="torch",
         version="2.14.1+cu130",
         pid=4242,
-        parent=4241,
         finished=True,
         seconds=70.0,
         threads=8,

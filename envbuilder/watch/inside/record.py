@@ -15,19 +15,13 @@ import resource
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Sequence
 
 SOON, SECONDS = 0.5, 5.0
 """How often the file is replaced: at first, and in the long run."""
 MOST_ROWS = 64
 MOST_LOSSES = 512
 _RSS_UNIT = 1 if sys.platform == "darwin" else 1024
-
-
-def number(name: str) -> Optional[int]:
-    """Return a variable of a launcher as a number, such as RANK; None if it has none."""
-    text = os.environ.get(name, "")
-    return int(text) if text.isdigit() and len(text) < 8 else None
 
 
 class Record:
@@ -99,14 +93,12 @@ class Record:
         if self.is_forked and not fields.get("steps"):
             return
         parent = getattr(self._util.process, "parent_process", lambda: None)()
+        rank = os.environ.get("RANK", "")
         content = {
             "framework": self.framework,
             "version": self.version[:200],
             "pid": self.pid,
-            "parent": os.getppid(),
-            "rank": number("RANK"),
-            "world": number("WORLD_SIZE"),
-            "local_rank": number("LOCAL_RANK"),
+            "rank": int(rank) if rank.isdigit() and len(rank) < 8 else None,
             "is_worker": parent is not None and not fields.get("steps"),
             "finished": finished,
             "seconds": time.perf_counter() - self.began,

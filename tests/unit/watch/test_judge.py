@@ -29,8 +29,6 @@ def ranks(*changes: dict[str, Any]) -> list[model.Observed]:
             **{
                 "pid": 100 + rank,
                 "rank": rank,
-                "local_rank": rank,
-                "world": len(changes),
                 "devices": devices,
                 "parameters": (placed(f"cuda:{rank}"),),
                 "work": (work(f"cuda:{rank}"),),
@@ -67,8 +65,9 @@ HONEST = {
         *ranks(*[{"devices": (Device(device="cuda:0"),), "parameters": (placed(),)}] * 2),
         machine=machine(gpus=machine().gpus * 2),
     ),
-    "two ranks of several machines": watched(
-        *ranks({}, {}, {}, {})[:2], command=("torchrun", "--nnodes=2", "train.py")
+    "a rank whose others run elsewhere": watched(*ranks({}, {}, {}, {})[1:2]),
+    "two ranks, each sees its part of one device": watched(
+        *ranks(*[{"devices": (Device(device="cuda:0"),), "parameters": (placed(),)}] * 2)
     ),
     "words": watched(
         observed(
@@ -239,12 +238,6 @@ FOUND = {
         "Ranks 0, 1 trained on the same device, cuda:0",
         "LOCAL_RANK",
     ),
-    "rank not seen": (watched(*ranks({}, {})[:1]), "Of rank 1 nothing was seen", "ended early"),
-    "rank not seen, a gap": (
-        watched(*ranks({}, {})[1:], command=("torchrun", "--nnodes=2")),
-        "Of rank 0 nothing",
-        "ended early",
-    ),
     "extension": (
         watched(on_cpu(), expected_kernels=("torch_ipex::",), **CPU),
         "that profile cpu promises was seen: torch_ipex::",
@@ -396,7 +389,7 @@ def hostile(draw: st.DrawFn) -> model.Observed:
     counted = {"calls": COUNT, "seconds": SECONDS}
     where = {"source": TEXT, "target": TEXT, "shape": TEXT, "where": TEXT}
     return observed(
-        **{name: draw(COUNT) for name in ("rank", "world", "steps", "windows", "threads")},
+        **{name: draw(COUNT) for name in ("rank", "steps", "windows", "threads")},
         **{name: draw(COUNT) for name in ("trainable", "without_gradient", "checked_updates")},
         unchanged_updates=draw(COUNT),
         training_seconds=draw(SECONDS),

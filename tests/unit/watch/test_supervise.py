@@ -15,7 +15,7 @@ from envbuilder.core import process
 from envbuilder.core.errors import InvalidError
 from envbuilder.watch import model, supervise
 
-OBSERVED = {"framework": "torch", "version": "2", "pid": 1, "parent": 0, "seconds": 1.0}
+OBSERVED = {"framework": "torch", "version": "2", "pid": 1, "seconds": 1.0}
 
 
 def test_the_hook_is_laid_for_one_command_and_leaves_nothing(tmp_path: Path) -> None:
