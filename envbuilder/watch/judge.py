@@ -180,10 +180,9 @@ def _shared_devices(ranks: dict[int, Observed]) -> Iterator[Finding]:
 
 
 def _kernels(watched: Watched) -> Iterator[Finding]:
-    """Yield kernels of an extension that the profile promises and nobody saw."""
-    seen = [p for p in training(watched) if p.windows or p.profiled_seconds]
+    """Yield operators of an extension that the profile promises and nobody saw."""
+    seen = [p for p in training(watched) if p.operators and not p.is_compiled]
     names = {operator.name for p in seen for operator in p.operators}
-    names |= {kernel.name for p in seen for kernel in p.kernels}
     names |= {f"{space}::" for p in seen for space in p.namespaces}
     unused = [
         prefix[:NAME]

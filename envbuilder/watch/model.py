@@ -52,7 +52,6 @@ class Work(Struct, frozen=True, kw_only=True):
 
     device: Name
     dtype: Name
-    calls: Count
     flops: Count
     seconds: Seconds
 
@@ -73,18 +72,12 @@ class Copy(Struct, frozen=True, kw_only=True):
     """Calls whose tensor, the very object, was copied to that device before in the same step."""
 
 
-class Kernel(Struct, frozen=True, kw_only=True):
-    """A kernel that ran on an accelerator in profiled steps, by its own time there."""
+class Operator(Struct, frozen=True, kw_only=True):
+    """An operator of the sampled steps (`aten::addmm`, `zentorch::…`), by the host's time."""
 
     name: Name
     device: Name
     seconds: Seconds
-
-
-class Operator(Kernel, frozen=True, kw_only=True):
-    """An operator of the sampled steps (`aten::addmm`, `zentorch::…`), by the host's time."""
-
-    calls: Count
 
 
 class Device(Struct, frozen=True, kw_only=True):
@@ -92,7 +85,6 @@ class Device(Struct, frozen=True, kw_only=True):
 
     device: Name
     title: Name = ""
-    memory: Count | None = None
     peak: Count | None = None
 
 
@@ -159,9 +151,6 @@ class Observed(Struct, frozen=True, kw_only=True):
     work: Annotated[tuple[Work, ...], _Rows] = ()
     operators: Annotated[tuple[Operator, ...], _Rows] = ()
     copies: Annotated[tuple[Copy, ...], _Rows] = ()
-    profiled_seconds: Seconds = 0.0
-    """Wall time of the profiled steps, to which `kernels` belong."""
-    kernels: Annotated[tuple[Kernel, ...], _Rows] = ()
     namespaces: Annotated[tuple[Name, ...], _Rows] = ()
     """Of operators that are not the framework's own: `zentorch`, `torch_ipex`, `flash_attn`."""
     fallbacks: Annotated[tuple[Name, ...], _Rows] = ()

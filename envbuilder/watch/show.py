@@ -64,7 +64,7 @@ def facts(watched: model.Watched) -> list[Fact]:
         if loader
         else None,
         Fact("Loss", f"{amount(losses[0])} → {amount(losses[-1])}") if losses else None,
-        Fact("Expensive operators", _expensive(trained)),
+        Fact("Expensive operators", _expensive(trained), "by the host's time"),
         *(
             Fact(f"Memory of {printable(d.device, 40)}", memory(d.peak), "peak")
             for d in longest.devices
@@ -105,10 +105,8 @@ def _copies(trained: Sequence[model.Observed]) -> str:
 
 
 def _expensive(trained: Sequence[model.Observed]) -> str:
-    """Return the operators, or kernels of an accelerator, that took most of the sampled time."""
-    kernels = [k for p in trained for k in p.kernels]
-    rows: list[Any] = kernels or [o for p in trained for o in p.operators]
-    spent = totals((row.name, row.seconds) for row in rows)
+    """Return the operators that took most of the host's time in sampled steps."""
+    spent = totals((row.name, row.seconds) for p in trained for row in p.operators)
     total = sum(seconds for _, seconds in spent)
     return ", ".join(
         f"{printable(name.removeprefix('aten::'), 60)} {percent(seconds / total, 0)}"

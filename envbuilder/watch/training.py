@@ -88,14 +88,12 @@ def is_on(device: str, requested: str) -> bool:
 def device_share(process: Observed, requested: str) -> float | None:
     """Return the share of a process's work on a kind of device; None if it was not seen.
 
-    That of matrix work if there was any. Compiled code shows kernels only, and others parameters.
+    That of matrix work if any was seen, else of parameters: compiled code shows nothing more.
     """
     for rows, size in ((process.work, "flops"), (process.parameters, "bytes")):
         share = share_of(rows, size, lambda row: is_on(row.device, requested))
         if share is not None:
             return share
-        if any(is_on(kernel.device, requested) and kernel.seconds for kernel in process.kernels):
-            return 1.0
     return None
 
 

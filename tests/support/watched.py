@@ -10,7 +10,6 @@ from envbuilder.watch.model import (
     Copy,
     Device,
     Gpu,
-    Kernel,
     Loader,
     Machine,
     Observed,
@@ -29,7 +28,7 @@ def placed(device: str = "cuda:0", dtype: str = "float32", size: int = 4 << 20) 
 
 
 def work(device: str = "cuda:0", dtype: str = "float32", flops: int = 10**12) -> Work:
-    return Work(device=device, dtype=dtype, calls=100, flops=flops, seconds=0.2)
+    return Work(device=device, dtype=dtype, flops=flops, seconds=0.2)
 
 
 def copy(where: str = "train.py:31", source: str = "cpu", **changes: Any) -> Copy:
@@ -64,11 +63,9 @@ def observed(**changes: Any) -> Observed:
         trainable=6,
         without_gradient=0,
         checked_updates=6,
-        work=(work(), Work(device="cpu", dtype="float32", calls=12, flops=0, seconds=0.001)),
-        operators=(Operator(name="aten::addmm", device="cuda:0", calls=30, seconds=0.1),),
+        work=(work(), Work(device="cpu", dtype="float32", flops=0, seconds=0.001)),
+        operators=(Operator(name="aten::addmm", device="cuda:0", seconds=0.1),),
         copies=(copy(),),
-        profiled_seconds=0.3,
-        kernels=(Kernel(name="ampere_sgemm", device="cuda:0", seconds=0.2),),
         losses=falling(),
     )
     return replace(known, **changes)
@@ -84,7 +81,6 @@ def on_cpu(**changes: Any) -> Observed:
             "activations": (placed("cpu"),),
             "work": (work("cpu"),),
             "copies": (),
-            "kernels": (),
             **changes,
         }
     )

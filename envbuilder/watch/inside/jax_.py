@@ -70,14 +70,11 @@ class _Watch:
         self._before: Dict[int, Any] = {}
         self._replaced: Deque[Dict[Tuple[str, str], int]] = deque(maxlen=5)
         self._all: Dict[Tuple[str, str], int] = {}
-        self._compiled: List[float] = [0.0, 0]
         self._devices: List[Dict[str, Any]] = []
         self._readings, self._looks, self._overhead = 0, 0, 0.0
 
     def at_event(self, event: str, seconds: float, **details: object) -> None:
-        """Count a compilation; begin to look at arrays with the first one."""
-        if event.endswith("backend_compile_duration"):
-            self._compiled = [self._compiled[0] + seconds, self._compiled[1] + 1]
+        """Begin to look at arrays with the first compilation."""
         with self._lock:
             if self._thread is None and event.startswith("/jax/core/compile"):
                 self._thread = threading.Thread(target=self._run, daemon=True)
@@ -141,12 +138,9 @@ class _Watch:
         """
         looks = sorted(self._replaced, key=lambda placed: sum(placed.values()))
         parameters = looks[(len(looks) - 1) // 2] if looks else self._all
-        compiled = {("jax::compile", "cpu"): self._compiled} if self._compiled[1] else {}
         return {
             "devices": self._devices,
             "parameters": self._rows(parameters, "device", "dtype", "bytes"),
-            "operators": self._rows(compiled, "name", "device", "seconds", "calls"),
-            "is_compiled": bool(self._compiled[1]),
             "overhead_seconds": self._overhead,
         }
 
@@ -175,6 +169,5 @@ def _described(device: Any) -> Dict[str, Any]:
     return {
         "device": _name(device),
         "title": "" if device.platform == "cpu" else str(device.device_kind)[:200],
-        "memory": counted.get("bytes_limit"),
         "peak": counted.get("peak_bytes_in_use"),
     }

@@ -13,7 +13,7 @@ import sys
 import sysconfig
 import time
 import warnings
-from typing import Any, Callable, Dict, Iterable, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Set, Tuple
 
 MOST_SECONDS = 3.0
 """A sampled step that takes longer, such as one with a validation in it, is seen up to here."""
@@ -58,27 +58,6 @@ def is_compiled() -> bool:
     return bool(counters and counters.counters["frames"].get("ok"))
 
 
-def new_profile(torch: Any, accelerator: Optional[str]) -> Any:
-    """Return a profile of host operators, and of an accelerator's kernels, not yet begun."""
-    profile = torch.autograd.profiler.profile
-    try:
-        return profile(use_kineto=True, **({"use_device": accelerator} if accelerator else {}))
-    except TypeError:  # before 2.3
-        return profile(use_kineto=True, use_cuda=True)
-
-
-def enter_quietly(profile: Any) -> None:
-    """Begin a profile; releases from 2.13 on print at each, unless this is set at the first."""
-    is_silenced = "KINETO_LOG_LEVEL" not in os.environ
-    try:
-        if is_silenced:
-            os.environ["KINETO_LOG_LEVEL"] = "99"
-        profile.__enter__()
-    finally:
-        if is_silenced:
-            del os.environ["KINETO_LOG_LEVEL"]
-
-
 def see_fallbacks(names: Set[str]) -> None:
     """Add the operators to which warnings say that they fell back to the CPU."""
     show = warnings.showwarning
@@ -106,12 +85,11 @@ class Operators:
         self._tensor = torch.Tensor
         self.is_backward = False
         self.activations: Dict[Any, int] = {}
-        self.spaces: Set[str] = set()
+        self._spaces: Set[str] = set()
         self._calls: Dict[Any, Any] = {}
         self._work: Dict[Any, Any] = {}
         self._copies: Dict[Any, Any] = {}
         self._shapes: Dict[Any, Any] = {}
-        self._kernels: Dict[Any, Any] = {}
         self.copied: Dict[Any, Any] = {}
         """What was copied to which device in this step."""
 
@@ -124,40 +102,17 @@ class Operators:
         if tensor is None:
             return
         name = function._schema.name
-        self.add_space(name)
+        space = name.partition("::")[0]
+        if space not in _OWN_SPACES and len(self._spaces) < 64:
+            self._spaces.add(space[:200])
         if name in _COPIES:
             self._count_copy(name, arguments, tensor)
         device, dtype = device_name(tensor.device), str(tensor.dtype).replace("torch.", "")
         flops = _flops(function, arguments, options, out)
-        _add(self._calls, (name, device), (seconds, 1))
-        _add(self._work, (device, dtype), (flops, seconds, 1))
+        _add(self._calls, (name, device), (seconds,))
+        _add(self._work, (device, dtype), (flops, seconds))
         if flops and not self.is_backward:
             add_bytes(self.activations, tensor)
-
-    def add_space(self, name: str) -> None:
-        """Note the namespace of an operator that is not the framework's own."""
-        space = name.partition("::")[0]
-        if space not in _OWN_SPACES and len(self.spaces) < 64:
-            self.spaces.add(space[:200])
-
-    def count_kernels(self, events: Iterable[Any], accelerator: Optional[str]) -> None:
-        """Count what the profiler saw: an accelerator's kernels, and names of host operators."""
-        for event in events:
-            name, kind = event.name(), str(event.device_type()).rpartition(".")[2].lower()
-            if "cpu" in kind:
-                self.add_space(name if "::" in name else "")
-                continue
-            # Microseconds before PyTorch 2.4.
-            took = (
-                event.duration_ns() / 1e9
-                if hasattr(event, "duration_ns")
-                else event.duration_us() / 1e6
-            )
-            _add(
-                self._kernels,
-                (name, "%s:%d" % (accelerator or kind, event.device_index())),
-                (took,),
-            )
 
     def _count_copy(self, name: str, arguments: Any, out: Any) -> None:
         source = arguments[0] if name == _COPIES[0] else arguments[1]
@@ -179,15 +134,14 @@ class Operators:
         ]
         return {
             "activations": rows(self.activations, "device", "dtype", "bytes"),
-            "operators": rows(self._calls, "name", "device", "seconds", "calls"),
-            "work": rows(self._work, "device", "dtype", "flops", "seconds", "calls"),
+            "operators": rows(self._calls, "name", "device", "seconds"),
+            "work": rows(self._work, "device", "dtype", "flops", "seconds"),
             "copies": copies,
-            "kernels": rows(self._kernels, "name", "device", "seconds"),
-            "namespaces": sorted(self.spaces),
+            "namespaces": sorted(self._spaces),
         }
 
 
-def devices(torch: Any, accelerator: Optional[str]) -> List[Dict[str, Any]]:
+def devices(torch: Any, used: Iterable[Tuple[str, str]]) -> List[Dict[str, Any]]:
     """Return the devices in use; none is initialized for it."""
     rows: List[Dict[str, Any]] = [{"device": "cpu"}]
     for kind in ("cuda", "xpu"):
@@ -200,11 +154,10 @@ def devices(torch: Any, accelerator: Optional[str]) -> List[Dict[str, Any]]:
                 {
                     "device": "%s:%d" % (kind, index),
                     "title": properties.name[:200],
-                    "memory": properties.total_memory,
                     "peak": module.max_memory_allocated(index),
                 }
             )
-    if accelerator == "mps":
+    if any(device.startswith("mps") for device, _ in used):
         rows.append({"device": "mps", "peak": torch.mps.driver_allocated_memory()})
     return rows[:64]
 

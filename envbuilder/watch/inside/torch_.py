@@ -2,9 +2,8 @@
 
 Always on: optimizers' hooks count steps, `backward` shows the loss, and loaders are timed. Of short
 steps most are only counted: what lies cold in the caches costs ten times what a timing loop shows.
-Sampled, a step or two at a time: a dispatch mode sees each operator with its devices and dtypes,
-and the profiler sees an accelerator's kernels. Compiled code is not run under a dispatch mode,
-which would make it run uncompiled.
+In a sampled step, a dispatch mode sees each operator with its devices and dtypes. Compiled code is
+not run under one, which would make it run uncompiled.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ QUIET = 0.02
 """Seconds for which steps are only counted."""
 COUNTED = (
     *("optimizers", "samples", "tokens", "windows", "window_seconds", "overhead_seconds"),
-    *("checked_updates", "unchanged_updates", "profiled_seconds"),
+    *("checked_updates", "unchanged_updates"),
 )
 """Fields of the record that are counted from 0."""
 COMPILED = "training steps: if any, they were compiled with their optimizer"
@@ -79,8 +78,10 @@ def _optimizers(torch: Any, watch: _Watch) -> None:
         if is_compiling():
             return
         now = time.perf_counter()
-        if now < watch.next and watch.primary() is optimizer:
+        known = watch.optimizers.get(optimizer)
+        if known and now < watch.next and known[0] == watch.steps:
             watch.steps += 1
+            known[0] = watch.steps
             watch.lengths.append(now - watch.last)
             watch.last = now
             watch.wants_loss = False
@@ -161,12 +162,7 @@ def _profilers(torch: Any, watch: _Watch) -> None:
         original = getattr(profile, name)
 
         def begun(self: Any, original: Any = original) -> Any:
-            # The script's own: two cannot run at once, its is the one that counts, and in it each
-            # operator of a dispatch mode would be two.
-            if self is not watch.profiler:
-                watch.end_profile()
-                watch.end_mode()
-                watch.may_profile = False
+            watch.end_mode()  # under which each operator would be two
             return original(self)
 
         setattr(profile, name, functools.wraps(original)(begun))
@@ -183,6 +179,7 @@ class _Watch:
         self.is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", bool)
         self._rows, self._counting = load("record").rows, load("operators")
         dispatch = importlib.import_module("torch.utils._python_dispatch")
+        self._current_mode = dispatch._get_current_dispatch_mode
         stacked, disable = torch._C._len_torch_dispatch_stack, dispatch._disable_current_modes
         # Of operators in this context no dispatch mode sees any, neither ours nor the script's.
         self._paused: Any = lambda: disable() if stacked() else contextlib.nullcontext()
@@ -193,16 +190,14 @@ class _Watch:
         os.register_at_fork(after_in_child=self._reset)
 
     def _reset(self) -> None:
-        self.optimizers: Any = weakref.WeakKeyDictionary()  # → the thread that first stepped it
-        self.primary: Callable[[], Any] = lambda: None
-        self.largest = -1
+        # → the step that it last took, and the thread that took its first. One that has not stepped
+        # yet in the current step takes part in that, as those of several parts of a model do.
+        self.optimizers: Any = weakref.WeakKeyDictionary()
         self.steps = 0
         self.fields: Dict[str, Any] = dict.fromkeys(COUNTED, 0)
-        # Steps of other optimizers since the primary's one of that number.
-        self.others = self.stands = 0
         self.first: Optional[float] = None
         # The last step; when there is more to do after one than to count it.
-        self.last = self.next = 0.0
+        self.last = self.next = self.due = 0.0
         self.read: Optional[float] = None
         self.pending: List[Tuple[float, int, int, int]] = []
         self.waited = 0.0
@@ -214,21 +209,16 @@ class _Watch:
         if self.mode is not None:  # a worker of a loader, forked while its parent was sampled
             self.mode.is_over = True
         self.mode = None
-        self.profiler: Any = None
+        self.sampled = False
         self.counts = self._counting.Operators(self.torch)
-        self.may_profile = True
         self.autocast: Dict[str, Any] = {"entered": 0, "dtypes": [], "scaled": False}
         self.interval = INTERVAL
-        self.due: Optional[float] = None
         self.lengths: Deque[float] = collections.deque(maxlen=31)
-        self.to_profile = False
         self.before: List[Tuple[Any, Any]] = []
         self.compares = True
         self.had_gradient: Set[int] = set()
         self.placed: Dict[str, Dict[Any, int]] = {}
         self.batch_bytes: Dict[Any, int] = {}
-        self.profile_began = 0.0
-        self.accelerator: Optional[str] = None
 
     @_guarded
     def at_batch(self, iterator: Any, batch: Any, seconds: float) -> None:
@@ -239,10 +229,9 @@ class _Watch:
         # An evaluation's; loaders may be a batch ahead.
         if len(self.pending) > 2 or not self.torch.is_grad_enabled():
             self.pending.pop(0)
-            self.end_profile()
             if self.mode is not None:
                 self.mode.is_over = True
-        if self.mode is not None:
+        if self.sampled:
             for tensor in tensors:
                 self._counting.add_bytes(self.batch_bytes, tensor)
 
@@ -270,7 +259,8 @@ class _Watch:
     @_guarded
     def before_step(self, optimizer: Any) -> None:
         """Keep some parameters as they were."""
-        if self.primary() is optimizer:
+        known = self.optimizers.get(optimizer)
+        if known is None or known[0] == self.steps:
             chosen = sorted(self._trainable(optimizer), key=lambda p: p.numel())
             with self._paused():
                 self.before = [(p, self._sample(p)) for p in chosen[:MOST_SAMPLED]]
@@ -292,18 +282,20 @@ class _Watch:
     @_guarded
     def after_step(self, optimizer: Any, now: float) -> None:
         """Count a step; end the sampled one, and begin another if it is time to."""
-        if not self._is_primary(optimizer):
+        known = self.optimizers.get(optimizer)
+        if known is None:
+            known = self.optimizers[optimizer] = [0, threading.get_ident()]
+            self.fields["optimizers"] += 1
+        if known[0] != self.steps:
+            known[0] = self.steps
             return
         self.steps += 1
+        known[0] = self.steps
         if self.first is None:
             self.first = self.last = now
-            devices = {p.device.type for group in optimizer.param_groups for p in group["params"]}
-            self.accelerator = min(devices - {"cpu", "meta"}, default=None)
         length = now - self.last
-        sampled = self.mode is not None or self.profiler is not None
-        if sampled:
-            self.end_profile()
-            self.end_mode()
+        sampled, self.sampled = self.sampled, False
+        self.end_mode()
         if self.before:
             with self._paused():
                 self._compare()
@@ -314,39 +306,21 @@ class _Watch:
             self.fields["windows"] += 1
             self.fields["window_seconds"] += length
             self.fields["overhead_seconds"] += more
-            wait = 0.0 if self.to_profile else max(self.interval, more / MOST_OVERHEAD)
+            self.due = time.perf_counter() + max(self.interval, more / MOST_OVERHEAD)
             self.interval = min(self.interval * 1.5, LONGEST)
-            self.due = time.perf_counter() + wait
         elif self.steps >= FIRST_STEP:
             self.lengths.append(length)
         self._read_loss(now)
-        if self.due is None and self.steps >= FIRST_STEP - 1:
-            self.due = now
         # Steps follow one another, unless there was an evaluation, say.
         follows = len(self.lengths) < 5 or length < 4 * self._usual(length) + 0.1
-        if self.due is not None and now >= self.due and follows:
+        if self.steps >= FIRST_STEP - 1 and now >= self.due and follows:
             self._begin()
         self.record.heartbeat()
-        is_sampled = self.mode is not None or self.profiler is not None
-        self.compares = is_sampled or self.steps < 2
+        self.compares = self.sampled or self.steps < 2
         # What was done here is no part of the next step.
         self.last = time.perf_counter()
-        self.next = 0.0 if is_sampled or self.steps < EAGER else self.last + QUIET
-
-    def _is_primary(self, optimizer: Any) -> bool:
-        """Return whether an optimizer is the one whose steps are those of the training."""
-        if optimizer not in self.optimizers:
-            self.optimizers[optimizer] = threading.get_ident()
-            self.fields["optimizers"] += 1
-            size = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
-            if size > self.largest or self.primary() is None:
-                self.primary, self.largest = weakref.ref(optimizer), size
-        if self.primary() is not optimizer:
-            self.others = (self.others if self.steps == self.stands else 0) + 1
-            self.stands = self.steps
-            if self.others >= EAGER:  # the training before has ended
-                self.primary = weakref.ref(optimizer)
-        return self.primary() is optimizer
+        is_counted = self.steps >= EAGER and not self.sampled and self.mode is None
+        self.next = self.last + QUIET if is_counted else 0.0
 
     def _usual(self, length: float) -> float:
         """Return the median length of the steps before; `length` if there were none."""
@@ -364,49 +338,15 @@ class _Watch:
         self.wants_loss = self.loss is None
 
     def _begin(self) -> None:
-        """Sample the next step: by operators, or for an accelerator's kernels in turn."""
-        compiled = self._counting.is_compiled()
-        others = self.torch.autograd._profiler_enabled()  # the script's own
-        profiles = (
-            not others and self.may_profile and (compiled or self.accelerator in ("cuda", "xpu"))
-        )
-        if profiles and (self.to_profile or compiled):
-            self.to_profile = False
-            self._begin_profile()
-        elif not compiled:
-            self.to_profile = profiles
-            if not (self.torch._C._len_torch_dispatch_stack() or others):
-                self.mode = self._counting.mode(self.counts, self.record)
-                self.mode.__enter__()
-        if self.mode is None and self.profiler is None:
-            self.due = time.perf_counter() + self.interval
-
-    def _begin_profile(self) -> None:
-        kind = self.accelerator if self.accelerator in ("cuda", "xpu") else None
-        self.profiler = self._counting.new_profile(self.torch, kind)
-        try:
-            self._counting.enter_quietly(self.profiler)
-            self.profile_began = time.perf_counter()
-        except Exception as error:
-            self.profiler, self.may_profile = None, False
-            self.record.note("kernels: %s" % str(error)[:120])
-
-    def end_profile(self) -> None:
-        """End our profile, if there is one, and add up its kernels."""
-        running, self.profiler = self.profiler, None
-        if running is None:
-            return
-        try:
-            if self.accelerator == "cuda":
-                self.torch.cuda.synchronize()
-            self.fields["profiled_seconds"] += time.perf_counter() - self.profile_began
-            # Its own end would make an object of each event.
-            results = self.torch.autograd._disable_profiler()
-            getattr(self.torch.autograd.profiler, "_run_on_profiler_stop", lambda: None)()
-            self.counts.count_kernels(results.events(), self.accelerator)
-        except Exception as error:
-            self.may_profile = False
-            self.record.note("kernels: %s" % str(error)[:120])
+        """Sample the next step: its operators, too, unless those would be changed by that."""
+        self.sampled = True
+        if not (
+            self._counting.is_compiled()
+            or self.torch._C._len_torch_dispatch_stack()
+            or self.torch.autograd._profiler_enabled()
+        ):
+            self.mode = self._counting.mode(self.counts, self.record)
+            self.mode.__enter__()
 
     def end_mode(self) -> None:
         """End the dispatch mode; one that another mode lies on is ignored until that has ended."""
@@ -415,9 +355,7 @@ class _Watch:
             return
         mode.is_over = True
         self.counts.copied.clear()
-        from torch.utils._python_dispatch import _get_current_dispatch_mode
-
-        if _get_current_dispatch_mode() is mode:
+        if self._current_mode() is mode:
             mode.__exit__(None, None, None)
             self.mode = None
 
@@ -433,7 +371,7 @@ class _Watch:
         """Note where parameters and gradients of all optimizers are after a step."""
         tables: Dict[str, Dict[Any, int]] = {"parameters": {}, "gradients": {}}
         # Other threads may remove gradients of theirs right now.
-        here = [o for o, n in list(self.optimizers.items()) if n == threading.get_ident()]
+        here = [o for o, n in list(self.optimizers.items()) if n[1] == threading.get_ident()]
         trainable = [p for optimizer in here for p in self._trainable(optimizer)]
         for parameter in (p for o in here for group in o.param_groups for p in group["params"]):
             self._counting.add_bytes(tables["parameters"], parameter)
@@ -454,7 +392,7 @@ class _Watch:
             for most, _ in self.workers.most_common(1)
         ]
         return {
-            "devices": self._counting.devices(self.torch, self.accelerator),
+            "devices": self._counting.devices(self.torch, placed.get("parameters", ())),
             "steps": self.steps,
             **self.fields,
             "training_seconds": self.last - self.first if self.first is not None else 0.0,

@@ -96,7 +96,7 @@ def test_a_library_is_not_blamed_and_computes_the_same(
             pytest.param(*each, marks=pytest.mark.soak)
             for each in (
                 ("counted", [160]),
-                ("folds", [160 + 160 - EAGER + 1]),
+                ("folds", [160 + 160 - 1]),
                 ("threads", None),
                 ("compiles", []),
                 ("late", [160]),
@@ -119,11 +119,11 @@ def test_what_trains_in_a_way_of_its_own_is_not_changed(
 
 
 @pytest.mark.soak
-def test_compiling_prints_nothing_of_the_profiler(torch_prefix: Path, tmp_path: Path) -> None:
+def test_steps_of_a_compiled_model_are_looked_at(torch_prefix: Path, tmp_path: Path) -> None:
     report, done = watching.watched(torch_prefix / "bin" / "python", tmp_path, _argv("compiled"))
     assert report.processes[0].is_compiled
     assert report.processes[0].windows >= 1
-    assert "USDT" not in done.stderr
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.soak

@@ -68,7 +68,6 @@ def run(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Run:
 ELSEWHERE = msgspec.structs.replace(
     observed(),
     work=(),
-    kernels=(),
     parameters=(model.Placed(device="cpu", dtype="float32", bytes=1 << 20),),
 )
 
