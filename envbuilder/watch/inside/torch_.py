@@ -78,10 +78,10 @@ def _optimizers(torch: Any, watch: _Watch) -> None:
         if is_compiling():
             return
         now = time.perf_counter()
-        known = watch.optimizers.get(optimizer)
-        if known and now < watch.next and known[0] == watch.steps:
+        taken = watch.optimizers.get(optimizer)
+        if taken and now < watch.next and taken[0] == watch.steps:
             watch.steps += 1
-            known[0] = watch.steps
+            taken[0] = watch.steps
             watch.lengths.append(now - watch.last)
             watch.last = now
             watch.wants_loss = False
@@ -169,7 +169,7 @@ def _profilers(torch: Any, watch: _Watch) -> None:
 
 
 class _Watch:
-    """What is known of this process's training, and when the next step is sampled."""
+    """What is taken of this process's training, and when the next step is sampled."""
 
     mode: Any = None
 
@@ -259,8 +259,8 @@ class _Watch:
     @_guarded
     def before_step(self, optimizer: Any) -> None:
         """Keep some parameters as they were."""
-        known = self.optimizers.get(optimizer)
-        if known is None or known[0] == self.steps:
+        taken = self.optimizers.get(optimizer)
+        if taken is None or taken[0] == self.steps:
             chosen = sorted(self._trainable(optimizer), key=lambda p: p.numel())
             with self._paused():
                 self.before = [(p, self._sample(p)) for p in chosen[:MOST_SAMPLED]]
@@ -282,15 +282,15 @@ class _Watch:
     @_guarded
     def after_step(self, optimizer: Any, now: float) -> None:
         """Count a step; end the sampled one, and begin another if it is time to."""
-        known = self.optimizers.get(optimizer)
-        if known is None:
-            known = self.optimizers[optimizer] = [0, threading.get_ident()]
+        taken = self.optimizers.get(optimizer)
+        if taken is None:
+            taken = self.optimizers[optimizer] = [0, threading.get_ident()]
             self.fields["optimizers"] += 1
-        if known[0] != self.steps:
-            known[0] = self.steps
+        if taken[0] != self.steps:
+            taken[0] = self.steps
             return
         self.steps += 1
-        known[0] = self.steps
+        taken[0] = self.steps
         if self.first is None:
             self.first = self.last = now
         length = now - self.last
