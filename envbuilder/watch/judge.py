@@ -37,14 +37,6 @@ OTHERS = 0.25
 """Share of the CPUs' time that other programs took."""
 FEW_THREADS = 0.4
 """Of the CPUs: by default, a thread for each core, which has two of them."""
-EXTENSION_LOST = 0.1
-"""Not measured: what extensions promise."""
-_EXTENSIONS = {
-    "torch_ipex": "Write `import intel_extension_for_pytorch as ipex` and `model, optimizer ="
-    " ipex.optimize(model, optimizer=optimizer)`.",
-    "zentorch": 'Write `import zentorch` and `model = torch.compile(model, backend="zentorch")`.',
-}
-"""Namespace of operators → what a script does to use them."""
 
 
 def judged(watched: Watched) -> Watched:
@@ -54,7 +46,7 @@ def judged(watched: Watched) -> Watched:
     shares = [s for p in trained if (s := device_share(p, requested)) is not None]
     cpus = _cpus(watched) // max(len(trained), 1)
     per_process = [(p, findings_of(p, requested, cpus)) for p in trained]
-    findings = [*_merged(per_process), *_ranks(watched), *_kernels(watched)]
+    findings = [*_merged(per_process), *_ranks(watched)]
     if _starves(watched):
         findings = [each for each in findings if each.kind != "data"]
     on_device = fmean(shares) >= MOSTLY if shares else None
@@ -177,26 +169,6 @@ def _shared_devices(ranks: dict[int, Observed]) -> Iterator[Finding]:
                 " start no more ranks than there are devices.",
                 1 - 1 / len(sharing),
             )
-
-
-def _kernels(watched: Watched) -> Iterator[Finding]:
-    """Yield operators of an extension that the profile promises and nobody saw."""
-    seen = [p for p in training(watched) if p.operators and not p.is_compiled]
-    names = {operator.name for p in seen for operator in p.operators}
-    names |= {f"{space}::" for p in seen for space in p.namespaces}
-    unused = [
-        prefix[:NAME]
-        for prefix in watched.expected_kernels
-        if prefix and not any(name.startswith(prefix) for name in names)
-    ]
-    if seen and unused:
-        yield finding(
-            "extension",
-            f"No operator of the extension that profile {watched.profile[:NAME]} promises was"
-            f" seen: {first(unused, 4)}.",
-            _EXTENSIONS.get(unused[0].partition("::")[0], "Import the extension in the script."),
-            EXTENSION_LOST,
-        )
 
 
 def _others(watched: Watched) -> float:

@@ -94,7 +94,7 @@ class Loader(Struct, frozen=True, kw_only=True):
     batches: Count
     waited: Seconds
     workers: Count
-    """Of the loader with the most batches."""
+    """Of the loader of the last batch."""
 
 
 class Autocast(Struct, frozen=True, kw_only=True):
@@ -136,10 +136,6 @@ class Observed(Struct, frozen=True, kw_only=True):
     overhead_seconds: Seconds = 0.0
     """Estimated time that observing took."""
     parameters: Annotated[tuple[Placed, ...], _Rows] = ()
-    gradients: Annotated[tuple[Placed, ...], _Rows] = ()
-    activations: Annotated[tuple[Placed, ...], _Rows] = ()
-    batches: Annotated[tuple[Placed, ...], _Rows] = ()
-    """As the loader gave them."""
     trainable: Count | None = None
     """Parameters of optimizers that require gradients."""
     without_gradient: Count | None = None
@@ -151,14 +147,11 @@ class Observed(Struct, frozen=True, kw_only=True):
     work: Annotated[tuple[Work, ...], _Rows] = ()
     operators: Annotated[tuple[Operator, ...], _Rows] = ()
     copies: Annotated[tuple[Copy, ...], _Rows] = ()
-    namespaces: Annotated[tuple[Name, ...], _Rows] = ()
-    """Of operators that are not the framework's own: `zentorch`, `torch_ipex`, `flash_attn`."""
     fallbacks: Annotated[tuple[Name, ...], _Rows] = ()
     """Operators that the framework said ran on the CPU because the device has none."""
     autocast: Autocast = Autocast()
     losses: Annotated[tuple[tuple[Count, float | None], ...], Meta(max_length=MOST_LOSSES)] = ()
     """Step and loss of sampled steps; None where it was not finite."""
-    is_compiled: bool = False
     unseen: Annotated[tuple[Name, ...], _Rows] = ()
     """Sentences on what could not be observed."""
 
@@ -219,8 +212,6 @@ class Watched(Struct, frozen=True, kw_only=True):
     project: Source = Source()
     requested: Name
     """The kind of device the work should be on (`cuda`)."""
-    expected_kernels: Annotated[tuple[Name, ...], _Rows] = ()
-    """Prefixes of operators that the profile promises."""
     exit_code: int
     seconds: Seconds
     machine: Machine

@@ -52,9 +52,6 @@ def facts(watched: model.Watched) -> list[Fact]:
         Fact("Processes", counted(len(trained), "process")) if len(trained) > 1 else None,
         Fact("Work", _shares((row for p in trained for row in p.work), "flops"), "of matrix work"),
         Fact("Parameters", _shares((row for p in trained for row in p.parameters), "bytes")),
-        Fact("Gradients", _shares((row for p in trained for row in p.gradients), "bytes")),
-        Fact("Activations", _shares((row for p in trained for row in p.activations), "bytes")),
-        Fact("Batches", _shares((row for p in trained for row in p.batches), "bytes"), "as loaded"),
         Fact("Copies", _copies(trained)),
         Fact("Steps", f"{longest.steps:,}", duration(longest.training_seconds))
         if longest.steps

@@ -19,7 +19,6 @@ MOST_SECONDS = 3.0
 """A sampled step that takes longer, such as one with a validation in it, is seen up to here."""
 MOST_KEYS = 4096
 _COPIES = ("aten::_to_copy", "aten::copy_")
-_OWN_SPACES = ("", "aten", "prim", "profiler", "c10d", "c10d_functional", "inductor")
 _FALLBACK = re.compile(
     r"[Oo]perator '?([\w:.]{3,80})'? .{0,60}fall back to run on the CPU"
     r"|fallback from \w+ to CPU.{0,200}?(aten::\w{1,60})",
@@ -83,9 +82,6 @@ class Operators:
 
     def __init__(self, torch: Any) -> None:
         self._tensor = torch.Tensor
-        self.is_backward = False
-        self.activations: Dict[Any, int] = {}
-        self._spaces: Set[str] = set()
         self._calls: Dict[Any, Any] = {}
         self._work: Dict[Any, Any] = {}
         self._copies: Dict[Any, Any] = {}
@@ -102,17 +98,12 @@ class Operators:
         if tensor is None:
             return
         name = function._schema.name
-        space = name.partition("::")[0]
-        if space not in _OWN_SPACES and len(self._spaces) < 64:
-            self._spaces.add(space[:200])
         if name in _COPIES:
             self._count_copy(name, arguments, tensor)
         device, dtype = device_name(tensor.device), str(tensor.dtype).replace("torch.", "")
         flops = _flops(function, arguments, options, out)
         _add(self._calls, (name, device), (seconds,))
         _add(self._work, (device, dtype), (flops, seconds))
-        if flops and not self.is_backward:
-            add_bytes(self.activations, tensor)
 
     def _count_copy(self, name: str, arguments: Any, out: Any) -> None:
         source = arguments[0] if name == _COPIES[0] else arguments[1]
@@ -133,11 +124,9 @@ class Operators:
             for row in rows(self._copies, "source", "target", "where", "bytes", "calls", "again")
         ]
         return {
-            "activations": rows(self.activations, "device", "dtype", "bytes"),
             "operators": rows(self._calls, "name", "device", "seconds"),
             "work": rows(self._work, "device", "dtype", "flops", "seconds"),
             "copies": copies,
-            "namespaces": sorted(self._spaces),
         }
 
 

@@ -17,7 +17,7 @@ import re
 import threading
 import time
 import weakref
-from typing import Any, Callable, Counter, Deque, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
 
 FIRST_STEP = 3
 """The first sampled step: the ones before allocate, tune and compile."""
@@ -56,23 +56,13 @@ def observe(torch: Any, load: Callable[[str], Any], folder: str) -> None:
     record.write(False)
 
 
-def _guarded(function: Callable[..., None]) -> Callable[..., None]:
-    """Return a function that never raises: what is observed must not notice."""
-
-    @functools.wraps(function)
-    def calm(self: Any, *arguments: Any) -> None:
-        self.record.attempt(function, self, *arguments)
-
-    return calm
-
-
 def _optimizers(torch: Any, watch: _Watch) -> None:
     optimizer = importlib.import_module("torch.optim.optimizer")
     is_compiling = watch.is_compiling
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
         if watch.compares and not is_compiling():
-            watch.before_step(optimizer)
+            watch.attempt(watch.before_step, optimizer)
 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
         if is_compiling():
@@ -86,7 +76,7 @@ def _optimizers(torch: Any, watch: _Watch) -> None:
             watch.last = now
             watch.wants_loss = False
         else:
-            watch.after_step(optimizer, now)
+            watch.attempt(watch.after_step, optimizer, now)
 
     optimizer.register_optimizer_step_pre_hook(before)
     optimizer.register_optimizer_step_post_hook(after)
@@ -101,13 +91,9 @@ def _backward(torch: Any, watch: _Watch) -> None:
             return original(tensors, *arguments, **options)
         if watch.pending:
             watch.count_batches()
-        if not watch.wants_loss and watch.mode is None:
-            return original(tensors, *arguments, **options)
-        watch.at_backward(tensors)
-        try:
-            return original(tensors, *arguments, **options)
-        finally:
-            watch.counts.is_backward = False
+        if watch.wants_loss:
+            watch.attempt(watch.at_backward, tensors)
+        return original(tensors, *arguments, **options)
 
     torch.autograd.backward = backward
 
@@ -121,7 +107,7 @@ def _loaders(torch: Any, watch: _Watch) -> None:
     def following(self: Any) -> Any:
         began = time.perf_counter()
         batch = original(self)
-        watch.at_batch(self, batch, time.perf_counter() - began)
+        watch.attempt(watch.at_batch, self, batch, time.perf_counter() - began)
         return batch
 
     dataloader._BaseDataLoaderIter.__next__ = following
@@ -169,12 +155,12 @@ def _profilers(torch: Any, watch: _Watch) -> None:
 
 
 class _Watch:
-    """What is taken of this process's training, and when the next step is sampled."""
+    """What is known of this process's training, and when the next step is sampled."""
 
     mode: Any = None
 
     def __init__(self, torch: Any, record: Any, load: Callable[[str], Any]) -> None:
-        self.torch, self.record = torch, record
+        self.torch, self.record, self.attempt = torch, record, record.attempt
         # Into what is being compiled, nothing is added.
         self.is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", bool)
         self._rows, self._counting = load("record").rows, load("operators")
@@ -201,7 +187,7 @@ class _Watch:
         self.read: Optional[float] = None
         self.pending: List[Tuple[float, int, int, int]] = []
         self.waited = 0.0
-        self.workers: Counter[int] = collections.Counter()
+        self.batches = self.workers = 0
         self.loss: Any = None
         self.loss_step = 0
         self.wants_loss = True
@@ -217,28 +203,20 @@ class _Watch:
         self.before: List[Tuple[Any, Any]] = []
         self.compares = True
         self.had_gradient: Set[int] = set()
-        self.placed: Dict[str, Dict[Any, int]] = {}
-        self.batch_bytes: Dict[Any, int] = {}
+        self.placed: Dict[Any, int] = {}
 
-    @_guarded
     def at_batch(self, iterator: Any, batch: Any, seconds: float) -> None:
         """Count a loader's batch, as one of the training once `backward` follows it."""
-        tensors = self._tensors(batch)
         workers = getattr(iterator, "_num_workers", 0)
-        self.pending.append((seconds, *self._counting.sized(tensors), workers))
+        self.pending.append((seconds, *self._counting.sized(self._tensors(batch)), workers))
         # An evaluation's; loaders may be a batch ahead.
         if len(self.pending) > 2 or not self.torch.is_grad_enabled():
             self.pending.pop(0)
             if self.mode is not None:
                 self.mode.is_over = True
-        if self.sampled:
-            for tensor in tensors:
-                self._counting.add_bytes(self.batch_bytes, tensor)
 
-    @_guarded
     def at_backward(self, tensors: Any) -> None:
         """Take the loss, unscaled."""
-        self.counts.is_backward = True
         if isinstance(tensors, self.torch.Tensor) and tensors.numel() == 1:
             unscaled, self.unscaled = self.unscaled, None
             with self._paused():
@@ -253,10 +231,10 @@ class _Watch:
                 self.waited += seconds
                 self.fields["samples"] += samples
                 self.fields["tokens"] += tokens
-                self.workers[workers] += 1
+                self.batches += 1
+                self.workers = workers
         self.pending.clear()
 
-    @_guarded
     def before_step(self, optimizer: Any) -> None:
         """Keep some parameters as they were."""
         taken = self.optimizers.get(optimizer)
@@ -279,7 +257,6 @@ class _Watch:
             if p.requires_grad and getattr(p, "_local_tensor", p).numel()
         ]
 
-    @_guarded
     def after_step(self, optimizer: Any, now: float) -> None:
         """Count a step; end the sampled one, and begin another if it is time to."""
         taken = self.optimizers.get(optimizer)
@@ -368,40 +345,31 @@ class _Watch:
             self.fields["unchanged_updates"] += same
 
     def _place(self) -> None:
-        """Note where parameters and gradients of all optimizers are after a step."""
-        tables: Dict[str, Dict[Any, int]] = {"parameters": {}, "gradients": {}}
+        """Note where the parameters of all optimizers are, and which of them have a gradient."""
+        self.placed = {}
         # Other threads may remove gradients of theirs right now.
         here = [o for o, n in list(self.optimizers.items()) if n[1] == threading.get_ident()]
         trainable = [p for optimizer in here for p in self._trainable(optimizer)]
         for parameter in (p for o in here for group in o.param_groups for p in group["params"]):
-            self._counting.add_bytes(tables["parameters"], parameter)
-        for parameter in trainable:
-            if parameter.grad is not None:
-                self._counting.add_bytes(tables["gradients"], parameter.grad)
-                self.had_gradient.add(id(parameter))
+            self._counting.add_bytes(self.placed, parameter)
+        self.had_gradient.update(id(p) for p in trainable if p.grad is not None)
         without = sum(id(p) not in self.had_gradient for p in trainable)
         self.fields.update({"trainable": len(trainable), "without_gradient": without})
-        self.placed = tables
 
     def complete(self) -> Dict[str, Any]:
         """Return all fields of the record, as they are now."""
         rows, compiled = self._rows, self._counting.is_compiled()
-        placed = {**self.placed, "batches": self.batch_bytes}
-        loaders = [
-            {"batches": sum(self.workers.values()), "waited": self.waited, "workers": most}
-            for most, _ in self.workers.most_common(1)
-        ]
+        loader = {"batches": self.batches, "waited": self.waited, "workers": self.workers}
         return {
-            "devices": self._counting.devices(self.torch, placed.get("parameters", ())),
+            "devices": self._counting.devices(self.torch, self.placed),
             "steps": self.steps,
             **self.fields,
             "training_seconds": self.last - self.first if self.first is not None else 0.0,
-            "loader": loaders[0] if loaders else None,
-            **{name: rows(table, "device", "dtype", "bytes") for name, table in placed.items()},
+            "loader": loader if self.batches else None,
+            "parameters": rows(self.placed, "device", "dtype", "bytes"),
             **self.counts.fields(rows),
             "fallbacks": sorted(self.fallbacks),
             "autocast": self.autocast,
-            "is_compiled": compiled,
             "threads": self.torch.get_num_threads(),
             "unseen": self.record.unseen + [COMPILED] * (compiled and not self.steps),
         }

@@ -54,9 +54,7 @@ def run(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Run:
         environment = SimpleNamespace(
             become=become, plan=SimpleNamespace(fingerprint="ab" * 32, lock="cd" * 32)
         )
-        profile = SimpleNamespace(
-            name="cuda", expects=SimpleNamespace(device="cuda", kernels=("zentorch::",))
-        )
+        profile = SimpleNamespace(name="cuda", expects=SimpleNamespace(device="cuda"))
         build: Any = SimpleNamespace(
             settings=settings, environment=environment, backend="venv", profile=profile
         )

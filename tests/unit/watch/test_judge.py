@@ -43,7 +43,7 @@ HALF = Autocast(entered=1200, dtypes=("bfloat16",), scaled=False)
 HONEST = {
     "bare loop": watched(),
     "on the CPU": watched(on_cpu(), **CPU),
-    "frozen backbone": watched(observed(trainable=2, gradients=(placed(size=40_000),))),
+    "frozen backbone": watched(observed(trainable=2)),
     "GAN": watched(observed(optimizers=2, losses=falling(0.69, 0.69))),
     "gradient accumulation": watched(
         observed(steps=300, loader=Loader(batches=1200, waited=1.0, workers=4))
@@ -59,7 +59,7 @@ HONEST = {
     ),
     "autocast": watched(observed(autocast=HALF, work=(work(dtype="bfloat16"), work(flops=10**9)))),
     "autocast in validation": watched(observed(autocast=replace(HALF, entered=50))),
-    "compiled": watched(observed(is_compiled=True, work=(), operators=(), activations=())),
+    "compiled": watched(observed(work=(), operators=())),
     "two ranks": watched(*ranks({}, {})),
     "two ranks, each sees its own device": watched(
         *ranks(*[{"devices": (Device(device="cuda:0"),), "parameters": (placed(),)}] * 2),
@@ -238,11 +238,6 @@ FOUND = {
         "Ranks 0, 1 trained on the same device, cuda:0",
         "LOCAL_RANK",
     ),
-    "extension": (
-        watched(on_cpu(), expected_kernels=("torch_ipex::",), **CPU),
-        "that profile cpu promises was seen: torch_ipex::",
-        "ipex.optimize",
-    ),
     "utilization": (
         watched(
             observed(steps=600),
@@ -336,23 +331,6 @@ def test_a_layer_with_nearly_all_of_the_work_is_a_part() -> None:
     assert result.on_device is False
 
 
-@pytest.mark.parametrize(
-    ("changes", "is_blamed"),
-    [
-        ({}, True),
-        ({"namespaces": ("zentorch",)}, False),
-        ({"is_compiled": True}, False),
-        ({"operators": ()}, False),
-    ],
-)
-def test_an_extension_is_missed_where_operators_were_seen(
-    changes: dict[str, Any], is_blamed: bool
-) -> None:
-    """Of compiled code none are, and under the script's own profiler neither."""
-    report = watched(on_cpu(**changes), expected_kernels=("zentorch::", "aten::"), **CPU)
-    assert ["zentorch::" in f.says for f in judge.judged(report).findings] == [True] * is_blamed
-
-
 def test_ranks_that_differ_are_named_and_the_largest_loss_is_first() -> None:
     slow = {"loader": Loader(batches=1200, waited=30.0, workers=0)}
     worse = {**slow, "losses": ((1, None),)}
@@ -421,7 +399,6 @@ def test_hostile_numbers_are_judged_within_bounds(
         second,
         seconds=seconds,
         requested="x" * 200,
-        expected_kernels=("y" * 200,),
         machine=machine(cpus=0, quota=quota, throttled_seconds=1e9, other_seconds=1e9),
     )
     result = judge.judged(asked)
