@@ -44,12 +44,13 @@ class Placed(Struct, frozen=True, kw_only=True):
 
 
 class Work(Struct, frozen=True, kw_only=True):
-    """What the operators of the sampled steps did on one device in one dtype.
+    """What an operator of the sampled steps did on one device in one dtype (`aten::addmm`).
 
     `flops` counts matrix products, convolutions and attention, forward and backward; `seconds` is
     the time of the host's calls, which is the work's own time on the CPU alone.
     """
 
+    operator: Name
     device: Name
     dtype: Name
     flops: Count
@@ -70,14 +71,6 @@ class Copy(Struct, frozen=True, kw_only=True):
     where: Name = ""
     again: Count = 0
     """Calls whose tensor, the very object, was copied to that device before in the same step."""
-
-
-class Operator(Struct, frozen=True, kw_only=True):
-    """An operator of the sampled steps (`aten::addmm`, `zentorch::…`), by the host's time."""
-
-    name: Name
-    device: Name
-    seconds: Seconds
 
 
 class Device(Struct, frozen=True, kw_only=True):
@@ -131,7 +124,7 @@ class Observed(Struct, frozen=True, kw_only=True):
     tokens: Count | None = None
     loader: Loader | None = None
     windows: Count = 0
-    """Sampled steps; `operators`, `work` and `copies` are sums over them."""
+    """Sampled steps; `work` and `copies` are sums over them."""
     window_seconds: Seconds = 0.0
     overhead_seconds: Seconds = 0.0
     """Estimated time that observing took."""
@@ -145,7 +138,6 @@ class Observed(Struct, frozen=True, kw_only=True):
     unchanged_updates: Count = 0
     """Those of them in which none of these parameters changed."""
     work: Annotated[tuple[Work, ...], _Rows] = ()
-    operators: Annotated[tuple[Operator, ...], _Rows] = ()
     copies: Annotated[tuple[Copy, ...], _Rows] = ()
     fallbacks: Annotated[tuple[Name, ...], _Rows] = ()
     """Operators that the framework said ran on the CPU because the device has none."""

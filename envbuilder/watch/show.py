@@ -103,7 +103,7 @@ def _copies(trained: Sequence[model.Observed]) -> str:
 
 def _expensive(trained: Sequence[model.Observed]) -> str:
     """Return the operators that took most of the host's time in sampled steps."""
-    spent = totals((row.name, row.seconds) for p in trained for row in p.operators)
+    spent = totals((row.operator, row.seconds) for p in trained for row in p.work)
     total = sum(seconds for _, seconds in spent)
     return ", ".join(
         f"{printable(name.removeprefix('aten::'), 60)} {percent(seconds / total, 0)}"

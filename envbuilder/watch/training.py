@@ -366,8 +366,8 @@ def _fallbacks(process: Observed, requested: str) -> Iterator[Finding]:
     if not process.fallbacks:
         return
     names = [name[:NAME] for name in process.fallbacks]
-    rows = [o for o in process.operators if o.name in process.fallbacks and o.device == "cpu"]
-    seconds = sum(row.seconds for row in rows)
+    rows = (row for row in process.work if row.operator in process.fallbacks)
+    seconds = sum(row.seconds for row in rows if row.device == "cpu")
     yield finding(
         "fallback",
         f"{first(names, 4)} ran on the CPU, because {requested} has no such operator"

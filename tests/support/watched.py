@@ -13,7 +13,6 @@ from envbuilder.watch.model import (
     Loader,
     Machine,
     Observed,
-    Operator,
     Placed,
     Source,
     Watched,
@@ -27,8 +26,10 @@ def placed(device: str = "cuda:0", dtype: str = "float32", size: int = 4 << 20) 
     return Placed(device=device, dtype=dtype, bytes=size)
 
 
-def work(device: str = "cuda:0", dtype: str = "float32", flops: int = 10**12) -> Work:
-    return Work(device=device, dtype=dtype, flops=flops, seconds=0.2)
+def work(
+    device: str = "cuda:0", dtype: str = "float32", flops: int = 10**12, operator: str = "aten::mm"
+) -> Work:
+    return Work(operator=operator, device=device, dtype=dtype, flops=flops, seconds=0.2)
 
 
 def copy(where: str = "train.py:31", source: str = "cpu", **changes: Any) -> Copy:
@@ -60,8 +61,10 @@ def observed(**changes: Any) -> Observed:
         trainable=6,
         without_gradient=0,
         checked_updates=6,
-        work=(work(), Work(device="cpu", dtype="float32", flops=0, seconds=0.001)),
-        operators=(Operator(name="aten::addmm", device="cuda:0", seconds=0.1),),
+        work=(
+            work(),
+            Work(operator="aten::add", device="cpu", dtype="float32", flops=0, seconds=0.001),
+        ),
         copies=(copy(),),
         losses=falling(),
     )

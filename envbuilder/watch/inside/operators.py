@@ -13,6 +13,7 @@ import sys
 import sysconfig
 import time
 import warnings
+import weakref
 from typing import Any, Callable, Dict, Iterable, List, Set, Tuple
 
 MOST_SECONDS = 3.0
@@ -82,12 +83,11 @@ class Operators:
 
     def __init__(self, torch: Any) -> None:
         self._tensor = torch.Tensor
-        self._calls: Dict[Any, Any] = {}
         self._work: Dict[Any, Any] = {}
         self._copies: Dict[Any, Any] = {}
         self._shapes: Dict[Any, Any] = {}
         self.copied: Dict[Any, Any] = {}
-        """What was copied to which device in this step."""
+        """What was copied to which device in this step, weakly."""
 
     def operators(
         self, function: Any, arguments: Any, options: Any, out: Any, seconds: float
@@ -100,10 +100,9 @@ class Operators:
         name = function._schema.name
         if name in _COPIES:
             self._count_copy(name, arguments, tensor)
-        device, dtype = device_name(tensor.device), str(tensor.dtype).replace("torch.", "")
+        dtype = str(tensor.dtype).replace("torch.", "")
         flops = _flops(function, arguments, options, out)
-        _add(self._calls, (name, device), (seconds,))
-        _add(self._work, (device, dtype), (flops, seconds))
+        _add(self._work, (name, device_name(tensor.device), dtype), (flops, seconds))
 
     def _count_copy(self, name: str, arguments: Any, out: Any) -> None:
         source = arguments[0] if name == _COPIES[0] else arguments[1]
@@ -112,8 +111,10 @@ class Operators:
         key = device_name(source.device), device_name(out.device), _line()
         size = source.numel() * source.element_size()
         moved = id(source), key[1]
-        _add(self._copies, key, (size, 1, int(moved in self.copied)))
-        self.copied[moved] = source  # kept, so that no other tensor gets its id
+        # Another one may have got the id of one that is gone, and none is kept for this.
+        again = self.copied.get(moved, lambda: None)() is source
+        _add(self._copies, key, (size, 1, int(again)))
+        self.copied[moved] = weakref.ref(source)
         if size >= self._shapes.get(key, (0, ""))[0] and key in self._copies:
             self._shapes[key] = size, str(tuple(source.shape))[:200]
 
@@ -124,8 +125,7 @@ class Operators:
             for row in rows(self._copies, "source", "target", "where", "bytes", "calls", "again")
         ]
         return {
-            "operators": rows(self._calls, "name", "device", "seconds"),
-            "work": rows(self._work, "device", "dtype", "flops", "seconds"),
+            "work": rows(self._work, "operator", "device", "dtype", "flops", "seconds"),
             "copies": copies,
         }
 

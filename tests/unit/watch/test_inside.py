@@ -8,12 +8,13 @@ import json
 import multiprocessing
 import os
 import sys
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from envbuilder.watch.inside import record, sitecustomize
+from envbuilder.watch.inside import operators, record, sitecustomize
 
 
 def test_a_framework_is_observed_even_if_a_library_asked_for_it_before(
@@ -70,3 +71,31 @@ def test_a_forked_process_has_a_part_if_it_trains(steps: int, parts: int, tmp_pa
     contents = [json.loads(path.read_text()) for path in out.iterdir()]
     assert len(contents) == parts
     assert not any(content["is_worker"] for content in contents)
+
+
+class Tensor:
+    """What is asked of a tensor of 4 KiB."""
+
+    shape = (1024,)
+
+    def __init__(self, device: str) -> None:
+        self.device = SimpleNamespace(type=device, index=0)
+
+    def numel(self) -> int:
+        return 1024
+
+    def element_size(self) -> int:
+        return 4
+
+
+def test_what_is_copied_is_not_kept_alive() -> None:
+    """A script that moves activations away to free memory must get it."""
+    counted = operators.Operators(SimpleNamespace(Tensor=Tensor))
+    source = Tensor("cuda")
+    gone = weakref.ref(source)
+    for _ in range(2):
+        counted._count_copy("aten::_to_copy", (source,), Tensor("cpu"))
+    (row,) = counted.fields(record.rows)["copies"]
+    assert (row["calls"], row["again"], row["bytes"]) == (2, 1, 8192)
+    del source
+    assert gone() is None

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from msgspec.structs import replace
 
 from envbuilder.watch import judge, model
-from envbuilder.watch.model import Autocast, Device, Gpu, Loader, Machine, Operator
+from envbuilder.watch.model import Autocast, Device, Gpu, Loader, Machine
 from tests.support.watched import copy, falling, observed, on_cpu, placed, watched, work
 
 CPU = {"requested": "cpu", "profile": "cpu"}
@@ -59,7 +59,7 @@ HONEST = {
     ),
     "autocast": watched(observed(autocast=HALF, work=(work(dtype="bfloat16"), work(flops=10**9)))),
     "autocast in validation": watched(observed(autocast=replace(HALF, entered=50))),
-    "compiled": watched(observed(work=(), operators=())),
+    "compiled": watched(observed(work=())),
     "two ranks": watched(*ranks({}, {})),
     "two ranks, each sees its own device": watched(
         *ranks(*[{"devices": (Device(device="cuda:0"),), "parameters": (placed(),)}] * 2),
@@ -202,10 +202,10 @@ FOUND = {
         watched(
             observed(
                 fallbacks=("aten::nonzero",),
-                operators=(Operator(name="aten::nonzero", device="cpu", seconds=0.1),),
+                work=(work(), work("cpu", flops=0, operator="aten::nonzero")),
             )
         ),
-        "aten::nonzero ran on the CPU, because cuda has no such operator: 100 ms there, in 5",
+        "aten::nonzero ran on the CPU, because cuda has no such operator: 200 ms there, in 5",
         "other operators",
     ),
     "not finite": (
@@ -379,8 +379,7 @@ def hostile(draw: st.DrawFn) -> model.Observed:
         window_seconds=draw(SECONDS),
         loader=Loader(batches=draw(COUNT), waited=draw(SECONDS), workers=draw(COUNT)),
         parameters=rows(model.Placed, device=TEXT, dtype=TEXT, bytes=COUNT),
-        work=rows(model.Work, device=TEXT, dtype=TEXT, flops=COUNT, seconds=SECONDS),
-        operators=rows(Operator, name=TEXT, device=TEXT, seconds=SECONDS),
+        work=rows(model.Work, operator=TEXT, device=TEXT, dtype=TEXT, flops=COUNT, seconds=SECONDS),
         copies=rows(model.Copy, calls=COUNT, bytes=COUNT, again=COUNT, **where),
         fallbacks=(draw(TEXT),),
         losses=tuple(

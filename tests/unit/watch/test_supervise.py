@@ -76,7 +76,11 @@ def test_damaged_foreign_and_too_many_parts_are_left_out(
         ({"framework": "numpy"}, False),
         ({"losses": [[1, 2.0]] * 513}, False),
         (
-            {"work": [{"device": "d" * 201, "dtype": "", "flops": 1, "seconds": 0}]},
+            {
+                "work": [
+                    {"operator": "", "device": "d" * 201, "dtype": "", "flops": 1, "seconds": 0}
+                ]
+            },
             False,
         ),
     ],
