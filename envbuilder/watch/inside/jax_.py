@@ -15,14 +15,10 @@ import os
 import re
 import sys
 import threading
-import time
 import weakref
 from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Tuple
 
-FIRST, LONGEST = 0.1, 5.0
-"""Seconds between looks: at first, and later on."""
-MOST_OVERHEAD = 0.005
 MOST_ARRAYS = 20_000
 _KINDS = {"gpu": "cuda", "metal": "mps"}
 _LOSS = re.compile(r"loss|cost|nll", re.IGNORECASE)
@@ -71,7 +67,7 @@ class _Watch:
         self._replaced: Deque[Dict[Tuple[str, str], int]] = deque(maxlen=5)
         self._all: Dict[Tuple[str, str], int] = {}
         self._devices: List[Dict[str, Any]] = []
-        self._readings, self._looks, self._overhead = 0, 0, 0.0
+        self._readings = self._looks = 0
 
     def at_event(self, event: str, seconds: float, **details: object) -> None:
         """Begin to look at arrays with the first compilation."""
@@ -97,14 +93,8 @@ class _Watch:
             pass
 
     def _run(self) -> None:
-        wait = FIRST
-        while not self._done.wait(wait):
-            began = time.perf_counter()
-            self._record.attempt(self._arrays)
+        while not self._done.wait(self._record.look(self._arrays)):
             self._record.heartbeat()
-            took = time.perf_counter() - began
-            self._overhead += took
-            wait = max(min(wait * 1.5, LONGEST), took / MOST_OVERHEAD)
 
     def _arrays(self) -> None:
         """Add up the arrays that were replaced since the last look, and all there are."""
@@ -141,7 +131,6 @@ class _Watch:
         return {
             "devices": self._devices,
             "parameters": self._rows(parameters, "device", "dtype", "bytes"),
-            "overhead_seconds": self._overhead,
         }
 
 

@@ -19,6 +19,10 @@ from typing import Any, Callable, Dict, List, Sequence
 
 SOON, SECONDS = 0.5, 5.0
 """How often the file is replaced: at first, and in the long run."""
+INTERVAL, LONGEST = 0.1, 20.0
+"""Seconds between looks at the training, at first; each interval is longer, up to LONGEST."""
+MOST_OVERHEAD = 0.02
+"""Share of the time that looking may take."""
 MOST_ROWS = 64
 MOST_LOSSES = 512
 _RSS_UNIT = 1 if sys.platform == "darwin" else 1024
@@ -46,6 +50,7 @@ class Record:
     def _reset(self, is_forked: bool = False) -> None:
         self.began = self.written = time.perf_counter()
         self.pause = SOON
+        self.interval, self.overhead = INTERVAL, 0.0
         self.pid = os.getpid()
         self.is_forked = is_forked
         self.losses: List[List[Any]] = []
@@ -63,6 +68,18 @@ class Record:
             function(*arguments)
         except Exception as error:
             self.note("%s: %s" % (function.__name__.strip("_"), str(error)[:120]))
+
+    def rest(self, took: float) -> float:
+        """Count the time that a look took; return for how long there should be no other."""
+        self.overhead += took
+        interval, self.interval = self.interval, min(self.interval * 1.5, LONGEST)
+        return max(interval, took / MOST_OVERHEAD)
+
+    def look(self, function: Callable[..., Any], *arguments: Any) -> float:
+        """Attempt a look; return for how long there should be no other."""
+        began = time.perf_counter()
+        self.attempt(function, *arguments)
+        return self.rest(time.perf_counter() - began)
 
     def add_loss(self, step: int, value: float) -> None:
         """Keep a loss; of many, every second, fourth … one."""
@@ -103,6 +120,7 @@ class Record:
             "finished": finished,
             "seconds": time.perf_counter() - self.began,
             "peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT,
+            "overhead_seconds": self.overhead,
             "losses": self.losses,
             "unseen": self.unseen,
             **fields,

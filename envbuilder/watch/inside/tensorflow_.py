@@ -13,14 +13,10 @@ import time
 import weakref
 from typing import Any, Callable, Dict, List, Optional
 
-INTERVAL, LONGEST = 0.2, 20.0
-"""Seconds between steps whose variables are looked at: at first, and at most."""
-MOST_OVERHEAD = 0.01
-"""Share of the time that looking may take, and reading losses from a device."""
+MOST_READING = 0.01
+"""Share of the time that reading losses from a device may take."""
 MOST_SAMPLED, SMALL = 8, 1 << 16
 """Variables that are compared, the smallest ones, and elements of each."""
-_BUILDS = ("build", "_create_all_weights")
-"""Methods of optimizers that get their variables, once; the second is of legacy ones."""
 _UNSEEN = (
     "operators, copies, gradients and waiting for data: they are within TensorFlow's functions",
 )
@@ -63,11 +59,8 @@ def _callbacks(keras: Any, watch: _Watch) -> None:
 
 
 def _optimizers(keras: Any, watch: _Watch) -> None:
-    legacy = getattr(keras.optimizers, "legacy", None)
-    for kind in (keras.optimizers.Optimizer, getattr(legacy, "Optimizer", None)):
-        for name in _BUILDS:
-            if hasattr(kind, name):
-                setattr(kind, name, _after(getattr(kind, name), watch.at_build))
+    kind = keras.optimizers.Optimizer
+    kind.build = _after(kind.build, watch.at_build)
 
 
 def _after(original: Any, seen: Callable[..., None]) -> Any:
@@ -96,7 +89,6 @@ class _Watch:
         """Each optimizer's number of steps, which outlives it."""
         self._first: Optional[float] = None
         self._last = self._due = self._read = 0.0
-        self._interval, self._overhead = INTERVAL, 0.0
         self._before: List[Any] = []
         self._checked = self._unchanged = 0
 
@@ -126,14 +118,9 @@ class _Watch:
         self._last = now
         if logs and "loss" in logs and now >= self._read:
             self.record.add_loss(self._steps, float(logs["loss"]))
-            if any(device != "cpu" for device, _ in self._placed):
-                self._read = now + (time.perf_counter() - now) / MOST_OVERHEAD
+            self._read = now + (time.perf_counter() - now) / MOST_READING
         if now >= self._due:
-            self._look(getattr(callbacks, "model", None))
-            took = time.perf_counter() - now
-            self._overhead += took
-            self._due = now + max(self._interval, took / MOST_OVERHEAD)
-            self._interval = min(self._interval * 1.5, LONGEST)
+            self._due = now + self.record.look(self._look, getattr(callbacks, "model", None))
         self.record.heartbeat()
 
     def at_build(self, optimizer: Any, variables: Any, *arguments: Any) -> None:
@@ -191,7 +178,6 @@ class _Watch:
             "checked_updates": self._checked,
             "unchanged_updates": self._unchanged,
             "autocast": {**self._autocast, "entered": self._steps} if self._autocast else {},
-            "overhead_seconds": self._overhead,
         }
 
     def _devices(self) -> List[Dict[str, Any]]:

@@ -21,17 +21,12 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
 
 FIRST_STEP = 3
 """The first sampled step: the ones before allocate, tune and compile."""
-INTERVAL = 0.2
-"""Seconds between sampled steps, at first; each interval is longer, up to LONGEST."""
-LONGEST = 20.0
-MOST_OVERHEAD = 0.02
-"""Share of the time that sampled steps may take more than others."""
 EAGER = 64
 """The number of first steps that are all looked at, however short they are."""
 QUIET = 0.02
 """Seconds for which steps are only counted."""
 COUNTED = (
-    *("optimizers", "samples", "tokens", "windows", "window_seconds", "overhead_seconds"),
+    *("optimizers", "samples", "tokens", "windows", "window_seconds"),
     *("checked_updates", "unchanged_updates"),
 )
 """Fields of the record that are counted from 0."""
@@ -198,7 +193,6 @@ class _Watch:
         self.sampled = False
         self.counts = self._counting.Operators(self.torch)
         self.autocast: Dict[str, Any] = {"entered": 0, "dtypes": [], "scaled": False}
-        self.interval = INTERVAL
         self.lengths: Deque[float] = collections.deque(maxlen=31)
         self.before: List[Tuple[Any, Any]] = []
         self.compares = True
@@ -282,9 +276,7 @@ class _Watch:
             more = max(length - self._usual(length), 0.0)
             self.fields["windows"] += 1
             self.fields["window_seconds"] += length
-            self.fields["overhead_seconds"] += more
-            self.due = time.perf_counter() + max(self.interval, more / MOST_OVERHEAD)
-            self.interval = min(self.interval * 1.5, LONGEST)
+            self.due = time.perf_counter() + self.record.rest(more)
         elif self.steps >= FIRST_STEP:
             self.lengths.append(length)
         self._read_loss(now)
