@@ -16,7 +16,6 @@ from envbuilder.core import decoding, files
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import binary_size
 
-SCHEMA = 1
 KIND = "watch"
 LIMIT_BYTES = 4 << 20
 """Maximum size of a report; one process takes about 10 kB."""

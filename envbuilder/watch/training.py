@@ -59,6 +59,15 @@ _ALIASES = {"cuda": ("cuda", "gpu"), "rocm": ("cuda", "rocm", "gpu"), "xpu": ("x
 """What frameworks call a kind of device."""
 NAME, SENTENCE = 60, 500
 _USELESS = 1.0
+_MOVES = {
+    "torch": 'Write `model.to("{torch}")` before the optimizer is made, and for each batch'
+    ' `batch = batch.to("{torch}")`.',
+    "jax": "See what `python -c 'import jax; print(jax.devices())'` prints in this environment: it"
+    " must name {requested}; neither set `JAX_PLATFORMS` nor put arrays on the CPU.",
+    "tensorflow": 'See whether `tf.config.list_physical_devices("GPU")` names the device in this'
+    ' environment, and remove `tf.device("/CPU:0")` from the script.',
+}
+"""How to have work done on a device."""
 _FINDS_NAN = {
     "torch": "torch.autograd.set_detect_anomaly(True)",
     "jax": 'jax.config.update("jax_debug_nans", True)',
@@ -146,7 +155,8 @@ def _devices(process: Observed, requested: str) -> Iterator[Finding]:
     is_left = not process.parameters or parameters > 1 - NONE_THERE
     if share < NONE_THERE and is_left:
         says = f"The work was not on {requested}: {measured}."
-        yield finding("device", says, _move(process, requested), NOT_ON_DEVICE_LOST)
+        advice = _MOVES[process.framework].format(requested=requested, torch=_torch(requested))
+        yield finding("device", says, advice, NOT_ON_DEVICE_LOST)
     elif (size >= LEFT_BEHIND_BYTES and LEFT_BEHIND <= parameters < 1) or 1 - share >= CPU_WORK:
         leaving = [copy for copy in process.copies if not is_on(copy.target, requested)]
         seconds = sum(row.seconds for row in off_work)
@@ -172,25 +182,6 @@ def _percent(share: float | None) -> str:
 
 def _torch(requested: str) -> str:
     return "cuda" if requested == "rocm" else requested
-
-
-def _move(process: Observed, requested: str) -> str:
-    """Return how to have work done on a device."""
-    if process.framework == "jax":
-        return (
-            f"See what `python -c 'import jax; print(jax.devices())'` prints in this environment:"
-            f" it must name {requested}; neither set `JAX_PLATFORMS` nor put arrays on the CPU."
-        )
-    if process.framework == "tensorflow":
-        return (
-            'See whether `tf.config.list_physical_devices("GPU")` names the device in this'
-            ' environment, and remove `tf.device("/CPU:0")` from the script.'
-        )
-    name = _torch(requested)
-    return (
-        f'Write `model.to("{name}")` before the optimizer is made, and for each batch'
-        f' `batch = batch.to("{name}")`.'
-    )
 
 
 def _at(copies: Sequence[Copy]) -> str:

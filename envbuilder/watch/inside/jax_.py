@@ -51,7 +51,7 @@ def _readings(watch: _Watch) -> None:
     def value(self: Any) -> Any:
         result = read(self)
         if result.ndim == 0 and result.dtype.kind in "fV":
-            watch.at_reading(self, result)
+            watch.attempt(watch.at_reading, self, result)
         return result
 
     kind._value = property(value)
@@ -60,6 +60,7 @@ def _readings(watch: _Watch) -> None:
 class _Watch:
     def __init__(self, jax: Any, record: Any, rows: Callable[..., Any]) -> None:
         self._jax, self._record, self._rows = jax, record, rows
+        self.attempt = record.attempt
         self._library = os.path.dirname(jax.__file__) + os.sep
         self._lock, self._done = threading.Lock(), threading.Event()
         self._thread: Any = None
@@ -78,19 +79,16 @@ class _Watch:
 
     def at_reading(self, array: Any, value: Any) -> None:
         """Keep a number that the script reads, if its name or its line says that it is a loss."""
-        try:
-            frame: Any = sys._getframe(2)
-            while frame and frame.f_code.co_filename.startswith(self._library):
-                frame = frame.f_back
-            if frame is None or threading.current_thread() is self._thread:
-                return
-            if _LOSS.search(linecache.getline(frame.f_code.co_filename, frame.f_lineno)):
-                names = [name for name, bound in frame.f_locals.items() if bound is array]
-                if not names or any(map(_LOSS.search, names)):
-                    self._readings += 1
-                    self._record.add_loss(self._readings, float(value))
-        except Exception:
-            pass
+        frame: Any = sys._getframe(3)
+        while frame and frame.f_code.co_filename.startswith(self._library):
+            frame = frame.f_back
+        if frame is None or threading.current_thread() is self._thread:
+            return
+        if _LOSS.search(linecache.getline(frame.f_code.co_filename, frame.f_lineno)):
+            names = [name for name, bound in frame.f_locals.items() if bound is array]
+            if not names or any(map(_LOSS.search, names)):
+                self._readings += 1
+                self._record.add_loss(self._readings, float(value))
 
     def _run(self) -> None:
         while not self._done.wait(self._record.look(self._arrays)):

@@ -100,10 +100,7 @@ class Record:
     def write(self, finished: bool) -> None:
         """Replace the file; a full disk or a folder that is gone changes nothing."""
         self.written = time.perf_counter()
-        try:
-            self._write(finished)
-        except Exception:
-            pass
+        self.attempt(self._write, finished)
 
     def _write(self, finished: bool) -> None:
         fields = self.complete()

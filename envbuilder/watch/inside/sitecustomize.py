@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from typing import Any, Set
+from typing import Any
 
 OBSERVERS = {
     "torch": "torch_",
@@ -38,20 +38,17 @@ class _Finder:
 
     def __init__(self) -> None:
         self.waiting = set(OBSERVERS)
-        self._asked: Set[str] = set()
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """Return a framework's own spec, whose loader observes it; None for other modules.
 
         Libraries ask for it before they import a framework, or without doing so.
         """
-        if name not in self.waiting or name in self._asked:
+        if name not in self.waiting:
             return None
-        self._asked.add(name)
-        try:
-            spec: Any = importlib.util.find_spec(name)
-        finally:
-            self._asked.discard(name)
+        others = [f.find_spec for f in sys.meta_path if f is not self and hasattr(f, "find_spec")]
+        found = (find(name, path, target) for find in others)
+        spec: Any = next((each for each in found if each is not None), None)
         if spec is not None and hasattr(spec.loader, "exec_module"):
             execute = spec.loader.exec_module
 

@@ -81,8 +81,6 @@ class _Watch:
         self._variables: Any = weakref.WeakKeyDictionary()
         """Optimizer → its variables, weakly."""
         self._placed: Dict[Any, int] = {}
-        self._trainable: Optional[int] = None
-        self._autocast: Dict[str, Any] = {}
         self._steps, self._batch, self._samples = 0, -1, 0
         self._size = self._next_size = 0
         self._counters: List[Any] = []
@@ -120,7 +118,7 @@ class _Watch:
             self.record.add_loss(self._steps, float(logs["loss"]))
             self._read = now + (time.perf_counter() - now) / MOST_READING
         if now >= self._due:
-            self._due = now + self.record.look(self._look, getattr(callbacks, "model", None))
+            self._due = now + self.record.look(self._look)
         self.record.heartbeat()
 
     def at_build(self, optimizer: Any, variables: Any, *arguments: Any) -> None:
@@ -143,14 +141,11 @@ class _Watch:
             key = _device(variable.device), variable.dtype.base_dtype.name
             table[key] = table.get(key, 0) + math.prod(variable.shape) * variable.dtype.size
         if variables:
-            self._placed, self._trainable = table, len(variables)
+            self._placed = table
 
-    def _look(self, model: Any) -> None:
+    def _look(self) -> None:
         """Compare some variables with those at the last look, and see where all of them are."""
         self._place()
-        compute, kept = (getattr(model, n, None) for n in ("compute_dtype", "variable_dtype"))
-        if compute and compute != kept:
-            self._autocast = {"dtypes": [str(compute)[:200]]}
         chosen = sorted(self._values(), key=lambda v: math.prod(v.shape))[:MOST_SAMPLED]
         now = [self._tensorflow.reshape(v, [-1])[:SMALL].numpy() for v in chosen]
         if self._before and len(self._before) == len(now):
@@ -174,26 +169,20 @@ class _Watch:
             "training_seconds": self._last - self._first if self._first is not None else 0.0,
             "samples": self._samples or None,
             "parameters": self._rows(self._placed, "device", "dtype", "bytes"),
-            "trainable": self._trainable,
             "checked_updates": self._checked,
             "unchanged_updates": self._unchanged,
-            "autocast": {**self._autocast, "entered": self._steps} if self._autocast else {},
         }
 
     def _devices(self) -> List[Dict[str, Any]]:
-        """Return the devices in use; none is initialized for it."""
-        devices: List[Dict[str, Any]] = [{"device": "cpu"}]
-        eager = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
-        if not getattr(eager, "_initialized", False):
-            return devices
-        config = self._tensorflow.config
-        for device in config.list_logical_devices():
-            if device.device_type == "GPU":
-                peak = config.experimental.get_memory_info(device.name.partition("device:")[2])
-                devices.append({"device": _device(device.name), "peak": peak["peak"]})
-            elif device.device_type != "CPU":
-                devices.append({"device": _device(device.name)})
-        return devices[:64]
+        """Return the devices that have variables."""
+        info = self._tensorflow.config.experimental.get_memory_info
+        return [
+            {
+                "device": name,
+                "peak": info(name.replace("cuda", "GPU"))["peak"] if "cuda" in name else None,
+            }
+            for name in sorted({device for device, _ in self._placed})
+        ]
 
 
 def _device(name: str) -> str:

@@ -123,18 +123,19 @@ def _scaling(torch: Any, watch: _Watch) -> None:
         return enter(self)
 
     autocast_mode.autocast.__enter__ = entered
-    scalers = {getattr(torch.amp, "GradScaler", None), torch.cuda.amp.GradScaler} - {None}
-    for scaler in [s for s in scalers if "scale" in vars(s)]:
-        scale = scaler.scale
+    # That of CUDA has been a kind of the other one since 2.3.
+    scaler = getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler)
+    scale = scaler.scale
 
-        def scaled(self: Any, outputs: Any, scale: Any = scale) -> Any:
-            if self.is_enabled():
-                watch.autocast["scaled"] = True
-                if watch.wants_loss and hasattr(outputs, "detach"):
-                    watch.unscaled = outputs.detach()
-            return scale(self, outputs)
+    @functools.wraps(scale)
+    def scaled(self: Any, outputs: Any) -> Any:
+        if self.is_enabled():
+            watch.autocast["scaled"] = True
+            if watch.wants_loss and hasattr(outputs, "detach"):
+                watch.unscaled = outputs.detach()
+        return scale(self, outputs)
 
-        scaler.scale = functools.wraps(scale)(scaled)
+    scaler.scale = scaled
 
 
 def _profilers(torch: Any, watch: _Watch) -> None:
@@ -178,13 +179,11 @@ class _Watch:
         self.fields: Dict[str, Any] = dict.fromkeys(COUNTED, 0)
         self.first: Optional[float] = None
         # The last step; when there is more to do after one than to count it.
-        self.last = self.next = self.due = 0.0
-        self.read: Optional[float] = None
+        self.last = self.next = self.due = self.read = 0.0
         self.pending: List[Tuple[float, int, int, int]] = []
         self.waited = 0.0
         self.batches = self.workers = 0
-        self.loss: Any = None
-        self.loss_step = 0
+        self.loss: Any = None  # with its step
         self.wants_loss = True
         self.unscaled: Any = None
         if self.mode is not None:  # a worker of a loader, forked while its parent was sampled
@@ -215,8 +214,7 @@ class _Watch:
             unscaled, self.unscaled = self.unscaled, None
             with self._paused():
                 loss = tensors if unscaled is None else unscaled
-                self.loss = getattr(loss, "_local_tensor", loss).detach()
-            self.loss_step = self.steps + 1
+                self.loss = getattr(loss, "_local_tensor", loss).detach(), self.steps + 1
 
     def count_batches(self) -> None:
         """Count the batches that led to a loss."""
@@ -296,14 +294,12 @@ class _Watch:
         return sorted(self.lengths)[len(self.lengths) // 2] if self.lengths else length
 
     def _read_loss(self, now: float) -> None:
-        loss = self.loss
+        loss, step = self.loss or (None, 0)
         # An accelerator is not waited for: its loss is read when it is old.
-        if loss is not None and (
-            loss.device.type == "cpu" or self.read is None or now - self.read >= READ_SECONDS
-        ):
+        if loss is not None and (loss.device.type == "cpu" or now - self.read >= READ_SECONDS):
             self.read, self.loss = now, None
             with self._paused():
-                self.record.add_loss(self.loss_step, float(loss))
+                self.record.add_loss(step, float(loss))
         self.wants_loss = self.loss is None
 
     def _begin(self) -> None:
@@ -323,7 +319,6 @@ class _Watch:
         if mode is None:
             return
         mode.is_over = True
-        self.counts.copied.clear()
         if self._current_mode() is mode:
             mode.__exit__(None, None, None)
             self.mode = None
