@@ -134,6 +134,7 @@ def contents(definition: Definition, name: str, project: Path) -> Contents:
                 (
                     *disagreeing,
                     *(Dropped(f"{n} is left out: {of} has all of it") for n, of in same.items()),
+                    *_idle(overrides, lines),
                     *chain.from_iterable(each.notes for each in every),
                 )
             )
@@ -174,7 +175,8 @@ def _replaced(
     listed = {line.name for line in lines}
     yield from _left(lines, overrides, excluded)
     for name, line in overrides.items():
-        if line.name not in excluded and (name != line.name or name in listed):
+        is_other = name != line.name and not _place(line)
+        if line.name not in excluded and (is_other or name in listed):
             yield line
 
 
@@ -201,6 +203,14 @@ def _left(
 def _place(override: Line | None) -> str:
     """Return the marker of an override that holds in one place only; empty for others."""
     return override.text.partition(";")[2].strip() if override else ""
+
+
+def _idle(overrides: Mapping[str, Line], lines: Iterable[Line]) -> Iterator[str]:
+    """Yield a note for each override that replaces lines in one place, though there are none."""
+    for name in overrides.keys() - {line.name for line in lines}:
+        if _place(overrides[name]):
+            where = overrides[name].where
+            yield f"{where}: no file lists {name}, so with a marker nothing is replaced"
 
 
 def _resolution(

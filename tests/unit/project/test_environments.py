@@ -217,6 +217,7 @@ def test_another_package_for_one_place_is_not_left_out_of_all_others(tmp_path: P
     text = (
         "requirements_from: [requirements.txt]\nexclude: [wheel]\noverrides:\n"
         "  tqdm: \"einops; sys_platform == 'darwin'\"\n  rich: wheel\n  attrs: attrs<20\n"
+        "  idna: \"idna<4; sys_platform == 'linux'\"\n"
     )
     found = stated(tmp_path, {"envbuilder.yaml": text, "requirements.txt": "tqdm\nrich\n"})
     assert [line.text for line in found.requirements] == [
@@ -224,6 +225,8 @@ def test_another_package_for_one_place_is_not_left_out_of_all_others(tmp_path: P
         "einops; sys_platform == 'darwin'",
     ]
     assert found.resolution == Resolution(overrides=("attrs<20",), exclude=("rich", "wheel"))
+    (note,) = found.notes
+    assert note == "envbuilder.yaml:7: no file lists idna, so with a marker nothing is replaced"
 
 
 def test_what_replaces_packages_holds_against_constraints_and_locks_of_other_tools(
