@@ -263,7 +263,7 @@ def _run(arguments: list[str]) -> int:  # noqa: PLR0911 (one return per outcome 
             return INVALID
         context = getattr(error, "ctx", None)
         hint = f"See: {context.command_path} --help" if context else ""
-        _complain(removed.refusal(error) or error.format_message(), hint)
+        _complain(removed.refusal(error) or error.format_message().expandtabs(2), hint)
         return RUN_FAILED if through else INVALID
     except (KeyboardInterrupt, click.Abort):
         _complain("interrupted; nothing half-made is left", "")

@@ -81,6 +81,7 @@ def test_each_command_explains_itself(name: str, capsys: pytest.CaptureFixture[s
             ["build", "--push", "h.example/a:1", "--push", "h.example/a:2"],
             "--push is given 2 times",
         ),
+        (["ci"], "Choose from:\n    github,\n"),
         (["-q", "profiles", "-v"], "--quiet and --verbose exclude each other"),
         (["verify", "--epochs", "0"], "--epochs"),
         (["verify", "--data", "/does/not/exist"], "does not exist"),
