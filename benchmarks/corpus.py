@@ -364,6 +364,8 @@ def main() -> None:
     options.profile = options.profile or ["cuda", "mps"]
     rows = json.loads(options.folder.with_suffix(".json").read_text(encoding="utf-8"))
     rows = [row for row in rows if re.search(options.only, row["repo"], re.IGNORECASE)]
+    # Of some, no file was kept.
+    rows = [r for r in rows if (options.folder / r["repo"].replace("/", "__")).is_dir()]
     index = next(place.url for place in fetch.places() if not place.flat)
     with ThreadPoolExecutor(options.jobs) as pool:
         jobs = [pool.submit(tried, row, options.folder, options, index) for row in rows]
