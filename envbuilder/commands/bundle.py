@@ -144,7 +144,11 @@ def command(
     for lack in lacks:
         console.result(f"not in the bundle: {lack}")
     where = ", in the project's folder" if environment else ""
-    console.result(f"On the machine without a network{where}: envbuilder unbundle {output.name}")
+    console.result(f"On the machine without a network{where}: {_unpacking(output)}")
+
+
+def _unpacking(output: Path) -> str:
+    return f"envbuilder unbundle {shlex.quote(output.name)}"
 
 
 def _counts(members: dict[str, int]) -> str:
@@ -209,7 +213,7 @@ def unbundle(file: Path, force: bool, require_signature: tuple[Path, ...], as_js
     console.result(f"{file}: intact; manifest sha256 {taken.digest}")
     if taken.signed:
         console.result(f"signed by key {taken.signed.keyid}")
-    console.result(f"{taken.new} files added, {taken.present} present already")
+    console.result(f"{counted(taken.new, 'file')} added, {taken.present} present already")
     for draft in taken.written:
         console.result(f"wrote {draft.path}{f' ({draft.why})' if draft.why else ''}")
     for image in taken.bases:
@@ -241,8 +245,8 @@ def _next(taken: Unpacked) -> tuple[str, ...]:
         commands += [
             f"envbuilder verify --profile {name} --backend docker --base-image {image.name}"
             if image.loaded
-            else f"envbuilder build --profile {name} --base-image oci:{image.folder}"
-            " --output IMAGE.tar"
+            else f"envbuilder build --profile {name} --base-image"
+            f" {shlex.quote(f'oci:{image.folder}')} --output IMAGE.tar"
             for image in taken.bases
         ]
     return tuple(commands)

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder.bundle.format import KINDS
-from envbuilder.bundle.unpack import LockDifference, Unpacked
+from envbuilder.bundle.unpack import Image, LockDifference, Unpacked
 from envbuilder.commands import bundle, options
 from envbuilder.core.settings import Settings, Signatures
 from tests.support.bundles import made_of
@@ -40,6 +40,13 @@ def test_the_next_commands_are_those_of_what_was_unpacked(
     environment: str | None, commands: list[str]
 ) -> None:
     assert list(bundle._next(taken(environment))) == commands
+
+
+def test_commands_with_spaces_in_names_are_quoted(tmp_path: Path) -> None:
+    assert shlex.split(bundle._unpacking(tmp_path / "my bundle.tar"))[2:] == ["my bundle.tar"]
+    base = Image(name="", folder=str(tmp_path / "my bases"), loaded=False)
+    lines = bundle._next(replace(taken(None), bases=(base,)))
+    assert f"oci:{tmp_path / 'my bases'}" in shlex.split(lines[-1])
 
 
 def test_a_lock_that_is_not_the_bundles_can_be_taken_from_it(
