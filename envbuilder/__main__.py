@@ -1,6 +1,7 @@
 """Entry point of `envbuilder` and of `python -m envbuilder`."""
 
 import gc
+import sys
 from typing import NoReturn
 
 _ALLOCATIONS = 100_000
@@ -13,9 +14,14 @@ def main() -> NoReturn:
     would take a tenth of the time of `--help`.
     """
     gc.set_threshold(_ALLOCATIONS)
-    from envbuilder.cli import main
+    try:
+        from envbuilder.cli import main
 
-    main()
+        main()
+    except KeyboardInterrupt:  # while modules are imported
+        from envbuilder.core.errors import INTERRUPTED
+
+        sys.exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

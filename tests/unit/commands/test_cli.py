@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -12,7 +13,7 @@ from unittest.mock import Mock
 import click
 import pytest
 
-from envbuilder import cli
+from envbuilder import __main__, cli
 from envbuilder.build import pipeline
 from envbuilder.commands import removed
 from envbuilder.core import console, process
@@ -120,6 +121,13 @@ def test_interrupted_is_130(
     monkeypatch.setattr(pipeline, "prepare", Mock(side_effect=KeyboardInterrupt))
     assert run("build", "--profile", "cpu") == 130
     assert "interrupted" in capsys.readouterr().err
+
+
+def test_interrupted_before_anything_is_imported_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "main", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(gc, "set_threshold", Mock())
+    with pytest.raises(SystemExit, match="130"):
+        __main__.main()
 
 
 def test_a_defect_has_no_traceback_without_debug(
