@@ -80,13 +80,13 @@ class Watching(Struct, frozen=True, kw_only=True):
     def _deliver(self, watched: model.Watched, folder: Path) -> None:
         """Show and keep the report; what cannot be written is said, and changes no exit code."""
         earlier = self.earlier
-        if self.against == LAST:
-            earlier = history.last(folder, watched)
-            if earlier is None:
-                console.progress().note("note: --against last: there is no earlier report of it")
-        changes = history.changes(watched, earlier) if earlier else ()
         path: Path | None = None
         try:
+            if self.against == LAST:
+                earlier = history.last(folder, watched)
+                if earlier is None:
+                    said = "note: --against last: there is no earlier report of it"
+                    console.progress().note(said)
             path = history.keep(watched, folder)
             if self.output:
                 history.write(watched, self.output)
@@ -95,4 +95,4 @@ class Watching(Struct, frozen=True, kw_only=True):
                 files.save_output(self.html, page, BuildError, _ANOTHER, "the page")
         except EnvbuilderError as error:
             console.progress().note(f"warning: {error.message}")
-        show.show(watched, path, changes)
+        show.show(watched, path, history.changes(watched, earlier) if earlier else ())

@@ -44,7 +44,7 @@ def judged(watched: Watched) -> Watched:
     trained = training(watched)
     requested = clipped(watched.requested, NAME)
     shares = [s for p in trained if (s := device_share(p, requested)) is not None]
-    cpus = _cpus(watched) // max(len(trained), 1)
+    cpus = _cpus(watched) // (1 if _in_turn(watched) else len(trained))
     per_process = [(p, findings_of(p, requested, cpus)) for p in trained]
     findings = [*_merged(per_process), *_ranks(watched)]
     if _starves(watched):
@@ -61,19 +61,24 @@ def judged(watched: Watched) -> Watched:
 
 def training(watched: Watched) -> tuple[Observed, ...]:
     """Return the processes that trained, by rank."""
-    trained = [
-        p
-        for p in watched.processes
-        if not p.is_worker and (p.steps or p.windows or p.parameters or p.losses)
-    ]
+    trained = [p for p in watched.processes if p.steps or p.windows or p.parameters or p.losses]
     return tuple(sorted(trained, key=lambda p: (p.rank or 0, p.pid)))
+
+
+def _in_turn(watched: Watched) -> bool:
+    """Return whether trainings ran one after another, as far as that can be told."""
+    trained = training(watched)
+    lasted = sum(process.seconds for process in trained)
+    return lasted <= watched.seconds and all(process.rank is None for process in trained)
 
 
 def speed(watched: Watched) -> tuple[float, str] | None:
     """Return how fast the training was, of all ranks together, and in what; None if not seen."""
     trained = [p for p in training(watched) if p.training_seconds > 0]
+    length = sum(p.training_seconds for p in trained)
     for unit in ("tokens", "samples"):
-        total = sum((getattr(p, unit) or 0) / p.training_seconds for p in trained)
+        counts = [(getattr(p, unit) or 0, p.training_seconds) for p in trained]
+        total = sum(n / (length if _in_turn(watched) else seconds) for n, seconds in counts)
         if total > 0:
             return total, unit
     steps = max(((p.steps or 0) / p.training_seconds for p in trained), default=0.0)
@@ -129,7 +134,7 @@ def _ranks(watched: Watched) -> Iterator[Finding]:
     """Yield ranks that did less than the others, or share a device."""
     # A rank's own children inherit its number, and do less than it.
     ordered = sorted(watched.processes, key=lambda p: (p.steps or 0, p.seconds))
-    ranks = {p.rank: p for p in ordered if p.rank is not None and not p.is_worker}
+    ranks = {p.rank: p for p in ordered if p.rank is not None}
     # What was killed early wrote its steps when it began.
     steps = {
         rank: p.steps

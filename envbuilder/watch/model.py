@@ -104,8 +104,6 @@ class Observed(Struct, frozen=True, kw_only=True):
     version: Name
     pid: Count
     rank: Count | None = None
-    is_worker: bool = False
-    """Loads data for another process."""
     finished: bool = False
     """Wrote its last part at its end; otherwise it was killed, or still runs."""
     seconds: Seconds

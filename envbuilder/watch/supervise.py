@@ -15,7 +15,6 @@ import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from envbuilder.core import files, process
@@ -69,7 +68,7 @@ class Session:
 
     def parts(self) -> tuple[tuple[model.Observed, ...], int]:
         """Return what processes wrote, by rank and age, and how many are left out."""
-        paths = sorted(self._out.glob("*.json"), key=lambda path: path.name)
+        paths = sorted(self._out.glob("*.json"), key=lambda path: -path.lstat().st_size)
         whole = [part for path in paths[: model.MOST_PROCESSES] if (part := model.part(path))]
         whole.sort(key=lambda p: (p.rank or 0, -(p.steps or 0), -p.seconds))
         return tuple(whole), len(paths) - len(whole)
@@ -117,10 +116,10 @@ class Running:
                 model.Gpu(
                     index=index,
                     name=name[:200],
-                    utilization=fmean(rates) / 100 if rates else None,
-                    watts=fmean(milliwatts) / 1000 if milliwatts else None,
+                    utilization=rates / 100 / times if times else None,
+                    watts=milliwatts / 1000 / counts if counts else None,
                 )
-                for (index, name), (rates, milliwatts) in sorted(readings.items())[
+                for (index, name), (rates, times, milliwatts, counts) in sorted(readings.items())[
                     : model.MOST_ROWS
                 ]
             ),
@@ -133,8 +132,8 @@ def _children_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-_Readings = dict[tuple[int, str], tuple[list[float], list[float]]]
-"""GPUs by index and name → per cent that were used, and milliwatts."""
+_Readings = dict[tuple[int, str], list[float]]
+"""GPUs by index and name → sum and number of per cents that were used, and of milliwatts."""
 
 
 def _read_gpus(readings: _Readings, done: threading.Event) -> None:
@@ -147,11 +146,13 @@ def _read_gpus(readings: _Readings, done: threading.Event) -> None:
             for index, gpu in enumerate(gpus):
                 name = library.nvmlDeviceGetName(gpu)
                 key = index, name if isinstance(name, str) else name.decode()
-                used, milliwatts = readings.setdefault(key, ([], []))
+                sums = readings.setdefault(key, [0.0] * 4)
                 with contextlib.suppress(library.NVMLError):  # not counted by this one
-                    used.append(library.nvmlDeviceGetUtilizationRates(gpu).gpu)
+                    sums[0] += library.nvmlDeviceGetUtilizationRates(gpu).gpu
+                    sums[1] += 1
                 with contextlib.suppress(library.NVMLError):
-                    milliwatts.append(library.nvmlDeviceGetPowerUsage(gpu))
+                    sums[2] += library.nvmlDeviceGetPowerUsage(gpu)
+                    sums[3] += 1
         library.nvmlShutdown()
     except Exception:  # noqa: BLE001 (the library defines its errors at run time)
         return

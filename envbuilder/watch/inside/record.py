@@ -104,16 +104,16 @@ class Record:
 
     def _write(self, finished: bool) -> None:
         fields = self.complete()
-        if self.is_forked and not fields.get("steps"):
-            return
         parent = getattr(self._util.process, "parent_process", lambda: None)()
+        # What loads data for another process has nothing to tell.
+        if (self.is_forked or parent is not None) and not fields.get("steps"):
+            return
         rank = os.environ.get("RANK", "")
         content = {
             "framework": self.framework,
             "version": self.version[:200],
             "pid": self.pid,
             "rank": int(rank) if rank.isdigit() and len(rank) < 8 else None,
-            "is_worker": parent is not None and not fields.get("steps"),
             "finished": finished,
             "seconds": time.perf_counter() - self.began,
             "peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT,

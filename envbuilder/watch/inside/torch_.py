@@ -87,7 +87,7 @@ def _backward(torch: Any, watch: _Watch) -> None:
         if watch.pending:
             watch.count_batches()
         if watch.wants_loss:
-            watch.attempt(watch.at_backward, tensors)
+            watch.attempt(watch.take_loss, tensors)
         return original(tensors, *arguments, **options)
 
     torch.autograd.backward = backward
@@ -131,8 +131,8 @@ def _scaling(torch: Any, watch: _Watch) -> None:
     def scaled(self: Any, outputs: Any) -> Any:
         if self.is_enabled():
             watch.autocast["scaled"] = True
-            if watch.wants_loss and hasattr(outputs, "detach"):
-                watch.unscaled = outputs.detach()
+            if watch.wants_loss:
+                watch.attempt(watch.take_loss, outputs)
         return scale(self, outputs)
 
     scaler.scale = scaled
@@ -181,11 +181,9 @@ class _Watch:
         # The last step; when there is more to do after one than to count it.
         self.last = self.next = self.due = self.read = 0.0
         self.pending: List[Tuple[float, int, int, int]] = []
-        self.waited = 0.0
-        self.batches = self.workers = 0
+        self.loader: Dict[str, Any] = {"batches": 0, "waited": 0.0, "workers": 0}
         self.loss: Any = None  # with its step
         self.wants_loss = True
-        self.unscaled: Any = None
         if self.mode is not None:  # a worker of a loader, forked while its parent was sampled
             self.mode.is_over = True
         self.mode = None
@@ -208,23 +206,22 @@ class _Watch:
             if self.mode is not None:
                 self.mode.is_over = True
 
-    def at_backward(self, tensors: Any) -> None:
-        """Take the loss, unscaled."""
-        if isinstance(tensors, self.torch.Tensor) and tensors.numel() == 1:
-            unscaled, self.unscaled = self.unscaled, None
+    def take_loss(self, loss: Any) -> None:
+        """Keep a step's first loss, which is scaled later if gradients are scaled."""
+        if isinstance(loss, self.torch.Tensor) and loss.numel() == 1:
             with self._paused():
-                loss = tensors if unscaled is None else unscaled
                 self.loss = getattr(loss, "_local_tensor", loss).detach(), self.steps + 1
+            self.wants_loss = False
 
     def count_batches(self) -> None:
         """Count the batches that led to a loss."""
         if self.first is not None:
             for seconds, samples, tokens, workers in self.pending:
-                self.waited += seconds
+                self.loader["batches"] += 1
+                self.loader["waited"] += seconds
+                self.loader["workers"] = workers
                 self.fields["samples"] += samples
                 self.fields["tokens"] += tokens
-                self.batches += 1
-                self.workers = workers
         self.pending.clear()
 
     def before_step(self, optimizer: Any) -> None:
@@ -346,13 +343,12 @@ class _Watch:
     def complete(self) -> Dict[str, Any]:
         """Return all fields of the record, as they are now."""
         rows, compiled = self._rows, self._counting.is_compiled()
-        loader = {"batches": self.batches, "waited": self.waited, "workers": self.workers}
         return {
             "devices": self._counting.devices(self.torch, self.placed),
             "steps": self.steps,
             **self.fields,
             "training_seconds": self.last - self.first if self.first is not None else 0.0,
-            "loader": loader if self.batches else None,
+            "loader": self.loader if self.loader["batches"] else None,
             "parameters": rows(self.placed, "device", "dtype", "bytes"),
             **self.counts.fields(rows),
             "fallbacks": sorted(self.fallbacks),

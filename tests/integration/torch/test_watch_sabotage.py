@@ -70,7 +70,7 @@ def test_an_honest_training_is_not_blamed_and_computes_the_same(
     argv = (str(watching.TRAINING), kind, device)
     report, done = watching.watched(_python(torch_prefix), tmp_path, argv, device)
     assert (report.findings, report.on_device) == ((), True)
-    (trained,) = (each for each in report.processes if not each.is_worker)
+    (trained,) = report.processes
     assert trained.steps == (30 if kind == "accumulation" else 60)
     if kind == "evaluation":
         assert trained.samples == 59 * 64

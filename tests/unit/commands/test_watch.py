@@ -14,9 +14,9 @@ import pytest
 from envbuilder.build.access import NOTHING, Access
 from envbuilder.commands.watch import Watching
 from envbuilder.core import process
-from envbuilder.core.errors import ToolError
+from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.core.settings import Settings, load
-from envbuilder.watch import model
+from envbuilder.watch import history, model
 from tests.support import command_line
 from tests.support.watched import observed
 
@@ -116,6 +116,19 @@ def test_a_report_that_cannot_be_written_changes_no_code(
     error = capsys.readouterr().err
     assert "warning: " in error
     assert Path(error.rpartition("report: ")[2].strip()).is_file()  # the kept one, on one line
+
+
+def test_a_folder_of_reports_that_cannot_be_read_changes_no_code(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def last(*_: object) -> None:
+        raise InvalidError("watches: cannot be read: Permission denied")
+
+    monkeypatch.setattr(history, "last", last)
+    assert run(Watching(against="last"), code=3, processes=(observed(),)) == 3
+    error = capsys.readouterr().err
+    assert "warning: watches: cannot be read" in error
+    assert "did the work" in error
 
 
 def test_it_is_compared_with_the_last_one(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

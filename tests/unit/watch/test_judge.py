@@ -80,7 +80,6 @@ HONEST = {
     "autoencoder": watched(observed(copies=(copy(), copy("train.py:40", "cuda:0")))),
     "sharded": watched(observed(without_gradient=6)),
     "first rates are zero": watched(observed(unchanged_updates=4)),
-    "a worker": watched(observed(), on_cpu(pid=5, is_worker=True)),
     "killed at its start": watched(
         *ranks({}, {"finished": False, "steps": 0, "seconds": 3.0, "losses": ()})
     ),
@@ -284,7 +283,6 @@ def test_what_was_lost_is_named(name: str) -> None:
         (watched(observed(work=())), True),
         (watched(observed(work=(), parameters=())), None),
         (watched(processes=()), None),
-        (watched(on_cpu(is_worker=True)), None),
     ],
 )
 def test_the_verdict_is_unknown_unless_something_was_seen(
@@ -357,6 +355,16 @@ def test_the_rate_is_in_what_was_counted(changes: dict[str, Any], speed: Any) ->
 
 def test_ranks_add_up() -> None:
     assert judge.speed(watched(*ranks({}, {}))) == (1280.0, "samples")
+
+
+def test_trainings_one_after_another_do_not_add_up() -> None:
+    """As those of a script that runs one for each value of something."""
+    one, other = observed(pid=1), observed(pid=2, training_seconds=36.0)
+    assert judge.speed(watched(one, other, seconds=150.0)) == (800.0, "samples")
+    assert judge.speed(watched(one, replace(one, pid=2), seconds=75.0)) == (1280.0, "samples")
+    slow = observed(loader=Loader(batches=1200, waited=30.0, workers=0))
+    (finding,) = judge.judged(watched(slow, slow, seconds=150.0)).findings
+    assert "and 8 CPUs" in finding.says
 
 
 HUGE = (1 << 62) - 1

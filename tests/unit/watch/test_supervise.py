@@ -48,6 +48,19 @@ def test_a_folder_that_no_path_list_can_hold_is_refused(tmp_path: Path) -> None:
         pass
 
 
+def test_of_too_many_parts_the_largest_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A training has more to tell than what only imports its framework."""
+    monkeypatch.setattr(model, "MOST_PROCESSES", 1)
+    with supervise.Session(tmp_path).laid() as session:
+        for pid, steps in (("1", {}), ("2", {"steps": 3, "losses": [[1, 2.0]]}), ("3", {})):
+            part = json.dumps({**OBSERVED, **steps})
+            (session.folder / "out" / f"{pid}.json").write_text(part)
+        parts, left_out = session.parts()
+    assert ([part.steps for part in parts], left_out) == ([3], 2)
+
+
 def test_damaged_foreign_and_too_many_parts_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,7 +72,7 @@ def test_damaged_foreign_and_too_many_parts_are_left_out(
         (out / "3.json").write_text('{"framework": "torch"')
         (out / "4.json").symlink_to(out / "1.json")
         (out / "5.json").write_text(json.dumps({**OBSERVED, "version": "x" * 300_000}))
-        (out / "6.json").write_text(json.dumps(OBSERVED))
+        (out / "6.json").write_text("")
         (out / "7.json.123").write_text("half")
         parts, left_out = session.parts()
     assert [part.rank for part in parts] == [0, 1]
