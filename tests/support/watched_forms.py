@@ -108,7 +108,7 @@ def lbfgs() -> None:
 
 
 def adversaries() -> None:
-    """Two optimizers, of which the second steps through the first one's model."""
+    """Two optimizers, the second through the first one's model; each removes its gradients."""
     critic, maker = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 1)), nn.Linear(8, 32)
     criticizes = torch.optim.Adam(critic.parameters(), 1e-3)
     makes = torch.optim.Adam(maker.parameters(), 1e-3)
@@ -119,10 +119,12 @@ def adversaries() -> None:
         criticizes.zero_grad()
         loss.backward()
         criticizes.step()
+        criticizes.zero_grad()
         deceived = nn.functional.softplus(-critic(made)).mean()
         makes.zero_grad()
         deceived.backward()
         makes.step()
+        makes.zero_grad()
         print(loss.item(), deceived.item())
 
 

@@ -14,7 +14,6 @@ import functools
 import importlib
 import os
 import re
-import threading
 import time
 import weakref
 from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
@@ -63,10 +62,9 @@ def _optimizers(torch: Any, watch: _Watch) -> None:
         if is_compiling():
             return
         now = time.perf_counter()
-        taken = watch.optimizers.get(optimizer)
-        if taken and now < watch.next and taken[0] == watch.steps:
+        if now < watch.next and watch.optimizers.get(optimizer) == watch.steps:
             watch.steps += 1
-            taken[0] = watch.steps
+            watch.optimizers[optimizer] = watch.steps
             watch.lengths.append(now - watch.last)
             watch.last = now
             watch.wants_loss = False
@@ -172,8 +170,8 @@ class _Watch:
         os.register_at_fork(after_in_child=self._reset)
 
     def _reset(self) -> None:
-        # → the step that it last took, and the thread that took its first. One that has not stepped
-        # yet in the current step takes part in that, as those of several parts of a model do.
+        # → the step that it last took. One that has not stepped yet in the current step takes part
+        # in that, as those of several parts of a model do.
         self.optimizers: Any = weakref.WeakKeyDictionary()
         self.steps = 0
         self.fields: Dict[str, Any] = dict.fromkeys(COUNTED, 0)
@@ -193,6 +191,7 @@ class _Watch:
         self.lengths: Deque[float] = collections.deque(maxlen=31)
         self.before: List[Tuple[Any, Any]] = []
         self.compares = True
+        self.trainable: Set[int] = set()
         self.had_gradient: Set[int] = set()
         self.placed: Dict[Any, int] = {}
 
@@ -226,8 +225,7 @@ class _Watch:
 
     def before_step(self, optimizer: Any) -> None:
         """Keep some parameters as they were."""
-        taken = self.optimizers.get(optimizer)
-        if taken is None or taken[0] == self.steps:
+        if self.optimizers.get(optimizer, self.steps) == self.steps:
             chosen = sorted(self._trainable(optimizer), key=lambda p: p.numel())
             with self._paused():
                 self.before = [(p, self._sample(p)) for p in chosen[:MOST_SAMPLED]]
@@ -248,15 +246,17 @@ class _Watch:
 
     def after_step(self, optimizer: Any, now: float) -> None:
         """Count a step; end the sampled one, and begin another if it is time to."""
-        taken = self.optimizers.get(optimizer)
-        if taken is None:
-            taken = self.optimizers[optimizer] = [0, threading.get_ident()]
+        if optimizer not in self.optimizers:
             self.fields["optimizers"] += 1
-        if taken[0] != self.steps:
-            taken[0] = self.steps
+        if self.sampled:  # gradients may be gone when the step is over
+            trainable = self._trainable(optimizer)
+            self.trainable.update(map(id, trainable))
+            self.had_gradient.update(id(p) for p in trainable if p.grad is not None)
+        is_over = self.optimizers.get(optimizer, 0) == self.steps
+        self.steps += is_over
+        self.optimizers[optimizer] = self.steps
+        if not is_over:
             return
-        self.steps += 1
-        taken[0] = self.steps
         if self.first is None:
             self.first = self.last = now
         length = now - self.last
@@ -329,16 +329,11 @@ class _Watch:
             self.fields["unchanged_updates"] += same
 
     def _place(self) -> None:
-        """Note where the parameters of all optimizers are, and which of them have a gradient."""
+        """Note where the parameters of all optimizers are."""
         self.placed = {}
-        # Other threads may remove gradients of theirs right now.
-        here = [o for o, n in list(self.optimizers.items()) if n[1] == threading.get_ident()]
-        trainable = [p for optimizer in here for p in self._trainable(optimizer)]
-        for parameter in (p for o in here for group in o.param_groups for p in group["params"]):
-            self._counting.add_bytes(self.placed, parameter)
-        self.had_gradient.update(id(p) for p in trainable if p.grad is not None)
-        without = sum(id(p) not in self.had_gradient for p in trainable)
-        self.fields.update({"trainable": len(trainable), "without_gradient": without})
+        for optimizer in list(self.optimizers):
+            for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+                self._counting.add_bytes(self.placed, parameter)
 
     def complete(self) -> Dict[str, Any]:
         """Return all fields of the record, as they are now."""
@@ -349,6 +344,8 @@ class _Watch:
             **self.fields,
             "training_seconds": self.last - self.first if self.first is not None else 0.0,
             "loader": self.loader if self.loader["batches"] else None,
+            "trainable": len(self.trainable),
+            "without_gradient": len(self.trainable - self.had_gradient),
             "parameters": rows(self.placed, "device", "dtype", "bytes"),
             **self.counts.fields(rows),
             "fallbacks": sorted(self.fallbacks),

@@ -16,7 +16,7 @@ FORMS = watching.HERE / "watched_forms.py"
 STEPS = {"accelerate": 80, "lightning": 320}
 EAGER = 64
 """Steps of which each loss is kept."""
-OFTEN = {"profiled"}
+OFTEN = {"adversaries", "profiled"}
 OF_TORCH = ("lbfgs", "adversaries", "profiled", "hooked", "compiled", "spawned", "ranks")
 OF_LIBRARIES = ("accelerate", "lightning", "transformers")
 NO_TORCH = "torch; python_version < '3'\n"
