@@ -60,6 +60,20 @@ def spawned() -> None:
     list(bare(net(), num_workers=1, multiprocessing_context="spawn"))
 
 
+def halves() -> None:
+    """Train in bfloat16 at a rate that changes no weight near 1, as those of norms are."""
+    layers = [nn.RMSNorm(32) for _ in range(10)]
+    model = nn.Sequential(*layers, nn.Linear(32, 10, bias=False))
+    model.to(torch.bfloat16)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-5)
+    for inputs, labels in batches():
+        loss = nn.functional.cross_entropy(model(inputs.bfloat16()), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        print(loss.item())
+
+
 def compiled() -> None:
     list(bare(torch.compile(net(), backend="aot_eager")))
 

@@ -62,7 +62,7 @@ class _Watch:
         self._jax, self._record, self._rows = jax, record, rows
         self.attempt = record.attempt
         self._library = os.path.dirname(jax.__file__) + os.sep
-        self._lock, self._done = threading.Lock(), threading.Event()
+        self._done = threading.Event()
         self._thread: Any = None
         self._before: Dict[int, Any] = {}
         self._replaced: Deque[Dict[Tuple[str, str], int]] = deque(maxlen=5)
@@ -72,10 +72,9 @@ class _Watch:
 
     def at_event(self, event: str, seconds: float, **details: object) -> None:
         """Begin to look at arrays with the first compilation."""
-        with self._lock:
-            if self._thread is None and event.startswith("/jax/core/compile"):
-                self._thread = threading.Thread(target=self._run, daemon=True)
-                self._thread.start()
+        if self._thread is None and event.startswith("/jax/core/compile"):
+            self._thread = threading.Thread(target=self._run, daemon=True)
+            self._thread.start()
 
     def at_reading(self, array: Any, value: Any) -> None:
         """Keep a number that the script reads, if its name or its line says that it is a loss."""

@@ -33,7 +33,7 @@ COMPILED = "training steps: if any, they were compiled with their optimizer"
 READ_SECONDS = 1.0
 """How often the loss is read from an accelerator, which waits for it."""
 MOST_SAMPLED, SMALL = 8, 1 << 16
-"""Parameters compared before and after a step, the smallest ones, and elements of each."""
+"""Parameters compared before and after a step, and elements of each."""
 
 
 def observe(torch: Any, load: Callable[[str], Any], folder: str) -> None:
@@ -226,14 +226,16 @@ class _Watch:
     def before_step(self, optimizer: Any) -> None:
         """Keep some parameters as they were."""
         if self.optimizers.get(optimizer, self.steps) == self.steps:
-            chosen = sorted(self._trainable(optimizer), key=lambda p: p.numel())
+            # Of all sizes: in half precision, a small rate changes none of the small ones.
+            chosen = sorted(self._trainable(optimizer), key=lambda p: -p.numel())
+            chosen = chosen[:: -(-len(chosen) // MOST_SAMPLED) or 1]
             with self._paused():
-                self.before = [(p, self._sample(p)) for p in chosen[:MOST_SAMPLED]]
+                self.before = [(p, self._sample(p)) for p in chosen]
 
     def _sample(self, parameter: Any) -> Any:
         # Of the whole of a sharded one, operators would wait for ranks that look at other steps.
-        shard = getattr(parameter, "_local_tensor", parameter)
-        return shard.detach().reshape(-1)[:SMALL].clone()
+        shard = self.torch.atleast_1d(getattr(parameter, "_local_tensor", parameter).detach())
+        return shard[: max(SMALL * len(shard) // shard.numel(), 1)].clone()
 
     def _trainable(self, optimizer: Any) -> List[Any]:
         """Return the parameters that may change here: shards can be empty."""

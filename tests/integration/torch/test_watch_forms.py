@@ -17,7 +17,7 @@ STEPS = {"accelerate": 80, "lightning": 320}
 EAGER = 64
 """Steps of which each loss is kept."""
 OFTEN = {"adversaries", "profiled"}
-OF_TORCH = ("lbfgs", "adversaries", "profiled", "hooked", "compiled", "spawned", "ranks")
+OF_TORCH = ("lbfgs", "adversaries", "halves", "profiled", "hooked", "compiled", "spawned", "ranks")
 OF_LIBRARIES = ("accelerate", "lightning", "transformers")
 NO_TORCH = "torch; python_version < '3'\n"
 """The environment has it; the one of the package index is for CUDA."""
