@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ def facts(watched: model.Watched) -> list[Fact]:
     longest = max(trained, key=lambda p: p.training_seconds)
     losses = [loss for _, loss in longest.losses if loss is not None]
     rate, loader = judge.speed(watched), longest.loader
-    waited = loader.waited / longest.training_seconds if loader and longest.training_seconds else 0
+    seconds = longest.training_seconds or math.inf
     shown = [
         Fact("Framework", judge.framework(watched)),
         Fact("Processes", counted(len(trained), "process")) if len(trained) > 1 else None,
@@ -57,7 +58,9 @@ def facts(watched: model.Watched) -> list[Fact]:
         if longest.steps
         else None,
         Fact("Rate", f"{amount(rate[0])} {rate[1]}/s") if rate else None,
-        Fact("Waiting for data", percent(waited), counted(loader.workers, "worker"))
+        Fact(
+            "Waiting for data", percent(loader.waited / seconds), counted(loader.workers, "worker")
+        )
         if loader
         else None,
         Fact("Loss", f"{amount(losses[0])} → {amount(losses[-1])}") if losses else None,
@@ -77,7 +80,11 @@ def facts(watched: model.Watched) -> list[Fact]:
             for gpu in watched.machine.gpus
             if gpu.utilization is not None
         ),
-        Fact("Observed", counted(longest.windows, "sampled step"), _overhead(longest)),
+        Fact(
+            "Observed",
+            counted(longest.windows, "sampled step"),
+            f"which took {percent(min(longest.overhead_seconds / seconds, 1.0))} of the time",
+        ),
     ]
     return [fact for fact in shown if fact and fact.value]
 
@@ -109,11 +116,6 @@ def _expensive(trained: Sequence[model.Observed]) -> str:
         f"{printable(name.removeprefix('aten::'), 60)} {percent(seconds / total, 0)}"
         for name, seconds in spent[:3]
     )
-
-
-def _overhead(process: model.Observed) -> str:
-    share = process.overhead_seconds / process.training_seconds if process.training_seconds else 0
-    return f"which took {percent(min(share, 1.0))} of the time"
 
 
 def unseen(watched: model.Watched) -> tuple[str, ...]:

@@ -175,15 +175,15 @@ def source(project: Path) -> model.Source:
 def shown(argv: Sequence[str]) -> tuple[str, ...]:
     """Return a command as it is kept: without the values of arguments that name a secret."""
     result: list[str] = []
-    is_secret = False
-    for word in argv[:200]:
+    for before, word in zip(("", *argv), argv[:200], strict=False):
         name, equals, _ = word.partition("=")
-        named = any(part in name.lower() for part in _SECRET)
-        if is_secret and not word.startswith("-"):
+        if before.startswith("-") and "=" not in before and _is_secret(before) and word[:1] != "-":
             result.append(HIDDEN)
-        elif named and equals:
-            result.append(f"{name}={HIDDEN}")
         else:
-            result.append(redacted(word)[:1000])
-        is_secret = named and not equals and word.startswith("-")
+            hidden = f"{name}={HIDDEN}" if equals and _is_secret(name) else redacted(word)
+            result.append(hidden[:1000])
     return tuple(result)
+
+
+def _is_secret(name: str) -> bool:
+    return any(part in name.lower() for part in _SECRET)

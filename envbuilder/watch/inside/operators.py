@@ -134,18 +134,16 @@ def devices(torch: Any, used: Iterable[Tuple[str, str]]) -> List[Dict[str, Any]]
     """Return the devices in use; none is initialized for it."""
     rows: List[Dict[str, Any]] = [{"device": "cpu"}]
     for kind in ("cuda", "xpu"):
-        module = getattr(torch, kind, None)
-        if module is None or not getattr(module, "is_initialized", lambda: False)():
-            continue
-        for index in range(module.device_count()):
-            properties = module.get_device_properties(index)
-            rows.append(
+        module: Any = getattr(torch, kind, None)
+        if getattr(module, "is_initialized", lambda: False)():
+            rows += [
                 {
                     "device": "%s:%d" % (kind, index),
-                    "title": properties.name[:200],
+                    "title": module.get_device_name(index)[:200],
                     "peak": module.max_memory_allocated(index),
                 }
-            )
+                for index in range(module.device_count())
+            ]
     if any(device.startswith("mps") for device, _ in used):
         rows.append({"device": "mps", "peak": torch.mps.driver_allocated_memory()})
     return rows[:64]

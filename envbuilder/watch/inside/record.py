@@ -69,6 +69,21 @@ class Record:
         except Exception as error:
             self.note("%s: %s" % (function.__name__.strip("_"), str(error)[:120]))
 
+    def wrap(self, owner: Any, name: str, *, before: Any = None, after: Any = None) -> None:
+        """Have a method seen before each call, or once it has returned."""
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def method(*arguments: Any, **options: Any) -> Any:
+            if before:
+                self.attempt(before, *arguments, *options.values())
+            result = original(*arguments, **options)
+            if after:
+                self.attempt(after, *arguments, *options.values())
+            return result
+
+        setattr(owner, name, method)
+
     def rest(self, took: float) -> float:
         """Count the time that a look took; return for how long there should be no other."""
         self.overhead += took

@@ -6,7 +6,6 @@ script writes itself, optimizers tell their steps and variables, and nothing tel
 
 from __future__ import annotations
 
-import functools
 import math
 import sys
 import time
@@ -51,28 +50,14 @@ def _callbacks(keras: Any, watch: _Watch) -> None:
         ("on_epoch_begin", watch.at_epoch),
         (batch_end or "on_train_batch_end", watch.at_batch),
     ):
-        setattr(kind, name, _after(getattr(kind, name), seen))
+        watch.record.wrap(kind, name, after=seen)
     iterators: Any = sys.modules.get("keras.src.trainers.epoch_iterator")
     if iterators is not None:  # Keras 3
-        kind = iterators.EpochIterator
-        kind.__init__ = _after(kind.__init__, watch.at_data)
+        watch.record.wrap(iterators.EpochIterator, "__init__", after=watch.at_data)
 
 
 def _optimizers(keras: Any, watch: _Watch) -> None:
-    kind = keras.optimizers.Optimizer
-    kind.build = _after(kind.build, watch.at_build)
-
-
-def _after(original: Any, seen: Callable[..., None]) -> Any:
-    """Return a method that is seen once it has returned."""
-
-    @functools.wraps(original)
-    def method(self: Any, *arguments: Any, **options: Any) -> Any:
-        result = original(self, *arguments, **options)
-        _watches[0].record.attempt(seen, self, *arguments, *options.values())
-        return result
-
-    return method
+    watch.record.wrap(keras.optimizers.Optimizer, "build", after=watch.at_build)
 
 
 class _Watch:

@@ -109,43 +109,29 @@ def _loaders(torch: Any, watch: _Watch) -> None:
 def _scaling(torch: Any, watch: _Watch) -> None:
     from torch.amp import autocast_mode
 
-    enter = autocast_mode.autocast.__enter__
-
-    @functools.wraps(enter)
-    def entered(self: Any) -> Any:
-        if getattr(self, "_enabled", False):
+    def entered(context: Any) -> None:
+        if getattr(context, "_enabled", False):
             watch.autocast["entered"] += 1
-            dtype = str(getattr(self, "fast_dtype", "")).replace("torch.", "")
+            dtype = str(getattr(context, "fast_dtype", "")).replace("torch.", "")
             if dtype not in watch.autocast["dtypes"]:
                 watch.autocast["dtypes"].append(dtype)
-        return enter(self)
 
-    autocast_mode.autocast.__enter__ = entered
-    # That of CUDA has been a kind of the other one since 2.3.
-    scaler = getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler)
-    scale = scaler.scale
-
-    @functools.wraps(scale)
-    def scaled(self: Any, outputs: Any) -> Any:
-        if self.is_enabled():
+    def scaled(scaler: Any, outputs: Any) -> None:
+        if scaler.is_enabled():
             watch.autocast["scaled"] = True
             if watch.wants_loss:
-                watch.attempt(watch.take_loss, outputs)
-        return scale(self, outputs)
+                watch.take_loss(outputs)
 
-    scaler.scale = scaled
+    watch.record.wrap(autocast_mode.autocast, "__enter__", before=entered)
+    # That of CUDA has been a kind of the other one since 2.3.
+    scaler = getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler)
+    watch.record.wrap(scaler, "scale", before=scaled)
 
 
 def _profilers(torch: Any, watch: _Watch) -> None:
-    profile = torch.autograd.profiler.profile
+    """End a dispatch mode when the script's own profiler begins: each operator would be two."""
     for name in ("_prepare_trace", "_start_trace"):
-        original = getattr(profile, name)
-
-        def begun(self: Any, original: Any = original) -> Any:
-            watch.end_mode()  # under which each operator would be two
-            return original(self)
-
-        setattr(profile, name, functools.wraps(original)(begun))
+        watch.record.wrap(torch.autograd.profiler.profile, name, before=watch.end_mode)
 
 
 class _Watch:
@@ -312,7 +298,7 @@ class _Watch:
             self.mode = self._counting.mode(self.counts, self.record)
             self.mode.__enter__()
 
-    def end_mode(self) -> None:
+    def end_mode(self, profile: Any = None) -> None:
         """End the dispatch mode; one that another mode lies on is ignored until that has ended."""
         mode = self.mode
         if mode is None:
