@@ -390,7 +390,10 @@ def _sentence(blocker: Blocker, platform: str, python: str) -> str:
     elsewhere = f"; it has one for Python {', '.join(blocker.pythons)}" if blocker.pythons else ""
     if blocker.kind == "absent":
         perhaps = f"; perhaps {near} is meant" if (near := nearest(name)) else ""
-        return f"{name} ({by}): no index has it{perhaps}. Correct the name, or exclude: [{name}]"
+        why, edit = f"no index has it{perhaps}", "Correct the name"
+        if blocker.problem:
+            why, edit = blocker.problem, "To go on: a later as_of"
+        return f"{name} ({by}): {why}. {edit}, or exclude: [{name}]"
     if blocker.kind == "unknown":
         return f"{name} ({by}): not known, since an index fails ({blocker.problem}). Try again"
     instead = f"; {', '.join(blocker.instead)} would be taken instead" if blocker.instead else ""

@@ -58,7 +58,7 @@ class Blocker(Struct, frozen=True, kw_only=True):
     pythons: tuple[str, ...] = ()
     """For `source` and `wheel`: the Pythons that it has wheels for on the target's platform."""
     problem: str = ""
-    """For `unknown`: which index failed, and why."""
+    """For `unknown`: which index failed, and why; for `absent`: what was not there on the day."""
     instead: tuple[str, ...] = ()
     """For these two: versions that are too old, and that are had without it ("wandb 0.15")."""
     later: str = ""
@@ -345,7 +345,8 @@ class Walk:
         if problem:
             return Blocker(name=name, kind="unknown", version="", needs=by, problem=problem)
         if not releases:
-            return Blocker(name=name, kind="absent", version="", needs=by)
+            late = self._index.too_late.get(name, "")
+            return Blocker(name=name, kind="absent", version="", needs=by, problem=late)
         left = self._left.pop(name, {})
         built = [v for v in fitting if (s := releases[v].sdist) and admits(s, self._python)]
         tried = [*self._fitting(name, left, [need.specifier for need in needs])]

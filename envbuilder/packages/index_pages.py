@@ -99,6 +99,8 @@ class Index:
         self._requires: dict[str, list[str] | None] = {}
         self.problems: dict[str, str] = {}
         """Package → why not all indexes say whether they have it."""
+        self.too_late: dict[str, str] = {}
+        """Package that indexes have, and had not on the day → what they say."""
 
     def prefetch(self, names: Iterable[str]) -> None:
         """Read several pages side by side."""
@@ -109,14 +111,30 @@ class Index:
         """Return the releases of a package; none if no index has it, or `problems` has it."""
         if name not in self._releases:
             problems: dict[str, OSError] = {}
-            addresses = (place.page(name) for place in self._places)
-            every = [*upstream.files_of(name, addresses, self._read, problems)]
+            listed = [
+                (version, link, place.flat)
+                for place in self._places
+                for version, link in upstream.files_of(
+                    name, [place.page(name)], self._read, problems
+                )
+            ]
+            every = [(version, link) for version, link, flat in listed if self._had(link, flat)]
+            if listed and not every:
+                first = min((link.upload_time[:10] or "9" for _, link, _ in listed))
+                self.too_late[name] = f"no release of {self._as_of} or before is known" + (
+                    f"; the first is of {first}" if first != "9" else ""
+                )
             self._yanked[name] = self._grouped(pair for pair in every if pair[1].yanked)
             self._releases[name] = self._grouped(pair for pair in every if not pair[1].yanked)
             for url, error in problems.items():
                 if getattr(getattr(error, "response", None), "status_code", 0) != _NOT_FOUND:
                     self.problems[name] = f"{http.host_of(url)}: {http.reason(error)}"
         return self._releases[name]
+
+    def _had(self, link: upstream.Listed, flat: bool) -> bool:
+        """Return whether a file was there on the day, as uv says: without a date, in folders."""
+        day = link.upload_time[:10]
+        return not self._as_of or (day <= self._as_of if day else flat)
 
     def pinned(self, name: str, specifiers: Iterable[SpecifierSet]) -> dict[Version, Release]:
         """Return the releases among which specifiers choose: yanked ones, too, if they pin one.
@@ -133,8 +151,6 @@ class Index:
         wheels: dict[Version, dict[str, upstream.Listed]] = defaultdict(dict)
         sdists: dict[Version, upstream.Listed] = {}
         for version, link in listed:
-            if self._as_of and link.upload_time and link.upload_time[:10] > self._as_of:
-                continue
             if link.file.endswith(".whl"):
                 known = wheels[version].get(link.file)
                 wheels[version][link.file] = known if known and known.requires_python else link

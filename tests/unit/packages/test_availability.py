@@ -321,6 +321,16 @@ def test_a_conflict_that_several_are_left_out_over_is_told_once() -> None:
 
 def test_a_day_overrides_exclusions_and_constraints_are_those_of_the_project() -> None:
     assert chosen(walk("app", as_of="2022-01-01")) == {"app": "1.0", "low": "1.0"}
+    late = walk("app", "later", as_of="2019-12-01")
+    assert blocked(late) == {"app": ("absent", ""), "later": ("absent", "")}
+    text = explained([*late.blockers.values()], LINUX)
+    assert (
+        "app (requirements.txt:1): no release of 2019-12-01 or before is known; the first" in text
+    )
+    assert "is of 2021-01-01. To go on: a later as_of, or exclude: [app]" in text
+    assert "later (requirements.txt:2): no release of 2019-12-01 or before is known. To" in text
+    folder = index_pages.Index([Place(url="/later", flat=True)], page, stated, "2019-12-01")
+    assert [*map(str, folder.releases("later"))] == ["1.0", "2.0", "3.0"], "as uv takes them"
     assert blocked(walk("app", excluded=["old"])) == {}
     assert chosen(walk("app", excluded=["old"], overrides=["low==1.0"]))["low"] == "1.0"
     limits = ("low<2", "low<1; sys_platform == 'darwin'")
