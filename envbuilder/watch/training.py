@@ -99,11 +99,14 @@ def device_share(process: Observed, requested: str) -> float | None:
 
     That of matrix work if any was seen, else of parameters: compiled code shows nothing more.
     """
-    for rows, size in ((process.work, "flops"), (process.parameters, "bytes")):
-        share = share_of(rows, size, lambda row: is_on(row.device, requested))
-        if share is not None:
-            return share
-    return None
+    share = share_of(process.work, "flops", lambda row: is_on(row.device, requested))
+    if share is None:
+        share = share_of(process.parameters, "bytes", lambda row: is_on(row.device, requested))
+        size = sum(row.bytes for row in process.parameters)
+        peaks = [d.peak or 0 for d in process.devices if is_on(d.device, requested)]
+        if not share and max(peaks, default=0) > size:
+            return None  # an optimizer may keep them elsewhere
+    return share
 
 
 def share_of(rows: Iterable[Any], size: str, counts: Callable[[Any], bool]) -> float | None:
@@ -358,7 +361,7 @@ def _fallbacks(process: Observed, requested: str) -> Iterator[Finding]:
         return
     names = [name[:NAME] for name in process.fallbacks]
     rows = (row for row in process.work if row.operator in process.fallbacks)
-    seconds = sum(row.seconds for row in rows if row.device == "cpu")
+    seconds = sum(row.seconds for row in rows)  # the host waits for it
     yield finding(
         "fallback",
         f"{first(names, 4)} ran on the CPU, because {requested} has no such operator"

@@ -201,7 +201,7 @@ FOUND = {
         watched(
             observed(
                 fallbacks=("aten::nonzero",),
-                work=(work(), work("cpu", flops=0, operator="aten::nonzero")),
+                work=(work(), work(flops=0, operator="aten::nonzero")),
             )
         ),
         "aten::nonzero ran on the CPU, because cuda has no such operator: 200 ms there, in 5",
@@ -282,6 +282,9 @@ def test_what_was_lost_is_named(name: str) -> None:
         (watched(observed(work=(work(), work("cpu", flops=10**11)))), True),
         (watched(observed(work=())), True),
         (watched(observed(work=(), parameters=())), None),
+        # Compiled, with its parameters kept off the GPU.
+        (watched(observed(work=(), parameters=(placed("cpu"),))), None),
+        (watched(on_cpu(work=())), False),
         (watched(processes=()), None),
     ],
 )
