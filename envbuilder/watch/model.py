@@ -57,9 +57,9 @@ class Work(Struct, frozen=True, kw_only=True):
 
 
 class Copy(Struct, frozen=True, kw_only=True):
-    """Copies between two devices in the sampled steps, from one line of the script.
+    """Copies of tensors of one shape between two devices in the sampled steps.
 
-    `shape` is that of the largest tensor copied there, `where` is FILE:LINE, empty if unknown.
+    `where` is FILE:LINE of the script, empty if unknown.
     """
 
     source: Name

@@ -20,6 +20,7 @@ MOST_SECONDS = 3.0
 """A sampled step that takes longer, such as one with a validation in it, is seen up to here."""
 MOST_KEYS = 4096
 _COPIES = ("aten::_to_copy", "aten::copy_")
+_COPY = ("source", "target", "where", "shape", "bytes", "calls", "again")
 _FALLBACK = re.compile(
     r"[Oo]perator '?([\w:.]{3,80})'? .{0,60}fall back to run on the CPU"
     r"|fallback from \w+ to CPU.{0,200}?(aten::\w{1,60})",
@@ -85,7 +86,6 @@ class Operators:
         self._tensor = torch.Tensor
         self._work: Dict[Any, Any] = {}
         self._copies: Dict[Any, Any] = {}
-        self._shapes: Dict[Any, Any] = {}
         self.copied: Dict[Any, Any] = {}
         """What was copied to which device in this step, weakly."""
 
@@ -108,25 +108,20 @@ class Operators:
         source = arguments[0] if name == _COPIES[0] else arguments[1]
         if not isinstance(source, self._tensor) or source.device.type == out.device.type:
             return
-        key = device_name(source.device), device_name(out.device), _line()
+        shape = str(tuple(source.shape))
+        key = device_name(source.device), device_name(out.device), _line(), shape
         size = source.numel() * source.element_size()
         moved = id(source), key[1]
         # Another one may have got the id of one that is gone, and none is kept for this.
         again = self.copied.get(moved, lambda: None)() is source
         _add(self._copies, key, (size, 1, int(again)))
         self.copied[moved] = weakref.ref(source)
-        if size >= self._shapes.get(key, (0, ""))[0] and key in self._copies:
-            self._shapes[key] = size, str(tuple(source.shape))[:200]
 
     def fields(self, rows: Callable[..., List[Dict[str, Any]]]) -> Dict[str, Any]:
         """Return the counts as fields of the record."""
-        copies = [
-            {**row, "shape": self._shapes.get(tuple(row.values())[:3], (0, ""))[1]}
-            for row in rows(self._copies, "source", "target", "where", "bytes", "calls", "again")
-        ]
         return {
             "work": rows(self._work, "operator", "device", "dtype", "flops", "seconds"),
-            "copies": copies,
+            "copies": rows(self._copies, *_COPY),
         }
 
 
