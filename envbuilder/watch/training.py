@@ -59,6 +59,11 @@ _ALIASES = {"cuda": ("cuda", "gpu"), "rocm": ("cuda", "rocm", "gpu"), "xpu": ("x
 """What frameworks call a kind of device."""
 NAME, SENTENCE = 60, 500
 _USELESS = 1.0
+_CAUSES = {
+    "not learning": frozenset({"gradients", "no update"}),
+    "round trip": frozenset({"split"}),
+}
+"""Kind of a finding → those whose consequence it is."""
 _MOVES = {
     "torch": 'Write `model.to("{torch}")` before the optimizer is made, and for each batch'
     ' `batch = batch.to("{torch}")`.',
@@ -68,6 +73,18 @@ _MOVES = {
     ' environment, and remove `tf.device("/CPU:0")` from the script.',
 }
 """How to have work done on a device."""
+_LOADING = (
+    "Load batches in other processes: `DataLoader(…, num_workers={most})`.",
+    (
+        "Use more workers, `DataLoader(…, num_workers={most}, persistent_workers=True)`, or store"
+        " the data decoded and resized."
+    ),
+    (
+        "More workers than CPUs do not help: store the data decoded and resized, on a local disk,"
+        " and do the rest of the preparation on whole batches."
+    ),
+)
+"""What to do about waiting for data: without workers, with some, with as many as help."""
 _FINDS_NAN = {
     "torch": "torch.autograd.set_detect_anomaly(True)",
     "jax": 'jax.config.update("jax_debug_nans", True)',
@@ -83,9 +100,8 @@ def findings(process: Observed, requested: str, cpus: int) -> list[Finding]:
     listed = [f for rule in of_device for f in rule(process, requested)]
     listed += [f for rule in (_doubles, _gradients, _losses) for f in rule(process)]
     listed += _waiting(process, cpus)
-    if any(f.kind in {"gradients", "no update"} and f.lost == _USELESS for f in listed):
-        return [f for f in listed if f.kind != "not learning"]  # its consequence
-    return listed
+    kinds = {each.kind for each in listed}
+    return [each for each in listed if not kinds & _CAUSES.get(each.kind, frozenset())]
 
 
 def is_on(device: str, requested: str) -> bool:
@@ -248,24 +264,12 @@ def _waiting(process: Observed, cpus: int) -> Iterator[Finding]:
     if share < WAITING or each < WAITING_BATCH or loader.waited < WAITING_TOTAL:
         return
     most = min(cpus, MOST_WORKERS)
-    if loader.workers == 0 and most > 1:
-        advice = f"Load batches in other processes: `DataLoader(…, num_workers={most})`."
-    elif loader.workers < most:
-        advice = (
-            f"Use more workers, `DataLoader(…, num_workers={most}, persistent_workers=True)`, or"
-            " store the data decoded and resized."
-        )
-    else:
-        advice = (
-            "More workers than CPUs do not help: store the data decoded and resized, on a local"
-            " disk, and do the rest of the preparation on whole batches."
-        )
     yield finding(
         "data",
         f"The training waited {percent(share, 0)} of its time for data: {duration(each)} for each"
         f" of {loader.batches:,} batches, with {counted(loader.workers, 'worker')} in the loader"
         f" and {counted(cpus, 'CPU')}.",
-        advice,
+        _LOADING[(loader.workers > 0) + (loader.workers >= most)].format(most=most),
         share,
     )
 
@@ -288,8 +292,6 @@ def _copies(process: Observed, requested: str) -> Iterator[Finding]:
             " variable from there on.",
             size / COPY_RATE / seconds,
         )
-    if any(finding.kind == "split" for finding in _devices(process, requested)):
-        return  # such copies are its consequence
     leaving = [c for c in process.copies if is_on(c.source, requested)]
     for copy in (c for c in leaving if c.calls and c.bytes >= COPY_BYTES * c.calls):
         back = [c for c in process.copies if _returns(c, copy)]
