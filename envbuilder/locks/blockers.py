@@ -136,10 +136,10 @@ class Diagnosis:
         resolution = profile.resolution
         row = releases.table_of(profile.framework).get(profile.release or "")
         # The resolver finds those that fit by going back; their table states them.
-        companions = (
-            [f"{name}=={version}" for name, version in row.companions.items()] if row else []
-        )
+        companions = row.companions if row else {}
         whose = f"profile {profile.name}"
+        limits = {f"{name}=={version}": whose for name, version in companions.items()}
+        limits = {c: places.get(c, whose) for c in profile.constraints} | limits
         with self._lock:
             walk = Walk(
                 self.index(resolution.as_of),
@@ -149,8 +149,8 @@ class Diagnosis:
                 left_out(profile) | excluded,
                 resolution.overrides,
                 (
-                    (Requirement(c), places.get(c, whose))
-                    for c in (*profile.constraints, *companions)
+                    (Requirement(c), by)
+                    for c, by in limits.items()
                     if distribution(c) not in excluded
                 ),
                 self._unbuilt,

@@ -458,6 +458,21 @@ def test_what_the_framework_requires_itself_is_read_from_its_wheel(
             assert [f"{who} {need.name}" for who, need in needs] == expected
 
 
+def test_what_goes_with_a_release_is_the_profile_s_limit_also_if_a_line_says_the_same(
+    monkeypatch: pytest.MonkeyPatch, found: Settings
+) -> None:
+    monkeypatch.setitem(PAGES, "torchvision", {f"torchvision-0.28.0-{ANY}.whl": ""})
+    index = index_pages.Index([Place(url="https://index.example/simple")], page, stated)
+    monkeypatch.setattr(index_pages, "opened", lambda *_: nullcontext(index))
+    line = "torchvision==0.20.0"
+    profile = replace(CPU, release="2.5.0", requirements=(line,))
+    with Diagnosis(found) as diagnosis:
+        blockers = diagnosis.blockers(profile, LINUX, places={line: "a.yaml:3"})
+    text = explained(blockers, LINUX)
+    assert "(a.yaml:3 needs ==0.20.0, profile cpu needs ==0.20.0)" in text
+    assert text.endswith("another framework_version, or exclude: [torchvision]")
+
+
 def test_no_python_is_proposed_that_the_framework_has_no_build_for(
     monkeypatch: pytest.MonkeyPatch, found: Settings
 ) -> None:
