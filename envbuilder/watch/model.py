@@ -14,7 +14,6 @@ from msgspec import Meta, Struct
 
 from envbuilder.core import decoding, files
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.text import binary_size
 
 KIND = "watch"
 LIMIT_BYTES = 4 << 20
@@ -225,8 +224,6 @@ def read(path: Path) -> Watched:
 
 def parsed(content: bytes, path: Path) -> Watched:
     """Return a report of a file by its bytes; raise `InvalidError` if they are not one."""
-    if len(content) > LIMIT_BYTES:  # of a file that may be one of another kind, or a larger one
-        raise InvalidError(f"{path}: larger than {binary_size(LIMIT_BYTES)}", _WHAT_IT_IS)
     try:
         return _decoded(content, Watched)
     except (ValueError, RecursionError) as error:

@@ -68,7 +68,7 @@ class _Watch:
         self._replaced: Deque[Dict[Tuple[str, str], int]] = deque(maxlen=5)
         self._all: Dict[Tuple[str, str], int] = {}
         self._devices: List[Dict[str, Any]] = []
-        self._readings = self._looks = 0
+        self._readings = 0
 
     def at_event(self, event: str, seconds: float, **details: object) -> None:
         """Begin to look at arrays with the first compilation."""
@@ -102,9 +102,8 @@ class _Watch:
         before, self._before = self._before, {id(a): weakref.ref(a) for a in arrays}
         replaced = [a for a in arrays if id(a) not in before or before[id(a)]() is not a]
         self._all = _placed(arrays) or self._all
-        if self._looks and replaced:
+        if before and replaced:
             self._replaced.append(_placed(replaced))
-        self._looks += 1
         self._devices = [
             found
             for name in platforms

@@ -14,7 +14,7 @@ import sysconfig
 import time
 import warnings
 import weakref
-from typing import Any, Callable, Dict, Iterable, List, Set, Tuple
+from typing import Any, Callable, Dict, List, Set, Tuple
 
 MOST_SECONDS = 3.0
 """A sampled step that takes longer, such as one with a validation in it, is seen up to here."""
@@ -59,18 +59,15 @@ def is_compiled() -> bool:
     return bool(counters and counters.counters["frames"].get("ok"))
 
 
-def see_fallbacks(names: Set[str]) -> None:
+def see_fallbacks(names: Set[str], record: Any) -> None:
     """Add the operators to which warnings say that they fell back to the CPU."""
-    show = warnings.showwarning
 
-    @functools.wraps(show)
-    def shown(message: Any, *arguments: Any, **options: Any) -> Any:
+    def shown(message: Any, *details: Any) -> None:
         found = _FALLBACK.search(str(message)[:1000])
         if found and len(names) < 64:
             names.add(found[1] or found[2])
-        return show(message, *arguments, **options)
 
-    warnings.showwarning = shown
+    record.wrap(warnings, "showwarning", before=shown)
 
 
 def add_bytes(table: Dict[Any, int], tensor: Any) -> None:
@@ -125,7 +122,7 @@ class Operators:
         }
 
 
-def devices(torch: Any, used: Iterable[Tuple[str, str]]) -> List[Dict[str, Any]]:
+def devices(torch: Any) -> List[Dict[str, Any]]:
     """Return the devices in use; none is initialized for it."""
     rows: List[Dict[str, Any]] = [{"device": "cpu"}]
     for kind in ("cuda", "xpu"):
@@ -139,8 +136,6 @@ def devices(torch: Any, used: Iterable[Tuple[str, str]]) -> List[Dict[str, Any]]
                 }
                 for index in range(module.device_count())
             ]
-    if any(device.startswith("mps") for device, _ in used):
-        rows.append({"device": "mps", "peak": torch.mps.driver_allocated_memory()})
     return rows[:64]
 
 

@@ -46,7 +46,7 @@ def observe(torch: Any, load: Callable[[str], Any], folder: str) -> None:
         return
     for install in (_optimizers, _backward, _loaders, _scaling, _profilers):
         record.attempt(install, torch, watch)
-    load("operators").see_fallbacks(watch.fallbacks)
+    load("operators").see_fallbacks(watch.fallbacks, record)
     record.write(False)
 
 
@@ -327,7 +327,7 @@ class _Watch:
         """Return all fields of the record, as they are now."""
         rows, compiled = self._rows, self._counting.is_compiled()
         return {
-            "devices": self._counting.devices(self.torch, self.placed),
+            "devices": self._counting.devices(self.torch),
             "steps": self.steps,
             **self.fields,
             "training_seconds": self.last - self.first if self.first is not None else 0.0,

@@ -65,6 +65,7 @@ def run(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 ELSEWHERE = msgspec.structs.replace(
     observed(),
+    devices=(model.Device(device="cpu"),),
     work=(),
     parameters=(model.Placed(device="cpu", dtype="float32", bytes=1 << 20),),
 )
