@@ -65,6 +65,7 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
             name: value
             for name, value in environ.items()
             if not name.startswith(_FAMILIES) or name in SETTINGS or _LOGIN.fullmatch(name)
+            if name != "COLUMNS"  # what it says is read: not wrapped
         }
     )
 
