@@ -12,7 +12,7 @@ import click
 from msgspec.structs import replace
 
 from envbuilder.commands import resolution
-from envbuilder.commands.options import json_option, load_settings, profile_option
+from envbuilder.commands.options import load_settings, profile_option
 from envbuilder.core import console, types
 from envbuilder.core.errors import INVALID, InvalidError
 from envbuilder.core.files import read_text, save
@@ -75,7 +75,7 @@ _INSTEAD = (
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder for the lock. Without it: next to envbuilder.yaml, or your configuration folder.",
 )
-@json_option
+@click.option("--json", "as_json", is_flag=True, help="With --check: print the result as JSON.")
 def command(
     profile: str | None,
     check: bool,
@@ -109,6 +109,8 @@ def command(
     """
     settings = load_settings()
     _require_combinable(check=check, backend=backend, upgrade=upgrade, packages=packages, day=day)
+    if as_json and not check:
+        raise click.UsageError("--json needs --check: otherwise, the locks are the result")
     change = _dated(settings, day.date()) if day else None
     if change:
         settings = replace(settings, definition=change.definition)

@@ -92,7 +92,7 @@ complete -c envbuilder -n '__fish_seen_subcommand_from lock' -l no-align -d 'Let
 complete -c envbuilder -n '__fish_seen_subcommand_from lock' -l allow-old -d 'Take a pre-release or an older major version if only that has a wheel.'
 complete -c envbuilder -n '__fish_seen_subcommand_from lock' -l as-of -x -d 'Take no release from after this day; it becomes as_of: in envbuilder.yaml.'
 complete -c envbuilder -n '__fish_seen_subcommand_from lock' -l output-dir -r -F -d 'Folder for the lock. Without it: next to envbuilder.yaml, or your configuration folder.'
-complete -c envbuilder -n '__fish_seen_subcommand_from lock' -l json -d 'Print the result as JSON.'
+complete -c envbuilder -n '__fish_seen_subcommand_from lock' -l json -d 'With --check: print the result as JSON.'
 complete -c envbuilder -n '__fish_seen_subcommand_from lock' -s q -l quiet -d 'Only print results and errors.'
 complete -c envbuilder -n '__fish_seen_subcommand_from lock' -s v -l verbose -d 'Also print the programs that are run, and requests.'
 complete -c envbuilder -n '__fish_seen_subcommand_from lock' -l debug -d 'Show tracebacks.'

@@ -82,6 +82,7 @@ def test_each_command_explains_itself(name: str, capsys: pytest.CaptureFixture[s
             ["build", "--push", "h.example/a:1", "--push", "h.example/a:2"],
             "--push is given 2 times",
         ),
+        (["lock", "--json"], "--json needs --check: otherwise, the locks are the result"),
         (["ci"], "Choose from:\n    github,\n"),
         (["-q", "profiles", "-v"], "--quiet and --verbose exclude each other"),
         (["verify", "--epochs", "0"], "--epochs"),
