@@ -139,7 +139,7 @@ def _locked(change: edit.Change, settings: Settings) -> Sequence[resolution.Outc
             console.result(f"note: {note}")
         outcomes = resolution.solved(changed, partial(_concerned, settings.environment, changed))
     except EnvbuilderError as error:
-        error.hint = f"{error.hint}\n{_LEFT}".strip()
+        error.hint = f"{_LEFT} {error.hint}".strip()
         raise
     failures = [outcome for outcome in outcomes if outcome.obstacle]
     if outcomes and len(failures) == len(outcomes):
