@@ -107,6 +107,12 @@ def added(
         notes += [*filter(None, [note, _of_profile(name, line, file.definition)])]
         if frameworks.of_name(name):
             continue
+        if name == "python":
+            version = re.search(r"3\.[0-9]+", line)
+            raise InvalidError(
+                f"{_ADD}: {shown(each)}: Python is not among the packages",
+                f'Write python: "{version[0] if version else "3.12"}" into {PROJECT_FILE}.',
+            )
         places = file.places(name)
         if len(places) > 1:
             raise InvalidError(f"{file.where}: {name} is listed {len(places)} times", _BY_HAND)
@@ -231,7 +237,7 @@ def _refuse_missing(file: _File, name: str, project: Path) -> NoReturn:
     environment = environments.merged(file.definition, file.environment)
     for source in map(environments.named_file, environment.requirements_from):
         read = environments.read(project, source.file, source.extras, source.groups)
-        for line in read.requirements:
+        for line in (*read.requirements, *read.conda):
             if line.name == name:
                 raise InvalidError(
                     f"{name} is listed in {line.where}, not in {PROJECT_FILE}",

@@ -154,6 +154,13 @@ def test_packages_are_removed_by_any_spelling_of_their_names(
             "a URL; here, only packages of an index",
             "requirements.txt",
         ),
+        (
+            TEXT,
+            "python=3.11.4",
+            "not among the packages",
+            'Write python: "3.11" into envbuilder.yaml',
+        ),
+        (TEXT, "python", "not among the packages", 'Write python: "3.12" into envbuilder.yaml'),
         (TEXT, "git+https://host/a", "a version control repository", "released version"),
         (TEXT, ".", "a local path", "requirements_from"),
         *(
@@ -196,6 +203,12 @@ def test_what_cannot_be_added(before: str, requirement: str, message: str, hint:
             "pandas is listed in requirements.txt:3, not in envbuilder.yaml",
             "Remove it there",
         ),
+        (
+            "requirements_from: [environment.yml]\n",
+            *("samtools", "default"),
+            "samtools is listed in environment.yml:1, not in envbuilder.yaml",
+            "Remove it there",
+        ),
         ("requirements:\n-\n  a\n", "a", "default", "envbuilder.yaml: ", "by hand"),
     ],
 )
@@ -203,6 +216,7 @@ def test_what_cannot_be_removed(
     before: str, name: str, environment: str, message: str, hint: str, tmp_path: Path
 ) -> None:
     (tmp_path / "requirements.txt").write_text("rich\n\nPandas>=2\n")
+    (tmp_path / "environment.yml").write_text("dependencies: [samtools]\n")
     with pytest.raises(InvalidError) as caught:
         removed(before, name, environment=environment, project=tmp_path)
     assert message in caught.value.message
