@@ -94,9 +94,8 @@ def command(
     that differs is written next to your envbuilder.yaml or into your configuration folder, which is
     searched first; remove it to return to the other.
 
-    Versions stay while they fit. With --upgrade they move, and what does not says why, and which
-    version exists. In a project, locks of environments and profiles that it no longer has are
-    removed.
+    Versions stay while they fit. With --upgrade they move to the newest that fit. In a project,
+    locks of environments and profiles that it no longer has are removed.
 
     \b
     Examples:
