@@ -152,11 +152,11 @@ class Library:
     def lock(self, name: str) -> Lock | None:
         """Return the lock of a profile, for judging hosts by it; None if it has no readable one.
 
-        For a variant that is not locked yet, it is that of the profile itself; without files if
-        the variant has another release.
+        For a variant without a readable one, it is that of the profile itself; without files if the
+        variant has another release.
         """
         lock = self._read(name)
-        if lock is None and self._variants:
+        if self._variants and (lock is None or isinstance(lock, InvalidError)):
             path = profile_lock.path_for(name, self.folders)
             with contextlib.suppress(InvalidError):
                 lock = profile_lock.load(path) if path else None

@@ -71,6 +71,11 @@ def test_its_locks_are_its_own_and_hosts_are_judged_by_the_profiles_until_then(
     again = library(tmp_path, "requirements: [einops]\n")
     with pytest.raises(InvalidError, match=r"the lock of 'cpu' is stale"):
         again.usable_lock(again.profile("cpu"))
+    (locks / "default.cpu.json").write_text("{")
+    damaged = library(tmp_path, "requirements: [einops]\n")
+    assert damaged.lock("cpu") == judged
+    with pytest.raises(InvalidError, match=r"not a lock"):
+        damaged.usable_lock(damaged.profile("cpu"))
 
 
 def test_profiles_that_do_not_fit_are_left_out_unless_none_does(tmp_path: Path) -> None:
