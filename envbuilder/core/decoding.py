@@ -443,10 +443,11 @@ def versioned(read: bytes, path: Path, kind: type[_T], schema: int, name: str, c
 
     `name` stands for it in messages, `command` creates it.
     """
+    again = f"Restore it, or remove it and make it again: {command}"  # which does not replace it
     try:
         data = strict_json(read)
     except ValueError as error:
-        raise InvalidError(f"{path}: not a lock: {error}", f"Make it again: {command}") from error
+        raise InvalidError(f"{path}: not a lock: {error}", again) from error
     number = data.get("schema") if isinstance(data, dict) else None
     if number != schema:
         raise InvalidError(
@@ -459,7 +460,7 @@ def versioned(read: bytes, path: Path, kind: type[_T], schema: int, name: str, c
         raise InvalidError(
             f"{path}: profile: is {shown(str(data.get('profile')))}: this is another profile's"
             f" {name}",
-            f"Make it again: {command}",
+            again,
         )
     try:
         return convert(data, kind)

@@ -228,6 +228,15 @@ def test_what_is_no_lock_is_refused_for_a_new_one(tmp_path: Path, text: str) -> 
         profile_lock.previous(written(tmp_path, text))
 
 
+def test_what_is_refused_for_a_new_one_is_to_be_removed(tmp_path: Path) -> None:
+    """`envbuilder lock` alone would say the same again."""
+    other = profile_lock.dump(lock()).replace('"profile": "', '"profile": "other-')
+    for text in ("<<<<<<< HEAD\n", other):
+        with pytest.raises(InvalidError) as caught:
+            profile_lock.previous(written(tmp_path, text))
+        assert caught.value.hint == "Restore it, or remove it and make it again: envbuilder lock"
+
+
 def test_every_platform_has_its_own_uv_and_another_machine_has_none() -> None:
     made = lock()
     assert [made.tool(p) for p in types.PLATFORMS] == [*tools().values()]
