@@ -314,7 +314,8 @@ def _with_wheels(
                         facts = msgspec.structs.replace(facts, python=python, python_why=why)
                 platform, every = profile.platforms[0], diagnosis.obstacles(adapted, python, places)
                 needs = [*diagnosis.of_framework(adapted, python)]
-                while more := dict(settled(every, choice.lines, facts.overrides, platform, needs)):
+                target = platform, python
+                while more := dict(settled(every, choice.lines, facts.overrides, target, needs)):
                     facts = msgspec.structs.replace(facts, overrides=facts.overrides | more)
                     variants = _variants(choice, facts, place)
                     every = diagnosis.obstacles(variants.of(profile), python, places)

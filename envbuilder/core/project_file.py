@@ -146,7 +146,8 @@ class Definition(Environment, frozen=True, kw_only=True, forbid_unknown_fields=T
     PyTorch is compiled for. Fewer take less time."""
     overrides: dict[types.Distribution, types.Requirement] = {}
     """Package → the requirement that replaces it, whoever requires it: other versions of the same
-    package, or another package. With a marker, it replaces your files' lines there alone."""
+    package, or another package. With a marker, it holds there alone; another package for one place
+    replaces the lines of your files."""
     exclude: tuple[types.Distribution, ...] = ()
     """Packages that are left out, whoever requires them."""
     install_project: bool = False

@@ -34,7 +34,7 @@ from envbuilder.project.lines import Line
 from envbuilder.project.names import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.profile import Profile
@@ -305,20 +305,26 @@ class Way(NamedTuple):
 def settled(
     blockers: Iterable[Blocker],
     lines: Iterable[Line],
-    taken: Collection[str],
-    platform: str,
+    taken: Mapping[str, tuple[str, str]],
+    target: index_pages.Target,
     framework: Iterable[tuple[str, Requirement]] = (),
 ) -> Iterator[tuple[str, tuple[str, str]]]:
     """Yield packages that a line pins and no index has so any more, or other pins contradict.
 
-    Each comes with the requirement to take for it, and why, unless it is `taken` already. Whoever
-    pinned all of them had them beside each other, but on no Mac of today: there, what has no wheel
-    for it is taken from the next release that has. What the framework requires itself, holds.
+    Each comes with the requirement to take for it, and why. Whoever pinned all of them had them
+    beside each other, but on no Mac of today: there, what has no wheel for it is taken from the
+    next release that has. What the framework requires itself, holds. What is `taken` already is
+    only replaced if that has no wheel either, or on Macs, if others need another release.
     """
-    is_mac = platform == _MAC
-    own_lines = {line.name: line for line in lines if ";" not in line.text}
-    for each in (b for b in blockers if b.name in own_lines and b.name not in taken):
+    platform, is_mac = target[0], target[0] == _MAC
+    own_lines = {
+        line.name: line for line in lines if applies(Requirement(line.text).marker, *target)
+    }
+    for each in (b for b in blockers if b.name in own_lines):
         name, line, version = each.name, own_lines[each.name], pin(own_lines[each.name].text)
+        if name in taken:
+            yield from _instead_of(taken[name], each, line)
+            continue
         if each.later and (is_mac or each.kind == "wheel") and not of_name(name):
             why = f"the next with a wheel{' for Macs' if is_mac else ''}"
             yield (
@@ -343,10 +349,26 @@ def settled(
             yield name, (f"{name}{need.specifier}", why)
 
 
+def _instead_of(
+    taken: tuple[str, str], each: Blocker, line: Line
+) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield what to take for a package instead of what was taken, if that stands in the way."""
+    held, _, place = taken[0].partition("; ")
+    if each.later and not place and pin(held) != each.later:
+        why = f"the next with a wheel; {line.where} has {line.text}"
+        yield each.name, (f"{each.name}=={each.later}", why)
+    if each.kind == "conflict" and place and (version := pin(held)):
+        # Their own needs, without those of the project's own file.
+        needs = [needs for who, needs in each.needs if ":" not in who]
+        specifier = SpecifierSet(",".join((f">={version}", *filter(None, needs))))
+        why = f"what others need there; {line.where} has {line.text}"
+        yield each.name, (f"{each.name}{specifier}; {place}", why)
+
+
 def _instead(line: str, blocker: Blocker, platform: str) -> str:
     """Return a line with the next release that has a wheel; for Macs, it holds there alone."""
     need = Requirement(line)
-    need.specifier = SpecifierSet(f"=={blocker.later}")
+    need.specifier, need.marker = SpecifierSet(f"=={blocker.later}"), None
     return f"{need}{'; sys_platform == ' + repr('darwin') if platform == _MAC else ''}"
 
 

@@ -168,14 +168,10 @@ def _uv(
 ) -> Iterator[Uv]:
     """Yield uv for a profile's resolutions, with an index of what is offered."""
     with started(settings, run, environ, offers, profile.indexes) as uv:
-        excludes, overrides = uv.folder / "excludes.txt", uv.folder / "overrides.txt"
-        resolution = profile.resolution
+        excludes, resolution = uv.folder / "excludes.txt", profile.resolution
         names = sorted(target_wheels.left_out(profile))
         excludes.write_text("\n".join(names), encoding="utf-8")
         options = ["--excludes", str(excludes)]
-        if resolution.overrides:
-            overrides.write_text("\n".join(resolution.overrides), encoding="utf-8")
-            options += ["--overrides", str(overrides)]
         if resolution.as_of:
             options += ["--exclude-newer", f"{resolution.as_of}T23:59:59Z"]
             # No index states when these were uploaded; their release is chosen by its own day.
@@ -183,6 +179,22 @@ def _uv(
             for each in sorted({*offered, *map(types.canonical, profile.indexes)}):
                 options += ["--exclude-newer-package", f"{each}=false"]
         yield replace(uv, options=tuple(options))
+
+
+def _overriding(uv: Uv, profile: Profile, platform: types.Platform, python: str) -> Uv:
+    """Return uv with the overrides that hold for a target.
+
+    Where the marker of one does not hold, uv would leave the package out.
+    """
+    needs = map(Requirement, profile.resolution.overrides)
+    here = [need for need in needs if applies(need.marker, platform, python)]
+    if not here:
+        return uv
+    for need in here:
+        need.marker = None
+    path = uv.folder / f"overrides-{types.machine(platform)}-{python}.txt"
+    path.write_text("\n".join(map(str, here)), encoding="utf-8")
+    return replace(uv, options=(*uv.options, "--overrides", str(path)))
 
 
 def check(profile: Profile, lock: Lock) -> tuple[str, ...]:
@@ -332,13 +344,14 @@ def _targets(
 
     def answer(platform: types.Platform, python: str) -> tuple[Found, ...] | UnresolvableError:
         on_progress(f"{profile.name}: resolving {platform} with Python {python}")
+        uv_here = _overriding(uv, profile, platform, python)
         try:
             wheels = target_wheels.of_target(
-                profile, platform, python, before(platform, python), uv
+                profile, platform, python, before(platform, python), uv_here
             )
             require_recent((platform, python), wheels)
             if partly:
-                wheels = target_wheels.with_dependencies(wheels, profile, platform, python, uv)
+                wheels = target_wheels.with_dependencies(wheels, profile, platform, python, uv_here)
             return target_wheels.compared(wheels, platform, python, contents(wheels, python))
         except UnresolvableError as reason:
             return reason

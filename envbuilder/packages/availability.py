@@ -205,7 +205,9 @@ class Walk:
         """
         needs = [*self._needs[name].values()]
         specifiers = [need.specifier for need in needs]
-        listed = {} if name in self._named else self._index.pinned(name, specifiers)
+        limits = [limit.specifier for limit in self._limits.get(name, ())]
+        pins = [*specifiers, *limits]  # a lock of another tool may have what was yanked since
+        listed = {} if name in self._named else self._index.pinned(name, pins)
         releases = {**listed, **self._offered.get(name, {})}
         fitting = [*self._fitting(name, releases, specifiers)]
         early = [*self._fitting(name, releases, specifiers, early=True)]

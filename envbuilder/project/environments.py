@@ -177,7 +177,11 @@ def _replaced(
     for name, line in overrides.items():
         is_other = name != line.name and not _place(line)
         if line.name not in excluded and (is_other or name in listed):
-            yield line
+            # Another version is required where the package was, and no further.
+            markers = [one.text.partition(";")[2].strip() for one in lines if one.name == name]
+            somewhere = name == line.name and not _place(line) and all(markers)
+            place = " or ".join(map("({})".format, dict.fromkeys(markers))) if somewhere else ""
+            yield replace(line, text=f"{line.text}; {place}") if place else line
 
 
 def _left(
@@ -206,9 +210,9 @@ def _place(override: Line | None) -> str:
 
 
 def _idle(overrides: Mapping[str, Line], lines: Iterable[Line]) -> Iterator[str]:
-    """Yield a note for each override that replaces lines in one place, though there are none."""
+    """Yield a note for each other package in place of lines in one place, though there are none."""
     for name in overrides.keys() - {line.name for line in lines}:
-        if _place(overrides[name]):
+        if _place(overrides[name]) and overrides[name].name != name:
             where = overrides[name].where
             yield f"{where}: no file lists {name}, so with a marker nothing is replaced"
 
@@ -217,15 +221,14 @@ def _resolution(
     definition: Definition, lines: Sequence[Line], overrides: Mapping[str, Line]
 ) -> Resolution:
     """Return what a project says about how its packages are chosen."""
-    everywhere = {name: line for name, line in overrides.items() if not _place(line)}
-    others = [name for name, line in everywhere.items() if line.name != name]
+    others = [n for n, line in overrides.items() if line.name != n and not _place(line)]
     build = definition.build_from_source
     return Resolution(
         as_of=definition.as_of.isoformat() if definition.as_of else None,
         build=build if isinstance(build, bool) else tuple(sorted(map(types.canonical, build))),
         cuda_architectures=definition.cuda_architectures,
         sources={line.name: line.source for line in lines if line.source},
-        overrides=tuple(line.text for name, line in everywhere.items() if name not in others),
+        overrides=tuple(line.text for name, line in overrides.items() if line.name == name),
         exclude=tuple(sorted({*map(types.canonical, definition.exclude), *others})),
     )
 

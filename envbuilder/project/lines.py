@@ -290,7 +290,7 @@ def wish(text: str, where: str) -> tuple[Line, str]:
     marker, why = needed_where(name)
     if marker and parsed.marker is None:
         parsed = parse(f"{parsed}; {marker}", where)
-        notes.append(f"{shown}: left out, since {why}.")
+        notes.append(f"{shown}: {why}.")
     return line(parsed, where), " ".join(notes)
 
 

@@ -35,6 +35,8 @@ class _Imports(Struct, frozen=True, forbid_unknown_fields=True):
     meant: dict[str, types.Distribution]
     modules: dict[str, types.Distribution]
     windows: frozenset[types.Distribution]
+    x86: frozenset[types.Distribution]
+    conda: frozenset[types.Distribution]
     python: frozenset[types.Distribution]
 
 
@@ -47,7 +49,7 @@ def _imports() -> _Imports:
     meant, modules = (
         {types.canonical(k): v for k, v in t.items()} for t in (read.meant, read.modules)
     )
-    return _Imports(meant, modules, read.windows, read.python)
+    return _Imports(meant, modules, read.windows, read.x86, read.conda, read.python)
 
 
 @cache
@@ -100,11 +102,15 @@ def meant(name: str) -> str:
 
 
 def needed_where(name: str) -> tuple[str, str]:
-    """Return a marker that no target has, and why, for a package that none needs; else nothing."""
+    """Return a marker and what it does, for a package that some targets or all do without."""
     if name in _imports().windows:
-        return 'sys_platform == "win32"', "it is for Windows alone"
+        return 'sys_platform == "win32"', "left out, since it is for Windows alone"
+    if name in _imports().x86:
+        return 'platform_machine == "x86_64"', "left out elsewhere, since it is for x86-64 alone"
+    if name in _imports().conda:
+        return 'python_version < "3.8"', "left out, since only conda's NumPy uses it"
     if name in _imports().python:
-        return 'python_version < "3.8"', "Python has it itself"
+        return 'python_version < "3.8"', "left out, since Python has it itself"
     return "", ""
 
 

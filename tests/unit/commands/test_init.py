@@ -13,14 +13,16 @@ import pytest
 import requests
 from msgspec.structs import replace
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from envbuilder.core import settings
-from envbuilder.locks.blockers import Diagnosis, Way
+from envbuilder.locks.blockers import Diagnosis, Way, settled
 from envbuilder.packages import index_pages
 from envbuilder.packages.availability import Blocker
 from envbuilder.packages.fetch import Place
 from envbuilder.profiles.profile import Profile
 from envbuilder.project import repository
+from envbuilder.project.lines import Line
 from tests.support.command_line import run
 from tests.support.repositories import lay
 from tests.support.user_index import refused
@@ -315,6 +317,7 @@ def test_names_that_no_index_has_are_excluded_and_said(
     assert not any(line.startswith("exclude") for line in active(folder)), "none answered"
 
 
+MAC = "sys_platform == 'darwin'"
 LATE = (
     "  late: \"late[x]==3.1; sys_platform == 'darwin'\""
     "  # the next with a wheel for Macs; a.txt:12 has late[x]<2"
@@ -376,6 +379,34 @@ def test_pins_that_others_contradict_are_taken_and_what_is_too_old_is_left_out(
     assert (
         f"tensorflow: {old}, so it is excluded. What imports it will fail." in result["needs_you"]
     )
+
+
+def test_what_was_taken_is_replaced_if_it_stands_in_the_way_as_well() -> None:
+    lines = [
+        Line("mkl==1.1; platform_machine == 'x86_64'", "a.txt:1"),
+        Line("pillow==8.0", "a.txt:2"),
+        Line("six==1", "a.txt:3"),
+    ]
+    taken = {"mkl": ("mkl==1.2", ""), "pillow": (f"pillow==8.3; {MAC}", ""), "six": ("six==2", "")}
+    needs = (("envbuilder.yaml:9", "==8.3"), ("scikit-image 0.19", "!=8.3,>=6.1"), ("any 1", ""))
+    blockers = [
+        Blocker(name="mkl", kind="wheel", version="1.2", needs=(), later="1.4"),
+        Blocker(name="pillow", kind="conflict", version="9", needs=needs),
+        Blocker(name="six", kind="conflict", version="9", needs=needs),
+    ]
+    linux = {**settled(blockers, lines, taken, ("linux/amd64", "3.8"))}
+    assert linux["mkl"] == (
+        "mkl==1.4",
+        "the next with a wheel; a.txt:1 has mkl==1.1; platform_machine == 'x86_64'",
+    )
+    text, why = linux["pillow"]
+    assert (Requirement(text).specifier, why) == (
+        SpecifierSet(">=8.3,!=8.3,>=6.1"),
+        "what others need there; a.txt:2 has pillow==8.0",
+    )
+    assert text.endswith(f"; {MAC}")
+    assert linux.keys() == {"mkl", "pillow"}
+    assert {**settled(blockers, lines, linux, ("macos/arm64", "3.8"))} == {}, "once"
 
 
 @pytest.mark.parametrize(

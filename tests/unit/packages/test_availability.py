@@ -182,6 +182,8 @@ def test_the_newest_release_is_taken_that_everything_admits() -> None:
     assert chosen(walk("low", "app<2")) == {"app": "1.0", "low": "1.0"}, "chosen again"
     assert chosen(walk("yanked==1.0")) == {"yanked": "1.0"}
     assert blocked(walk("yanked==1.*")) == {"yanked": ("absent", "")}
+    locked = walk("yanked", constraints={"yanked==1.0": "uv.lock"})
+    assert chosen(locked) == {"yanked": "1.0"}, "it was yanked after it was locked"
     found = walk("low>99")
     assert blocked(found) == {"low": ("release", "2.0")}
     text = explained([*found.blockers.values()], LINUX)

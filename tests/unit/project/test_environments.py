@@ -210,14 +210,30 @@ def test_a_replacement_for_one_place_leaves_the_lines_to_all_others(tmp_path: Pa
         'ray>=1; python_version > "3.8" and sys_platform != "darwin"',
         "ray[tune]==2; sys_platform == 'darwin'",
     ]
-    assert found.resolution.overrides == ()
+    # Whoever requires it, there.
+    assert found.resolution.overrides == (
+        "ray[tune]==2; sys_platform == 'darwin'",
+        "free<2; platform_machine != 'arm64'",
+    )
+    assert found.notes == ()
+
+
+def test_another_version_is_required_only_where_the_package_was(tmp_path: Path) -> None:
+    text = "requirements_from: [requirements.txt]\noverrides: {mkl: mkl==2024.2, attrs: attrs<20}\n"
+    listed = "mkl==1\nattrs==19; python_version < '3'\nattrs==18; python_version >= '3.1'\nattrs\n"
+    found = stated(tmp_path, {"envbuilder.yaml": text, "requirements.txt": listed})
+    assert [line.text for line in found.requirements] == [
+        'mkl==2024.2; (platform_machine == "x86_64")',
+        "attrs<20",
+    ]
+    assert found.resolution.overrides == ("mkl==2024.2", "attrs<20")
 
 
 def test_another_package_for_one_place_is_not_left_out_of_all_others(tmp_path: Path) -> None:
     text = (
         "requirements_from: [requirements.txt]\nexclude: [wheel]\noverrides:\n"
         "  tqdm: \"einops; sys_platform == 'darwin'\"\n  rich: wheel\n  attrs: attrs<20\n"
-        "  idna: \"idna<4; sys_platform == 'linux'\"\n"
+        "  idna: \"attrs; sys_platform == 'linux'\"\n"
     )
     found = stated(tmp_path, {"envbuilder.yaml": text, "requirements.txt": "tqdm\nrich\n"})
     assert [line.text for line in found.requirements] == [

@@ -128,6 +128,7 @@ def test_an_option_is_left_out_and_said(tmp_path: Path, line: str, why: str) -> 
         ("numpy   1.21.6", "numpy==1.21.6", "", "a row of a table"),
         ("torch 1.10.0+cu113", "torch==1.10.0", "", "the build cu113 is the hardware's"),
         ("pywin32==304", 'pywin32==304; sys_platform == "win32"', "", "for Windows alone"),
+        ("mkl_service==1", 'mkl-service==1; platform_machine == "x86_64"', "", "for x86-64 alone"),
         ("enum34", 'enum34; python_version < "3.8"', "", "left out, since Python has it itself"),
         ("numpy>=1.19.*,<2", "numpy<2,>=1.19", "", "only == and != have a star"),
         ('"rich>=13",', "rich>=13", "", ""),
