@@ -187,13 +187,13 @@ def _overriding(uv: Uv, profile: Profile, platform: types.Platform, python: str)
     Where the marker of one does not hold, uv would leave the package out.
     """
     needs = map(Requirement, profile.resolution.overrides)
-    here = [need for need in needs if applies(need.marker, platform, python)]
-    if not here:
+    holding = [need for need in needs if applies(need.marker, platform, python)]
+    if not holding:
         return uv
-    for need in here:
+    for need in holding:
         need.marker = None
     path = uv.folder / f"overrides-{types.machine(platform)}-{python}.txt"
-    path.write_text("\n".join(map(str, here)), encoding="utf-8")
+    path.write_text("\n".join(map(str, holding)), encoding="utf-8")
     return replace(uv, options=(*uv.options, "--overrides", str(path)))
 
 

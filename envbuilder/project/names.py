@@ -29,15 +29,20 @@ class _Conda(Struct, frozen=True, forbid_unknown_fields=True):
     other: tuple[str, ...]
 
 
+class _Limited(Struct, frozen=True, forbid_unknown_fields=True):
+    """Packages that are needed in some places, or in none."""
+
+    where: str
+    why: str
+    names: frozenset[types.Distribution]
+
+
 class _Imports(Struct, frozen=True, forbid_unknown_fields=True):
     """What modules, and other names that people write, are on the package index."""
 
     meant: dict[str, types.Distribution]
     modules: dict[str, types.Distribution]
-    windows: frozenset[types.Distribution]
-    x86: frozenset[types.Distribution]
-    conda: frozenset[types.Distribution]
-    python: frozenset[types.Distribution]
+    limited: tuple[_Limited, ...]
 
 
 _conda = cache(partial(table, "conda.yaml", _Conda))
@@ -49,7 +54,7 @@ def _imports() -> _Imports:
     meant, modules = (
         {types.canonical(k): v for k, v in t.items()} for t in (read.meant, read.modules)
     )
-    return _Imports(meant, modules, read.windows, read.x86, read.conda, read.python)
+    return _Imports(meant, modules, read.limited)
 
 
 @cache
@@ -103,15 +108,8 @@ def meant(name: str) -> str:
 
 def needed_where(name: str) -> tuple[str, str]:
     """Return a marker and what it does, for a package that some targets or all do without."""
-    if name in _imports().windows:
-        return 'sys_platform == "win32"', "left out, since it is for Windows alone"
-    if name in _imports().x86:
-        return 'platform_machine == "x86_64"', "left out elsewhere, since it is for x86-64 alone"
-    if name in _imports().conda:
-        return 'python_version < "3.8"', "left out, since only conda's NumPy uses it"
-    if name in _imports().python:
-        return 'python_version < "3.8"', "left out, since Python has it itself"
-    return "", ""
+    limits = ((each.where, each.why) for each in _imports().limited if name in each.names)
+    return next(limits, ("", ""))
 
 
 def of_modules() -> Mapping[str, str]:

@@ -394,7 +394,7 @@ def test_what_was_taken_is_replaced_if_it_stands_in_the_way_as_well() -> None:
         Blocker(name="pillow", kind="conflict", version="9", needs=needs),
         Blocker(name="six", kind="conflict", version="9", needs=needs),
     ]
-    linux = {**settled(blockers, lines, taken, ("linux/amd64", "3.8"))}
+    linux = dict(settled(blockers, lines, taken, ("linux/amd64", "3.8")))
     assert linux["mkl"] == (
         "mkl==1.4",
         "the next with a wheel; a.txt:1 has mkl==1.1; platform_machine == 'x86_64'",
@@ -406,7 +406,7 @@ def test_what_was_taken_is_replaced_if_it_stands_in_the_way_as_well() -> None:
     )
     assert text.endswith(f"; {MAC}")
     assert linux.keys() == {"mkl", "pillow"}
-    assert {**settled(blockers, lines, linux, ("macos/arm64", "3.8"))} == {}, "once"
+    assert dict(settled(blockers, lines, linux, ("macos/arm64", "3.8"))) == {}, "once"
 
 
 @pytest.mark.parametrize(
