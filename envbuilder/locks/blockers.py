@@ -417,7 +417,7 @@ def _sentence(blocker: Blocker, platform: str, python: str) -> str:
             why, edit = blocker.problem, "To go on: a later as_of"
         return f"{name} ({by}): {why}. {edit}, or exclude: [{name}]"
     if blocker.kind == "unknown":
-        return f"{name} ({by}): not known, since an index fails ({blocker.problem}). Try again"
+        return f"{name} ({by}): {blocker.problem}. Try again"
     instead = f"; {', '.join(blocker.instead)} would be taken instead" if blocker.instead else ""
     if blocker.kind == "source":
         return (

@@ -58,11 +58,16 @@ class Blocker(Struct, frozen=True, kw_only=True):
     pythons: tuple[str, ...] = ()
     """For `source` and `wheel`: the Pythons that it has wheels for on the target's platform."""
     problem: str = ""
-    """For `unknown`: which index failed, and why; for `absent`: what was not there on the day."""
+    """For `unknown`: why, in words; for `absent`: what was not there on the day."""
     instead: tuple[str, ...] = ()
     """For these two: versions that are too old, and that are had without it ("wandb 0.15")."""
     later: str = ""
     """For these two, if it has wheels for others: the next release that has one for the target."""
+
+
+_OWN_INDEX = (
+    "its own index has no such wheel, or cannot be reached, and no public lock states a hash of one"
+)
 
 
 def _who(needs: Iterable[Need]) -> tuple[tuple[str, str], ...]:
@@ -215,7 +220,8 @@ class Walk:
             if wheel := self.usable(releases[version]):
                 self.chosen[name] = releases[version]
                 return releases[version], wheel
-        problem = "" if name in self._named else self._index.problems.get(name, "")
+        failing = "" if name in self._named else self._index.problems.get(name, "")
+        problem = failing and f"not known, since an index fails ({failing})"
         is_there = any(map(self._is_for, map(releases.__getitem__, fitting)))
         if other := "" if is_there or problem else self._too_new(name, releases, fitting, needs):
             return other
@@ -344,6 +350,10 @@ class Walk:
         problem: str,
     ) -> Blocker:
         by = _who(needs)
+        every = (*needs, *self._limits[name])
+        lacking = any(not any(n.specifier.filter(releases, True)) for n in every)
+        if name in self._named and (lacking or not releases):
+            problem = _OWN_INDEX
         if problem:
             return Blocker(name=name, kind="unknown", version="", needs=by, problem=problem)
         if not releases:

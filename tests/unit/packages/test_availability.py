@@ -346,7 +346,7 @@ def test_what_is_offered_is_added_and_what_is_named_comes_from_there_alone() -> 
     )  # fmt: skip
     offered = index_pages.of_offers([offer])
     assert chosen(walk("app", offered=offered)) == {"app": "2.0", "old": "1.0", "low": "1.0"}
-    assert blocked(walk("app", named={"old"})) == {"old": ("absent", "")}
+    assert blocked(walk("app", named={"old"})) == {"old": ("unknown", "")}
     asks_too_much = walk("old==1.0", "low>=2", named={"old"}, offered=offered)
     assert blocked(asks_too_much) == {"low": ("conflict", "3.0rc1")}
 
