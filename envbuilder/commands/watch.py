@@ -65,6 +65,7 @@ class Watching(Struct, frozen=True, kw_only=True):
                 lock=environment.plan.lock,
                 project=source,
                 requested=self.device or build.profile.expects.device,
+                expected_kernels=build.profile.expects.kernels,
                 exit_code=exit_code,
                 seconds=running.seconds,
                 machine=running.machine,

@@ -37,6 +37,11 @@ OTHERS = 0.25
 """Share of the CPUs' time that other programs took."""
 FEW_THREADS = 0.4
 """Of the CPUs: by default, a thread for each core, which has two of them."""
+_EXTENSIONS = {
+    "torch_ipex": "Write `import intel_extension_for_pytorch as ipex` and `model, optimizer ="
+    " ipex.optimize(model, optimizer=optimizer)`.",
+}
+"""Namespace of operators → what a script does to use them. zentorch is for inference alone."""
 
 
 def judged(watched: Watched) -> Watched:
@@ -46,7 +51,7 @@ def judged(watched: Watched) -> Watched:
     shares = [s for p in trained if (s := device_share(p, requested)) is not None]
     cpus = _cpus(watched) // (1 if _in_turn(watched) else len(trained))
     per_process = [(p, findings_of(p, requested, cpus)) for p in trained]
-    findings = [*_merged(per_process), *_ranks(watched)]
+    findings = [*_merged(per_process), *_ranks(watched), *_extension(watched)]
     if _starves(watched):
         findings = [each for each in findings if each.kind != "data"]
     on_device = fmean(shares) >= MOSTLY if shares else None
@@ -174,6 +179,34 @@ def _shared_devices(ranks: dict[int, Observed]) -> Iterator[Finding]:
                 " start no more ranks than there are devices.",
                 1 - 1 / len(sharing),
             )
+
+
+def unused_kernels(watched: Watched) -> list[str]:
+    """Return the operators that the profile promises and nobody saw; none where none were seen.
+
+    Of compiled code none are seen, and under the script's own profiler neither.
+    """
+    seen = [p for p in training(watched) if p.work]
+    names = {row.operator for p in seen for row in p.work}
+    names |= {f"{space}::" for p in seen for space in p.namespaces}
+    return [
+        prefix[:NAME]
+        for prefix in (watched.expected_kernels if seen else ())
+        if prefix and not any(name.startswith(prefix) for name in names)
+    ]
+
+
+def _extension(watched: Watched) -> Iterator[Finding]:
+    """Yield that operators of an extension are not used, if the script can use them."""
+    unused = unused_kernels(watched)
+    if advice := next((a for space, a in _EXTENSIONS.items() if f"{space}::" in unused), ""):
+        yield finding(
+            "extension",
+            f"No operator of the extension that profile {watched.profile[:NAME]} promises was"
+            f" seen: {first(unused, 4)}.",
+            advice,
+            0.1,  # not measured: what the extension promises
+        )
 
 
 def _others(watched: Watched) -> float:

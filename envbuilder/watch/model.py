@@ -125,6 +125,11 @@ class Observed(Struct, frozen=True, kw_only=True):
     overhead_seconds: Seconds = 0.0
     """Estimated time that observing took."""
     parameters: Annotated[tuple[Placed, ...], _Rows] = ()
+    gradients: Annotated[tuple[Placed, ...], _Rows] = ()
+    activations: Annotated[tuple[Placed, ...], _Rows] = ()
+    """Results of matrix work; like gradients and batches, sums over the sampled steps."""
+    batches: Annotated[tuple[Placed, ...], _Rows] = ()
+    """As the loader gave them."""
     trainable: Count | None = None
     """Parameters of optimizers that require gradients."""
     without_gradient: Count | None = None
@@ -135,6 +140,8 @@ class Observed(Struct, frozen=True, kw_only=True):
     """Those of them in which none of these parameters changed."""
     work: Annotated[tuple[Work, ...], _Rows] = ()
     copies: Annotated[tuple[Copy, ...], _Rows] = ()
+    namespaces: Annotated[tuple[Name, ...], _Rows] = ()
+    """Of operators that are not the framework's own: `zentorch`, `torch_ipex`, `flash_attn`."""
     fallbacks: Annotated[tuple[Name, ...], _Rows] = ()
     """Operators that the framework said ran on the CPU because the device has none."""
     autocast: Autocast = Autocast()
@@ -200,6 +207,8 @@ class Watched(Struct, frozen=True, kw_only=True):
     project: Source = Source()
     requested: Name
     """The kind of device the work should be on (`cuda`)."""
+    expected_kernels: Annotated[tuple[Name, ...], _Rows] = ()
+    """Prefixes of operators that the profile promises."""
     exit_code: int
     seconds: Seconds
     machine: Machine

@@ -12,6 +12,7 @@ from envbuilder.core.text import (
     amount,
     counted,
     duration,
+    first,
     memory,
     percent,
     printable,
@@ -53,6 +54,9 @@ def facts(watched: model.Watched) -> list[Fact]:
         Fact("Processes", counted(len(trained), "process")) if len(trained) > 1 else None,
         Fact("Work", _shares((row for p in trained for row in p.work), "flops"), "of matrix work"),
         Fact("Parameters", _shares((row for p in trained for row in p.parameters), "bytes")),
+        Fact("Gradients", _shares((row for p in trained for row in p.gradients), "bytes")),
+        Fact("Activations", _shares((row for p in trained for row in p.activations), "bytes")),
+        Fact("Batches", _shares((row for p in trained for row in p.batches), "bytes"), "as loaded"),
         Fact("Copies", _copies(trained)),
         Fact("Steps", f"{longest.steps:,}", duration(longest.training_seconds))
         if longest.steps
@@ -64,6 +68,7 @@ def facts(watched: model.Watched) -> list[Fact]:
         if loader
         else None,
         Fact("Loss", f"{amount(losses[0])} → {amount(losses[-1])}") if losses else None,
+        Fact("Not used", first(judge.unused_kernels(watched), 4), "operators of the extension"),
         Fact("Expensive operators", _expensive(trained), "by the host's time"),
         *(
             Fact(f"Memory of {printable(d.device, 40)}", memory(d.peak), "peak")

@@ -58,6 +58,9 @@ def observed(**changes: Any) -> Observed:
         window_seconds=0.5,
         overhead_seconds=0.2,
         parameters=(placed(),),
+        gradients=(placed(),),
+        activations=(placed(size=1 << 20),),
+        batches=(placed("cpu", size=501_760),),
         trainable=6,
         without_gradient=0,
         checked_updates=6,
@@ -77,6 +80,8 @@ def on_cpu(**changes: Any) -> Observed:
         **{
             "devices": (Device(device="cpu"),),
             "parameters": (placed("cpu"),),
+            "gradients": (placed("cpu"),),
+            "activations": (placed("cpu"),),
             "work": (work("cpu"),),
             "copies": (),
             **changes,

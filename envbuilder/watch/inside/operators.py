@@ -20,6 +20,7 @@ MOST_SECONDS = 3.0
 """A sampled step that takes longer, such as one with a validation in it, is seen up to here."""
 MOST_KEYS = 4096
 _COPIES = ("aten::_to_copy", "aten::copy_")
+_OWN_SPACES = ("", "aten", "prim", "profiler", "c10d", "c10d_functional", "inductor")
 _COPY = ("source", "target", "where", "shape", "bytes", "calls", "again")
 _FALLBACK = re.compile(
     r"[Oo]perator '?([\w:.]{3,80})'? .{0,60}fall back to run on the CPU"
@@ -81,6 +82,9 @@ class Operators:
 
     def __init__(self, torch: Any) -> None:
         self._tensor = torch.Tensor
+        self._grad_mode = torch.is_grad_enabled
+        self._activations: Dict[Any, int] = {}
+        self._spaces: Set[str] = set()
         self._work: Dict[Any, Any] = {}
         self._copies: Dict[Any, Any] = {}
         self.copied: Dict[Any, Any] = {}
@@ -95,11 +99,16 @@ class Operators:
         if tensor is None:
             return
         name = function._schema.name
+        space = name.partition("::")[0]
+        if space not in _OWN_SPACES and len(self._spaces) < 64:
+            self._spaces.add(space[:200])
         if name in _COPIES:
             self._count_copy(name, arguments, tensor)
         dtype = str(tensor.dtype).replace("torch.", "")
         flops = _flops(function, arguments, options, out)
         _add(self._work, (name, device_name(tensor.device), dtype), (flops, seconds))
+        if flops and self._grad_mode():  # not in backward
+            add_bytes(self._activations, tensor)
 
     def _count_copy(self, name: str, arguments: Any, out: Any) -> None:
         source = arguments[0] if name == _COPIES[0] else arguments[1]
@@ -117,6 +126,8 @@ class Operators:
     def fields(self, rows: Callable[..., List[Dict[str, Any]]]) -> Dict[str, Any]:
         """Return the counts as fields of the record."""
         return {
+            "activations": rows(self._activations, "device", "dtype", "bytes"),
+            "namespaces": sorted(self._spaces),
             "work": rows(self._work, "operator", "device", "dtype", "flops", "seconds"),
             "copies": rows(self._copies, *_COPY),
         }

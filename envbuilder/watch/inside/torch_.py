@@ -180,16 +180,20 @@ class _Watch:
         self.trainable: Set[int] = set()
         self.had_gradient: Set[int] = set()
         self.placed: Dict[Any, int] = {}
+        self.gradients: Dict[Any, int] = {}
+        self.batches: Dict[Any, int] = {}
 
     def at_batch(self, iterator: Any, batch: Any, seconds: float) -> None:
         """Count a loader's batch, as one of the training once `backward` follows it."""
-        workers = getattr(iterator, "_num_workers", 0)
-        self.pending.append((seconds, *self._counting.sized(self._tensors(batch)), workers))
+        workers, tensors = getattr(iterator, "_num_workers", 0), self._tensors(batch)
+        self.pending.append((seconds, *self._counting.sized(tensors), workers))
         # An evaluation's; loaders may be a batch ahead.
         if len(self.pending) > 2 or not self.torch.is_grad_enabled():
             self.pending.pop(0)
             if self.mode is not None:
                 self.mode.is_over = True
+        for tensor in tensors if self.sampled else ():
+            self._counting.add_bytes(self.batches, tensor)
 
     def take_loss(self, loss: Any) -> None:
         """Keep a step's first loss, which is scaled later if gradients are scaled."""
@@ -239,7 +243,9 @@ class _Watch:
         if self.sampled:  # gradients may be gone when the step is over
             trainable = self._trainable(optimizer)
             self.trainable.update(map(id, trainable))
-            self.had_gradient.update(id(p) for p in trainable if p.grad is not None)
+            for parameter in (p for p in trainable if p.grad is not None):
+                self.had_gradient.add(id(parameter))
+                self._counting.add_bytes(self.gradients, parameter.grad)
         is_over = self.optimizers.get(optimizer, 0) == self.steps
         self.steps += is_over
         self.optimizers[optimizer] = self.steps
@@ -335,6 +341,8 @@ class _Watch:
             "trainable": len(self.trainable),
             "without_gradient": len(self.trainable - self.had_gradient),
             "parameters": rows(self.placed, "device", "dtype", "bytes"),
+            "gradients": rows(self.gradients, "device", "dtype", "bytes"),
+            "batches": rows(self.batches, "device", "dtype", "bytes"),
             **self.counts.fields(rows),
             "fallbacks": sorted(self.fallbacks),
             "autocast": self.autocast,

@@ -54,7 +54,8 @@ def run(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Run:
         environment = SimpleNamespace(
             become=become, plan=SimpleNamespace(fingerprint="ab" * 32, lock="cd" * 32)
         )
-        profile = SimpleNamespace(name="cuda", expects=SimpleNamespace(device="cuda"))
+        expects = SimpleNamespace(device="cuda", kernels=("zentorch::",))
+        profile = SimpleNamespace(name="cuda", expects=expects)
         build: Any = SimpleNamespace(
             settings=settings, environment=environment, backend="venv", profile=profile
         )

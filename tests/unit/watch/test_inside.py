@@ -95,7 +95,7 @@ class Tensor:
 
 def test_what_is_copied_is_not_kept_alive() -> None:
     """A script that moves activations away to free memory must get it."""
-    counted = operators.Operators(SimpleNamespace(Tensor=Tensor))
+    counted = operators.Operators(SimpleNamespace(Tensor=Tensor, is_grad_enabled=bool))
     source = Tensor("cuda")
     gone = weakref.ref(source)
     for _ in range(2):

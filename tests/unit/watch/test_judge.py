@@ -237,6 +237,11 @@ FOUND = {
         "Ranks 0, 1 trained on the same device, cuda:0",
         "LOCAL_RANK",
     ),
+    "extension": (
+        watched(on_cpu(), expected_kernels=("torch_ipex::",), **CPU),
+        "that profile cpu promises was seen: torch_ipex::",
+        "ipex.optimize",
+    ),
     "utilization": (
         watched(
             observed(steps=600),
@@ -330,6 +335,20 @@ def test_a_layer_with_nearly_all_of_the_work_is_a_part() -> None:
     result = judge.judged(watched(observed(**parts)))
     assert [finding.kind for finding in result.findings] == ["split"]
     assert result.on_device is False
+
+
+@pytest.mark.parametrize(
+    ("changes", "unused"),
+    [({}, ["zentorch::"]), ({"namespaces": ("zentorch",)}, []), ({"work": ()}, [])],
+)
+def test_an_extension_is_missed_where_operators_were_seen(
+    changes: dict[str, Any], unused: list[str]
+) -> None:
+    """Of compiled code none are, and under the script's own profiler neither."""
+    report = watched(on_cpu(**changes), expected_kernels=("zentorch::", "aten::"), **CPU)
+    assert judge.unused_kernels(report) == unused
+    # Its makers say that it speeds up no training, so nobody is told to use it.
+    assert not judge.judged(report).findings
 
 
 def test_ranks_that_differ_are_named_and_the_largest_loss_is_first() -> None:
