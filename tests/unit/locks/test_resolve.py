@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ from envbuilder.packages.debian.suite import Suite
 from envbuilder.packages.python.uv import Found, Offer
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import File, Lock
-from envbuilder.profiles.profile import Profile, Python, Resolution, Tools
+from envbuilder.profiles.profile import Profile, Python, Tools
 from tests.support.resolving import (
     CPU,
     DEB,
@@ -48,26 +47,6 @@ def test_what_requires_the_triton_of_other_hardware_does_not_bring_it(
     excluded = uv.calls[0]["--excludes"].split()
     assert left_out in excluded
     assert f"triton-{accelerator}" not in excluded
-
-
-OVERRIDES = (
-    "numpy<2",
-    "six==1; platform_machine != 'arm64'",
-    # There, uv would leave the package out where the marker does not hold.
-    "idna<4; sys_platform == 'darwin'",
-)
-
-
-def test_what_a_project_says_of_all_packages_reaches_uv(
-    found: Settings, offered: list[Offer]
-) -> None:
-    uv = FakeUv()
-    said = Resolution(as_of="2022-03-01", overrides=OVERRIDES, exclude=("einops",))
-    made(found, uv, msgspec.structs.replace(profile(), resolution=said))
-    first = uv.calls[0]
-    assert "einops" in first["--excludes"].split()
-    assert first["--overrides"] == "numpy<2\nsix==1"
-    assert ("--exclude-newer", "2022-03-01T23:59:59Z") in itertools.pairwise(first["argv"])
 
 
 class Measure:

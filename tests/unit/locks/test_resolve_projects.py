@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import msgspec
@@ -17,8 +18,27 @@ from envbuilder.packages.debian.suite import Suite
 from envbuilder.packages.python.uv import Offer
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import Lock
-from envbuilder.profiles.profile import Base, Profile, Tools
+from envbuilder.profiles.profile import Base, Profile, Resolution, Tools
 from tests.support.resolving import DEB, FakeUv, done, made, offer, profile
+
+OVERRIDES = (
+    "numpy<2",
+    "six==1; platform_machine != 'arm64'",
+    # There, uv would leave the package out where the marker does not hold.
+    "idna<4; sys_platform == 'darwin'",
+)
+
+
+def test_what_a_project_says_of_all_packages_reaches_uv(
+    found: Settings, offered: list[Offer]
+) -> None:
+    uv = FakeUv()
+    said = Resolution(as_of="2022-03-01", overrides=OVERRIDES, exclude=("einops",))
+    made(found, uv, msgspec.structs.replace(profile(), resolution=said))
+    first = uv.calls[0]
+    assert "einops" in first["--excludes"].split()
+    assert first["--overrides"] == "numpy<2\nsix==1"
+    assert ("--exclude-newer", "2022-03-01T23:59:59Z") in itertools.pairwise(first["argv"])
 
 
 def test_a_projects_lock_begins_with_what_the_profile_locks(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import date
 from typing import TYPE_CHECKING
@@ -17,7 +18,6 @@ from envbuilder.locks.blockers import Diagnosis, explained
 from envbuilder.packages import index_pages
 from envbuilder.packages.availability import Blocker, Walk
 from envbuilder.packages.fetch import Place
-from envbuilder.packages.python import upstream
 from envbuilder.packages.python.uv import Found, Offer
 from envbuilder.packages.sources import foundry
 from envbuilder.profiles.lock import File
@@ -96,6 +96,9 @@ def stated(wheel: Listed) -> list[str]:
     return REQUIRES.get("-".join(wheel.file.split("-")[:2]), [])
 
 
+INDEX = Place(url="https://index.example/simple")
+
+
 def walk(
     *lines: str,
     target: index_pages.Target = LINUX,
@@ -103,12 +106,17 @@ def walk(
     constraints: dict[str, str] | None = None,
     **options: object,
 ) -> Walk:
-    index = index_pages.Index([Place(url="https://index.example/simple")], page, stated, as_of)
+    index = index_pages.Index([INDEX], page, stated, as_of)
     offered = options.pop("offered", {})
     limits = ((Requirement(line), where) for line, where in (constraints or {}).items())
     walk = Walk(index, target, offered, constraints=limits, **options)  # type: ignore[arg-type]
     walk.follow((Requirement(line), f"requirements.txt:{n}") for n, line in enumerate(lines, 1))
     return walk
+
+
+def open_index(monkeypatch: pytest.MonkeyPatch, read: Callable[[str], bytes] = page) -> None:
+    index = index_pages.Index([INDEX], read, stated)
+    monkeypatch.setattr(index_pages, "opened", lambda *_: nullcontext(index))
 
 
 def blocked(found: Walk) -> dict[str, tuple[str, str]]:
@@ -248,7 +256,7 @@ def test_a_folder_of_wheels_does_not_say_that_a_newer_release_is_for_this_python
         later = {"filename": f"low-3.0-{ANY}.whl", "url": "x", "requires-python": ">=3.12"}
         return json.dumps({"files": [*answer["files"], later]}).encode()
 
-    places = [Place(url="https://index.example/simple"), Place(url=str(tmp_path), flat=True)]
+    places = [INDEX, Place(url=str(tmp_path), flat=True)]
     found = Walk(index_pages.Index(places, read, stated), LINUX, {})
     found.follow((Requirement(line), "x") for line in ("low", "yanked==1.0"))
     assert chosen(found) == {"low": "2.0", "yanked": "1.0"}
@@ -361,15 +369,13 @@ def test_requirements_that_always_ask_for_another_version_end(
 
 def test_what_a_release_requires_is_known_from_a_wheel_for_another_platform() -> None:
     """A source that would have to be built for that needs no build."""
-    index = index_pages.Index([Place(url="https://index.example/simple")], page, lambda _: ["six"])
+    index = index_pages.Index([INDEX], page, lambda _: ["six"])
     assert index.required_elsewhere("compiled", "1.0") == ["six"]
     assert index.required_elsewhere("old", "1.0") is None
     assert index.required_elsewhere("app", "1.0") is None, "pure Python is built once for all"
     assert index.required_elsewhere("nowhere", "1.0") is None
     assert index.required_elsewhere("yanked", "0.9") == ["six"]
-    unreadable = index_pages.Index(
-        [Place(url="https://index.example/simple")], page, lambda _: None
-    )
+    unreadable = index_pages.Index([INDEX], page, lambda _: None)
     assert unreadable.required_elsewhere("compiled", "1.0") is None
 
 
@@ -410,8 +416,7 @@ def test_only_pages_of_old_wheels_are_read(
         asked.append(url.rstrip("/").rpartition("/")[2])
         return page(url)
 
-    index = index_pages.Index([Place(url="https://index.example/simple")], read, stated)
-    monkeypatch.setattr(index_pages, "opened", lambda *_: nullcontext(index))
+    open_index(monkeypatch, read)
     monkeypatch.setattr(foundry, "requirements", lambda *_: ())
 
     def passed_over(*wheels: tuple[str, str, str], **options: bool) -> dict[str, str]:
@@ -446,8 +451,7 @@ def test_what_the_framework_requires_itself_is_read_from_its_wheel(
     monkeypatch.setitem(REQUIRES, "torch-2.6.0", lines)
     monkeypatch.setitem(PAGES, "torchvision", {f"torchvision-0.21.0-{ANY}.whl": ""})
     monkeypatch.setitem(REQUIRES, "torchvision-0.21.0", ["torch==2.6.0", "pillow!=8.3.*"])
-    index = index_pages.Index([Place(url="https://index.example/simple")], page, stated)
-    monkeypatch.setattr(index_pages, "opened", lambda *_: nullcontext(index))
+    open_index(monkeypatch)
     pillow = "torchvision 0.21.0 pillow"
     with Diagnosis(found) as diagnosis:
         for release, listed, expected in (
@@ -464,8 +468,7 @@ def test_what_goes_with_a_release_is_the_profile_s_limit_also_if_a_line_says_the
     monkeypatch: pytest.MonkeyPatch, found: Settings
 ) -> None:
     monkeypatch.setitem(PAGES, "torchvision", {f"torchvision-0.28.0-{ANY}.whl": ""})
-    index = index_pages.Index([Place(url="https://index.example/simple")], page, stated)
-    monkeypatch.setattr(index_pages, "opened", lambda *_: nullcontext(index))
+    open_index(monkeypatch)
     line = "torchvision==0.20.0"
     profile = replace(CPU, release="2.5.0", requirements=(line,))
     with Diagnosis(found) as diagnosis:
@@ -479,24 +482,10 @@ def test_no_python_is_proposed_that_the_framework_has_no_build_for(
     monkeypatch: pytest.MonkeyPatch, found: Settings
 ) -> None:
     monkeypatch.setitem(PAGES, "eight", {"eight-1.0-cp38-cp38-manylinux2014_x86_64.whl": ""})
-    index = index_pages.Index([Place(url="https://index.example/simple")], page, stated)
-    monkeypatch.setattr(index_pages, "opened", lambda *_: nullcontext(index))
+    open_index(monkeypatch)
     for name, expected in (("cpu", ["3.8"]), ("tensorflow-cuda", [])):
         profile = load_profile(name, (resources.profiles_dir(),))
         profile = replace(profile, requirements=("eight",), release=None)
         with Diagnosis(found) as diagnosis:
             ways = [way.python for way in diagnosis.ways(profile, "3.11", {})]
         assert [python for python in ways if python == "3.8"] == expected
-
-
-def test_pages_of_this_machine_are_folders(tmp_path: Path) -> None:
-    """A folder for each package, with its page; or all files in one, as find-links has it."""
-    name = f"low-1.0-{ANY}.whl"
-    (tmp_path / "low").mkdir()
-    (tmp_path / "low" / "index.html").write_text(f'<a href="{name}">{name}</a>')
-    (tmp_path / "flat").mkdir()
-    (tmp_path / "flat" / f"app-3.0-{ANY}.whl").touch()
-    places = [Place(url=tmp_path.as_uri()), Place(url=str(tmp_path / "flat"), flat=True)]
-    index = index_pages.Index(places, upstream.page, stated)
-    versions = {of: [*map(str, index.releases(of))] for of in ("low", "app", "gone")}
-    assert versions == {"low": ["1.0"], "app": ["3.0"], "gone": []}

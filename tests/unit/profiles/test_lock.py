@@ -23,8 +23,6 @@ from tests.support.tools import tools
 
 HASH = "0" * 64
 CPU = load_profile("cpu", (resources.profiles_dir(),))
-
-
 WHEEL = "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
 
 
@@ -39,17 +37,14 @@ def deb(**changes: Any) -> File:
 def file(**changes: Any) -> File:
     fields: dict[str, Any] = {
         "kind": "wheel", "name": "torch", "version": "2.13.0+cpu", "sha256": HASH, "size": 1,
-        "file": WHEEL, "source": "pytorch-cpu",
-        "provenance": "read", "by": "somebody",
+        "file": WHEEL, "source": "pytorch-cpu", "provenance": "read", "by": "somebody",
     }  # fmt: skip
     return File(**{**fields, **changes})
 
 
 def lock(*files: File, **changes: Any) -> Lock:
-    base = LockedBase(
-        ref="python:3.11", digest=None, date=None, python_path="/usr/bin/python3",
-        python_version="3.11.2",
-    )  # fmt: skip
+    version = {"python_path": "/usr/bin/python3", "python_version": "3.11.2"}
+    base = LockedBase(ref="python:3.11", digest=None, date=None, **version)
     target = Target(platform="linux/amd64", python="3.11", base=base, files=files or (file(),))
     fields: dict[str, Any] = {
         "schema": 2, "profile": "cpu", "inputs": HASH, "state": "locked", "reason": "",

@@ -20,6 +20,8 @@ from packaging.utils import parse_wheel_filename
 from envbuilder.core import resources, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Configuration, Settings
+from envbuilder.packages import index_pages
+from envbuilder.packages.fetch import Place
 from envbuilder.packages.python import indexes, upstream
 from envbuilder.packages.python.uv import Offer
 from envbuilder.profiles import releases
@@ -256,3 +258,16 @@ def test_bytes_checked_by_us_are_read_and_assumed_requirements_make_a_hash_assum
     rocm = upstream.claims("torch", "pytorch-rocm72")
     assert {(offer.size, offer.size_about) for offer in rocm} == {(None, 6227849000)}
     assert upstream.claims("jax", "pytorch-cpu") == upstream.claims("torch", "default") == ()
+
+
+def test_pages_of_this_machine_are_folders(tmp_path: Path) -> None:
+    """A folder for each package, with its page; or all files in one, as find-links has it."""
+    name = "low-1.0-py3-none-any.whl"
+    (tmp_path / "low").mkdir()
+    (tmp_path / "low" / "index.html").write_text(f'<a href="{name}">{name}</a>')
+    (tmp_path / "flat").mkdir()
+    (tmp_path / "flat" / "app-3.0-py3-none-any.whl").touch()
+    places = [Place(url=tmp_path.as_uri()), Place(url=str(tmp_path / "flat"), flat=True)]
+    index = index_pages.Index(places, upstream.page, lambda _: [])
+    versions = {of: [*map(str, index.releases(of))] for of in ("low", "app", "gone")}
+    assert versions == {"low": ["1.0"], "app": ["3.0"], "gone": []}
