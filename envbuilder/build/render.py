@@ -323,7 +323,7 @@ def _dockerfile(
     yield _rendered("Dockerfile", "docker/Dockerfile.j2", image, folder)
     listed = {**context, "requirements": image["requirements"], "by_name": True}
     yield _rendered("requirements.txt", "requirements.txt.j2", listed, folder)
-    from envbuilder.build.payload import payload_pyz
+    from envbuilder.build.payload import payload_pyz  # a print of the Dockerfile needs none
 
     yield RenderedFile(name=f"{folder}payload.pyz", content=payload_pyz())
 

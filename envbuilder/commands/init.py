@@ -50,7 +50,7 @@ _ABSENT, _TOO_OLD = "no index has them", "what files ask for is too old for Pyth
 _CONDAS = "only conda has them"
 _EXCLUDED = {
     _ABSENT: "no index has it, so it is excluded. Correct its name.",
-    _CONDAS: "no package index has it, so only --backend conda can. Or leave it out of the list.",
+    _CONDAS: "no package index has it: use --backend conda, or leave it out of the list.",
     _TOO_OLD: f"{_TOO_OLD}, so it is excluded. What imports it will fail.",
 }
 _UNSURE = "not known whether an index has it, since one fails"

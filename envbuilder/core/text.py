@@ -226,6 +226,7 @@ def binary_size(limit: int) -> str:
 HIDDEN = "…"
 """What is shown in place of a credential."""
 
+# Texts: `re` compiles them at the first use and keeps them, no start waits for them.
 _URL = r"://([^\s'\"<>`]+)"
 _ENCODED_USER = r"(?i)(%3A%2F%2F)[^\s'\"<>`&]{1,512}?%40"
 _AUTHORITY = r"(?:\[[^\]]*\]|[^:@]*)(?::[0-9]*)?[),.;:]*"

@@ -210,8 +210,8 @@ class Walk:
         """
         needs = [*self._needs[name].values()]
         specifiers = [need.specifier for need in needs]
-        limits = [limit.specifier for limit in self._limits.get(name, ())]
-        pins = [*specifiers, *limits]  # a lock of another tool may have what was yanked since
+        # A lock of another tool may pin what was yanked since.
+        pins = [*specifiers, *(limit.specifier for limit in self._limits[name])]
         listed = {} if name in self._named else self._index.pinned(name, pins)
         releases = {**listed, **self._offered.get(name, {})}
         fitting = [*self._fitting(name, releases, specifiers)]
@@ -349,10 +349,10 @@ class Walk:
         needs: Sequence[Need],
         problem: str,
     ) -> Blocker:
-        by = _who(needs)
-        every = (*needs, *self._limits[name])
-        lacking = any(not any(n.specifier.filter(releases, True)) for n in every)
-        if name in self._named and (lacking or not releases):
+        by, every = _who(needs), (*needs, *self._limits[name])
+        if name in self._named and not (
+            releases and all(any(need.specifier.filter(releases, True)) for need in every)
+        ):
             problem = _OWN_INDEX
         if problem:
             return Blocker(name=name, kind="unknown", version="", needs=by, problem=problem)
@@ -368,13 +368,12 @@ class Walk:
             if not built or not any(versions.startswith("==") for _, versions in conflict.needs):
                 return conflict
         if not fitting:
-            needs = [*needs, *self._limits[name]]
-            by = _who(needs)
-            if all(any(True for _ in n.specifier.filter(releases, None)) for n in needs):
+            by = _who(every)
+            if all(any(need.specifier.filter(releases, None)) for need in every):
                 return _conflict(name, releases, by)
             usual = sorted(v for v in releases if self._is_for(releases[v])) or [max(releases)]
             usual = [v for v in usual if not v.is_prerelease] or usual
-            pins = (pin(f"{name}{need.specifier}") for need in needs)
+            pins = (pin(f"{name}{need.specifier}") for need in every)
             least = max(map(Version, filter(None, pins)), default=usual[-1])
             nearest = next((v for v in usual if v > least), usual[-1])
             return Blocker(name=name, kind="release", version=str(nearest), needs=by)

@@ -172,16 +172,17 @@ def _replaced(
 ) -> Iterator[Line]:
     """Yield the lines that stay, then those that replace others, perhaps in one place only."""
     lines = tuple(lines)
-    listed = {line.name for line in lines}
     yield from _left(lines, overrides, excluded)
     for name, line in overrides.items():
-        is_other = name != line.name and not _place(line)
-        if line.name not in excluded and (is_other or name in listed):
-            # Another version is required where the package was, and no further.
-            markers = [one.text.partition(";")[2].strip() for one in lines if one.name == name]
-            somewhere = name == line.name and not _place(line) and all(markers)
-            place = " or ".join(map("({})".format, dict.fromkeys(markers))) if somewhere else ""
-            yield replace(line, text=f"{line.text}; {place}") if place else line
+        markers = [_marker(one) for one in lines if one.name == name]
+        is_other, place = name != line.name, _marker(line)
+        if line.name in excluded or not (markers or (is_other and not place)):
+            continue
+        if is_other or place or not all(markers):
+            yield line
+        else:  # another version is required where the package was, and no further
+            places = " or ".join(map("({})".format, dict.fromkeys(markers)))
+            yield replace(line, text=f"{line.text}; {places}")
 
 
 def _left(
@@ -192,9 +193,9 @@ def _left(
 
     for line in lines:
         instead = overrides.get(line.name)
-        if line.name in excluded or (instead and not _place(instead)):
+        if line.name in excluded or (instead and not _marker(instead)):
             continue
-        if marker := _place(instead):
+        if marker := _marker(instead):
             elsewhere = re.sub("[=!<>]+", lambda match: _OPPOSITE[match[0]], marker)
             need = parse(line.text, line.where)
             also = f"({need.marker}) and " if need.marker else ""
@@ -204,15 +205,15 @@ def _left(
             yield line
 
 
-def _place(override: Line | None) -> str:
-    """Return the marker of an override that holds in one place only; empty for others."""
-    return override.text.partition(";")[2].strip() if override else ""
+def _marker(line: Line | None) -> str:
+    """Return the marker of a requirement or override; empty if it holds everywhere."""
+    return line.text.partition(";")[2].strip() if line else ""
 
 
 def _idle(overrides: Mapping[str, Line], lines: Iterable[Line]) -> Iterator[str]:
     """Yield a note for each other package in place of lines in one place, though there are none."""
     for name in overrides.keys() - {line.name for line in lines}:
-        if _place(overrides[name]) and overrides[name].name != name:
+        if _marker(overrides[name]) and overrides[name].name != name:
             where = overrides[name].where
             yield f"{where}: no file lists {name}, so with a marker nothing is replaced"
 
@@ -221,7 +222,7 @@ def _resolution(
     definition: Definition, lines: Sequence[Line], overrides: Mapping[str, Line]
 ) -> Resolution:
     """Return what a project says about how its packages are chosen."""
-    others = [n for n, line in overrides.items() if line.name != n and not _place(line)]
+    others = [n for n, line in overrides.items() if line.name != n and not _marker(line)]
     build = definition.build_from_source
     return Resolution(
         as_of=definition.as_of.isoformat() if definition.as_of else None,

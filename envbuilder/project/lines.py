@@ -151,6 +151,7 @@ def exists(project: Path, path: str) -> bool:
 
 # One requirement (PEP 508)
 
+# Patterns are texts: `re` compiles them at the first use and keeps them, no start waits for them.
 # All that names, versions and markers need. A line reaches files that other programs read.
 _SAFE = r"[A-Za-z0-9][A-Za-z0-9 \[\],.;:_*+!~<>=()\"'#@/-]*\Z"
 _VCS = r"(?i)(git|hg|svn|bzr)\+"

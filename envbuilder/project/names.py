@@ -107,7 +107,10 @@ def meant(name: str) -> str:
 
 
 def needed_where(name: str) -> tuple[str, str]:
-    """Return a marker and what it does, for a package that some targets or all do without."""
+    """Return the marker of a package that some or all targets do without, and a note on it.
+
+    Both are empty for all other packages.
+    """
     limits = ((each.where, each.why) for each in _imports().limited if name in each.names)
     return next(limits, ("", ""))
 

@@ -390,7 +390,7 @@ def offers(
     """Return all known wheels of the wanted distributions (name → symbolic index).
 
     An unreachable index is not an error: claims are used instead. Raise `InvalidError` for a source
-    without a URL, damaged claims, or a local wheel that contradicts them.
+    without a URL, or a local wheel that contradicts its index or a claim.
     """
     result: list[Offer] = []
     silent: set[str] = set()
