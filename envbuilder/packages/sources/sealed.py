@@ -152,17 +152,17 @@ class Scratch:
         }
         python = f"{where}/venv/bin/python"
         argv = [python, "-s", f"{where}/{_SCRIPT}", "hook", json.dumps(specification)]
+        prefix = Path(os.path.realpath(self._interpreter)).parent.parent
         if sealed:
             # Not the prefix as a whole: it may be a home folder.
-            prefix = Path(os.path.realpath(self._interpreter)).parent.parent
             visible = [str(prefix / name) for name in _OF_PYTHON]
             seal = {"scratch": str(self.folder), "visible": visible, "argv": argv}
             # Our own copy: the package's code may have written to the one in the scratch folder.
             argv = [sys.executable, "-I", inside.__file__, "seal", json.dumps(seal)]
-        variables = _variables(where, version)
+        variables = _variables(where, str(prefix), version)
         if self._cuda:
             home, architectures = self._cuda
-            variables |= _of_cuda(where, home, architectures, int(variables["MAX_JOBS"]))
+            variables |= _of_cuda(where, home, architectures, variables)
             variables["PATH"] = f"{where}/venv/{home}/bin:{variables['PATH']}"
         return process.run(argv, base=variables, cwd=self.folder, timeout=SECONDS)
 
@@ -189,10 +189,16 @@ def _is_plain(path: Path) -> bool:
         return False
 
 
-def _variables(where: str, version: str) -> dict[str, str]:
-    """Return every variable of a build."""
-    flags = f"-g0 -ffile-prefix-map={where}=."
+def _variables(where: str, prefix: str, version: str) -> dict[str, str]:
+    """Return every variable of a build by the Python of a prefix.
+
+    A wheel is to name no folder of this machine: neither in messages, nor to look for libraries in.
+    """
+    folders = ((where, "."), (prefix, "/usr"))
+    flags = " ".join(("-g0", *(f"-ffile-prefix-map={f}={t}" for f, t in folders if " " not in f)))
     compilers = {n: c for n, c in (("CC", "cc"), ("CXX", "c++")) if process.which(c)}
+    if "CC" in compilers and sys.platform == "linux":
+        compilers["LDSHARED"] = "cc -shared"  # that of a Python may have its own folder as -rpath
     versions = ("SETUPTOOLS_SCM_PRETEND_VERSION", "PBR_VERSION", "PDM_BUILD_SCM_VERSION")
     jobs = str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2)
     return {
@@ -449,18 +455,20 @@ def _lay(venv: Path) -> str:
     return ""
 
 
-def _of_cuda(where: str, home: str, architectures: str, jobs: int) -> dict[str, str]:
-    """Return what a build that compiles CUDA finds in its environment; `jobs`: at most at once.
+def _of_cuda(
+    where: str, home: str, architectures: str, variables: dict[str, str]
+) -> dict[str, str]:
+    """Return what a build that compiles CUDA finds in its environment beside its other variables.
 
     nvcc names its intermediate files at random, and symbols after them: the linker strips these.
     """
     memory = probe.host().memory
     room = min(size for size in (memory.total_bytes, memory.limit_bytes, _PLENTY) if size)
     return {
-        "MAX_JOBS": str(max(1, min(jobs, room // _OF_A_JOB))),
+        "MAX_JOBS": str(max(1, min(int(variables["MAX_JOBS"]), room // _OF_A_JOB))),
         "FORCE_CUDA": "1",
         "TORCH_CUDA_ARCH_LIST": architectures,
-        "NVCC_APPEND_FLAGS": f"-Xcompiler=-g0,-ffile-prefix-map={where}=.",
+        "NVCC_APPEND_FLAGS": f"-Xcompiler={variables['CXXFLAGS'].replace(' ', ',')}",
         "LDFLAGS": "-Wl,-s",
         **({"CUDA_HOME": f"{where}/venv/{home}"} if home else {}),
     }

@@ -64,7 +64,7 @@ _COMPILING = re.compile(r"command '[^']*' failed|ninja: build stopped|CMake Erro
 _ATTEMPTS = 12
 _FAILED: dict[tuple[object, ...], BuildError] = {}
 """Builds that failed in this process: several profiles of a project ask for the same."""
-_FORM = 1
+_FORM = 2
 """Changes whenever the same recipe is to give another wheel."""
 
 
