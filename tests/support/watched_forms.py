@@ -1,4 +1,4 @@
-"""Honest trainings in the forms that people write them: watched_forms.py FORM."""
+"""Honest trainings in the forms that people write them: watched_forms.py FORM [DEVICE]."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 FORM = sys.argv[1]
+DEVICE = sys.argv[2] if len(sys.argv) > 2 else "cpu"
+COMPILER = "aot_eager" if DEVICE == "cpu" else "inductor"
 STEPS = 160
 
 
@@ -32,17 +34,23 @@ class Rows(torch.utils.data.Dataset):
 
 
 def net() -> nn.Module:
-    return nn.Sequential(nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 10))
+    return nn.Sequential(nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 10)).to(DEVICE)
 
 
 def batches(**options: Any) -> Any:
     return torch.utils.data.DataLoader(Rows(), batch_size=16, shuffle=True, **options)
 
 
+def moved(loader: Any) -> Iterator[list[torch.Tensor]]:
+    """Yield its batches on the device."""
+    for batch in loader:
+        yield [each.to(DEVICE, non_blocking=True) for each in batch]
+
+
 def bare(model: nn.Module, **options: Any) -> Iterator[int]:
     """Train step by step; the numbers are printed, by the first of several ranks."""
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
-    for step, (inputs, labels) in enumerate(batches(**options), 1):
+    for step, (inputs, labels) in enumerate(moved(batches(**options)), 1):
         loss = nn.functional.cross_entropy(model(inputs), labels)
         optimizer.zero_grad()
         loss.backward()
@@ -64,9 +72,9 @@ def halves() -> None:
     """Train in bfloat16 at a rate that changes no weight near 1, as those of norms are."""
     layers = [nn.RMSNorm(32) for _ in range(10)]
     model = nn.Sequential(*layers, nn.Linear(32, 10, bias=False))
-    model.to(torch.bfloat16)
+    model.to(DEVICE, torch.bfloat16)
     optimizer = torch.optim.Adam(model.parameters(), 1e-5)
-    for inputs, labels in batches():
+    for inputs, labels in moved(batches()):
         loss = nn.functional.cross_entropy(model(inputs.bfloat16()), labels)
         optimizer.zero_grad()
         loss.backward()
@@ -75,7 +83,7 @@ def halves() -> None:
 
 
 def compiled() -> None:
-    list(bare(torch.compile(net(), backend="aot_eager")))
+    list(bare(torch.compile(net(), backend=COMPILER)))
 
 
 def profiled() -> None:
@@ -110,7 +118,7 @@ def hooked() -> None:
 def lbfgs() -> None:
     model = net()
     optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
-    for inputs, labels in batches():
+    for inputs, labels in moved(batches()):
 
         def closure(inputs: torch.Tensor = inputs, labels: torch.Tensor = labels) -> torch.Tensor:
             optimizer.zero_grad()
@@ -123,11 +131,12 @@ def lbfgs() -> None:
 
 def adversaries() -> None:
     """Two optimizers, the second through the first one's model; each removes its gradients."""
-    critic, maker = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 1)), nn.Linear(8, 32)
+    critic = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 1)).to(DEVICE)
+    maker = nn.Linear(8, 32).to(DEVICE)
     criticizes = torch.optim.Adam(critic.parameters(), 1e-3)
     makes = torch.optim.Adam(maker.parameters(), 1e-3)
-    for inputs, _ in batches():
-        made = maker(torch.randn(len(inputs), 8))
+    for inputs, _ in moved(batches()):
+        made = maker(torch.randn(len(inputs), 8, device=DEVICE))
         loss = nn.functional.softplus(-critic(inputs)).mean()
         loss = loss + nn.functional.softplus(critic(made.detach())).mean()
         criticizes.zero_grad()
@@ -167,7 +176,7 @@ def counted() -> None:
 
 def quickly(model: Callable[..., Any], optimizer: torch.optim.Optimizer) -> None:
     """Take the steps on the same points."""
-    inputs = torch.randn(16, 32, generator=torch.Generator().manual_seed(0))
+    inputs = torch.randn(16, 32, generator=torch.Generator().manual_seed(0)).to(DEVICE)
     for _ in range(STEPS):
         loss = nn.functional.cross_entropy(model(inputs), inputs[:, :10].argmax(1))
         optimizer.zero_grad()
@@ -185,7 +194,7 @@ def folds() -> None:
 
 def threads() -> None:
     """Train in threads at once, of which each removes gradients while others look at theirs."""
-    models = [nn.Linear(32, 10 * size) for size in range(1, 4)]
+    models = [nn.Linear(32, 10 * size).to(DEVICE) for size in range(1, 4)]
     each = [(model, torch.optim.Adam(model.parameters())) for model in models]
     started = [threading.Thread(target=quickly, args=pair) for pair in each]
     for thread in started:
@@ -198,7 +207,7 @@ def compiles() -> None:
     """Compile the optimizer's step."""
     model = net()
     optimizer = torch.optim.Adam(model.parameters())
-    optimizer.step = torch.compile(optimizer.step, backend="aot_eager")
+    optimizer.step = torch.compile(optimizer.step, backend=COMPILER)
     quickly(model, optimizer)
     print(torch._dynamo.utils.counters["stats"])
 
@@ -206,7 +215,7 @@ def compiles() -> None:
 def late() -> None:
     """Compile the model in the third step, which is the first one that is sampled."""
     model, steps = net(), itertools.count(1)
-    compiled = torch.compile(model, backend="aot_eager")
+    compiled = torch.compile(model, backend=COMPILER)
 
     def forward(inputs: torch.Tensor) -> torch.Tensor:
         return (model if next(steps) < 3 else compiled)(inputs)
@@ -224,6 +233,51 @@ def started(number: int) -> None:
     torch.manual_seed(number)
     model = net()
     quickly(model, torch.optim.Adam(model.parameters()))
+
+
+def pinned() -> None:
+    """Load in workers, and copy from pinned memory without waiting."""
+    list(bare(net(), num_workers=2, pin_memory=True))
+
+
+def captures() -> None:
+    """Replay the whole step as a CUDA graph, after three on a stream of their own."""
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters(), capturable=True)
+    inputs = torch.randn(16, 32, device=DEVICE)
+    labels = inputs[:, :10].argmax(1)
+
+    def step() -> torch.Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        loss = nn.functional.cross_entropy(model(inputs), labels)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = step()
+    for _ in range(STEPS):
+        graph.replay()
+    print(loss.item())
+
+
+def graphs() -> None:
+    """Replay forward and backward as CUDA graphs; the optimizer steps by itself."""
+    inputs = torch.randn(16, 32, device=DEVICE)
+    quickly(*_graphed(inputs))
+
+
+def _graphed(inputs: torch.Tensor) -> tuple[Callable[..., Any], torch.optim.Optimizer]:
+    model = net()
+    graphed = torch.cuda.make_graphed_callables(model, (inputs,))
+    return graphed, torch.optim.Adam(model.parameters())
 
 
 def shards() -> None:
@@ -271,7 +325,9 @@ def ranks() -> None:
 def accelerate() -> None:
     import accelerate as library
 
-    helper = library.Accelerator(cpu=True, gradient_accumulation_steps=2, mixed_precision="bf16")
+    helper = library.Accelerator(
+        cpu=DEVICE == "cpu", gradient_accumulation_steps=2, mixed_precision="bf16"
+    )
     model = net()
     model, optimizer, loader = helper.prepare(
         model, torch.optim.AdamW(model.parameters(), 1e-3), batches()
@@ -306,7 +362,11 @@ def lightning() -> None:
 
     off = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
     trainer = library.Trainer(
-        max_epochs=2, accelerator="cpu", val_check_interval=30, **dict.fromkeys(off, False)
+        max_epochs=2,
+        accelerator=DEVICE,
+        devices=1,
+        val_check_interval=30,
+        **dict.fromkeys(off, False),
     )
     trainer.fit(Module(), batches(), batches())
 
@@ -340,7 +400,7 @@ def transformers() -> None:
                 logging_steps=1,
                 save_strategy="no",
                 report_to=[],
-                use_cpu=True,
+                use_cpu=DEVICE == "cpu",
                 disable_tqdm=True,
             ),
             train_dataset=Texts(),

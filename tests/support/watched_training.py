@@ -18,8 +18,11 @@ sys.path.append(str(Path(__file__).parent))
 
 FAULT = sys.argv[1] if len(sys.argv) > 1 else "none"
 DEVICE = sys.argv[2] if len(sys.argv) > 2 else "cpu"
-STEPS = {"random labels": 400, "no gradients": 1500, "other model": 1500}.get(FAULT, 60)
+MORE = {"random labels": 400, "no gradients": 1500, "other model": 1500, "host bound": 900}
+STEPS = MORE.get(FAULT, 60)
 """Two sampled steps lie up to a second apart, which is long on a fast machine."""
+CASTS = "cpu" if DEVICE == "other" else DEVICE
+"""The device of autocast; there is none for a device of tests."""
 
 
 class Rows(torch.utils.data.Dataset):
@@ -53,7 +56,7 @@ class Net(nn.Module):
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         frozen = torch.no_grad() if FAULT == "no gradients" else contextlib.nullcontext()
         lost = FAULT == "autocast lost"
-        whole = torch.autocast("cpu", enabled=False) if lost else contextlib.nullcontext()
+        whole = torch.autocast(CASTS, enabled=False) if lost else contextlib.nullcontext()
         with frozen, whole:
             features = self.backbone(inputs)
         if FAULT == "layer left":
@@ -82,7 +85,7 @@ def optimizer_of(net: Net) -> torch.optim.Optimizer:
 
 def main() -> None:  # noqa: C901 (a script, from top to bottom)
     """Train."""
-    if DEVICE != "cpu":
+    if DEVICE == "other":
         import second_device  # noqa: F401
     torch.manual_seed(0)
     net = Net()
@@ -101,14 +104,20 @@ def main() -> None:  # noqa: C901 (a script, from top to bottom)
     data = torch.utils.data.DataLoader(
         Rows(64 * STEPS, slow), batch_size=64, num_workers=workers, shuffle=True
     )
-    casts = FAULT in {"autocast", "autocast lost"}
+    casts = FAULT in {"autocast", "autocast lost", "scaled"}
+    dtype = torch.float16 if FAULT == "scaled" else torch.bfloat16
+    scaler = torch.amp.GradScaler(DEVICE, enabled=FAULT == "scaled")
     for step, (inputs, labels) in enumerate(data, 1):
+        if FAULT == "sent twice":
+            net(inputs.to(place))
         inputs, labels = inputs.to(place), labels.to(place)  # noqa: PLW2901
+        if FAULT == "host bound":
+            time.sleep(0.03)
         if FAULT == "copied twice":
             inputs = inputs.cpu().to(place)  # noqa: PLW2901
         if FAULT == "float64":
             inputs = inputs.double()  # noqa: PLW2901
-        with torch.autocast("cpu", torch.bfloat16) if casts else contextlib.nullcontext():
+        with torch.autocast(CASTS, dtype) if casts else contextlib.nullcontext():
             outputs = net(inputs)
             if FAULT == "fallback":
                 outputs = falls_back(outputs)
@@ -120,8 +129,9 @@ def main() -> None:  # noqa: C901 (a script, from top to bottom)
                 optimizer.zero_grad()
         else:
             optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
         if FAULT == "evaluation" and step % 20 == 0:
             with torch.no_grad():
                 for seen, _ in data:

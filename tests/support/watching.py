@@ -14,6 +14,24 @@ from envbuilder.watch import judge, model, supervise
 HERE = Path(__file__).parent
 TRAINING = HERE / "watched_training.py"
 QUIET = model.Machine(cpus=2)
+FAULTS = [
+    ("left on the CPU", "other", ["device"], "model.to"),
+    ("layer left", "other", ["split"], "watched_training.py:"),
+    ("copied twice", "other", ["round trip"], "watched_training.py:"),
+    ("sent twice", "other", ["copied twice"], "watched_training.py:"),
+    ("float64", "cpu", ["float64"], "model.double"),
+    ("autocast lost", "cpu", ["autocast"], "torch.autocast"),
+    ("no gradients", "cpu", ["gradients"], "no_grad"),
+    ("other model", "cpu", ["gradients"], "6 of 6"),
+    ("rate zero", "cpu", ["no update"], "learning rate"),
+    ("fallback", "cpu", ["fallback"], "linalg_qr"),
+    ("not a number", "cpu", ["not finite"], "at step 3"),
+    ("random labels", "cpu", ["not learning"], "stands still"),
+    ("slow reading", "cpu", ["data"], "num_workers=2"),
+    ("slow workers", "cpu", ["data"], "more workers"),
+]
+"""Fault of watched_training.py, where it should run, what is found, and words of it."""
+HONEST = ("none", "autocast", "frozen backbone", "accumulation", "evaluation", "workers")
 
 
 def plain(python: Path, *arguments: str, training: Path = TRAINING) -> str:
@@ -30,11 +48,13 @@ def alone(python: Path, argv: Sequence[str], *path: Path) -> subprocess.Complete
         capture_output=True,
         text=True,
         check=False,
-        env={**_CALM, "PYTHONPATH": os.pathsep.join(map(str, path))},
+        env={**_CALM, **_DRIVER, "PYTHONPATH": os.pathsep.join(map(str, path))},
     )
 
 
 _CALM = {"OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
+_DRIVER = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+"""Where a container finds the driver of its GPU."""
 
 
 def watched(

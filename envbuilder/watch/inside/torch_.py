@@ -30,8 +30,9 @@ COUNTED = (
 )
 """Fields of the record that are counted from 0."""
 COMPILED = "training steps: if any, they were compiled with their optimizer"
-READ_SECONDS = 1.0
-"""How often the loss is read from an accelerator, which waits for it."""
+CAPTURED = "training steps: those of a captured CUDA graph, when it is replayed"
+READ_SECONDS, MOST_KEPT = 1.0, 128
+"""How often losses are read from an accelerator, which waits for it; how many are kept for that."""
 MOST_SAMPLED, SMALL = 8, 1 << 16
 """Parameters compared before and after a step, and elements of each."""
 
@@ -52,14 +53,14 @@ def observe(torch: Any, load: Callable[[str], Any], folder: str) -> None:
 
 def _optimizers(torch: Any, watch: _Watch) -> None:
     optimizer = importlib.import_module("torch.optim.optimizer")
-    is_compiling = watch.is_compiling
+    is_recorded = watch.is_recorded
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if watch.compares and not is_compiling():
+        if watch.compares and not is_recorded():
             watch.attempt(watch.before_step, optimizer)
 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if is_compiling():
+        if is_recorded():
             return
         now = time.perf_counter()
         if now < watch.next and watch.optimizers.get(optimizer) == watch.steps:
@@ -76,11 +77,11 @@ def _optimizers(torch: Any, watch: _Watch) -> None:
 
 
 def _backward(torch: Any, watch: _Watch) -> None:
-    original, is_compiling = torch.autograd.backward, watch.is_compiling
+    original, is_recorded = torch.autograd.backward, watch.is_recorded
 
     @functools.wraps(original)
     def backward(tensors: Any, *arguments: Any, **options: Any) -> Any:
-        if is_compiling():
+        if is_recorded():
             return original(tensors, *arguments, **options)
         if watch.pending:
             watch.count_batches()
@@ -141,8 +142,7 @@ class _Watch:
 
     def __init__(self, torch: Any, record: Any, load: Callable[[str], Any]) -> None:
         self.torch, self.record, self.attempt = torch, record, record.attempt
-        # Into what is being compiled, nothing is added.
-        self.is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", bool)
+        self._is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", bool)
         self._rows, self._counting = load("record").rows, load("operators")
         dispatch = importlib.import_module("torch.utils._python_dispatch")
         self._current_mode = dispatch._get_current_dispatch_mode
@@ -166,7 +166,7 @@ class _Watch:
         self.last = self.next = self.due = self.read = 0.0
         self.pending: List[Tuple[float, int, int, int]] = []
         self.loader: Dict[str, Any] = {"batches": 0, "waited": 0.0, "workers": 0}
-        self.loss: Any = None  # with its step
+        self.losses: Deque[Tuple[int, Any]] = collections.deque(maxlen=MOST_KEPT)
         self.wants_loss = True
         if self.mode is not None:  # a worker of a loader, forked while its parent was sampled
             self.mode.is_over = True
@@ -182,6 +182,21 @@ class _Watch:
         self.placed: Dict[Any, int] = {}
         self.gradients: Dict[Any, int] = {}
         self.batches: Dict[Any, int] = {}
+
+    def is_recorded(self) -> bool:
+        """Return whether this step is being compiled or captured: nothing is added to that.
+
+        A look would wait for the device, which ends the capture of a CUDA graph with an error.
+        """
+        if self._is_compiling():
+            return True
+        cuda = self.torch.cuda
+        if not (cuda.is_initialized() and cuda.is_current_stream_capturing()):
+            return False
+        self.record.note(CAPTURED)
+        self.sampled = False
+        self.end_mode()
+        return True
 
     def at_batch(self, iterator: Any, batch: Any, seconds: float) -> None:
         """Count a loader's batch, as one of the training once `backward` follows it."""
@@ -199,7 +214,9 @@ class _Watch:
         """Keep a step's first loss, which is scaled later if gradients are scaled."""
         if isinstance(loss, self.torch.Tensor) and loss.numel() == 1:
             with self._paused():
-                self.loss = getattr(loss, "_local_tensor", loss).detach(), self.steps + 1
+                # A view would keep what it is a part of.
+                kept = getattr(loss, "_local_tensor", loss).detach().clone()
+            self.losses.append((self.steps + 1, kept))
             self.wants_loss = False
 
     def count_batches(self) -> None:
@@ -268,7 +285,11 @@ class _Watch:
             self.due = time.perf_counter() + self.record.rest(more)
         elif self.steps >= FIRST_STEP:
             self.lengths.append(length)
-        self._read_loss(now)
+        # An accelerator is not waited for: its losses are read when they are old.
+        if self.losses and (self.losses[-1][1].device.type == "cpu" or now >= self.read):
+            self.read = now + READ_SECONDS
+            self._read_losses()
+        self.wants_loss = True
         # Steps follow one another, unless there was an evaluation, say.
         follows = len(self.lengths) < 5 or length < 4 * self._usual(length) + 0.1
         if self.steps >= FIRST_STEP - 1 and now >= self.due and follows:
@@ -284,14 +305,18 @@ class _Watch:
         """Return the median length of the steps before; `length` if there were none."""
         return sorted(self.lengths)[len(self.lengths) // 2] if self.lengths else length
 
-    def _read_loss(self, now: float) -> None:
-        loss, step = self.loss or (None, 0)
-        # An accelerator is not waited for: its loss is read when it is old.
-        if loss is not None and (loss.device.type == "cpu" or now - self.read >= READ_SECONDS):
-            self.read, self.loss = now, None
-            with self._paused():
+    def _read_losses(self) -> None:
+        with self._paused():
+            while self.losses:
+                step, loss = self.losses.popleft()
                 self.record.add_loss(step, float(loss))
-        self.wants_loss = self.loss is None
+
+    def _read_if_idle(self) -> None:
+        """Read losses unless that would wait: what hangs on the device must not hang the end."""
+        kind = self.losses[-1][1].device.type if self.losses else "cpu"
+        stream = getattr(getattr(self.torch, kind, None), "current_stream", None)
+        if kind == "cpu" or stream is None or stream().query():
+            self._read_losses()
 
     def _begin(self) -> None:
         """Sample the next step: its operators, too, unless those would be changed by that."""
@@ -331,6 +356,7 @@ class _Watch:
 
     def complete(self) -> Dict[str, Any]:
         """Return all fields of the record, as they are now."""
+        self.attempt(self._read_if_idle)
         rows, compiled = self._rows, self._counting.is_compiled()
         return {
             "devices": self._counting.devices(self.torch),

@@ -8,31 +8,7 @@ import pytest
 
 from tests.support import watching
 
-FAULTS = [
-    ("left on the CPU", "other", ["device"], "model.to"),
-    ("layer left", "other", ["split"], "watched_training.py:"),
-    ("copied twice", "other", ["round trip"], "watched_training.py:"),
-    ("float64", "cpu", ["float64"], "model.double"),
-    ("autocast lost", "cpu", ["autocast"], "torch.autocast"),
-    ("no gradients", "cpu", ["gradients"], "no_grad"),
-    ("other model", "cpu", ["gradients"], "6 of 6"),
-    ("rate zero", "cpu", ["no update"], "learning rate"),
-    ("fallback", "cpu", ["fallback"], "linalg_qr"),
-    ("not a number", "cpu", ["not finite"], "at step 3"),
-    ("random labels", "cpu", ["not learning"], "stands still"),
-    ("slow reading", "cpu", ["data"], "num_workers=2"),
-    ("slow workers", "cpu", ["data"], "more workers"),
-]
-"""Fault, where the training should run, what is found, and words of it."""
-HONEST = [
-    ("none", "cpu"),
-    ("none", "other"),
-    ("autocast", "cpu"),
-    ("frozen backbone", "cpu"),
-    ("accumulation", "cpu"),
-    ("evaluation", "cpu"),
-    ("workers", "cpu"),
-]
+HONEST = [*((kind, "cpu") for kind in watching.HONEST), ("none", "other")]
 OFTEN = {"layer left", "copied twice", "no gradients", "autocast lost", "slow workers"}
 """Those that CI runs; the others are soak's."""
 
@@ -46,7 +22,9 @@ def _python(prefix: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("fault", "device", "kinds", "words"), [_soak(*f) for f in FAULTS])
+@pytest.mark.parametrize(
+    ("fault", "device", "kinds", "words"), [_soak(*f) for f in watching.FAULTS]
+)
 def test_a_fault_is_named_and_no_other(
     fault: str, device: str, kinds: list[str], words: str, torch_prefix: Path, tmp_path: Path
 ) -> None:
