@@ -1,10 +1,11 @@
-"""What watching costs on this machine's CPU: three trainings with and without the hook.
+"""What watching costs on this machine: three trainings with and without the hook.
 
-    python benchmarks/watch.py PYTHON [PAIRS]
+    python benchmarks/watch.py PYTHON [PAIRS] [DEVICE]
 
-PYTHON has torch. Both trainings of a pair run at the same time, each on a CPU of its own, and
-change places four times a second, so that whatever else this machine does meets both. A pair's
-ratio is that of their steps in the same seconds (Linux). Goals: at most 1.05, and 50 MiB more.
+PYTHON has torch. On the CPU, both trainings of a pair run at the same time, each on a CPU of its
+own, and change places four times a second, so that whatever else this machine does meets both: a
+pair's ratio is that of their steps in the same seconds (Linux). On a GPU they would be in each
+other's way: they take turns of a second. Goals: at most 1.05 of the time, and 50 MiB more.
 """
 
 from __future__ import annotations
@@ -25,32 +26,36 @@ LOSS_AT = 100
 """The step whose loss must be the same in both."""
 
 
-def train(kind: str) -> None:
-    """Train for SECONDS once told to; print the number of steps, the memory, and a loss."""
+def train(kind: str, device: str) -> None:
+    """Train for so many seconds as a line says; print a loss, then rates and memory."""
     import torch
     from torch import nn
 
     torch.manual_seed(0)
     torch.set_flush_denormal(True)  # or steps get slower as the gradients vanish
+    wide, deep = (1, 2) if device == "cpu" else (8, 8)
     if kind == "perceptron":
         inputs = torch.randn(256, 128)
         layers = [nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU()]
         net = nn.Sequential(*layers, nn.Linear(256, 10))
     elif kind == "convolutions":
-        inputs = torch.randn(64, 3, 32, 32)
-        layers = [nn.Conv2d(3, 32, 3, 2), nn.ReLU(), nn.Conv2d(32, 64, 3, 2), nn.ReLU()]
-        net = nn.Sequential(*layers, nn.Flatten(), nn.Linear(64 * 49, 10))
+        inputs = torch.randn(64 * wide, 3, 32, 32)
+        layers = [nn.Conv2d(3, 32 * wide, 3, 2), nn.ReLU(), nn.Conv2d(32 * wide, 64, 3, 2)]
+        net = nn.Sequential(*layers, nn.ReLU(), nn.Flatten(), nn.Linear(64 * 49, 10))
     else:
-        inputs = torch.randn(32, 32, 64)
-        layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
-        net = nn.Sequential(nn.TransformerEncoder(layer, 2), nn.Flatten(), nn.Linear(2048, 10))
+        inputs = torch.randn(32 * wide, 32, 64 * wide)
+        layer = nn.TransformerEncoderLayer(64 * wide, 4, 128 * wide, batch_first=True)
+        encoder = nn.TransformerEncoder(layer, deep)
+        net = nn.Sequential(encoder, nn.Flatten(), nn.Linear(2048 * wide, 10))
+    net = net.to(device)
     data = torch.utils.data.TensorDataset(inputs, torch.randint(10, (len(inputs),)))
     batches = torch.utils.data.DataLoader(data, batch_size=len(inputs) // 4)
     optimizer = torch.optim.AdamW(net.parameters(), 1e-4)
 
     def epoch() -> Any:
         for batch, labels in batches:
-            loss = nn.functional.cross_entropy(net(batch), labels)
+            outputs = net(batch.to(device, non_blocking=True))
+            loss = nn.functional.cross_entropy(outputs, labels.to(device, non_blocking=True))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -59,23 +64,24 @@ def train(kind: str) -> None:
     for _ in range(LOSS_AT // 4):
         loss = epoch()
     print(loss.item(), flush=True)
-    sys.stdin.readline()
-    steps, began = 0, time.perf_counter()
-    while time.perf_counter() < began + SECONDS:
-        epoch()
-        steps += 4
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(steps / (time.perf_counter() - began), memory / 1024)
+    for line in sys.stdin:
+        steps, began = 0, time.perf_counter()
+        while time.perf_counter() < began + float(line):
+            loss = epoch()
+            steps += 4
+        loss.item()
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        print(steps / (time.perf_counter() - began), memory / 1024, flush=True)
 
 
-def pair(python: str, kind: str, hook: Path, swaps: int) -> tuple[float, float, float]:
-    """Return the ratio of the steps without the hook to those with it, MiB more, and ms a step."""
+def started(python: str, kind: str, hook: Path, device: str) -> list[Any]:
+    """Start both trainings, the watched one first, up to where they wait to be told to train."""
     trainings = []
     for path in (hook, ""):
         variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(path)}
         trainings.append(
             subprocess.Popen(
-                [python, __file__, "--train", kind],
+                [python, __file__, "--train", kind, device],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -83,12 +89,53 @@ def pair(python: str, kind: str, hook: Path, swaps: int) -> tuple[float, float, 
                 env=variables,
             )
         )
-    losses = {training.stdout.readline() for training in trainings}
-    assert len(losses) == 1, f"the losses differ: {losses}"
+    losses = [float(training.stdout.readline()) for training in trainings]
+    assert len(set(losses)) == 1 or device != "cpu", f"the losses differ: {losses}"
+    return trainings
+
+
+def go(training: Any, seconds: float) -> None:
+    """Tell a training to train."""
+    training.stdin.write(f"{seconds}\n")
+    training.stdin.flush()
+
+
+def ended(training: Any) -> tuple[float, float]:
+    """Return steps per second and MiB of a training that was told to."""
+    rate, memory = map(float, training.stdout.readline().split())
+    return rate, memory
+
+
+def pairs_of(
+    python: str, kind: str, hook: Path, device: str, pairs: int
+) -> list[tuple[float, float, float]]:
+    """Return each pair's ratio of steps without the hook to those with it, MiB more, ms a step."""
+    results = []
+    trainings: list[Any] = []
+    for number in range(pairs):
+        if device == "cpu" or not trainings:
+            trainings = started(python, kind, hook, device)
+        if device == "cpu":
+            watched, alone = beside(trainings, number)
+        else:
+            order = trainings if number % 2 else trainings[::-1]
+            rates = {}
+            for training in order:
+                go(training, 1.0)
+                rates[training.pid] = ended(training)
+            watched, alone = (rates[training.pid] for training in trainings)
+        results.append((alone[0] / watched[0], watched[1] - alone[1], 1000 / alone[0]))
+        if device == "cpu" or number == pairs - 1:
+            for training in trainings:
+                training.communicate()
+    return results
+
+
+def beside(trainings: list[Any], swaps: int) -> list[tuple[float, float]]:
+    """Have both train at the same time, on two CPUs that they swap."""
     cpus = sorted(os.sched_getaffinity(0))[:2]
     for training in trainings:
-        training.stdin.write("go\n")
-        training.stdin.flush()
+        go(training, SECONDS)
     until = time.monotonic() + SECONDS
     while time.monotonic() < until:
         swaps += 1
@@ -96,17 +143,16 @@ def pair(python: str, kind: str, hook: Path, swaps: int) -> tuple[float, float, 
         for number in (0, 1) if swaps % 4 < 2 else (1, 0):
             os.sched_setaffinity(trainings[number].pid, {cpus[(number + swaps) % 2]})
         time.sleep(SWAPPED)
-    watched, alone = (tuple(map(float, t.communicate()[0].split())) for t in trainings)
-    return alone[0] / watched[0], watched[1] - alone[1], 1000 / alone[0]
+    return [ended(training) for training in trainings]
 
 
-def main(python: str, pairs: int) -> None:
+def main(python: str, pairs: int, device: str) -> None:
     """Print the medians of each training's ratios."""
     from envbuilder.watch.supervise import Session
 
     with tempfile.TemporaryDirectory() as folder, Session(Path(folder)).laid() as session:
         for kind in KINDS:
-            results = [pair(python, kind, session.hook, number) for number in range(pairs)]
+            results = pairs_of(python, kind, session.hook, device, pairs)
             ratios, more, lengths = zip(*results, strict=True)
             print(
                 f"{kind:<13} {statistics.median(ratios):5.3f} of the time"
@@ -118,6 +164,7 @@ def main(python: str, pairs: int) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "--train":
-        train(sys.argv[2])
+        train(*sys.argv[2:])
     else:
-        main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 9)
+        pairs, device = (*sys.argv[2:], *("9", "cpu")[len(sys.argv) - 2 :])
+        main(sys.argv[1], int(pairs), device)
