@@ -35,7 +35,10 @@ ROOT = Path(__file__).resolve().parent.parent
 STARTER = ROOT / "tests" / "support" / "sabotage_starter.py"
 FAULTS_DIR = ROOT / "tests" / "integration" / "torch" / "sabotage"
 _SUBSET = ROOT / "envbuilder" / "data" / "mnist-subset"
-GROUPS = ("host", "verify", "epoch", "ways", "refusals", "faults", "tune", "devices", "jax")
+GROUPS = (
+    *("host", "verify", "watch", "epoch", "ways", "refusals", "faults", "watch-cost", "tune"),
+    *("devices", "jax"),
+)
 MOST_BYTES = 15 * 2**20  # of one file in OUT
 _MOST_LOG = 2**20
 _LEAST_SECONDS = 5.0
@@ -54,6 +57,9 @@ sys.path[:0] = {paths!r}
 if sys.argv[1:2] == ["--script"]:
     del sys.argv[:2]
     runpy.run_path(sys.argv[0], run_name="__main__")
+elif sys.argv[1:2] == ["--module"]:
+    del sys.argv[:2]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 else:
     from envbuilder.cli import main
     main()
@@ -98,6 +104,8 @@ class Setting:
     """How envbuilder is started."""
     script: tuple[str, ...]
     """How a Python file with envbuilder's packages is started."""
+    module: tuple[str, ...]
+    """How a module is."""
     python: str
     """The interpreter in question."""
     device: str
@@ -117,6 +125,8 @@ def plan(setting: Setting, groups: tuple[str, ...]) -> list[Step]:
         "verify": _verify(setting),
         "epoch": _epoch(setting),
         "ways": _ways(setting),
+        "watch": _watch(setting),
+        "watch-cost": _watch_cost(setting),
         "refusals": _refusals(setting),
         "faults": _faults(setting),
         # It runs for long on a CPU; where it is cut off, the summary says so.
@@ -174,6 +184,27 @@ def _ways(setting: Setting) -> list[Step]:
         *("--limit", "20" if setting.quick else "60", "--json", str(setting.work / "ways.json")),
     )
     return [Step("ways", words, 150)]
+
+
+def _watch(setting: Setting) -> list[Step]:
+    """Return the steps that train under `watch`: what NVML counts needs a machine for itself."""
+    words = (
+        *(*setting.module, "pytest", "-q", "--rootdir", str(ROOT), "-p", "no:cacheprovider"),
+        *("-o", "filterwarnings=", "--dist", "load"),
+        str(ROOT / "tests" / "integration" / "gpu"),
+    )
+    variables = {"ENVBUILDER_TEST_GPU": setting.python}
+    results = f"--junitxml={setting.work / 'logs' / 'watch.xml'}"
+    at_once = (*words, "-m", "not quiet", "-n", "4", results)
+    return [
+        Step("watch", at_once, 240, variables=variables),
+        Step("watch-alone", (*words, "-m", "quiet"), 90, variables=variables),
+    ]
+
+
+def _watch_cost(setting: Setting) -> list[Step]:
+    words = (str(ROOT / "benchmarks" / "watch.py"), setting.python, "9", setting.device)
+    return [Step("watch-cost", (*setting.script, *words), 150)]
 
 
 def _refusals(setting: Setting) -> list[Step]:
@@ -429,6 +460,7 @@ def prepared(given: argparse.Namespace, work: Path) -> tuple[Setting, list[Step]
     setting = Setting(
         envbuilder=start,
         script=(*start, "--script"),
+        module=(*start, "--module"),
         python=given.python,
         device=given.device,
         data=str(_SUBSET if given.quick else given.packed / "mnist"),
