@@ -71,12 +71,14 @@ def archive(tree: Path, text: str) -> bytes:
 def judged(host: Host) -> tuple[Choice, dict[str, Any]]:
     """Return the choice among the profiles, and all that `detect --json` says of it and the host.
 
-    What only the live machine has (the numbers of groups) is not in a recording.
+    What only the live machine has (the numbers of groups; that buildx is in nobody's home, either)
+    is not in a recording.
     """
     library = catalog.library(load_settings())
     candidates = library.profiles()
     choice = choose_best(candidates, host, locks=library.locks(candidates))
     facts = {"host": msgspec.to_builtins(host), "choice": msgspec.to_builtins(choice)}
+    facts["host"]["containers"]["buildx"] = host.containers.buildx or None
     return choice, facts
 
 

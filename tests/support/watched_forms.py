@@ -343,6 +343,7 @@ def accelerate() -> None:
 
 def lightning() -> None:
     import lightning as library
+    from lightning.pytorch.plugins.environments import LightningEnvironment
 
     class Module(library.LightningModule):
         def __init__(self) -> None:
@@ -365,6 +366,7 @@ def lightning() -> None:
         max_epochs=2,
         accelerator=DEVICE,
         devices=1,
+        plugins=[LightningEnvironment()],  # where mpi4py is installed, MPI would be started
         val_check_interval=30,
         **dict.fromkeys(off, False),
     )

@@ -86,9 +86,10 @@ class Record:
 
     def rest(self, took: float) -> float:
         """Count the time that a look took; return for how long there should be no other."""
-        self.overhead += took
+        is_first, self.overhead = not self.overhead, self.overhead + took
         interval, self.interval = self.interval, min(self.interval * 1.5, LONGEST)
-        return max(interval, took / MOST_OVERHEAD)
+        # What the first one loads, the others have.
+        return interval if is_first else max(interval, took / MOST_OVERHEAD)
 
     def look(self, function: Callable[..., Any], *arguments: Any) -> float:
         """Attempt a look; return for how long there should be no other."""

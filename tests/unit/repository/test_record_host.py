@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
@@ -44,3 +45,12 @@ def test_a_recording_s_yaml_can_be_planted_again() -> None:
         key: data[key] for key in ("files", "nodes")
     }
     assert found["chosen"] == choice.profile
+
+
+def test_that_buildx_is_not_there_is_known_of_the_live_machine_alone() -> None:
+    """A recording does not say whose home folder it might be in: its replay leaves it open."""
+    live = Snapshot(live=True, system="linux", machine="x86_64")
+    hosts = [probe.decide(replace(live, live=is_live), {}) for is_live in (True, False)]
+    assert [host.containers.buildx for host in hosts] == [False, None]
+    facts = [record_host.judged(host)[1] for host in hosts]
+    assert record.differences(*facts, record.Scrubber()) == []
