@@ -121,7 +121,7 @@ def measure(
     for number, (name, part) in enumerate(parts.items(), 1):
         result[name] = bench.attempt(name, part)
         progress(number, len(parts))
-    result["peak_memory_bytes"] = peak
+    result["peak_memory_bytes"] = peak or None  # if the device was not used, its check says so
     result["matmul_share"] = _share(result["epoch_flops"], epoch, result["matmul"] or [])
     return result
 

@@ -91,11 +91,13 @@ class Record:
         # What the first one loads, the others have.
         return interval if is_first else max(interval, took / MOST_OVERHEAD)
 
-    def look(self, function: Callable[..., Any], *arguments: Any) -> float:
+    def look(
+        self, function: Callable[[], Any], clock: Callable[[], float] = time.perf_counter
+    ) -> float:
         """Attempt a look; return for how long there should be no other."""
-        began = time.perf_counter()
-        self.attempt(function, *arguments)
-        return self.rest(time.perf_counter() - began)
+        began = clock()
+        self.attempt(function)
+        return self.rest(clock() - began)
 
     def add_loss(self, step: int, value: float) -> None:
         """Keep a loss; of many, every second, fourth … one."""

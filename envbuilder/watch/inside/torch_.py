@@ -286,9 +286,10 @@ class _Watch:
         elif self.steps >= FIRST_STEP:
             self.lengths.append(length)
         # An accelerator is not waited for: its losses are read when they are old.
-        if self.losses and (self.losses[-1][1].device.type == "cpu" or now >= self.read):
+        is_ready = bool(self.losses) and self.losses[-1][1].device.type == "cpu"
+        if is_ready or now >= self.read:
             self.read = now + READ_SECONDS
-            self._read_losses()
+            self._read_losses(0 if is_ready else 1)
         self.wants_loss = True
         # Steps follow one another, unless there was an evaluation, say.
         follows = len(self.lengths) < 5 or length < 4 * self._usual(length) + 0.1
@@ -305,9 +306,10 @@ class _Watch:
         """Return the median length of the steps before; `length` if there were none."""
         return sorted(self.lengths)[len(self.lengths) // 2] if self.lengths else length
 
-    def _read_losses(self) -> None:
+    def _read_losses(self, kept: int = 0) -> None:
+        """Record all losses but the newest ones, for which the device may have work to do."""
         with self._paused():
-            while self.losses:
+            while len(self.losses) > kept:
                 step, loss = self.losses.popleft()
                 self.record.add_loss(step, float(loss))
 

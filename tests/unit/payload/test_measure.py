@@ -88,6 +88,11 @@ def test_where_everything_fails_the_rest_of_the_report_is_whole() -> None:
     assert steps[-1] == (7, 7)
 
 
+def test_a_device_that_was_not_used_has_no_peak() -> None:
+    """Zero would make the report malformed, and hide what its check says."""
+    assert measure.measure(bench(), None, 0, lambda *_: None)["peak_memory_bytes"] is None
+
+
 RATES = [
     {"dtype": "bfloat16", "size": 2048, "flops_per_second": 9e11},
     {"dtype": "float32", "size": 2048, "flops_per_second": 2e11},

@@ -60,6 +60,7 @@ def test_a_fault_of_accelerators_is_none_of_a_cpu() -> None:
     faults = {step.fault for step in gpu_run.plan(SETTING, ("faults",))}
     on_cpu = {step.fault for step in gpu_run.plan(replace(SETTING, device="cpu"), ("faults",))}
     assert faults - on_cpu == {"device_that_is_the_cpu"}
+    assert on_cpu - faults == {"profiler_that_sees_nothing"}
 
 
 def test_no_step_gives_the_payload_variables_of_envbuilder_s() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 import tarfile
-from dataclasses import replace
 from pathlib import Path
 
 import yaml
+from msgspec.structs import replace
 
 from envbuilder.host import probe, record
 from envbuilder.host.snapshot import Snapshot
