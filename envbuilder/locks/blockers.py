@@ -343,10 +343,21 @@ def settled(
             yield name, (f"{name}=={each.version}", why)
     for who, need in framework:
         name = types.canonical(need.name)
-        version = pin(own_lines[name].text) if name in own_lines and name not in taken else ""
-        if version and not need.specifier.contains(version, True):
-            why = f"{who} needs it; {own_lines[name].where} has {version}"
-            yield name, (f"{name}{need.specifier}", why)
+        if name not in own_lines or name in taken:
+            continue
+        line = own_lines[name]
+        series = _series(line.text)
+        if series and not any(need.specifier.contains(version, True) for version in series):
+            has = pin(line.text) or Requirement(line.text).specifier
+            yield name, (f"{name}{need.specifier}", f"{who} needs it; {line.where} has {has}")
+
+
+def _series(requirement: str) -> tuple[str, ...]:
+    """Return the first and the last version of the one line of releases that is allowed, if any."""
+    found = re.search(r"(?:~=|==)\s*((?:\d+!)?\d+\.\d+)\.(\d+|\*)\s*(?:;|\Z)", requirement)
+    if exact := pin(requirement):
+        return (exact,)
+    return (f"{found[1]}.{found[2].replace('*', '0')}", f"{found[1]}.9999") if found else ()
 
 
 def _instead_of(

@@ -354,12 +354,13 @@ def test_pins_that_others_contradict_are_taken_and_what_is_too_old_is_left_out(
     an_index(monkeypatch)
     monkeypatch.setattr(Diagnosis, "ways", lambda *_: iter(()))
     monkeypatch.setattr(Diagnosis, "obstacles", obstacles)
-    texts = ("sympy<2,>=1.13", "jinja2", "filelock>=3")
+    texts = ("sympy<2,>=1.13", "jinja2", "filelock>=3", "networkx>=3", "fsspec>=23.1.5", "mpmath>2")
     needs = [("torch 2.6.0", Requirement(text)) for text in texts]
     monkeypatch.setattr(Diagnosis, "of_framework", lambda *_: needs)
     listed = "six==1.12.0\nnumpy==1.19\ntorch\ntensorflow<1.16\ndecord\nfree\ngone==1.0.1\n"
     listed += "jumped==1.0.1\nloose==1\nbleach==5\npandas==1\nlate[x]<2\nbound[x]==1\n"
     listed += "sympy==1.12\njinja2==2\nfilelock==3.1\n"
+    listed += "networkx~=2.4.1\nfsspec==23.1.*\nmpmath~=1.3\n"
     lay(folder, {"README.md": "`pip install -r a.txt`", "a.txt": listed})
     assert run("init", "--json") == 0
     result = json.loads(capsys.readouterr().out)
@@ -373,6 +374,7 @@ def test_pins_that_others_contradict_are_taken_and_what_is_too_old_is_left_out(
         '  bound: "bound[x]==3.1"  # the next with a wheel; a.txt:13 has bound[x]==1',
         '  gone: "gone==1.0"  # the nearest there is; a.txt:7 has 1.0.1',
         '  sympy: "sympy<2,>=1.13"  # torch 2.6.0 needs it; a.txt:14 has 1.12',
+        '  networkx: "networkx>=3"  # torch 2.6.0 needs it; a.txt:17 has ~=2.4.1',
         '  numpy: "numpy==1.19"  # a.txt:2, though pandas 1 needs >=1.20',
         LATE,
     ]
