@@ -354,10 +354,10 @@ def settled(
 
 def _series(requirement: str) -> tuple[str, ...]:
     """Return the first and the last version of the one line of releases that is allowed, if any."""
-    found = re.search(r"(?:~=|==)\s*((?:\d+!)?\d+\.\d+)\.(\d+|\*)\s*(?:;|\Z)", requirement)
+    match = re.search(r"(?:~=|==)\s*((?:\d+!)?\d+\.\d+)\.(\d+|\*)\s*(?:;|\Z)", requirement)
     if exact := pin(requirement):
         return (exact,)
-    return (f"{found[1]}.{found[2].replace('*', '0')}", f"{found[1]}.9999") if found else ()
+    return (f"{match[1]}.{match[2].replace('*', '0')}", f"{match[1]}.9999") if match else ()
 
 
 def _instead_of(

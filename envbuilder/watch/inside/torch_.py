@@ -306,10 +306,10 @@ class _Watch:
         """Return the median length of the steps before; `length` if there were none."""
         return sorted(self.lengths)[len(self.lengths) // 2] if self.lengths else length
 
-    def _read_losses(self, kept: int = 0) -> None:
+    def _read_losses(self, newest: int = 0) -> None:
         """Record all losses but the newest ones, for which the device may have work to do."""
         with self._paused():
-            while len(self.losses) > kept:
+            while len(self.losses) > newest:
                 step, loss = self.losses.popleft()
                 self.record.add_loss(step, float(loss))
 
