@@ -10,6 +10,7 @@ other's way: they take turns of a second. Goals: at most 1.05 of the time, and 5
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import statistics
@@ -17,11 +18,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 KINDS = ("perceptron", "convolutions", "transformer")
-SECONDS, SWAPPED = 10.0, 0.25
+SECONDS, SWAPPED, TURN = 10.0, 0.25, 1.0
 LOSS_AT = 100
 """The step whose loss must be the same in both."""
 
@@ -74,24 +76,25 @@ def train(kind: str, device: str) -> None:
         print(steps / (time.perf_counter() - began), memory / 1024, flush=True)
 
 
-def started(python: str, kind: str, hook: Path, device: str) -> list[Any]:
+@contextlib.contextmanager
+def waiting(python: str, kind: str, hook: Path, device: str) -> Iterator[list[Any]]:
     """Start both trainings, the watched one first, up to where they wait to be told to train."""
-    trainings = []
-    for path in (hook, ""):
-        variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(path)}
-        trainings.append(
-            subprocess.Popen(
-                [python, __file__, "--train", kind, device],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-                env=variables,
-            )
+    trainings: list[Any] = [
+        subprocess.Popen(
+            [python, __file__, "--train", kind, device],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(path)},
         )
-    losses = [float(training.stdout.readline()) for training in trainings]
-    assert len(set(losses)) == 1 or device != "cpu", f"the losses differ: {losses}"
-    return trainings
+        for path in (hook, "")
+    ]
+    losses = {training.stdout.readline() for training in trainings}
+    assert len(losses) == 1 or device != "cpu", f"the losses differ: {losses}"
+    yield trainings
+    for training in trainings:
+        training.communicate()
 
 
 def go(training: Any, seconds: float) -> None:
@@ -100,35 +103,28 @@ def go(training: Any, seconds: float) -> None:
     training.stdin.flush()
 
 
-def ended(training: Any) -> tuple[float, float]:
-    """Return steps per second and MiB of a training that was told to."""
+def rate_and_memory(training: Any) -> tuple[float, float]:
+    """Return steps per second and MiB of a training that was told to train."""
     rate, memory = map(float, training.stdout.readline().split())
     return rate, memory
 
 
 def pairs_of(
-    python: str, kind: str, hook: Path, device: str, pairs: int
+    python: str, kind: str, hook: Path, device: str, count: int
 ) -> list[tuple[float, float, float]]:
     """Return each pair's ratio of steps without the hook to those with it, MiB more, ms a step."""
-    results = []
-    trainings: list[Any] = []
-    for number in range(pairs):
-        if device == "cpu" or not trainings:
-            trainings = started(python, kind, hook, device)
-        if device == "cpu":
-            watched, alone = beside(trainings, number)
-        else:
-            order = trainings if number % 2 else trainings[::-1]
-            rates = {}
-            for training in order:
-                go(training, 1.0)
-                rates[training.pid] = ended(training)
-            watched, alone = (rates[training.pid] for training in trainings)
-        results.append((alone[0] / watched[0], watched[1] - alone[1], 1000 / alone[0]))
-        if device == "cpu" or number == pairs - 1:
-            for training in trainings:
-                training.communicate()
-    return results
+    measured = []
+    if device == "cpu":
+        for number in range(count):
+            with waiting(python, kind, hook, device) as trainings:
+                measured.append(beside(trainings, number))
+    else:
+        with waiting(python, kind, hook, device) as trainings:
+            measured += [in_turn(trainings, number) for number in range(count)]
+    return [
+        (alone[0] / watched[0], watched[1] - alone[1], 1000 / alone[0])
+        for watched, alone in measured
+    ]
 
 
 def beside(trainings: list[Any], swaps: int) -> list[tuple[float, float]]:
@@ -143,7 +139,16 @@ def beside(trainings: list[Any], swaps: int) -> list[tuple[float, float]]:
         for number in (0, 1) if swaps % 4 < 2 else (1, 0):
             os.sched_setaffinity(trainings[number].pid, {cpus[(number + swaps) % 2]})
         time.sleep(SWAPPED)
-    return [ended(training) for training in trainings]
+    return [rate_and_memory(training) for training in trainings]
+
+
+def in_turn(trainings: list[Any], number: int) -> list[tuple[float, float]]:
+    """Have each train while the other waits; every second time, the watched one is first."""
+    found = {}
+    for index in (0, 1) if number % 2 else (1, 0):
+        go(trainings[index], TURN)
+        found[index] = rate_and_memory(trainings[index])
+    return [found[0], found[1]]
 
 
 def main(python: str, pairs: int, device: str) -> None:
@@ -152,8 +157,8 @@ def main(python: str, pairs: int, device: str) -> None:
 
     with tempfile.TemporaryDirectory() as folder, Session(Path(folder)).laid() as session:
         for kind in KINDS:
-            results = pairs_of(python, kind, session.hook, device, pairs)
-            ratios, more, lengths = zip(*results, strict=True)
+            measured = pairs_of(python, kind, session.hook, device, pairs)
+            ratios, more, lengths = zip(*measured, strict=True)
             print(
                 f"{kind:<13} {statistics.median(ratios):5.3f} of the time"
                 f" ({min(ratios):5.3f} to {max(ratios):5.3f}), {statistics.median(more):+.0f} MiB,"
@@ -166,5 +171,5 @@ if __name__ == "__main__":
     if sys.argv[1] == "--train":
         train(*sys.argv[2:])
     else:
-        pairs, device = (*sys.argv[2:], *("9", "cpu")[len(sys.argv) - 2 :])
-        main(sys.argv[1], int(pairs), device)
+        count = int(sys.argv[2]) if len(sys.argv) > 2 else 9
+        main(sys.argv[1], count, sys.argv[3] if len(sys.argv) > 3 else "cpu")

@@ -354,9 +354,9 @@ def settled(
 
 def _series(requirement: str) -> tuple[str, ...]:
     """Return the first and the last version of the one line of releases that is allowed, if any."""
-    match = re.search(r"(?:~=|==)\s*((?:\d+!)?\d+\.\d+)\.(\d+|\*)\s*(?:;|\Z)", requirement)
     if exact := pin(requirement):
         return (exact,)
+    match = re.search(r"(?:~=|==)\s*((?:\d+!)?\d+\.\d+)\.(\d+|\*)\s*(?:;|\Z)", requirement)
     return (f"{match[1]}.{match[2].replace('*', '0')}", f"{match[1]}.9999") if match else ()
 
 

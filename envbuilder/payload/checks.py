@@ -166,8 +166,7 @@ def device_problems(
         if not any("conv" in kernel.name.lower() for kernel in observation.kernels):
             sentences.append("the profiler saw no convolution on the CPU")
         return sentences, f"the profiler saw {len(observation.kernels)} operators on the CPU"
-    # A name without a time is no kernel that ran.
-    kernels = [kernel for kernel in observation.on_device() if kernel.microseconds > 0]
+    kernels = observation.timed()
     if growth is not None and growth < needed:
         sentences.append(
             f"the memory of {accelerator} grew by {growth} bytes, less than the data's {needed}"
@@ -192,8 +191,7 @@ def check_device_used(
     if problems:
         raise CheckError("; ".join([*problems, seen]))
     # Memory alone is weaker evidence, and all there is of MPS.
-    timed = any(kernel.microseconds > 0 for kernel in run.observed.on_device())
-    is_seen = timed or run.accelerator in ("cpu", "mps")
+    is_seen = run.observed.timed() or run.accelerator in ("cpu", "mps")
     status = PASSED if is_seen and not run.observed.unjudged else WARNING
     return status, f"parameters, gradients and activations were on {run.accelerator}; {seen}"
 

@@ -57,6 +57,10 @@ class Observation:
         """Return the kernels that a device other than the CPU ran."""
         return [kernel for kernel in self.kernels if kernel.on_device]
 
+    def timed(self) -> List[Kernel]:
+        """Return those that took time there: a name without a time is no kernel that ran."""
+        return [kernel for kernel in self.on_device() if kernel.microseconds > 0]
+
     def matching(self, prefix: str) -> List[str]:
         """Return the names of kernels that begin with ``prefix``."""
         return sorted({k.name for k in self.kernels if k.name.startswith(prefix)})

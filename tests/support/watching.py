@@ -53,7 +53,7 @@ def alone(python: Path, argv: Sequence[str], *path: Path) -> subprocess.Complete
 
 
 _CALM = {"OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
-_DRIVER = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+_DRIVER = {name: path for name, path in os.environ.items() if name == "LD_LIBRARY_PATH"}
 """Where a container finds the driver of its GPU."""
 
 

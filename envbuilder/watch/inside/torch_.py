@@ -53,14 +53,14 @@ def observe(torch: Any, load: Callable[[str], Any], folder: str) -> None:
 
 def _optimizers(torch: Any, watch: _Watch) -> None:
     optimizer = importlib.import_module("torch.optim.optimizer")
-    is_recorded = watch.is_recorded
+    gives_way = watch.gives_way
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if watch.compares and not is_recorded():
+        if watch.compares and not gives_way():
             watch.attempt(watch.before_step, optimizer)
 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if is_recorded():
+        if gives_way():
             return
         now = time.perf_counter()
         if now < watch.next and watch.optimizers.get(optimizer) == watch.steps:
@@ -77,11 +77,11 @@ def _optimizers(torch: Any, watch: _Watch) -> None:
 
 
 def _backward(torch: Any, watch: _Watch) -> None:
-    original, is_recorded = torch.autograd.backward, watch.is_recorded
+    original, gives_way = torch.autograd.backward, watch.gives_way
 
     @functools.wraps(original)
     def backward(tensors: Any, *arguments: Any, **options: Any) -> Any:
-        if is_recorded():
+        if gives_way():
             return original(tensors, *arguments, **options)
         if watch.pending:
             watch.count_batches()
@@ -183,8 +183,8 @@ class _Watch:
         self.gradients: Dict[Any, int] = {}
         self.batches: Dict[Any, int] = {}
 
-    def is_recorded(self) -> bool:
-        """Return whether this step is being compiled or captured: nothing is added to that.
+    def gives_way(self) -> bool:
+        """End looking if this step is being compiled or captured; return whether it is.
 
         A look would wait for the device, which ends the capture of a CUDA graph with an error.
         """
@@ -195,7 +195,7 @@ class _Watch:
             return False
         self.record.note(CAPTURED)
         self.sampled = False
-        self.end_mode()
+        self.attempt(self.end_mode)
         return True
 
     def at_batch(self, iterator: Any, batch: Any, seconds: float) -> None:
@@ -286,10 +286,10 @@ class _Watch:
         elif self.steps >= FIRST_STEP:
             self.lengths.append(length)
         # An accelerator is not waited for: its losses are read when they are old.
-        is_ready = bool(self.losses) and self.losses[-1][1].device.type == "cpu"
-        if is_ready or now >= self.read:
+        on_cpu = self._loss_device() == "cpu"
+        if on_cpu or now >= self.read:
             self.read = now + READ_SECONDS
-            self._read_losses(0 if is_ready else 1)
+            self._read_losses(0 if on_cpu else 1)
         self.wants_loss = True
         # Steps follow one another, unless there was an evaluation, say.
         follows = len(self.lengths) < 5 or length < 4 * self._usual(length) + 0.1
@@ -313,9 +313,13 @@ class _Watch:
                 step, loss = self.losses.popleft()
                 self.record.add_loss(step, float(loss))
 
+    def _loss_device(self) -> str:
+        """Return the kind of device of the losses that are kept; the CPU's if there are none."""
+        return str(self.losses[-1][1].device.type) if self.losses else "cpu"
+
     def _read_if_idle(self) -> None:
         """Read losses unless that would wait: what hangs on the device must not hang the end."""
-        kind = self.losses[-1][1].device.type if self.losses else "cpu"
+        kind = self._loss_device()
         stream = getattr(getattr(self.torch, kind, None), "current_stream", None)
         if kind == "cpu" or stream is None or stream().query():
             self._read_losses()

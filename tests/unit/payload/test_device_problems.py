@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from envbuilder.payload import checks
 from envbuilder.payload.interface import Kernel, Observation
 from envbuilder.payload.machine.accelerators import device_of
+from envbuilder.payload.report import PASSED, WARNING
+from envbuilder.payload.training.dataset import SIDE
 
 ON_CPU = Observation(
     (Kernel("aten::mkldnn_convolution", 9.0, False), Kernel("aten::mm", 2.0, False))
@@ -89,3 +94,14 @@ def test_kernels_by_prefix_and_by_cost() -> None:
     assert ON_GPU.matching("mkldnn") == []
     assert ON_GPU.top() == ["sgemm_128x64"]
     assert ON_CPU.top() == ["aten::mkldnn_convolution", "aten::mm"]
+
+
+@pytest.mark.parametrize(("accelerator", "status"), [("cuda", WARNING), ("mps", PASSED)])
+def test_memory_without_a_kernel_is_weaker_evidence_except_on_a_mac(
+    accelerator: str, status: str
+) -> None:
+    """On an H200, a profiler that saw nothing passed."""
+    data = (SimpleNamespace(labels=[0]),)
+    run: Any = SimpleNamespace(accelerator=accelerator, observed=NO_TIME, tensors=data)
+    ready: Any = SimpleNamespace(device_type=lambda: "gpu")
+    assert checks.check_device_used(run, ready, ("gpu",), SIDE * SIDE)[0] == status
