@@ -16,8 +16,9 @@ from packaging.requirements import Requirement
 
 from envbuilder.core import resources
 from envbuilder.profiles import profile as profiles
-from tools import gpu_pack, gpu_run
-from tools.gpu_run import Result, Runner, Setting, Step
+from tools import gpu_pack, gpu_run, gpu_steps
+from tools.gpu_run import Result, Runner
+from tools.gpu_steps import Setting, Step
 
 SETTING = Setting(
     envbuilder=("envbuilder",),
@@ -37,15 +38,15 @@ def named(steps: list[Step]) -> dict[str, Step]:
 
 
 def test_every_group_has_steps_and_comes_in_the_order_of_its_worth() -> None:
-    everything = gpu_run.plan(SETTING, gpu_run.GROUPS)
-    each = [gpu_run.plan(SETTING, (group,)) for group in gpu_run.GROUPS]
+    everything = gpu_steps.plan(SETTING, gpu_steps.GROUPS)
+    each = [gpu_steps.plan(SETTING, (group,)) for group in gpu_steps.GROUPS]
     assert all(each)
     assert everything == [step for steps in each for step in steps]
     assert len(named(everything)) == len(everything)
 
 
 def test_a_copy_with_a_fault_is_tried_only_where_one_without_passed() -> None:
-    control, *faults = gpu_run.plan(SETTING, ("faults",))
+    control, *faults = gpu_steps.plan(SETTING, ("faults",))
     assert control.codes == (0,)
     assert {fault.after for fault in faults} == {(control.name, 0)}
     assert {fault.argv for fault in faults} == {control.argv}
@@ -57,21 +58,21 @@ def test_a_copy_with_a_fault_is_tried_only_where_one_without_passed() -> None:
 
 
 def test_a_fault_of_accelerators_is_none_of_a_cpu() -> None:
-    faults = {step.fault for step in gpu_run.plan(SETTING, ("faults",))}
-    on_cpu = {step.fault for step in gpu_run.plan(replace(SETTING, device="cpu"), ("faults",))}
+    faults = {step.fault for step in gpu_steps.plan(SETTING, ("faults",))}
+    on_cpu = {step.fault for step in gpu_steps.plan(replace(SETTING, device="cpu"), ("faults",))}
     assert faults - on_cpu == {"device_that_is_the_cpu"}
     assert on_cpu - faults == {"profiler_that_sees_nothing"}
 
 
 def test_no_step_gives_the_payload_variables_of_envbuilder_s() -> None:
-    groups = tuple(name for name in gpu_run.GROUPS if name != "watch")  # has tests' own
-    variables = [step.variables for step in gpu_run.plan(SETTING, groups)]
+    groups = tuple(name for name in gpu_steps.GROUPS if name != "watch")  # has tests' own
+    variables = [step.variables for step in gpu_steps.plan(SETTING, groups)]
     assert {name for one in variables for name in one} == {"CUDA_VISIBLE_DEVICES"}
     assert "environ" not in gpu_run.LAUNCHER
 
 
 def test_a_host_that_is_judged_wrongly_is_measured_all_the_same() -> None:
-    verify, forced = gpu_run.plan(SETTING, ("verify",))
+    verify, forced = gpu_steps.plan(SETTING, ("verify",))
     assert "--force" not in verify.argv
     assert (forced.after, forced.argv) == (("verify", 3), (*verify.argv, "--force"))
 
@@ -184,7 +185,7 @@ def test_a_fault_is_taken_out_again_whatever_happens(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 def test_jax_is_verified_by_the_profile_of_its_device(device: str) -> None:
-    (step,) = gpu_run.plan(replace(SETTING, device=device), ("jax",))
+    (step,) = gpu_steps.plan(replace(SETTING, device=device), ("jax",))
     profile = step.argv[step.argv.index("--profile") + 1]
     assert profile == f"jax-{device}"
     assert profiles.load(profile, (resources.profiles_dir(),))
