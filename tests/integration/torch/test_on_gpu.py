@@ -42,7 +42,7 @@ def summary(out: Path) -> dict[str, Any]:
 def test_all_of_it_but_what_takes_long(
     repository: Path, tmp_path: Path, torch_python: Path
 ) -> None:
-    """The epoch fails, for this torch has neither torchvision nor Pillow: the rest goes on."""
+    """The epoch and JAX fail, for this torch has neither torchvision nor JAX: the rest goes on."""
     out = tmp_path / "out"
     groups = "host,verify,epoch,refusals,faults,jax"
     running = start(repository, out, torch_python, "--only", groups, "--seconds", "3000")
@@ -50,7 +50,6 @@ def test_all_of_it_but_what_takes_long(
     found = summary(out)
     ends = {name: (step["outcome"], step["code"]) for name, step in found["steps"].items()}
     assert ends.pop("doctor") in {("expected", 0), ("expected", 3)}
-    assert ends.pop("jax")[0] in {"not run", "expected"}
     assert ends == {
         "detect": ("expected", 0),
         "record": ("expected", 0),
@@ -60,6 +59,7 @@ def test_all_of_it_but_what_takes_long(
         "hidden": ("expected", 3),
         "hidden-forced": ("expected", 5),
         "other-device": ("expected", 5),
+        "jax": ("unexpected", 5),
         "without-fault": ("expected", 0),
         "fault-matmul-a-thousandth-off": ("expected", 5),
     }, found["steps"]
