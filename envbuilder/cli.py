@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterable
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -23,6 +24,7 @@ from envbuilder.core.errors import (
     INVALID,
     RUN_FAILED,
     EnvbuilderError,
+    Hint,
     InvalidError,
 )
 
@@ -255,15 +257,15 @@ def _run(arguments: list[str]) -> int:  # noqa: PLR0911 (one return per outcome 
             console.discard()
         if debug:
             raise
-        _complain(error.message, error.hint)
+        _complain(error.message, error.hints)
         return RUN_FAILED if through else error.exit_code
     except click.ClickException as error:
         if isinstance(error, click.exceptions.NoArgsIsHelpError):
             error.show()
             return INVALID
         context = getattr(error, "ctx", None)
-        hint = f"See: {context.command_path} --help" if context else ""
-        _complain(removed.refusal(error) or error.format_message().expandtabs(2), hint)
+        hints = [Hint("See", (*context.command_path.split()[1:], "--help"))] if context else []
+        _complain(removed.refusal(error) or error.format_message().expandtabs(2), hints)
         return RUN_FAILED if through else INVALID
     except (KeyboardInterrupt, click.Abort):
         _complain("interrupted; nothing half-made is left", "")
@@ -294,8 +296,8 @@ def _unforeseen(error: Exception) -> tuple[str, str]:
     )
 
 
-def _complain(message: str, hint: str) -> None:
+def _complain(message: str, hints: str | Iterable[Hint]) -> None:
     from envbuilder.core import console
 
     with contextlib.suppress(OSError, console.NoReaderError):  # the exit code still shows it
-        console.error(message, hint)
+        console.error(message, hints)

@@ -276,7 +276,7 @@ def _volumes(definition: Definition, name: str, project: Path) -> Iterator[Volum
             is_folder = source.startswith("./")
             place = _project_folder(project, source) if is_folder else volume_name(project, source)
         except InvalidError as error:
-            raise InvalidError(f"{where}: volumes: {error.message}", error.hint) from error
+            raise InvalidError(f"{where}: volumes: {error.message}", error.hints) from error
         yield Volume(source=place, target=path)
 
 

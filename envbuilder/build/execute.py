@@ -45,7 +45,7 @@ from envbuilder.build.plan import (
 )
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.core import archives, files, process, uv_program
-from envbuilder.core.errors import BuildError, EnvbuilderError
+from envbuilder.core.errors import BuildError, EnvbuilderError, Hint
 from envbuilder.core.settings import Settings, require_writable
 from envbuilder.core.text import log_text
 from envbuilder.packages import interpreters
@@ -281,8 +281,8 @@ def _make_base(step: MakeBase, context: _Context) -> None:
         try:
             debian_base.make(step, context.store, log)
         except BuildError as error:
-            hint = "\n".join(filter(None, [error.hint, f"The full output is in {context.log}"]))
-            raise type(error)(error.message, hint) from error
+            hints = (*error.hints, Hint(f"The full output is in {context.log}"))
+            raise type(error)(error.message, hints) from error
 
 
 def _load_base(step: LoadBase) -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from envbuilder.build.backends import devices
 from envbuilder.build.plan import BuildResult, MakeBase
-from envbuilder.core.errors import BuildError, HostError, InvalidError, ToolError
+from envbuilder.core.errors import BuildError, Hint, HostError, InvalidError, ToolError
 from envbuilder.core.settings import Settings, require_own
 from envbuilder.host import probe
 from envbuilder.profiles import backends, choice, fit
@@ -186,10 +186,11 @@ def suggest_packages(error: BuildError, build: Build, python: str) -> None:
     if build.request.base_image:
         return
     if variant := build.library.on_packages(build.profile.name, python):
-        error.hint += (
-            f"\nWithout a registry: --profile {variant} makes its base from locked Debian packages"
+        without = (
+            f"Without a registry: --profile {variant} makes its base from locked Debian packages"
             f" (Python {python})."
         )
+        error.hints += (Hint(without),)
 
 
 def reuse(build: Build) -> Build:

@@ -215,7 +215,7 @@ def check(manifest: Manifest, texts: Mapping[str, bytes]) -> None:
             message = error.message.replace(f"{folder}/locks/", "the bundle's locks/")
             message = message.replace(f"{folder}/{PROJECT}/", "the bundle's project/")
             message = message.replace(f"{folder}/", "the bundle's profiles/")
-            raise InvalidError(message, error.hint) from error
+            raise InvalidError(message, error.hints) from error
     stray = sorted(texts.keys() - needed)
     if stray:
         raise InvalidError(

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from envbuilder.commands import lock as locks, resolution
 from envbuilder.commands.options import environment_option, load_settings
 from envbuilder.core import console, files
-from envbuilder.core.errors import EnvbuilderError, InvalidError
+from envbuilder.core.errors import EnvbuilderError, Hint, InvalidError
 from envbuilder.core.project_file import DEFAULT
 from envbuilder.core.settings import PROJECT_FILE, Settings
 from envbuilder.core.text import indented_proof
@@ -139,7 +139,7 @@ def _locked(change: edit.Change, settings: Settings) -> Sequence[resolution.Outc
             console.result(f"note: {note}")
         outcomes = resolution.solved(changed, partial(_concerned, settings.environment, changed))
     except EnvbuilderError as error:
-        error.hint = f"{_LEFT} {error.hint}".strip()
+        error.hints = (Hint(_LEFT), *error.hints)
         raise
     failures = [outcome for outcome in outcomes if outcome.obstacle]
     if outcomes and len(failures) == len(outcomes):

@@ -138,7 +138,7 @@ def _build_several(
         outcomes = batch.finish(outcomes, settings, progress)
     for outcome in outcomes:
         if outcome.error:
-            console.error(f"{outcome.profile}: {outcome.error.message}", outcome.error.hint)
+            console.error(f"{outcome.profile}: {outcome.error.message}", outcome.error.hints)
     if as_json and not request.dry_run:
         console.data({"schema": 1, "builds": [_as_data(outcome) for outcome in outcomes]})
     elif not request.dry_run:

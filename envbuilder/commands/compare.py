@@ -214,7 +214,7 @@ def _parsed(
         except InvalidError as error:
             problems.append(error)
     if problems:
-        raise InvalidError("\n".join(p.message for p in problems), problems[0].hint)
+        raise InvalidError("\n".join(p.message for p in problems), problems[0].hints)
     return result
 
 

@@ -436,4 +436,4 @@ def _named(option: str, read_one: Callable[..., Any], text: str, *more: Any) -> 
     try:
         return read_one(text, *more)
     except InvalidError as error:
-        raise InvalidError(f"{option}: {error.message}", error.hint) from error
+        raise InvalidError(f"{option}: {error.message}", error.hints) from error

@@ -259,7 +259,7 @@ def _exit_code(*, passed: bool, errors: list[EnvbuilderError]) -> int:
     """
     if not errors:
         return 0 if passed else VERIFY_FAILED
-    hints = "\n".join(filter(None, (e.hint for e in errors)))
+    hints = [hint for error in errors for hint in error.hints]
     kind: type[EnvbuilderError] = BuildError
     if not passed:
         kind = VerifyError

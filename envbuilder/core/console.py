@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, TextIO
 
-from envbuilder.core.errors import BuildError
+from envbuilder.core.errors import BuildError, Hint, as_hints
 from envbuilder.core.text import (
     clipped,
     escaped,
@@ -114,7 +114,7 @@ def _redacted_strings(value: Any) -> Any:
     return value
 
 
-def error(message: str, hint: str = "") -> None:
+def error(message: str, hints: str | Iterable[Hint] = "") -> None:
     """Print a failure on stderr: what happened, and what to do next.
 
     Their further lines are indented: text that they repeat, such as a program's last lines, cannot
@@ -125,9 +125,34 @@ def error(message: str, hint: str = "") -> None:
     prefix = "error: "
     text = _fitted(prefix + message).removeprefix(prefix)
     start = f"\x1b[31m\x1b[1m{prefix}\x1b[0m" if coloured else prefix
-    print(start + text, file=stream, flush=True)
-    if hint:
-        print(_fitted(hint), file=stream, flush=True)
+    lines = [start + text]
+    for hint in as_hints(hints):
+        lines += hint_lines(hint)
+    for line in lines:
+        print(line, file=stream, flush=True)
+
+
+def hint(hint: Hint) -> None:
+    """Print what to do next on stdout, as the last lines of a result."""
+    for line in hint_lines(hint):
+        print(line, flush=True)
+
+
+def note(hint: Hint) -> None:
+    """Report what to do next on stderr, unless output is to be quiet."""
+    if not VERBOSITY.quiet:
+        for line in hint_lines(hint):
+            print(f"{line}\n", end="", file=sys.stderr, flush=True)
+
+
+def hint_lines(hint: Hint) -> list[str]:
+    """Return the lines of a hint: the sentence, and below it the command, indented.
+
+    The command is never broken or cut, so that it can be pasted, and scripts can find it.
+    """
+    if not hint.command:
+        return [_fitted(hint.sentence)]
+    return [_fitted(f"{hint.sentence}:"), f"  {hint.command_line()}"]
 
 
 def _fitted(text: str) -> str:

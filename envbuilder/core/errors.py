@@ -1,12 +1,15 @@
 """Error classes and exit codes of the command line.
 
-Every message states what happened and where; `hint` states what to do next. `cli.main` is the only
-place that catches these errors and turns them into text and an exit code.
+Every message states what happened and where; its hints state what to do next. `cli.main` is the
+only place that catches these errors and turns them into text and an exit code.
 """
 
 from __future__ import annotations
 
-from envbuilder.core.text import redacted
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from envbuilder.core.text import escaped_lines, redacted
 
 BUILD_FAILED = 1
 INVALID = 2
@@ -17,18 +20,55 @@ RUN_FAILED = 125  # envbuilder's own failure: `run` and `shell` pass the command
 INTERRUPTED = 130
 
 
+class Hint(NamedTuple):
+    """What to do next: a sentence, and the command that does it.
+
+    A sentence that announces a command ends without a full stop: `str` puts a colon there.
+    """
+
+    sentence: str
+    command: tuple[str, ...] = ()
+    """The words after `envbuilder`; one in capitals, such as NAME, is for the user to fill in."""
+
+    def __str__(self) -> str:
+        """Return the hint in one line, for JSON and for reasons."""
+        return f"{self.sentence}: {self.command_line()}" if self.command else self.sentence
+
+    def command_line(self) -> str:
+        """Return the command quoted for a shell, on one line; empty if there is none."""
+        import shlex
+
+        if not self.command:
+            return ""
+        return escaped_lines(shlex.join(("envbuilder", *self.command))).replace("\n", "\\n")
+
+
+def as_hints(stated: str | Hint | Iterable[Hint]) -> tuple[Hint, ...]:
+    """Return the hints that were stated, without credentials."""
+    if isinstance(stated, str):
+        stated = (Hint(stated),) if stated else ()
+    elif isinstance(stated, Hint):
+        stated = (stated,)
+    return tuple(Hint(redacted(h.sentence), tuple(map(redacted, h.command))) for h in stated)
+
+
 class EnvbuilderError(Exception):
-    """Base class of all expected failures: `message` (what, where) and `hint` (what next).
+    """Base class of all expected failures: `message` (what, where) and `hints` (what next).
 
     Neither holds a URL's credentials, whoever wrote the text that they repeat.
     """
 
     exit_code = BUILD_FAILED
 
-    def __init__(self, message: str, hint: str = "") -> None:
+    def __init__(self, message: str, hint: str | Hint | Iterable[Hint] = "") -> None:
         self.message = redacted(message)
-        self.hint = redacted(hint)
+        self.hints = as_hints(hint)
         super().__init__(self.message)
+
+    @property
+    def hint(self) -> str:
+        """The hints as text, a line each."""
+        return "\n".join(map(str, self.hints))
 
 
 class BuildError(EnvbuilderError):
@@ -40,7 +80,9 @@ class BuildError(EnvbuilderError):
 class WrongHashError(BuildError):
     """A file does not match its hash in the lock; none of it was kept (exit 1)."""
 
-    def __init__(self, message: str, hint: str = "", *, actual: str = "") -> None:
+    def __init__(
+        self, message: str, hint: str | Hint | Iterable[Hint] = "", *, actual: str = ""
+    ) -> None:
         super().__init__(message, hint)
         self.actual = actual
         """The sha256 of the file, if it was computed."""

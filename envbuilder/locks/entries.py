@@ -133,7 +133,7 @@ def of_project(
         problems = [e.profile for e in combined if isinstance(e.profile, InvalidError)]
         if len(problems) == len(combined) and not required:
             raise InvalidError(
-                f"{problems[0].message}; nor does any other profile fit", problems[0].hint
+                f"{problems[0].message}; nor does any other profile fit", problems[0].hints
             )
         yield from combined
 

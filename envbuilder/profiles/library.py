@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
-from envbuilder.core.errors import InvalidError
+from envbuilder.core.errors import Hint, InvalidError
 from envbuilder.core.text import first
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.frameworks import DEFAULT, of_name
@@ -195,8 +195,8 @@ class Library:
         except InvalidError as error:
             if hidden is None:
                 raise
-            way_back = f"to return to the lock that came with envbuilder, remove {hidden.instead}"
-            raise InvalidError(error.message, f"{error.hint}; {way_back}") from error
+            way_back = f"To return to the lock that came with envbuilder, remove {hidden.instead}"
+            raise InvalidError(error.message, (*error.hints, Hint(way_back))) from error
         if hidden is not None and is_preferable(hidden.lock, usable):
             self.notes = (hidden.sentence(usable),)
         path, content = self._contents[profile.name]

@@ -320,7 +320,7 @@ def _read_named(project: Path, entry: RequirementFile, where: str) -> Listed:
     except InvalidError as error:
         if re.match(rf"{re.escape(entry.file)}:\d", error.message):
             raise
-        raise InvalidError(f"{where}: {error.message}", error.hint) from error
+        raise InvalidError(f"{where}: {error.message}", error.hints) from error
 
 
 # The files that requirements are read from, by their names

@@ -86,7 +86,7 @@ def collect(
                     total += file.size
                 _require_few(files)
         except InvalidError as error:
-            raise InvalidError(f"{where}: files: {error.message}", error.hint) from error
+            raise InvalidError(f"{where}: files: {error.message}", error.hints) from error
     for name, text in texts.items():
         content = text.encode()
         files[name] = ImageFile(

@@ -44,7 +44,7 @@ def export(engine: Engine, image: Image, folder: Path) -> Layout:
         try:
             engine.save(image, part)
         except InvalidError as error:  # of the engine's archive; the user's input is fine
-            raise BuildError(error.message, error.hint) from error
+            raise BuildError(error.message, error.hints) from error
         if lost := Layout.open(part).missing():
             name = image.tags[0] if image.tags else image.id
             raise BuildError(

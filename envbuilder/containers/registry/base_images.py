@@ -20,7 +20,7 @@ from envbuilder.containers.oci.layout import (
     only_image,
 )
 from envbuilder.containers.registry import transfer
-from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
+from envbuilder.core.errors import BuildError, EnvbuilderError, Hint, InvalidError
 from envbuilder.core.files import HEX, Owned, full_or_broken
 from envbuilder.core.settings import Settings, require_writable
 
@@ -120,7 +120,7 @@ def _pull(
             last = error
         else:
             return
-    raise type(last)("; ".join(problems), f"{last.hint}\n{WAY_OUT}")
+    raise type(last)("; ".join(problems), (*last.hints, Hint(WAY_OUT)))
 
 
 def _damage(place: Path, digest: types.Digest, platform: types.Platform) -> str | None:

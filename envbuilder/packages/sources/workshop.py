@@ -247,7 +247,7 @@ class Workshop:
                 if (another := _another(plan, error.log)) is None:
                     raise first from error
                 if another.with_framework and not framework:
-                    raise FrameworkError(error.message, error.hint) from error
+                    raise FrameworkError(error.message, error.hints) from error
                 plan = another
             else:
                 return Made(plan=plan, wheel=wheel)

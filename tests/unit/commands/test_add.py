@@ -140,7 +140,7 @@ def test_what_is_replaced_or_left_out_is_told(
         assert run("add", name) == 2
         error = capsys.readouterr().err
         assert f"{name} is left out of every environment, by exclude: or overrides: in" in error
-        assert "envbuilder.yaml is left as it was. Remove that line first.\n" in error
+        assert "envbuilder.yaml is left as it was.\nRemove that line first.\n" in error
     assert (project / "envbuilder.yaml").read_text() == text
     assert run("add", "other>=2", "einops") == 0
     output = capsys.readouterr().out
@@ -209,7 +209,7 @@ def test_a_broken_index_changes_nothing(
     )
     assert run("add", "more") == 1
     assert (project / "envbuilder.yaml").read_text() == TEXT
-    assert "envbuilder.yaml is left as it was. Try again later." in capsys.readouterr().err
+    assert "envbuilder.yaml is left as it was.\nTry again later." in capsys.readouterr().err
 
 
 def test_locks_that_the_project_rules_out_are_removed(

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from envbuilder.core import console
+from envbuilder.core.errors import EnvbuilderError, Hint
 
 HOSTILE = "\x1b[2J\x9b31m\u202e\u2028\ud800\r\nFORGED https://me:c4nary@host/x"
 
@@ -109,6 +110,28 @@ def test_errors_break_between_words_on_a_terminal(
     assert max(map(len, lines)) <= 60
     assert "  an excerpt" in lines
     assert " ".join(" ".join(lines).split()) == " ".join(whole.split())
+
+
+def test_a_suggested_command_is_one_whole_line_quoted_for_a_shell(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    words = ("bundle", "--profile", ",".join(f"profile{n}" for n in range(1000)), "-o", "my file")
+    console.error("failed", [Hint("Make it again", words), Hint("Or not.")])
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        "Make it again:",
+        f"  envbuilder bundle --profile {words[2]} -o 'my file'",
+        "Or not.",
+    ]
+
+
+def test_a_suggested_command_cannot_become_a_line_of_its_own() -> None:
+    hint = EnvbuilderError("failed", Hint("Run", ("add", f"a\nFORGED{HOSTILE}"))).hints[0]
+    (_, command) = console.hint_lines(hint)
+    assert command.isprintable()
+    assert "c4nary" not in command
+    assert str(hint) == f"Run: {command.strip()}"
 
 
 @pytest.mark.parametrize(("stated", "columns"), [("100", 100), ("", 80), ("x", 80), ("-5", 80)])

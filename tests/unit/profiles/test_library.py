@@ -174,7 +174,7 @@ def test_a_lock_that_cannot_be_used_names_the_way_back(own: Path, stale: bool) -
         with pytest.raises(InvalidError) as raised:
             of(CPU, own.parent.parent, SHIPPED)
         assert raised.value.hint.endswith(
-            f"; to return to the lock that came with envbuilder, remove {own}"
+            f"\nTo return to the lock that came with envbuilder, remove {own}"
         )
         assert raised.value.hint.count("return") == 1
 
