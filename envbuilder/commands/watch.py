@@ -58,7 +58,7 @@ class Watching(Struct, frozen=True, kw_only=True):
                 envbuilder=__version__,
                 time=started,
                 host=socket.gethostname()[:200],
-                command=supervise.shown(words),
+                command=tuple(word[:1000] for word in text.redacted_words(words[:200])),
                 profile=build.profile.name,
                 backend=build.backend,
                 fingerprint=environment.plan.fingerprint,

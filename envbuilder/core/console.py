@@ -22,6 +22,7 @@ from envbuilder.core.text import (
     escaped_lines,
     log_text,
     redacted,
+    redacted_values,
     wrapped,
 )
 
@@ -92,7 +93,7 @@ def as_json(value: Any, *, indent: int | None = None) -> str:
     """
     import msgspec
 
-    value = _redacted_strings(msgspec.to_builtins(value))
+    value = redacted_values(msgspec.to_builtins(value))
     try:
         encoded = msgspec.json.encode(value)
         text = (msgspec.json.format(encoded, indent=indent) if indent else encoded).decode()
@@ -101,17 +102,6 @@ def as_json(value: Any, *, indent: int | None = None) -> str:
 
         text = json.dumps(value, indent=indent)
     return escaped_json(text)
-
-
-def _redacted_strings(value: Any) -> Any:
-    match value:
-        case str():
-            return redacted(value)
-        case dict():
-            return {key: _redacted_strings(inner) for key, inner in value.items()}
-        case list() | tuple():
-            return [_redacted_strings(inner) for inner in value]
-    return value
 
 
 def error(message: str, hints: str | Iterable[Hint] = "") -> None:

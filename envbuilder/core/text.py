@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 _COMMAND = re.compile(r"`[^`]*`")
 _PROOF = ". Proof: "
@@ -257,15 +258,96 @@ def is_public(url: str) -> bool:
     return public(url) == url
 
 
+_PART = r"[\w.-]{0,40}"
+_NAME = (
+    rf"(?!(?:{_PART}[_.-])?(?:max|min|num|new|next|per|pad|eos|bos|unk|sep|cls|mask|stop|start|end"
+    rf"|image|special)[_-]?token){_PART}(?:(?:secret|passw(?:or)?d|passphrase|credential){_PART}"
+    r"(?<!file)(?<!path)(?<!name)(?<!ref)(?<!dir)(?<!url)(?<!type)(?<!length)(?<!stdin)|token\d*"
+    r"|(?:access|account|api|auth|encryption|master|private|signing)[_.-]?key\d*|[_.-](?:pass|pwd))"
+)
+"""A name whose value is secret: `hf-token`, `AWS_SECRET_ACCESS_KEY`; not `tokens`, `pad_token`."""
+_HARMLESS = (
+    r"\$(?:[{(\[]|(?-i:[A-Z_]))|%\w+%|\{[{\w]|<\w|[\[(]|…|\*\*|id=|\d+(?:\.\d+)+"
+    r"|(?:true|false|none|null|yes|no|str|string|inherit)(?![\w-])"
+)
+"""What begins a value that says where the secret is, or that is a switch, a type or a version."""
+_SECRET = (
+    rf"(?im)(?<![\w.-])(?P<dash>--?)?(?P<name>{_NAME})(?:(?:\\?[\"'])?\s{{0,4}}=\s{{0,4}}(?!=)"
+    r"|(?(dash)(?:\\?[\"']\s{0,4},?\s{0,4}(?=\\?[\"'])|\s+)(?!\\?[\"']?-)|(?!))"
+    r"|\\?[\"']\s{0,4}:\s{0,4}|:\s{0,4}(?=\\?[\"'])"
+    r"|:[ ]{1,4}(?=[^\s\"']+(?:[\"']|[ \t]{0,40}(?:$|#))))"
+    rf"(?P<quote>\\?[\"'])?+(?!{_HARMLESS})"
+    r"(?P<value>(?(quote)(?!(?P=quote))(?:\\.|[^\\\n])+?(?=(?P=quote)|$)"
+    r"|(?![\w.]+[(\[])[^\s\"'`;&|<>()]*[^\s\"'`;&|<>(),.:\]}]))"
+)
+_OPTION = rf"(?i)--?{_NAME}"
+_WORD = rf"(?is)\A(--?{_NAME}=|{_NAME}=(?=\S+\Z))(?!{_HARMLESS}).+"
+"""A word of a command that states a secret, which needs no quotes there."""
+_FORMS = (
+    r"(?<![\w/+-])(?P<name>hf_|gh[oprsu]_|github_pat_|glpat-|AKIA|ASIA|AIza|npm_|sk-|[rs]k_live_"
+    r"|xox[abeoprs]-|pypi-AgE|nvapi-|gsk_|r8_|dckr_pat_|-----BEGIN[ ][A-Z ]{0,40}PRIVATE[ ]KEY|eyJ)"
+    r"(?:(?<=hf_)(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{10,}|(?<=IA)[0-9A-Z]{16}|(?<=sk-)(?:[a-z0-9]+-){0,2}"
+    r"[A-Za-z0-9_]{16,}[\w-]*|(?<=eyJ)[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*"
+    r"|(?<=KEY)[\s\S]+?(?:-----END[^\n]*|\Z)|(?<!hf_|sk-|eyJ|KEY|KIA|SIA)[\w-]{16,})(?!\w)"
+)
+"""Well-known forms of tokens and keys, by how they begin."""
+_LOGIN = rf"(?i)\b(?P<name>https?|ftp)://(?!{_HARMLESS})[^\s/@'\"]+@"
+_NAMED = r"(?i)token|secret|passw|passphrase|credential|key|pass|pwd"
+
+
 def redacted(text: str) -> str:
-    """Return text with an ellipsis for each credential in it."""
-    if not any(sign in text for sign in ("@", "://", "%40", "uthorization", "integer value as")):
-        return text  # nearly every line
-    text = re.sub(_URL, _redacted_url, text)
-    text = re.sub(_ENCODED_USER, rf"\1{HIDDEN}%40", text)
-    text = re.sub(_WITHOUT_SCHEME, f"{HIDDEN}@", text)
-    text = re.sub(_PORT, rf"\1'{HIDDEN}'", text)
-    return re.sub(_HEADER, rf"\1{HIDDEN}", text)
+    """Return text with an ellipsis for each credential in it.
+
+    For whatever is written or printed. Credentials are a URL's login and query, the value behind
+    the name of a secret, wherever that stands, and tokens of a well-known form.
+    """
+    if any(sign in text for sign in ("@", "://", "%40", "uthorization", "integer value as")):
+        text = re.sub(_URL, _redacted_url, text)
+        text = re.sub(_ENCODED_USER, rf"\1{HIDDEN}%40", text)
+        text = re.sub(_WITHOUT_SCHEME, f"{HIDDEN}@", text)
+        text = re.sub(_PORT, rf"\1'{HIDDEN}'", text)
+        text = re.sub(_HEADER, rf"\1{HIDDEN}", text)
+    if re.search(_NAMED, text):
+        text = re.sub(_SECRET, lambda m: m[0].removesuffix(m["value"]) + HIDDEN, text)
+    return re.sub(_FORMS, HIDDEN, text)
+
+
+def redacted_words(words: Iterable[str]) -> list[str]:
+    """Return a command's words with an ellipsis for each credential."""
+    result: list[str] = []
+    is_secret = False
+    for word in words:
+        if is_secret and not re.match(rf"(?i)-|{_HARMLESS}", word):
+            result.append(HIDDEN)
+        else:
+            result.append(redacted(re.sub(_WORD, rf"\1{HIDDEN}", word)))
+        is_secret = re.fullmatch(_OPTION, word) is not None
+    return result
+
+
+def redacted_values(value: Any) -> Any:
+    """Return plain data with an ellipsis for each credential.
+
+    Texts in a list are the words of a command, which may be a secret's name and its value.
+    """
+    match value:
+        case str():
+            return redacted(value)
+        case dict():
+            return {key: redacted_values([f"--{key}", inner])[1] for key, inner in value.items()}
+        case list() | tuple():
+            words = iter(redacted_words(each for each in value if isinstance(each, str)))
+            return [next(words) if isinstance(v, str) else redacted_values(v) for v in value]
+    return value
+
+
+def secrets_in(text: str) -> list[tuple[int, str]]:
+    """Return the line and the name of each credential in a file that is to be passed on.
+
+    Neither a reference such as `${HF_TOKEN}` nor a URL's query is one.
+    """
+    found = (m for pattern in (_SECRET, _FORMS, _LOGIN) for m in re.finditer(pattern, text))
+    return sorted((text.count("\n", 0, match.start()) + 1, match["name"]) for match in found)
 
 
 def log_text(text: str) -> str:

@@ -19,7 +19,6 @@ from typing import Any
 
 from envbuilder.core import files, process
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.text import HIDDEN, redacted
 from envbuilder.payload.machine import contention
 from envbuilder.project.repository import git
 from envbuilder.watch import model
@@ -28,7 +27,6 @@ _INSIDE = Path(__file__).with_name("inside")
 _PLACE = ".envbuilder/watch"
 _SECONDS = 2.0
 """Between two readings of GPUs: their drivers count over about one."""
-_SECRET = ("token", "secret", "password", "passwd", "api-key", "api_key", "apikey", "credential")
 _HINT = "Name a folder that you can write, or run the command without watching it."
 
 
@@ -170,20 +168,3 @@ def source(project: Path) -> model.Source:
     return model.Source(
         commit=commit.strip() if commit else None, is_clean=None if state is None else not state
     )
-
-
-def shown(argv: Sequence[str]) -> tuple[str, ...]:
-    """Return a command as it is kept: without the values of arguments that name a secret."""
-    result: list[str] = []
-    for before, word in zip(("", *argv), argv[:200], strict=False):
-        name, equals, _ = word.partition("=")
-        if before.startswith("-") and "=" not in before and _is_secret(before) and word[:1] != "-":
-            result.append(HIDDEN)
-        else:
-            hidden = f"{name}={HIDDEN}" if equals and _is_secret(name) else redacted(word)
-            result.append(hidden[:1000])
-    return tuple(result)
-
-
-def _is_secret(name: str) -> bool:
-    return any(part in name.lower() for part in _SECRET)

@@ -13,7 +13,15 @@ from hypothesis import given, strategies as st
 
 from envbuilder.core import text
 from envbuilder.core.errors import EnvbuilderError
-from envbuilder.core.text import is_public, log_text, public, redacted
+from envbuilder.core.text import (
+    is_public,
+    log_text,
+    public,
+    redacted,
+    redacted_values,
+    redacted_words,
+    secrets_in,
+)
 
 any_text = st.text(st.characters(), max_size=80)
 """With lone surrogates, which `st.text()` alone leaves out."""
@@ -184,6 +192,84 @@ def test_other_text_stays(text: str) -> None:
     assert redacted(text) == text
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (f"bash -c 'python t.py --token {SECRET} -n 3'", "bash -c 'python t.py --token … -n 3'"),
+        (f"FOO_TOKEN={SECRET} python t.py", "FOO_TOKEN=… python t.py"),
+        (f"export DB_PASSWORD='{SECRET} {SECRET}' && x", "export DB_PASSWORD='…' && x"),
+        (f'password: "{SECRET} unfinished', 'password: "…'),
+        (f"--password={SECRET} --epochs 3", "--password=… --epochs 3"),
+        (f'{{"token": "{SECRET}", "n": 5}}', '{"token": "…", "n": 5}'),
+        (f'"{{\\"apiKey\\": \\"{SECRET}\\"}}"', '"{\\"apiKey\\": \\"…\\"}"'),
+        (f'CMD ["--token", "{SECRET}"]', 'CMD ["--token", "…"]'),
+        (f"  accessToken: {SECRET} # mine", "  accessToken: … # mine"),
+        (f"curl -H 'X-Api-Key: {SECRET}' url", "curl -H 'X-Api-Key: …' url"),
+        (f"AWS_SECRET_ACCESS_KEY={SECRET}/+x= y", "AWS_SECRET_ACCESS_KEY=… y"),
+        (f"MYSQL_PWD={SECRET} PWD=/home", "MYSQL_PWD=… PWD=/home"),
+        ("login with hf_AbCdEfGhIjKlMnOp", "login with …"),
+        ("ghp_0123456789abcdef01, AKIAIOSFODNN7EXAMPLE", "…, …"),
+        ("sk-proj-abcdefghijklmnop1234", "…"),
+        (f"-----BEGIN RSA PRIVATE KEY-----\n{SECRET}\n-----END RSA PRIVATE KEY-----\nx", "…\nx"),
+    ],
+)
+def test_the_value_behind_the_name_of_a_secret_is_taken_out(text: str, shown: str) -> None:
+    assert redacted(text) == shown
+    assert redacted(shown) == shown
+    assert secrets_in(text)
+    assert not secrets_in(shown)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "--max-tokens 512 --tokenizer x --max_new_token 5 --pad-token '<pad>' --token-file f",
+        "detect-secrets==1.4 detect-secrets>=2 detect-secrets=1.4.0=py_0",
+        "token: ${{ secrets.GITHUB_TOKEN }}",
+        "--token $HF_TOKEN --secret id=netrc,src=x --password-stdin --use-token --next",
+        "token = os.environ['TOKEN']",
+        "use_auth_token=True, password: str, secrets: inherit",
+        "/etc/passwd: cannot be read",
+        "Enter the passphrase, or name a file with --passphrase-file FILE",
+        "from huggingface_hub import hf_hub_download, hf_transformers",
+        "task-learning-rate-scheduler-of-2024, sk-learn",
+    ],
+)
+def test_what_only_looks_like_a_secret_stays(text: str) -> None:
+    assert redacted(text) == text
+    assert not secrets_in(text)
+
+
+@pytest.mark.parametrize(
+    ("argv", "shown"),
+    [
+        (("t", "--hf-token", SECRET, "--lr", "0.1"), ("t", "--hf-token", "…", "--lr", "0.1")),
+        (("t", f"--api-key={SECRET};& {SECRET}", "--x"), ("t", "--api-key=…", "--x")),
+        (("t", f"WANDB_API_KEY={SECRET},;"), ("t", "WANDB_API_KEY=…")),
+        (("bash", "-c", f"TOKEN={SECRET} t"), ("bash", "-c", "TOKEN=… t")),
+        (("t", f"https://me:{SECRET}@host/x"), ("t", "https://…@host/x")),
+        (("t", "--use-token", "--max-tokens", "512"), None),
+    ],
+)
+def test_a_command_is_kept_without_its_secrets(
+    argv: tuple[str, ...], shown: tuple[str, ...] | None
+) -> None:
+    assert redacted_words(argv) == [*(shown or argv)]
+
+
+def test_data_is_kept_without_its_secrets() -> None:
+    data = {"command": ["t", "--token", SECRET], "env": {"HF_TOKEN": SECRET, "n": 3}, "x": [None]}
+    shown = {"command": ["t", "--token", "…"], "env": {"HF_TOKEN": "…", "n": 3}, "x": [None]}
+    assert redacted_values(data) == shown
+
+
+def test_a_credential_in_a_file_is_named_by_its_line() -> None:
+    text = (
+        f"[a]\nurl = 'https://me:{SECRET}@host/x?y=1'\n\nhf_token = '{SECRET}'\nhttps://host/?x\n"
+    )
+    assert secrets_in(text) == [(2, "https"), (4, "hf_token")]
+
+
 @given(
     st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20),
     st.sampled_from(["http", "https", "socks5", "oci"]),
@@ -209,6 +295,15 @@ def test_any_text_can_be_redacted(text: str) -> None:
 def test_a_megabyte_takes_no_time(text: str) -> None:
     started = time.process_time()
     redacted("://" + text * (1_000_000 // len(text)) + "@")
+    assert time.process_time() - started < 3
+
+
+@pytest.mark.parametrize(
+    "text", ["a-", "token ", "token: ", '"token":', "a.b key", "eyJ", "-----BEGIN A PRIVATE KEY"]
+)
+def test_a_megabyte_of_names_takes_no_time(text: str) -> None:
+    started = time.process_time()
+    redacted(text * (1_000_000 // len(text)) + " token")
     assert time.process_time() - started < 3
 
 

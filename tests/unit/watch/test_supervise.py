@@ -112,23 +112,6 @@ def test_what_processes_write_is_what_is_read() -> None:
     assert {name for name in fields - tables if f'"{name}"' not in written} == set()
 
 
-@pytest.mark.parametrize(
-    ("argv", "shown"),
-    [
-        (("python", "t.py", "--lr", "0.1"), None),
-        (("t", "--hf-token", "hf_abc"), ("t", "--hf-token", "…")),
-        (("t", "--api-key=abc", "--x"), ("t", "--api-key=…", "--x")),
-        (("t", "WANDB_API_KEY=abc"), ("t", "WANDB_API_KEY=…")),
-        (("t", "--use-token", "--next"), None),
-        (("t", "https://me:secret@host/x"), ("t", "https://…@host/x")),
-    ],
-)
-def test_a_command_is_kept_without_its_secrets(
-    argv: tuple[str, ...], shown: tuple[str, ...] | None
-) -> None:
-    assert supervise.shown(argv) == (shown or argv)
-
-
 def test_gpus_are_read_meanwhile_and_what_a_driver_does_not_count_is_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
