@@ -12,8 +12,9 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import stat
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -49,6 +50,12 @@ _SHARE = 64
 """Files that a thread hashes at a time: a job for each of 15,000 files costs as much as hashing."""
 _PACKAGES = ("site-packages", "dist-packages")
 """Folders in a library that hold installed packages: no virtual environment sees them."""
+
+
+_LANDMARK = re.compile(
+    rf"(?:.*/)?bin/python$|(?:.*/(?:{'|'.join(_PACKAGES)})|{re.escape(OWN)})/[^/]+"
+)
+"""The interpreter, and what of a path names a package, a distribution or an addition of ours."""
 
 
 class Entry(Struct, frozen=True, array_like=True, order=True):
@@ -185,11 +192,36 @@ def close(prefix: Path, facts: dict[str, Any], base: Sequence[str] = ()) -> None
     `base`: what the environment uses of an interpreter outside of it, as `base_of` returns it.
     """
     (prefix / FILES).parent.mkdir(parents=True, exist_ok=True)
-    entries = hashed(prefix, walk(prefix, OURS, base))
+    found = walk(prefix, OURS, base)
+    entries = hashed(prefix, found)
     (prefix / FILES).write_text(listed(entries))
     digests = {"digest": _portable(prefix, entries), "tree": tree_digest(entries)}
-    marker = {**facts, "base": list(base), **digests}
+    marker = {**facts, "base": list(base), **digests, "landmarks": _landmarks(found)}
     (prefix / MARKER).write_text(json.dumps(marker, indent=1) + "\n")
+
+
+def _landmarks(entries: Iterable[Entry]) -> list[str]:
+    """Return the interpreter and the largest file of each package, of entries of `walk`."""
+    largest: dict[str, tuple[int, str]] = {}
+    for entry in entries:
+        found = _LANDMARK.match(entry.path)
+        if found is None or entry.path.startswith("/") or entry.kind == "folder":
+            continue
+        size = int(entry.content.split()[1]) if _is_file(entry) else 0
+        largest[found[0]] = max(largest.get(found[0], (0, "")), (size, entry.path))
+    return sorted(path for _, path in largest.values())
+
+
+def damage(prefix: Path, metadata: Mapping[str, Any]) -> str:
+    """Return a message if a file is gone that an environment cannot work without, else empty.
+
+    `metadata` is that of its marker. This precedes every command, so only some files are looked
+    for, and none is read: a link to an interpreter that is gone counts as gone.
+    """
+    for path in metadata.get("landmarks", ()):
+        if not os.path.exists(f"{prefix}/{path}"):  # noqa: PTH110 (a third of the time)
+            return f"{prefix} is damaged: {path} is missing"
+    return ""
 
 
 def portable_digest(prefix: Path) -> str:
@@ -232,8 +264,10 @@ def marker(prefix: Path) -> dict[str, Any]:
         metadata = json.loads((prefix / MARKER).read_text())
     except (OSError, ValueError, RecursionError):
         return {}
-    valid = isinstance(metadata, dict) and isinstance(metadata.get("base", []), list)
-    return metadata if valid else {}
+    if not isinstance(metadata, dict):
+        return {}
+    lists = (metadata.get(key, []) for key in ("base", "landmarks"))
+    return metadata if all(isinstance(each, list) for each in lists) else {}
 
 
 def is_sealed(prefix: Path) -> bool:

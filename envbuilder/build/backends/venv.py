@@ -240,12 +240,18 @@ class NativeEnvironment(Environment):
         return f"{self.bin_folders[0]}/python"
 
     def existing(self) -> Artifact | None:
-        """Return the environment if an earlier build finished it."""
+        """Return the environment if an earlier build finished it and nothing of it is gone."""
         metadata = integrity.marker(self.prefix)
         sealed = {"tree", "base"} <= metadata.keys()  # earlier versions did not seal the base
         if metadata.get("fingerprint") != self.plan.fingerprint or not sealed:
             return None
+        if integrity.damage(self.prefix, metadata):
+            return None
         return msgspec.structs.replace(self.plan.artifact, digest=metadata.get("digest"))
+
+    def changed(self) -> str:
+        """Return a message if files of the environment are gone, else empty."""
+        return integrity.damage(self.prefix, integrity.marker(self.prefix))
 
     def made_by(self) -> dict[str, str]:
         """Return the version of uv, as locked."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -190,6 +191,55 @@ def test_a_prefix_that_is_not_exactly_this_one_is_not_reused(
     monkeypatch.setattr(execute, "execute", performed)
     assert go(found, profile="cpu", backend="venv").status == "built"
     assert doings == ["fetch", "execute"]
+
+
+SITE = "lib/python3.11/site-packages"
+
+
+@pytest.mark.parametrize(
+    ("lost", "named"),
+    [
+        (f"{SITE}/torch", f"{SITE}/torch/lib/libtorch.so"),
+        (f"{SITE}/torch/lib", f"{SITE}/torch/lib/libtorch.so"),
+        (f"{SITE}/torch-2.13.0.dist-info", f"{SITE}/torch-2.13.0.dist-info/RECORD"),
+        (f"{SITE}/six.py", f"{SITE}/six.py"),
+        ("bin/python", "bin/python"),
+        ("../python3.11", "bin/python"),
+    ],
+)
+def test_an_environment_that_has_lost_files_is_damaged_and_built_again(
+    found: Settings,
+    doings: list[str],
+    said: Said,
+    monkeypatch: pytest.MonkeyPatch,
+    lost: str,
+    named: str,
+) -> None:
+    """Also by an upgrade of the system, which removes the interpreter that it links to."""
+    build = prepare(Request(profile="cpu", backend="venv"), found, said, running=False)
+    prefix = Path(build.plan.artifact.ref)
+    for path in ("torch/__init__.py", "torch-2.13.0.dist-info/RECORD", "six.py"):
+        (prefix / SITE / path).parent.mkdir(parents=True, exist_ok=True)
+        (prefix / SITE / path).write_text("x")
+    (prefix / SITE / "torch" / "lib").mkdir()
+    (prefix / SITE / "torch" / "lib" / "libtorch.so").write_text("large")
+    (prefix.parent / "python3.11").touch()
+    (prefix / "bin").mkdir()
+    (prefix / "bin" / "python").symlink_to(prefix.parent / "python3.11")
+    integrity.close(prefix, {"fingerprint": build.plan.fingerprint})
+    assert go(found, said=said, profile="cpu", backend="venv").status == "reused"
+    gone = prefix / lost
+    shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
+
+    def performed(made: Any, *rest: Any) -> bool:
+        (prefix / "bin" / "python").unlink(missing_ok=True)
+        integrity.close(prefix, {"fingerprint": made.fingerprint})
+        return True
+
+    monkeypatch.setattr(execute, "execute", performed)
+    assert go(found, said=said, profile="cpu", backend="venv").status == "built"
+    assert doings == ["fetch"]
+    assert f"{prefix} is damaged: {named} is missing; it is built again" in said
 
 
 def test_a_plan_changes_nothing(found: Settings, doings: list[str]) -> None:
