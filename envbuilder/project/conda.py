@@ -22,7 +22,12 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped, first, shown
 from envbuilder.profiles import frameworks
 from envbuilder.project import lines
-from envbuilder.project.names import debian_package, distribution_of, is_conda_library
+from envbuilder.project.names import (
+    debian_package,
+    distribution_of,
+    distributions_of,
+    is_conda_library,
+)
 from envbuilder.project.requirements_txt import read_lines
 from envbuilder.project.tables import Translated, chosen_names, lines_of_keys, mapping, parse_toml
 
@@ -118,15 +123,20 @@ def _versions_and_build(rest: str, subject: str) -> tuple[str, str]:
 
 
 def distributions(packages: Iterable[lines.Line]) -> frozenset[str]:
-    """Return the names on the package index of conda packages."""
-    return frozenset(distribution_of(parse(p.text, p.where).name) for p in packages)
+    """Return the names on the package index of the conda packages that are Python packages."""
+    names = (distribution_of(parse(p.text, p.where).name) for p in packages)
+    return frozenset(filter(None, names))
 
 
 def first_missing(packages: Iterable[lines.Line], have: Collection[str]) -> lines.Line | None:
-    """Return the first conda package that is neither a requirement nor a system package there."""
+    """Return the first conda package that is neither a requirement nor a system package there.
+
+    A requirement by its very name is taken for it: that name stands in a list of Python's own.
+    """
     for package in packages:
         name = parse(package.text, package.where).name
-        if not {distribution_of(name), debian_package(name)}.intersection(have):
+        elsewhere = {types.canonical(name), *distributions_of(name), debian_package(name)}
+        if elsewhere.isdisjoint(have):
             return package
     return None
 
@@ -249,13 +259,7 @@ class Packages:
                 "taken in any version, since the package index cannot have these:"
                 f" {_joined(self._any_version)}"
             )
-        debian = {name: debian_package(name) for name in self._programs}
-        if of_debian := {name: package for name, package in debian.items() if package}:
-            packages = ", ".join(dict.fromkeys(of_debian.values()))
-            instead = f"Use system_packages: [{packages}], or --backend conda"
-            yield f"no Python packages: {_joined(of_debian)}. {instead}"
-        if others := [name for name, package in debian.items() if not package]:
-            yield lines.Needed(f"no Python packages: {_joined(others)}. Use --backend conda")
+        yield from _of_programs(self._programs)
         if self._cuda:
             yield lines.Dropped(
                 f"left out, since the profile decides on CUDA: {_joined(self._cuda)}"
@@ -280,6 +284,27 @@ class Packages:
                 "left out, since it takes a licence of Anaconda's: the channel defaults. With the"
                 f" backend conda, its packages come from {_joined(channels) or 'conda-forge'}"
             )
+
+
+def _of_programs(names: Iterable[str]) -> Iterator[str]:
+    """Yield what may stand for the packages that are not one of the package index."""
+    debian = {name: debian_package(name) for name in names}
+    if of_debian := {name: package for name, package in debian.items() if package}:
+        packages = ", ".join(dict.fromkeys(of_debian.values()))
+        instead = f"Use system_packages: [{packages}], or --backend conda"
+        yield f"no Python packages: {_joined(of_debian)}. {instead}"
+    others = [name for name, package in debian.items() if not package]
+    if several := [name for name in others if distributions_of(name)]:
+        shown = (f"{name} ({_joined(distributions_of(name))})" for name in several)
+        yield lines.Needed(
+            "several Python packages, of which you choose: list those that are needed under"
+            f" requirements:, or use --backend conda: {_joined(shown)}"
+        )
+    if unknown := [name for name in others if name not in several]:
+        yield lines.Needed(
+            f"no Python packages: {_joined(unknown)}. Use --backend conda; if the package index"
+            " has the same, list it under requirements:"
+        )
 
 
 def _is_channel(name: str) -> bool:

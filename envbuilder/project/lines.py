@@ -20,7 +20,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped
 from envbuilder.profiles import frameworks, requirements
 from envbuilder.profiles.requirements import distribution
-from envbuilder.project.names import meant, needed_where
+from envbuilder.project.names import distribution_of, meant, needed_where
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -270,7 +270,8 @@ def wish(text: str, where: str) -> tuple[Line, str]:
     shown, notes = f"{where}: {escaped(text, SHOWN)}", []
     plain = re.sub(_BUILD, "", re.sub(_QUOTED, r"\2", text.strip().rstrip(",")))
     if of_conda := re.match(_OF_CONDA, plain):
-        plain = f"{of_conda[1]}=={of_conda[2]}{'' if of_conda[3] else '.*'}"
+        known = _distribution_of_conda(of_conda[1], shown)
+        plain = f"{known}=={of_conda[2]}{'' if of_conda[3] else '.*'}"
         notes.append(f"{shown}: conda's spelling: taken as {plain}.")
     elif of_table := re.match(_OF_TABLE, plain):
         plain = f"{of_table[1]}=={of_table[2]}"
@@ -293,6 +294,19 @@ def wish(text: str, where: str) -> tuple[Line, str]:
         parsed = parse(f"{parsed}; {marker}", where)
         notes.append(f"{shown}: {why}.")
     return line(parsed, where), " ".join(notes)
+
+
+def _distribution_of_conda(name: str, shown: str) -> str:
+    """Return the package of the index that a conda package is; raise `InvalidError` if none is."""
+    known = "python" if name.lower() == "python" else distribution_of(name.lower())
+    if known:
+        return known
+    raise InvalidError(
+        f"{shown}: conda's spelling, but no table knows conda's {escaped(name, SHOWN)} as a package"
+        " of the index, where a stranger's may have that name",
+        f"If the package of the index is meant, write {name}==VERSION. List programs of conda's in"
+        " an environment.yml.",
+    )
 
 
 def split_marker(text: str) -> tuple[str, str]:

@@ -26,7 +26,6 @@ class _Conda(Struct, frozen=True, forbid_unknown_fields=True):
     python: dict[str, types.Distribution]
     debian: dict[str, types.DebianPackage]
     libraries: tuple[str, ...]
-    other: tuple[str, ...]
 
 
 class _Limited(Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,6 +47,19 @@ class _Imports(Struct, frozen=True, forbid_unknown_fields=True):
 _conda = cache(partial(table, "conda.yaml", _Conda))
 
 
+def _listed(file: str) -> list[str]:
+    """Return the lines of a table of names, without its comments."""
+    text = files.read_text(resources.profiles_dir() / "names" / file)
+    return [line for line in text.splitlines() if not line.startswith("#")]
+
+
+@cache
+def _python_of_conda() -> Mapping[str, str]:
+    """Return conda's Python packages with their other names on the index, several with commas."""
+    rows = (line.partition(" ") for line in _listed("conda-python.txt"))
+    return {name: others or name for name, _, others in rows}
+
+
 @cache
 def _imports() -> _Imports:
     read = table("imports.yaml", _Imports)
@@ -60,26 +72,38 @@ def _imports() -> _Imports:
 @cache
 def _popular_names() -> frozenset[str]:
     """Return names of packages that many use."""
-    text = files.read_text(resources.profiles_dir() / "names" / "known.txt")
-    listed = (line for line in text.splitlines() if not line.startswith("#"))
     tables = _conda().python, _imports().meant, _imports().modules
     others = (types.canonical(name) for table in tables for name in table.values())
     builds = (name for row in frameworks.FRAMEWORKS.values() for name in row.builds)
-    return frozenset((*" ".join(listed).split(), *others, *builds))
+    return frozenset((*" ".join(_listed("known.txt")).split(), *others, *builds))
 
 
 # Conda's names
 
 
 def distribution_of(name: str) -> str:
-    """Return the name on the package index of a conda package; empty if it is no Python package."""
+    """Return the name on the package index of a conda package; empty if it is no Python package.
+
+    Empty, too, for one that holds several packages of other names, of which a person chooses.
+    """
+    held = distributions_of(name)
+    return held[0] if len(held) == 1 else ""
+
+
+def distributions_of(name: str) -> tuple[str, ...]:
+    """Return the packages of the index that a conda package holds, as far as a table says so.
+
+    A name alone says nothing: what is conda's program may be a stranger's package on the index.
+    """
     names = _conda()
     if frameworks.is_conda_runtime(name):
-        return ""
+        return ()
     if known := frameworks.of_conda(name) or names.python.get(name):
-        return known
-    is_other = name in names.debian or _matches(name, (*names.libraries, *names.other))
-    return "" if is_other else types.canonical(name)
+        return (known,)
+    if name in names.debian or name in names.libraries:
+        return ()
+    held = _python_of_conda().get(types.canonical(name), "")
+    return tuple(held.split(",")) if held else ()
 
 
 def debian_package(name: str) -> str:
@@ -90,12 +114,10 @@ def debian_package(name: str) -> str:
 def is_conda_library(name: str) -> bool:
     """Return whether a conda package is listed only since another one needs it."""
     names = _conda()
-    is_known = name in names.python or name in names.debian
-    return not is_known and _matches(name, names.libraries)
-
-
-def _matches(name: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
+    if name in names.libraries:
+        return True
+    is_known = name in names.debian or bool(distributions_of(name))
+    return not is_known and any(fnmatchcase(name, pattern) for pattern in names.libraries)
 
 
 # Names on the package index (normalised)
@@ -120,6 +142,12 @@ def of_modules() -> Mapping[str, str]:
     return {**_imports().modules, **_imports().meant}
 
 
+def distribution_of_module(name: str) -> str:
+    """Return the package that brings a module; empty if no table says which one does."""
+    known = types.canonical(name)
+    return of_modules().get(known) or (known if known in _popular_names() else "")
+
+
 def mistaken(name: str) -> str:
     """Return a package that is more likely meant than the one of a name; empty if none is."""
     if name in _popular_names():
@@ -142,7 +170,7 @@ def _nearly(name: str, other: str) -> bool:
 
 def nearest(name: str) -> str:
     """Return the package that a name which no index has may mean; empty if none is near."""
-    if (known := of_modules().get(name) or _conda().python.get(name)) and known != name:
+    if (known := of_modules().get(name) or distribution_of(name)) and known != name:
         return known
     from difflib import get_close_matches
 

@@ -26,6 +26,7 @@ from envbuilder.core.errors import EnvbuilderError, InvalidError
 from envbuilder.core.project_file import ProjectPath
 from envbuilder.core.types import DebianPackage
 from envbuilder.project.lines import read_text
+from envbuilder.project.names import debian_package, distribution_of
 
 _MOST_ENTRIES = 200_000
 _DEEPEST = 6
@@ -218,9 +219,18 @@ def _take(shown: Shown, kind: str, words: list[str], where: str) -> None:
         elif kind == "pip" and _REQUIREMENT.fullmatch(word):
             shown.requirements.setdefault(word, where)
         elif kind == "conda" and (spec := _CONDA.fullmatch(word)):
-            shown.requirements.setdefault(spec[1] + (f"=={spec[2]}" if spec[2] else ""), where)
+            _take_conda(shown, spec[1].lower(), spec[2], where)
         elif not word.startswith("-") and "/" not in word:
             return  # prose
+
+
+def _take_conda(shown: Shown, name: str, version: str | None, where: str) -> None:
+    """Take a conda package by its name on the index, or Debian's; else nothing stands for it."""
+    if distribution := distribution_of(name):
+        text = f"{distribution}=={version}" if version else distribution
+        shown.requirements.setdefault(text, where)
+    elif package := debian_package(name):
+        shown.system.setdefault(package, where)
 
 
 def _path(text: str) -> str:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
-from envbuilder.project import conda
+from envbuilder.project import conda, lines
 from envbuilder.project.environments import read
 from envbuilder.project.lines import Line, Listed
 from tests.support.edited_text import edited
@@ -61,7 +61,7 @@ dependencies:
   - cudatoolkit=11.3.1=h2bc3f7f_2
   - opencv=4.5.1=py311_0
   - librosa=0.10.1=pyhd8ed1ab_0
-  - odd=1.0_3=0
+  - tqdm=1.0_3=0
   - mamba-forge::hmmer==3.3.2=h1b792b2_1
   - ffmpeg=4.3=hf484d3e_0
   - r-ggplot2=3.4
@@ -126,11 +126,11 @@ def test_an_exported_environment(tmp_path: Path) -> None:
     lay(tmp_path, {"env.yaml": EXPORTED})
     listed = read(tmp_path, "env.yaml")
     assert texts(listed.requirements) == [
-        *("torch==2.1.0", "opencv-python==4.5.1.*", "librosa==0.10.1", "odd"),
+        *("torch==2.1.0", "opencv-python==4.5.1.*", "librosa==0.10.1", "tqdm"),
         "torch-scatter==2.1.2",
     ]
     assert texts(listed.conda) == [
-        *("opencv ==4.5.1", "librosa ==0.10.1", "odd", "hmmer ==3.3.2", "ffmpeg ==4.3"),
+        *("opencv ==4.5.1", "librosa ==0.10.1", "tqdm", "hmmer ==3.3.2", "ffmpeg ==4.3"),
         "r-ggplot2 3.4.*",
     ]
     assert listed.channels == ("bioconda", "mamba-forge")
@@ -143,7 +143,7 @@ def test_an_exported_environment(tmp_path: Path) -> None:
         "variables are not read: CUDA_HOME. Write those",
         "channel_priority: left out",
         "names on the package index: opencv as opencv-python",
-        "in any version, since the package index cannot have these: odd=1.0_3=0",
+        "in any version, since the package index cannot have these: tqdm=1.0_3=0",
         "no Python packages: hmmer, ffmpeg. Use system_packages: [hmmer, ffmpeg], or --backend",
         "no Python packages: r-ggplot2. Use --backend conda",
         "such libraries along: _libgcc_mutex, ca-certificates, jpeg, libgomp, setuptools.",
@@ -151,6 +151,30 @@ def test_an_exported_environment(tmp_path: Path) -> None:
         "builds are left out, since each is for one platform; versions stay: opencv, librosa",
     ):
         assert words in notes, words
+
+
+def test_a_name_of_condas_is_a_package_of_the_index_only_if_a_table_says_so(tmp_path: Path) -> None:
+    programs = "mpi=1.0=openmpi, gromacs=2025.4, plink, star, salmon, redis"
+    python = "redis-py, typing-extensions, mkl_fft, libpysal, unrar, python-avro"
+    lay(tmp_path, {"env.yml": f"dependencies: [{programs}, {python}, {{pip: [redis, mine]}}]\n"})
+    listed = read(tmp_path, "env.yml")
+    assert texts(listed.requirements) == [
+        *("redis", "typing-extensions", "libpysal", "redis", "mine")
+    ]
+    needed = [str(note) for note in listed.notes if isinstance(note, lines.Needed)]
+    several, unknown = needed
+    assert several.endswith(", or use --backend conda: python-avro (avro, avro-python3).")
+    assert unknown == (
+        "env.yml: no Python packages: mpi, gromacs, plink, star, salmon, redis. Use --backend"
+        " conda; if the package index has the same, list it under requirements:."
+    )
+    assert listed.system == ("unrar-free",)
+
+
+def test_what_no_table_knows_is_had_by_listing_it_as_a_requirement() -> None:
+    listed = [lines.Line("python-avro", "e.yml:1"), lines.Line("new_thing 1.*", "e.yml:2")]
+    assert conda.first_missing(listed, {"avro"}) == listed[1]
+    assert conda.first_missing(listed, {"avro", "new-thing"}) is None
 
 
 def test_what_an_export_lists_twice_has_the_version_of_pip(tmp_path: Path) -> None:

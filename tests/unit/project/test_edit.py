@@ -89,6 +89,14 @@ def test_other_spellings_are_understood_and_said() -> None:
     assert change.notes[4].endswith("its release follows PyTorch's")
 
 
+def test_condas_spelling_is_a_package_only_if_a_table_says_so() -> None:
+    for text in ("mpi=1.0=openmpi", "gromacs=2025.4"):
+        name = text.partition("=")[0]
+        with pytest.raises(InvalidError, match=f"no table knows conda's {name} as a") as error:
+            added("", text)
+        assert f"{name}==VERSION" in error.value.hint
+
+
 @pytest.mark.parametrize(
     ("name", "meant"),
     [

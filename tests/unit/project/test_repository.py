@@ -43,7 +43,7 @@ Install with `pip install thing-runtime`, or
 
 ```bash
 $ conda env create -f env/gpu.yml
-conda install -c pytorch "pytorch=1.6.0" opencv
+conda install -c pytorch "pytorch=1.6.0" opencv graphviz gromacs
 sudo apt-get install -y libgl1 ffmpeg
 cd sub && python3 -m pip install -U \\
     einops 'rich[jupyter]>=13' --extra-index-url https://host.example/simple
@@ -62,11 +62,11 @@ def test_commands_of_a_readme(tmp_path: Path) -> None:
     assert shown.itself == "README.md"
     assert [*shown.files] == ["env/gpu.yml", "requirements/base.txt", "more.txt"]
     assert shown.requirements == {
-        **dict.fromkeys(["thing-runtime", "pytorch==1.6.0", "opencv", "einops"], "README.md"),
+        **dict.fromkeys(["thing-runtime", "torch==1.6.0", "opencv-python", "einops"], "README.md"),
         "rich[jupyter]>=13": "README.md",
         "nltk": "Dockerfile",
     }
-    assert [*shown.system] == ["libgl1", "ffmpeg"]
+    assert [*shown.system] == ["graphviz", "libgl1", "ffmpeg"]
     assert shown.programs == [("-m", "thing.train"), ("train.py",)]
 
 

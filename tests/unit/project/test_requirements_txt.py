@@ -125,6 +125,7 @@ def test_an_option_is_left_out_and_said(tmp_path: Path, line: str, why: str) -> 
         ("rich==1.0 --config-settings=x=y", "rich==1.0", "", "--config-settings is left out"),
         ("rich>=13;", "rich>=13", "", ""),
         ("numpy=1.21", "numpy==1.21.*", "", "conda's spelling"),
+        ("redis-py=4.5", "redis==4.5.*", "", "conda's spelling"),
         ("numpy   1.21.6", "numpy==1.21.6", "", "a row of a table"),
         ("torch 1.10.0+cu113", "torch==1.10.0", "", "the build cu113 is the hardware's"),
         ("pywin32==304", 'pywin32==304; sys_platform == "win32"', "", "for Windows alone"),
