@@ -6,7 +6,7 @@ import difflib
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, timedelta
 from pathlib import Path
@@ -27,7 +27,7 @@ from envbuilder.profiles import frameworks, profile as profile_files, releases
 from envbuilder.profiles.requirements import distribution
 from envbuilder.project import conda, environments, first_file, lines, package, repository
 from envbuilder.project.catalog import Choosing, ProjectProfiles
-from envbuilder.project.names import distribution_of, of_modules
+from envbuilder.project.names import distribution_of_module
 
 if TYPE_CHECKING:
     from envbuilder.locks.blockers import Diagnosis
@@ -53,6 +53,10 @@ _EXCLUDED = {
     _CONDAS: "no package index has it: use --backend conda, or leave it out of the list.",
     _TOO_OLD: f"{_TOO_OLD}, so it is excluded. What imports it will fail.",
 }
+_UNBUILT = (
+    "the index has its source alone, and no list of Python's own asks for it. To have it built, by"
+    " code of its own, sealed off: build_from_source:"
+)
 _UNSURE = "not known whether an index has it, since one fails"
 
 
@@ -152,7 +156,8 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
         hints = dict.fromkeys(error.hint for error in choice.errors if error.hint)
         raise InvalidError("\n".join(e.message for e in choice.errors), "\n".join(hints))
     imported = repository.imports(folder, files)
-    suggested = tuple(_suggested(folder, shown, choice, imported))[:_MOST_SUGGESTED]
+    modules = {} if choice.sources else {name: distribution_of_module(name) for name in imported}
+    suggested = tuple(_suggested(folder, shown, choice, modules))[:_MOST_SUGGESTED]
     offered, absent, unsure = Choosing().offered, dict[str, str](), dict[str, str]()
     if diagnosis:
         from envbuilder.locks import target_wheels
@@ -174,8 +179,9 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
     place = _Place(folder, path, offered)
     fit = _fitted(choice, facts, place)
     facts, notes, impossible = fit.facts, fit.notes, fit.impossible
+    unbuilt: frozenset[str] = frozenset()
     if choice.sources and diagnosis:
-        facts = _with_wheels(choice, facts, place, diagnosis)
+        facts, unbuilt = _with_wheels(choice, facts, place, diagnosis)
     program = repository.program_arguments(folder, files, shown.programs)
     return Report(
         file=str(path),
@@ -201,6 +207,8 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
             *(() if choice.sources else (*map(str, choice.notes), *environments.unread(folder))),
             *(f"{name}: {_EXCLUDED[why]}" for name, why in facts.exclude.items()),
             *(str(note) for note in notes if isinstance(note, lines.Needed)),
+            *(f"{name}: {_UNBUILT} [{name}]" for name in sorted(unbuilt)),
+            *_unknown(modules),
             *(f"{name}: {_UNSURE} ({problem})." for name, problem in unsure.items()),
         ),
         suggested=suggested,
@@ -222,22 +230,28 @@ def _suggested(
     folder: Path,
     shown: repository.Shown,
     choice: first_file.Choice,
-    imported: Sequence[str],
+    modules: Mapping[str, str],
 ) -> Iterator[Suggested]:
-    """Yield what texts name, and if no file is read what the code imports."""
+    """Yield what texts name, and the packages of `modules` that the code imports."""
     seen = {*_TOOLS, _package_name(folder), *(line.name for line in choice.lines)}
     named = [*shown.requirements.items()]
-    if not choice.sources:
-        packages = of_modules()
-        named += [(packages.get(types.canonical(m), m), "imports") for m in imported]
+    named += [(package, "imports") for package in modules.values() if package]
     for text, where in named:
         with suppress(InvalidError):
             line, _ = lines.wish(text, where)
-            distribution = distribution_of(line.name)
-            if distribution and line.name not in seen and not frameworks.of_build(distribution):
-                seen |= {line.name, distribution}
-                spec = f"{distribution}{line.text.removeprefix(line.name)}"
-                yield Suggested(requirement=spec, source=where)
+            if line.name not in seen and not frameworks.of_build(line.name):
+                seen.add(line.name)
+                yield Suggested(requirement=line.text, source=where)
+
+
+def _unknown(modules: Mapping[str, str]) -> Iterator[str]:
+    """Yield a sentence on modules that are imported and that no table knows the package of."""
+    if unknown := [name for name, package in modules.items() if not package]:
+        yield (
+            f"imported, and no table says which packages bring them: {first(unknown, 8)}. The index"
+            " may have a stranger's package of such a name. To add the right one:"
+            " envbuilder add NAME"
+        )
 
 
 # What makes it possible to lock
@@ -287,17 +301,21 @@ def _fitted(choice: first_file.Choice, facts: first_file.Facts, place: _Place) -
 
 def _with_wheels(
     choice: first_file.Choice, facts: first_file.Facts, place: _Place, diagnosis: Diagnosis
-) -> first_file.Facts:
+) -> tuple[first_file.Facts, frozenset[str]]:
     """Return facts with the Python that most packages have wheels for, and what has to be built.
 
     Of each kind of machine one profile counts; what only another platform lacks is left out there.
+    Also return what would have to be built and that only lists of conda's lead to: whose code that
+    is, nobody has said, so the user decides.
     """
     from envbuilder.locks.blockers import settled
 
     variants = _variants(choice, facts, place)
     framework, places = variants.framework[0], variants.contents.places
     pythons = variants.limits.pythons
+    of_conda = _conda_alone(choice)
     build: set[str] = set()
+    unbuilt: set[str] = set()
     python = facts.python
     with console.progress().task("look for wheels"):
         for kind in ("cuda", "cpu", "mps"):
@@ -319,12 +337,25 @@ def _with_wheels(
                     facts = msgspec.structs.replace(facts, overrides=facts.overrides | more)
                     variants = _variants(choice, facts, place)
                     every = diagnosis.obstacles(variants.of(profile), python, places)
-                build.update(each.name for each in every if each.kind == "source")
+                sources = {each.name for each in every if each.kind == "source"}
+                if of_conda and sources:
+                    own = diagnosis.obstacles(variants.of(profile), python, places, of_conda)
+                    unbuilt |= sources - {each.name for each in own}
+                build |= sources - unbuilt
                 old = {e.name for e in every if e.kind == "wheel" and not e.pythons}
                 if kind != "mps" and any(map(frameworks.of_name, old)):  # beside the profile's own
                     others = dict.fromkeys(filter(frameworks.of_name, sorted(old)), _TOO_OLD)
                     facts = msgspec.structs.replace(facts, exclude=facts.exclude | others)
-    return msgspec.structs.replace(facts, build=tuple(sorted(build)))
+    facts = msgspec.structs.replace(facts, build=tuple(sorted(build - unbuilt)))
+    return facts, frozenset(unbuilt)
+
+
+def _conda_alone(choice: first_file.Choice) -> frozenset[str]:
+    """Return the names on the index of what lists of conda's have, and no list of Python's own."""
+    listed = [line for source in choice.sources for line in source.listed.conda]
+    places = {line.where for line in listed}
+    own = {line.name for line in choice.lines if line.where not in places}
+    return conda.distributions(listed) - own
 
 
 def _framework(choice: first_file.Choice) -> types.Framework | None:

@@ -131,7 +131,10 @@ def test_a_program_of_conda_is_left_to_the_user_only_if_debian_is_not_known_to_h
 ) -> None:
     lay(folder, {"environment.yml": "dependencies: [numpy, ffmpeg, r-ggplot2]\n"})
     (needed,) = report(capsys)["needs_you"]
-    assert needed == "environment.yml: no Python packages: r-ggplot2. Use --backend conda."
+    assert needed == (
+        "environment.yml: no Python packages: r-ggplot2. Use --backend conda; if the package index"
+        " has the same, list it under requirements:."
+    )
     assert "system_packages: [ffmpeg]  # in images" in active(folder)
 
 
@@ -158,14 +161,52 @@ def test_what_only_conda_has_is_not_called_misspelled(
     an_index(monkeypatch, numpy=b"<a href=numpy-1.tar.gz></a>")
     monkeypatch.setattr(Diagnosis, "ways", lambda *_: iter(()))
     monkeypatch.setattr(Diagnosis, "obstacles", lambda *_: [])
-    listed = "dependencies: [numpy, some-tool, {pip: [gone]}]\n"
+    listed = "dependencies: [numpy, mdtraj, {pip: [gone]}]\n"
     lay(folder, {"environment.yml": listed})
     assert run("init", "--json") == 0
     needed = json.loads(capsys.readouterr().out)["needs_you"]
-    assert sorted(text.partition(":")[0] for text in needed) == ["gone", "some-tool"]
+    assert sorted(text.partition(":")[0] for text in needed) == ["gone", "mdtraj"]
     conda_alone = "no package index has it: use --backend conda, or leave it out of the list."
-    assert f"some-tool: {conda_alone}" in needed
+    assert f"mdtraj: {conda_alone}" in needed
     assert "gone: no index has it, so it is excluded. Correct its name." in needed
+
+
+def test_nobody_consents_to_a_build_for_a_name_that_only_conda_lists(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of sources, those are built that a list of Python's own leads to."""
+    an_index(monkeypatch)
+    monkeypatch.setattr(Diagnosis, "ways", lambda *_: iter(()))
+
+    def obstacles(
+        _: Diagnosis, profile: Profile, __: str, ___: object, without: frozenset[str] = frozenset()
+    ) -> list[Blocker]:
+        names = {Requirement(text).name for text in profile.requirements} - without
+        names |= {f"of-{name}" for name in names}
+        every = {"mdtraj", "of-mdtraj", "stated", "of-stated", "both"} & names
+        return [Blocker(name=n, kind="source", version="", needs=()) for n in sorted(every)]
+
+    monkeypatch.setattr(Diagnosis, "obstacles", obstacles)
+    monkeypatch.setattr("envbuilder.commands.init._absent", lambda *_: {})
+    conda = "dependencies: [mdtraj, gromacs=2025.4, {pip: [stated]}]\n"
+    lay(folder, {"environment.yml": conda})
+    assert run("init", "--json") == 0
+    needed = json.loads(capsys.readouterr().out)["needs_you"]
+    (built,) = (line for line in active(folder) if line.startswith("build_from_source"))
+    assert built.startswith("build_from_source: [of-stated, stated]  #")
+    assert any(text.endswith("build_from_source: [mdtraj]") for text in needed)
+    assert any("no Python packages: gromacs" in text for text in needed)
+
+
+def test_a_module_that_no_table_knows_is_only_named(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lay(folder, {"train.py": "import einops, mpi, torch\n"})
+    assert run("init", "--offline", "--json") == 2
+    result = json.loads(capsys.readouterr().out)
+    assert result["suggested"] == [{"requirement": "einops", "source": "imports"}]
+    (needed,) = result["needs_you"]
+    assert needed.startswith("imported, and no table says which packages bring them: mpi. ")
 
 
 def test_a_long_list_takes_less_than_a_screen(
