@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from envbuilder.build import project_layer
-from envbuilder.build.backends import integrity
+from envbuilder.build.backends import in_use, integrity
 from envbuilder.build.image import records
 from envbuilder.build.image.layer_cache import MadeLayers
 from envbuilder.build.payload import payload_pyz
@@ -189,7 +189,8 @@ def _move(source: Path, target: Path) -> None:
             "Move it elsewhere, then run the same command again.",
         )
     if exists:
-        target.rename(source.with_name(f"{source.name}.replaced"))
+        with in_use.replacing(target):
+            target.rename(source.with_name(f"{source.name}.replaced"))
     source.rename(target)
 
 

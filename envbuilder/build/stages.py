@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import time
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from envbuilder.build.backends import devices
+from envbuilder.build.backends import devices, in_use
 from envbuilder.build.plan import BuildResult, MakeBase
 from envbuilder.core.errors import BuildError, Hint, HostError, InvalidError, ToolError
 from envbuilder.core.settings import Settings, require_own
@@ -194,8 +195,15 @@ def suggest_packages(error: BuildError, build: Build, python: str) -> None:
 
 
 def reuse(build: Build) -> Build:
-    """Use the artifact of an earlier build if that made exactly this one."""
+    """Use the artifact of an earlier build if that made exactly this one.
+
+    Raises `BuildError` if one that is made again is in use.
+    """
     artifact = None if build.request.rebuild else build.product.existing()
+    replaces = artifact is None and (build.request.rebuild or build.product.changed())
+    if replaces and not backends.makes_image(build.backend):
+        with in_use.replacing(Path(build.plan.artifact.ref)):
+            pass
     return replace(build, artifact=artifact, started=time.monotonic())
 
 

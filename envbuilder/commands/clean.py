@@ -202,11 +202,11 @@ def _examined(
     if engine is None:
         return inventory.items
     try:
-        images = engine.labelled()
+        images, used = engine.labelled(), engine.used()
     except ToolError as error:
         _note_unseen(error, progress)
         return inventory.items
-    inventory.images(images, recorded_images(inventory.settings, leftovers), profile)
+    inventory.images(images, recorded_images(inventory.settings, leftovers), profile, used)
     if profile is None:
         with contextlib.suppress(ToolError):
             inventory.volumes(engine.volumes(), remove=volumes)

@@ -13,7 +13,7 @@ import contextlib
 import fcntl
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -42,6 +42,7 @@ VOLUMES = "volumes of commands in containers"
 
 LINK = "a symbolic link: what it leads to is left alone"
 BUSY = "in use by another envbuilder"
+IN_USE = "in use by a running command"
 FOREIGN = "not made by envbuilder"
 UNMARKED = (
     "envbuilder did not make this folder, or a version that set no marker did: if all of it is"
@@ -158,6 +159,8 @@ class Inventory:
                     continue
                 elif not self._lock(path.with_name(f".{path.name}.partial.lock")):
                     self.keep(path, BUSY)
+                elif not self._lock(path / integrity.MARKER):
+                    self.keep(path, IN_USE)
                 else:
                     aside = f".{path.name}.partial"
                     self._add(path, root, ENVIRONMENTS, path.name, aside=aside)
@@ -243,8 +246,12 @@ class Inventory:
         images: Sequence[Image],
         recorded: Sequence[Recorded],
         profile: str | None,
+        used: Collection[str] = (),
     ) -> None:
-        """List the labelled images (of one profile) that builds made here, and their records."""
+        """List the labelled images (of one profile) that builds made here, and their records.
+
+        `used`: the ids of those that a container runs.
+        """
         gone: set[str] = set()
         for image in images:
             matching = [each for each in recorded if image.id in each.ids]
@@ -255,6 +262,8 @@ class Inventory:
             reason = NAMED
             if any(each.work and each.work in self.busy for each in matching):
                 reason = BUSY
+            elif matching and image.id in used:
+                reason = IN_USE
             elif matching:
                 given = {familiar(name) for each in matching for name in each.names}
                 removable = [name for name in image.tags if familiar(name) in given]

@@ -87,7 +87,7 @@ def library() -> Library:
 
 
 def prefix(project: Build, name: str = NAME, python: str | None = None) -> Path:
-    """Build a tool's environment if it is missing, and return its folder.
+    """Build a tool's environment if it is missing, and return its folder, which stays in use.
 
     `project` is the build of the kernel's environment.
     """
@@ -108,6 +108,7 @@ def prefix(project: Build, name: str = NAME, python: str | None = None) -> Path:
     )
     product = venv.prepare(build)
     done = pipeline.finish(replace(build, product=product, plan=product.plan))
+    product.stay_in_use()
     return Path(done.result.artifact.ref)
 
 

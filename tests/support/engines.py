@@ -45,6 +45,7 @@ class FakeEngine(Engine):
         self.contents: dict[str, bytes] | None = None
         self.described = frozenset[str]()
         self.stored_volumes: dict[str, StoredVolume] = {}
+        self.running = list[str]()
 
     def add(self, ref: str) -> None:
         self.images[ref] = Image(id=f"sha256:{ref}", tags=(ref,), labels={})
@@ -108,6 +109,9 @@ class FakeEngine(Engine):
     def _make_volume(self, name: str, container: Container, labels: Mapping[str, str]) -> None:
         volume = StoredVolume(name=name, labels=dict(labels))
         self.stored_volumes.setdefault(name, volume)
+
+    def _list_containers(self) -> Sequence[dict[str, Any]]:
+        return [{"ImageID": image} for image in self.running]
 
     def knows_gpus(self) -> bool:
         return True

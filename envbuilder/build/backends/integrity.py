@@ -192,11 +192,11 @@ def close(prefix: Path, facts: dict[str, Any], base: Sequence[str] = ()) -> None
     `base`: what the environment uses of an interpreter outside of it, as `base_of` returns it.
     """
     (prefix / FILES).parent.mkdir(parents=True, exist_ok=True)
-    found = walk(prefix, OURS, base)
-    entries = hashed(prefix, found)
+    identities = walk(prefix, OURS, base)
+    entries = hashed(prefix, identities)
     (prefix / FILES).write_text(listed(entries))
     digests = {"digest": _portable(prefix, entries), "tree": tree_digest(entries)}
-    marker = {**facts, "base": list(base), **digests, "landmarks": _landmarks(found)}
+    marker = {**facts, "base": list(base), **digests, "landmarks": _landmarks(identities)}
     (prefix / MARKER).write_text(json.dumps(marker, indent=1) + "\n")
 
 
@@ -204,11 +204,11 @@ def _landmarks(entries: Iterable[Entry]) -> list[str]:
     """Return the interpreter and the largest file of each package, of entries of `walk`."""
     largest: dict[str, tuple[int, str]] = {}
     for entry in entries:
-        found = _LANDMARK.match(entry.path)
-        if found is None or entry.path.startswith("/") or entry.kind == "folder":
+        landmark = _LANDMARK.match(entry.path)
+        if landmark is None or entry.path.startswith("/") or entry.kind == "folder":
             continue
         size = int(entry.content.split()[1]) if _is_file(entry) else 0
-        largest[found[0]] = max(largest.get(found[0], (0, "")), (size, entry.path))
+        largest[landmark[0]] = max(largest.get(landmark[0], (0, "")), (size, entry.path))
     return sorted(path for _, path in largest.values())
 
 

@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from envbuilder.build import conventions, isolation, render
 from envbuilder.build.access import NOTHING, PRELOAD, Access, Runner
-from envbuilder.build.backends import foreign_programs, integrity, own_python
+from envbuilder.build.backends import foreign_programs, in_use, integrity, own_python
 from envbuilder.build.payload import TIMEOUT_SECONDS, payload_pyz, payload_sha256
 from envbuilder.build.plan import (
     Artifact,
@@ -228,6 +228,7 @@ class NativeEnvironment(Environment):
         self.profile, self.target, self.plan = build.profile, target, plan
         self.device_variables = build.device_variables
         self.prefix = Path(plan.artifact.ref)
+        self._hold: in_use.Hold | None = None
 
     @property
     def bin_folders(self) -> tuple[str, ...]:
@@ -240,14 +241,25 @@ class NativeEnvironment(Environment):
         return f"{self.bin_folders[0]}/python"
 
     def existing(self) -> Artifact | None:
-        """Return the environment if an earlier build finished it and nothing of it is gone."""
+        """Return the environment if an earlier build finished it and nothing of it is gone.
+
+        Nothing removes it while this object exists.
+        """
+        self._hold = None
+        held = in_use.hold(self.prefix)
         metadata = integrity.marker(self.prefix)
         sealed = {"tree", "base"} <= metadata.keys()  # earlier versions did not seal the base
         if metadata.get("fingerprint") != self.plan.fingerprint or not sealed:
             return None
-        if integrity.damage(self.prefix, metadata):
+        if held is None or integrity.damage(self.prefix, metadata):
             return None
+        self._hold = held
         return msgspec.structs.replace(self.plan.artifact, digest=metadata.get("digest"))
+
+    def stay_in_use(self) -> None:
+        """Let nothing remove the environment either while another program replaces this process."""
+        if self._hold:
+            self._hold.pass_on()
 
     def changed(self) -> str:
         """Return a message if files of the environment are gone, else empty."""
@@ -355,6 +367,7 @@ class NativeEnvironment(Environment):
         # Libraries to preload come after the profile's.
         decisive = {n: v for n, v in requested.items() if n != PRELOAD or not v}
         variables = {**requested, **variables, **decisive, **self.after_activation(decisive)}
+        self.stay_in_use()
         return (start or process.replace)(command, {**self.device_variables, **variables})
 
 

@@ -264,6 +264,11 @@ class DockerEngine(Engine):
                 api.remove_container(helper["Id"], force=True)
             undo.pop_all()
 
+    def _list_containers(self) -> Sequence[dict[str, Any]]:
+        with _reported("the engine cannot list its containers"):
+            containers: list[dict[str, Any]] = self._api.containers()
+        return containers
+
     def knows_gpus(self) -> bool:
         """Return whether NVIDIA's runtime is configured."""
         return "nvidia" in (self._info.get("Runtimes") or {})

@@ -215,6 +215,15 @@ class Engine(abc.ABC):
 
     # --- containers
 
+    def used(self) -> frozenset[str]:
+        """Return the ids of the images that running containers have."""
+        listed = (str(each["ImageID"]) for each in self._list_containers())
+        return frozenset(f"sha256:{image.removeprefix('sha256:')}" for image in listed)
+
+    @abc.abstractmethod
+    def _list_containers(self) -> Sequence[dict[str, Any]]:
+        """Return what the engine reports about each running container."""
+
     def run(
         self, container: Container, on_stdout: Callable[[str], None], timeout: float
     ) -> process.Completed:

@@ -156,6 +156,11 @@ class PodmanEngine(Engine):
         words = ("volume", "create", "--ignore", *options, name)
         self._answer(f"make the volume {name}", *words)
 
+    def _list_containers(self) -> Sequence[dict[str, Any]]:
+        answer = self._answer("list its containers", "ps", "--format", "json")
+        listed: list[dict[str, Any]] = json.loads(answer or "[]")
+        return listed or ()
+
     def knows_gpus(self) -> bool:
         """Return whether NVIDIA's toolkit has described the GPUs to podman."""
         return any(name.startswith(f"{_GPU}=") for name in cdi.devices(cdi.FOLDERS))

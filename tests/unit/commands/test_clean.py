@@ -11,6 +11,7 @@ import pytest
 from filelock import FileLock
 
 from envbuilder.build import attestations
+from envbuilder.build.backends import in_use
 from envbuilder.build.backends.integrity import MARKER
 from envbuilder.commands import inventory
 from envbuilder.core import files, settings
@@ -107,6 +108,17 @@ def test_a_running_build_is_left_alone(own: settings.Settings) -> None:
         assert not killed.exists()
     assert run() == 0
     assert not any(path.exists() for path in running)
+
+
+def test_an_environment_in_which_a_command_runs_is_in_use(
+    own: settings.Settings, capsys: Shown
+) -> None:
+    prefix = ours(own)
+    held = in_use.hold(prefix)
+    assert {"name": str(prefix), "reason": inventory.IN_USE} in report(capsys)["kept"]
+    assert prefix.exists()
+    del held
+    assert report(capsys)["removed"] == [str(prefix)]
 
 
 def test_a_dry_run_says_exactly_what_a_run_removes_and_its_bytes(

@@ -58,6 +58,16 @@ def test_an_image_in_use_is_named(own: settings.Settings, fake: Labelled, capsys
     assert kept.exists(), "or the image would never be known as ours again"
 
 
+def test_an_image_that_a_container_runs_is_in_use(
+    own: settings.Settings, fake: Labelled, capsys: Shown
+) -> None:
+    path = record(own, "cpu")
+    fake.running = [sha("cpu")]  # as podman writes it
+    kept = {each["name"]: each["reason"] for each in report(capsys)["kept"]}
+    assert kept["envbuilder/cpu:latest"] == inventory.IN_USE
+    assert (fake.removed, path.exists()) == ([], True)
+
+
 def test_images_of_others_stay_and_are_listed(
     own: settings.Settings, fake: Labelled, capsys: Shown
 ) -> None:

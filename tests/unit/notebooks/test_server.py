@@ -160,7 +160,7 @@ def test_it_is_built_apart_from_the_project(
 
     def prepare(build: Any) -> Any:
         seen.append(build.profile.name)
-        return SimpleNamespace(plan=None)
+        return SimpleNamespace(plan=None, stay_in_use=lambda: seen.append("in use"))
 
     def finish(build: Any) -> Any:
         seen.append(build.settings)
@@ -181,5 +181,4 @@ def test_it_is_built_apart_from_the_project(
     project: Any = SimpleNamespace(settings=settings, host=None, progress=progress)
     prefix = server.prefix(project)
     assert prefix == Path("/envs/jupyter")
-    name, used = seen
-    assert (name, used) == (server.NAME, signed)
+    assert seen == [server.NAME, signed, "in use"]

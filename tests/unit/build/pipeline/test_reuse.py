@@ -21,7 +21,7 @@ from envbuilder.core.errors import BuildError
 from envbuilder.core.project_file import Definition
 from envbuilder.core.settings import Settings
 from envbuilder.host import model as host
-from tests.support.pipeline import FITS, PLAIN, SHIPPED, Said, add, go
+from tests.support.pipeline import FITS, PLAIN, SHIPPED, Said, add, fails, go
 
 # ---- what is said about the profile and its lock
 
@@ -240,6 +240,17 @@ def test_an_environment_that_has_lost_files_is_damaged_and_built_again(
     assert go(found, said=said, profile="cpu", backend="venv").status == "built"
     assert doings == ["fetch"]
     assert f"{prefix} is damaged: {named} is missing; it is built again" in said
+
+
+def test_what_a_command_runs_in_is_not_built_again(found: Settings, doings: list[str]) -> None:
+    build = prepare(Request(profile="cpu", backend="venv"), found, Said(), running=False)
+    finish(build.plan)
+    running = pipeline.finish(build)
+    asked: dict[str, Any] = {"profile": "cpu", "backend": "venv", "rebuild": True}
+    assert "in use by a running command" in fails(found, BuildError, running=False, **asked)
+    assert doings == []
+    del build, running
+    assert go(found, **asked).status == "built"
 
 
 def test_a_plan_changes_nothing(found: Settings, doings: list[str]) -> None:

@@ -387,6 +387,15 @@ VOLUME = Container(
 )
 
 
+def test_the_images_of_running_containers_are_used() -> None:
+    api = MagicMock()
+    api.containers.return_value = [{"ImageID": "sha256:1"}, {"ImageID": "sha256:2"}]
+    assert engine(api=api).used() == {"sha256:1", "sha256:2"}
+    api.containers.side_effect = APIError("it is broken")
+    with pytest.raises(ToolError, match="cannot list its containers: it is broken"):
+        engine(api=api).used()
+
+
 def test_a_volume_is_made_once_as_its_users_own() -> None:
     api = MagicMock()
     api.inspect_volume.side_effect = [NotFound("no such volume"), {}]

@@ -209,3 +209,12 @@ def test_cdi_devices_are_those_of_this_machines_files(
     assert PODMAN.cdi_devices() == {"amd.com/gpu=all"}
     remote = PodmanEngine(["podman"], rootless=False, remote=True)
     assert remote.cdi_devices() == set(), "its files are on another machine"
+
+
+def test_the_images_of_running_containers_are_used(
+    programs: dict[str, tuple[int, str, str]],
+) -> None:
+    programs["podman ps --format json"] = (0, json.dumps([{"ImageID": "1" * 64}]), "")
+    assert PODMAN.used() == {"sha256:" + "1" * 64}
+    programs["podman ps --format json"] = (0, "[]\n", "")
+    assert PODMAN.used() == frozenset()
