@@ -13,10 +13,9 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from envbuilder.core import files
 from envbuilder.core.errors import EnvbuilderError
 from envbuilder.core.settings import load as load_settings
-from envbuilder.locks import compare, resolve
+from envbuilder.locks import compare, resolve, saving
 from envbuilder.notebooks import server
 from envbuilder.profiles import lock as locks
 
@@ -48,9 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 4
         for line in compare.changes(previous, lock):
             sys.stdout.write(f"{line}\n")
-        text = locks.dump(lock)
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            files.write(path, text.encode())
+        if not path.exists() or path.read_bytes() != saving.content(lock):
+            saving.save({path: lock}, "")
             sys.stdout.write(f"wrote {path}\n")
     return 0
 

@@ -35,7 +35,8 @@ def command(requirements: tuple[str, ...], exact: bool, no_lock: bool) -> int:
 
     A requirement is a package and perhaps versions, extras and a marker (PEP 508); for a package
     that is listed already, it replaces the line. Comments and order stay. Other packages keep their
-    versions. If it cannot be locked for any profile, nothing is changed.
+    versions. If it cannot be locked for any profile, or a file cannot be written, nothing is
+    changed.
 
     \b
     Examples:
@@ -72,6 +73,7 @@ def remove(names: tuple[str, ...], no_lock: bool) -> int:
 
 
 _LEFT = f"{PROJECT_FILE} is left as it was."
+_WRITABLE = "Make room or the folder writable for you, and run the command again."
 
 
 def read_project(settings: Settings) -> tuple[str, Path]:
@@ -96,10 +98,10 @@ def apply_change(change: edit.Change, settings: Settings, *, lock: bool) -> int:
         console.result(f"{PROJECT_FILE}: nothing to change")
         return 0
     outcomes = _locked(change, settings) if lock else ()
-    edit.save(change)
+    code = locks.settle(outcomes, f"{_LEFT} {_WRITABLE}", change)
     if not lock:
         console.result("Next: envbuilder lock")
-    return locks.settle(outcomes)
+    return code
 
 
 def _concerned(environment: str, settings: Settings, choosing: Choosing) -> list[Entry]:

@@ -39,7 +39,8 @@ class State(Struct, frozen=True, kw_only=True):
     unjudged: str = ""
     """What an earlier lock does not state, so that it was not checked."""
     failed: bool
-    """Whether that fails the check; a profile that the project does not list may be impossible."""
+    """Whether that fails the check; profiles that the project does not list may be impossible or
+    unlocked, but not all of them."""
 
 
 @click.command("check", short_help="Check a project's locks; for CI and pre-commit.")
@@ -47,10 +48,10 @@ class State(Struct, frozen=True, kw_only=True):
 def command(as_json: bool) -> int:
     """Check that every lock of the project is fresh, and has the hardware's own framework.
 
-    Needs no network, and builds nothing. Exit code 2 if a lock is missing, stale or damaged, if the
-    framework was replaced by another build, or if a package is missing, required by nothing, or
-    from a source that the profile does not name. If no release that is locked serves this machine's
-    GPU, the last lines say which would; that changes nothing else.
+    Needs no network, and builds nothing. Exit code 2 if a lock is missing, stale or damaged, if
+    none could be made, if the framework was replaced by another build, or if a package is missing,
+    required by nothing, or from a source that the profile does not name. If no release that is
+    locked serves this machine's GPU, the last lines say which would; that changes nothing else.
 
     \b
     Examples:
@@ -60,6 +61,8 @@ def command(as_json: bool) -> int:
     settings = load_settings()
     every = tuple(entries.of_project(settings))
     states = [_state(entry) for entry in every]
+    if entries.failed((False, not state.problems) for state in states):
+        states = [replace(state, failed=True) for state in states]
     failed = any(state.failed for state in states)
     extra = tuple(entries.unused_locks(settings))
     notes = tuple(_notes(every, settings))

@@ -15,11 +15,11 @@ from envbuilder.commands import resolution
 from envbuilder.commands.options import load_settings, profile_option
 from envbuilder.core import console, types
 from envbuilder.core.errors import INVALID, InvalidError
-from envbuilder.core.files import read_text, save
+from envbuilder.core.files import read_text
 from envbuilder.core.settings import PROJECT_FILE, Settings
 from envbuilder.core.text import ITEM, indented_proof, shown
 from envbuilder.host import probe
-from envbuilder.locks import compare, entries
+from envbuilder.locks import compare, entries, saving
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.profiles import lock as profile_lock, profile as profiles, releases
 from envbuilder.profiles.library import Library
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[\w.-]+")
 _MOST_PLACES = 4
+_ELSEWHERE = "Name another folder with --output-dir."
+_MADE_ANEW = "{} could not be read ({}): made anew"
 _INSTEAD = (
     "it is used instead of the lock that came with envbuilder; to return to that one,"
     " remove the file"
@@ -94,8 +96,9 @@ def command(
     that differs is written next to your envbuilder.yaml or into your configuration folder, which is
     searched first; remove it to return to the other.
 
-    Versions stay while they fit. With --upgrade they move to the newest that fit. In a project,
-    locks of environments and profiles that it no longer has are removed.
+    Versions stay while they fit. With --upgrade they move to the newest that fit. A lock that
+    cannot be read is made anew. In a project, locks of environments and profiles that it no longer
+    has are removed.
 
     \b
     Examples:
@@ -132,9 +135,9 @@ def command(
         align=not no_align,
         allow_old=allow_old,
     )
-    if change and output_dir is None and any(not outcome.obstacle for outcome in outcomes):
-        edit.save(change)
-    code = settle(outcomes)
+    if output_dir or all(outcome.obstacle for outcome in outcomes):
+        change = None
+    code = settle(outcomes, _ELSEWHERE, change)
     _print_releases([outcome.entry for outcome in outcomes if not outcome.obstacle])
     if settings.definition is not None:
         code = max(code, settle_conda(of_conda, settings, upgrade=upgrade, packages=packages))
@@ -219,8 +222,8 @@ def _require_locked(
     """Raise `InvalidError` for a package that none of the locks holds."""
     from difflib import get_close_matches
 
-    locks = (profile_lock.previous(entry.earlier) for entry in chosen if entry.earlier)
-    available = {file.name for lock in locks for file in lock.files}
+    read = (entries.read_earlier(entry.earlier, profile_lock.previous) for entry in chosen)
+    available = {file.name for lock, _ in read if lock for file in lock.files}
     conda_names = {name for entry in of_conda for name in entries.conda_names(entry.earlier)}
     for name in names:
         if types.canonical(name) not in available | conda_names:
@@ -231,43 +234,34 @@ def _require_locked(
             )
 
 
-def settle(outcomes: Sequence[resolution.Outcome]) -> int:
+def settle(
+    outcomes: Sequence[resolution.Outcome], hint: str, change: edit.Change | None = None
+) -> int:
     """Write the locks that changed, and print what came of each; return the exit code.
 
     A profile that nobody requires by name may fail, but not all of them. So may a lock go without
-    a platform, but for this machine's.
+    a platform, but for this machine's. `change`: of the project's file, which is written with them,
+    or not at all. Raise `InvalidError` with `hint` if a file cannot be written; then none is.
     """
-    worst, usable = 0, False
+    present = _save(outcomes, hint, change)
     failures: dict[str, list[str]] = {}
     hints: list[str] = []
     places: dict[str, list[str]] = {}
     details: dict[str, list[str]] = {}
     for outcome in outcomes:
-        entry, previous, lock = outcome
-        usable = usable or not outcome.obstacle
+        entry, lock = outcome.entry, outcome.lock
         if lock is None:
             failures.setdefault(outcome.obstacle, []).append(entry.label)
             hints.append(outcome.hint)
-            worst = INVALID if entry.required else worst
-            continue
-        if lock.state == "unlocked" and previous is not None and previous.state != "unlocked":
-            stays = f"the lock in {entry.earlier} is kept"
-            _print(f"{entry.label}: cannot be locked now; {stays}: {outcome.obstacle}")
-            _print_indented(_places(entry, outcome.obstacle))
-            worst = INVALID
-            continue
-        text = profile_lock.dump(lock)
-        present = _present(entry, text)
-        if present is None:
-            _write(entry.path, text)
-        if lock.state == "unlocked" and entry.environment:
+        elif outcome.is_kept:
+            _print_kept(outcome)
+        elif lock.state == "unlocked" and entry.environment:
             failures.setdefault(outcome.obstacle, []).append(entry.label)
             places[outcome.obstacle] = _places(entry, outcome.obstacle)
         else:
-            _report(entry, lock, present)
-            hides = [_INSTEAD] if entry.shipped and entry.shipped != present else []
+            _report(entry, lock, present[entry.path])
+            hides = [_INSTEAD] if entry.shipped and entry.shipped != present[entry.path] else []
             details[entry.label] = [*_details(outcome, lock), *hides]
-        worst = INVALID if lock.state == "unlocked" and entry.required else worst
     for heading, lines in compare.grouped(details).items():
         if heading:
             console.result(heading)
@@ -275,8 +269,9 @@ def settle(outcomes: Sequence[resolution.Outcome]) -> int:
     for reason, labels in failures.items():
         _print(f"{', '.join(labels)}: cannot be locked: {reason}")
         _print_indented(places.get(reason, ()))
-    for hint in dict.fromkeys(hints):
-        console.result(hint)
+    for text in dict.fromkeys(hints):
+        console.result(text)
+    usable = [outcome for outcome in outcomes if not outcome.obstacle]
     platform = probe.host().platform
     lacking = [o for o in outcomes if _lacks(o, platform)]
     if any(profile_lock.first(outcome.lock, platform) for outcome in outcomes):
@@ -285,7 +280,38 @@ def settle(outcomes: Sequence[resolution.Outcome]) -> int:
         names = ", ".join(outcome.entry.label for outcome in lacking)
         console.result(f"this machine is {platform}: {names} cannot be built here")
         return INVALID
-    return INVALID if failures and not usable else worst
+    failed = entries.failed((o.entry.required, not o.obstacle) for o in outcomes)
+    return INVALID if failed or any(outcome.is_kept for outcome in outcomes) else 0
+
+
+def _save(
+    outcomes: Iterable[resolution.Outcome], hint: str, change: edit.Change | None
+) -> dict[Path, Path | None]:
+    """Write the locks that changed with a change of the project's file.
+
+    Return the files that hold their locks already.
+    """
+    changing = [outcome for outcome in outcomes if outcome.lock and not outcome.is_kept]
+    present = {outcome.entry.path: _present(outcome) for outcome in changing}
+    written = {o.entry.path: o.lock for o in changing if o.lock and not present[o.entry.path]}
+    saving.save(written, hint, edit.contents(change) if change else {})
+    if change:
+        for line in change.lines:
+            console.result(f"{PROJECT_FILE}: {line}")
+    for outcome in changing:
+        if outcome.unread:
+            console.result(_MADE_ANEW.format(outcome.entry.earlier, outcome.unread))
+    return present
+
+
+def _print_kept(outcome: resolution.Outcome) -> None:
+    """Print why a lock stays as it is."""
+    entry = outcome.entry
+    stays = f"the lock in {entry.earlier} is kept"
+    if outcome.unread:
+        stays = f"{entry.earlier} could not be read ({outcome.unread}) and is kept"
+    _print(f"{entry.label}: cannot be locked now; {stays}: {outcome.obstacle}")
+    _print_indented(_places(entry, outcome.obstacle))
 
 
 def _lacks(outcome: resolution.Outcome, platform: types.Platform | None) -> bool:
@@ -336,12 +362,21 @@ def _places(entry: entries.Entry, reason: str) -> list[str]:
     ][:_MOST_PLACES]
 
 
-def _present(entry: entries.Entry, text: str) -> Path | None:
-    """Return the file that has this text already; a shipped lock is not copied."""
+def _present(outcome: resolution.Outcome) -> Path | None:
+    """Return the file that holds the lock already; a shipped lock is not copied."""
+    entry = outcome.entry
     path = entry.earlier
-    if path is None or path not in {entry.path, entry.shipped}:
+    if path is None or outcome.lock is None or path not in {entry.path, entry.shipped}:
         return None
-    return path if path.read_text(encoding="utf-8") == text else None
+    return path if _holds(path, outcome.lock) else None
+
+
+def _holds(path: Path, lock: saving.AnyLock) -> bool:
+    """Return whether a file holds just this lock."""
+    try:
+        return path.read_bytes() == saving.content(lock)
+    except OSError:
+        return False
 
 
 def _report(entry: entries.Entry, lock: profile_lock.Lock, present: Path | None) -> None:
@@ -365,11 +400,6 @@ def _details(outcome: resolution.Outcome, lock: profile_lock.Lock) -> list[str]:
     assert not isinstance(profile, InvalidError), "it has a lock"
     unknown = filter(None, [releases.unknown(profile.framework, profile.release)])
     return [*unknown, *moved, *missing, *unread, *compare.claims(lock)]
-
-
-def _write(path: Path, text: str) -> None:
-    hint = "Name another folder with --output-dir."
-    save(path, text.encode(), InvalidError, hint, "the lock")
 
 
 def _remove_unused(settings: Settings) -> None:
@@ -416,7 +446,7 @@ def settle_conda(
     from envbuilder.packages.conda import solve
 
     progress = console.progress()
-    worst = 0
+    solved: list[tuple[bool, bool]] = []
     failures: dict[tuple[str, str], list[str]] = {}
     with solve.Channels() as channels:
         for entry in chosen:
@@ -431,20 +461,22 @@ def settle_conda(
                     raise InvalidError(indented_proof(error.message), error.hint) from error
                 reason = error.message.removeprefix(f"{entry.profile.name}: ")
                 failures.setdefault((reason, error.hint), []).append(entry.label)
-                worst = INVALID if entry.required else worst
+                solved.append((entry.required, False))
                 continue
-            text = conda_lock.dump(lock)
-            same = entry.earlier == entry.path and entry.path.read_text(encoding="utf-8") == text
+            solved.append((entry.required, True))
+            _, unread = entries.read_earlier(entry.earlier, conda_lock.load)
+            same = entry.earlier == entry.path and _holds(entry.path, lock)
             if not same:
-                _write(entry.path, text)
+                saving.save({entry.path: lock}, _ELSEWHERE)
+            if unread:
+                console.result(_MADE_ANEW.format(entry.earlier, unread))
             for line in _conda_lines(entry, before, lock, same=same):
                 _print(line)
     for (reason, _), labels in failures.items():
         _print(f"{', '.join(labels)}: conda packages cannot be locked: {reason}")
     for hint in dict.fromkeys(hint for _, hint in failures if hint):
         console.result(hint)
-    failed = sum(map(len, failures.values()))
-    return INVALID if failed and failed == len(chosen) else worst
+    return INVALID if entries.failed(solved) else 0
 
 
 def _conda_lines(

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from envbuilder.build import pipeline, stages
 from envbuilder.core.errors import InvalidError, UnlockedError
-from envbuilder.core.files import save
 from envbuilder.core.text import indented_proof
 
 if TYPE_CHECKING:
@@ -58,8 +57,7 @@ def _lock(name: str, settings: Settings, progress: Progress) -> None:
     Raise `InvalidError` if that is not possible; the lock so far is kept then.
     """
     from envbuilder.commands import resolution
-    from envbuilder.locks import entries
-    from envbuilder.profiles import lock as profile_lock
+    from envbuilder.locks import entries, saving
 
     def listed(choosing: Choosing) -> list[Entry]:
         with progress.task("read what the project requires"):
@@ -70,5 +68,4 @@ def _lock(name: str, settings: Settings, progress: Progress) -> None:
         if outcome.obstacle or outcome.lock is None:
             why = indented_proof(outcome.obstacle)
             raise InvalidError(f"{outcome.entry.label} cannot be locked: {why}", outcome.hint)
-        text = profile_lock.dump(outcome.lock)
-        save(outcome.entry.path, text.encode(), InvalidError, _WRITE, "the lock")
+        saving.save({outcome.entry.path: outcome.lock}, _WRITE)

@@ -34,6 +34,17 @@ class Outcome(NamedTuple):
     previous: profile_lock.Lock | None
     lock: profile_lock.Lock | None
     """None if the profile cannot be combined with the project."""
+    unread: str = ""
+    """Why the lock so far could not be read."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the lock so far stays, since none to build from can be made now."""
+        if self.lock is None or self.lock.state != "unlocked":
+            return False
+        return bool(self.unread) or (
+            self.previous is not None and self.previous.state != "unlocked"
+        )
 
     @property
     def obstacle(self) -> str:
@@ -152,17 +163,17 @@ def resolved(
     import sysconfig
     from concurrent import futures
 
-    from envbuilder.locks import resolve
+    from envbuilder.locks import entries, resolve
 
     # Of two threads that are the first to ask for one, CPython 3.11 gives None to the second.
     sysconfig.get_config_vars()
     progress = console.progress()
 
     def make(entry: entries.Entry) -> Outcome:
-        previous = profile_lock.previous(entry.earlier) if entry.earlier else None
+        previous, unread = entries.read_earlier(entry.earlier, profile_lock.previous)
         profile = entry.profile
         if isinstance(profile, InvalidError):
-            return Outcome(entry, previous, None)
+            return Outcome(entry, previous, None, unread)
         lock = resolve.resolve(
             *(profile, settings, previous, upgrade, progress.note),
             origin=entry.origin,
@@ -172,7 +183,7 @@ def resolved(
             doubt=partial(diagnosis.passed_over, places=entry.places),
             elsewhere=partial(diagnosis.elsewhere, as_of=profile.resolution.as_of),
         )
-        return Outcome(entry, previous, lock)
+        return Outcome(entry, previous, lock, unread)
 
     if not chosen:
         return ()

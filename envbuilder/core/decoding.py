@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import chain
-from pathlib import Path
 from threading import Lock
 from types import MappingProxyType, UnionType
 from typing import (
@@ -436,36 +435,6 @@ def metas(kind: Any) -> Iterator[msgspec.Meta]:
 def _members(kind: Any) -> Sequence[Any]:
     """Return the members of a union; of any other type, itself."""
     return get_args(kind) if get_origin(kind) in {Union, UnionType} else (kind,)
-
-
-def versioned(read: bytes, path: Path, kind: type[_T], schema: int, name: str, command: str) -> _T:
-    """Return a lock of any kind. Raises `InvalidError` if it is damaged or of an unknown schema.
-
-    `name` stands for it in messages, `command` creates it.
-    """
-    again = f"Restore it, or remove it and make it again: {command}"  # which does not replace it
-    try:
-        data = strict_json(read)
-    except ValueError as error:
-        raise InvalidError(f"{path}: not a lock: {error}", again) from error
-    number = data.get("schema") if isinstance(data, dict) else None
-    if number != schema:
-        raise InvalidError(
-            f"{path}: {name} schema {str(number)[:20]} is unknown to this envbuilder (it reads"
-            f" {schema})",
-            f"Use a newer envbuilder, or make the lock again: {command}",
-        )
-    # PROFILE.json, or in a project ENVIRONMENT.PROFILE.json.
-    if data.get("profile") not in path.name.split(".")[:2]:
-        raise InvalidError(
-            f"{path}: profile: is {shown(str(data.get('profile')))}: this is another profile's"
-            f" {name}",
-            again,
-        )
-    try:
-        return convert(data, kind)
-    except msgspec.ValidationError as error:
-        raise explain(error, kind, str(path), "") from error
 
 
 def item(data: Any, part: str) -> Any:

@@ -88,16 +88,18 @@ def write(path: Path, content: bytes, mode: int = 0o666) -> None:
     `mode` is subject to the umask.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    _write(path, content, mode)
+    with staged(path, content, mode) as part:
+        part.replace(path)
 
 
-def rewrite(path: Path, content: bytes) -> None:
-    """Like `write`, for a file that exists: its mode stays, and a link to it stays a link."""
-    target = path.resolve(strict=True)
-    _write(target, content, PRIVATE, final_mode=stat.S_IMODE(target.stat().st_mode))
+@contextlib.contextmanager
+def staged(
+    path: Path, content: bytes, mode: int = 0o666, final_mode: int | None = None
+) -> Iterator[Path]:
+    """Yield a new file next to `path` with all of `content`, which the caller puts in its place.
 
-
-def _write(path: Path, content: bytes, mode: int, final_mode: int | None = None) -> None:
+    It is removed if the caller fails. `mode` is subject to the umask, `final_mode` is not.
+    """
     part = path.with_name(f".{path.name}.{int.from_bytes(os.urandom(6))}.part")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY, mode)
     try:
@@ -105,7 +107,7 @@ def _write(path: Path, content: bytes, mode: int, final_mode: int | None = None)
             out.write(content)
             if final_mode is not None:
                 os.fchmod(out.fileno(), final_mode)
-        part.replace(path)
+        yield part
     except BaseException:
         with contextlib.suppress(OSError):
             part.unlink()

@@ -14,6 +14,8 @@ ITEM = " • "
 _TREE = " │├└╰─▶×:"
 """Characters that resolvers draw trees with."""
 _LONGEST_PROOF = 2000
+_LONGEST_LINE = 20_000
+"""A reason may list dozens of packages, and repeat what git or a build printed."""
 _HARD_SPACE = "\N{NO-BREAK SPACE}"
 SHOWN = 60
 """Maximum number of characters of a file's text that a message repeats."""
@@ -106,6 +108,11 @@ def wrapped(text: str, width: int, first: str = "", rest: str = "  ") -> str:
         break_on_hyphens=False,
     )
     return "\n".join(lines).replace(_HARD_SPACE, " ")
+
+
+def one_line(text: str) -> str:
+    """Return text of any origin as one line of limited length, which a lock can hold."""
+    return escaped(" ".join(text.split()), _LONGEST_LINE)
 
 
 def with_proof(sentence: str, printed: str) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
     from envbuilder.packages.conda.solve import Channels
     from envbuilder.profiles.library import Library
+
+
+_Lock = TypeVar("_Lock", Lock, conda_lock.Lock)
 
 
 class Entry(Struct, frozen=True, kw_only=True):
@@ -141,11 +144,16 @@ def of_project(
 def _entry(
     variants: catalog.ProjectProfiles, origin: Profile, folders: Sequence[Path], *, required: bool
 ) -> Entry:
+    lock = None
     try:
         variant: Profile | InvalidError = variants.of(origin)
     except InvalidError as error:
         variant = error
-    lock = _lock_of(origin, folders)
+    try:
+        lock = _lock_of(origin, folders)
+    except InvalidError as error:
+        variant = error
+        required = True
     path = variants.lock_path(origin.name)
     return Entry(
         environment=variants.environment,
@@ -169,14 +177,36 @@ def _lock_of(profile: Profile, folders: Sequence[Path]) -> Lock | None:
     path = profile_lock.path_for(profile.name, folders)
     try:
         lock = profile_lock.load(path) if path else None
-    except InvalidError:
+    except InvalidError as error:
         if shipped := library.matching_shipped(profile, folders):
             return shipped[1]
-        raise
+        raise InvalidError(
+            error.message, "Restore it, or remove it: the project's locks can do without it."
+        ) from error
     if lock is None or lock.inputs == profile_lock.inputs_digest(profile):
         return lock
     shipped = library.matching_shipped(profile, folders)
     return shipped[1] if shipped else lock
+
+
+def failed(locks: Iterable[tuple[bool, bool]]) -> bool:
+    """Return whether locks fail, by whether each was required by name, and whether it is usable.
+
+    One that nobody requires by name may be unusable, but not all of them.
+    """
+    every = tuple(locks)
+    unusable = [is_required for is_required, is_usable in every if not is_usable]
+    return any(unusable) or len(unusable) == len(every) > 0
+
+
+def read_earlier(path: Path | None, load: Callable[[Path], _Lock]) -> tuple[_Lock | None, str]:
+    """Return the lock so far, if there is one; or why it cannot be read: a new one replaces it."""
+    if path is None:
+        return None, ""
+    try:
+        return load(path), ""
+    except InvalidError as error:
+        return None, error.message.removeprefix(f"{path}: ")
 
 
 _FILE = re.compile(r"([^.]+)\.([^.]+)(\.conda)?\.json")
@@ -332,7 +362,7 @@ def conda_solved(
     """
     from envbuilder.packages.conda import solve
 
-    before = conda_lock.load(entry.earlier) if entry.earlier else None
+    before, _ = read_earlier(entry.earlier, conda_lock.load)
     free = {types.canonical(name) for name in packages}
     if before is not None and not (upgrade or again or before.missing):
         fresh = before.inputs == conda_lock.inputs_digest(entry.profile)
@@ -345,7 +375,8 @@ def conda_solved(
 
 def conda_names(path: Path | None) -> frozenset[str]:
     """Return the packages of the conda lock in `path`, as indexes spell them."""
-    return _conda_names(conda_lock.load(path)) if path else frozenset()
+    lock, _ = read_earlier(path, conda_lock.load)
+    return _conda_names(lock) if lock else frozenset()
 
 
 def _conda_names(lock: conda_lock.Lock) -> frozenset[str]:

@@ -19,6 +19,7 @@ from packaging.version import Version
 
 from envbuilder.core import parallel, pip, process, types
 from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.text import one_line
 from envbuilder.locks import compare, target_wheels
 from envbuilder.locks.blockers import PassedOverError, explained
 from envbuilder.locks.target_wheels import ClashError
@@ -457,5 +458,7 @@ def _judged(lock: Lock) -> Lock:
     return replace(
         lock,
         state="claimed",
-        reason=f"hashes from public lock files, to be confirmed by the download: {'; '.join(weak)}",
+        reason=one_line(
+            f"hashes from public lock files, to be confirmed by the download: {'; '.join(weak)}"
+        ),
     )

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from envbuilder.core.errors import HostError
 from envbuilder.profiles.accelerators import ACCELERATORS, of_vendor
@@ -49,7 +50,8 @@ def choose(
 ) -> Chosen:
     """Return the profile that the configuration names, else the one that fits the host best.
 
-    `backend`: the only backend that counts. Raises `HostError` if no profile fits.
+    `backend`: the only backend that counts. Raises `HostError` if no profile fits, `InvalidError`
+    if the one that would is not locked.
     """
     configured = settings.configuration.profile
     if configured:
@@ -60,6 +62,10 @@ def choose(
     framework, because = library.framework
     title = FRAMEWORKS[framework].title
     if choice.profile is None:
+        # What stands in the way may be the lock alone.
+        usable = {name: replace(lock, state="claimed") for name, lock in locks.items() if lock}
+        if fitting := choose_best(candidates, host, locks=usable, backend=backend).profile:
+            library.usable_lock(library.profile(fitting), backend or "")
         of_framework = f" with {title} ({because})" if because else ""
         raise HostError(
             f"no profile{of_framework} fits this machine: {choice.reason}", "See: envbuilder detect"

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from envbuilder.core import decoding, files, types
+from envbuilder.core import decoding, files, lock_files, types
 from envbuilder.core.errors import InvalidError, ToolError, UnlockedError
 from envbuilder.core.text import indented_proof
 from envbuilder.profiles.requirements import same_version
@@ -329,9 +329,7 @@ def load(path: Path) -> Lock:
 
 def parse(read: bytes, path: Path) -> Lock:
     """Return the lock that was read from `path`. Raises `InvalidError` as `load` does."""
-    lock = decoding.versioned(read, path, Lock, SCHEMA, "lock", "envbuilder lock")
-    _check(lock, path)
-    return lock
+    return lock_files.decoded(read, path, Lock, SCHEMA, _check, "lock", "envbuilder lock")
 
 
 def content(path: Path, command: str) -> bytes:
@@ -410,9 +408,7 @@ def _check_tools(lock: Lock, path: Path) -> None:
             raise InvalidError(f"{path}: tools: {wrong}")
     lacking = [p for p in types.PLATFORMS if p not in lock.tools]
     if lacking and lock.state != "unlocked":
-        raise InvalidError(
-            f"{path}: tools: no uv for {', '.join(lacking)}", "Make it again: envbuilder lock"
-        )
+        raise InvalidError(f"{path}: tools: no uv for {', '.join(lacking)}")
 
 
 def dump(lock: Struct, entries: str = "files") -> str:
@@ -494,5 +490,6 @@ def require_usable(profile: Profile, lock: Lock | None, *, of_project: bool = Fa
             hint,
         )
     if lock.state == "unlocked":
-        raise InvalidError(f"profile '{profile.name}' is not locked: {lock.reason}", hint)
+        why = indented_proof(lock.reason)
+        raise InvalidError(f"profile '{profile.name}' is not locked: {why}", hint)
     return lock

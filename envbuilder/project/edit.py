@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 from msgspec import Struct
 from msgspec.structs import replace
 
-from envbuilder.core import console, files, settings, types, yaml_files
+from envbuilder.core import files, settings, types, yaml_files
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import DEFAULT, Definition, Environment
 from envbuilder.core.settings import PROJECT_FILE
@@ -136,20 +136,18 @@ def dated(text: str, path: Path, day: date) -> Change:
     return Change(path=path, before=text, text=after, definition=definition, lines=lines)
 
 
-def save(change: Change) -> None:
-    """Write a change, and print it; raise `InvalidError` if the file was changed meanwhile."""
+def contents(change: Change) -> dict[Path, bytes]:
+    """Return the file of a change and what it will hold; a link to it stays a link.
+
+    Raise `InvalidError` if the file was changed meanwhile.
+    """
     path = change.path
     if files.read_text(path) != change.before:
         raise InvalidError(
             f"{path}: was changed by somebody else meanwhile, and is left like that",
             "Run the command again.",
         )
-    try:
-        files.rewrite(path, change.text.encode())
-    except OSError as error:
-        raise InvalidError(f"{path}: cannot be written: {error.strerror or error}") from error
-    for line in change.lines:
-        console.result(f"{PROJECT_FILE}: {line}")
+    return {path.resolve(): change.text.encode()}
 
 
 def _wish(text: str, *, exact: bool) -> tuple[str, str]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder.core import decoding, types
+from envbuilder.core import lock_files, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.host import tables
 from envbuilder.host.snapshot import version
@@ -142,7 +142,7 @@ def path_for(name: str, library: Library) -> Path | None:
 
 def load(path: Path) -> Lock:
     """Read the conda lock in `path`; raise `InvalidError` if damaged or of an unknown schema."""
-    return _parse(profile_lock.content(path, _COMMAND), path)
+    return parse(profile_lock.content(path, _COMMAND), path)
 
 
 def find(name: str, library: Library) -> Lock | None:
@@ -158,13 +158,12 @@ def find_for_use(name: str, library: Library) -> Lock | None:
         return None
     read = profile_lock.content(path, _COMMAND)
     library.require_signature(path, read)
-    return _parse(read, path)
+    return parse(read, path)
 
 
-def _parse(read: bytes, path: Path) -> Lock:
-    lock = decoding.versioned(read, path, Lock, SCHEMA, "conda lock", _COMMAND)
-    _check(lock, path)
-    return lock
+def parse(read: bytes, path: Path) -> Lock:
+    """Return the conda lock that was read from `path`; raise `InvalidError` as `load` does."""
+    return lock_files.decoded(read, path, Lock, SCHEMA, _check, "conda lock", _COMMAND)
 
 
 def _check(lock: Lock, path: Path) -> None:

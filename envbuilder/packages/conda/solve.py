@@ -19,7 +19,7 @@ import msgspec
 from envbuilder.core import decoding, types
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.files import file_sha256
-from envbuilder.core.text import clipped, with_proof
+from envbuilder.core.text import clipped, one_line, with_proof
 from envbuilder.packages.conda import prefixes
 from envbuilder.packages.conda.lock import SCHEMA, SUBDIRS, Lock, Package, Target, inputs_digest
 from envbuilder.packages.python import indexes
@@ -38,10 +38,10 @@ _CHANNEL_SECONDS = 900
 
 
 class UnsolvableError(Exception):
-    """No choice of packages satisfies a target; one sentence."""
+    """No choice of packages satisfies a target; the message is one line."""
 
     def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
+        super().__init__(one_line(message))
         self.hint = hint
 
 

@@ -235,7 +235,10 @@ _ANNOTATION = re.compile(r"^([a-z0-9-]+)==(\S+) +# via (.+)$", re.MULTILINE)
 
 
 class UnresolvableError(Exception):
-    """No choice of files satisfies a target; the message is suitable as a lock's `reason`."""
+    """No choice of files satisfies a target; the message is one line, as a lock's `reason` is."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(text.one_line(reason))
 
 
 class Found(Struct, frozen=True, kw_only=True):

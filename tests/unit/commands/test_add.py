@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 import stat
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from msgspec.structs import replace
 
 from envbuilder.core.errors import BuildError
+from envbuilder.host import probe
 from envbuilder.locks import resolve
 from envbuilder.locks.blockers import Diagnosis
 from envbuilder.profiles import lock as profile_lock
+from tests.support.broken_hosts import LINUX
 from tests.support.command_line import run
 from tests.support.tools import tools
 
@@ -40,7 +46,7 @@ environments:
 
 def locked(profile: Any) -> profile_lock.Lock:
     """A lock that holds version 1.0 of all that a profile requires; `never` cannot be had."""
-    names = [r.partition("=")[0].partition(">")[0] for r in profile.requirements]
+    names = [re.split("[=<>]", line)[0] for line in profile.requirements]
     files = tuple(
         profile_lock.File(
             kind="wheel", name=name, version="1.0", file=f"{name}-1.0-py3-none-any.whl", size=5,
@@ -197,6 +203,110 @@ def test_a_project_that_can_be_locked_for_no_profile_is_2(
 ) -> None:
     (project / "envbuilder.yaml").write_text(f"requirements: [{package}]\n")
     assert run("lock") == code
+
+
+def test_check_fails_where_lock_does(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "envbuilder.yaml").write_text("requirements: [never]\n")
+    assert run("lock") == 2
+    capsys.readouterr()
+    assert run("check") == 2
+    out = capsys.readouterr().out
+    assert "✗ default.tiny             unlocked\n" in out
+    assert out.endswith("Run: envbuilder lock\n")
+
+
+def test_what_stands_in_the_way_of_a_build_is_the_lock_that_failed(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(probe, "host", lambda: LINUX)
+    (project / "envbuilder.yaml").write_text("profiles: [tiny]\nrequirements: [seldom]\n")
+    assert run("lock") == 2
+    capsys.readouterr()
+    assert run("build") == 2
+    error = capsys.readouterr().err
+    assert "profile 'tiny' is not locked: linux/amd64 with Python 3.11: seldom does not" in error
+    assert error.endswith("Run: envbuilder lock\n")
+
+
+def test_a_lock_that_cannot_be_written_changes_nothing(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "envbuilder.lock" / "notebooks.tiny.json").mkdir(parents=True)
+    assert run("add", "more") == 2
+    assert (project / "envbuilder.yaml").read_text() == TEXT
+    assert locks(project) == {"notebooks.tiny.json"}
+    error = capsys.readouterr().err
+    assert "notebooks.tiny.json: cannot be written: Is a directory" in error
+    assert "envbuilder.yaml is left as it was." in error
+    assert "--output-dir" not in error
+
+
+def test_a_project_file_that_cannot_be_written_changes_no_lock(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("lock") == 0
+    replace = Path.replace
+
+    def replaced(part: Path, path: Path) -> Path:
+        if path.name == "envbuilder.yaml":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return replace(part, path)
+
+    monkeypatch.setattr(Path, "replace", replaced)
+    capsys.readouterr()
+    assert run("add", "more") == 2
+    assert "envbuilder.yaml: cannot be written: No space left" in capsys.readouterr().err
+    assert (project / "envbuilder.yaml").read_text() == TEXT
+    assert packages(project, "default.small") == {"torch", "leaf"}
+
+
+CONFLICT = b"<<<<<<< HEAD\n{}\n=======\n{}\n>>>>>>> other\n"
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (CONFLICT, "not a lock: Expecting value in line 1"),
+        (b'{"schema": 99}', "lock schema 99 is unknown to this envbuilder (it reads 2)"),
+        (b"\xff", "not a lock: not UTF-8 text"),
+    ],
+)
+def test_what_cannot_be_read_is_made_anew_with_the_others(
+    project: Path, capsys: pytest.CaptureFixture[str], damage: bytes, reason: str
+) -> None:
+    path = project / "envbuilder.lock" / "default.small.json"
+    path.parent.mkdir()
+    path.write_bytes(damage)
+    assert run("check") == 2
+    assert "envbuilder lock" in capsys.readouterr().out
+    assert run("lock") == 0
+    out = capsys.readouterr().out
+    assert f"{path} could not be read ({reason}): made anew\n" in out
+    assert out.count("made anew") == 1
+    assert len(locks(project)) == 4
+    assert packages(project, "default.small") == {"torch", "leaf"}
+
+
+def test_what_cannot_be_read_is_kept_if_nothing_can_be_locked(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = project / "envbuilder.lock" / "default.tiny.json"
+    path.parent.mkdir()
+    path.write_bytes(CONFLICT)
+    (project / "envbuilder.yaml").write_text("profiles: [tiny]\nrequirements: [seldom]\n")
+    assert run("lock") == 2
+    assert f"{path} could not be read (not a lock: Exp" in capsys.readouterr().out
+    assert path.read_bytes() == CONFLICT
+
+
+def test_what_no_command_could_read_is_not_written(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = {"state": "unlocked", "reason": "two\nlines"}
+    monkeypatch.setattr(resolve, "resolve", lambda p, *_, **__: replace(locked(p), **wrong))
+    assert run("lock") == 2
+    assert "no command could read the new lock, so nothing was written" in capsys.readouterr().err
+    assert not (project / "envbuilder.lock").exists()
 
 
 def test_a_broken_index_changes_nothing(

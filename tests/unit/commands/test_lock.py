@@ -158,7 +158,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Profile]:
 
     def resolved(profile: Profile, *_: Any, **__: Any) -> profile_lock.Lock:
         locked.append(profile)
-        return replace(profile_lock.nothing(profile), state="locked", tools=tools())
+        place = {"platform": profile.platforms[0], "python": profile.python.default}
+        target = profile_lock.Target(**place, base=None, files=(LEAF,))
+        return replace(profile_lock.nothing(profile), tools=tools(), targets=(target,))
 
     def pythons(hashes: Any, build: Build) -> tuple[str, ...]:
         return () if (build.build[:4], build.release) == ("rocm", "2.13.0") else build.pythons
@@ -281,7 +283,7 @@ def test_a_release_that_no_profile_has_is_an_error(
 
 def entry(project: Path, name: str) -> Entry:
     profile = load_profile("tiny", (project / "profiles",))
-    path = project / f"{name}.json"
+    path = project / f"{name}.tiny.json"
     return Entry(name=name, profile=profile, earlier=None, path=path, required=False)
 
 
@@ -314,8 +316,8 @@ def test_a_platform_that_is_left_out_is_an_error_where_it_is_this_machines(
         ),
         *([resolution.Outcome(entry(project, "b"), None, lock)] if others else []),
     ]
-    assert locks.settle(outcomes) == code
-    assert (project / "a.json").read_text() == profile_lock.dump(partly)
+    assert locks.settle(outcomes, "") == code
+    assert (project / "a.tiny.json").read_text() == profile_lock.dump(partly)
     out = capsys.readouterr().out
     assert "not for linux/amd64 3.11: 1 package stands in the way:\n    leaf (env" in out
     assert ("this machine is linux/amd64: a cannot be built here\n" in out) == (code == 2)

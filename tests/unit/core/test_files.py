@@ -50,25 +50,6 @@ def test_the_mode_is_the_usual_one_or_a_private_one(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_a_file_that_is_rewritten_keeps_its_mode_and_its_links(tmp_path: Path) -> None:
-    path, link = tmp_path / "file", tmp_path / "link"
-    path.write_bytes(b"old")
-    path.chmod(0o664)
-    link.symlink_to("file")
-    with umasked(0o077):
-        files.rewrite(link, b"new")
-    assert path.read_bytes() == b"new"
-    assert stat.S_IMODE(path.stat().st_mode) == 0o664
-    assert link.is_symlink()
-    assert names_in(tmp_path) == {"file", "link"}
-
-
-def test_only_a_file_that_exists_is_rewritten(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        files.rewrite(tmp_path / "file", b"new")
-    assert names_in(tmp_path) == set()
-
-
 @pytest.mark.parametrize(
     ("what", "problem"),
     [("", "cannot be written"), ("the report", "the report cannot be written")],

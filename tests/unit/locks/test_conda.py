@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from envbuilder.commands import lock as lock_command
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Settings, load as load_settings
 from envbuilder.locks import entries as locks
@@ -139,6 +140,22 @@ def test_when_the_channels_are_read_and_what_is_kept(
         result = locks.conda_solved(entry, settings, channels, lambda _: None, **choice)
     assert result == (before, before)
     assert asked == ([] if basis is None else [basis])
+
+
+def test_one_that_cannot_be_read_is_solved_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = settings_of(tmp_path)
+    (entry,) = entries(settings)
+    entry.path.parent.mkdir()
+    entry.path.write_text("<<<<<<< HEAD")
+    (entry,) = entries(settings)
+    made = lock_of(entry.profile)
+    monkeypatch.setattr(solve, "lock", lambda *_, **__: made)
+    assert lock_command.settle_conda([entry], settings, upgrade=False) == 0
+    out = capsys.readouterr().out
+    assert f"{entry.path} could not be read (not a lock: Expecting value in line 1): made" in out
+    assert conda_lock.load(entry.path) == made
 
 
 def test_the_form_that_changes_are_shown_of(tmp_path: Path) -> None:

@@ -13,9 +13,10 @@ from envbuilder.core.process import Completed
 from envbuilder.core.settings import Settings
 from envbuilder.locks import resolve
 from envbuilder.packages.availability import Blocker
+from envbuilder.packages.conda.solve import UnsolvableError
 from envbuilder.packages.debian import suite as debian
 from envbuilder.packages.debian.suite import Suite
-from envbuilder.packages.python.uv import Found, Offer
+from envbuilder.packages.python.uv import Found, Offer, UnresolvableError
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import File, Lock
 from envbuilder.profiles.profile import Profile, Python, Tools
@@ -483,3 +484,11 @@ def test_a_companion_without_a_build_for_the_hardware(
         " (ENVBUILDER_INDEX_PYTORCH_CPU=URL, or indexes: in envbuilder.yaml)"
     )
     assert len(uv.calls) < 30
+
+
+def test_a_reason_is_one_line_of_limited_length() -> None:
+    """Locks hold nothing else, whatever git or a build printed."""
+    reason = UnresolvableError("git failed:\n  fatal: \x1b[1mno\n")
+    assert str(reason) == r"git failed: fatal: \x1b[1mno"
+    assert len(str(UnresolvableError("x" * 1_000_000))) == 20_000
+    assert str(UnsolvableError("a\r\nb", "")) == "a b"
