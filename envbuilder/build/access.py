@@ -15,7 +15,7 @@ from envbuilder.containers.engine.container import LOOPBACK, Port, Volume
 from envbuilder.core import console, decoding, files, process, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import shown
-from envbuilder.project import environments
+from envbuilder.project import environments, package
 
 if TYPE_CHECKING:
     from envbuilder.core.project_file import Definition
@@ -34,7 +34,7 @@ _CLOSED = tuple(
     map(
         PurePosixPath,
         (
-            *(conventions.PREFIX, "/opt/envbuilder", "/proc", "/sys", "/dev", "/etc"),
+            *(conventions.PREFIX, conventions.OWN, "/proc", "/sys", "/dev", "/etc"),
             *("/bin", "/lib", "/lib64", "/sbin", "/usr"),
         ),
     )
@@ -56,9 +56,11 @@ class Access(Struct, frozen=True, kw_only=True):
     passed: tuple[str, ...] = ()
     """Variables of the caller's, whose values are in no argument list."""
     python_path: tuple[PurePath, ...] = ()
-    """Folders of this machine that Python imports from, which are in the project."""
+    """Folders of this machine that Python imports from."""
     programs: tuple[PurePath, ...] = ()
-    """Folders of this machine with commands of the project, which are in it."""
+    """Folders of this machine with commands of the project."""
+    own_folders: tuple[Volume, ...] = ()
+    """Folders outside of the project that hold some of these; a container sees them."""
 
 
 NOTHING = Access()
@@ -76,6 +78,7 @@ def combined(project: Access, command: Access) -> Access:
         volumes=(*(v for v in project.volumes if v.target not in targets), *command.volumes),
         python_path=project.python_path,
         programs=project.programs,
+        own_folders=project.own_folders,
     )
 
 
@@ -229,21 +232,32 @@ def of_project(settings: Settings) -> Access:
         return NOTHING
     ports = environments.of(settings).ports
     volumes = {volume.target: volume for volume in _volumes(definition, name, project)}
-    imported, programs = [*_python_path(definition, name, project)], tuple[Path, ...]()
+    imported = [*_python_path(definition, name, project)]
+    programs: tuple[Path, ...] = ()
+    own_folders: tuple[Volume, ...] = ()
     if definition.install_project:
-        from envbuilder.build import installed
+        from envbuilder.build import project_folder
 
-        installable = installed.laid(settings)
-        programs = (project / installed.PROGRAMS,) if installable.commands else ()
+        installable = package.of(settings)
+        laid = project_folder.lay(settings, installable.texts)
+        own_folders = (own_folder(laid, "project"),)
+        programs = (laid / project_folder.PROGRAMS,) if installable.commands else ()
         for note in installable.notes:
             console.progress().note(f"warning: install_project: {note}")
-        imported += [project / folder for folder in (*installable.folders, installed.FOLDER)]
+        imported += [project / folder for folder in installable.folders]
+        imported.append(laid / package.FOLDER)
     return Access(
         ports=tuple(Port(outside=number, inside=number) for number in dict.fromkeys(ports)),
         volumes=tuple(volumes.values()),
         python_path=tuple(dict.fromkeys(imported)),
         programs=programs,
+        own_folders=own_folders,
     )
+
+
+def own_folder(folder: Path, name: str, *, writable: bool = False) -> Volume:
+    """Return how a container sees one of envbuilder's own folders."""
+    return Volume(source=str(folder), target=f"{conventions.OWN}/{name}", writable=writable)
 
 
 def project_command(settings: Settings) -> tuple[str, ...]:

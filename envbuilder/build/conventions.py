@@ -17,7 +17,9 @@ PREFIX = "/opt/env"
 """Location of the environment in an image."""
 PYTHON = types.IMAGE_PYTHON
 """Location of an interpreter that is not the base's."""
-PAYLOAD = "/opt/envbuilder/payload.pyz"
+OWN = "/opt/envbuilder"
+"""Location of what is envbuilder's own, in the image and by mounts of a command."""
+PAYLOAD = f"{OWN}/payload.pyz"
 ID = 1000
 """uid and gid of the image's user."""
 USER = f"{ID}:{ID}"

@@ -14,7 +14,7 @@ from envbuilder.core import console, types
 from envbuilder.core.errors import BuildError
 from envbuilder.core.settings import PROJECT_FILE, Settings
 from envbuilder.core.text import first
-from envbuilder.project import environments, image_files
+from envbuilder.project import environments, image_files, package
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +33,8 @@ class ProjectLayer(Struct, frozen=True, kw_only=True):
 
     folder: str
     """The project's folder on this machine."""
+    laid: str = ""
+    """The folder that holds the files which envbuilder adds, at the same paths."""
     digest: types.Sha256
     """Of the names, bytes and modes of the files."""
     files: tuple[image_files.ImageFile, ...]
@@ -55,6 +57,11 @@ class ProjectLayer(Struct, frozen=True, kw_only=True):
             *filter(None, [self.programs and "programs"]),
         )
         return {key: data[key] for key in keys}
+
+    def place(self, file: image_files.ImageFile) -> Path:
+        """Return where a file is on this machine."""
+        is_added = PurePosixPath(file.path).is_relative_to(package.FOLDER)
+        return Path(self.laid if is_added else self.folder, file.path)
 
     @property
     def path(self) -> str:
@@ -80,13 +87,15 @@ def planned(settings: Settings) -> ProjectLayer | None:
         return None
     entries = [*environments.entries(settings.definition, settings.environment, project, "files")]
     texts: dict[str, str] = {}
-    python_path, programs = environment.python_path, ""
+    python_path = environment.python_path
+    programs, laid = "", ""
     if settings.definition.install_project:
-        from envbuilder.build import installed
+        from envbuilder.build import project_folder
 
-        installable = installed.laid(settings)
-        python_path = (*python_path, installed.FOLDER)
-        programs = installed.PROGRAMS if installable.commands else ""
+        installable = package.of(settings)
+        laid = str(project_folder.lay(settings, installable.texts))
+        python_path = (*python_path, package.FOLDER)
+        programs = project_folder.PROGRAMS if installable.commands else ""
         entries += [
             (path, f"{PROJECT_FILE}: install_project") for path in installable.modules(project)
         ]
@@ -97,6 +106,7 @@ def planned(settings: Settings) -> ProjectLayer | None:
         console.progress().note(f"note: never copied into an image: {listed}")
     return ProjectLayer(
         folder=str(project),
+        laid=laid,
         digest=contents.digest,
         files=contents.files,
         command=environment.command or conventions.COMMAND,
@@ -109,8 +119,9 @@ def planned(settings: Settings) -> ProjectLayer | None:
 class _Content:
     """The bytes of a file, which must be those that were listed."""
 
-    def __init__(self, folder: str, file: image_files.ImageFile) -> None:
-        self._path, self._file = Path(folder, file.path), file
+    def __init__(self, path: Path, file: image_files.ImageFile) -> None:
+        self._path = path
+        self._file = file
 
     @property
     def size(self) -> int:
@@ -145,7 +156,7 @@ def members(layer: ProjectLayer) -> Iterator[Member]:
             mode=0o755 if file.executable else 0o644,
             uid=conventions.ID,
             gid=conventions.ID,
-            source=_Content(layer.folder, file),
+            source=_Content(layer.place(file), file),
         )
 
 
@@ -156,5 +167,5 @@ def copy(layer: ProjectLayer, target: Path) -> None:
         path = target / file.path
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as out:
-            out.writelines(_Content(layer.folder, file).pieces())
+            out.writelines(_Content(layer.place(file), file).pieces())
         path.chmod(0o755 if file.executable else 0o644)

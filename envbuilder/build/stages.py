@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from envbuilder.build import project_folder
 from envbuilder.build.backends import devices, in_use
 from envbuilder.build.plan import BuildResult, MakeBase
 from envbuilder.core.errors import BuildError, Hint, HostError, InvalidError, ToolError
@@ -133,6 +134,8 @@ def lock(build: Build) -> Build:
 def plan(build: Build) -> Build:
     """Plan with the backend, which checks its tools; note which hashes are claims."""
     require_own(build.settings)
+    if build.settings.definition is not None and build.settings.project is not None:
+        project_folder.require_own(build.settings.project)
     product = _prepared(build)
     progress = build.progress
     if sources := product.target.of_kind("source"):
@@ -294,12 +297,12 @@ def deliver(build: Build) -> Build:
 
         records.keep_project(plan, build.artifact, settings)
     elif not build.request.only_tag:
-        from envbuilder.build.backends.venv import NativeEnvironment, link_to_project
+        from envbuilder.build.backends.venv import NativeEnvironment
 
         if isinstance(product := build.product, NativeEnvironment):
             # The folder above `bin`: on conda packages, the wheels are in a venv below the prefix.
             prefix = (product.prefix / product.python).parent.parent
-            if note := link_to_project(settings, prefix):
+            if note := project_folder.link(settings, prefix):
                 build.progress.note(f"note: {note}")
     if push:
         from envbuilder.build import outputs

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from msgspec import Struct
 
-from envbuilder.build import attestations
+from envbuilder.build import attestations, project_folder
 from envbuilder.build.backends import integrity
 from envbuilder.build.image import layer_cache, records
 from envbuilder.containers.engine.interface import LABEL, VOLUME_LABEL, Image, StoredVolume
@@ -218,8 +218,8 @@ class Inventory:
 
     def downloads(self) -> None:
         """List what can be downloaded or made again; all of it stays while a build is running."""
-        root = self.settings.cache_dir
-        for owned in OWNED:
+        caches = [(self.settings.cache_dir, owned) for owned in (*OWNED, project_folder.OWNED)]
+        for root, owned in [*caches, (self.settings.data_dir, project_folder.OWNED)]:
             folder = root / owned.folder
             if not self._is_ours(root, folder):
                 continue

@@ -11,10 +11,15 @@ from typing import TYPE_CHECKING, get_args
 import click
 from msgspec.structs import replace
 
-from envbuilder.build import isolation, pipeline
-from envbuilder.build.access import Access, combined, of_project, project_command
+from envbuilder.build import isolation, pipeline, project_folder
+from envbuilder.build.access import (
+    Access,
+    combined,
+    of_project,
+    own_folder,
+    project_command,
+)
 from envbuilder.build.backends import foreign_programs
-from envbuilder.build.installed import lay_hook
 from envbuilder.build.request import Request
 from envbuilder.commands import locked
 from envbuilder.commands.options import (
@@ -211,10 +216,15 @@ def enter(
     If there is nothing to build, at most one line is printed before the command's own, and
     warnings.
     """
+    project_folder.require_own(settings.project or Path.cwd())
     always = of_project(settings)
-    project = settings.project if settings.definition is not None else None
-    if project and (hook := lay_hook(project)):
-        always = replace(always, python_path=(hook, *always.python_path))
+    if settings.definition is not None and (hook := project_folder.lay_hook(settings)):
+        python_path = (hook, *always.python_path)
+        always = replace(
+            always,
+            python_path=python_path,
+            own_folders=(own_folder(hook, "hook"), *always.own_folders),
+        )
     progress = _Brief(console.progress())
     try:
         build = locked.prepare(request, settings, progress, frozen=frozen)

@@ -11,7 +11,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder import __version__
-from envbuilder.build.backends.container import project_folder
+from envbuilder.build import project_folder
+from envbuilder.build.access import own_folder
+from envbuilder.build.backends import container
 from envbuilder.core import console, files, text
 from envbuilder.core.errors import VERIFY_FAILED, BuildError, EnvbuilderError
 from envbuilder.profiles.backends import makes_image
@@ -46,11 +48,18 @@ class Watching(Struct, frozen=True, kw_only=True):
         """Run the command in a finished build's environment; return the exit code to end with."""
         settings, environment = build.settings, build.environment
         project = settings.project if settings.definition is not None else None
-        folder = project_folder(project, Path.cwd())
+        folder = container.project_folder(project, Path.cwd())
         running = supervise.Running(in_container=makes_image(build.backend))
         started, source = text.stamp_now(), supervise.source(folder)
-        with supervise.Session(folder).laid() as session:
-            access = replace(access, python_path=(session.hook, *access.python_path))
+        of_container = makes_image(build.backend) and os.getuid() == 0
+        owner = container.user_in(folder.stat(), os.getuid(), os.getgid()) if of_container else None
+        with supervise.Session.laid(project_folder.runs_folder(settings), owner) as session:
+            seen = own_folder(session.folder, "watch", writable=True)
+            access = replace(
+                access,
+                python_path=(session.hook, *access.python_path),
+                own_folders=(seen, *access.own_folders),
+            )
             exit_code = environment.become(words, os.environ, access, running.start)
             processes, left_out = session.parts()
         watched = judge.judged(

@@ -10,59 +10,49 @@ import contextlib
 import importlib
 import os
 import resource
-import secrets
 import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from envbuilder.core import files, process
-from envbuilder.core.errors import InvalidError
+from envbuilder.build import project_folder
+from envbuilder.core import process
 from envbuilder.payload.machine import contention
 from envbuilder.project.repository import git
 from envbuilder.watch import model
 
 _INSIDE = Path(__file__).with_name("inside")
-_PLACE = ".envbuilder/watch"
+_LEFT_OUT = {"__pycache__", "__init__.py"}
 _SECONDS = 2.0
 """Between two readings of GPUs: their drivers count over about one."""
-_HINT = "Name a folder that you can write, or run the command without watching it."
 
 
 class Session:
     """The folders of one watched command."""
 
-    def __init__(self, above: Path) -> None:
-        self.folder = above / _PLACE / secrets.token_hex(6)
-        self.hook = self.folder / "hook"
-        self._out = self.folder / "out"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.hook = folder / "hook"
+        self._out = folder / "out"
 
+    @classmethod
     @contextlib.contextmanager
-    def laid(self) -> Iterator[Session]:
-        """Lay the hook, and remove all of the session in the end.
+    def laid(cls, above: Path, owner: tuple[int, int] | None = None) -> Iterator[Session]:
+        """Lay the hook in a folder below `above`, and remove all of the session in the end.
 
-        Raise `InvalidError` if the project cannot be written.
+        `owner`: the user and group of the command, if another one's. Raise `InvalidError` if the
+        folder cannot be written.
         """
-        if os.pathsep in str(self.folder):
-            raise InvalidError(f"{self.folder}: no folder on PYTHONPATH may have {os.pathsep!r}")
-        place = self.folder.parent
-        try:
-            if place.is_symlink() or place.parent.is_symlink():
-                raise InvalidError(f"{place}: is a link", "Remove it, or make it a folder.")
-            if not (place.parent / ".gitignore").exists():
-                files.write(place.parent / ".gitignore", b"*\n")
-            self._out.mkdir(parents=True)
-            shutil.copytree(_INSIDE, self.hook, ignore=lambda *_: {"__pycache__", "__init__.py"})
-        except OSError as error:
-            problem = f"cannot be written: {error.strerror or error}"
-            raise InvalidError(f"{self.folder}: {problem}", _HINT) from error
-        try:
-            yield self
-        finally:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            with contextlib.suppress(OSError):  # another command is being watched
-                place.rmdir()
+        with project_folder.temporary(above) as folder:
+            session = cls(folder)
+            with project_folder.writing(folder):
+                session._out.mkdir()
+                shutil.copytree(_INSIDE, session.hook, ignore=lambda *_: _LEFT_OUT)
+                project_folder.open_to_all(folder)
+                if owner:
+                    os.chown(session._out, *owner)
+            yield session
 
     def parts(self) -> tuple[tuple[model.Observed, ...], int]:
         """Return what processes wrote, by rank and age, and how many are left out."""

@@ -103,7 +103,7 @@ def test_a_framework_is_imported_as_ever_even_if_it_cannot_be_observed(tmp_path:
     (package / "__init__.py").write_text("VALUE = 1\n")
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "sitecustomize.py").write_text("import sys\nsys.stderr.write('own')\n")
-    with supervise.Session(tmp_path).laid() as session:
+    with supervise.Session.laid(tmp_path) as session:
         folders = (session.hook, tmp_path / "own", tmp_path / "lib")
         done = subprocess.run(
             [sys.executable, "-c", HOOKED],

@@ -70,7 +70,7 @@ def watched(
     Unless another machine is given, it knows what else ran on this one, and says nothing of that.
     """
     running = supervise.Running(in_container=False)
-    with supervise.Session(folder).laid() as session, running.counted():
+    with supervise.Session.laid(folder) as session, running.counted():
         done = alone(python, argv, session.hook, *beside)
         processes, left_out = session.parts()
     report = judge.judged(

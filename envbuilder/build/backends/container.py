@@ -61,10 +61,21 @@ class ProjectMount(Struct, frozen=True, kw_only=True):
     reason: str = ""
     """Why it is not at its own path; empty if it is."""
 
-    def inside(self, paths: Iterable[PurePath]) -> tuple[PurePosixPath, ...]:
-        """Return the paths in the container of those that are in the folder."""
-        seen = (path for path in paths if path.is_relative_to(self.folder))
-        return tuple(self.target / path.relative_to(self.folder) for path in seen)
+    def inside(
+        self, paths: Iterable[PurePath], own_folders: Iterable[Volume] = ()
+    ) -> tuple[PurePosixPath, ...]:
+        """Map paths in the folder, or in folders of envbuilder's own, into the container.
+
+        Drop others.
+        """
+        seen = [(self.folder, self.target)]
+        seen += [(Path(volume.source), PurePosixPath(volume.target)) for volume in own_folders]
+        return tuple(
+            target / path.relative_to(folder)
+            for path in paths
+            for folder, target in seen
+            if path.is_relative_to(folder)
+        )
 
 
 def project_folder(project: Path | None, cwd: Path) -> Path:
@@ -265,7 +276,8 @@ class DockerEnvironment:
     def _variables(self, access: Access, project: ProjectMount, image: str) -> dict[str, str]:
         """Return the variables, each once: of two values a process may see either."""
         environment = self.profile.environment
-        folders, programs = project.inside(access.python_path), project.inside(access.programs)
+        folders = project.inside(access.python_path, access.own_folders)
+        programs = project.inside(access.programs, access.own_folders)
         variables = {
             "HOME": _SCRATCH,
             **{n: value for n, value in _CACHES.items() if n not in environment},
@@ -330,8 +342,9 @@ class DockerEnvironment:
             project=(str(folder), str(project.target)),
             workdir=str(project.workdir),
             ports=access.ports,
-            volumes=with_cache(
-                access.volumes, user[0], folder if folder == self._project else None
+            volumes=(
+                *with_cache(access.volumes, user[0], folder if folder == self._project else None),
+                *access.own_folders,
             ),
             groups=groups_in(owner, user, os.getgroups()),
             devices=self._devices(),

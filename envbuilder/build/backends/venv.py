@@ -8,9 +8,7 @@ cache would install the edited file without complaint).
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
 import shutil
 import tempfile
 import weakref
@@ -42,7 +40,7 @@ from envbuilder.build.plan import (
     tool_versions,
 )
 from envbuilder.build.request import Build, Environment
-from envbuilder.core import files, process
+from envbuilder.core import process
 from envbuilder.core.console import progress
 from envbuilder.core.errors import ToolError, VerifyError
 from envbuilder.core.resources import OWN
@@ -58,10 +56,6 @@ if TYPE_CHECKING:
 
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.profile import Profile
-
-
-_LINKS = ".envbuilder"
-"""Folder of a project with a link to each of its environments."""
 
 
 class Folders(Struct, frozen=True):
@@ -383,33 +377,6 @@ def environment(profile: Profile, prefix: Path, environ: Mapping[str, str]) -> d
     refused = prefix / foreign_programs.FOLDER
     variables["PATH"] = f"{prefix / 'bin'}:{refused}:{environ.get('PATH', '')}"
     return variables
-
-
-def link_to_project(settings: Settings, prefix: Path) -> str:
-    """Let `.envbuilder/ENVIRONMENT` in the project lead to an environment.
-
-    Return a sentence if that is not possible; the environment works without. Does nothing outside
-    of a project.
-    """
-    if settings.project is None or settings.definition is None:
-        return ""
-    folder = settings.project / _LINKS
-    link = folder / settings.environment
-    if link.is_symlink() and link.readlink() == prefix:
-        return ""
-    if folder.is_symlink() or (link.exists() and not link.is_symlink()):
-        return f"{link}: not made by envbuilder, left as it is"
-    new = folder / f".{settings.environment}.{secrets.token_hex(6)}"
-    try:
-        if not folder.exists():
-            files.write(folder / ".gitignore", b"*\n")
-        new.symlink_to(prefix)
-        new.replace(link)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            new.unlink()
-        return f"{link}: cannot be written: {error.strerror or error}"
-    return ""
 
 
 def plan(build: Build, target: Target, interpreter: interpreters.Interpreter | File) -> Plan:

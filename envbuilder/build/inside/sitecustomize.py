@@ -12,6 +12,8 @@ import sys
 
 PACKAGES: dict[str, str] = {}
 """Module, as packages are named → the one that brings it, if that has another name."""
+PROJECT = ""
+"""The project's folder. A container that has it at another path works in it."""
 _GONE = {"asynchat", "asyncore", "cgi", "distutils", "imp", "lib2to3", "pipes", "smtpd"}
 """Modules that Python no longer has, which no package of that name brings."""
 _before = sys.excepthook
@@ -38,7 +40,7 @@ def _hook(kind, error, trace):  # type: ignore[no-untyped-def]  # as Python call
     _before(kind, error, trace)
     try:
         if isinstance(error, ModuleNotFoundError):
-            project = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+            project = PROJECT if os.path.isdir(PROJECT) else os.getcwd()
             if text := advice(error.name, project):
                 print(text, file=sys.stderr)
     except Exception:  # the traceback is there, and nothing here may add one

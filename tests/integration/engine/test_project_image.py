@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from envbuilder.watch import model
 from tests.conftest import missing
 from tests.integration.conftest import TINY, start
 from tests.support.projects import lay_profile
 
+OWNER = 4321
 TEXT = """\
 profiles: [tiny]
 files: [ask.py, src]
@@ -168,3 +171,28 @@ def test_a_project_that_is_installed_has_its_commands(bench: Bench, builder: str
     done = bench.start(*base, "python", "-c", "import nosuch")
     assert done.returncode == 1
     assert done.stderr.endswith("nosuch is in no requirement: envbuilder add nosuch\n")
+
+
+TRAINED = """\
+import json, os
+out = os.path.join(os.path.dirname(os.environ["PYTHONPATH"].split(":")[0]), "out")
+part = {"framework": "torch", "version": "2", "pid": 1, "seconds": 1.0, "steps": 3}
+open(os.path.join(out, "1-torch.json"), "w").write(json.dumps(part))
+print(os.getuid())
+"""
+
+
+def test_a_training_in_another_users_folder_is_seen(bench: Bench, tmp_path: Path) -> None:
+    """As root: the container has the folder's owner, who writes beside the hook."""
+    if os.getuid() != 0:
+        pytest.skip("only root can give folders away")
+    (tmp_path / "train.py").write_text(TRAINED)
+    for path in (tmp_path, *tmp_path.rglob("*")):
+        os.chown(path, OWNER, OWNER)
+    bench.variables = {**bench.variables, "ENVBUILDER_TRUSTED_FOLDERS": str(tmp_path)}
+    base = ("--profile", "tiny", "--backend", "docker", "--base-image", bench.base)
+    done = bench.start("watch", *base, "--", "python", "train.py")
+    assert (done.returncode, done.stdout) == (0, f"{OWNER}\n"), done.stderr
+    (trained,) = model.read(Path(done.stderr.rpartition("report: ")[2].strip())).processes
+    assert trained.steps == 3
+    assert {path.stat().st_uid for path in tmp_path.rglob("*")} == {OWNER}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 from pathlib import Path
@@ -12,40 +13,49 @@ import msgspec
 import pytest
 
 from envbuilder.core import process
-from envbuilder.core.errors import InvalidError
 from envbuilder.watch import model, supervise
 
 OBSERVED = {"framework": "torch", "version": "2", "pid": 1, "seconds": 1.0}
 
 
 def test_the_hook_is_laid_for_one_command_and_leaves_nothing(tmp_path: Path) -> None:
-    with supervise.Session(tmp_path).laid() as session:
+    with supervise.Session.laid(tmp_path) as session:
         names = {path.name for path in session.hook.iterdir()}
         assert {"sitecustomize.py", "record.py", "torch_.py"} <= names
         assert "__init__.py" not in names
-        assert (tmp_path / ".envbuilder" / ".gitignore").read_text() == "*\n"
-        with supervise.Session(tmp_path).laid() as beside:
+        with supervise.Session.laid(tmp_path) as beside:
             assert beside.hook != session.hook
         assert session.hook.is_dir()
-    assert [path.name for path in (tmp_path / ".envbuilder").iterdir()] == [".gitignore"]
+    assert [*tmp_path.iterdir()] == []
 
 
-@pytest.mark.parametrize("name", [".envbuilder", ".envbuilder/watch"])
-def test_no_link_is_followed(name: str, tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / name).parent.mkdir(exist_ok=True)
-    (tmp_path / name).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(InvalidError, match="is a link"), supervise.Session(tmp_path).laid():
-        pass
-    assert list((tmp_path / "elsewhere").iterdir()) == []
+def test_a_killed_commands_folder_goes_with_the_next_and_no_others(tmp_path: Path) -> None:
+    (tmp_path / "0a").mkdir()
+    (tmp_path / "0a.lock").touch()
+    (tmp_path / "laid").mkdir()
+    with supervise.Session.laid(tmp_path) as running:
+        assert not (tmp_path / "0a").exists()
+        with supervise.Session.laid(tmp_path):
+            assert running.hook.is_dir()
+    assert [path.name for path in tmp_path.iterdir()] == ["laid"]
 
 
-def test_a_folder_that_no_path_list_can_hold_is_refused(tmp_path: Path) -> None:
-    with (
-        pytest.raises(InvalidError, match="PYTHONPATH"),
-        supervise.Session(tmp_path / "a:b").laid(),
-    ):
-        pass
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_a_container_of_another_user_reads_the_hook_and_writes_beside_it(
+    umask: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As root in a user's folder: the container has that user."""
+    given: list[tuple[Path, int, int]] = []
+    monkeypatch.setattr(os, "chown", lambda path, uid, gid: given.append((path, uid, gid)))
+    before = os.umask(umask)
+    try:
+        with supervise.Session.laid(tmp_path, (1234, 5678)) as session:
+            modes = {path.stat().st_mode & 0o777 for path in (session.folder, session.hook)}
+            assert given == [(session.folder / "out", 1234, 5678)]
+            assert modes == {0o755}
+            assert (session.hook / "record.py").stat().st_mode & 0o777 == 0o644
+    finally:
+        os.umask(before)
 
 
 def test_of_too_many_parts_the_largest_are_kept(
@@ -53,7 +63,7 @@ def test_of_too_many_parts_the_largest_are_kept(
 ) -> None:
     """A training has more to tell than what only imports its framework."""
     monkeypatch.setattr(model, "MOST_PROCESSES", 1)
-    with supervise.Session(tmp_path).laid() as session:
+    with supervise.Session.laid(tmp_path) as session:
         for pid, steps in (("1", {}), ("2", {"steps": 3, "losses": [[1, 2.0]]}), ("3", {})):
             part = json.dumps({**OBSERVED, **steps})
             (session.folder / "out" / f"{pid}.json").write_text(part)
@@ -65,7 +75,7 @@ def test_damaged_foreign_and_too_many_parts_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(model, "MOST_PROCESSES", 5)
-    with supervise.Session(tmp_path).laid() as session:
+    with supervise.Session.laid(tmp_path) as session:
         out = session.folder / "out"
         (out / "1.json").write_text(json.dumps({**OBSERVED, "rank": 1}))
         (out / "2.json").write_text(json.dumps({**OBSERVED, "rank": 0, "steps": 3}))

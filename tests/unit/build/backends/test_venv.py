@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
@@ -24,44 +22,6 @@ from tests.support.pipeline import a_build
 def settings(tmp_path: Path) -> Settings:
     (tmp_path / "envbuilder.yaml").write_text("requirements: [einops]\n")
     return load_settings({"ENVBUILDER_CONFIG_DIR": str(tmp_path / "config")}, tmp_path)
-
-
-def test_the_link_follows_the_environment(settings: Settings, tmp_path: Path) -> None:
-    for name in ("one", "two", "two"):
-        assert venv.link_to_project(settings, tmp_path / name) == ""
-        assert (tmp_path / ".envbuilder" / "default").readlink() == tmp_path / name
-    test = replace(settings, environment="test")
-    assert venv.link_to_project(test, tmp_path / "three") == ""
-    names = {p.name for p in (tmp_path / ".envbuilder").iterdir()}
-    assert names == {".gitignore", "default", "test"}
-    assert (tmp_path / ".envbuilder" / ".gitignore").read_text() == "*\n"
-
-
-def test_nothing_outside_of_a_project(settings: Settings, tmp_path: Path) -> None:
-    for outside in (replace(settings, definition=None), replace(settings, project=None)):
-        assert venv.link_to_project(outside, tmp_path) == ""
-    assert not (tmp_path / ".envbuilder").exists()
-
-
-def test_what_others_made_is_left(settings: Settings, tmp_path: Path) -> None:
-    folder = tmp_path / ".envbuilder"
-    (folder / "default").mkdir(parents=True)
-    assert "not made by envbuilder" in venv.link_to_project(settings, tmp_path / "env")
-    (folder / "default").rmdir()
-    folder.rmdir()
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    folder.symlink_to(elsewhere)
-    assert "not made by envbuilder" in venv.link_to_project(settings, tmp_path / "env")
-    assert not [*elsewhere.iterdir()]
-
-
-def test_a_folder_that_cannot_be_written(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "replace", Mock(side_effect=OSError(28, "No space left on device")))
-    assert "No space left" in venv.link_to_project(settings, tmp_path / "env")
-    assert {p.name for p in (tmp_path / ".envbuilder").iterdir()} <= {".gitignore"}
 
 
 # Which interpreter

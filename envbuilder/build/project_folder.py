@@ -1,0 +1,180 @@
+"""`.envbuilder` in a project, and the user's own folder of files for its commands.
+
+In the project is only a link to each environment, `.envbuilder/NAME`, for editors. What commands
+import or write (the installed project's metadata and commands, the hooks) is in a folder of the
+user's own: no other user can write there, the project may be read-only, and commands that run at
+the same time do not disturb each other. A container sees such a folder by a mount of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from envbuilder.core import files, ownership
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.settings import Settings, require_writable
+from envbuilder.project import names, package
+
+FOLDER = ".envbuilder"
+OWNED = files.Owned("runs", (r"[0-9a-f]{32}/", r"\w+/", r"\w+\.lock"))
+"""The user's folder of files for commands, and what it holds."""
+PROGRAMS = f"{package.FOLDER}/bin"
+_HOOK = Path(__file__).with_name("inside") / "sitecustomize.py"
+"""The hook for missing modules, for any interpreter."""
+
+
+# --- in the project
+
+
+def require_own(folder: Path) -> None:
+    """Raise `InvalidError` if `.envbuilder` in one of this user's folders is not the user's, too.
+
+    In another user's folder nothing is written, so what it holds does not matter.
+    """
+    place = folder / FOLDER
+    trusted = ownership.current_trust()
+    if not os.path.lexists(place) or folder.stat().st_uid not in trusted.uids:
+        return
+    why = "it is a link" if place.is_symlink() else ownership.objection(place, trusted)
+    if why:
+        raise InvalidError(
+            f"{place} is not used: {why}",
+            "Remove it, or move it away. It holds links to environments, which are made again.",
+        )
+
+
+def link(settings: Settings, prefix: Path) -> str:
+    """Let `.envbuilder/ENVIRONMENT` in the project lead to an environment.
+
+    Return a sentence if that is not possible; the environment works without. Does nothing outside
+    of a project, nor as root in another user's, who could not remove it.
+    """
+    if settings.project is None or settings.definition is None:
+        return ""
+    if os.geteuid() == 0 and settings.project.stat().st_uid != 0:
+        return ""
+    folder = settings.project / FOLDER
+    place = folder / settings.environment
+    if place.is_symlink() and place.readlink() == prefix:
+        return ""
+    if folder.is_symlink() or (place.exists() and not place.is_symlink()):
+        return f"{place}: not made by envbuilder, left as it is"
+    new = folder / f".{settings.environment}.{secrets.token_hex(6)}"
+    try:
+        if not folder.exists():
+            files.write(folder / ".gitignore", b"*\n")
+        new.symlink_to(prefix)
+        new.replace(place)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            new.unlink()
+        return f"{place}: cannot be written: {error.strerror or error}"
+    return ""
+
+
+# --- in the user's own folder
+
+
+def runs_folder(settings: Settings) -> Path:
+    """Return the user's folder of files for commands: below the data, or else below the cache.
+
+    Raise `InvalidError` if neither can be written.
+    """
+    folder = settings.data_dir / OWNED.folder
+    with contextlib.suppress(InvalidError):
+        require_writable(folder)
+    if not os.access(folder, os.W_OK):
+        folder = require_writable(settings.cache_dir / OWNED.folder)
+    if os.pathsep in str(folder):
+        raise InvalidError(
+            f"{folder}: no folder on PYTHONPATH may have {os.pathsep!r}",
+            "Set ENVBUILDER_DATA_DIR to another folder.",
+        )
+    return folder
+
+
+def lay(settings: Settings, texts: Mapping[str, str]) -> Path:
+    """Return a folder that holds these files and no others; it is named by what it holds.
+
+    It never changes, so commands that run at the same time may share it. Raise `InvalidError` if
+    it cannot be written.
+    """
+    digest = hashlib.sha256(msgspec.json.encode(sorted(texts.items()))).hexdigest()
+    above = runs_folder(settings)
+    folder = above / digest[:32]
+    with writing(folder):
+        if folder.is_dir():
+            return folder
+        with tempfile.TemporaryDirectory(dir=above, prefix="new_") as part:
+            new = Path(part, "new")
+            for name, text in texts.items():
+                files.write(new / name, text.encode(), 0o777 if text.startswith("#!") else 0o666)
+            open_to_all(new)
+            try:
+                new.rename(folder)
+            except OSError:
+                if not folder.is_dir():  # another command has laid it meanwhile
+                    raise
+    return folder
+
+
+def lay_hook(settings: Settings) -> Path | None:
+    """Return the folder of the hook for missing modules; None if there is no place for it."""
+    text = _HOOK.read_text(encoding="utf-8")
+    text = text.replace("= {}", f"= {names.of_modules()!r}", 1)
+    text = text.replace('PROJECT = ""', f"PROJECT = {str(settings.project)!r}", 1)
+    with contextlib.suppress(InvalidError):
+        return lay(settings, {_HOOK.name: text})
+    return None
+
+
+@contextlib.contextmanager
+def temporary(above: Path) -> Iterator[Path]:
+    """Yield a new folder for one command, which is removed in the end.
+
+    Those of commands that were killed are removed first. Raise `InvalidError` if it cannot be
+    written.
+    """
+    from filelock import FileLock
+
+    with contextlib.suppress(OSError):
+        for lock in above.glob("*.lock"):
+            with contextlib.suppress(TimeoutError), FileLock(lock, timeout=0):
+                shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
+                lock.unlink()
+    folder = above / secrets.token_hex(6)
+    lock = folder.with_suffix(".lock")
+    with contextlib.ExitStack() as held:
+        with writing(folder):
+            held.enter_context(FileLock(lock))
+            folder.mkdir()
+        held.callback(lock.unlink, missing_ok=True)
+        held.callback(shutil.rmtree, folder, ignore_errors=True)
+        yield folder
+
+
+@contextlib.contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Raise `InvalidError` if what is done within cannot write a folder."""
+    try:
+        yield
+    except OSError as error:
+        raise InvalidError(
+            f"{folder}: cannot be written: {error.strerror or error}",
+            "Set ENVBUILDER_DATA_DIR to a folder that you can write.",
+        ) from error
+
+
+def open_to_all(folder: Path) -> None:
+    """Let every user read a folder, whatever the umask: a container may have another one."""
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)
