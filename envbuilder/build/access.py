@@ -13,7 +13,7 @@ from msgspec import Struct
 from envbuilder.build import conventions
 from envbuilder.containers.engine.container import LOOPBACK, Port, Volume
 from envbuilder.core import console, decoding, files, process, types
-from envbuilder.core.errors import InvalidError
+from envbuilder.core.errors import Hint, InvalidError
 from envbuilder.core.text import shown
 from envbuilder.project import environments, package
 
@@ -260,14 +260,19 @@ def own_folder(folder: Path, name: str, *, writable: bool = False) -> Volume:
     return Volume(source=str(folder), target=f"{conventions.OWN}/{name}", writable=writable)
 
 
-def project_command(settings: Settings) -> tuple[str, ...]:
-    """Return the command of the project's environment. Raise `InvalidError` if it has none."""
+def project_command(settings: Settings, asked: str = "run") -> tuple[str, ...]:
+    """Return the command of the project's environment. Raise `InvalidError` if it has none.
+
+    `asked` is the command of the command line that starts it.
+    """
     command = environments.of(settings).command
     if not command:
         raise InvalidError(
             "there is no command to run",
-            "Write it after two hyphens: envbuilder run -- python train.py. Or state it in"
-            " envbuilder.yaml, as in command: [python, train.py]",
+            (
+                Hint("State it in envbuilder.yaml, as in command: [python, train.py]"),
+                Hint("Or write it after two hyphens", (asked, "--", "python", "FILE")),
+            ),
         )
     return command
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from envbuilder.build import conventions
 from envbuilder.core import types
-from envbuilder.core.errors import InvalidError
+from envbuilder.core.errors import Hint, InvalidError
 from envbuilder.core.project_file import Environment
 from envbuilder.core.resources import MARK, filled
 from envbuilder.core.text import is_public, public
@@ -265,7 +265,10 @@ def _image(
         raise InvalidError(
             f"profile '{profile.name}' has no Dockerfile:"
             f" {needs_conda if _needs_conda(profile) else unreachable}",
-            f"Use: envbuilder render --profile {profile.name} --target {default_target(profile)}",
+            Hint(
+                "Render what it has",
+                ("render", "--profile", profile.name, "--target", default_target(profile)),
+            ),
         )
     targets = tuple(t for t in context["targets"] if t.platform.startswith("linux/"))
     base = targets[0].base if targets else None

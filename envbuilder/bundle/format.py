@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from envbuilder.core import decoding, files, types
-from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.errors import BuildError, Hint, InvalidError
 from envbuilder.core.text import shown
 from envbuilder.packages import mnist
 from envbuilder.packages.store import Room, require_rooms
@@ -311,7 +311,7 @@ class Reader:
         stated = manifest_stated(block)
         if stated is None:
             raise InvalidError(
-                f"{self._where}: not an envbuilder bundle", "Make one with: envbuilder bundle"
+                f"{self._where}: not an envbuilder bundle", Hint("Make one", ("bundle",))
             )
         sha256, size = stated
         if size > LARGEST_MANIFEST or block != header(manifest_name(sha256), size):

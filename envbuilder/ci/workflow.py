@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from envbuilder import __version__
 from envbuilder.ci.matrix import Omission, Row, hint
 from envbuilder.core import types
-from envbuilder.core.errors import InvalidError
+from envbuilder.core.errors import Hint, InvalidError
 from envbuilder.core.resources import MARK, filled
 from envbuilder.core.text import gigabytes
 from envbuilder.profiles.backends import makes_image
@@ -97,7 +97,7 @@ def fitting(workflow: Workflow) -> Workflow:
     if outside:
         raise InvalidError(
             f"the locks of {', '.join(outside)} are not in this repository",
-            "Run this in the root of a project, which has locks of its own: envbuilder init",
+            Hint("Run this in the root of a project, which has locks of its own", ("init",)),
         )
     service = SERVICES[workflow.provider]
     reasons = {row.id: _why_not(row, service) for row in workflow.rows}
@@ -108,7 +108,7 @@ def fitting(workflow: Workflow) -> Workflow:
         raise InvalidError(
             "there is no job for a workflow: "
             + ("; ".join(f"{each.label}: {each.why}" for each in every) or "there is no profile"),
-            "See what there is: envbuilder matrix",
+            Hint("See what there is", ("matrix",)),
         )
     return replace(workflow, rows=rows, omissions=(*workflow.omissions, *omitted))
 

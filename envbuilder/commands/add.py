@@ -80,7 +80,7 @@ def read_project(settings: Settings) -> tuple[str, Path]:
     """Return the text of a project's file, and its path. Raises `InvalidError` if there is none."""
     if settings.project is None:
         raise InvalidError(
-            f"there is no {PROJECT_FILE} in this folder or above", "Write one: envbuilder init"
+            f"there is no {PROJECT_FILE} in this folder or above", Hint("Write one", ("init",))
         )
     path = settings.project / PROJECT_FILE
     return files.read_text(path), path
@@ -100,7 +100,7 @@ def apply_change(change: edit.Change, settings: Settings, *, lock: bool) -> int:
     outcomes = _locked(change, settings) if lock else ()
     code = locks.settle(outcomes, f"{_LEFT} {_WRITABLE}", change)
     if not lock:
-        console.result("Next: envbuilder lock")
+        console.hints([Hint("Next", ("lock",))])
     return code
 
 

@@ -25,7 +25,7 @@ from envbuilder.commands.options import (
     target_host_option,
 )
 from envbuilder.core import console
-from envbuilder.core.errors import InvalidError
+from envbuilder.core.errors import Hint, InvalidError
 from envbuilder.core.settings import Settings
 from envbuilder.core.text import clipped
 from envbuilder.profiles.backends import makes_image
@@ -153,8 +153,10 @@ def _require_no_place(request: Request, first: str) -> None:
         if value:
             raise InvalidError(
                 f"{option} is for one image, and several profiles make several",
-                "Build them without it; then, for each, which reuses what is built:"
-                f" envbuilder build --profile {first} {option} …",
+                Hint(
+                    "Build them without it; then, for each, which reuses what is built",
+                    ("build", "--profile", first, option, value),
+                ),
             )
 
 

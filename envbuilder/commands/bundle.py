@@ -18,7 +18,7 @@ from envbuilder.commands.options import (
     requiring,
 )
 from envbuilder.core import console, files, types
-from envbuilder.core.errors import InvalidError
+from envbuilder.core.errors import Hint, InvalidError
 from envbuilder.core.project_file import DEFAULT
 from envbuilder.core.settings import LOCKS, Settings
 from envbuilder.core.text import counted
@@ -144,11 +144,7 @@ def command(
     for lack in lacks:
         console.result(f"not in the bundle: {lack}")
     where = ", in the project's folder" if environment else ""
-    console.result(f"On the machine without a network{where}: {_unpacking(output)}")
-
-
-def _unpacking(output: Path) -> str:
-    return f"envbuilder unbundle {shlex.quote(output.name)}"
+    console.hints([Hint(f"On the machine without a network{where}", ("unbundle", output.name))])
 
 
 def _counts(members: dict[str, int]) -> str:
@@ -206,7 +202,7 @@ def unbundle(file: Path, force: bool, require_signature: tuple[Path, ...], as_js
             "bases": [msgspec.to_builtins(image) for image in taken.bases],
             "signed": msgspec.to_builtins(taken.signed),
             "differences": msgspec.to_builtins(taken.differences),
-            "next": commands,
+            "next": [hint.command_line() for hint in commands],
         }
         console.data(result)
         return
@@ -224,32 +220,31 @@ def unbundle(file: Path, force: bool, require_signature: tuple[Path, ...], as_js
     for line in _differences(taken, file, settings):
         console.result(line)
     console.result("Next:" if manifest.environment is None else "Next, in the project's folder:")
-    for line in commands:
-        console.result(f"  {line}")
+    console.hints(commands)
 
 
-def _next(taken: Unpacked) -> tuple[str, ...]:
+def _next(taken: Unpacked) -> tuple[Hint, ...]:
     """Return commands that build or verify what the bundle contains."""
-    commands = []
+    commands: list[tuple[str, ...]] = []
     locks = {member.path for member in taken.manifest.of_kind("lock")}
     environment = taken.manifest.environment
     for name in taken.manifest.profiles:
         if environment is not None:
-            other = "" if environment == DEFAULT else f" --environment {environment}"
-            commands.append(f"envbuilder verify --profile {name}{other}")
-            commands.append(f"envbuilder run --profile {name}{other} -- COMMAND")
+            other = () if environment == DEFAULT else ("--environment", environment)
+            commands.append(("verify", "--profile", name, *other))
+            commands.append(("run", "--profile", name, *other, "--", "COMMAND"))
             continue
-        commands.append(f"envbuilder verify --profile {name} --backend venv")
+        verify = ("verify", "--profile", name, "--backend")
+        commands.append((*verify, "venv"))
         if f"locks/{name}.conda.json" in locks:
-            commands.append(f"envbuilder verify --profile {name} --backend conda")
-        commands += [
-            f"envbuilder verify --profile {name} --backend docker --base-image {image.name}"
-            if image.loaded
-            else f"envbuilder build --profile {name} --base-image"
-            f" {shlex.quote(f'oci:{image.folder}')} --output IMAGE.tar"
-            for image in taken.bases
-        ]
-    return tuple(commands)
+            commands.append((*verify, "conda"))
+        for image in taken.bases:
+            if image.loaded:
+                commands.append((*verify, "docker", "--base-image", image.name))
+            else:
+                build = ("build", "--profile", name, "--base-image", f"oci:{image.folder}")
+                commands.append((*build, "--output", "IMAGE.tar"))
+    return tuple(Hint("", command) for command in commands)
 
 
 def _differences(taken: Unpacked, file: Path, settings: Settings) -> Iterator[str]:

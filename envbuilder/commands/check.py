@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from envbuilder.commands.options import json_option, load_settings
 from envbuilder.core import console
-from envbuilder.core.errors import INVALID, InvalidError
+from envbuilder.core.errors import INVALID, Hint, InvalidError
 from envbuilder.core.settings import Settings
+from envbuilder.core.text import indented_proof
 from envbuilder.host import probe
 from envbuilder.locks import compare, entries, resolve
 from envbuilder.profiles import choice, fit, library, lock as profile_lock
@@ -22,8 +23,11 @@ from envbuilder.project import catalog
 
 _UNJUDGED = (
     "locks of an earlier version do not state what their packages require: whether something"
-    " requires each was not checked (envbuilder lock adds it)"
+    " requires each was not checked (`envbuilder lock` adds it)"
 )
+
+_REFUSED = frozenset({"unlocked", "impossible"})
+"""States that making the locks again does not change."""
 
 
 class State(Struct, frozen=True, kw_only=True):
@@ -75,13 +79,13 @@ def command(as_json: bool) -> int:
     for state in states:
         _print(state)
     for each in extra:
-        removal = "envbuilder lock removes it" if each.excluded else "remove it if nobody has one"
+        removal = "`envbuilder lock` removes it" if each.excluded else "remove it if nobody has one"
         console.result(f"– {each.path.parent.name}/{each.path.name} is needless")
         console.result(f"    {each.why}: {removal}")
     for note in (*notes, *dict.fromkeys(state.unjudged for state in states if state.unjudged)):
         console.result(f"note: {note}")
-    if failed:
-        console.result("Run: envbuilder lock")
+    if any(state.failed and state.state not in _REFUSED for state in states):
+        console.hints([Hint("Run", ("lock",))])
     for text in unserved:
         console.result(f"here: {text}")
     return INVALID if failed else 0
@@ -91,8 +95,9 @@ def _print(state: State) -> None:
     label = f"{state.environment}.{state.profile}"
     mark = "✗" if state.failed else "✓" if not state.problems else "–"
     console.result(f"{mark} {label:<24} {state.state}")
-    for line in (*state.problems, *filter(None, [state.hint])):
-        console.result(f"    {line}")
+    for problem in (*state.problems, *filter(None, [state.hint])):
+        for line in indented_proof(problem).splitlines():
+            console.result(f"    {line}")
 
 
 def _notes(every: Iterable[entries.Entry], settings: Settings) -> Iterator[str]:

@@ -150,7 +150,7 @@ def _require_all_watches(contents: Mapping[Path, bytes], form: str, earlier: Pat
     if earlier is not None or form in {"csv", "html"}:
         raise click.UsageError(
             "reports of watch: as table, markdown or json, and without --against"
-            " (`envbuilder watch --against REPORT` says what changed)"
+            " (`envbuilder watch --against REPORT -- COMMAND` says what changed)"
         )
 
 

@@ -11,6 +11,7 @@ import msgspec
 
 from envbuilder.commands.options import json_option, load_settings, root_option, target_host_option
 from envbuilder.core import console, types
+from envbuilder.core.errors import Hint
 from envbuilder.core.text import bandwidth
 from envbuilder.host import assumed, describe, model_fit, probe, record as recorder
 from envbuilder.packages.python import kernels
@@ -125,8 +126,8 @@ def _frameworks(library: Library, requested: types.Framework | None) -> str:
     """Return a line on the framework of these profiles, and how to see those of the others."""
     used, says_so = library.framework
     name, why = (requested, "") if requested else (used, f", because {says_so}" if says_so else "")
-    others = "|".join(other for other in types.FRAMEWORKS if other != name)
-    return f"framework: {name}{why}; others: envbuilder detect --framework {others}"
+    others = ", ".join(f"`--framework {other}`" for other in types.FRAMEWORKS if other != name)
+    return f"framework: {name}{why}; others: {others}"
 
 
 def _served(
@@ -177,7 +178,7 @@ def _record(folder: Path, *, full: bool, as_json: bool) -> None:
     for line in differences:
         console.message(f"differs: {line}")
     if not differences:
-        console.result(f"`envbuilder detect --root {folder}` decides as here.")
+        console.hints([Hint("This decides as here", ("detect", "--root", str(folder)))])
 
 
 def _room(pools: tuple[model_fit.Pool, ...]) -> tuple[str, ...]:

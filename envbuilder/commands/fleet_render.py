@@ -8,7 +8,7 @@ import click
 
 from envbuilder.commands.options import load_settings
 from envbuilder.core import console, files, resources, text
-from envbuilder.core.errors import InvalidError
+from envbuilder.core.errors import Hint, InvalidError
 
 
 @click.command("render", short_help="Write Kubernetes manifests that verify nodes.")
@@ -77,7 +77,7 @@ def command(
     if settings.kubernetes is None:
         raise InvalidError(
             f"{settings_file}: no key 'kubernetes'",
-            "Add it, with the images of your profiles: envbuilder fleet render --help",
+            Hint("Add it, with the images of your profiles. See", ("fleet", "render", "--help")),
         )
     nodes = None
     if node_file:

@@ -17,8 +17,8 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder.commands.options import json_option, load_settings
-from envbuilder.core import console, process, settings, types
-from envbuilder.core.errors import InvalidError
+from envbuilder.core import console, settings, types
+from envbuilder.core.errors import Hint, InvalidError
 from envbuilder.core.files import read_text, save
 from envbuilder.core.project_file import DEFAULT
 from envbuilder.core.text import counted, escaped, first, wrapped
@@ -45,7 +45,6 @@ _PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13")
 _SHOWN = 3
 """Items of each part that a terminal gets; --json has all."""
 _WIDTH = 80
-_LONGEST = 150
 _ABSENT, _TOO_OLD = "no index has them", "what files ask for is too old for Python 3.8 and later"
 _CONDAS = "only conda has them"
 _EXCLUDED = {
@@ -139,11 +138,11 @@ def command(offline: bool, as_json: bool) -> None:
     else:
         _print(report, path)
     if report.written and report.suggested and not report.taken:
-        names = process.quoted(each.requirement for each in report.suggested)
+        names = [each.requirement for each in report.suggested]
         raise InvalidError(
             "no file of the repository lists what it requires, so the environment would hold the"
             " framework alone",
-            f"Uncomment what {settings.PROJECT_FILE} suggests, or run: envbuilder add {names}",
+            Hint(f"Uncomment what {settings.PROJECT_FILE} suggests, or run", ("add", *names)),
         )
 
 
@@ -153,8 +152,8 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
     shown = repository.shown(folder, files)
     choice = first_file.choose(folder, files, shown)
     if choice.errors and not choice.sources:
-        hints = dict.fromkeys(error.hint for error in choice.errors if error.hint)
-        raise InvalidError("\n".join(e.message for e in choice.errors), "\n".join(hints))
+        hints = dict.fromkeys(hint for error in choice.errors for hint in error.hints)
+        raise InvalidError("\n".join(e.message for e in choice.errors), hints)
     imported = repository.imports(folder, files)
     modules = {} if choice.sources else {name: distribution_of_module(name) for name in imported}
     suggested = tuple(_suggested(folder, shown, choice, modules))[:_MOST_SUGGESTED]
@@ -182,7 +181,8 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
     unbuilt: frozenset[str] = frozenset()
     if choice.sources and diagnosis:
         facts, unbuilt = _with_wheels(choice, facts, place, diagnosis)
-    program = repository.program_arguments(folder, files, shown.programs)
+    program = repository.program_arguments(folder, files, shown.programs) or ("FILE",)
+    run = ("run", "--", "python", *program)
     return Report(
         file=str(path),
         written=not os.path.lexists(path),
@@ -214,7 +214,7 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
         suggested=suggested,
         others=choice.others,
         impossible=impossible,
-        next=("envbuilder lock", f"envbuilder run -- python {process.quoted(program) or '…'}"),
+        next=tuple(Hint("", command).command_line() for command in (("lock",), run)),
     )
 
 
@@ -513,10 +513,10 @@ def _print_part(title: str, items: Iterable[str]) -> None:
     if every:
         console.result(f"{title}:")
     for item in every[:_SHOWN]:
-        for line in wrapped(escaped(item, _LONGEST), _WIDTH, "  ", "    ").splitlines():
+        for line in wrapped(escaped(item, console.LONGEST_LINE), _WIDTH, "  ", "    ").splitlines():
             console.result(line)
     if len(every) > _SHOWN:
-        console.result(f"  and {len(every) - _SHOWN} more: envbuilder init --json")
+        console.hints([Hint(f"  and {len(every) - _SHOWN} more", ("init", "--json"))])
 
 
 def _print_difference(text: str, path: Path) -> None:

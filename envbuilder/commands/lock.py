@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from envbuilder.commands import resolution
 from envbuilder.commands.options import load_settings, profile_option
 from envbuilder.core import console, types
-from envbuilder.core.errors import INVALID, InvalidError
+from envbuilder.core.errors import INVALID, Hint, InvalidError
 from envbuilder.core.files import read_text
 from envbuilder.core.settings import PROJECT_FILE, Settings
 from envbuilder.core.text import ITEM, indented_proof, shown
@@ -121,7 +121,7 @@ def command(
         return settle_conda(wanted, settings, upgrade=upgrade, again=True)
     if check:
         if settings.definition is not None:
-            raise InvalidError("these are a project's locks", "Run: envbuilder check")
+            raise InvalidError("these are a project's locks", Hint("Run", ("check",)))
         return _check(profile, settings, as_json=as_json)
     listed = partial(entries.entries, settings, profile, output_dir)
     of_conda = _conda_entries(profile, settings, output_dir, requested=False)
@@ -164,7 +164,7 @@ def _require_combinable(
 def _dated(settings: Settings, day: date) -> edit.Change:
     """Return the project's file with another `as_of`."""
     if settings.project is None or settings.definition is None:
-        raise InvalidError("--as-of: this is no project", "Write one: envbuilder init")
+        raise InvalidError("--as-of: this is no project", Hint("Write one", ("init",)))
     path = settings.project / PROJECT_FILE
     return edit.dated(read_text(path), path, day)
 
@@ -230,7 +230,7 @@ def _require_locked(
             close = get_close_matches(name, available, n=1)
             raise InvalidError(
                 f"--upgrade-package: no lock holds {shown(name)}",
-                f"Did you mean '{close[0]}'?" if close else "Add it: envbuilder add NAME",
+                f"Did you mean '{close[0]}'?" if close else Hint("Add it", ("add", name)),
             )
 
 
@@ -245,14 +245,14 @@ def settle(
     """
     present = _save(outcomes, hint, change)
     failures: dict[str, list[str]] = {}
-    hints: list[str] = []
+    hints: list[Hint] = []
     places: dict[str, list[str]] = {}
     details: dict[str, list[str]] = {}
     for outcome in outcomes:
         entry, lock = outcome.entry, outcome.lock
         if lock is None:
             failures.setdefault(outcome.obstacle, []).append(entry.label)
-            hints.append(outcome.hint)
+            hints += outcome.hints
         elif outcome.is_kept:
             _print_kept(outcome)
         elif lock.state == "unlocked" and entry.environment:
@@ -269,8 +269,7 @@ def settle(
     for reason, labels in failures.items():
         _print(f"{', '.join(labels)}: cannot be locked: {reason}")
         _print_indented(places.get(reason, ()))
-    for text in dict.fromkeys(hints):
-        console.result(text)
+    console.hints(dict.fromkeys(hints))
     usable = [outcome for outcome in outcomes if not outcome.obstacle]
     platform = probe.host().platform
     lacking = [o for o in outcomes if _lacks(o, platform)]
@@ -458,7 +457,7 @@ def settle_conda(
                     )  # fmt: skip
             except InvalidError as error:
                 if entry.origin is None:
-                    raise InvalidError(indented_proof(error.message), error.hint) from error
+                    raise InvalidError(indented_proof(error.message), error.hints) from error
                 reason = error.message.removeprefix(f"{entry.profile.name}: ")
                 failures.setdefault((reason, error.hint), []).append(entry.label)
                 solved.append((entry.required, False))

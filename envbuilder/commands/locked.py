@@ -9,7 +9,7 @@ import click
 from msgspec.structs import replace
 
 from envbuilder.build import pipeline, stages
-from envbuilder.core.errors import InvalidError, UnlockedError
+from envbuilder.core.errors import Hint, InvalidError, UnlockedError
 from envbuilder.core.text import indented_proof
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ locked_option: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option
     is_flag=True,
     help="Fail if the project is not locked, or its lock is stale, as in CI (CI=true).",
 )
-_WRITE = "Where the project cannot be written, run `envbuilder lock` as somebody who can."
+_WRITE = Hint("Make the locks as a user who can write to the project's folder", ("lock",))
 _NO = frozenset({"", "0", "false", "no"})
 
 
@@ -44,7 +44,7 @@ def prepare(request: Request, settings: Settings, progress: Progress, *, frozen:
     except UnlockedError as error:
         if frozen or signers or os.environ.get("CI", "").lower() not in _NO:
             raise
-        progress.note(f"{error.message}: it is made now; envbuilder lock makes those of all")
+        progress.note(f"{error.message}: it is made now; `envbuilder lock` makes those of all")
     _lock(name, settings, progress)
     # Named, so that what was decided is not printed again.
     named = replace(request, profile=name, backend=build.backend)
@@ -67,5 +67,5 @@ def _lock(name: str, settings: Settings, progress: Progress) -> None:
     for outcome in resolution.solved(settings, listed, report=progress.note):
         if outcome.obstacle or outcome.lock is None:
             why = indented_proof(outcome.obstacle)
-            raise InvalidError(f"{outcome.entry.label} cannot be locked: {why}", outcome.hint)
+            raise InvalidError(f"{outcome.entry.label} cannot be locked: {why}", outcome.hints)
         saving.save({outcome.entry.path: outcome.lock}, _WRITE)

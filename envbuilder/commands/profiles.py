@@ -11,7 +11,7 @@ import msgspec
 
 from envbuilder.commands.options import json_option, load_settings, target_host_option
 from envbuilder.core import console
-from envbuilder.core.errors import InvalidError
+from envbuilder.core.errors import Hint, InvalidError
 from envbuilder.host import assumed, probe
 from envbuilder.profiles import fit, library, lock as profile_lock
 from envbuilder.profiles.frameworks import FRAMEWORKS
@@ -61,7 +61,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
     )
     console.rich_console().print(console.table(columns, cells))
     console.result()
-    console.result("Why a profile does not fit: envbuilder profiles show NAME")
+    console.hints([Hint("Why a profile does not fit", ("profiles", "show", "NAME"))])
 
 
 @command.command("show", short_help="Show one profile, its lock, and whether it fits here.")

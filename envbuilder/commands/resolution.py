@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from envbuilder.core import console, parallel, process
-from envbuilder.core.errors import InvalidError
+from envbuilder.core.errors import Hint, InvalidError
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.project.catalog import Choosing
 from envbuilder.project.lines import Line
@@ -55,9 +55,9 @@ class Outcome(NamedTuple):
         return _TARGET.sub("", reason)
 
     @property
-    def hint(self) -> str:
+    def hints(self) -> tuple[Hint, ...]:
         """What to do about a profile that cannot be combined with the project."""
-        return self.entry.profile.hint if isinstance(self.entry.profile, InvalidError) else ""
+        return self.entry.profile.hints if isinstance(self.entry.profile, InvalidError) else ()
 
 
 def solved(

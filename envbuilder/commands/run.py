@@ -99,7 +99,7 @@ def _start(
     """Run the command that was given, or the project's own."""
     settings = load_settings()
     words = argv[1:] if argv[:1] == ("--",) else argv
-    words = words or project_command(settings)
+    words = words or project_command(settings, "watch" if watching else "run")
     if settings.definition is not None:
         foreign_programs.require_unchanged(words, "", of_project=True)
     return enter(settings, request, lambda name: words, given, frozen=frozen, watching=watching)

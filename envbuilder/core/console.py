@@ -122,10 +122,11 @@ def error(message: str, hints: str | Iterable[Hint] = "") -> None:
         print(line, file=stream, flush=True)
 
 
-def hint(hint: Hint) -> None:
-    """Print what to do next on stdout, as the last lines of a result."""
-    for line in hint_lines(hint):
-        print(line, flush=True)
+def hints(hints: Iterable[Hint]) -> None:
+    """Print what to do next on stdout, as lines of a result."""
+    for hint in hints:
+        for line in hint_lines(hint):
+            print(line, flush=True)
 
 
 def note(hint: Hint) -> None:
@@ -140,9 +141,12 @@ def hint_lines(hint: Hint) -> list[str]:
 
     The command is never broken or cut, so that it can be pasted, and scripts can find it.
     """
-    if not hint.command:
-        return [_fitted(hint.sentence)]
-    return [_fitted(f"{hint.sentence}:"), f"  {hint.command_line()}"]
+    lines = []
+    if hint.sentence:
+        lines.append(_fitted(f"{hint.sentence}:" if hint.command else hint.sentence))
+    if hint.command:
+        lines.append(f"  {redacted(hint.command_line())}")
+    return lines
 
 
 def _fitted(text: str) -> str:

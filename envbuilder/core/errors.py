@@ -32,7 +32,7 @@ class Hint(NamedTuple):
 
     def __str__(self) -> str:
         """Return the hint in one line, for JSON and for reasons."""
-        return f"{self.sentence}: {self.command_line()}" if self.command else self.sentence
+        return ": ".join(filter(None, (self.sentence, self.command_line())))
 
     def command_line(self) -> str:
         """Return the command quoted for a shell, on one line; empty if there is none."""
@@ -50,6 +50,14 @@ def as_hints(stated: str | Hint | Iterable[Hint]) -> tuple[Hint, ...]:
     elif isinstance(stated, Hint):
         stated = (stated,)
     return tuple(Hint(redacted(h.sentence), tuple(map(redacted, h.command))) for h in stated)
+
+
+def make_room(setting: str) -> tuple[Hint, ...]:
+    """Return the hints for a full disk; `setting` names the variables that choose another one."""
+    return (
+        Hint(f"Set {setting} to a larger disk."),
+        Hint("Or remove what envbuilder made and nothing needs", ("clean",)),
+    )
 
 
 class EnvbuilderError(Exception):

@@ -24,7 +24,7 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder.core import decoding
-from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
+from envbuilder.core.errors import BuildError, EnvbuilderError, Hint, InvalidError, make_room
 from envbuilder.core.text import binary_size
 
 _SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -61,7 +61,7 @@ def read(path: Path, limit: int, *, pipes: bool = False) -> bytes:
     return content
 
 
-def read_named(path: Path, limit: int, hint: str = "") -> bytes:
+def read_named(path: Path, limit: int, hint: str | Hint = "") -> bytes:
     """Return the bytes of a file or pipe that the user names; raise `InvalidError` if not."""
     try:
         return read(path, limit, pipes=True)
@@ -118,7 +118,7 @@ def save(
     path: Path,
     content: bytes,
     failure: type[EnvbuilderError],
-    hint: str,
+    hint: str | Hint,
     what: str = "",
     mode: int = 0o666,
 ) -> Path:
@@ -135,7 +135,7 @@ def save_output(
     path: Path,
     content: bytes,
     failure: type[EnvbuilderError],
-    hint: str,
+    hint: str | Hint,
     what: str = "",
     mode: int = 0o666,
 ) -> Path:
@@ -149,8 +149,7 @@ def full_or_broken(error: OSError, path: Path) -> BuildError:
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return BuildError(
             f"no space left on the disk that holds {path.parent}",
-            "Make room (envbuilder clean removes what envbuilder made), or set"
-            " ENVBUILDER_CACHE_DIR to a larger disk. Downloads so far are kept.",
+            (Hint("Downloads so far are kept."), *make_room("ENVBUILDER_CACHE_DIR")),
         )
     return BuildError(f"{path}: {error.strerror or error}", "Check the folder and its permissions.")
 

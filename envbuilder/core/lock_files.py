@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from envbuilder.core import decoding
-from envbuilder.core.errors import InvalidError
+from envbuilder.core.errors import Hint, InvalidError
 from envbuilder.core.text import binary_size, shown
 
 _T = TypeVar("_T", bound=msgspec.Struct)
@@ -22,14 +22,14 @@ def decoded(
     schema: int,
     check: Callable[[_T, Path], None],
     name: str,
-    command: str,
+    command: tuple[str, ...],
 ) -> _T:
     """Return a lock of any kind. Raises `InvalidError` if it is damaged or of an unknown schema.
 
     `check` raises `InvalidError` for what types cannot express. `name` stands for the lock in
     messages, `command` makes it anew.
     """
-    again = f"Restore it, or make it anew: {command}"
+    again = Hint("Restore it, or make it anew", command)
     if len(content) > decoding.LARGEST:
         raise InvalidError(
             f"{path}: not a lock: larger than {binary_size(decoding.LARGEST)}", again
@@ -43,7 +43,7 @@ def decoded(
         raise InvalidError(
             f"{path}: {name} schema {str(number)[:20]} is unknown to this envbuilder (it reads"
             f" {schema})",
-            f"Use a newer envbuilder, or make it anew: {command}",
+            Hint("Use a newer envbuilder, or make it anew", command),
         )
     # PROFILE.json, or in a project ENVIRONMENT.PROFILE.json.
     if data.get("profile") not in path.name.split(".")[:2]:

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from envbuilder.core import files
-from envbuilder.core.errors import InvalidError
+from envbuilder.core.errors import Hint, InvalidError
 
 
-def replace_all(contents: Mapping[Path, bytes], hint: str) -> None:
+def replace_all(contents: Mapping[Path, bytes], hint: str | Hint) -> None:
     """Replace files in this order, creating their folders; the mode of each stays.
 
     Raise `InvalidError` with `hint` if one cannot be written; then each is as it was before. So it

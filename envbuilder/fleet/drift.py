@@ -13,7 +13,7 @@ from typing import Literal, get_args
 from msgspec import Struct
 
 from envbuilder.core import text
-from envbuilder.core.errors import InvalidError
+from envbuilder.core.errors import Hint, InvalidError
 from envbuilder.fleet.model import PROVEN, Entry, NodeName, Outcome, RunId, Summary
 from envbuilder.verify.report.history import MAX_SLOWDOWN
 
@@ -90,7 +90,7 @@ def require_comparable(
         raise InvalidError(
             f"the run {run_of_groups} verified no node by itself, and groups of nodes are not"
             " compared",
-            "What `envbuilder fleet show --json` says of each group can be compared.",
+            Hint("Compare what each run says of each group", ("fleet", "show", "FOLDER", "--json")),
         )
     if not earlier.epochs == epochs != 0:
         both = (earlier.epochs, epochs)

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from envbuilder.core import decoding, files, types
-from envbuilder.core.errors import InvalidError
+from envbuilder.core.errors import Hint, InvalidError
 
 Vendor = Literal["nvidia", "intel", "amd", "apple", "unknown"]
 State = Literal["usable", "present", "unknown"]
@@ -239,7 +239,7 @@ _LARGEST = 16 << 20
 
 def read(path: Path) -> Host:
     """Return the host in a file written by `detect --json` (itself, or under the key `host`)."""
-    hint = "Write it with `envbuilder detect --json` on the machine in question."
+    hint = Hint("Write it on the machine in question", ("detect", "--json"))
     content = files.read_named(path, _LARGEST, hint)
     try:
         decoding.require_few_values(content)

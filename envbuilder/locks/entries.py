@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder.core import decoding, files, ownership, types
-from envbuilder.core.errors import InvalidError
+from envbuilder.core.errors import Hint, InvalidError
 from envbuilder.core.settings import LOCKS, PROJECT_FILE, Settings
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.profiles import library, lock as profile_lock, profile as profile_files
@@ -118,7 +118,7 @@ def of_project(
     if definition is None:
         raise InvalidError(
             "this is no project: there is no envbuilder.yaml that lists requirements",
-            "Write one: envbuilder init",
+            Hint("Write one", ("init",)),
         )
     folders = profile_files.search_path(settings.project, settings.config_dir)
     for environment in environments.names(definition):

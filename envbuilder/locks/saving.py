@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from envbuilder.core import together
-from envbuilder.core.errors import InvalidError
+from envbuilder.core.errors import Hint, InvalidError
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.profiles import lock as profile_lock
 
 AnyLock = profile_lock.Lock | conda_lock.Lock
 
 
-def save(locks: Mapping[Path, AnyLock], hint: str, others: Mapping[Path, bytes] = {}) -> None:
+def save(
+    locks: Mapping[Path, AnyLock], hint: str | Hint, others: Mapping[Path, bytes] = {}
+) -> None:
     """Write locks, then other files: all of them, or none.
 
     Raise `InvalidError` for a lock that no command could read, and with `hint` for a file that

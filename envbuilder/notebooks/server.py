@@ -18,7 +18,7 @@ from envbuilder.build import pipeline
 from envbuilder.build.backends import venv
 from envbuilder.build.request import Build, Request
 from envbuilder.core import ownership, resources
-from envbuilder.core.errors import InvalidError, ToolError
+from envbuilder.core.errors import Hint, InvalidError, ToolError
 from envbuilder.core.project_file import DEFAULT
 from envbuilder.notebooks import kernels
 from envbuilder.notebooks.inside import SERVE
@@ -122,7 +122,7 @@ def beside(project: Build) -> tuple[Path | None, str]:
     if own:
         return None, own
     plan, tools = project.plan, library()
-    hint = f"Put it into the environment: envbuilder add {kernels.PACKAGE}"
+    hint = Hint("Put it into the environment", ("add", kernels.PACKAGE))
     if plan.platform != project.host.platform:
         raise InvalidError(f"this machine has no {kernels.PACKAGE} for {plan.platform}", hint)
     try:

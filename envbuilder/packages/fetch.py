@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote, urlsplit
 from msgspec import Struct
 
 from envbuilder.core import parallel, pip, types, uv_program
-from envbuilder.core.errors import BuildError, ChangedFileError, ToolError, WrongHashError
+from envbuilder.core.errors import BuildError, ChangedFileError, Hint, ToolError, WrongHashError
 from envbuilder.core.files import file_sha256, full_or_broken
 from envbuilder.core.http import (
     OtherSizeError,
@@ -307,10 +307,15 @@ def _changed(file: File, origin: str, finding: str) -> ChangedFileError:
     return ChangedFileError(
         f"{file.basename}: {origin} serves another file under this name: expected sha256"
         f" {file.sha256}{size}, but it {finding}",
-        "It was replaced upstream, or a mirror or proxy replaces it. Nothing was kept. Another"
-        " source may still have the locked file: set"
-        f" {indexes.mirror_setting(file.source)}, or put the file into a folder named in"
-        " PIP_FIND_LINKS. If the new file is the right one, lock again: envbuilder lock",
+        (
+            Hint(
+                "It was replaced upstream, or a mirror or proxy replaces it. Nothing was kept."
+                " Another source may still have the locked file: set"
+                f" {indexes.mirror_setting(file.source)}, or put the file into a folder named in"
+                " PIP_FIND_LINKS."
+            ),
+            Hint("If the new file is the right one, lock again", ("lock",)),
+        ),
     )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from envbuilder.core import archives, types
-from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.errors import BuildError, Hint, InvalidError
 from envbuilder.core.text import escaped
 from envbuilder.profiles import releases
 from envbuilder.profiles.lock import File, Lock, Target, target_of
@@ -54,7 +54,7 @@ def require_interpreter(profile: Profile, target: Target) -> File:
         raise InvalidError(
             f"the lock of '{profile.name}' has no interpreter for {target.platform} with Python"
             f" {target.python}, and python: is managed",
-            "Make it again: envbuilder lock. There are interpreters of Python 3.8 to 3.14.",
+            Hint("There are interpreters of Python 3.8 to 3.14. Make the lock again", ("lock",)),
         )
     return target.interpreter
 

@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder.core import archives, files
-from envbuilder.core.errors import BuildError, WrongHashError
+from envbuilder.core.errors import BuildError, Hint, WrongHashError, make_room
 from envbuilder.core.files import file_sha256
 from envbuilder.core.text import gigabytes
 
@@ -115,8 +115,11 @@ class Store:
             raise WrongHashError(
                 f"{file.basename} from {origin}: wrong hash:"
                 f" expected sha256 {file.sha256}, got {actual}",
-                "The file changed upstream, or a proxy changes it. Nothing was kept."
-                " If the new bytes are right, make the lock again: envbuilder lock",
+                Hint(
+                    "The file changed upstream, or a proxy changes it. Nothing was kept. If the new"
+                    " bytes are right, make the lock again",
+                    ("lock",),
+                ),
                 actual=actual,
             )
         self._keep(part, file.sha256)
@@ -302,8 +305,7 @@ def require_rooms(rooms: Iterable[Room], unknown: int = 0) -> None:
             raise BuildError(
                 f"not enough space in {disk.folder}: {gigabytes(disk.needed)} are needed{more},"
                 f" {gigabytes(disk.free)} are free",
-                "Make room (`envbuilder clean` removes what envbuilder made), or set"
-                " ENVBUILDER_CACHE_DIR and ENVBUILDER_DATA_DIR to a larger disk.",
+                make_room("ENVBUILDER_CACHE_DIR and ENVBUILDER_DATA_DIR"),
             )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from envbuilder.core.errors import HostError
+from envbuilder.core.errors import Hint, HostError
 from envbuilder.profiles.accelerators import ACCELERATORS, of_vendor
 from envbuilder.profiles.fit import BackendFit, Fit, judge, judge_backends
 from envbuilder.profiles.frameworks import DEFAULT, FRAMEWORKS, first_profile
@@ -68,7 +68,7 @@ def choose(
             library.usable_lock(library.profile(fitting), backend or "")
         of_framework = f" with {title} ({because})" if because else ""
         raise HostError(
-            f"no profile{of_framework} fits this machine: {choice.reason}", "See: envbuilder detect"
+            f"no profile{of_framework} fits this machine: {choice.reason}", Hint("See", ("detect",))
         )
     # Of the framework that nobody need ask for, nothing is said.
     unusual = because and framework != DEFAULT
@@ -105,16 +105,17 @@ def require_host(
     )
     if fit.verdict != "no":
         return fit
-    hint = fit.workaround
-    if not hint:
+    hints = [Hint(fit.workaround)]
+    if not fit.workaround:
         others = library.candidates(profile.framework)
-        hint = _instead(profile, host, library.locks(others) | {profile.name: lock}, others)
-        hint = f"{hint} {library.advice(profile, host) if locked else ''}".strip()
+        hints = [_instead(profile, host, library.locks(others) | {profile.name: lock}, others)]
+        if locked and (advice := library.advice(profile, host)):
+            hints.append(Hint(advice))
     action = "be built" if building else "run"
     with_it = f" with --backend {backend}" if backend and fit.workaround else ""
     raise HostError(
         f"profile '{profile.name}' cannot {action} on this host{with_it}: {'; '.join(fit.reasons)}",
-        hint,
+        hints,
     )
 
 
@@ -259,14 +260,14 @@ def _obstacles(ordered: Sequence[Profile], fits: dict[str, Fit], host: Host) -> 
     return list(dict.fromkeys(reasons))
 
 
-def _instead(profile: Profile, host: Host, locks: Locks, others: Sequence[Profile]) -> str:
+def _instead(profile: Profile, host: Host, locks: Locks, others: Sequence[Profile]) -> Hint:
     """Return a hint on what to use instead, never presenting the CPU as equal to a GPU."""
-    hint = "See `envbuilder detect` for what was found."
+    see, detect = "See what was found", ("detect",)
     choice = choose_best([p for p in others if p.name != profile.name], host, locks=locks)
     if choice.profile is None:
-        return hint
+        return Hint(see, detect)
     candidate = next(f for f in choice.fits if f.profile == choice.profile)
     device = {p.name: p.accelerator for p in others}[choice.profile]
     verb = "may fit" if candidate.verdict == "warnings" else "fits"
     slower = " on the CPU alone" if device == "cpu" != profile.accelerator else ""
-    return f"`--profile {choice.profile}` {verb} this host{slower}. {hint}"
+    return Hint(f"`--profile {choice.profile}` {verb} this host{slower}. {see}", detect)

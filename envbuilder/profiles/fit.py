@@ -224,7 +224,7 @@ def _workaround(profile: Profile, host: Host, every: tuple[BackendFit, ...]) -> 
         text += f", or natively {drivers.level_zero_natively(host)}."
     else:
         text += f"; natively not: {'; '.join(dict.fromkeys(f.text for f in native.decisive))}."
-    return f"{text} See: envbuilder doctor"
+    return f"{text} See `envbuilder doctor`."
 
 
 def _image_instead(every: tuple[BackendFit, ...]) -> tuple[BackendFit, BackendFit] | None:

@@ -225,7 +225,7 @@ class Library:
         return self._locks[name]
 
     def _load(self, name: str, path: Path) -> Lock:
-        content = profile_lock.content(path, "envbuilder lock")
+        content = profile_lock.content(path, ("lock",))
         self._contents[name] = path, content
         return profile_lock.parse(content, path)
 

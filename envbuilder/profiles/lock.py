@@ -17,7 +17,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from envbuilder.core import decoding, files, lock_files, types
-from envbuilder.core.errors import InvalidError, ToolError, UnlockedError
+from envbuilder.core.errors import Hint, InvalidError, ToolError, UnlockedError
 from envbuilder.core.text import indented_proof
 from envbuilder.profiles.requirements import same_version
 
@@ -279,7 +279,7 @@ class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
         if platform not in self.tools:
             raise InvalidError(
                 f"the lock of '{self.profile}' names no uv for {platform}",
-                f"Make it again: envbuilder lock --profile {self.profile}",
+                Hint("Make it again", ("lock", "--profile", self.profile)),
             )
         return self.tools[platform]
 
@@ -324,15 +324,15 @@ def path_for(name: str, folders: Sequence[Path]) -> Path | None:
 
 def load(path: Path) -> Lock:
     """Return the lock in `path`. Raises `InvalidError` if it is damaged or of an unknown schema."""
-    return parse(content(path, "envbuilder lock"), path)
+    return parse(content(path, ("lock",)), path)
 
 
 def parse(read: bytes, path: Path) -> Lock:
     """Return the lock that was read from `path`. Raises `InvalidError` as `load` does."""
-    return lock_files.decoded(read, path, Lock, SCHEMA, _check, "lock", "envbuilder lock")
+    return lock_files.decoded(read, path, Lock, SCHEMA, _check, "lock", ("lock",))
 
 
-def content(path: Path, command: str) -> bytes:
+def content(path: Path, command: tuple[str, ...]) -> bytes:
     """Return the bytes of a lock of any kind; `command` creates it.
 
     Raises `InvalidError` if it cannot be read.
@@ -340,7 +340,8 @@ def content(path: Path, command: str) -> bytes:
     try:
         return files.read(path, decoding.LARGEST)
     except OSError as error:
-        raise InvalidError(f"{path}: not a lock: {error}", f"Make it again: {command}") from error
+        hint = Hint("Make it again", command)
+        raise InvalidError(f"{path}: not a lock: {error}", hint) from error
 
 
 def previous(path: Path) -> Lock:
@@ -440,8 +441,10 @@ def select(lock: Lock, platform: str, python: str) -> Target:
     have = ", ".join(f"{t.platform} Python {t.python}" for t in lock.targets) or "nothing"
     why = indented_proof(lock.missing.get(f"{platform} {python}", ""))
     what = f"the lock of '{lock.profile}' has no files for {platform} with Python {python}"
-    again = "" if why else f". Make it again: envbuilder lock --profile {lock.profile}"
-    raise InvalidError(f"{what}{why and f': {why}'}", f"It covers: {have}{again}")
+    if why:
+        raise InvalidError(f"{what}: {why}", f"It covers: {have}")
+    again = Hint(f"It covers: {have}. Make it again", ("lock", "--profile", lock.profile))
+    raise InvalidError(what, again)
 
 
 def target_of(lock: Lock | None, platform: str, python: str) -> Target | None:
@@ -479,7 +482,7 @@ def require_usable(profile: Profile, lock: Lock | None, *, of_project: bool = Fa
 
     `of_project`: it is a project's, whose locks are made together; `UnlockedError` if it can be.
     """
-    hint = "Run: envbuilder lock" + ("" if of_project else f" --profile {profile.name}")
+    hint = Hint("Run", ("lock",) if of_project else ("lock", "--profile", profile.name))
     outdated = UnlockedError if of_project else InvalidError
     if lock is None:
         raise outdated(f"profile '{profile.name}' has no lock", hint)

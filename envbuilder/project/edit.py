@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder.core import files, settings, types, yaml_files
-from envbuilder.core.errors import InvalidError
+from envbuilder.core.errors import Hint, InvalidError
 from envbuilder.core.project_file import DEFAULT, Definition, Environment
 from envbuilder.core.settings import PROJECT_FILE
 from envbuilder.core.text import shown
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from datetime import date
 
 _ADD = "envbuilder add"
-_BY_HAND = "Edit the file by hand, then: envbuilder lock"
+_BY_HAND = Hint("Edit the file by hand, then lock", ("lock",))
 
 
 class Change(Struct, frozen=True, kw_only=True):
@@ -194,7 +194,7 @@ def _require_likely(name: str, *, exact: bool) -> None:
     if not exact and (other := mistaken(name)):
         raise InvalidError(
             f"{_ADD}: {name}: more likely {other} is meant, which many use",
-            f"Run: envbuilder add {other}, or if you mean {name}: envbuilder add --exact {name}",
+            (Hint("Run", ("add", other)), Hint(f"If you mean {name}", ("add", "--exact", name))),
         )
 
 
@@ -227,10 +227,10 @@ def _refuse_missing(file: _File, name: str, project: Path) -> NoReturn:
         )
     for other in environments.names(file.definition):
         if name in map(_name, _part(file.definition, other).requirements):
-            option = "" if other == DEFAULT else f" --environment {other}"
+            option = () if other == DEFAULT else ("--environment", other)
             raise InvalidError(
                 f"{file.where} does not list {name}, but environment '{other}' does",
-                f"Run: envbuilder remove {name}{option}",
+                Hint("Run", ("remove", *option, name)),
             )
     environment = environments.merged(file.definition, file.environment)
     for source in map(environments.named_file, environment.requirements_from):
@@ -239,7 +239,7 @@ def _refuse_missing(file: _File, name: str, project: Path) -> NoReturn:
             if line.name == name:
                 raise InvalidError(
                     f"{name} is listed in {line.where}, not in {PROJECT_FILE}",
-                    "Remove it there, then: envbuilder lock",
+                    Hint("Remove it there, then lock", ("lock",)),
                 )
     from difflib import get_close_matches
 

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from envbuilder.core import decoding
-from envbuilder.core.errors import InvalidError, SignatureError
+from envbuilder.core.errors import Hint, InvalidError, SignatureError
 from envbuilder.core.text import printable
 
 if TYPE_CHECKING:
@@ -81,7 +81,10 @@ def parse(data: bytes, where: str) -> Envelope:
     except (ValueError, msgspec.ValidationError) as error:
         raise InvalidError(
             f"{where}: not a signature envelope (DSSE): {printable(str(error), 200)}",
-            "It is damaged, or another kind of file: sign again with envbuilder sign.",
+            Hint(
+                "It is damaged, or another kind of file. Sign again",
+                ("sign", "--key", "KEY", "FILE"),
+            ),
         ) from error
     return envelope
 

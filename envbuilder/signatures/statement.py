@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from envbuilder.core import decoding, files
-from envbuilder.core.errors import BuildError, InvalidError, SignatureError
+from envbuilder.core.errors import BuildError, Hint, InvalidError, SignatureError
 from envbuilder.core.text import printable
 from envbuilder.signatures import envelope as envelopes
 from envbuilder.signatures.envelope import (
@@ -117,7 +117,10 @@ def accepted(
         raise WrongTypeError(
             f"{where}: signed as {printable(statement.predicate_type, 100)}, expected"
             f" {predicate_type}",
-            "It is a signature for another purpose: sign this file with envbuilder sign.",
+            Hint(
+                "It is a signature for another purpose. Sign this file",
+                ("sign", "--key", "KEY", where),
+            ),
         )
     for algorithm, digest in digests.items():
         if any(s.digest.get(algorithm) == digest for s in statement.subject):
@@ -207,7 +210,7 @@ def require(
         names = " or ".join(map(str, signature_files))
         raise UnsignedError(
             f"{where}: not signed: there is no signature in {names}",
-            "Sign it: envbuilder sign --key KEY …",
+            Hint("Sign it", ("sign", "--key", "KEY", where)),
         )
     raise min(errors, key=lambda e: _CLOSEST.index(type(e)))
 

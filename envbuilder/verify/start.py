@@ -20,7 +20,7 @@ from envbuilder.build.payload import RECORD, TIMEOUT_SECONDS, payload_pyz
 from envbuilder.containers import apptainer
 from envbuilder.containers.engine.interface import LABEL
 from envbuilder.core import process
-from envbuilder.core.errors import InvalidError, VerifyError
+from envbuilder.core.errors import Hint, InvalidError, VerifyError
 from envbuilder.core.files import file_sha256
 from envbuilder.core.text import printable
 from envbuilder.payload.machine import threads
@@ -116,7 +116,7 @@ def require_torch(what: str, profile: str, expected: Expected) -> None:
         raise InvalidError(
             f"{what} measures PyTorch alone, and profile '{profile}' has"
             f" {FRAMEWORKS[expected.framework].title}",
-            "Name a profile with PyTorch: envbuilder profiles",
+            Hint("Name a profile with PyTorch", ("profiles",)),
         )
 
 
@@ -241,7 +241,10 @@ def require_built(image: Path, labels: Mapping[str, str], profile: str, locked: 
     Raises `InvalidError` if its labels say something else; `locked` is the digest of the lock.
     """
     stated = {key: labels.get(LABEL + key, "") for key in ("fingerprint", "profile", "lock")}
-    again = f"Build it: envbuilder build --profile {profile} --backend docker --output oci:DIR"
+    again = Hint(
+        "Build it",
+        ("build", "--profile", profile, "--backend", "docker", "--output", "oci:FOLDER"),
+    )
     if not all(stated.values()) or not _SHA256.fullmatch(stated["fingerprint"]):
         raise InvalidError(
             f"{image}: not an image that envbuilder built: it has no label {LABEL}profile", again

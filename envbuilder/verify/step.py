@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from envbuilder.core.errors import VerifyError
+from envbuilder.core.errors import Hint, VerifyError
 from envbuilder.payload.numerics import reference
 from envbuilder.payload.training import model
 from envbuilder.payload.training.dataset import SIDE, Split
@@ -346,7 +346,7 @@ class _Record:
 def _unproven(why: str) -> VerifyError:
     return VerifyError(
         f"the step is not proven: {why}",
-        "Verify again, with room on the disk of the cache folder: envbuilder doctor shows it.",
+        Hint("Verify again, with room on the disk of the cache folder. To see it", ("doctor",)),
     )
 
 

@@ -14,7 +14,7 @@ import yaml
 from msgspec import Struct
 
 from envbuilder.core import console, decoding, files
-from envbuilder.core.errors import BuildError, VerifyError
+from envbuilder.core.errors import BuildError, Hint, VerifyError
 from envbuilder.core.text import amount, percent, printable
 from envbuilder.profiles import profile
 from envbuilder.verify.tune_settings import (
@@ -268,8 +268,8 @@ def finish(
         if tuned is not None:
             where = f"next to your envbuilder.yaml or in {settings.config_dir}"
             console.document(f"\n{tuned.text}\n")
-            console.result(f"To use it, save this as profiles/{tuned.name}.yaml {where}, then run")
-            console.result(f"  envbuilder lock --profile {tuned.name}")
+            use = f"To use it, save this as profiles/{tuned.name}.yaml {where}, then run"
+            console.hints([Hint(use, ("lock", "--profile", tuned.name))])
     if output is not None:
         files.save_output(output, f"{encoded}\n".encode(), BuildError, "Choose another path.")
 

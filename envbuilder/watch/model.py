@@ -13,7 +13,7 @@ from typing import Annotated, Literal, TypeVar
 from msgspec import Meta, Struct
 
 from envbuilder.core import decoding, files
-from envbuilder.core.errors import InvalidError
+from envbuilder.core.errors import Hint, InvalidError
 
 KIND = "watch"
 LIMIT_BYTES = 4 << 20
@@ -239,7 +239,7 @@ def parsed(content: bytes, path: Path) -> Watched:
         raise InvalidError(f"{path}: damaged: {error}", _WHAT_IT_IS) from error
 
 
-_WHAT_IT_IS = "A report of a training is what `envbuilder watch --output FILE` writes."
+_WHAT_IT_IS = Hint("Write a report", ("watch", "--output", "FILE", "--", "COMMAND"))
 
 
 def part(path: Path) -> Observed | None:

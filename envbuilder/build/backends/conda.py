@@ -32,7 +32,7 @@ from envbuilder.build.payload import payload_sha256
 from envbuilder.build.plan import Artifact, LinkFiles, Plan, Step, fingerprint, tool_versions
 from envbuilder.core import process
 from envbuilder.core.console import progress
-from envbuilder.core.errors import HostError, InvalidError, ToolError
+from envbuilder.core.errors import Hint, HostError, InvalidError, ToolError
 from envbuilder.packages.conda import lock as conda_locks, prefixes
 from envbuilder.packages.python import indexes
 from envbuilder.profiles.lock import Target, lock_digest, select
@@ -306,7 +306,10 @@ def _check_host(conda: conda_locks.Target, build: Build) -> None:
         if decides and not build.request.force:
             raise HostError(
                 f"the conda lock does not fit this host: {finding.text}",
-                "The profile's conda.virtual_packages state what it was locked for. To see this"
-                " machine: envbuilder detect",
+                Hint(
+                    "The profile's conda.virtual_packages state what it was locked for. To see this"
+                    " machine",
+                    ("detect",),
+                ),
             )
         progress().note(f"warning: {finding.text}")

@@ -22,7 +22,7 @@ from envbuilder.containers.engine.interface import LABEL, Engine, Image, no_base
 from envbuilder.containers.oci import archive, reference, rootfs
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.core import console, files, types
-from envbuilder.core.errors import BuildError, InvalidError, ToolError, VerifyError
+from envbuilder.core.errors import BuildError, Hint, InvalidError, ToolError, VerifyError
 from envbuilder.core.project_file import DEFAULT
 from envbuilder.core.settings import Settings, require_writable
 from envbuilder.packages.sources import sealed
@@ -262,8 +262,16 @@ def require_libc(
             f"{file.name} {file.version} was compiled on another system than the base image's: it"
             f" needs glibc 2.{needed[file]}, and the base image has"
             f" {'none that is known' if has is None else f'2.{has}'}",
-            "envbuilder render writes a Dockerfile that compiles it on the base. Or name a base of"
-            " a release as new as the system that it was compiled on: --base-image REF",
+            (
+                Hint(
+                    "Name a base of a release as new as the system that it was compiled on:"
+                    " --base-image REF"
+                ),
+                Hint(
+                    "Or write a Dockerfile that compiles it on the base",
+                    ("render", "--profile", plan.profile, "--output", "FOLDER"),
+                ),
+            ),
         )
 
 

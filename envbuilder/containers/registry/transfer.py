@@ -41,7 +41,7 @@ from envbuilder.containers.registry.connection import (
     limited,
 )
 from envbuilder.core import parallel, types
-from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.errors import BuildError, InvalidError, make_room
 from envbuilder.core.text import gigabytes
 
 if TYPE_CHECKING:
@@ -244,8 +244,7 @@ def _require_room(layout: Layout, needed: int) -> None:
         raise BuildError(
             f"not enough space in {layout.folder}: {gigabytes(needed)} are needed,"
             f" {gigabytes(free)} are free",
-            "Make room (envbuilder clean removes what envbuilder made), or set"
-            " ENVBUILDER_CACHE_DIR to a larger disk.",
+            make_room("ENVBUILDER_CACHE_DIR"),
         )
 
 

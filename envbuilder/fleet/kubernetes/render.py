@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from envbuilder.build.render import RenderedFile
 from envbuilder.core import decoding, types
-from envbuilder.core.errors import InvalidError
+from envbuilder.core.errors import Hint, InvalidError
 from envbuilder.core.resources import MARK, filled
 from envbuilder.core.text import printable
 from envbuilder.fleet.groups import Members, alike
@@ -170,8 +170,10 @@ def node_jobs(
         if image is None:
             raise InvalidError(
                 f"kubernetes.images: no image for the profile {profile.name}",
-                "Build and push one: envbuilder build --backend docker --push REF --profile"
-                f" {profile.name}",
+                Hint(
+                    "Build and push one",
+                    ("build", "--backend", "docker", "--push", "REF", "--profile", profile.name),
+                ),
             )
         resources = _resources(profile.accelerator, selection.nodes.get(promise.node), settings)
         jobs.append(

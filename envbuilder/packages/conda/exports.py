@@ -81,7 +81,7 @@ def targets(lock: Lock, python: str) -> tuple[Target, ...]:
         covered = ", ".join(sorted({t.python for t in lock.targets}))
         raise InvalidError(
             f"the conda lock of '{lock.profile}' has no Python {python}",
-            f"It covers Python {covered}. Make it again: {again(lock.profile)}",
+            again(f"It covers Python {covered}. Make it again", lock.profile),
         )
     return selected
 

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from envbuilder.core import lock_files, types
-from envbuilder.core.errors import InvalidError
+from envbuilder.core.errors import Hint, InvalidError
 from envbuilder.host import tables
 from envbuilder.host.snapshot import version
 from envbuilder.profiles import lock as profile_lock
@@ -42,7 +42,7 @@ SUBDIRS: dict[types.Platform, types.CondaSubdir] = {
     "macos/arm64": "osx-arm64",
 }
 """Platforms as conda channels name them."""
-_COMMAND = "envbuilder lock --backend conda"
+_COMMAND = ("lock", "--backend", "conda")
 _DEPENDENCY = re.compile(r"[A-Za-z0-9_.-]+")
 
 
@@ -205,13 +205,13 @@ def select(lock: Lock, platform: str, python: str) -> Target:
     raise InvalidError(
         f"the conda lock of '{lock.profile}' has no packages for {platform} with Python {python}"
         + (f": {why}" if why else ""),
-        f"It covers: {covered}. Make it again: {again(lock.profile)}",
+        again(f"It covers: {covered}. Make it again", lock.profile),
     )
 
 
-def again(name: str) -> str:
-    """Return the command that makes a profile's conda lock."""
-    return f"envbuilder lock --backend conda --profile {name}"
+def again(sentence: str, name: str) -> Hint:
+    """Return the hint to make a profile's conda lock."""
+    return Hint(sentence, (*_COMMAND, "--profile", name))
 
 
 def require_usable(profile: Profile, lock: Lock | None) -> Lock:
@@ -220,12 +220,12 @@ def require_usable(profile: Profile, lock: Lock | None) -> Lock:
         raise InvalidError(
             f"profile '{profile.name}' has no conda lock: what channels hold is only known where"
             " they can be read",
-            f"Run: {again(profile.name)}",
+            again("Make it", profile.name),
         )
     if lock.inputs != inputs_digest(profile):
         raise InvalidError(
             f"the conda lock of '{profile.name}' is stale: the profile changed after it was made",
-            f"Run: {again(profile.name)}",
+            again("Make it", profile.name),
         )
     return lock
 

@@ -22,7 +22,7 @@ from msgspec import Meta, Struct
 
 from envbuilder.core import decoding, files, resources, types
 from envbuilder.core.archives import path_objection, reserved_objection
-from envbuilder.core.errors import BuildError, ToolError
+from envbuilder.core.errors import BuildError, Hint, ToolError
 from envbuilder.core.text import first
 
 if TYPE_CHECKING:
@@ -276,8 +276,11 @@ async def _install(step: InstallConda) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), step.env) from error
         raise BuildError(
             f"conda packages cannot be installed: {_plain(str(error), step)}",
-            "If a package is at fault, leave it out or pin another version of it in the"
-            " profile's conda.packages, and make the lock again: envbuilder lock --backend conda",
+            Hint(
+                "If a package is at fault, leave it out or pin another version of it in the"
+                " profile's conda.packages, and make the lock again",
+                ("lock", "--backend", "conda"),
+            ),
         ) from error
 
 
@@ -329,8 +332,11 @@ def _require_apart(installed: list[Installed], env: Path) -> None:
     path, first, second = conflict
     raise BuildError(
         f"the conda packages {first} and {second} both install {path}, with different content",
-        "Leave one of them out, or pin another version of it in the profile's conda.packages, and"
-        " make the lock again: envbuilder lock --backend conda",
+        Hint(
+            "Leave one of them out, or pin another version of it in the profile's conda.packages,"
+            " and make the lock again",
+            ("lock", "--backend", "conda"),
+        ),
     )
 
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from envbuilder.core import archives, http, parallel, types
-from envbuilder.core.errors import InvalidError
+from envbuilder.core.errors import Hint, InvalidError
 from envbuilder.core.text import first as first_few, shown
 from envbuilder.packages.python import indexes
 from envbuilder.packages.store import Store
@@ -64,7 +64,7 @@ def require_compatible(files: Iterable[File], python: str, store: Store) -> None
     conflict = clash({wheel: _read(wheel, python, store) for wheel in wheels})
     if conflict is not None:
         why, edit = explained(*conflict, files)
-        raise InvalidError(why, f"{edit}, and make the lock again: envbuilder lock")
+        raise InvalidError(why, Hint(f"{edit}, and make the lock again", ("lock",)))
 
 
 def explained(path: str, first: File, second: File, files: Sequence[File]) -> tuple[str, str]:

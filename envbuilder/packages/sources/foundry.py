@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder.core import console, types
-from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
+from envbuilder.core.errors import BuildError, EnvbuilderError, Hint, InvalidError, ToolError
 from envbuilder.core.text import escaped
 from envbuilder.packages import fetch as downloads
 from envbuilder.packages.python.uv import Offer, UnresolvableError
@@ -480,8 +480,11 @@ def _built(file: File, target: Target, workshop: Workshop) -> Wheel:
     if workshop.platform != target.platform and (compiled or foreign):
         raise BuildError(
             f"{file.name} {file.version}: has no wheel, and only {target.platform} can build it",
-            "Build there, or bring it from there: envbuilder bundle. A Dockerfile of envbuilder"
-            " render builds it inside.",
+            Hint(
+                "Build there. A rendered Dockerfile builds it inside. Or bring it from there in a"
+                " bundle",
+                ("bundle",),
+            ),
         )
     if not workshop.has(target.python):
         raise ToolError(

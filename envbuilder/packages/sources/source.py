@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from envbuilder.core import archives, files, http, ownership, pip, process, types
-from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.errors import BuildError, Hint, InvalidError
 from envbuilder.core.text import escaped, shown
 from envbuilder.packages import fetch
 from envbuilder.packages.python import upstream
@@ -158,7 +158,7 @@ def downloaded(url: str, sha256: str, file: str, settings: Settings) -> str:
         if sha256 and actual != sha256:
             raise BuildError(
                 f"{file}: expected sha256 {sha256}, but {http.host_of(url) or url} has {actual}",
-                "It was replaced upstream. If the new file is right, lock again: envbuilder lock",
+                Hint("It was replaced upstream. If the new file is right, lock again", ("lock",)),
             )
         store.take_file(part, actual)
     return actual
@@ -182,14 +182,14 @@ def obtain(name: str, recipe: Recipe, settings: Settings) -> None:
         if not urls:
             raise BuildError(
                 f"{recipe.location}: cannot be fetched: no index lists it",
-                "Check the index settings, or bring it in a bundle: envbuilder bundle.",
+                Hint("Check the index settings, or bring it in a bundle", ("bundle",)),
             )
         actual = downloaded(urls[0], recipe.sha256, recipe.location, settings)
     if actual != recipe.sha256:
         raise BuildError(
             f"{recipe.location}: its files are not those that were locked: expected sha256"
             f" {recipe.sha256}, got {actual}",
-            "If they are right now, lock again: envbuilder lock",
+            Hint("If they are right now, lock again", ("lock",)),
         )
 
 
@@ -311,7 +311,7 @@ def of_git(location: Location, settings: Settings, commit: str = "") -> tuple[Re
         if gone and git.fails("fetch", "--quiet", "origin", chosen):
             raise BuildError(
                 f"{location.url}: has no commit {chosen} any more: its history was rewritten",
-                "Lock again: envbuilder lock",
+                Hint("Lock again", ("lock",)),
             )
         git("checkout", "--quiet", "--force", "--detach", chosen)
         git("submodule", "--quiet", "update", "--init", "--recursive", "--force")

@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder.core import console, files, process, types
-from envbuilder.core.errors import BuildError, ToolError
+from envbuilder.core.errors import BuildError, Hint, ToolError
 from envbuilder.host import interpreters as installed, probe
 from envbuilder.packages import fetch as downloads, interpreters
 from envbuilder.packages.python.uv import UnresolvableError, started
@@ -387,6 +387,12 @@ def other(name: str, expected: str, actual: str) -> BuildError:
     return BuildError(
         f"{name}: its build gives another result on this machine: expected sha256 {expected}, got"
         f" {actual}",
-        "Its build depends on more than its source and what is locked. A bundle brings the wheel"
-        " that was locked: envbuilder bundle. Or lock again here: envbuilder lock",
+        (
+            Hint(
+                "Its build depends on more than its source and what is locked. A bundle brings the"
+                " wheel that was locked",
+                ("bundle",),
+            ),
+            Hint("Or lock again here", ("lock",)),
+        ),
     )

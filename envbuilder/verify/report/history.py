@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder.core import decoding, files
-from envbuilder.core.errors import BuildError, InvalidError, VerifyError
+from envbuilder.core.errors import BuildError, Hint, InvalidError, VerifyError
 from envbuilder.core.text import amount, percent, printable
 from envbuilder.verify.report import model
 from envbuilder.verify.report.model import Measured, Report
@@ -68,7 +68,7 @@ def parsed(content: bytes, path: Path) -> StoredReport:
     return StoredReport(path=path, report=report)
 
 
-_WHAT_IT_IS = "A report is what `envbuilder verify --output FILE` writes."
+_WHAT_IT_IS = Hint("Write a report", ("verify", "--output", "FILE"))
 
 
 def entries(folder: Path, profile: str | None = None) -> tuple[Entry, ...]:

@@ -51,7 +51,7 @@ def test_it_runs_from_any_folder(session_environment: dict[str, str], tmp_path: 
 
     for refused in (run("adder", CI="true"), run("adder", more=("--locked",))):
         assert refused.returncode == 125
-        assert "Run: envbuilder lock\n" in refused.stderr
+        assert "Run:\n  envbuilder lock\n" in refused.stderr
     assert not (tmp_path / "envbuilder.lock").exists()
 
     done = run("adder", "1", "2")

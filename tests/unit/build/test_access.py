@@ -264,8 +264,9 @@ def test_a_project_has_a_command_or_says_how_to_state_one(tmp_path: Path) -> Non
     for name, expected in (("default", ("python", "serve.py")), ("test", ("pytest", "-q"))):
         assert access.project_command(of(tmp_path, VOLUMES, name)) == expected
     with pytest.raises(InvalidError, match="there is no command to run") as caught:
-        access.project_command(of(tmp_path, TEXT, "default"))
+        access.project_command(of(tmp_path, TEXT, "default"), "watch")
     assert "command: [python, train.py]" in caught.value.hint
+    assert "envbuilder watch -- python FILE" in caught.value.hint
 
 
 def test_a_folder_without_a_project_gives_nothing(tmp_path: Path) -> None:

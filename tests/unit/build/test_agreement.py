@@ -136,7 +136,7 @@ def test_without_a_profile_it_is_the_one_that_detect_chose(here: Host, found: Se
     if isinstance(native, HostError):
         assert "work" in native.hint
         assert " here in a Docker image" in native.hint
-        assert "See: envbuilder doctor" in native.hint
+        assert "See `envbuilder doctor`." in native.hint
         assert "--profile cpu" not in native.hint
 
 
@@ -152,7 +152,7 @@ def test_a_native_environment_is_refused_with_the_way_out(
     )
     assert refused.hint == (
         "xpu works here in a Docker image, or natively once the driver is installed:"
-        " sudo apt install libze1 libze-intel-gpu1. See: envbuilder doctor"
+        " sudo apt install libze1 libze-intel-gpu1. See `envbuilder doctor`."
     )
     assert outcome(found) == "docker"
     assert outcome(found, profile="xpu") == "docker"

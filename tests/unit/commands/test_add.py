@@ -212,7 +212,7 @@ def test_check_fails_where_lock_does(project: Path, capsys: pytest.CaptureFixtur
     assert run("check") == 2
     out = capsys.readouterr().out
     assert "✗ default.tiny             unlocked\n" in out
-    assert out.endswith("Run: envbuilder lock\n")
+    assert out.endswith("Run:\n  envbuilder lock\n")
 
 
 def test_what_stands_in_the_way_of_a_build_is_the_lock_that_failed(
@@ -225,7 +225,7 @@ def test_what_stands_in_the_way_of_a_build_is_the_lock_that_failed(
     assert run("build") == 2
     error = capsys.readouterr().err
     assert "profile 'tiny' is not locked: linux/amd64 with Python 3.11: seldom does not" in error
-    assert error.endswith("Run: envbuilder lock\n")
+    assert error.endswith("Run:\n  envbuilder lock\n")
 
 
 def test_a_lock_that_cannot_be_written_changes_nothing(
@@ -346,7 +346,7 @@ def test_without_locking_only_the_file_changes(
     assert run("remove", "--no-lock", "leaf") == 0
     assert "requirements: [more]  # why" in (project / "envbuilder.yaml").read_text()
     assert locks(project) == set()
-    assert "Next: envbuilder lock" in capsys.readouterr().out
+    assert "Next:\n  envbuilder lock" in capsys.readouterr().out
 
 
 def test_what_is_there_already_is_no_change(
@@ -368,7 +368,7 @@ def test_what_is_there_already_is_no_change(
         (("add", "a @ file:///a"), "a local path; here, only packages of an index"),
         (("add", "--environment", "gpu", "a"), "has no environment 'gpu'"),
         (("remove", "leav"), "Did you mean 'leaf'?"),
-        (("remove", "lab"), "envbuilder remove lab --environment notebooks"),
+        (("remove", "lab"), "envbuilder remove --environment notebooks lab"),
         (("add",), "Missing argument"),
     ],
 )

@@ -78,7 +78,8 @@ def test_what_changed_since(project: Path, check: Check, text: str, words: str) 
     code, printed = check()
     assert code == 2
     assert words in printed
-    assert printed.endswith("Run: envbuilder lock\n")
+    # Making the locks again does not help where the file itself is wrong.
+    assert printed.endswith("Run:\n  envbuilder lock\n") == ("impossible" not in printed)
 
 
 def test_conda_packages_without_a_lock(project: Path, check: Check) -> None:
@@ -164,7 +165,7 @@ def test_an_earlier_lock_says_what_was_not_checked(project: Path, check: Check) 
     write_lock(project, requires=())
     code, printed = check()
     assert code == 0
-    assert "whether something requires each was not checked (envbuilder lock adds it)" in printed
+    assert "whether something requires each was not checked (`envbuilder lock` adds it)" in printed
     _, printed = check("--json")
     assert json.loads(printed)["locks"][0]["unjudged"].startswith("locks of an earlier version")
 
@@ -192,7 +193,7 @@ def test_a_needless_lock_is_named_and_no_failure(project: Path, check: Check) ->
         (
             "✓ default.cpu              claimed\n"
             "– envbuilder.lock/gone.cpu.json is needless\n"
-            "    envbuilder.yaml has no environment 'gone': envbuilder lock removes it\n"
+            "    envbuilder.yaml has no environment 'gone': `envbuilder lock` removes it\n"
         ),
     )
     _, printed = check("--json")

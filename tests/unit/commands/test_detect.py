@@ -217,7 +217,7 @@ def test_a_recording_of_this_machine_decides_as_here(
     folder = tmp_path / "machine"
     said = shown(capsys, "--record", str(folder))
     assert "Look at it before you send it" in said
-    assert f"`envbuilder detect --root {folder}` decides as here." in said
+    assert f"This decides as here:\n  envbuilder detect --root {folder}\n" in said
     assert (folder / "proc" / "cpuinfo").is_file()
     assert run("--record", str(folder)) == 2
     assert "is not empty" in capsys.readouterr().err
@@ -259,11 +259,11 @@ def test_one_framework_is_shown_and_the_others_are_a_word(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     out = shown(capsys)
-    assert "framework: torch; others: envbuilder detect --framework jax|tensorflow" in out
+    assert "framework: torch; others: `--framework jax`, `--framework tensorflow`" in out
     assert "jax-cpu" not in out
     jax = shown(capsys, "--framework", "jax")
     assert "→ profile jax-cpu: " in jax
-    assert "framework: jax; others: envbuilder detect --framework torch|tensorflow" in jax
+    assert "framework: jax; others: `--framework torch`, `--framework tensorflow`" in jax
     fits = json.loads(shown(capsys, "--framework", "jax", "--json"))["fits"]
     assert {fit["profile"] for fit in fits} == {"jax-cpu", "jax-cuda", "jax-xpu"}
     (tmp_path / "envbuilder.yaml").write_text("requirements: [flax]\n")

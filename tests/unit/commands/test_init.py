@@ -93,7 +93,7 @@ def test_the_result_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) ->
         "text": (folder / "envbuilder.yaml").read_text(),
         **{key: [] for key in ("taken", "changed", "dropped", "needs_you", "suggested")},
         **{key: [] for key in ("others", "impossible")},
-        "next": ["envbuilder lock", "envbuilder run -- python …"],
+        "next": ["envbuilder lock", "envbuilder run -- python FILE"],
     }
 
 
@@ -216,9 +216,9 @@ def test_a_long_list_takes_less_than_a_screen(
     lay(folder, {"requirements.txt": "\n".join([*lines, *(f"-f {line}" for line in lines)])})
     assert run("init", "--offline") == 0
     printed = capsys.readouterr().out.splitlines()
-    assert len(printed) <= 26
+    assert len(printed) <= 28
     assert max(map(len, printed)) <= 80 or str(folder) in max(printed, key=len)
-    assert "  and 97 more: envbuilder init --json" in printed
+    assert printed[printed.index("  and 97 more:") + 1] == "  envbuilder init --json"
 
 
 @pytest.mark.parametrize(

@@ -270,7 +270,7 @@ def test_a_lock_that_may_not_or_cannot_be_made(
         assert "default.cpu cannot be locked: no never" in printed
     else:
         assert resolved == []
-        assert "Run: envbuilder lock\n" in printed
+        assert "Run:\n  envbuilder lock\n" in printed
         assert ("is stale" if lock == "stale" else "has no lock") in printed
     assert {n: (tmp_path / "envbuilder.lock" / n).read_bytes() for n in locks(tmp_path)} == before
 

@@ -301,7 +301,7 @@ def test_a_host_that_was_recorded_before_such_flags_were_kept_is_unknown(tmp_pat
 FORKY = {"etc/os-release": 'PRETTY_NAME="Debian GNU/Linux forky/sid"\n'}
 NATIVELY = "or natively once the driver is installed: sudo apt install libze1 libze-intel-gpu1."
 UPGRADE = "Debian 14: Debian 13 has no package of the driver."
-SEE = "See: envbuilder doctor"
+SEE = "See `envbuilder doctor`."
 # More files of lunar-lake, where Level Zero is missing: the verdict of xpu, its backend, what is
 # chosen, the way out.
 IMAGE_ONLY: dict[str, tuple[dict[str, str], str, str, str]] = {

@@ -242,7 +242,7 @@ def test_a_refusal_names_all_reasons_and_what_would_fit() -> None:
     assert "is SM 6.0" in error.message
     assert error.hint.startswith("`--profile cuda-legacy` fits")
     nothing = refused("mps", Host(os="other", machine="riscv64"))
-    assert nothing.hint == "See `envbuilder detect` for what was found."
+    assert nothing.hint == "See what was found: envbuilder detect"
 
 
 def test_the_reason_says_what_may_work_too(tmp_path: Path) -> None:

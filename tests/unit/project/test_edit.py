@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.types import canonical
 from envbuilder.project import edit, environments
 
 FILE = Path("envbuilder.yaml")
@@ -111,7 +112,10 @@ def test_condas_spelling_is_a_package_only_if_a_table_says_so() -> None:
 def test_a_name_that_is_nearly_another_is_asked_about(name: str, meant: str) -> None:
     with pytest.raises(InvalidError, match=f"more likely {meant} is meant") as caught:
         added(TEXT, name)
-    assert f"envbuilder add {meant}, or " in caught.value.hint
+    assert [hint.command for hint in caught.value.hints] == [
+        ("add", meant),
+        ("add", "--exact", canonical(name)),
+    ]
     assert edit.added(TEXT, FILE, "default", [name], exact=True).lines == (f"added {name}",)
     listed = f"requirements: [{name}]\n"
     assert added(listed, f"{name}>=1").lines, "it is listed already"
@@ -201,7 +205,7 @@ def test_what_cannot_be_added(before: str, requirement: str, message: str, hint:
         (TEXT, "torch", "default", "torch comes from the profile", "every environment"),
         (
             *(TEXT, "jupyterlab", "default", "environment 'notebooks' does"),
-            "Run: envbuilder remove jupyterlab --environment notebooks",
+            "Run: envbuilder remove --environment notebooks jupyterlab",
         ),
         (TEXT, "numpy", "notebooks", "environment 'default' does", "Run: envbuilder remove numpy"),
         (TEXT, "numpy", "gpu", "has no environment 'gpu'", "It has: default, notebooks."),

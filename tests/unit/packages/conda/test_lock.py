@@ -263,7 +263,7 @@ def test_a_missing_or_stale_lock_says_how_to_make_it() -> None:
     for found in (None, lock(inputs="0" * 64)):
         with pytest.raises(InvalidError) as caught:
             lockfile.require_usable(CPU, found)
-        assert caught.value.hint == "Run: envbuilder lock --backend conda --profile cpu"
+        assert caught.value.hint == "Make it: envbuilder lock --backend conda --profile cpu"
     assert lockfile.require_usable(CPU, lock()) == lock()
 
 
