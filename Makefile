@@ -49,6 +49,7 @@ soak: .venv/dev    ## the long proofs: thousands of examples, 50,000 hostile inp
 	.venv/bin/python -m pytest tests/unit --hypothesis-profile=soak -q --durations=10
 	.venv/bin/python -m pytest tests/fuzz --soak -m soak -q -s -n0
 	.venv/bin/python -m pytest tests/integration --all --soak -m soak -q --durations=10
+	.venv/bin/python -m pytest tests/seams --soak -m soak -q -s -n0
 	.venv/bin/envbuilder verify --profile zendnn --backend venv --quick --epochs 1
 	$(MAKE) mutants
 

@@ -6,8 +6,10 @@ import contextlib
 import hashlib
 import html
 import io
+import json
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -16,6 +18,7 @@ from tests.support.http_server import Quiet, serving
 from tests.support.index_server import Server, answer
 
 _NAME = re.compile(r"[-_.]+")
+JSON = "application/vnd.pypi.simple.v1+json"
 
 
 class Index:
@@ -41,21 +44,43 @@ class Index:
     def _page(self, name: str, distribution: str) -> bytes:
         """Return the page of a distribution; empty if no file of it is there."""
         links = []
-        for path in sorted(self.wheels(name).glob("*")):
-            stem = _NAME.sub("-", path.name.split("-")[0]).lower()
-            if stem == distribution and path.is_file():
-                digest = hashlib.sha256(path.read_bytes()).hexdigest()
-                target = f"/{name}/files/{quote(path.name)}#sha256={digest}"
-                links.append(f'<a href="{html.escape(target)}">{html.escape(path.name)}</a>')
+        for path in self._files(name, distribution):
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            target = f"/{name}/files/{quote(path.name)}#sha256={digest}"
+            links.append(f'<a href="{html.escape(target)}">{html.escape(path.name)}</a>')
         body = "<!DOCTYPE html><html><body>" + "<br>".join(links) + "</body></html>"
         return body.encode() if links else b""
 
-    def body(self, path: str) -> io.BytesIO | None:
+    def _dated_page(self, name: str, distribution: str) -> bytes:
+        """Return the page in JSON, which also states when each file came: its modification time."""
+        files = []
+        for path in self._files(name, distribution):
+            came = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+            files.append(
+                {
+                    "filename": path.name,
+                    "url": f"/{name}/files/{quote(path.name)}",
+                    "hashes": {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()},
+                    "upload-time": came.strftime("%Y-%m-%dT%H:%M:%SZ"),
+                }
+            )
+        page = {"meta": {"api-version": "1.1"}, "name": distribution, "files": files}
+        return json.dumps({**page, "versions": []}).encode() if files else b""
+
+    def _files(self, name: str, distribution: str) -> list[Path]:
+        stems = ((p, _NAME.sub("-", p.name.split("-")[0]).lower()) for p in self._all(name))
+        return [path for path, stem in stems if stem == distribution]
+
+    def _all(self, name: str) -> list[Path]:
+        return sorted(path for path in self.wheels(name).glob("*") if path.is_file())
+
+    def body(self, path: str, *, dated: bool = False) -> io.BytesIO | None:
         """Return what is at a path of the server; None if nothing is."""
         name, _, rest = path.strip("/").partition("/")
         kind, _, last = rest.partition("/")
         if kind == "simple" and last:
-            page = self._page(name, last.strip("/"))
+            make = self._dated_page if dated else self._page
+            page = make(name, last.strip("/"))
             return io.BytesIO(page) if page else None
         file = self.wheels(name) / Path(last).name
         if kind == "files" and last and file.is_file():
@@ -75,13 +100,14 @@ class Index:
 
             def do_GET(self) -> None:
                 index.requests.append(self.path)
-                body = None if index.is_away else index.body(unquote(self.path))
+                dated = JSON in self.headers.get("Accept", "")
+                body = None if index.is_away else index.body(unquote(self.path), dated=dated)
                 if body is None:
                     self.send_response(503 if index.is_away else 404)
                     self.send_header("Content-Length", "0")
                     self.end_headers()
                     return
-                _send(self, body)
+                _send(self, body, JSON if dated else "text/html; charset=utf-8")
 
         http = Server(("127.0.0.1", 0), Handler)
         http.daemon_threads = True
@@ -90,13 +116,13 @@ class Index:
             yield self
 
 
-def _send(client: BaseHTTPRequestHandler, body: io.BytesIO) -> None:
+def _send(client: BaseHTTPRequestHandler, body: io.BytesIO, content_type: str) -> None:
     if "/simple/" not in client.path:
         answer(client, body)
         return
     content = body.getvalue()
     client.send_response(200)
-    client.send_header("Content-Type", "text/html; charset=utf-8")
+    client.send_header("Content-Type", content_type)
     client.send_header("Content-Length", str(len(content)))
     client.end_headers()
     if client.command == "GET":

@@ -7,6 +7,7 @@ given by its path, so that the same steps can be tried with an earlier commit.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shlex
 import shutil
@@ -25,6 +26,10 @@ from tests.support import make_wheels
 PROGRAM = "ENVBUILDER_SEAMS_PROGRAM"
 """The variable with the path of another `envbuilder` to try."""
 LIMIT_SECONDS = 300
+CAME = 1_767_225_600
+"""When the newest releases came: on the first day of 2026; each older one 300 days before."""
+STRANGERS = frozenset({"utils", "common", "helper", "mpi", "gromacs", "sklearn"})
+"""Distributions of the index that only a wrong guess would want."""
 SECRET = "hf_planted0secret0of0this0machine0abcde"
 """A value that no file or line of ours may repeat."""
 TORCH = ("2.11.0", "2.12.1", "2.13.0")
@@ -166,11 +171,15 @@ def fill(index: Index, uv_wheel: Path) -> None:
     torch.mkdir(parents=True)
     shutil.copy(uv_wheel, default)
     for name, versions in PACKAGES.items():
-        for version in versions:
-            package(default, name, version)
+        for age, version in enumerate(reversed(versions)):
+            came = CAME - age * 86400 * 300
+            os.utime(package(default, name, version), (came, came))
+    for name in STRANGERS:
+        package(default, name, "1.0", text="raise SystemExit('a stranger')\n")
+    package(default, "extras-of", "1.0", needs=("six; extra == 'more'",))
     for version in TORCH:
-        for machine in ("x86_64", "aarch64"):
-            tag = f"cp311-cp311-manylinux_2_28_{machine}"
+        for python, machine in itertools.product(("311", "312"), ("x86_64", "aarch64")):
+            tag = f"cp{python}-cp{python}-manylinux_2_28_{machine}"
             package(torch, "torch", f"{version}+cpu", needs=TORCH_NEEDS, tag=tag)
             for other in ("torchaudio", "torchvision"):
                 needs = (f"torch=={version}",)
