@@ -289,7 +289,12 @@ def attest(build: Build) -> Build:
 
 
 def deliver(build: Build) -> Build:
-    """Link a native environment to the project; record an image, and push its attestations."""
+    """Link a native environment to the project; record an image, and push its attestations.
+
+    What the project uses is recorded, unless it is removed again.
+    """
+    from envbuilder.build import users
+
     plan, settings, push = build.plan, build.settings, build.request.push
     assert build.artifact is not None, "what was reused or executed"
     if backends.makes_image(plan.backend):
@@ -304,6 +309,8 @@ def deliver(build: Build) -> Build:
             prefix = (product.prefix / product.python).parent.parent
             if note := project_folder.link(settings, prefix):
                 build.progress.note(f"note: {note}")
+    if not build.request.only_tag:
+        users.record(plan, settings)
     if push:
         from envbuilder.build import outputs
 

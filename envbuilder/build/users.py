@@ -49,11 +49,13 @@ def record(plan: Plan, settings: Settings) -> None:
 
 def recorded(folder: Path) -> tuple[Path, ...]:
     """Return the projects in a folder of records that are still there, sorted."""
-    found = []
+    projects = []
     for entry in folder.glob("[0-9a-f]*"):
         with contextlib.suppress(OSError):
-            found.append(Path(os.fsdecode(files.read(entry, _LONGEST_PATH))))
-    return tuple(sorted(filter(_is_there, found)))
+            project = Path(os.fsdecode(files.read(entry, _LONGEST_PATH)))
+            if entry.name == files.folder_identity(project) and _is_there(project):
+                projects.append(project)
+    return tuple(sorted(projects))
 
 
 def _is_there(project: Path) -> bool:
@@ -62,6 +64,6 @@ def _is_there(project: Path) -> bool:
         (project / PROJECT_FILE).stat()
     except (FileNotFoundError, NotADirectoryError):
         return False
-    except (OSError, ValueError):
+    except OSError:
         return True
     return True

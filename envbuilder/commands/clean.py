@@ -26,7 +26,7 @@ from envbuilder.commands.inventory import (
 from envbuilder.commands.options import json_option, load_settings
 from envbuilder.containers.engine import connection, docker_client
 from envbuilder.core import console, files, text
-from envbuilder.core.errors import BuildError, EnvbuilderError, ToolError
+from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -48,22 +48,29 @@ _SIZE = 12
 @click.option("--store", is_flag=True, help="Also remove downloads, caches and logs.")
 @click.option("--reports", is_flag=True, help="Also remove kept reports of verify and watch.")
 @click.option("--volumes", is_flag=True, help="Also remove volumes of commands in containers.")
+@click.option("--all", "of_all", is_flag=True, help="Also remove what other projects use.")
 @click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation on a terminal.")
+@click.option("--yes", is_flag=True, help="Remove it without asking.")
 @json_option
 def command(
     profile: str | None,
     store: bool,
     reports: bool,
     volumes: bool,
+    of_all: bool,
     dry_run: bool,
     yes: bool,
     as_json: bool,
 ) -> None:
     """Remove what envbuilder made here: environments, images, working folders of killed builds.
 
-    What is removed is listed first, with what that frees. On a terminal, you are asked once; where
-    the output goes elsewhere, or with --json, never.
+    In a project, these are the environments and images that this project alone uses; elsewhere,
+    those that no project uses any more. --all removes them, whoever uses them. Nothing is removed
+    while a command runs in it.
+
+    What would be removed is listed first, with the projects that use it and what that frees. On a
+    terminal, you are asked once. Where the output goes elsewhere, and with --json, nothing is
+    removed without --yes, and the exit code is 2.
 
     A file is removed only if it lies in a folder that envbuilder marked, an image only if this
     installation built it. What was examined and stays is listed with the reason. Reports are yours:
@@ -74,7 +81,7 @@ def command(
     Examples:
       envbuilder clean --dry-run
       envbuilder clean --profile cpu --yes
-      envbuilder clean --store
+      envbuilder clean --all --store
       envbuilder clean --reports --profile cuda
     """
     for subject, is_given in (("--store: downloads", store), ("--volumes: they", volumes)):
@@ -85,12 +92,15 @@ def command(
         _examined, progress=progress, profile=profile, store=store, reports=reports, volumes=volumes
     )
     with _connected(progress) as engine:
-        with Inventory(settings) as inventory:
+        with Inventory(settings, of_all=of_all) as inventory:
             items = examined(inventory, engine)
             sizes = measured(items, engine, progress)
             if not as_json and items:
                 _show(items, sizes, progress)
-            asks = items and not (yes or as_json or dry_run) and _is_terminal()
+            needs_consent = bool(items) and not (yes or dry_run)
+            asks = needs_consent and not as_json and _is_terminal()
+            refused = needs_consent and not asks
+            dry_run = dry_run or refused
             removed, failed = list[str](), list[Kept]()
             if dry_run:
                 removed = [item.name for item in items]
@@ -101,20 +111,28 @@ def command(
                 console.message("nothing was removed; --yes removes it without asking")
                 return
             # The locks were released: what is in use by now stays.
-            with Inventory(settings) as inventory:
+            with Inventory(settings, of_all=of_all) as inventory:
                 items = [i for i in examined(inventory, engine) if i.name in sizes]
                 removed, failed = _remove(items, engine, sizes, progress)
     freed = sum(sizes[name] or 0 for name in removed)
     if as_json:
         result = {"schema": 1, "removed": removed, "dry_run": dry_run}
         result |= {"bytes": freed, "sizes": {name: sizes[name] for name in removed}}
+        result["users"] = {item.name: item.users for item in items if item.users}
         console.data({**result, "kept": inventory.staying, "failed": failed})
     else:
         _report(removed, freed, dry_run=dry_run)
-        if not removed and not failed:
+        if not items:
             console.result("nothing to remove")
         for line in _lines(inventory.staying):
             progress.note(line)
+    _require_removed(failed, refused=refused)
+
+
+def _require_removed(failed: Sequence[Kept], *, refused: bool) -> None:
+    """Raise `InvalidError` if nobody consented, and `BuildError` for what could not be removed."""
+    if refused:
+        raise InvalidError("nothing was removed", "To remove what is listed, add --yes.")
     if failed:
         raise BuildError(
             "\n".join(f"{f.name}: cannot be removed: {f.reason}" for f in failed),
@@ -299,12 +317,15 @@ def _failure(item: Item, engine: Engine | None) -> str:
 
 
 def table(items: Sequence[Item], sizes: Sizes) -> Iterator[str]:
-    """Yield the lines of a table of what is removed, by kind, with sizes and their sum."""
+    """Yield the lines of a table of what is removed, by kind, with users, sizes and their sum."""
     for kind in dict.fromkeys(item.kind for item in items):
         parts: dict[str, list[int | None]] = {}
+        users: dict[str, dict[str, None]] = {}
         for item in items:
             if item.kind == kind:
                 parts.setdefault(item.row, []).append(sizes[item.name])
+                lines = (f"    used by {user}" for user in item.users)
+                users.setdefault(item.row, {}).update(dict.fromkeys(lines))
         rows = {
             row: None if None in each else sum(filter(None, each)) for row, each in parts.items()
         }
@@ -315,6 +336,7 @@ def table(items: Sequence[Item], sizes: Sizes) -> Iterator[str]:
         order = sorted(rows, key=lambda row: -(rows[row] or 0))
         for row in order[:_SHOWN]:
             yield _row(f"  {text.clipped(row, console.WIDTH - _SIZE - 4)}", rows[row])
+            yield from users[row]
         if rest := order[_SHOWN:]:
             yield _row(f"  and {len(rest)} more", sum(rows[row] or 0 for row in rest))
     # More may be freed: by layers that only removed images share, or where sizes are unknown.

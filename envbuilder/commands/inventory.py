@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from msgspec import Struct
 
-from envbuilder.build import attestations, project_folder
+from envbuilder.build import attestations, project_folder, users
 from envbuilder.build.backends import integrity
 from envbuilder.build.image import layer_cache, records
 from envbuilder.containers.engine.interface import LABEL, VOLUME_LABEL, Image, StoredVolume
@@ -28,6 +28,7 @@ from envbuilder.containers.registry import base_images, blobs
 from envbuilder.core import files
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Settings
+from envbuilder.core.text import first, printable
 from envbuilder.host import interpreters
 from envbuilder.packages import mnist, store
 from envbuilder.verify.report import history
@@ -50,7 +51,11 @@ UNMARKED = (
 )
 ELSEWHERE = "labelled by envbuilder, but not built by this installation"
 NAMED = "also has a name that envbuilder did not give it"
+NOBODYS = "no project uses it: envbuilder clean removes it outside of a project, or with --all"
 VOLUME_STAYS = "caches and data of commands in containers (--volumes removes them)"
+
+_NAMED = 3
+"""Maximum number of projects that a reason names."""
 
 OWNED = (
     store.OWNED,
@@ -88,6 +93,8 @@ class Item(Struct, frozen=True, kw_only=True):
     """Whether it is the last name of its image."""
     images: frozenset[str] = frozenset()
     """Of a record: the ids of the images that must be gone before it."""
+    users: tuple[str, ...] = ()
+    """The projects that use it."""
 
 
 class Kept(Struct, frozen=True):
@@ -106,13 +113,16 @@ class Recorded(Struct, frozen=True):
     folder: Path
     work: str = ""
     """The working folder of the build that still needs it; empty if it is the build's result."""
+    is_leftover: bool = False
+    """Whether only a killed build needed it."""
 
 
 class Inventory:
     """What may be removed and what stays. While open, it holds the locks of what may be removed."""
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    def __init__(self, settings: Settings, *, of_all: bool = False) -> None:
+        """`of_all`: what other projects use may be removed, too."""
+        self.settings, self._of_all = settings, of_all
         self._locks = contextlib.ExitStack()
         self._held: set[Path] = set()
         self.items: list[Item] = []
@@ -129,6 +139,14 @@ class Inventory:
     def keep(self, name: Path | str, reason: str) -> None:
         """Record that something stays, and why."""
         self.staying.append(Kept(str(name), reason))
+
+    def _needed(self, projects: Collection[Path]) -> str:
+        """Return why something stays that these projects use; empty if it may be removed."""
+        own = self.settings.project
+        others = _names(project for project in projects if project != own)
+        if self._of_all or (not others and (own is None or own in projects)):
+            return ""
+        return f"used by {first(others, _NAMED)} (--all removes it)" if others else NOBODYS
 
     def spare_mounts(self) -> None:
         """Keep the folders in which something is mounted: it may not be envbuilder's."""
@@ -162,12 +180,23 @@ class Inventory:
                 elif not self._lock(path / integrity.MARKER):
                     self.keep(path, IN_USE)
                 else:
-                    aside = f".{path.name}.partial"
-                    self._add(path, root, ENVIRONMENTS, path.name, aside=aside)
-                    for end in attestations.SUFFIXES.values():
-                        beside = Path(f"{path}{end}")
-                        if beside.is_file() and not beside.is_symlink():
-                            self._add(beside, root, ENVIRONMENTS, path.name)
+                    self._environment(path)
+
+    def _environment(self, path: Path) -> None:
+        """List an environment that nothing has locked, unless another project uses it."""
+        root, users_folder = self.settings.data_dir, users.of_environment(path)
+        projects = users.recorded(users_folder)
+        if reason := self._needed(projects):
+            self.keep(path, reason)
+            return
+        aside, names = f".{path.name}.partial", _names(projects)
+        self._add(path, root, ENVIRONMENTS, path.name, aside=aside, users=names)
+        for end in attestations.SUFFIXES.values():
+            beside = Path(f"{path}{end}")
+            if beside.is_file() and not beside.is_symlink():
+                self._add(beside, root, ENVIRONMENTS, path.name)
+        if files.is_folder(users_folder) and files.is_marked(users_folder):
+            self._add(users_folder, root, ENVIRONMENTS, path.name)
 
     def reports(self, profile: str | None) -> None:
         """List kept reports of verifications and of watched trainings (of one profile)."""
@@ -259,16 +288,19 @@ class Inventory:
             if others and (matching or image.labels.get(f"{LABEL}profile") != profile):
                 continue
             removable: Sequence[str] = ()
-            reason = NAMED
+            folders = {each.folder / users.FOLDER for each in matching if not each.is_leftover}
+            projects = sorted({user for folder in folders for user in users.recorded(folder)})
+            reason = self._needed(projects) if folders else ""
             if any(each.work and each.work in self.busy for each in matching):
                 reason = BUSY
             elif matching and image.id in used:
                 reason = IN_USE
-            elif matching:
+            elif matching and not reason:
+                reason = NAMED
                 given = {familiar(name) for each in matching for name in each.names}
                 removable = [name for name in image.tags if familiar(name) in given]
                 removable = removable if image.tags else (image.id,)
-            else:
+            elif not matching:
                 reason = ELSEWHERE
             staying = [name for name in image.tags or (image.id,) if name not in removable]
             self.staying += [Kept(name, reason) for name in staying]
@@ -281,6 +313,7 @@ class Inventory:
                     row=row,
                     id=image.id,
                     last=not staying and name == removable[-1],
+                    users=_names(projects),
                 )
                 for name in removable
             ]
@@ -300,8 +333,10 @@ class Inventory:
             either = "|".join(sorted(i.removeprefix("sha256:") for i in ids))
             beside = (".json", *attestations.SUFFIXES.values(), records.PROJECT_SUFFIX)
             ends = "|".join(map(re.escape, beside))
-            names = (rf"({either})({ends})", rf"{records.LOADED}/({either})\.json")
-            contents = _look(folder, "", files.Owned("records", names), marked=True)
+            names = [rf"({either})({ends})", rf"{records.LOADED}/({either})\.json"]
+            if not any(staying.intersection(each.ids) for each in written):
+                names.append(f"{users.FOLDER}/{files.HEX}")
+            contents = _look(folder, "", files.Owned("records", tuple(names)), marked=True)
             for path in contents.removable(folder):
                 self._add(path, root, RECORDS, RECORDS, images=ids)
 
@@ -412,11 +447,11 @@ def _look(folder: Path, below: str, owned: files.Owned, *, marked: bool) -> _Con
 
 def recorded_images(settings: Settings, leftovers: Iterable[Item] = ()) -> tuple[Recorded, ...]:
     """Return the images of all records, also those of killed `reproduce` runs in `leftovers`."""
-    trials = (
+    trials = [
         Path(item.name, side, "data", "records")
         for item in leftovers
         for side in ("first", "second")
-    )
+    ]
     images: list[Recorded] = []
     for above in (settings.records_dir, *trials):
         if not files.is_folder(above) or settings.data_dir.is_symlink():
@@ -424,11 +459,17 @@ def recorded_images(settings: Settings, leftovers: Iterable[Item] = ()) -> tuple
         for folder in sorted(p for p in above.iterdir() if files.is_folder(p)):
             for record in records.read(folder):
                 names = record.names or (record.ref, f"envbuilder/{record.profile}:latest")
-                images.append(Recorded(record.ids, names, record.profile, folder))
+                trial = above in trials
+                images.append(Recorded(record.ids, names, record.profile, folder, "", trial))
             for part in records.loaded(folder):
                 work = f"{part.profile}-{part.fingerprint[:12]}" if part.profile else ""
-                images.append(Recorded(part.ids, (part.ref,), part.profile, folder, work))
+                leftover = bool(work) or above in trials
+                images.append(Recorded(part.ids, (part.ref,), part.profile, folder, work, leftover))
     return tuple(images)
+
+
+def _names(projects: Iterable[Path]) -> tuple[str, ...]:
+    return tuple(printable(str(project)) for project in projects)
 
 
 def _unreadable(error: OSError) -> str:

@@ -63,7 +63,8 @@ class Labelled(FakeEngine):
         self.removed.append(ref)
 
 
-run = functools.partial(command_line.run, "clean")
+asking = functools.partial(command_line.run, "clean")
+run = functools.partial(asking, "--yes")
 
 
 def printed(capsys: Shown, *arguments: str) -> str:

@@ -134,7 +134,7 @@ def test_documents_name_conda_packages_and_clean_removes_all(project: Project, s
     statement = json.loads(Path(result["documents"]["provenance"]).read_text())
     used = statement["predicate"]["buildDefinition"]["resolvedDependencies"]
     assert "urn:envbuilder:conda-lock:little" in {d["uri"] for d in used}
-    assert project.run(source, "clean", "--profile", "little").returncode == 0
+    assert project.run(source, "clean", "--all", "--yes", "--profile", "little").returncode == 0
     assert project.left() == []
 
 

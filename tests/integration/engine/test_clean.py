@@ -92,7 +92,7 @@ def test_it_removes_what_it_says_and_nothing_of_others(
     # Other tests' images stay, too: more names than the text shows for one reason.
     examined = json.loads(cli("clean", "--store", "--dry-run", "--json", environment=places).stdout)
     explained = {kept["name"] for kept in examined["kept"]}
-    done = cli("clean", "--store", environment=places)
+    done = cli("clean", "--yes", "--store", environment=places)
     assert done.returncode == 0, done.stderr
     removed = [x.removeprefix("removed ") for x in done.stdout.splitlines()]
     assert [f"would remove {x}" for x in removed] == planned
@@ -130,13 +130,13 @@ def test_a_container_that_uses_an_image_is_1_and_the_rest_is_done(
     ref = built["artifact"]["ref"]
     container = docker_client.containers.create(ref, ["true"])
     try:
-        done = cli("clean", "--json", environment=places)
+        done = cli("clean", "--yes", "--json", environment=places)
         assert done.returncode == 1, done.stdout
         assert "cannot be removed" in done.stderr
         assert "Traceback" not in done.stderr
         assert json.loads(done.stdout)["failed"]
     finally:
         container.remove()
-    done = cli("clean", environment=places)
+    done = cli("clean", "--yes", environment=places)
     assert done.returncode == 0, done.stderr
     assert "removed " in done.stdout

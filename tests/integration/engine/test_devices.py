@@ -141,7 +141,7 @@ def project(
     locks = {path.name for path in (folder / "envbuilder.lock").iterdir()}
     assert locks == {f"default.{kind}.json" for kind in TORCH}
     yield Project(folder, base_image, environment)
-    cleaned = start(("clean",), environment, cwd=folder)
+    cleaned = start(("clean", "--yes"), environment, cwd=folder)
     assert cleaned.returncode == 0, cleaned.stderr
 
 
@@ -165,7 +165,7 @@ def test_podman_gives_the_same(project: Project, alone: dict[str, str], tmp_path
             constructed_machine.Machine("rx7900", tmp_path, AMD), base=PODMAN_BASE, **variables
         )
     finally:
-        start(("clean",), {**project.environment, **variables}, cwd=project.folder)
+        start(("clean", "--yes"), {**project.environment, **variables}, cwd=project.folder)
     assert inside == ON_RADEON
 
 

@@ -202,7 +202,7 @@ def test_a_killed_build_leaves_no_image_and_the_next_works(
 def test_clean_removes_only_what_is_ours(
     cli: Cli, base_image: str, image: dict[str, Any], real_engine: Engine
 ) -> None:
-    done = cli("clean", "--profile", "cpu", "--dry-run", "--json")
+    done = cli("clean", "--all", "--profile", "cpu", "--dry-run", "--json")
     listed = json.loads(done.stdout)["removed"]
     assert image["artifact"]["ref"] in listed
     assert base_image not in listed

@@ -108,7 +108,7 @@ def test_an_image_is_built_reused_run_and_removed(
     assert verified.returncode == 5, verified.stderr
     assert "No module named 'torch'" in verified.stdout
 
-    cleaned = cli("clean", "--profile", "tiny", environment=environment)
+    cleaned = cli("clean", "--all", "--yes", "--profile", "tiny", environment=environment)
     assert cleaned.returncode == 0, cleaned.stderr
     assert f"localhost/{tag}" in cleaned.stdout
     assert engine_of_podman.image(tag) is None
@@ -139,7 +139,7 @@ def test_buildah_builds_and_its_names_go_to_the_next_image(
     assert found is not None
     assert second["artifact"]["digest"] == f"sha256:{found['Id']}"
     assert call("run", "--rm", tag, "id", "-u").stdout == "1000\n"
-    cli("clean", "--profile", "tiny", environment=alone)
+    cli("clean", "--all", "--yes", "--profile", "tiny", environment=alone)
 
 
 @pytest.mark.slow
@@ -158,7 +158,7 @@ def test_it_is_the_same_image_in_podman_in_docker_and_in_an_archive(
         built(cli, None, base_image, "--builder", "layers")["artifact"]["digest"],
     }
     assert len(digests) == 1
-    cli("clean", "--profile", "tiny", environment=alone)
+    cli("clean", "--all", "--yes", "--profile", "tiny", environment=alone)
 
     loaded = call("load", "--input", str(tmp_path / "tiny.tar"))
     assert loaded.returncode == 0, loaded.stderr
@@ -226,7 +226,7 @@ def test_a_podman_that_does_not_do_its_work_is_told(
     cli: Cli, alone: dict[str, str], tiny: Path
 ) -> None:
     """After all of these failures the next build works."""
-    cli("clean", "--profile", "tiny", environment=alone)
+    cli("clean", "--all", "--yes", "--profile", "tiny", environment=alone)
     program = Path(alone["PATH"]) / "podman"
     real = program.resolve()
     program.unlink()
@@ -240,4 +240,4 @@ def test_a_podman_that_does_not_do_its_work_is_told(
     program.unlink()
     program.symlink_to(real)
     assert built(cli, alone, BASE)["status"] == "built"
-    cli("clean", "--profile", "tiny", environment=alone)
+    cli("clean", "--all", "--yes", "--profile", "tiny", environment=alone)

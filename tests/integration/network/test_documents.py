@@ -54,7 +54,7 @@ def test_a_venvs_documents_lie_beside_it_and_survive_its_verification(cli: Cli, 
     assert again["status"] == "built"
     assert content(again) == documents
 
-    assert cli("clean", "--profile", "tiny").returncode == 0
+    assert cli("clean", "--all", "--yes", "--profile", "tiny").returncode == 0
     assert not [p for p in result["documents"].values() if Path(p).exists()]
 
 
@@ -86,5 +86,5 @@ def test_an_images_documents_name_what_its_base_holds(
         assert definition["externalParameters"]["builder"] == builder
         assert content(built(cli, *how)) == documents
     finally:
-        cli("clean", "--profile", "tiny")
+        cli("clean", "--all", "--yes", "--profile", "tiny")
     assert not [p for p in result["documents"].values() if Path(p).exists()]

@@ -193,6 +193,7 @@ def test_nothing_there(own: settings.Settings, fake: Labelled, capsys: Shown) ->
         "dry_run": False,
         "bytes": 0,
         "sizes": {},
+        "users": {},
         "kept": [],
         "failed": [],
     }

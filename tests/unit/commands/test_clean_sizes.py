@@ -15,12 +15,12 @@ from tests.support.cleaning import (
     DIGEST,
     Labelled,
     Shown,
+    asking,
     image,
     leftover,
     named,
     ours,
     record,
-    run,
     store,
 )
 
@@ -46,24 +46,38 @@ def test_a_terminal_is_asked_once_after_the_sizes(
     own: settings.Settings, terminal: list[str], capsys: Shown
 ) -> None:
     made = [ours(own), leftover(own), record(own, "cpu")]
-    assert run() == 0
+    assert asking() == 0
     assert terminal == ["Remove all of it?"]
     assert not any(p.exists() for p in made)
     assert "at least" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", ["--yes", "--json", "--dry-run"])
+@pytest.mark.parametrize("options", [("--yes",), ("--yes", "--json"), ("--dry-run",)])
 def test_nobody_is_asked(
-    own: settings.Settings, fake: Labelled, terminal: list[str], option: str
+    own: settings.Settings, fake: Labelled, terminal: list[str], options: tuple[str, ...]
 ) -> None:
     prefix = ours(own)
-    assert run(option) == 0
+    assert asking(*options) == 0
     assert terminal == []
-    assert prefix.exists() == (option == "--dry-run")
+    assert prefix.exists() == ("--dry-run" in options)
     shutil.rmtree(prefix, ignore_errors=True)
     fake.images = {}
-    assert run() == 0
+    assert asking() == 0
     assert terminal == [], "nothing is there"
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_without_a_terminal_and_consent_all_is_listed_and_nothing_removed(
+    own: settings.Settings, fake: Labelled, capsys: Shown, options: tuple[str, ...]
+) -> None:
+    made = [ours(own), leftover(own), record(own, "cpu")]
+    assert asking(*options) == 2
+    shown = capsys.readouterr()
+    assert "nothing was removed" in shown.err
+    assert "To remove what is listed, add --yes." in shown.err
+    assert all(str(path) in shown.out for path in made)
+    assert all(path.exists() for path in made)
+    assert fake.removed == []
 
 
 def test_no_removes_nothing(
@@ -76,7 +90,7 @@ def test_no_removes_nothing(
     prefix = ours(own)
     record(own, "cpu")
     monkeypatch.setattr(click, "confirm", lambda question, **options: False)
-    assert run() == 0
+    assert asking() == 0
     assert prefix.exists()
     assert fake.removed == []
     shown = capsys.readouterr()
@@ -99,7 +113,7 @@ def test_what_changed_during_the_question_stays(
     monkeypatch.setattr(click, "confirm", confirm)
     with lock:
         lock.release()
-        assert run() == 0
+        assert asking() == 0
         assert begun.exists()
     assert not shown.exists()
     assert (own.envs_dir / "zendnn-py3.11-0123456789ab").exists()
