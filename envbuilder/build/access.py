@@ -232,7 +232,7 @@ def of_project(settings: Settings) -> Access:
         return NOTHING
     ports = environments.of(settings).ports
     volumes = {volume.target: volume for volume in _volumes(definition, name, project)}
-    imported = [*_python_path(definition, name, project)]
+    imported = [*environments.paths(definition, name, project, "python_path")]
     programs: tuple[Path, ...] = ()
     own_folders: tuple[Volume, ...] = ()
     if definition.install_project:
@@ -275,17 +275,6 @@ def project_command(settings: Settings, asked: str = "run") -> tuple[str, ...]:
             ),
         )
     return command
-
-
-def _python_path(definition: Definition, name: str, project: Path) -> Iterator[Path]:
-    for text, where in environments.entries(definition, name, project, "python_path"):
-        folder = project / text
-        if not folder.is_dir():
-            raise InvalidError(
-                f"{where}: python_path: {shown(text)} is not a folder of the project",
-                "Write its path from the folder of envbuilder.yaml, or remove it.",
-            )
-        yield folder
 
 
 def _volumes(definition: Definition, name: str, project: Path) -> Iterator[Volume]:

@@ -125,6 +125,8 @@ def of_project(
         variants = catalog.variants(replace(settings, environment=environment), choosing)
         assert variants is not None, "there is a definition"
         variants.require_readable()
+        if settings.project:
+            environments.require_paths(definition, environment, settings.project)
         names = (variants.meant(name),) if name else variants.names(folders)
         required = bool(name or definition.profiles)
         origins = [profile_files.load(each, folders) for each in names]

@@ -308,6 +308,29 @@ def entries(
             yield item, place(PROJECT_FILE, text, [*above, key, below])
 
 
+def paths(definition: Definition, name: str, project: Path, key: str) -> Iterator[Path]:
+    """Yield the folders of `python_path`, or the `files`, of an environment.
+
+    Raise `InvalidError` with the place of the first that does not exist.
+    """
+    for text, where in entries(definition, name, project, key):
+        path = project / text
+        if not (path.is_dir() if key == "python_path" else path.exists()):
+            kind = "folder" if key == "python_path" else "file or folder"
+            raise InvalidError(
+                f"{where}: {key}: {shown(text)} is not a {kind} of the project",
+                "Write its path from the folder of envbuilder.yaml, or remove it.",
+            )
+        yield path
+
+
+def require_paths(definition: Definition, name: str, project: Path) -> None:
+    """Raise `InvalidError` if a path that an environment names does not exist."""
+    for key in ("python_path", "files"):
+        for _ in paths(definition, name, project, key):
+            pass
+
+
 def named_file(item: str | RequirementFile) -> RequirementFile:
     """Return an entry of `requirements_from`, which may be a path alone."""
     return RequirementFile(file=item) if isinstance(item, str) else item

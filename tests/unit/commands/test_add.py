@@ -215,6 +215,17 @@ def test_check_fails_where_lock_does(project: Path, capsys: pytest.CaptureFixtur
     assert out.endswith("Run:\n  envbuilder lock\n")
 
 
+@pytest.mark.parametrize(("key", "kind"), [("python_path", "folder"), ("files", "file or folder")])
+def test_a_path_that_does_not_exist_is_2(
+    project: Path, capsys: pytest.CaptureFixture[str], key: str, kind: str
+) -> None:
+    (project / "envbuilder.yaml").write_text(f"{TEXT}{key}: [profiles, missing]\n")
+    wrong = f"envbuilder.yaml:9: {key}: 'missing' is not a {kind} of the project\n"
+    for command in ("check", "build", "lock"):
+        assert run(command) == 2
+        assert wrong in capsys.readouterr().err
+
+
 def test_what_stands_in_the_way_of_a_build_is_the_lock_that_failed(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
