@@ -8,6 +8,7 @@ against the lock, whichever server it came from.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from functools import lru_cache
@@ -198,6 +199,16 @@ def _locate(
     return urls
 
 
+_AGAIN = "To lock what it has now: envbuilder lock."
+_ELSEWHERE = "Wheels of your own: put them into a folder and name it in PIP_FIND_LINKS."
+
+
+def _is_lacking(file: File, words: str) -> bool:
+    """Return whether uv says that an index which answers has no such release of a package."""
+    name = rf"(?<![\w./-]){re.escape(file.name)}(?![\w.-])"
+    return "No solution found" in words and re.search(name, words) is not None
+
+
 def _ask_uv(
     platform: types.Platform | None,
     python: types.PythonVersion,
@@ -224,12 +235,17 @@ def _ask_uv(
     with_macos = {"MACOSX_DEPLOYMENT_TARGET": "14.0", **variables}
     done, printed = _compiled(lines, "pylock.toml", with_macos, options, seconds=300)
     if done.returncode != 0:
+        if lacking := [f for f in files if _is_lacking(f, done.last_words)]:
+            named = ", ".join(f"{f.name} {f.version}" for f in lacking)
+            raise BuildError(
+                f"'{source}' no longer has what is locked: {named}:\n{done.last_words}",
+                f"{_AGAIN} {_ELSEWHERE}",
+            )
         names = ", ".join(f.name for f in files[:5]) + (" …" if len(files) > 5 else "")
         raise BuildError(
             f"cannot find {len(files)} file(s) of the lock ({names}) at '{source}':\n"
             f"{done.last_words}",
-            "Check the network, or put the wheels into a folder and name it in PIP_FIND_LINKS. A"
-            f" mirror: {indexes.mirror_setting(source)}.",
+            f"Check the network. {_ELSEWHERE} A mirror: {indexes.mirror_setting(source)}.",
         )
     packages = tomllib.loads(printed).get("packages", [])
     urls = [w["url"] for p in packages for w in p.get("wheels", []) if "url" in w]
@@ -294,9 +310,13 @@ def _download_one(
                     return
     if wrong is not None:
         raise wrong
-    detail = "; ".join(problems) or f"the index of '{file.source}' does not list it"
+    if not problems:
+        raise BuildError(
+            f"{file.basename}: cannot be fetched: the index of '{file.source}' does not list it",
+            f"{_AGAIN} {_ELSEWHERE}",
+        )
     raise BuildError(
-        f"{file.basename}: cannot be fetched: {detail}",
+        f"{file.basename}: cannot be fetched: {'; '.join(problems)}",
         "Check the network and the index settings. What was fetched so far is kept.",
     )
 

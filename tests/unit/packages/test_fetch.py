@@ -204,8 +204,9 @@ def test_a_local_file_with_other_bytes_is_passed_over(
 
 def test_what_no_index_lists_is_named(found: Settings, located: dict[str, str]) -> None:
     located.clear()
-    with pytest.raises(BuildError, match="index of 'default' does not list it"):
+    with pytest.raises(BuildError, match="index of 'default' does not list it") as caught:
         run(found, wheel())
+    assert "envbuilder lock." in caught.value.hint
 
 
 def test_a_full_disk_is_an_error_with_advice(
@@ -302,6 +303,24 @@ def test_what_uv_does_not_find_is_named_with_the_reason(
     assert caught.value.message == (
         f"cannot find {count} file(s) of the lock ({names}) at 'default':\n{printed}"
     )
+
+
+def test_of_what_the_index_no_longer_has_the_one_is_named(
+    found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    printed = (
+        "error: No solution found when resolving dependencies\n  cause: Because there is no version"
+        " of p-1==1.0 and you require p-1==1.0, we can conclude that your requirements are"
+        " unsatisfiable."
+    )
+    done = process.Completed(argv=(), returncode=1, stdout="", stderr=printed, seconds=0.1)
+    monkeypatch.setattr(process, "run", lambda *args, **options: done)
+    monkeypatch.setattr(fetch, "uv_variables", lambda source, settings: {})
+    files = [msgspec.structs.replace(wheel(), name=n, version="1.0") for n in ("p", "p-1", "p-12")]
+    with pytest.raises(BuildError, match=r"no longer has what is locked: p-1 1\.0:\n") as caught:
+        fetch._ask_uv("linux/amd64", "3.11", "default", files, found)
+    assert "envbuilder lock." in caught.value.hint
 
 
 def test_a_tool_is_looked_for_whatever_the_targets_platform(
