@@ -31,7 +31,7 @@ from envbuilder.profiles.frameworks import FRAMEWORKS, of_name
 from envbuilder.profiles.requirements import applies, distribution, pin
 from envbuilder.project import release
 from envbuilder.project.lines import Line
-from envbuilder.project.names import nearest
+from envbuilder.project.names import is_popular, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -438,6 +438,8 @@ def _sentence(blocker: Blocker, platform: str, python: str) -> str:
     if blocker.kind == "absent":
         perhaps = f"; perhaps {near} is meant" if (near := nearest(name)) else ""
         why, edit = f"no index has it{perhaps}", "Correct the name"
+        if not near and is_popular(name):
+            edit = "Name an index that has it"
         if blocker.problem:
             why, edit = blocker.problem, "To go on: a later as_of"
         return f"{name} ({by}): {why}. {edit}, or exclude: [{name}]"

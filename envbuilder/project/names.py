@@ -150,7 +150,7 @@ def distribution_of_module(name: str) -> str:
 
 def mistaken(name: str) -> str:
     """Return a package that is more likely meant than the one of a name; empty if none is."""
-    if name in _popular_names():
+    if is_popular(name):
         return ""
     similar = (known for known in _popular_names() if _nearly(name, known))
     return _imports().modules.get(name) or min(similar, default="")
@@ -172,6 +172,13 @@ def nearest(name: str) -> str:
     """Return the package that a name which no index has may mean; empty if none is near."""
     if (known := of_modules().get(name) or distribution_of(name)) and known != name:
         return known
+    if is_popular(name):
+        return ""
     from difflib import get_close_matches
 
     return next(iter(get_close_matches(name, _popular_names(), n=1, cutoff=0.8)), "")
+
+
+def is_popular(name: str) -> bool:
+    """Return whether many use the package of a name, so that it is hardly a mistake."""
+    return name in _popular_names()

@@ -155,6 +155,8 @@ def test_everything_that_is_in_the_way_is_found_at_once() -> None:
     assert told.endswith("""overrides: {native: "native==2.0; sys_platform == 'darwin'"}""")
     blocker = Blocker(name="nunpy", kind="absent", version="", needs=())
     assert "no index has it; perhaps numpy is meant." in explained([blocker], LINUX)
+    known = explained([replace(blocker, name="tbb")], LINUX)
+    assert "tbb (): no index has it. Name an index that has it, or exclude: [tbb]" in known
 
 
 @pytest.mark.parametrize(
