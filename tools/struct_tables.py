@@ -138,7 +138,6 @@ _NAMES = {
     "Count": "whole number",
     "Size": "whole number",
     "_Keys": "list of: text",
-    "_CpuFlag": "name of a CPU flag",
 }
 
 

@@ -126,7 +126,7 @@ def choose_backend(
 def lock(build: Build) -> Build:
     """Read the profile's lock, which must be usable with the backend."""
     usable = build.library.usable_lock(build.profile, build.backend)
-    for note in (*build.profile.warnings, *build.library.notes):
+    for note in (*build.profile.notes(build.host.cpu.flags), *build.library.notes):
         build.progress.note(f"note: {note}")
     return replace(build, lock=usable)
 

@@ -107,7 +107,7 @@ def show(name: str, target_host: Path | None, as_json: bool) -> None:
         _print("    - ", reason)
     if row["way_out"]:
         _print("    ", row["way_out"])
-    for warning in profile.warnings:
+    for warning in profile.notes():
         _print("  note: ", warning)
     if builds:
         _print_releases(FRAMEWORKS[profile.framework].title, builds)

@@ -203,6 +203,7 @@ GfxTarget = Annotated[
     str, Meta(pattern=r"^gfx[0-9a-f]{3,5}\Z", description="an AMD GPU as ROCm names it")
 ]
 Size = Annotated[str, Meta(pattern=r"^[1-9][0-9]*[kmg]\Z", description="a size such as 512m or 2g")]
+CpuFlag = Annotated[str, Meta(pattern=r"^[a-z0-9_]+\Z", description="name of a CPU flag")]
 Sentence = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]*\Z", description="one line of text")]
 Comment = Annotated[str, Meta(pattern=rf"^[^{_LINE_ENDS}]*\Z", description="one line of text")]
 Url = Annotated[

@@ -113,9 +113,6 @@ def _newest(versions: Iterable[tuple[int, int] | None]) -> str:
     return f"{newest[0]}.{newest[1]}" if newest else ""
 
 
-_CpuFlag = Annotated[str, Meta(pattern=r"^[a-z0-9_]+\Z")]
-
-
 class Requires(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a profile says that the host must have; checked before anything is downloaded."""
 
@@ -131,9 +128,9 @@ class Requires(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """AMD GPUs that all libraries in the wheels serve, if no table states them: `gfx1100`."""
     gfx_partly: tuple[types.GfxTarget, ...] = ()
     """AMD GPUs that only some of the libraries serve: they may work."""
-    cpu_flags: tuple[_CpuFlag, ...] = ()
+    cpu_flags: tuple[types.CpuFlag, ...] = ()
     """CPU flags without which nothing works; x86 flags are checked on x86 only."""
-    cpu_flags_wanted: tuple[_CpuFlag, ...] = ()
+    cpu_flags_wanted: tuple[types.CpuFlag, ...] = ()
     """CPU flags without which only some features work."""
     without_cpu_flags: types.Comment = ""
     """What happens on a CPU that lacks one of these flags."""

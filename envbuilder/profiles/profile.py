@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -84,6 +84,17 @@ class Run(_Strict, frozen=True):
     """Host paths mounted read-only at the same path, if they exist."""
     shm_size: types.Size = "1g"
     """Shared memory, through which DataLoader workers pass their batches."""
+
+
+class Fault(_Strict, frozen=True):
+    """A known fault of one release of the framework."""
+
+    text: types.Comment
+    """What is printed."""
+    release: types.FrameworkVersion
+    """The release that has it."""
+    cpu_flags: tuple[types.CpuFlag, ...] = ()
+    """The CPU flags without which it does not occur."""
 
 
 class Expects(_Strict, frozen=True):
@@ -207,8 +218,8 @@ class Profile(_Strict, frozen=True):
     """Libraries to preload (LD_PRELOAD), from the system packages."""
     run: Run = Run()
     requires: Requires = Requires()
-    warnings: tuple[types.Comment, ...] = ()
-    """Notes that are printed whenever the profile is used."""
+    warnings: tuple[types.Comment | Fault, ...] = ()
+    """Notes that are printed whenever the profile is used, and faults where they concern it."""
     conda: Conda = Conda()
     resolution: Resolution = Resolution()
     """What a project decides; profiles leave it alone."""
@@ -251,6 +262,18 @@ class Profile(_Strict, frozen=True):
         version = self.expects.versions.get(python, self.expects.version) if python else ""
         values = msgspec.structs.asdict(self.expects) | {"version": version, "versions": {}}
         return Expected(**values, framework=self.framework)
+
+    def notes(self, cpu_flags: Collection[str] | None = None) -> tuple[str, ...]:
+        """Return the warnings that concern its release, on a CPU with these flags, or on any."""
+        notes = list[str]()
+        for each in self.warnings:
+            if isinstance(each, str):
+                notes.append(each)
+            elif each.release == self.release and (
+                cpu_flags is None or set(cpu_flags).issuperset(each.cpu_flags)
+            ):
+                notes.append(each.text)
+        return tuple(notes)
 
     def takes_lock(self, backend: str) -> bool:
         """Return whether this backend needs the lock at all, for wheels or preloaded libraries."""

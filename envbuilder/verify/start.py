@@ -198,7 +198,7 @@ def prepare_image(image: Path, request: Request, settings: Settings, progress: P
         for reason in fit.reasons if fit.verdict == "warnings" else ():
             progress.note(f"warning: {reason}")
     lock = library.usable_lock(profile, IMAGE)
-    for text in (*profile.warnings, *library.notes):
+    for text in (*profile.notes(host.cpu.flags), *library.notes):
         progress.note(f"note: {text}")
     apptainer.require()
     image = image.absolute()

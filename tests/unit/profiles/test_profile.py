@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
+from msgspec.structs import replace
 
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
@@ -88,7 +89,7 @@ def test_archived_extensions_are_opt_in_and_warn() -> None:
         assert profile.opt_in == (
             ipex or name.endswith("-debian") or name in {"jax-xpu", "zendnn-tensorflow"}
         )
-        assert ipex == any("archived" in w for w in profile.warnings)
+        assert ipex == any("archived" in w for w in profile.notes())
 
 
 @pytest.mark.parametrize("name", ["cpu", "zendnn"])
@@ -282,3 +283,12 @@ def test_the_hardwares_maker_is_enough(name: str, meant: str) -> None:
 
 def test_no_profile_is_suggested_that_does_not_exist() -> None:
     assert profiles.suggestion("nvidia", ["cpu"]).startswith("Known")
+
+
+def test_a_fault_is_noted_for_its_release_and_its_cpus_alone() -> None:
+    cpu = profiles.load("cpu", SHIPPED)
+    for flags in (None, ("avx512f", "fma")):
+        (note,) = cpu.notes(flags)
+        assert note.startswith("torch 2.13.0+cpu miscompiles a convolution gradient")
+    assert cpu.notes(("avx2",)) == ()
+    assert replace(cpu, release="2.12.1").notes() == ()
