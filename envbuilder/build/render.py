@@ -13,7 +13,7 @@ from envbuilder.core import types
 from envbuilder.core.errors import Hint, InvalidError
 from envbuilder.core.project_file import Environment
 from envbuilder.core.resources import MARK, filled
-from envbuilder.core.text import is_public, public
+from envbuilder.core.text import is_public, public, secrets_in
 from envbuilder.packages.python import indexes
 from envbuilder.profiles import backends
 from envbuilder.profiles.frameworks import FRAMEWORKS
@@ -55,11 +55,26 @@ _BAKE_FILE = "docker-bake.hcl"
 _NOTHING = Environment()
 
 
+_BINARY = (".tar", ".pyz")
+
+
 class RenderedFile(Struct, frozen=True, kw_only=True):
-    """A file to write: its name below the output folder, and its bytes."""
+    """A file to write: its name below the output folder, and its bytes.
+
+    Raise `InvalidError` for a text with a credential: such files go into repositories and images.
+    """
 
     name: str
     content: bytes
+
+    def __post_init__(self) -> None:
+        if not self.name.endswith(_BINARY):
+            for line, secret in secrets_in(self.content.decode(errors="replace")):
+                raise InvalidError(
+                    f"{self.name}, line {line}: would hold a credential ({secret})",
+                    "Take it out of envbuilder.yaml or the profile, and set it where the program"
+                    " runs: -e NAME passes a variable on.",
+                )
 
 
 class Requirement(Struct, frozen=True, kw_only=True):

@@ -168,6 +168,11 @@ def manifest_stated(block: bytes) -> tuple[str, int] | None:
     return (matched[1], int(size[1], 8)) if matched and size else None
 
 
+def is_bundle(content: bytes) -> bool:
+    """Return whether a file's content begins as a bundle does."""
+    return manifest_stated(content) is not None
+
+
 def header(path: str, size: int) -> bytes:
     """Return the tar header of a regular file that holds nothing but its path and size.
 

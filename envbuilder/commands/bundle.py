@@ -17,7 +17,7 @@ from envbuilder.commands.options import (
     require_signature_option,
     requiring,
 )
-from envbuilder.core import console, files, types
+from envbuilder.core import console, results, types
 from envbuilder.core.errors import Hint, InvalidError
 from envbuilder.core.project_file import DEFAULT
 from envbuilder.core.settings import LOCKS, Settings
@@ -98,9 +98,9 @@ def command(
       tar -xf cpu.tar wheels && pip install --no-index --find-links wheels envbuilder-ml
     """
     from envbuilder.bundle import collect
-    from envbuilder.bundle.format import KINDS, write
+    from envbuilder.bundle.format import KINDS, is_bundle, write
 
-    files.require_replaceable(output, b"manifest-")
+    results.Place("--output", output, is_bundle).require()
     settings = load_settings()
     progress = console.progress()
     library = catalog.library(settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,8 +11,8 @@ from typing import Any, TypeVar
 import click
 from msgspec import Struct
 
-from envbuilder.core import console, files
-from envbuilder.core.errors import VERIFY_FAILED, BuildError, InvalidError
+from envbuilder.core import console, decoding, files, results
+from envbuilder.core.errors import VERIFY_FAILED, InvalidError
 from envbuilder.verify.figures import print_comparison
 from envbuilder.verify.report import comparison, history
 from envbuilder.watch import model, show
@@ -86,7 +87,8 @@ def command(
         form = _OF_ENDING.get(output.suffix.lower())
     if earlier is not None and form in {"csv", "html"}:
         raise click.UsageError(f"--against: not in {form}; use table, markdown or json")
-    side_by_side = _compared(reports, form or "table", earlier)
+    form = form or "table"
+    side_by_side = _compared(reports, form, earlier)
     if output is None and side_by_side.draw:
         side_by_side.draw(console.rich_console())
         for line in side_by_side.lines:
@@ -94,9 +96,20 @@ def command(
     elif output is None:
         console.document(side_by_side.text())
     else:
-        text = side_by_side.text().encode()
-        files.save_output(output, text, BuildError, "Name another file with --output.")
+        text = side_by_side.text()
+        is_ours = _KINDS.get(form, lambda content: _is_table(content, text))
+        results.Place("--output", output, is_ours).write(lambda: text)
     return VERIFY_FAILED if side_by_side.is_worse else 0
+
+
+_KINDS = {"json": results.document("schema", "reports"), "html": results.is_page}
+_LEAST_COLUMNS = 4
+
+
+def _is_table(content: bytes, text: str) -> bool:
+    """Return whether a file begins with headings of the new table, in whatever widths."""
+    headings = re.findall(r"[\w-]+", content.decode(errors="replace").partition("\n")[0])
+    return len(headings) >= _LEAST_COLUMNS and {*headings} <= {*re.findall(r"[\w-]+", text)}
 
 
 class _Compared(Struct, frozen=True, kw_only=True):
@@ -195,7 +208,7 @@ def _contents(paths: Sequence[Path], problems: list[InvalidError]) -> dict[Path,
                 continue
             seen.add(file.resolve())
             try:
-                contents[file] = files.read_named(file, history.LIMIT_BYTES)
+                contents[file] = files.read_named(file, decoding.LARGEST)
             except InvalidError as error:
                 problems.append(error)
     return contents

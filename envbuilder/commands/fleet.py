@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from envbuilder.commands import fleet_node, fleet_render
 from envbuilder.commands.options import adding, json_option, load_settings
-from envbuilder.core import console, files, text
-from envbuilder.core.errors import VERIFY_FAILED, BuildError, InvalidError
+from envbuilder.core import console, results, text
+from envbuilder.core.errors import VERIFY_FAILED, InvalidError
 from envbuilder.fleet.model import Summary
 from envbuilder.profiles.backends import BACKENDS
 
@@ -48,7 +48,7 @@ class Outputs(Struct, frozen=True, kw_only=True):
     """What a command writes beside the table, and the run that it compares with."""
 
     as_json: bool
-    html: Path | None
+    page: results.Place
     earlier: Summary | None
 
 
@@ -57,9 +57,11 @@ def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def reading(html: Path | None, against: Path | None, as_json: bool, **options: Any) -> Any:
-        # Read first: nobody wants to learn after an hour that there is nothing to compare with.
+        # First: nobody wants to learn after an hour that there is nothing to compare with.
+        page = results.Place("--html", html, results.is_page)
+        page.require()
         earlier = read_run(against) if against is not None else None
-        return function(outputs=Outputs(as_json=as_json, html=html, earlier=earlier), **options)
+        return function(outputs=Outputs(as_json=as_json, page=page, earlier=earlier), **options)
 
     return adding(
         click.option(
@@ -126,18 +128,23 @@ def report(summary: Summary, outputs: Outputs) -> int:
     except InvalidError as error:
         # What the run showed is worth having without the comparison.
         incomparable = error
-    if outputs.as_json:
-        console.data({"schema": 2, "summary": summary, "drift": changes})
-    else:
+
+    def show() -> None:
+        if outputs.as_json:
+            console.data({"schema": 2, "summary": summary, "drift": changes})
+            return
         table.show(summary, console.rich_console())
         for line in drift.lines(changes) if changes else ():
             console.result(line)
-    if outputs.html is not None:
-        content = page.render(summary, changes).encode()
-        hint = "Name another file with --html."
-        files.save_output(outputs.html, content, BuildError, hint, "the page")
+
+    writes = [("page", lambda: outputs.page.write(lambda: page.render(summary, changes)))]
+    errors = results.deliver(writes, show)
     if incomparable is not None:
-        raise incomparable
+        errors.insert(0, incomparable)
+    for failure in errors[1:]:
+        console.error(failure.message, failure.hints)
+    if errors:
+        raise errors[0]
     regressed = changes is not None and changes.regressed
     return 0 if summary.passed and not regressed else VERIFY_FAILED
 

@@ -12,7 +12,7 @@ import msgspec
 
 from envbuilder.build.request import Request
 from envbuilder.commands.options import environment_option, load_settings, profile_option
-from envbuilder.core import console, files
+from envbuilder.core import console, files, results
 from envbuilder.core.errors import VERIFY_FAILED, BuildError
 from envbuilder.fleet.model import LONGEST_TOGETHER_SECONDS
 from envbuilder.payload.parallel import shares
@@ -167,6 +167,9 @@ def join(
 
     if node_rank >= nodes:
         raise click.UsageError(f"node {node_rank} of {nodes}: they are numbered from 0")
+    written = results.Place("--output", output, results.document("schema", "attempt", "nodes"))
+    if node_rank == 0:
+        written.require()
     place = parallel.Place(
         nodes=nodes,
         number=node_rank,
@@ -184,10 +187,10 @@ def join(
         load_settings(),
         console.progress(),
     )
-    if output is not None and node_rank == 0:
+    if node_rank == 0:
         stated = msgspec.structs.asdict(outcome)
         result = parallel.Result(**stated, attempt=attempt, nodes=nodes, schema=1)
-        files.save(output, msgspec.json.encode(result) + b"\n", BuildError, _HINT)
+        written.write(lambda: console.as_json(result) + "\n")
     for reason in outcome.reasons:
         console.message(reason)
     return 0 if outcome.status == "passed" else VERIFY_FAILED

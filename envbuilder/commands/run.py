@@ -162,10 +162,11 @@ def watch(
       envbuilder watch --against last -- python train.py --epochs 1
       envbuilder watch --profile cuda --output watch.json -- accelerate launch train.py
     """
-    from envbuilder.commands.watch import Watching, named
+    from envbuilder.commands.watch import Watching, named, places
 
+    file, page = places(output, html)
     earlier = named(against)
-    watching = Watching(device=device, output=output, html=html, against=against, earlier=earlier)
+    watching = Watching(device=device, file=file, page=page, against=against, earlier=earlier)
     request = Request(profile=profile, backend=backend, python=python, base_image=base_image)
     return _start(argv, request, given, watching, frozen=frozen)
 

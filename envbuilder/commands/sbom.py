@@ -13,8 +13,7 @@ from envbuilder.commands.options import (
     profile_option,
     python_option,
 )
-from envbuilder.core import console, files, types
-from envbuilder.core.errors import InvalidError
+from envbuilder.core import console, results, types
 from envbuilder.profiles.lock import lock_digest, select
 from envbuilder.project import catalog
 
@@ -47,6 +46,8 @@ def command(
     from envbuilder.build import attestations
     from envbuilder.build.plan import UsedBase
 
+    place = results.Place("--output", output, results.document("bomFormat", "components"))
+    place.require()
     settings = load_settings()
     chosen, lock = locked_profile(catalog.library(settings), settings, profile)
     target = select(lock, platform or chosen.platforms[0], python or chosen.python.default)
@@ -59,5 +60,5 @@ def command(
     if output is None:
         console.document(content.decode())
     else:
-        files.save_output(output, content, InvalidError, "Name another file with --output.")
+        place.write(content.decode)
         console.result(f"{output}: {chosen.name}, {target.platform}, Python {target.python}")

@@ -14,7 +14,7 @@ from envbuilder.commands.options import (
     load_settings,
     payload_options,
 )
-from envbuilder.core import console, text
+from envbuilder.core import console, results, text
 
 
 @click.command("tune", short_help="Time settings, and report which make training faster here.")
@@ -49,6 +49,8 @@ def command(
     from envbuilder.packages import mnist
     from envbuilder.verify import start, tune
 
+    place = results.Place("--output", output, results.document("schema", "survey", "settings"))
+    place.require()
     settings, progress = load_settings(), console.progress()
     request = Request(
         profile=profile, backend=backend, python=python, base_image=base_image, force=force
@@ -65,5 +67,5 @@ def command(
     dataset = dataset or mnist.obtain(settings, progress)
     facts = {**facts, "envbuilder": __version__, "time": text.stamp_now()}
     outcome = tune.run(tune.asking(run, dataset, expects), expects, progress, quick=quick)
-    tune.finish(outcome, facts, settings, as_json=as_json, output=output)
+    tune.finish(outcome, facts, settings, place, as_json=as_json)
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,7 +21,7 @@ from envbuilder.commands.options import (
     payload_options,
     require_image,
 )
-from envbuilder.core import console, text
+from envbuilder.core import console, results, text
 from envbuilder.core.errors import (
     VERIFY_FAILED,
     BuildError,
@@ -35,8 +36,6 @@ from envbuilder.verify.report import history, model, speed
 from envbuilder.verify.run import Job, examine, unfinished
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from envbuilder.profiles.profile import Expected
 
 
@@ -140,6 +139,11 @@ def command(
     )
     if max_slowdown is not None and against is None:
         raise InvalidError("--max-slowdown needs a report to compare with", "Add --against.")
+    places = (
+        results.Place("--output", output, model.is_report),
+        results.Place("--html", html, results.is_page),
+    )
+    results.require(*places)
     yardstick = history.yardstick(against, settings.reports_dir) if against is not None else None
     dataset = mnist.local(data, quick=quick)
     small = quick or (dataset is not None and dataset.subset)
@@ -161,8 +165,9 @@ def command(
     )
     dataset = dataset or mnist.obtain(settings, progress)
     stamp = text.stamp_now()
-    name = f"{stamp}-{facts['profile']}-{facts['backend']}"
-    facts = {**facts, "envbuilder": __version__, "time": stamp}
+    # Two verifications may begin in the same second.
+    name = f"{stamp}-{facts['profile']}-{facts['backend']}-{token_hex(3)}"
+    facts = text.redacted_values({**facts, "envbuilder": __version__, "time": stamp})
 
     errors: list[EnvbuilderError] = []
     job = Job(expects=expects, dataset=dataset, epochs=epochs, quick=quick)
@@ -184,16 +189,12 @@ def command(
     if yardstick is not None:
         report = _judged(report, yardstick, max_slowdown, errors)
     checked = model.check(report)
-    if as_json:
-        console.data(report)
-    else:
-        print_verdict(checked, console.rich_console())
     speedless = _speedless(checked) if require_speed else []
     errors = [
         *errors,
         *speedless,
         *isolation.unreached(report, None if inherit else executable, os.environ),
-        *_write(report, settings.reports_dir, output, html, progress),
+        *_deliver(report, checked, settings.reports_dir, places, as_json=as_json),
     ]
     passed = checked.status == "passed" and not speedless
     return _exit_code(passed=passed, errors=errors)
@@ -224,30 +225,31 @@ def _speedless(report: model.Report) -> list[EnvbuilderError]:
     return [VerifyError(f"the speed was not judged: {why}", "Run again on a quiet machine.")]
 
 
-def _write(
+def _deliver(
     report: dict[str, Any],
+    checked: model.Report,
     folder: Path,
-    output: Path | None,
-    html: Path | None,
-    progress: console.Progress,
+    places: tuple[results.Place, results.Place],
+    *,
+    as_json: bool,
 ) -> list[EnvbuilderError]:
-    """Write the report to all destinations. Return errors: the others are still written."""
-    ways: list[tuple[str, Callable[[], Path]]] = [
-        ("report", lambda: history.keep(report, folder)),
-        *([("report", lambda: model.write(report, output))] if output else []),
-        *([("page", lambda: report_page.write(html, report_page.render(report)))] if html else []),
-    ]
-    errors: list[EnvbuilderError] = []
-    for kind, way in ways:
-        try:
-            progress.note(f"{kind}: {way()}")
-        except EnvbuilderError as error:
-            errors.append(error)
-        except OSError as error:
-            where = f"{error.filename}: " if error.filename else ""
-            message = f"the {kind} cannot be written: {where}{error.strerror or error}"
-            errors.append(BuildError(message, "Name another file."))
-    return errors
+    """Write the report to all of its places, and print it; return what failed."""
+
+    def show() -> None:
+        if as_json:
+            console.data(report)
+        else:
+            print_verdict(checked, console.rich_console())
+
+    file, page = places
+    return results.deliver(
+        (
+            ("report", lambda: history.keep(report, folder)),
+            ("report", lambda: file.write(lambda: model.encoded(report))),
+            ("page", lambda: page.write(lambda: report_page.render(report))),
+        ),
+        show,
+    )
 
 
 def _exit_code(*, passed: bool, errors: list[EnvbuilderError]) -> int:

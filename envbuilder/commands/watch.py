@@ -14,8 +14,8 @@ from envbuilder import __version__
 from envbuilder.build import project_folder
 from envbuilder.build.access import own_folder
 from envbuilder.build.backends import container
-from envbuilder.core import console, files, text
-from envbuilder.core.errors import VERIFY_FAILED, BuildError, EnvbuilderError
+from envbuilder.core import console, results, text
+from envbuilder.core.errors import VERIFY_FAILED, EnvbuilderError
 from envbuilder.profiles.backends import makes_image
 from envbuilder.watch import history, judge, model, show, supervise
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from envbuilder.build.request import Build
 
 LAST = "last"
-_ANOTHER = "The command itself ended; name another file."
 
 
 def named(against: str | None) -> model.Watched | None:
@@ -34,12 +33,20 @@ def named(against: str | None) -> model.Watched | None:
     return None if against is None or against == LAST else model.read(Path(against))
 
 
+def places(output: Path | None, html: Path | None) -> tuple[results.Place, results.Place]:
+    """Return where a report and its page go; raise `InvalidError` if they cannot."""
+    file = results.Place("--output", output, model.is_report)
+    page = results.Place("--html", html, results.is_page)
+    results.require(file, page)
+    return file, page
+
+
 class Watching(Struct, frozen=True, kw_only=True):
     """How a command is watched, and where its report goes."""
 
     device: str | None = None
-    output: Path | None = None
-    html: Path | None = None
+    file: results.Place = results.Place("--output", None, model.is_report)
+    page: results.Place = results.Place("--html", None, results.is_page)
     against: str | None = None
     earlier: model.Watched | None = None
     """The report that `against` names, unless that is the last one."""
@@ -82,27 +89,31 @@ class Watching(Struct, frozen=True, kw_only=True):
                 left_out=left_out,
             )
         )
-        self._deliver(watched, settings.watches_dir)
+        self._deliver(model.readable(watched), settings.watches_dir)
         if watched.exit_code == 0 and watched.on_device is False:
             return VERIFY_FAILED
         return watched.exit_code
 
     def _deliver(self, watched: model.Watched, folder: Path) -> None:
-        """Show and keep the report; what cannot be written is said, and changes no exit code."""
+        """Keep and show the report; what cannot be written is said, and changes no exit code."""
         earlier = self.earlier
-        path: Path | None = None
+        errors: list[EnvbuilderError] = []
         try:
             if self.against == LAST:
                 earlier = history.last(folder, watched)
                 if earlier is None:
                     said = "note: --against last: there is no earlier report of it"
                     console.progress().note(said)
-            path = history.keep(watched, folder)
-            if self.output:
-                history.write(watched, self.output)
-            if self.html:
-                page = show.page(watched).encode()
-                files.save_output(self.html, page, BuildError, _ANOTHER, "the page")
         except EnvbuilderError as error:
-            console.progress().note(f"warning: {error.message}")
-        show.show(watched, path, history.changes(watched, earlier) if earlier else ())
+            errors.append(error)
+        changes = history.changes(watched, earlier) if earlier else ()
+        errors += results.deliver(
+            (
+                ("report", lambda: history.keep(watched, folder)),
+                ("report", lambda: self.file.write(lambda: model.encoded(watched))),
+                ("page", lambda: self.page.write(lambda: show.page(watched))),
+            ),
+            lambda: show.show(watched, changes),
+        )
+        for failure in errors:
+            console.message(f"warning: {failure.message}")

@@ -81,6 +81,11 @@ def document(text: str) -> None:
     print(escaped_lines(text), end="" if text.endswith("\n") else "\n", flush=True)
 
 
+def flush() -> None:
+    """Write what is left of the results; raise if that fails."""
+    sys.stdout.flush()
+
+
 def data(value: Any, *, indent: int | None = None) -> None:
     """Print a value as JSON on stdout; by default on one line."""
     document(as_json(value, indent=indent))
@@ -93,15 +98,10 @@ def as_json(value: Any, *, indent: int | None = None) -> str:
     """
     import msgspec
 
-    value = redacted_values(msgspec.to_builtins(value))
-    try:
-        encoded = msgspec.json.encode(value)
-        text = (msgspec.json.format(encoded, indent=indent) if indent else encoded).decode()
-    except UnicodeEncodeError:  # a file's name that is not UTF-8
-        import json
-
-        text = json.dumps(value, indent=indent)
-    return escaped_json(text)
+    encoded = msgspec.json.encode(redacted_values(msgspec.to_builtins(value)))
+    if indent:
+        encoded = msgspec.json.format(encoded, indent=indent)
+    return escaped_json(encoded.decode())
 
 
 def error(message: str, hints: str | Iterable[Hint] = "") -> None:
@@ -389,19 +389,19 @@ class Results:
 
 
 class Messages(Results):
-    """Standard error without credentials of URLs, that drops output it cannot write."""
+    """Standard error without credentials, that drops output it cannot write or nobody reads."""
 
     _safe = staticmethod(log_text)
 
     def write(self, data: str | bytes) -> int:
         """Write text, or bytes if this is a `buffer`."""
-        with contextlib.suppress(OutputError):
+        with contextlib.suppress(OutputError, NoReaderError):
             return super().write(data)
         return len(data)
 
     def flush(self) -> None:
         """Write buffered output."""
-        with contextlib.suppress(OutputError):
+        with contextlib.suppress(OutputError, NoReaderError):
             super().flush()
 
 

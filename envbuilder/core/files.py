@@ -28,8 +28,6 @@ from envbuilder.core.errors import BuildError, EnvbuilderError, Hint, InvalidErr
 from envbuilder.core.text import binary_size
 
 _SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_START = 10
-"""Bytes by which an earlier output is recognized, such as `{"schema":` or `<!DOCTYPE `."""
 PRIVATE = 0o600
 """Mode of files that describe a user or a machine."""
 MARKER = ".made-by-envbuilder"
@@ -131,19 +129,6 @@ def save(
     return path
 
 
-def save_output(
-    path: Path,
-    content: bytes,
-    failure: type[EnvbuilderError],
-    hint: str | Hint,
-    what: str = "",
-    mode: int = 0o666,
-) -> Path:
-    """Like `save`, for a path that the user names: replace only a file that begins in this way."""
-    require_replaceable(path, content[:_START])
-    return save(path, content, failure, hint, what, mode)
-
-
 def full_or_broken(error: OSError, path: Path) -> BuildError:
     """Return the `BuildError` for a failed write."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
@@ -152,23 +137,6 @@ def full_or_broken(error: OSError, path: Path) -> BuildError:
             (Hint("Downloads so far are kept."), *make_room("ENVBUILDER_CACHE_DIR")),
         )
     return BuildError(f"{path}: {error.strerror or error}", "Check the folder and its permissions.")
-
-
-def require_replaceable(path: Path, start: bytes) -> None:
-    """Raise `InvalidError` for a file that is not empty and does not begin with `start`.
-
-    A user may misspell a path, and lose a key, a lock or notes.
-    """
-    if not os.path.exists(path):  # noqa: PTH110 (no error either where a folder is closed)
-        return
-    if path.is_file() and os.access(path, os.R_OK):
-        with path.open("rb") as stream:
-            if stream.read(len(start)) in {b"", start}:
-                return
-    raise InvalidError(
-        f"{path}: exists, and is another kind of file: nothing was written",
-        "Move it away, or name another file.",
-    )
 
 
 @contextlib.contextmanager

@@ -82,6 +82,14 @@ def is_encodable(text: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
+def encodable(text: str) -> str:
+    r"""Return text with an escape such as `\udcff` for each lone surrogate.
+
+    Those stand for the bytes of a file's name or an argument that are not UTF-8.
+    """
+    return text.encode(errors="backslashreplace").decode()
+
+
 def clipped(text: str, limit: int) -> str:
     """Return text of at most `limit` characters; a cut ends in "…"."""
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
@@ -320,28 +328,31 @@ def redacted(text: str) -> str:
 
 
 def redacted_words(words: Iterable[str]) -> list[str]:
-    """Return a command's words with an ellipsis for each credential."""
+    """Return a command's words for files: encodable, with an ellipsis for each credential."""
     result: list[str] = []
     is_secret = False
     for word in words:
         if is_secret and not re.match(rf"(?i)-|{_HARMLESS}", word):
             result.append(HIDDEN)
         else:
-            result.append(redacted(re.sub(_WORD, rf"\1{HIDDEN}", word)))
+            result.append(encodable(redacted(re.sub(_WORD, rf"\1{HIDDEN}", word))))
         is_secret = re.fullmatch(_OPTION, word) is not None
     return result
 
 
 def redacted_values(value: Any) -> Any:
-    """Return plain data with an ellipsis for each credential.
+    """Return plain data for files: encodable, with an ellipsis for each credential.
 
     Texts in a list are the words of a command, which may be a secret's name and its value.
     """
     match value:
         case str():
-            return redacted(value)
+            return encodable(redacted(value))
         case dict():
-            return {key: redacted_values([f"--{key}", inner])[1] for key, inner in value.items()}
+            return {
+                encodable(str(key)): redacted_values([f"--{key}", inner])[1]
+                for key, inner in value.items()
+            }
         case list() | tuple():
             words = iter(redacted_words(each for each in value if isinstance(each, str)))
             return [next(words) if isinstance(v, str) else redacted_values(v) for v in value]

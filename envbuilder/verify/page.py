@@ -1,6 +1,6 @@
 """Render a report as one HTML page that needs no network and no script.
 
-Only `write` has side effects. The report has to pass `model.check`; a refused one has no page.
+The report has to pass `model.check`; a refused one has no page.
 `verify` replaces a payload's invalid report by a failed one before it shows anything, so a run
 that did not finish has its page, too.
 """
@@ -12,14 +12,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import islice
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from msgspec import Struct
 
-from envbuilder.core import files, resources, text
-from envbuilder.core.errors import VerifyError
+from envbuilder.core import resources, text
 from envbuilder.core.text import amount, duration, printable, times
 from envbuilder.verify import figures
 from envbuilder.verify.advice import advise
@@ -81,13 +79,7 @@ def render_comparison(rows: Sequence[comparison.Row]) -> str:
 
 def rendered(template: str, **contents: Any) -> str:
     """Return a template of a page with its contents, escaped."""
-    return str(templates().get_template(template).render(contents))
-
-
-def write(path: Path, page: str) -> Path:
-    """Write a page atomically; return the path, or raise `VerifyError` if it cannot be written."""
-    hint = "The verification itself finished; choose another path with --html."
-    return files.save_output(path, page.encode(), VerifyError, hint, "the page")
+    return text.redacted(templates().get_template(template).render(contents))
 
 
 def _passed(report: model.Report) -> str:

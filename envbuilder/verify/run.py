@@ -16,7 +16,7 @@ from msgspec import Struct
 from envbuilder.build.payload import RECORD
 from envbuilder.core import files
 from envbuilder.core.errors import VerifyError
-from envbuilder.core.text import log_text, printable
+from envbuilder.core.text import log_text, printable, redacted_values
 from envbuilder.packages.mnist import Dataset
 from envbuilder.payload.machine.device import HUNG, PHASE, SECONDS
 from envbuilder.payload.report import BLIND_TEST, REQUIRED, STEP
@@ -429,7 +429,7 @@ def _keep_log(text: str, log: Path, progress: Progress) -> str:
 def as_stored(report: Any, hint: str) -> Any:
     """Return a report as JSON will restore it; raise `VerifyError` if JSON cannot represent it."""
     try:
-        return model.restored(report)
+        return model.restored(redacted_values(report))
     except (ValueError, TypeError, RecursionError) as error:
         raise VerifyError(f"the payload's report cannot be stored: {error}", hint) from error
 

@@ -13,8 +13,8 @@ import msgspec
 import yaml
 from msgspec import Struct
 
-from envbuilder.core import console, decoding, files
-from envbuilder.core.errors import BuildError, Hint, VerifyError
+from envbuilder.core import console, decoding, results
+from envbuilder.core.errors import Hint, VerifyError
 from envbuilder.core.text import amount, percent, printable
 from envbuilder.profiles import profile
 from envbuilder.verify.tune_settings import (
@@ -40,7 +40,6 @@ from envbuilder.verify.tune_settings import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from envbuilder.core.process import Completed
     from envbuilder.core.settings import Settings
@@ -246,13 +245,13 @@ def finish(
     outcome: Outcome,
     facts: dict[str, Any],
     settings: Settings,
+    place: results.Place,
     *,
     as_json: bool,
-    output: Path | None,
 ) -> None:
-    """Print the measurements and the advice, and write them to `output`.
+    """Write the measurements and the advice, and print them.
 
-    Raises `BuildError` if the file cannot be written; the results are printed in any case.
+    Raises an `EnvbuilderError` if they cannot be written; they are printed in any case.
     """
     tuned = None
     # A setting that helps an external interpreter may not help the environment of a profile.
@@ -261,17 +260,20 @@ def finish(
     encoded = console.as_json(
         {"schema": SCHEMA, **facts, **summary(outcome), "draft": tuned.text if tuned else None}
     )
-    if as_json:
-        console.document(encoded)
-    else:
+
+    def show() -> None:
+        if as_json:
+            console.document(encoded)
+            return
         print_outcome(outcome, console.rich_console())
         if tuned is not None:
             where = f"next to your envbuilder.yaml or in {settings.config_dir}"
             console.document(f"\n{tuned.text}\n")
             use = f"To use it, save this as profiles/{tuned.name}.yaml {where}, then run"
             console.hints([Hint(use, ("lock", "--profile", tuned.name))])
-    if output is not None:
-        files.save_output(output, f"{encoded}\n".encode(), BuildError, "Choose another path.")
+
+    for error in results.deliver([("result", lambda: place.write(lambda: f"{encoded}\n"))], show):
+        raise error
 
 
 def summary(outcome: Outcome) -> dict[str, Any]:

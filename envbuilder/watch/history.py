@@ -7,22 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
-
-from envbuilder.core import files
-from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import amount, printable
 from envbuilder.verify.report import history
 from envbuilder.verify.report.history import MAX_SLOWDOWN
 from envbuilder.watch import model
 from envbuilder.watch.judge import device, dtype, framework, speed
-
-
-def write(watched: model.Watched, path: Path, mode: int = 0o666) -> None:
-    """Write a report atomically to a path that the user names; raise `BuildError`."""
-    content = msgspec.json.format(msgspec.json.encode(watched), indent=1) + b"\n"
-    hint = "The command itself ended; choose another path with --output."
-    files.save_output(path, content, BuildError, hint, "the report", mode)
 
 
 def keep(watched: model.Watched, folder: Path) -> Path:
@@ -31,7 +21,7 @@ def keep(watched: model.Watched, folder: Path) -> Path:
     Of each profile the newest ones are retained, and the newest of each command that succeeded.
     """
     name = (watched.time, watched.profile, watched.backend, watched.fingerprint)
-    path = history.stored(folder, name, lambda path: write(watched, path, files.PRIVATE))
+    path = history.stored(folder, name, lambda: model.encoded(watched))
     history.prune(folder, watched.profile, lambda path: _kind(_succeeded(path)))
     return path
 

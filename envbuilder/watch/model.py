@@ -10,14 +10,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
+import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
-from envbuilder.core import decoding, files
+from envbuilder.core import console, decoding, files, results
 from envbuilder.core.errors import Hint, InvalidError
+from envbuilder.core.text import redacted_values
 
 KIND = "watch"
-LIMIT_BYTES = 4 << 20
-"""Maximum size of a report; one process takes about 10 kB."""
 PART_BYTES = 256 << 10
 """Maximum size of what one process writes."""
 MOST_PROCESSES = 256
@@ -221,14 +222,32 @@ class Watched(Struct, frozen=True, kw_only=True):
     """The largest loss first."""
 
 
-def is_report(content: bytes) -> bool:
-    """Return whether a file's bytes are a report of a watched training, whole or damaged."""
-    return f'"kind": "{KIND}"'.encode() in content[:200]
+is_report = results.document("schema", "kind", "processes", "findings")
+"""Whether a file's content is a report of a watched training, whole or damaged."""
+
+
+def encoded(watched: Watched) -> str:
+    """Return a report as the text of a file."""
+    return console.as_json(watched, indent=1) + "\n"
+
+
+def readable(watched: Watched) -> Watched:
+    """Return a report for files: without credentials, and with as many processes as can be read."""
+    watched = decoding.convert(redacted_values(msgspec.to_builtins(watched)), Watched)
+    while watched.processes:
+        try:
+            decoding.strict_json(encoded(watched).encode())
+            break
+        except ValueError:  # too large
+            rest = watched.processes[: len(watched.processes) // 2]
+            left_out = watched.left_out + len(watched.processes) - len(rest)
+            watched = replace(watched, processes=rest, left_out=left_out)
+    return watched
 
 
 def read(path: Path) -> Watched:
     """Read a kept report; raise `InvalidError` if it is damaged or something else."""
-    return parsed(files.read_named(path, LIMIT_BYTES), path)
+    return parsed(files.read_named(path, decoding.LARGEST), path)
 
 
 def parsed(content: bytes, path: Path) -> Watched:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 from envbuilder.core import console, text
@@ -130,7 +129,7 @@ def unseen(watched: model.Watched) -> tuple[str, ...]:
     return tuple(printable(s, 200) for s in (*sentences, left_out) if s)[:MOST_SHOWN]
 
 
-def show(watched: model.Watched, path: Path | None, changes: Sequence[str] = ()) -> None:
+def show(watched: model.Watched, changes: Sequence[str] = ()) -> None:
     """Print a report on stderr: the command has stdout."""
     from rich.text import Text
 
@@ -148,8 +147,6 @@ def show(watched: model.Watched, path: Path | None, changes: Sequence[str] = ())
         out.print(Text(f"Advice: {printable(watched.findings[0].advice, 500)}", style="bold"))
     for sentence in (*(f"not seen: {s}" for s in unseen(watched)), *changes, ADVICE):
         out.print(Text(printable(sentence, 300)))
-    if path:
-        out.print(Text(f"report: {path}"), soft_wrap=True)
 
 
 def page(watched: model.Watched) -> str:

@@ -27,8 +27,6 @@ from envbuilder.verify.report.model import Measured, Report
 
 KEPT = 200
 """Reports kept per profile: a few megabytes, and more than half a year of daily runs."""
-LIMIT_BYTES = 16 << 20
-"""Maximum size of a report (a real one has about 10 kB): the user may name any file."""
 _LOCK_SECONDS = 30.0
 _NAME = re.compile(
     r"(?:(?P<number>\d{6,})-)?(?P<time>\d{8}T\d{6}Z)-(?P<profile>_?[a-z0-9][a-z0-9-]*)"
@@ -55,7 +53,7 @@ class Entry(Struct, frozen=True, kw_only=True):
 
 def read(path: Path) -> StoredReport:
     """Read a report; raise `InvalidError` if it is unreadable or not a complete report."""
-    return parsed(files.read_named(path, LIMIT_BYTES), path)
+    return parsed(files.read_named(path, decoding.LARGEST), path)
 
 
 def parsed(content: bytes, path: Path) -> StoredReport:
@@ -63,7 +61,10 @@ def parsed(content: bytes, path: Path) -> StoredReport:
     try:
         decoding.require_few_values(content)
         report = model.check(model.restored(msgspec.json.decode(content)))
-    except (ValueError, RecursionError, VerifyError) as error:
+    except VerifyError as error:
+        state = "" if error.hints else "damaged: "
+        raise InvalidError(f"{path}: {state}{error}", error.hints or _WHAT_IT_IS) from error
+    except (ValueError, RecursionError) as error:
         raise InvalidError(f"{path}: damaged: {error}", _WHAT_IT_IS) from error
     return StoredReport(path=path, report=report)
 
@@ -101,13 +102,13 @@ def keep(report: dict[str, Any], folder: Path) -> Path:
     """
     profile, fingerprint = report["profile"], report.get("fingerprint") or ""
     name = (report["time"], profile, report["backend"], fingerprint)
-    path = stored(folder, name, lambda path: model.write(report, path, files.PRIVATE))
+    path = stored(folder, name, lambda: model.encoded(report))
     prune(folder, profile, _usable_kind)
     return path
 
 
-def stored(folder: Path, name: tuple[str, str, str, str], write: Callable[[Path], object]) -> Path:
-    """Have a report written under the next number and return its path; raise `BuildError`.
+def stored(folder: Path, name: tuple[str, str, str, str], make: Callable[[], str]) -> Path:
+    """Write a report's text under the next number and return its path; raise `BuildError`.
 
     `name` has its time, profile, backend and fingerprint, which may be empty.
     """
@@ -120,12 +121,10 @@ def stored(folder: Path, name: tuple[str, str, str, str], write: Callable[[Path]
         with FileLock(folder / ".lock", timeout=_LOCK_SECONDS):
             number = max((e.number for e in entries(folder)), default=0) + 1
             stem = "-".join(filter(None, (f"{number:06}", *parts, fingerprint[:12])))
-            write(folder / f"{stem}.json")
+            files.write(folder / f"{stem}.json", make().encode(), files.PRIVATE)
     except (OSError, NotImplementedError) as error:  # a lock time-out is an OSError, too
         why = getattr(error, "strerror", None) or error
         raise BuildError(f"{folder}: the report cannot be stored: {why}", _ELSEWHERE) from error
-    except VerifyError as error:
-        raise BuildError(error.message, _ELSEWHERE) from error
     return folder / f"{stem}.json"
 
 

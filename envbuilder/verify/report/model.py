@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder.core import decoding, files
+from envbuilder.core import console, decoding, results
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.text import printable
 from envbuilder.payload.numerics.precision import effective
@@ -268,11 +267,12 @@ def check(data: Any) -> Report:
     duration and an accuracy, and contain no failed check. Everything that keeps, compares or shows
     a report takes it from here; the payload's part alone is valid, too.
     """
+    schema = data.get("schema") if isinstance(data, dict) else None
+    if isinstance(schema, int) and schema != SCHEMA:
+        other = "an earlier" if schema < SCHEMA else "a newer"
+        stated = f"the report has schema {schema}, expected {SCHEMA}: {other} envbuilder made it"
+        raise VerifyError(stated, "Verify again with this one.")
     measured = _typed(data, Report, "the payload's report")
-    if measured.schema != SCHEMA:
-        stated = f"the report has schema {measured.schema}, expected {SCHEMA}"
-        older = "an earlier envbuilder made it: verify again" if measured.schema < SCHEMA else ""
-        raise VerifyError(stated, older)
     if measured.status != "failed":
         problem = _contradiction(measured)
         if problem:
@@ -384,8 +384,10 @@ def with_check(report: dict[str, Any], name: str, status: str, detail: str) -> d
     return {**report, "checks": [*report["checks"], check]}
 
 
-def write(report: dict[str, Any], path: Path, mode: int = 0o666) -> Path:
-    """Write a report atomically, return its path; raise `VerifyError` if it cannot be written."""
-    content = msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n"
-    hint = "The verification itself finished; choose another path with --output."
-    return files.save_output(path, content, VerifyError, hint, "the report", mode)
+is_report = results.document("schema", "checks", "status", "reasons")
+"""Whether a file's content is a report of a verification."""
+
+
+def encoded(report: dict[str, Any]) -> str:
+    """Return a report as the text of a file."""
+    return console.as_json(report, indent=1) + "\n"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from envbuilder.build.render import RenderedFile
 from envbuilder.commands.render import _copied
 from envbuilder.core.errors import InvalidError
 from tests.support import project_layers
@@ -39,3 +40,9 @@ def test_what_lies_there_and_is_not_ours_stays(kind: str, tmp_path: Path) -> Non
     with pytest.raises(InvalidError, match="exists and was not made by envbuilder"):
         [*_copied(project, tmp_path)]
     assert [p.name for p in sorted(tmp_path.iterdir())] == ["code", "project"]
+
+
+def test_no_credential_is_rendered() -> None:
+    with pytest.raises(InvalidError, match=r"Dockerfile, line 2: would hold a credential \(HF_"):
+        RenderedFile(name="Dockerfile", content=b"FROM x\nENV HF_TOKEN=hf_abc\n")
+    RenderedFile(name="Dockerfile", content=b"FROM x\nENV HF_TOKEN=$HF_TOKEN\n")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import signal
 import sys
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
-from envbuilder.core import files, process
+from envbuilder.core import console, files, process, text
 from envbuilder.core.settings import Settings, load as load_settings
 from envbuilder.host import model as host, probe
 from envbuilder.verify import page
@@ -22,6 +24,7 @@ from tests.support import command_line
 from tests.support.pretended_payload import LIFE, Clock, perform, quick_report
 from tests.support.reports import BUSY, QUIET, epoch, measured, written
 from tests.support.sabotages import FORGED, SHORT, Forged
+from tests.support.streams import Broken
 
 HERE = host.Host(
     os="linux",
@@ -134,11 +137,10 @@ def test_no_payload_says_who_it_is(own: Settings, payload: Payload) -> None:
     [
         (-9, None, "killed"),
         (1, None, "exit code 1"),
-        (0, {"schema": 1}, "malformed"),
+        (0, {"schema": 1}, "an earlier envbuilder made it"),
         (5, measured(), "not to be trusted"),
         (0, measured(device__used="cuda"), "contradicts itself"),
         (0, measured(training__epochs=[epoch(float("nan"))]), "malformed"),
-        (0, {**measured(), "more": "\ud800"}, "cannot be stored"),
     ],
 )
 def test_a_payload_that_gave_no_report_is_reported(
@@ -412,13 +414,86 @@ def test_a_comparison_that_makes_no_sense_is_2(
     assert payload.started == 0
 
 
+# ---- where reports go
+
+PAGE = '<meta name="generator" content="envbuilder">'
+LOCK = '{"schema": 1, "profile": "cpu", "targets": []}'
+
+
+@pytest.mark.parametrize("option", ["--output", "--html"])
+@pytest.mark.parametrize("content", [LOCK, "<!DOCTYPE html>\n<h1>Mine</h1>", "-----BEGIN"])
+def test_no_file_of_the_users_is_replaced(
+    payload: Payload, tmp_path: Path, capsys: Shown, option: str, content: str
+) -> None:
+    (tmp_path / "mine").write_text(content)
+    assert run(option, "mine") == 2
+    assert "mine: exists, and is another kind of file" in capsys.readouterr().err
+    assert (tmp_path / "mine").read_text() == content
+    assert payload.started == 0
+
+
+def test_a_report_and_a_page_replace_earlier_ones(payload: Payload, capsys: Shown) -> None:
+    for _ in range(2):
+        assert run("--output", "r.json", "--html", "r.html", "-q") == 0
+        report = json.loads(Path("r.json").read_text())
+        Path("r.json").write_text(json.dumps(report, sort_keys=True))  # as jq does
+
+
+@pytest.mark.parametrize(("number", "code"), [(errno.EPIPE, 0), (errno.ENOSPC, 1)])
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_every_report_is_kept_when_the_output_is_lost(
+    own: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    code: int,
+    form: tuple[str, ...],
+) -> None:
+    monkeypatch.setattr("sys.stdout", console.Results(Broken(number)))
+    monkeypatch.setattr(console, "discard", lambda: monkeypatch.setattr("sys.stdout", StringIO()))
+    assert run("--output", "r.json", "--html", "r.html", *form) == code
+    assert len(kept(own)) == 1
+    assert Path("r.json").exists()
+    assert Path("r.html").exists()
+
+
+def test_a_failure_to_write_loses_no_other_report_and_is_said(
+    own: Settings, monkeypatch: pytest.MonkeyPatch, capsys: Shown
+) -> None:
+    full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    monkeypatch.setattr(history, "keep", full)
+    assert run("--output", "r.json", "--html", "r.html", "-q") == 1
+    assert "the report cannot be written: No space left on device" in capsys.readouterr().err
+    assert Path("r.json").exists()
+    assert Path("r.html").exists()
+
+
+def test_bytes_that_are_no_text_lose_no_report(own: Settings, tmp_path: Path) -> None:
+    folder = tmp_path / "caf\udce9"
+    folder.mkdir()
+    (folder / "python").symlink_to(sys.executable)
+    arguments = ("--python", str(folder / "python"), "--output", "r.json", "--html", "r.html")
+    assert run(*arguments) == 0
+    report = json.loads(Path("r.json").read_text())
+    assert report["artifact"]["ref"] == str(folder / "python").replace("\udce9", "\\udce9")
+    assert history.read(Path("r.json")).report.status == "passed"
+    assert len(kept(own)) == 1
+
+
+def test_two_verifications_in_one_second_have_a_log_each(
+    own: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text, "stamp_now", lambda: "20261128T120000Z")
+    assert [run(), run()] == [0, 0]
+    assert len([*own.logs_dir.glob("20261128T120000Z-cpu-external-*-payload.log")]) == 2
+
+
 # ---- the page
 
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page that says nothing but the verdict: what is drawn is another module's business."""
-    monkeypatch.setattr(page, "render", lambda report: f"<!DOCTYPE html>{report['status']}")
+    monkeypatch.setattr(page, "render", lambda report: f"{PAGE}{report['status']}")
 
 
 @pytest.mark.usefixtures("drawn")
@@ -435,8 +510,10 @@ def test_the_page_is_written_for_failures_too(
     payload.says()
     (tmp_path / "file").write_text("")
     capsys.readouterr()
-    assert run("--html", "file/report.html") == 1
-    assert "the page cannot be written" in capsys.readouterr().err
+    payload.started = 0
+    assert run("--html", "file/report.html") == 2
+    assert "file/report.html: cannot be written" in capsys.readouterr().err
+    assert payload.started == 0
 
 
 def test_an_error_without_a_file_names_none(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,15 +13,17 @@ import msgspec
 import pytest
 
 from envbuilder.build.access import NOTHING, Access
+from envbuilder.commands import sign, watch
 from envbuilder.commands.watch import Watching
-from envbuilder.core import process
+from envbuilder.core import console, process
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.core.settings import Settings, load
 from envbuilder.watch import history, model
 from tests.support import command_line
-from tests.support.watched import observed
+from tests.support.streams import Broken
+from tests.support.watched import observed, watched
 
-WORDS = ("python", "train.py", "--hf-token", "hf_secret")
+WORDS = ("python", "train.py", "caf\udce9", "--hf-token", "hf_secret")
 Run = Callable[..., int]
 
 
@@ -34,7 +37,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 def run(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Run:
     """`run(Watching(…), code=…, processes=…)`: watch a command that ends so, and saw that."""
 
-    def watch(
+    def start(
         watching: Watching, *, code: int | ToolError = 0, processes: Sequence[Any] = ()
     ) -> int:
         def accompany(argv: Sequence[str], env: Mapping[str, str]) -> int:
@@ -61,7 +64,7 @@ def run(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Run:
         )
         return watching.run(build, WORDS, NOTHING)
 
-    return watch
+    return start
 
 
 ELSEWHERE = msgspec.structs.replace(
@@ -96,7 +99,7 @@ def test_the_code_is_the_commands_own_or_5(
     (path,) = settings.watches_dir.glob("*.json")
     kept = model.read(path)
     assert (kept.exit_code, kept.profile, kept.lock) == (code, "cuda", "cd" * 32)
-    assert kept.command == ("python", "train.py", "--hf-token", "…")
+    assert kept.command == ("python", "train.py", "caf\\udce9", "--hf-token", "…")
     assert path.stat().st_mode & 0o077 == 0
 
 
@@ -104,20 +107,61 @@ def test_the_report_is_written_where_it_is_wanted(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output, html = tmp_path / "out.json", tmp_path / "out.html"
-    assert run(Watching(output=output, html=html), processes=(observed(),)) == 0
+    file, page = watch.places(output, html)
+    assert run(Watching(file=file, page=page), processes=(observed(),)) == 0
     assert json.loads(output.read_text())["kind"] == "watch"
     assert html.read_text().startswith("<!DOCTYPE html>")
     assert capsys.readouterr().out == ""
 
 
-def test_a_report_that_cannot_be_written_changes_no_code(
-    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_report_that_cannot_be_written_changes_no_code_and_loses_no_other(
+    run: Run,
+    tmp_path: Path,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (tmp_path / "there").mkdir()
-    assert run(Watching(output=tmp_path / "there"), code=3, processes=(observed(),)) == 3
+    file, page = watch.places(tmp_path / "there", tmp_path / "page.html")
+    (tmp_path / "there").mkdir()  # meanwhile, by the command
+    settings.data_dir.mkdir(parents=True)
+    settings.watches_dir.write_text("")
+    monkeypatch.setattr(console.VERBOSITY, "quiet", True)
+    assert run(Watching(file=file, page=page), code=3, processes=(observed(),)) == 3
     error = capsys.readouterr().err
-    assert "warning: " in error
-    assert Path(error.rpartition("report: ")[2].strip()).is_file()  # the kept one, on one line
+    assert f"warning: {settings.watches_dir}: the report cannot be stored" in error
+    assert f"warning: {tmp_path / 'there'}: exists, and is another kind of file" in error
+    assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_the_command_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "lock.json").write_text('{"schema": 1, "profile": "cpu", "targets": []}')
+    code, _, error = command_line.printed(
+        capsys, "watch", "--output", str(tmp_path / "lock.json"), "--", "true"
+    )
+    assert code == 125
+    assert "lock.json: exists, and is another kind of file" in error
+
+
+def test_messages_that_nobody_reads_change_no_code(
+    run: Run, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr", console.Messages(Broken(errno.EPIPE)))
+    assert run(Watching(), code=3, processes=(observed(),)) == 3
+    assert len([*settings.watches_dir.glob("*.json")]) == 1
+
+
+def test_a_report_is_never_larger_than_can_be_read(tmp_path: Path) -> None:
+    process = observed(unseen=("x" * 200,) * 64, losses=tuple((n, 0.5) for n in range(512)))
+    many = watched(*[process] * 256)
+    report = model.readable(many)
+    assert len(report.processes) + report.left_out == 256
+    path = tmp_path / "watch.json"
+    path.write_text(model.encoded(report))
+    assert model.read(path) == report
+    assert sign.recognized(path).kind == "watch report"
+    assert model.readable(watched(*[observed()] * 160)).left_out == 0
 
 
 def test_a_folder_of_reports_that_cannot_be_read_changes_no_code(

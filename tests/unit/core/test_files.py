@@ -14,7 +14,7 @@ from unittest.mock import Mock
 import pytest
 
 from envbuilder.core import files
-from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.errors import BuildError
 from envbuilder.core.files import cached
 
 
@@ -148,32 +148,6 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
         write(tmp_path / "out", b"half", KeyboardInterrupt())
     assert (tmp_path / "out").read_bytes() == b"old"
     assert names_in(tmp_path) == {"out"}
-
-
-OUTPUT = b'{"schema": 2, "status": "verified"}'
-
-
-@pytest.mark.parametrize("content", [None, b"", b'{"schema": 1}', OUTPUT])
-def test_an_output_replaces_an_earlier_one(content: bytes | None, tmp_path: Path) -> None:
-    path = tmp_path / "out.json"
-    if content is not None:
-        path.write_bytes(content)
-    files.save_output(path, OUTPUT, BuildError, "Name another.")
-    assert path.read_bytes() == OUTPUT
-
-
-@pytest.mark.parametrize("content", [b"-----BEGIN PRIVATE KEY-----", b'{"name": "mine"}', b"notes"])
-def test_an_output_replaces_nothing_else(content: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "out.json"
-    path.write_bytes(content)
-    (tmp_path / "link.json").symlink_to(path)
-    os.mkfifo(tmp_path / "pipe.json")
-    for name in ("out.json", "link.json", "pipe.json"):
-        with pytest.raises(InvalidError, match=f"{name}: exists, and is another kind of file"):
-            files.save_output(tmp_path / name, OUTPUT, BuildError, "Name another.")
-    assert path.read_bytes() == content
-    with pytest.raises(BuildError, match="cannot be written"):
-        files.save_output(path / "below", OUTPUT, BuildError, "Name another.")
 
 
 def test_only_a_folder_that_was_made_here_is_marked(tmp_path: Path) -> None:

@@ -376,20 +376,6 @@ def test_colours_can_be_told_apart(name: str, repository: Path) -> None:
         assert contrast(found["track"], found[mark]) >= 3, mark
 
 
-# Writing
-
-
-def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "report.html"
-    page.write(path, page.render(whole()))
-    assert path.read_text() == page.render(whole())
-    assert [p.name for p in path.parent.iterdir()] == ["report.html"]
-    (tmp_path / "file").write_text("")
-    with pytest.raises(VerifyError, match="cannot be written") as caught:
-        page.write(tmp_path / "file" / "report.html", "x")
-    assert "--html" in caught.value.hint
-
-
 MARK = "\N{REPLACEMENT CHARACTER}"
 
 

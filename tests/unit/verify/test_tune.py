@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.core import console, process
-from envbuilder.core.errors import BuildError, VerifyError
+from envbuilder.core import console, process, results
+from envbuilder.core.errors import InvalidError, VerifyError
 from envbuilder.profiles.lock import inputs_digest
 from envbuilder.profiles.profile import Expected, Profile, load, search_path
 from envbuilder.verify import tune, tune_settings
@@ -219,8 +219,9 @@ def test_a_report_that_is_none_is_refused(report: Any) -> None:
 
 
 def finish(outcome: tune.Outcome, found: Settings, **changes: Any) -> None:
-    given: dict[str, Any] = {"as_json": True, "output": None, **changes}
-    tune.finish(outcome, {**KNOWN, **given.pop("facts", {})}, found, **given)
+    given: dict[str, Any] = {"as_json": True, **changes}
+    place = results.Place("--output", given.pop("output", None), results.document("survey"))
+    tune.finish(outcome, {**KNOWN, **given.pop("facts", {})}, found, place, **given)
 
 
 BETTER = outcome_with(finding(ACTIVE, 1.3), finding(LIBC, 1.2, "no gain"), finding(ONE, 1.1))
@@ -290,7 +291,7 @@ def test_a_file_that_cannot_be_written_is_named_after_the_results(
     found: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(BuildError, match="cannot be written"):
+    with pytest.raises(InvalidError, match="cannot be written"):
         finish(BETTER, found, output=tmp_path / "file" / "tune.json")
     assert json.loads(capsys.readouterr().out)["settings"][0]["gain"] == 1.3
 

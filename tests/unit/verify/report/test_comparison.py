@@ -223,11 +223,34 @@ def test_compare_refuses_what_makes_no_sense(
     assert said in capsys.readouterr().err
 
 
-def test_a_table_that_cannot_be_written_is_1(tmp_path: Path, capsys: Shown) -> None:
+def test_a_table_that_cannot_be_written_is_2(tmp_path: Path, capsys: Shown) -> None:
     written(tmp_path / "a.json")
     (tmp_path / "file").write_text("")
-    assert run("a.json", "-o", "file/table.md", "--format", "markdown") == 1
+    assert run("a.json", "-o", "file/table.md", "--format", "markdown") == 2
     assert "file/table.md: cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("index.html", "<!DOCTYPE html>\n<h1>Mine</h1>"),
+        ("t.csv", "name,age\n"),
+        ("t.md", "# Notes\n"),
+        ("t.json", '{"schema": 1, "profile": "cpu"}'),
+        ("t.txt", "machine notes\n"),
+    ],
+)
+def test_only_an_earlier_comparison_is_replaced(
+    name: str, content: str, tmp_path: Path, capsys: Shown
+) -> None:
+    for report in ("a.json", "b.json"):
+        written(tmp_path / report)
+    (tmp_path / name).write_text(content)
+    assert run("a.json", "-o", name) == 2
+    assert f"{name}: exists, and is another kind of file" in capsys.readouterr().err
+    assert (tmp_path / name).read_text() == content
+    (tmp_path / name).unlink()
+    assert run("a.json", "-o", name) == run("a.json", "b.json", "-o", name) == 0
 
 
 # ---- against

@@ -11,7 +11,7 @@ import pytest
 from filelock import FileLock
 from hypothesis import given, strategies as st
 
-from envbuilder.core import files
+from envbuilder.core import decoding, files
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.verify import run
 from envbuilder.verify.report import history, model
@@ -189,9 +189,9 @@ def test_a_report_that_cannot_be_kept_is_1(
         (b"[" * 100_000, "damaged"),
         (b"[]", "malformed"),
         (b"{}", "malformed"),
-        (json.dumps({**whole(), "schema": 1}).encode(), "schema 1"),
+        (json.dumps({"schema": 3}).encode(), "schema 3, expected 2: a newer envbuilder"),
         (json.dumps(whole(device__used="cuda")).encode(), "contradicts itself"),
-        (b" " * (history.LIMIT_BYTES + 1), "larger than 16 MiB"),
+        (b" " * (decoding.LARGEST + 1), "larger than 16 MiB"),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path: Path, content: bytes, said: str) -> None:
@@ -200,6 +200,17 @@ def test_a_damaged_file_is_named(tmp_path: Path, content: bytes, said: str) -> N
     with pytest.raises(InvalidError, match=said) as caught:
         history.read(path)
     assert str(path) in caught.value.message
+
+
+def test_an_older_report_is_called_older_and_not_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "some.json"
+    path.write_text('{"schema": 1, "torch": {}}')
+    with pytest.raises(InvalidError) as caught:
+        history.read(path)
+    assert caught.value.message == (
+        f"{path}: the report has schema 1, expected 2: an earlier envbuilder made it"
+    )
+    assert caught.value.hint == "Verify again with this one."
 
 
 def test_what_is_no_file_is_named(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -337,25 +336,3 @@ def test_the_report_comes_through(tmp_path: Path) -> None:
 def test_a_payload_that_ends_badly_is_5(start: Any, said: str, tmp_path: Path) -> None:
     with pytest.raises(VerifyError, match=said):
         run(start, tmp_path)
-
-
-def test_reports_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "report.json"
-    model.write(passing(), path)
-    assert path.read_text() == json.dumps(passing(), indent=1) + "\n"
-    assert [p.name for p in path.parent.iterdir()] == ["report.json"]
-    (tmp_path / "file").write_text("")
-    with pytest.raises(VerifyError, match=r"report.json: the report cannot be written: ") as caught:
-        model.write(passing(), tmp_path / "file" / "report.json")
-    assert "choose another path with --output" in caught.value.hint
-
-
-def test_the_umask_and_the_caller_say_who_may_read_a_report(tmp_path: Path) -> None:
-    before = os.umask(0)
-    try:
-        model.write(passing(), tmp_path / "shared.json")
-        model.write(passing(), tmp_path / "private.json", 0o600)
-    finally:
-        os.umask(before)
-    assert (tmp_path / "shared.json").stat().st_mode & 0o777 == 0o666
-    assert (tmp_path / "private.json").stat().st_mode & 0o777 == 0o600
