@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from envbuilder import __version__
 from envbuilder.build import payload
 from envbuilder.core import pip, process, resources, types, uv_program
-from envbuilder.core.errors import BuildError
+from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.settings import Settings, require_writable
-from envbuilder.packages.fetch import fetch, uv_variables
+from envbuilder.packages.fetch import compiled, fetch, uv_variables
 from envbuilder.packages.python import indexes
 from envbuilder.profiles.lock import File, Target
 
@@ -101,6 +102,68 @@ def _repacked(installed: metadata.Distribution) -> Wheel:
     members[f"{info}/RECORD"] = ("".join(lines) + f"{info}/RECORD,,\n").encode()
     file_name = f"{info.removesuffix('.dist-info')}-py3-none-any.whl"
     return Wheel(file=file_name, content=payload.zipped(members))
+
+
+def released(settings: Settings) -> Wheel:
+    """Return the wheel of this version that the user's index has.
+
+    Until a release is out, anybody can take its name there: a wheel with other files than this
+    envbuilder's is refused, as is none at all.
+    """
+    from packaging.version import Version
+
+    from envbuilder.packages import index_pages
+    from envbuilder.packages.sources import source
+    from envbuilder.packages.store import Store
+
+    what = f"{DISTRIBUTION} {__version__}"
+    with index_pages.opened(settings) as index:
+        release = index.releases(DISTRIBUTION).get(Version(__version__))
+    why = f"no package index has {what}"
+    if problem := index.problems.get(DISTRIBUTION):
+        why = f"it is not known whether a package index has {what}: {problem}"
+    for link in release.wheels if release else ():
+        sha256 = source.downloaded(link.location, link.sha256, link.file, settings)
+        found = Wheel(file=link.file, content=Store.of(settings).path(sha256).read_bytes())
+        if _members(found) == _members(wheel(settings)):
+            return found
+        why = f"the package index has a {what} with other files than this one's"
+    raise InvalidError(
+        why,
+        "Commit a wheel of this version and name it with --wheel. To make one from its sources:"
+        " pip wheel --no-deps --wheel-dir ci PATH-OF-ENVBUILDER",
+    )
+
+
+def _members(wheel: Wheel) -> dict[str, bytes]:
+    """Return the files of a wheel without their list; empty if it is damaged."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(wheel.content)) as archive:
+            names = (name for name in archive.namelist() if not name.endswith("/RECORD"))
+            return {name: archive.read(name) for name in names}
+    except zipfile.BadZipFile:
+        return {}
+
+
+def pinned(wheel: Wheel, python: types.PythonVersion, settings: Settings, extra: str = "") -> str:
+    """Return a requirements file with what a wheel requires, each file by its hash.
+
+    It holds on all platforms and for `python` and later, as far as the user's index has wheels now.
+    """
+    options = ("--universal", "--generate-hashes", "--no-annotate", "--only-binary", ":all:")
+    done, text = compiled(
+        "\n".join(requirements(wheel, extra)[0]),
+        "pinned.txt",
+        uv_variables(indexes.DEFAULT, settings),
+        (*options, "--python-version", python),
+        seconds=600,
+    )
+    if done.returncode != 0:
+        raise BuildError(
+            f"envbuilder's own dependencies cannot be resolved:\n{done.last_words}",
+            "Check the network and the index settings.",
+        )
+    return text
 
 
 def _record_hash(content: bytes) -> str:

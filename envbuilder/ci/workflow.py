@@ -10,7 +10,6 @@ from typing import Literal, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from envbuilder import __version__
 from envbuilder.ci.matrix import Omission, Row, hint
 from envbuilder.core import types
 from envbuilder.core.errors import Hint, InvalidError
@@ -60,7 +59,7 @@ _NOT_IN_EVERY_RUNNER = ("avx512", "amx")
 """Beginnings of CPU flags that only some hosted runners have."""
 
 
-_OLDEST_PYTHON = (3, 11)
+OLDEST_PYTHON = "3.11"
 """What envbuilder itself runs with. Jobs for older ones build them from the lock's interpreter."""
 
 
@@ -78,8 +77,8 @@ class Workflow(Struct, frozen=True, kw_only=True):
     """Whether the repository is a project with environments."""
     from_checkout: bool
     """Whether the repository is envbuilder's, which jobs then install as it is."""
-    wheel: str
-    """The path in the repository of the wheel that jobs install; empty for the release."""
+    requirements: str
+    """The path in the repository of the requirements file that jobs install."""
     quick: bool
     """Whether verifications use the small subset of MNIST."""
 
@@ -143,14 +142,13 @@ def text(workflow: Workflow) -> str:
             "project": workflow.project,
             "from_checkout": workflow.from_checkout,
             "quick": workflow.quick,
-            "package": _package(workflow),
-            "package_with_conda": _package(workflow, "[conda]"),
+            "requirements": shlex.quote(workflow.requirements),
             "hosted": service.runners["linux/amd64"],
             "verified": [row.id for row in workflow.rows if row.what == "verify"],
             "older_pythons": [
                 row.id
                 for row in workflow.rows
-                if tuple(map(int, row.python.split("."))) < _OLDEST_PYTHON
+                if int(row.python.partition(".")[2]) < int(OLDEST_PYTHON.partition(".")[2])
             ],
             "has_conda": any(row.backend == "conda" for row in workflow.rows),
             # A hosted runner may lack what these profiles need.
@@ -162,9 +160,3 @@ def text(workflow: Workflow) -> str:
             ],
         },
     )
-
-
-def _package(workflow: Workflow, extra: str = "") -> str:
-    """Return what jobs tell pip to install, quoted for a shell."""
-    wheel = f"./{workflow.wheel}{extra}" if workflow.wheel else ""
-    return shlex.quote(wheel or f"envbuilder-ml{extra}=={__version__}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,16 +14,18 @@ import msgspec
 
 from envbuilder import __version__
 from envbuilder.build.render import RenderedFile
+from envbuilder.bundle import self_wheel
 from envbuilder.ci import workflow
 from envbuilder.ci.matrix import BACKENDS, Omission, Row, Selection, profiles, rows
 from envbuilder.commands.options import adding, json_option, load_settings, several
 from envbuilder.commands.render import write
-from envbuilder.core import console, decoding, resources, types
+from envbuilder.core import console, decoding, files, resources, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import gigabytes
 from envbuilder.profiles.names import suggestion
 
 if TYPE_CHECKING:
+    from envbuilder.core.settings import Settings
     from envbuilder.profiles.profile import Profile
 
 
@@ -209,7 +212,8 @@ def _wheel(ctx: click.Context, param: click.Parameter, value: str | None) -> str
     "--wheel",
     metavar="FILE",
     callback=_wheel,
-    help="Wheel of envbuilder, relative to this folder, which jobs install instead of the release.",
+    help="Wheel of envbuilder, relative to this folder, which jobs install. Without it, the package"
+    " index must have this version.",
 )
 @click.option(
     "-o",
@@ -235,10 +239,11 @@ def command(
 ) -> None:
     """Write a workflow with one job for each row of `envbuilder matrix`.
 
-    Run it in the root of the repository. The workflow first checks the locks, and with --output
-    that it is up to date itself. CPU profiles are verified; those of GPUs are only built, unless a
-    self-hosted runner is named that has one. The last job puts all reports into one table, and
-    fails if one became slower or less accurate than on the main branch and no busy or different
+    Run it in the root of the repository. Beside the workflow, a requirements file holds what jobs
+    install envbuilder from, each file by its hash. The workflow first checks the locks, and with
+    --output that it is up to date itself. CPU profiles are verified; those of GPUs are only built,
+    unless a self-hosted runner is named that has one. The last job puts all reports into one table,
+    and fails if one became slower or less accurate than on the main branch and no busy or different
     machine explains it.
 
     \b
@@ -254,7 +259,8 @@ def command(
         raise click.UsageError("--check needs --output, the file to check")
     selection = Selection(platforms=platforms, pythons=pythons, backends=backends)
     rows, omissions = planned(names, selection, runners, provider)
-    source = resources.source_dir()
+    source, settings = resources.source_dir(), load_settings()
+    from_checkout = not wheel and source is not None and source == Path.cwd().resolve()
     options = [*_options(provider, names, selection, runners)]
     options += ["--quick"] if quick else []
     options += ["--wheel", wheel] if wheel else []
@@ -264,20 +270,28 @@ def command(
         omissions=tuple(omissions),
         arguments=("envbuilder", "ci", *options, *(("--output", output) if output else ())),
         output=output,
-        project=load_settings().definition is not None,
-        from_checkout=not wheel and source is not None and source == Path.cwd().resolve(),
-        wheel=wheel,
+        project=settings.definition is not None,
+        from_checkout=from_checkout,
+        requirements=str(Path(output or "envbuilder.yml").with_suffix(".requirements.txt")),
         quick=quick,
     )
-    text = workflow.text(workflow.fitting(plan))
+    plan = workflow.fitting(plan)
+    text = workflow.text(plan)
     if check:
-        _require_current(Path(output), text, shlex.join(plan.arguments))
+        _require_current(plan, text, wheel)
     elif output:
         path = Path(output)
-        file = RenderedFile(name=path.name, content=text.encode())
-        (written,) = write((file,), path.parent)
-        console.result(str(written))
+        rendered = [RenderedFile(name=path.name, content=text.encode())]
+        if not from_checkout:
+            name = Path(plan.requirements).name
+            content = _requirements(plan, wheel, settings).encode()
+            rendered.append(RenderedFile(name=name, content=content))
+        for written in write(tuple(rendered), path.parent):
+            console.result(str(written))
     else:
+        if not from_checkout:
+            _own_wheel(wheel, settings)
+            console.message(f"note: --output writes {plan.requirements}, too, which jobs install")
         console.document(text)
 
 
@@ -301,11 +315,40 @@ def _options(
             yield from (option, value)
 
 
-def _require_current(path: Path, text: str, again: str) -> None:
-    """Raise `InvalidError` unless a file has this text."""
-    try:
-        current = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidError(f"{path}: cannot be read: {error}", f"Run: {again}") from error
-    if current != text:
-        raise InvalidError(f"{path}: is stale: it is not what it would be now", f"Run: {again}")
+def _own_wheel(wheel: str, settings: Settings) -> self_wheel.Wheel:
+    """Return the wheel of this envbuilder that jobs install: of a path, else of the index."""
+    if not wheel:
+        return self_wheel.released(settings)
+    return self_wheel.Wheel(file=Path(wheel).name, content=Path(wheel).read_bytes())
+
+
+def _own_line(wheel: str) -> str:
+    """Return what a requirements file has of envbuilder itself; of a wheel here, with its hash."""
+    if not wheel:
+        return f"{self_wheel.DISTRIBUTION}=={__version__} --hash=sha256:"
+    return f"./{wheel} --hash=sha256:{files.file_sha256(Path(wheel))}"
+
+
+def _requirements(plan: workflow.Workflow, wheel: str, settings: Settings) -> str:
+    """Return the requirements file that jobs install."""
+    own = _own_wheel(wheel, settings)
+    extra = "conda" if any(row.backend == "conda" for row in plan.rows) else ""
+    pinned = self_wheel.pinned(own, workflow.OLDEST_PYTHON, settings, extra)
+    line = _own_line(wheel) + ("" if wheel else hashlib.sha256(own.content).hexdigest())
+    head = f"# {resources.MARK}: run this again instead.\n#   {shlex.join(plan.arguments)}\n"
+    return f"{head}{line}\n{pinned}"
+
+
+def _require_current(plan: workflow.Workflow, text: str, wheel: str) -> None:
+    """Raise `InvalidError` unless the workflow is this text, and installs this envbuilder.
+
+    The index is not asked: a newer release of what envbuilder requires makes no file stale.
+    """
+    again = f"Run: {shlex.join(plan.arguments)}"
+    for path in (plan.output, *(() if plan.from_checkout else (plan.requirements,))):
+        try:
+            current = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidError(f"{path}: cannot be read: {error}", again) from error
+        if current != text and (path == plan.output or _own_line(wheel) not in current):
+            raise InvalidError(f"{path}: is stale: it is not what it would be now", again)

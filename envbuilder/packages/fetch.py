@@ -76,7 +76,7 @@ def _places(_environment: frozenset[tuple[str, str]]) -> tuple[Place, ...]:
     configuration = pip.sources()
     variables = indexes.uv_environment(configuration, os.environ)
     options = ("--offline", "--emit-index-url", "--emit-find-links", "--no-cache")
-    done, printed = _compiled("", "places.txt", variables, options, seconds=60)
+    done, printed = compiled("", "places.txt", variables, options, seconds=60)
     if done.returncode != 0:
         raise ToolError(
             f"uv does not report which indexes it uses (exit {done.returncode})",
@@ -92,7 +92,7 @@ def _places(_environment: frozenset[tuple[str, str]]) -> tuple[Place, ...]:
     )
 
 
-def _compiled(
+def compiled(
     requirements: str,
     result: str,
     variables: Mapping[str, str],
@@ -233,7 +233,7 @@ def _ask_uv(
         *("--python-version", python, "--cache-dir", str(require_writable(settings.uv_dir))),
     )
     with_macos = {"MACOSX_DEPLOYMENT_TARGET": "14.0", **variables}
-    done, printed = _compiled(lines, "pylock.toml", with_macos, options, seconds=300)
+    done, printed = compiled(lines, "pylock.toml", with_macos, options, seconds=300)
     if done.returncode != 0:
         if lacking := [f for f in files if _is_lacking(f, done.last_words)]:
             named = ", ".join(f"{f.name} {f.version}" for f in lacking)

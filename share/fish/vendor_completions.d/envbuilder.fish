@@ -119,7 +119,7 @@ complete -c envbuilder -n '__fish_seen_subcommand_from ci' -l python-version -x 
 complete -c envbuilder -n '__fish_seen_subcommand_from ci' -l backend -x -a 'venv docker conda' -d 'Backend to use; may be repeated. conda: where its packages are locked. [default: venv, where a profile has it]'
 complete -c envbuilder -n '__fish_seen_subcommand_from ci' -l runner -x -d 'Verify this accelerator or profile, such as cuda, on self-hosted runners with this label; may be repeated. Without a platform, it is each profile\'s first. GPU profiles without a runner are only built.'
 complete -c envbuilder -n '__fish_seen_subcommand_from ci' -l quick -d 'Verify with a small subset of MNIST.'
-complete -c envbuilder -n '__fish_seen_subcommand_from ci' -l wheel -r -F -d 'Wheel of envbuilder, relative to this folder, which jobs install instead of the release.'
+complete -c envbuilder -n '__fish_seen_subcommand_from ci' -l wheel -r -F -d 'Wheel of envbuilder, relative to this folder, which jobs install. Without it, the package index must have this version.'
 complete -c envbuilder -n '__fish_seen_subcommand_from ci' -s o -l output -r -F -d 'File to write, relative to this folder. Without it, the workflow is printed.'
 complete -c envbuilder -n '__fish_seen_subcommand_from ci' -l check -d 'Write nothing; exit with 2 if the file is not up to date.'
 complete -c envbuilder -n '__fish_seen_subcommand_from ci' -s q -l quiet -d 'Only print results and errors.'

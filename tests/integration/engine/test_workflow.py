@@ -1,7 +1,7 @@
 """The workflow of a project, run step by step in clean containers.
 
 It is the one that `envbuilder ci` writes for `examples/script`. Each job gets a container without
-network, in which pip installs envbuilder from a wheel of this checkout; GitHub's actions are done
+network, in which pip installs envbuilder by hash from a wheel of this checkout; GitHub's actions are done
 as local operations (`tests/support/github_runner.py`). Nothing here ran on GitHub.
 """
 
@@ -30,7 +30,6 @@ from tests.conftest import missing
 from tests.integration.conftest import start
 from tests.support import examples
 from tests.support.github_runner import PULL, PUSH, Run, Runner
-from tests.support.locked_wheels import fetched
 from tests.support.reports import BUSY, QUIET
 
 pytestmark = pytest.mark.slow
@@ -49,12 +48,9 @@ PYTHONS = {"3.11": "python3.11", "3.12": "python3.11"}
 
 @pytest.fixture(scope="module")
 def packages(
-    repository: Path,
-    test_cache: Path,
-    session_environment: dict[str, str],
-    tmp_path_factory: pytest.TempPathFactory,
+    repository: Path, session_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """Everything that jobs install: envbuilder's wheel, its dependencies, and what is locked."""
+    """Everything that jobs install: envbuilder's wheel, and what is locked."""
     folder = tmp_path_factory.mktemp("packages")
     subprocess.run(
         [
@@ -63,8 +59,6 @@ def packages(
         ],
         check=True,
     )
-    for wheel in fetched(test_cache).iterdir():
-        shutil.copy(wheel, folder)
     settings = load_settings(session_environment)
     lock = profile_lock.load(examples.ROOT / examples.LOCKED / LOCK)
     target = profile_lock.select(lock, "linux/amd64", "3.11")
@@ -80,12 +74,23 @@ def packages(
 
 
 @pytest.fixture(scope="module")
-def commit(session_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project with its workflow, as it is in the repository."""
+def commit(
+    packages: Path, session_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The project with its workflow, as it is in the repository.
+
+    Of what the requirements file beside it names, `packages` gets a copy for the containers.
+    """
     folder = tmp_path_factory.mktemp("commit")
     examples.copy(examples.LOCKED, folder)
-    done = start(COMMAND, session_environment, cwd=folder)
+    (wheel,) = packages.glob("envbuilder_ml-*.whl")
+    shutil.copy(wheel, folder)
+    done = start((*COMMAND, "--wheel", wheel.name), session_environment, cwd=folder)
     assert done.returncode == 0, done.stderr
+    download = ("pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:")
+    wanted = ("--require-hashes", "--requirement", FILE.replace(".yml", ".requirements.txt"))
+    command = [sys.executable, "-m", *download, "--dest", packages, *wanted]
+    subprocess.run(command, cwd=folder, check=True)
     return folder
 
 
@@ -142,21 +147,14 @@ def test_the_first_push_is_green(runner: Runner, first: Run) -> None:
 
 
 def test_red_if_a_lock_is_stale(
-    runner: Runner,
-    commit: Path,
-    packages: Path,
-    session_environment: dict[str, str],
-    tmp_path: Path,
+    runner: Runner, workflow: dict[str, Any], commit: Path, tmp_path: Path
 ) -> None:
     """And jobs install the wheel of the repository."""
     other = changed(commit, tmp_path)
-    (wheel,) = packages.glob("envbuilder_ml-*.whl")
-    shutil.copy(wheel, other)
-    done = start((*COMMAND, "--wheel", wheel.name), session_environment, cwd=other)
-    assert done.returncode == 0, done.stderr
+    (wheel,) = other.glob("envbuilder_ml-*.whl")
     with (other / "requirements.txt").open("a") as file:
         file.write("pandas>=2\n")
-    run = runner.run(read(other), other, PULL)
+    run = runner.run(workflow, other, PULL)
     assert f"Processing ./{wheel.name}" in run.log
     assert run.results == {"locks": "failure", "environment": "skipped", "reports": "skipped"}
     assert run.failed == ["envbuilder check"]

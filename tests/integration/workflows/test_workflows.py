@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder import cli
+from envbuilder.bundle import self_wheel
 from envbuilder.ci import workflow
 from envbuilder.core import resources
 from envbuilder.core.settings import load as load_settings
@@ -55,9 +56,11 @@ def options(
     """Options for this repository, or for a project with conda packages."""
     chosen: tuple[str, ...] = request.param
     monkeypatch.chdir(resources.profiles_dir().parent)
+    # As if this version were on the index.
+    monkeypatch.setattr(self_wheel, "released", lambda _: self_wheel.Wheel(file="", content=b""))
     if "cuda,mps" in chosen:
         # As if envbuilder could not run with their Pythons.
-        monkeypatch.setattr(workflow, "_OLDEST_PYTHON", (3, 14))
+        monkeypatch.setattr(workflow, "OLDEST_PYTHON", "3.14")
     if "conda" in chosen:
         lay_locked(tmp_path, monkeypatch)
         variants = catalog.variants(load_settings())

@@ -9,7 +9,6 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from envbuilder import __version__
 from envbuilder.ci import workflow
 from envbuilder.ci.matrix import Omission, Row
 from envbuilder.core.errors import InvalidError
@@ -41,9 +40,12 @@ PLAN = workflow.Workflow(
     output="ci.yml",
     project=True,
     from_checkout=False,
-    wheel="",
+    requirements="ci.requirements.txt",
     quick=False,
 )
+
+
+INSTALL = "python -m pip install --require-hashes -r ci.requirements.txt"
 
 
 def rendered(plan: workflow.Workflow = PLAN) -> dict[str, Any]:
@@ -128,19 +130,14 @@ def test_permissions_are_minimal_and_no_expression_is_in_a_script() -> None:
 def test_quick_and_how_it_is_installed() -> None:
     text = workflow.text(replace(PLAN, quick=True))
     assert '--quick --output "$ID.json"' in text
-    assert re.search(r"pip install envbuilder-ml==\d", text)
+    assert text.count(INSTALL) == 3
     assert "bootstrap.py setup" in workflow.text(replace(PLAN, from_checkout=True))
 
 
-def test_a_wheel_of_the_repository_is_installed_instead_of_the_release() -> None:
-    wheel = "ci/envbuilder_ml-0.1.0-py3-none-any.whl"
-    plan = replace(PLAN, wheel=wheel, rows=(CPU, CONDA))
-    jobs = rendered(plan)["jobs"]
-    assert steps(jobs["locks"])[0] == f"python -m pip install ./{wheel}"
-    assert steps(jobs["environment"])[0] == f"python -m pip install './{wheel}[conda]'"
-    assert "envbuilder-ml==" not in workflow.text(plan)
-    text = workflow.text(replace(GITLAB, wheel=wheel))
-    assert f"- python -m pip install ./{wheel}\n" in text
+def test_jobs_install_nothing_by_its_name_alone() -> None:
+    for plan in (PLAN, GITLAB, replace(GITLAB, rows=(CPU, CONDA))):
+        installs = re.findall("pip install.*", workflow.text(plan))
+        assert {*installs} == {INSTALL.removeprefix("python -m ")}
 
 
 def test_what_does_not_fit_a_hosted_runner_is_left_out() -> None:
@@ -216,9 +213,7 @@ def test_conda_is_installed_for_and_cached_by_its_own_lock() -> None:
     cpu, conda = jobs["environment"]["strategy"]["matrix"]["include"]
     assert "conda_lock" not in cpu
     assert conda["conda_lock"] == CONDA.conda_lock
-    install = f"python -m pip install 'envbuilder-ml[conda]=={__version__}'"
-    assert steps(jobs["environment"])[0] == install
-    assert steps(jobs["locks"])[0] == f"python -m pip install envbuilder-ml=={__version__}"
+    assert steps(jobs["environment"])[0] == steps(jobs["locks"])[0] == INSTALL
     assert "hashFiles(matrix.lock, matrix.conda_lock || matrix.lock)" in text
     text = workflow.text(replace(PLAN, rows=(CONDA,), from_checkout=True))
     assert "bootstrap.py setup test &&" in text
@@ -228,12 +223,12 @@ def test_so_it_is_on_gitlab() -> None:
     runner = "saas-linux-small-amd64"
     plan = replace(GITLAB, rows=tuple(replace(row, runner=runner) for row in (CPU, CONDA)))
     jobs = rendered(plan)
-    assert jobs[CONDA.id]["before_script"] == [
-        f"python -m pip install 'envbuilder-ml[conda]=={__version__}'"
-    ]
+    assert jobs[".envbuilder"]["before_script"] == [INSTALL]
     assert jobs[CONDA.id]["cache"]["key"]["files"] == [CONDA.lock, CONDA.conda_lock]
     assert "before_script" not in jobs[CPU.id]
     assert jobs[CPU.id]["cache"]["key"]["files"] == [CPU.lock]
+    jobs = rendered(replace(plan, from_checkout=True))
+    assert jobs[CONDA.id]["before_script"][0] == "python bootstrap.py setup test"
 
 
 def test_a_conda_lock_must_be_in_the_repository_too() -> None:
