@@ -178,7 +178,7 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
     place = _Place(folder, path, offered)
     fit = _fitted(choice, facts, place)
     facts, notes, impossible = fit.facts, fit.notes, fit.impossible
-    unbuilt: frozenset[str] = frozenset()
+    unbuilt: Sequence[str] = ()
     if choice.sources and diagnosis:
         facts, unbuilt = _with_wheels(choice, facts, place, diagnosis)
     program = repository.program_arguments(folder, files, shown.programs) or ("FILE",)
@@ -207,7 +207,7 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
             *(() if choice.sources else (*map(str, choice.notes), *environments.unread(folder))),
             *(f"{name}: {_EXCLUDED[why]}" for name, why in facts.exclude.items()),
             *(str(note) for note in notes if isinstance(note, lines.Needed)),
-            *(f"{name}: {_UNBUILT} [{name}]" for name in sorted(unbuilt)),
+            *(f"{name}: {_UNBUILT} [{name}]" for name in unbuilt),
             *_unknown(modules),
             *(f"{name}: {_UNSURE} ({problem})." for name, problem in unsure.items()),
         ),
@@ -301,21 +301,19 @@ def _fitted(choice: first_file.Choice, facts: first_file.Facts, place: _Place) -
 
 def _with_wheels(
     choice: first_file.Choice, facts: first_file.Facts, place: _Place, diagnosis: Diagnosis
-) -> tuple[first_file.Facts, frozenset[str]]:
+) -> tuple[first_file.Facts, Sequence[str]]:
     """Return facts with the Python that most packages have wheels for, and what has to be built.
 
     Of each kind of machine one profile counts; what only another platform lacks is left out there.
-    Also return what would have to be built and that only lists of conda's lead to: whose code that
-    is, nobody has said, so the user decides.
+    Also return what would have to be built and that only lists of conda's name: whose code it is,
+    nobody has said, so the user decides.
     """
     from envbuilder.locks.blockers import settled
 
     variants = _variants(choice, facts, place)
     framework, places = variants.framework[0], variants.contents.places
     pythons = variants.limits.pythons
-    of_conda = _conda_alone(choice)
     build: set[str] = set()
-    unbuilt: set[str] = set()
     python = facts.python
     with console.progress().task("look for wheels"):
         for kind in ("cuda", "cpu", "mps"):
@@ -337,17 +335,13 @@ def _with_wheels(
                     facts = msgspec.structs.replace(facts, overrides=facts.overrides | more)
                     variants = _variants(choice, facts, place)
                     every = diagnosis.obstacles(variants.of(profile), python, places)
-                sources = {each.name for each in every if each.kind == "source"}
-                if of_conda and sources:
-                    own = diagnosis.obstacles(variants.of(profile), python, places, of_conda)
-                    unbuilt |= sources - {each.name for each in own}
-                build |= sources - unbuilt
+                build.update(each.name for each in every if each.kind == "source")
                 old = {e.name for e in every if e.kind == "wheel" and not e.pythons}
                 if kind != "mps" and any(map(frameworks.of_name, old)):  # beside the profile's own
                     others = dict.fromkeys(filter(frameworks.of_name, sorted(old)), _TOO_OLD)
                     facts = msgspec.structs.replace(facts, exclude=facts.exclude | others)
-    facts = msgspec.structs.replace(facts, build=tuple(sorted(build - unbuilt)))
-    return facts, frozenset(unbuilt)
+    unbuilt = build & _conda_alone(choice)
+    return msgspec.structs.replace(facts, build=tuple(sorted(build - unbuilt))), sorted(unbuilt)
 
 
 def _conda_alone(choice: first_file.Choice) -> frozenset[str]:

@@ -163,17 +163,11 @@ class Diagnosis:
             )
         return walk
 
-    def _without_framework(
-        self,
-        profile: Profile,
-        python: str,
-        places: Mapping[str, str],
-        without: frozenset[str] = frozenset(),
-    ) -> Walk:
+    def _without_framework(self, profile: Profile, python: str, places: Mapping[str, str]) -> Walk:
         """Follow what a profile requires beside its framework, which follows the Python itself."""
         framework = FRAMEWORKS[profile.framework]
         brought = framework.names | framework.parts | framework.companions
-        return self._walk(profile, (profile.platforms[0], python), places, {}, brought | without)
+        return self._walk(profile, (profile.platforms[0], python), places, {}, brought)
 
     def _unbuilt(self, name: str, release: index_pages.Release) -> tuple[str, ...]:
         """Return what a release requires of which there is only the source, if it says so."""
@@ -197,18 +191,10 @@ class Diagnosis:
             return self.index(as_of).required_elsewhere(name, version)
 
     def obstacles(
-        self,
-        profile: Profile,
-        python: str,
-        places: Mapping[str, str],
-        without: frozenset[str] = frozenset(),
+        self, profile: Profile, python: str, places: Mapping[str, str]
     ) -> tuple[Blocker, ...]:
-        """Return what stands in the way of a profile with one Python, beside its framework.
-
-        `without`: packages that are not followed, whoever requires them.
-        """
-        walk = self._without_framework(profile, python, places, without)
-        return tuple(walk.blockers.values())
+        """Return what stands in the way of a profile with one Python, beside its framework."""
+        return tuple(self._without_framework(profile, python, places).blockers.values())
 
     def of_framework(self, profile: Profile, python: str) -> Iterator[tuple[str, Requirement]]:
         """Yield what the framework and its companions require on the index, beside its own parts.

@@ -293,17 +293,14 @@ def _of_programs(names: Iterable[str]) -> Iterator[str]:
         packages = ", ".join(dict.fromkeys(of_debian.values()))
         instead = f"Use system_packages: [{packages}], or --backend conda"
         yield f"no Python packages: {_joined(of_debian)}. {instead}"
-    others = [name for name, package in debian.items() if not package]
-    if several := [name for name in others if distributions_of(name)]:
-        shown = (f"{name} ({_joined(distributions_of(name))})" for name in several)
+    others = []
+    for name in (name for name, package in debian.items() if not package):
+        several = _joined(distributions_of(name))
+        others.append(f"{name} ({several})" if several else name)
+    if others:
         yield lines.Needed(
-            "several Python packages, of which you choose: list those that are needed under"
-            f" requirements:, or use --backend conda: {_joined(shown)}"
-        )
-    if unknown := [name for name in others if name not in several]:
-        yield lines.Needed(
-            f"no Python packages: {_joined(unknown)}. Use --backend conda; if the package index"
-            " has the same, list it under requirements:"
+            f"no Python package of the name: {_joined(others)}. Use --backend conda; if the package"
+            " index has the same, list it under requirements:"
         )
 
 

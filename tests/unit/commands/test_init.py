@@ -132,8 +132,8 @@ def test_a_program_of_conda_is_left_to_the_user_only_if_debian_is_not_known_to_h
     lay(folder, {"environment.yml": "dependencies: [numpy, ffmpeg, r-ggplot2]\n"})
     (needed,) = report(capsys)["needs_you"]
     assert needed == (
-        "environment.yml: no Python packages: r-ggplot2. Use --backend conda; if the package index"
-        " has the same, list it under requirements:."
+        "environment.yml: no Python package of the name: r-ggplot2. Use --backend conda; if the"
+        " package index has the same, list it under requirements:."
     )
     assert "system_packages: [ffmpeg]  # in images" in active(folder)
 
@@ -174,28 +174,24 @@ def test_what_only_conda_has_is_not_called_misspelled(
 def test_nobody_consents_to_a_build_for_a_name_that_only_conda_lists(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of sources, those are built that a list of Python's own leads to."""
     an_index(monkeypatch)
     monkeypatch.setattr(Diagnosis, "ways", lambda *_: iter(()))
-
-    def obstacles(
-        _: Diagnosis, profile: Profile, __: str, ___: object, without: frozenset[str] = frozenset()
-    ) -> list[Blocker]:
-        names = {Requirement(text).name for text in profile.requirements} - without
-        names |= {f"of-{name}" for name in names}
-        every = {"mdtraj", "of-mdtraj", "stated", "of-stated", "both"} & names
-        return [Blocker(name=n, kind="source", version="", needs=()) for n in sorted(every)]
-
-    monkeypatch.setattr(Diagnosis, "obstacles", obstacles)
+    every = [
+        Blocker(name=name, kind="source", version="", needs=())
+        for name in ("mdtraj", "mrcfile", "of-stated", "stated")
+    ]
+    monkeypatch.setattr(Diagnosis, "obstacles", lambda *_: every)
     monkeypatch.setattr("envbuilder.commands.init._absent", lambda *_: {})
-    conda = "dependencies: [mdtraj, gromacs=2025.4, {pip: [stated]}]\n"
+    conda = (
+        "dependencies:\n- mdtraj\n- mrcfile\n- gromacs=2025.4\n- pip: \n  - stated\n  - mrcfile\n"
+    )
     lay(folder, {"environment.yml": conda})
     assert run("init", "--json") == 0
     needed = json.loads(capsys.readouterr().out)["needs_you"]
     (built,) = (line for line in active(folder) if line.startswith("build_from_source"))
-    assert built.startswith("build_from_source: [of-stated, stated]  #")
+    assert built.startswith("build_from_source: [mrcfile, of-stated, stated]  #")
     assert any(text.endswith("build_from_source: [mdtraj]") for text in needed)
-    assert any("no Python packages: gromacs" in text for text in needed)
+    assert any("no Python package of the name: gromacs" in text for text in needed)
 
 
 def test_a_module_that_no_table_knows_is_only_named(

@@ -145,7 +145,7 @@ def test_an_exported_environment(tmp_path: Path) -> None:
         "names on the package index: opencv as opencv-python",
         "in any version, since the package index cannot have these: tqdm=1.0_3=0",
         "no Python packages: hmmer, ffmpeg. Use system_packages: [hmmer, ffmpeg], or --backend",
-        "no Python packages: r-ggplot2. Use --backend conda",
+        "no Python package of the name: r-ggplot2. Use --backend conda",
         "such libraries along: _libgcc_mutex, ca-certificates, jpeg, libgomp, setuptools.",
         "decides on CUDA: cudatoolkit",
         "builds are left out, since each is for one platform; versions stay: opencv, librosa",
@@ -162,12 +162,15 @@ def test_a_name_of_condas_is_a_package_of_the_index_only_if_a_table_says_so(tmp_
         *("redis", "typing-extensions", "libpysal", "redis", "mine")
     ]
     needed = [str(note) for note in listed.notes if isinstance(note, lines.Needed)]
-    several, unknown = needed
-    assert several.endswith(", or use --backend conda: python-avro (avro, avro-python3).")
-    assert unknown == (
-        "env.yml: no Python packages: mpi, gromacs, plink, star, salmon, redis. Use --backend"
-        " conda; if the package index has the same, list it under requirements:."
+    (note,) = needed
+    assert note == (
+        "env.yml: no Python package of the name: mpi, gromacs, plink, star, salmon, redis and 1"
+        " more. Use --backend conda; if the package index has the same, list it under"
+        " requirements:."
     )
+    lay(tmp_path, {"env.yml": "dependencies: [python-avro]\n"})
+    (note,) = read(tmp_path, "env.yml").notes
+    assert "of the name: python-avro (avro, avro-python3). Use" in note
     assert listed.system == ("unrar-free",)
 
 
