@@ -19,7 +19,7 @@ from envbuilder.ci import workflow
 from envbuilder.ci.matrix import BACKENDS, Omission, Row, Selection, profiles, rows
 from envbuilder.commands.options import adding, json_option, load_settings, several
 from envbuilder.commands.render import write
-from envbuilder.core import console, decoding, files, resources, types
+from envbuilder.core import console, decoding, resources, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import gigabytes
 from envbuilder.profiles.names import suggestion
@@ -278,21 +278,21 @@ def command(
     plan = workflow.fitting(plan)
     text = workflow.text(plan)
     if check:
-        _require_current(plan, text, wheel)
-    elif output:
-        path = Path(output)
-        rendered = [RenderedFile(name=path.name, content=text.encode())]
+        again = shlex.join(plan.arguments)
+        _require_current(output, text, again)
         if not from_checkout:
-            name = Path(plan.requirements).name
-            content = _requirements(plan, wheel, settings).encode()
-            rendered.append(RenderedFile(name=name, content=content))
-        for written in write(tuple(rendered), path.parent):
+            _require_current(plan.requirements, _own(wheel), again)
+        return
+    rendered = [RenderedFile(name=Path(output).name, content=text.encode())]
+    if not from_checkout:
+        rendered.append(_requirements(plan, wheel, settings))
+    if output:
+        for written in write(tuple(rendered), Path(output).parent):
             console.result(str(written))
-    else:
-        if not from_checkout:
-            _own_wheel(wheel, settings)
-            console.message(f"note: --output writes {plan.requirements}, too, which jobs install")
-        console.document(text)
+        return
+    console.document(text)
+    for file in rendered[1:]:
+        console.message(f"note: --output writes {file.name}, too, which jobs install")
 
 
 def _options(
@@ -315,40 +315,32 @@ def _options(
             yield from (option, value)
 
 
-def _own_wheel(wheel: str, settings: Settings) -> self_wheel.Wheel:
-    """Return the wheel of this envbuilder that jobs install: of a path, else of the index."""
-    if not wheel:
-        return self_wheel.released(settings)
-    return self_wheel.Wheel(file=Path(wheel).name, content=Path(wheel).read_bytes())
+def _own(wheel: str) -> str:
+    """Return how a requirements file begins the line of envbuilder itself."""
+    source = f"./{wheel}" if wheel else f"{self_wheel.DISTRIBUTION}=={__version__}"
+    return f"{source} --hash=sha256:"
 
 
-def _own_line(wheel: str) -> str:
-    """Return what a requirements file has of envbuilder itself; of a wheel here, with its hash."""
-    if not wheel:
-        return f"{self_wheel.DISTRIBUTION}=={__version__} --hash=sha256:"
-    return f"./{wheel} --hash=sha256:{files.file_sha256(Path(wheel))}"
-
-
-def _requirements(plan: workflow.Workflow, wheel: str, settings: Settings) -> str:
+def _requirements(plan: workflow.Workflow, wheel: str, settings: Settings) -> RenderedFile:
     """Return the requirements file that jobs install."""
-    own = _own_wheel(wheel, settings)
+    if wheel:
+        own = self_wheel.Wheel(file=wheel, content=Path(wheel).read_bytes())
+    else:
+        own = self_wheel.released(settings)
     extra = "conda" if any(row.backend == "conda" for row in plan.rows) else ""
-    pinned = self_wheel.pinned(own, workflow.OLDEST_PYTHON, settings, extra)
-    line = _own_line(wheel) + ("" if wheel else hashlib.sha256(own.content).hexdigest())
-    head = f"# {resources.MARK}: run this again instead.\n#   {shlex.join(plan.arguments)}\n"
-    return f"{head}{line}\n{pinned}"
+    text = (
+        f"# {resources.MARK}: run this again instead.\n#   {shlex.join(plan.arguments)}\n"
+        f"{_own(wheel)}{hashlib.sha256(own.content).hexdigest()}\n"
+        f"{self_wheel.pinned(own, workflow.OLDEST_PYTHON, settings, extra)}"
+    )
+    return RenderedFile(name=Path(plan.requirements).name, content=text.encode())
 
 
-def _require_current(plan: workflow.Workflow, text: str, wheel: str) -> None:
-    """Raise `InvalidError` unless the workflow is this text, and installs this envbuilder.
-
-    The index is not asked: a newer release of what envbuilder requires makes no file stale.
-    """
-    again = f"Run: {shlex.join(plan.arguments)}"
-    for path in (plan.output, *(() if plan.from_checkout else (plan.requirements,))):
-        try:
-            current = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidError(f"{path}: cannot be read: {error}", again) from error
-        if current != text and (path == plan.output or _own_line(wheel) not in current):
-            raise InvalidError(f"{path}: is stale: it is not what it would be now", again)
+def _require_current(path: str, expected: str, again: str) -> None:
+    """Raise `InvalidError` unless a file holds this text."""
+    try:
+        current = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidError(f"{path}: cannot be read: {error}", f"Run: {again}") from error
+    if expected not in current:
+        raise InvalidError(f"{path}: is stale: it is not what it would be now", f"Run: {again}")

@@ -1,8 +1,8 @@
 """The workflow of a project, run step by step in clean containers.
 
 It is the one that `envbuilder ci` writes for `examples/script`. Each job gets a container without
-network, in which pip installs envbuilder by hash from a wheel of this checkout; GitHub's actions are done
-as local operations (`tests/support/github_runner.py`). Nothing here ran on GitHub.
+network, in which pip installs envbuilder by hash from a wheel of this checkout; GitHub's actions
+are done as local operations (`tests/support/github_runner.py`). Nothing here ran on GitHub.
 """
 
 from __future__ import annotations
