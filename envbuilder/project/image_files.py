@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from envbuilder.core import files, types
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.text import binary_size, shown
+from envbuilder.core.text import binary_size, escaped, secrets_in, shown
 
 MOST_FILES = 10_000
 MOST_BYTES = 1 << 30
@@ -115,7 +115,7 @@ def _below(project: Path, path: Path, root: Path, omitted: list[str]) -> Iterato
         current = pending.pop()
         place = project / current
         named = any(part in _NAMES for part in current.parts)
-        if named or _is_litter(place) or _leads_to_litter(root / current, root):
+        if named or is_litter(place) or _leads_to_litter(root / current, root):
             omitted.append(current.as_posix())
         elif place.is_dir() and not place.is_symlink():
             if len(current.parts) >= _DEEPEST:
@@ -127,7 +127,8 @@ def _below(project: Path, path: Path, root: Path, omitted: list[str]) -> Iterato
             yield current
 
 
-def _is_litter(place: Path) -> bool:
+def is_litter(place: Path) -> bool:
+    """Return whether a file or folder is made anew everywhere, or may hold a login or a key."""
     name = place.name
     if name in _NAMES or _KEY_NAME.fullmatch(name) or name.endswith((".pyc", ".pyo")):
         return True
@@ -137,13 +138,27 @@ def _is_litter(place: Path) -> bool:
     return is_folder and any((place / mark).exists() for mark in _MARKS)
 
 
+def require_public(name: str, content: bytes) -> None:
+    """Raise `InvalidError` if a text that is passed on to others holds a credential.
+
+    `name` is what the message calls the file. The credential itself is never shown.
+    """
+    text = content.replace(b"\0", b"").decode("utf-8", "replace")  # also what was UTF-16
+    for line, kind in secrets_in(text)[:1]:
+        raise InvalidError(
+            f"{escaped(name)}:{line}: a credential ({escaped(kind)}), which would be passed on",
+            "Remove it there. A login belongs into your ~/.netrc, another secret into a variable of"
+            " each machine.",
+        )
+
+
 def _leads_to_litter(place: Path, root: Path) -> bool:
     """Return whether a path goes through a link to what is never copied, or to what is in it."""
     target = Path(os.path.realpath(place))
     if place == target or not target.is_relative_to(root):
         return False
     below = target.relative_to(root)
-    return any(_is_litter(root / each) for each in (below, *below.parents[:-1]))
+    return any(is_litter(root / each) for each in (below, *below.parents[:-1]))
 
 
 def _require_inside(place: Path, path: Path, root: Path) -> None:

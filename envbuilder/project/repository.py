@@ -26,7 +26,7 @@ from envbuilder.core.errors import EnvbuilderError, InvalidError
 from envbuilder.core.project_file import ProjectPath
 from envbuilder.core.types import DebianPackage
 from envbuilder.project.lines import read_text
-from envbuilder.project.names import debian_package, distribution_of
+from envbuilder.project.names import distribution_of
 
 _MOST_ENTRIES = 200_000
 _DEEPEST = 6
@@ -116,6 +116,19 @@ def last_commit(folder: Path) -> date | None:
     with contextlib.suppress(ValueError, OverflowError, OSError):
         return datetime.fromtimestamp(int(committer[1]), UTC).date() if committer else None
     return None
+
+
+def tracked(folder: Path) -> frozenset[str]:
+    """Return the paths below a folder that git tracks; none without a clone, or if git cannot say.
+
+    A clone elsewhere has these files, and no other.
+    """
+    for top in (folder, *folder.parents):
+        if (top / ".git").exists():
+            listing = ("-c", "core.fsmonitor=false", "ls-files", "-z", "--recurse-submodules")
+            printed = git(top, "-C", str(folder), *listing) or ""
+            return frozenset(filter(None, printed.split("\0")))
+    return frozenset()
 
 
 # Commands that a README, a Dockerfile or a script shows
@@ -219,18 +232,16 @@ def _take(shown: Shown, kind: str, words: list[str], where: str) -> None:
         elif kind == "pip" and _REQUIREMENT.fullmatch(word):
             shown.requirements.setdefault(word, where)
         elif kind == "conda" and (spec := _CONDA.fullmatch(word)):
-            _take_conda(shown, spec[1].lower(), spec[2], where)
+            _take_conda(shown, *spec.groups(), where)
         elif not word.startswith("-") and "/" not in word:
             return  # prose
 
 
 def _take_conda(shown: Shown, name: str, version: str | None, where: str) -> None:
-    """Take a conda package by its name on the index, or Debian's; else nothing stands for it."""
-    if distribution := distribution_of(name):
+    """Take a conda package by its name on the index; nothing, if no table says that it has one."""
+    if distribution := distribution_of(name.lower()):
         text = f"{distribution}=={version}" if version else distribution
         shown.requirements.setdefault(text, where)
-    elif package := debian_package(name):
-        shown.system.setdefault(package, where)
 
 
 def _path(text: str) -> str:

@@ -247,3 +247,28 @@ def test_a_wheel_of_a_repository(repository: Repository, tmp_path: Path) -> None
     file, _ = build(tmp_path, f"git+{repository.url}@main#subdirectory=python")
     assert file.recipe
     assert (file.recipe.commit, file.recipe.subdirectory) == (commit, "python")
+
+
+def test_a_folder_of_the_project_is_what_git_tracks_of_it(
+    repository: Repository, found: Settings, tmp_path: Path
+) -> None:
+    lay(repository.folder, {".gitignore": ".env\nbuild/\n", "ops/pyproject.toml": "", "y.py": ""})
+    repository.commit(**{"ops/x": "x = 1\n", "ops/sub/a name": "y = 2\n"})
+    lay(
+        repository.folder, {"ops/.env": "T=1", "ops/build/lib/x.py": "old", "ops/notes.txt": "mine"}
+    )
+    repository.git("clone", "--quiet", ".", str(tmp_path / "clone"))
+    # Nobody's program is run.
+    repository.git("config", "core.fsmonitor", f"touch {tmp_path / 'ran'}; false")
+    recipes = [
+        source.of_path(source.located("./ops"), replace(found, project=project))
+        for project in (repository.folder, tmp_path / "clone")
+    ]
+    assert recipes[0] == recipes[1]
+    built = source.unpack(recipes[0], found, tmp_path / "out")
+    files = {path.relative_to(built).as_posix() for path in built.rglob("*") if path.is_file()}
+    assert files == {"pyproject.toml", "x.py", "sub/a name.py"}
+    assert not (tmp_path / "ran").exists()
+    (repository.folder / "ops" / "x.py").write_text("x = 3\n")
+    edited = source.of_path(source.located("./ops"), replace(found, project=repository.folder))
+    assert edited.sha256 != recipes[0].sha256

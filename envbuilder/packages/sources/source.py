@@ -24,6 +24,8 @@ from envbuilder.packages import fetch
 from envbuilder.packages.python import upstream
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import Recipe
+from envbuilder.project import repository
+from envbuilder.project.image_files import is_litter, require_public as require_no_credential
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
@@ -36,6 +38,7 @@ _LARGEST = 2 << 30
 _GIT_SECONDS = 900.0
 _SKIPPED = frozenset({".git", ".hg", ".svn", "__pycache__", ".envbuilder", ".venv", "venv"})
 """Folders that are no part of a source."""
+_SETTINGS = re.compile(r"(?i)\.(toml|cfg|conf|ini|ya?ml|json|lock|txt|in|env)\Z")
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 _SSH = ("git_ssh", "git_ssh_command", "git_ssh_variant", "ssh_auth_sock")
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -215,12 +218,15 @@ def unpack(
     return built
 
 
-def pack(folder: Path, settings: Settings, what: str) -> str:
-    """Put a tar of a folder into the store, which depends on its files alone; return its sha256."""
+def pack(folder: Path, settings: Settings, what: str, *, local: bool = False) -> str:
+    """Put a tar of a folder into the store, which depends on its files alone; return its sha256.
+
+    `local`: of the user's own project instead of a fresh clone.
+    """
     with tempfile.TemporaryDirectory(prefix="envbuilder-source-") as name:
         part, left = Path(name) / "source.tar", _LARGEST
         with tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as tar:
-            for path in sorted(_files(folder, what)):
+            for path in sorted(_files(folder, what, local=local)):
                 info = tarfile.TarInfo(path)
                 status = (folder / path).lstat()
                 if stat.S_ISLNK(status.st_mode):
@@ -242,22 +248,32 @@ def pack(folder: Path, settings: Settings, what: str) -> str:
     return sha256
 
 
-def _files(folder: Path, what: str) -> Iterator[str]:
-    """Yield the paths of a source's files and links, at most `archives.MOST_FILES`."""
+def _files(folder: Path, what: str, *, local: bool) -> Iterator[str]:
+    """Yield the paths of a source's files and links, at most `archives.MOST_FILES`.
+
+    Of a `local` one these are the files that git tracks, so that a clone has the same, or all if it
+    tracks none; without what no image gets: logins, keys, and what is made anew everywhere.
+    """
+    tracked = repository.tracked(folder) if local else frozenset[str]()
     count = 0
     for above, folders, names in os.walk(folder):
         inside = Path(above).relative_to(folder)
         links = [name for name in folders if (Path(above) / name).is_symlink()]
         folders[:] = [n for n in folders if n not in {*_SKIPPED, *links} and ".egg-info" not in n]
+        if local:
+            folders[:] = [n for n in folders if not is_litter(Path(above) / n)]
         for name in (*names, *links):
             path = Path(above) / name
             regular = stat.S_ISREG(path.lstat().st_mode) or path.is_symlink()
             if name == ".git" or name.endswith(".pyc") or not regular:
                 continue
+            relative = (inside / name).as_posix()
+            if local and (is_litter(path) or (tracked and relative not in tracked)):
+                continue
             count += 1
             if count > archives.MOST_FILES:
                 raise InvalidError(f"{what}: has more than {archives.MOST_FILES} files")
-            yield (inside / name).as_posix()
+            yield relative
 
 
 def of_path(location: Location, settings: Settings) -> Recipe:
@@ -279,9 +295,21 @@ def of_path(location: Location, settings: Settings) -> Recipe:
     return Recipe(
         kind="path",
         location=f"./{relative}" if relative != "." else ".",
-        sha256=pack(folder, settings, escaped(location.url)),
+        sha256=pack(folder, settings, escaped(location.url), local=True),
         subdirectory=location.subdirectory,
     )
+
+
+def require_public(recipe: Recipe, settings: Settings) -> None:
+    """Raise `InvalidError` if a folder's tar in the store holds a credential in a settings file.
+
+    Code is not looked at: much of it names passwords and tokens without having one.
+    """
+    with tarfile.open(Store.of(settings).path(recipe.sha256)) as tar:
+        for member in tar:
+            stream = tar.extractfile(member) if member.isfile() else None
+            if stream and member.size <= files.LARGEST_TEXT and _SETTINGS.search(member.name):
+                require_no_credential(f"{recipe.location}/{member.name}", stream.read())
 
 
 # git

@@ -66,7 +66,7 @@ def test_commands_of_a_readme(tmp_path: Path) -> None:
         "rich[jupyter]>=13": "README.md",
         "nltk": "Dockerfile",
     }
-    assert [*shown.system] == ["graphviz", "libgl1", "ffmpeg"]
+    assert [*shown.system] == ["libgl1", "ffmpeg"]
     assert shown.programs == [("-m", "thing.train"), ("train.py",)]
 
 

@@ -170,6 +170,24 @@ def test_a_folder_is_its_files(tmp_path: Path, found: Settings) -> None:
         source.pack(second, found, "x")
 
 
+def test_logins_and_keys_are_no_part_of_a_local_source(tmp_path: Path, found: Settings) -> None:
+    code = {"ops/pyproject.toml": "1", "ops/x.py": "2"}
+    more = {
+        ".env": "3",
+        ".netrc": "4",
+        "deploy.key": "5",
+        "env/pyvenv.cfg": "6",
+        "x/.ssh/id_rsa": "7",
+    }
+    lay(tmp_path / "mine", {**code, **{f"ops/{name}": text for name, text in more.items()}})
+    lay(tmp_path / "clone", code)
+    mine, clone = (
+        source.of_path(source.located("./ops"), replace(found, project=tmp_path / name))
+        for name in ("mine", "clone")
+    )
+    assert mine.sha256 == clone.sha256
+
+
 @pytest.mark.parametrize("location", ["../x", "./missing", "./file", "/etc", "./link"])
 def test_folders_outside_of_the_project(tmp_path: Path, found: Settings, location: str) -> None:
     project = lay(tmp_path / "p", {"file": ""})
