@@ -13,6 +13,7 @@ from envbuilder.bundle import self_wheel
 from envbuilder.bundle.format import (
     LARGEST_TEXT,
     SCHEMA,
+    TEXTS,
     WITH_PROJECT,
     Kind,
     Manifest,
@@ -34,6 +35,7 @@ from envbuilder.core.text import is_public
 from envbuilder.packages import mnist
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.sources.foundry import carried, fetch
+from envbuilder.packages.sources.source import require_public
 from envbuilder.packages.store import Store, download_room, require_rooms
 from envbuilder.profiles import (
     lock as profile_lock,
@@ -42,6 +44,7 @@ from envbuilder.profiles import (
 from envbuilder.profiles.library import Library, signature_of
 from envbuilder.profiles.lock import File, Lock, Target
 from envbuilder.profiles.profile import Profile
+from envbuilder.project import image_files
 from envbuilder.project.lines import read_bytes
 
 if TYPE_CHECKING:
@@ -219,8 +222,15 @@ def files(
 
 
 def of_files(locked: Iterable[File], settings: Settings, apart: Iterable[str]) -> tuple[Part, ...]:
-    """Return parts for locked files, except those whose sha256 is in `apart`."""
+    """Return parts for locked files, except those whose sha256 is in `apart`.
+
+    Raise `InvalidError` if one is of a folder of the project with a credential.
+    """
     excluded, store = set(apart), Store.of(settings)
+    locked = tuple(locked)
+    for file in locked:
+        if file.kind == "source" and file.recipe and file.recipe.kind == "path":
+            require_public(file.recipe, settings)
     return tuple(
         _stored(f"files/{f.sha256}", f, "file", store) for f in locked if f.sha256 not in excluded
     )
@@ -414,7 +424,9 @@ def manifest(
 
 
 def of_bytes(path: str, content: bytes, kind: Kind, what: str) -> Part:
-    """Return a part for some bytes."""
+    """Return a part for some bytes. Raise `InvalidError` if it is a text with a credential."""
+    if kind in TEXTS:
+        image_files.require_public(path.removeprefix(f"{PROJECT}/"), content)
     sha256 = hashlib.sha256(content).hexdigest()
     member = Member(path=path, size=len(content), sha256=sha256, kind=kind, what=what)
     return Part(member=member, content=content)

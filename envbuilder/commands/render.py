@@ -121,6 +121,7 @@ def _folders(
     for file in (file for t in render.targets_for(lock, python) for file in t.packages):
         if file.recipe and file.recipe.kind == "path":
             source.obtain(file.name, file.recipe, settings)
+            source.require_public(file.recipe, settings)
             sha256 = file.recipe.sha256
             yield render.RenderedFile(
                 name=f"{render.IMAGE_TARGETS[kind]}sources/{file.name}-{sha256[:12]}.tar",

@@ -275,14 +275,14 @@ def is_public(url: str) -> bool:
 
 _PART = r"[\w.-]{0,40}"
 _NAME = (
-    rf"(?!(?:{_PART}[_.-])?(?:max|min|num|new|next|per|pad|eos|bos|unk|sep|cls|mask|stop|start|end"
+    rf"(?!(?:{_PART}[_.-])?(?:tik|max|min|num|new|next|per|pad|eos|bos|unk|sep|cls|mask|stop|start|end"
     rf"|image|special)[_-]?token){_PART}(?:(?:secret|passw(?:or)?d|passphrase|credential){_PART}"
     r"(?<!file)(?<!path)(?<!name)(?<!ref)(?<!dir)(?<!url)(?<!type)(?<!length)(?<!stdin)|token\d*"
     r"|(?:access|account|api|auth|encryption|master|private|signing)[_.-]?key\d*|[_.-](?:pass|pwd))"
 )
 """A name whose value is secret: `hf-token`, `AWS_SECRET_ACCESS_KEY`; not `tokens`, `pad_token`."""
 _HARMLESS = (
-    r"\$(?:[{(\[]|(?-i:[A-Z_]))|%\w+%|\{[{\w]|<\w|[\[(]|…|\*\*|id=|\d+(?:\.\d+)+"
+    r"\$(?:[{(\[]|(?-i:[A-Z_]))|%\w+%|\{[{\w]|<\w|[\[(]|…|\*\*|id=|[<>=^~]{0,2} ?\d+(?:\.\d+)+"
     r"|(?:true|false|none|null|yes|no|str|string|inherit)(?![\w-])"
 )
 """What begins a value that says where the secret is, or that is a switch, a type or a version."""

@@ -232,7 +232,7 @@ def _take(shown: Shown, kind: str, words: list[str], where: str) -> None:
         elif kind == "pip" and _REQUIREMENT.fullmatch(word):
             shown.requirements.setdefault(word, where)
         elif kind == "conda" and (spec := _CONDA.fullmatch(word)):
-            _take_conda(shown, *spec.groups(), where)
+            _take_conda(shown, spec[1], spec[2], where)
         elif not word.startswith("-") and "/" not in word:
             return  # prose
 

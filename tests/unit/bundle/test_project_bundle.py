@@ -13,9 +13,11 @@ from envbuilder.bundle.format import Manifest, Part
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Settings, load as load_settings
 from envbuilder.packages.conda import lock as conda_lock
+from envbuilder.packages.sources import source
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.library import Library
+from envbuilder.profiles.lock import BUILT, File
 from envbuilder.project import catalog
 from tests.support import conda_locks, repositories
 from tests.support.bundles import (
@@ -225,6 +227,61 @@ def test_a_url_with_credentials_is_not_passed_on(tmp_path: Path) -> None:
         "envbuilder.yaml:3: indexes.pytorch-cpu: the URL holds credentials, and a bundle would"
         " pass them on"
     )
+
+
+SECRET = "hunter2hunter2"
+URL = f"https://me:{SECRET}@index.example/simple"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "where"),
+    [
+        (
+            "pyproject.toml",
+            f'[project]\nname = "x"\n\n[[tool.uv.index]]\nurl = "{URL}"\n',
+            "pyproject.toml:5",
+        ),
+        (
+            "profiles/_mine.yaml",
+            f"{PARENT}# {URL}\n",
+            f"profiles/_mine.yaml:{PARENT.count(chr(10)) + 1}",
+        ),
+        ("envbuilder.yaml", f"{STATED}environment: {{HF_TOKEN: {SECRET}}}\n", "envbuilder.yaml:3"),
+    ],
+)
+def test_no_text_with_a_credential_is_packed(
+    file: str, text: str, where: str, tmp_path: Path
+) -> None:
+    stated = STATED.replace("base.txt", "base.txt, pyproject.toml")
+    more = {"pyproject.toml": '[project]\nname = "x"\n', "envbuilder.yaml": stated}
+    settings = lay(tmp_path / "mine", **{**more, file: text})
+    lock(settings)
+    with pytest.raises(InvalidError) as raised:
+        parts_of(settings)
+    assert raised.value.message.startswith(f"{where}: a credential (")
+    assert SECRET not in f"{raised.value.message} {raised.value.hint}"
+
+
+def test_no_folder_with_a_credential_is_packed(tmp_path: Path) -> None:
+    settings = lay(
+        tmp_path / "mine", **{"ops/pyproject.toml": f'[[tool.uv.index]]\nurl = "{URL}"\n'}
+    )
+    recipe = source.of_path(source.located("./ops"), settings)
+    file = File(
+        name="ops",
+        version="1",
+        kind="source",
+        file="ops.tar",
+        sha256=recipe.sha256,
+        size=None,
+        source=BUILT,
+        provenance="read",
+        by="a test",
+        recipe=recipe,
+    )
+    with pytest.raises(InvalidError, match=r"^./ops/pyproject.toml:2: a credential") as raised:
+        collect.of_files([file], settings, ())
+    assert SECRET not in raised.value.message
 
 
 def test_a_manifest_states_a_project_if_and_only_if_it_has_one(

@@ -228,6 +228,7 @@ def test_the_value_behind_the_name_of_a_secret_is_taken_out(text: str, shown: st
         "token: ${{ secrets.GITHUB_TOKEN }}",
         "--token $HF_TOKEN --secret id=netrc,src=x --password-stdin --use-token --next",
         "token = os.environ['TOKEN']",
+        'tiktoken = "*", secretstorage = ">=3.3,<4", auth-token = "^0.1.2"',
         "use_auth_token=True, password: str, secrets: inherit",
         "/etc/passwd: cannot be read",
         "Enter the passphrase, or name a file with --passphrase-file FILE",
