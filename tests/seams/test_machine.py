@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import random
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import missing
 from tests.seams.__main__ import run
 from tests.seams.edits import STEPS
 from tests.seams.hints import found_in, is_usage_error
@@ -24,21 +20,6 @@ SEED = 41
 SECONDS = 140
 """How long the gating walks may take; on a slow machine they end before their last step."""
 MEMORY = Path("/dev/shm")
-
-
-@pytest.fixture(scope="session")
-def uv_wheel(request: pytest.FixtureRequest) -> Path:
-    """The wheel of uv that locks name."""
-    folder = Path(request.config.cache.mkdir("seams-tools"))
-    if not list(folder.glob("uv-*")):
-        pip = (sys.executable, "-m", "pip", "--quiet", "download", "--no-deps")
-        wanted = f"uv=={version('uv')}"
-        done = subprocess.run(
-            (*pip, "--dest", folder, wanted), capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            missing("network", done.stderr)
-    return next(folder.glob("uv-*"))
 
 
 @pytest.fixture
