@@ -264,7 +264,8 @@ def _run(arguments: list[str]) -> int:  # noqa: PLR0911 (one return per outcome 
             error.show()
             return INVALID
         context = getattr(error, "ctx", None)
-        hints = [Hint("See", (*context.command_path.split()[1:], "--help"))] if context else []
+        words = context.command_path.split()[1:] if context else []
+        hints = [Hint("See", (*words, "--help"))] if context else []
         _complain(removed.refusal(error) or error.format_message().expandtabs(2), hints)
         return RUN_FAILED if through else INVALID
     except (KeyboardInterrupt, click.Abort):

@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
+import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
-from envbuilder.core import files, ownership
-from envbuilder.core.errors import InvalidError
-from envbuilder.core.settings import Settings, require_writable
+from envbuilder.core import files, ownership, types
+from envbuilder.core.errors import Hint, InvalidError
+from envbuilder.core.project_file import DEFAULT
+from envbuilder.core.settings import PROJECT_FILE, Settings, require_writable
 from envbuilder.project import names, package
 
 FOLDER = ".envbuilder"
@@ -127,14 +130,35 @@ def lay(settings: Settings, texts: Mapping[str, str]) -> Path:
     return folder
 
 
-def lay_hook(settings: Settings) -> Path | None:
-    """Return the folder of the hook for missing modules; None if there is no place for it."""
-    text = _HOOK.read_text(encoding="utf-8")
-    text = text.replace("= {}", f"= {names.of_modules()!r}", 1)
-    text = text.replace('PROJECT = ""', f"PROJECT = {str(settings.project)!r}", 1)
+def lay_hook(settings: Settings, locked: Iterable[str]) -> Path | None:
+    """Return the folder of the hook for missing modules; None if there is no place for it.
+
+    `locked` are the names of what the lock has: they are never suggested.
+    """
+    other = () if settings.environment == DEFAULT else ("--environment", settings.environment)
+    facts = {
+        "project": str(settings.project),
+        "packages": names.known_modules(),
+        "excluded": _excluded(settings),
+        "locked": sorted(locked),
+        "add": Hint("", ("add", *other)).command_line(),
+    }
+    texts = {_HOOK.name: _HOOK.read_text(encoding="utf-8"), "facts.json": json.dumps(facts)}
     with contextlib.suppress(InvalidError):
-        return lay(settings, {_HOOK.name: text})
+        return lay(settings, texts)
     return None
+
+
+def _excluded(settings: Settings) -> dict[str, str]:
+    """Return what the project's file excludes, each with the comment on that line."""
+    if settings.project is None or settings.definition is None:
+        return {}
+    with contextlib.suppress(InvalidError):
+        text = files.read_text(settings.project / PROJECT_FILE)
+        comment = re.search(r"^exclude:[^\n#]*# *([^\n]+)", text, re.MULTILINE)
+        why = f" ({comment[1].rstrip('. ')})" if comment else ""
+        return dict.fromkeys(map(types.canonical, settings.definition.exclude), why)
+    return {}
 
 
 @contextlib.contextmanager

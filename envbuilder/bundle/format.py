@@ -316,7 +316,8 @@ class Reader:
         stated = manifest_stated(block)
         if stated is None:
             raise InvalidError(
-                f"{self._where}: not an envbuilder bundle", Hint("Make one", ("bundle",))
+                f"{self._where}: not an envbuilder bundle",
+                Hint("Make one", ("bundle", "--output", "FILE.tar")),
             )
         sha256, size = stated
         if size > LARGEST_MANIFEST or block != header(manifest_name(sha256), size):

@@ -187,7 +187,7 @@ def _label(environment: str, profile: str) -> str:
 def _why_none(locked: LockedProfile, selection: Selection) -> str:
     possible = {*locked.profile.backends} & {*(selection.backends or BACKENDS)}
     if possible == {"conda"} and locked.conda_lock is None:
-        return "its conda packages are not locked: envbuilder lock --backend conda"
+        return "its conda packages are not locked: `envbuilder lock --backend conda`"
     if not possible:
         return f"its backends are {', '.join(locked.profile.backends)}"
     return "its lock has nothing for these platforms, Pythons and backends"

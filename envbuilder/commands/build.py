@@ -151,11 +151,12 @@ def _require_no_place(request: Request, first: str) -> None:
     stated = {"--tag": request.tag, "--output": request.output, "--push": request.push}
     for option, value in stated.items():
         if value:
+            given = (option, value)
             raise InvalidError(
                 f"{option} is for one image, and several profiles make several",
                 Hint(
                     "Build them without it; then, for each, which reuses what is built",
-                    ("build", "--profile", first, option, value),
+                    ("build", "--profile", first, *given),
                 ),
             )
 

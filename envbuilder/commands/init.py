@@ -250,7 +250,7 @@ def _unknown(modules: Mapping[str, str]) -> Iterator[str]:
         yield (
             f"imported, and no table says which packages bring them: {first(unknown, 8)}. The index"
             " may have a stranger's package of such a name. To add the right one:"
-            " envbuilder add NAME"
+            " `envbuilder add NAME`"
         )
 
 

@@ -47,7 +47,7 @@ INSTEAD = {
 """Command → removed option → the end of the sentence that refuses it."""
 COMMANDS = {
     "fleet collect": "save the log of each Job as FOLDER/results/NAME.json, by the commands in the"
-    " README.md that `envbuilder fleet render` wrote. Then run: envbuilder fleet show FOLDER",
+    " README.md that `fleet render` wrote. Then run: envbuilder fleet show FOLDER",
 }
 """Removed command → the end of the sentence that refuses it."""
 

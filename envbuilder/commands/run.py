@@ -219,13 +219,6 @@ def enter(
     """
     project_folder.require_own(settings.project or Path.cwd())
     always = of_project(settings)
-    if settings.definition is not None and (hook := project_folder.lay_hook(settings)):
-        python_path = (hook, *always.python_path)
-        always = replace(
-            always,
-            python_path=python_path,
-            own_folders=(own_folder(hook, "hook"), *always.own_folders),
-        )
     progress = _Brief(console.progress())
     try:
         build = locked.prepare(request, settings, progress, frozen=frozen)
@@ -241,6 +234,13 @@ def enter(
         progress.release()
         raise
     progress.release(briefly=True)
+    locked_names = {file.name for file in environment.plan.files}
+    if in_project and (hook := project_folder.lay_hook(settings, locked_names)):
+        always = replace(
+            always,
+            python_path=(hook, *always.python_path),
+            own_folders=(own_folder(hook, "hook"), *always.own_folders),
+        )
     access = combined(always, given)
     if environment.plan.artifact.kind == "image":
         ports = (p for p in access.ports if p in given.ports or _is_free(p, progress.note))

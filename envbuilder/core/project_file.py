@@ -68,7 +68,7 @@ VolumeSource = Annotated[
         description="a volume's name of lower-case letters, digits and hyphens, or ./FOLDER of the"
         " project",
         extra={
-            "hint": "Folders elsewhere are for one machine alone: envbuilder run -v FOLDER:PATH"
+            "hint": "Folders elsewhere are for one machine alone: `envbuilder run -v FOLDER:PATH`"
         },
     ),
 ]

@@ -292,7 +292,7 @@ def _kernels(gpu: Gpu | None) -> str:
     state = "has wheels" if index == "release" else "has wheels that it does not call tested"
     return (
         f"AMD's own index {state} for {gpu.family} (github.com/ROCm/TheRock, RELEASES.md): install"
-        " those yourself, and `envbuilder verify --python` checks them."
+        " those yourself, and `envbuilder verify --python PYTHON` checks them."
     )
 
 

@@ -20,7 +20,7 @@ from envbuilder.host.snapshot import version
 MemoryKind = Literal["dedicated", "shared"]
 JETSON_TORCH = (
     "use a torch that NVIDIA builds for Jetson (Jetson AI Lab's index);"
-    " `envbuilder verify --python` checks it"
+    " `envbuilder verify --python PYTHON` checks it"
 )
 """What to do with a GPU of `tegra-chips.csv` for which PyTorch's wheels have no kernels."""
 

@@ -410,7 +410,7 @@ def explained(blockers: Sequence[Blocker], target: index_pages.Target) -> str:
             f" [{', '.join(built)}]"
         )
     if any(blocker.instead for blocker in blockers):
-        items.append("To take what is that old: envbuilder lock --allow-old")
+        items.append("To take what is that old: `envbuilder lock --allow-old`")
     return text.with_items(f"{platform} with Python {python}: {count} {verb} in the way", items)
 
 

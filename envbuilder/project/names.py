@@ -19,6 +19,9 @@ from envbuilder.profiles.requirements import table
 _SHORTEST = 4
 """Letters of names that are compared: shorter ones are all nearly the same."""
 
+_GENERIC = frozenset({"common", "config", "data", "dataset", "tools", "utils"})
+"""Modules of many repositories, whose names popular packages have, too."""
+
 
 class _Conda(Struct, frozen=True, forbid_unknown_fields=True):
     """What conda packages are elsewhere."""
@@ -142,10 +145,18 @@ def of_modules() -> Mapping[str, str]:
     return {**_imports().modules, **_imports().meant}
 
 
+@cache
+def known_modules() -> Mapping[str, str]:
+    """Return the modules (their names normalised) with the packages that tables say bring them.
+
+    Without names that many repositories have a module of: it is their own that is meant.
+    """
+    return {**{name: name for name in sorted(_popular_names() - _GENERIC)}, **of_modules()}
+
+
 def distribution_of_module(name: str) -> str:
     """Return the package that brings a module; empty if no table says which one does."""
-    known = types.canonical(name)
-    return of_modules().get(known) or (known if known in _popular_names() else "")
+    return known_modules().get(types.canonical(name), "")
 
 
 def mistaken(name: str) -> str:

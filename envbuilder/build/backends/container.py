@@ -25,7 +25,7 @@ from envbuilder.containers.engine.container import Container, Devices, Volume
 from envbuilder.containers.engine.interface import VOLUME_LABEL, Engine, Image
 from envbuilder.containers.oci.reference import familiar
 from envbuilder.core import console, files, process
-from envbuilder.core.errors import InvalidError, VerifyError
+from envbuilder.core.errors import Hint, InvalidError, VerifyError
 from envbuilder.core.text import gigabytes
 
 if TYPE_CHECKING:
@@ -228,8 +228,10 @@ class DockerEnvironment:
         if image is None or problem:
             raise VerifyError(
                 problem,
-                "Build it again: add --rebuild to envbuilder build. To keep the present image, give"
-                " it another name first.",
+                Hint(
+                    "To keep the present image, give it another name. Then build it again",
+                    ("build", "--rebuild", "--backend", self.plan.backend),
+                ),
             )
         return image.id
 

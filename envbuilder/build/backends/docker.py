@@ -243,7 +243,7 @@ def plan(
                 " such a machine, or install emulation (qemu-user-static with binfmt).",
                 "failed to prepare extraction snapshot": "The engine dropped a layer of an image"
                 " that lost its name during the build: run the same command again.",
-                "no space left on device": "The engine's disk is full: envbuilder clean removes"
+                "no space left on device": "The engine's disk is full: `envbuilder clean` removes"
                 " the images it built; docker (or podman) system df shows the rest.",
             },
         )

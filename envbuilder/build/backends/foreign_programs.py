@@ -11,8 +11,8 @@ import shlex
 from collections.abc import Collection, Sequence
 from pathlib import Path, PurePath
 
-from envbuilder.core import resources
-from envbuilder.core.errors import RUN_FAILED, ToolError
+from envbuilder.core import console, resources
+from envbuilder.core.errors import RUN_FAILED, Hint, ToolError
 
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*t?w?")
 _INSTALLER = re.compile(
@@ -64,7 +64,7 @@ def require_own(
             f" {anyway}",
         )
     if name in REFUSED:
-        raise ToolError(missing, f"{advice(profile)}\n{anyway}" if path else advice(profile))
+        raise ToolError(missing, [*advice(profile), *([Hint(anyway)] if path else [])])
 
 
 def require_unchanged(argv: Sequence[str], profile: str, *, of_project: bool) -> None:
@@ -77,10 +77,12 @@ def require_unchanged(argv: Sequence[str], profile: str, *, of_project: bool) ->
         return
     verb = command.split()[1]
     names = argv[[*argv].index(verb) + 1 :]
-    packages = shlex.join(names) if names and all(map(_REQUIREMENT.match, names)) else "NAME"
-    instead = f"envbuilder {'remove' if verb in {'remove', 'uninstall'} else 'add'} {packages}"
-    hint = f"{_BY_HAND} The project's packages: {instead}" if of_project else advice(profile)
-    raise ToolError(f"{command} would change the environment", hint)
+    packages = names if names and all(map(_REQUIREMENT.match, names)) else ["NAME"]
+    instead = "remove" if verb in {"remove", "uninstall"} else "add"
+    of_packages = Hint(f"{_BY_HAND} The project's packages", (instead, *packages))
+    raise ToolError(
+        f"{command} would change the environment", [of_packages] if of_project else advice(profile)
+    )
 
 
 def require_lasting(argv: Sequence[str], distributions: Collection[str], profile: str) -> None:
@@ -122,7 +124,7 @@ def _module(arguments: Sequence[str]) -> list[str]:
     return [""]
 
 
-def advice(profile: str) -> str:
+def advice(profile: str) -> list[Hint]:
     """Return how to add packages to an environment of this profile."""
     shipped = (resources.profiles_dir() / f"{profile}.yaml").is_file()
     where = (
@@ -130,17 +132,22 @@ def advice(profile: str) -> str:
         if shipped
         else f"add_requirements: (or requirements:) in profiles/{profile}.yaml,"
     )
-    return (
-        f"{_BY_HAND} Add packages to a project: envbuilder add NAME. Without one, add them to"
-        f" {where} then: envbuilder lock --profile {'mine' if shipped else profile}"
-    )
+    then = ("lock", "--profile", "mine" if shipped else profile)
+    return [
+        Hint(f"{_BY_HAND} Add packages to a project", ("add", "NAME")),
+        Hint(f"Without a project, add them to {where} then lock", then),
+    ]
 
 
 def stub(profile: str) -> str:
     """Return a script that reports that a program is not in this environment, and fails."""
+    lines: list[str] = []
+    for hint in advice(profile):
+        lines += console.hint_lines(hint)
+    text = "\n".join(lines)
     return (
         "#!/bin/sh\n"
         """printf 'error: %s is not in this environment\\n%s\\n' "${0##*/}" \\\n"""
-        f"    {shlex.quote(advice(profile))} >&2\n"
+        f"    {shlex.quote(text)} >&2\n"
         f"exit {RUN_FAILED}\n"
     )

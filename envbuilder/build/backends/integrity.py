@@ -22,7 +22,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from envbuilder.core import decoding, parallel, process
-from envbuilder.core.errors import BuildError, VerifyError
+from envbuilder.core.errors import BuildError, Hint, VerifyError
 from envbuilder.core.files import file_sha256
 from envbuilder.core.resources import OWN
 from envbuilder.core.text import first
@@ -331,6 +331,8 @@ def _named(changed: Sequence[Difference]) -> str:
 def _error(message: str, prefix: Path, python: str) -> VerifyError:
     return VerifyError(
         message,
-        "Build it again: add --rebuild to envbuilder build. To check it as it is: envbuilder"
-        f" verify --python {prefix / python}",
+        (
+            Hint("Build it again", ("build", "--rebuild")),
+            Hint("To check it as it is", ("verify", "--python", str(prefix / python))),
+        ),
     )

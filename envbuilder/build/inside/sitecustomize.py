@@ -2,7 +2,7 @@
 
 `envbuilder run` puts a copy of this file on PYTHONPATH, so that each Python that the command starts
 imports it first. It reads no output and changes none: the traceback is printed as ever, and then
-one line. Another `sitecustomize` is imported, too.
+what to do. Another `sitecustomize` is imported, too.
 """
 
 from __future__ import annotations
@@ -10,16 +10,20 @@ from __future__ import annotations
 import os
 import sys
 
-PACKAGES: dict[str, str] = {}
-"""Module, as packages are named → the one that brings it, if that has another name."""
-PROJECT = ""
-"""The project's folder. A container that has it at another path works in it."""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+FACTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "facts.json")
+"""What is known of the project, in a file beside this one: see `project_folder.lay_hook`."""
 _GONE = {"asynchat", "asyncore", "cgi", "distutils", "imp", "lib2to3", "pipes", "smtpd"}
 """Modules that Python no longer has, which no package of that name brings."""
+_PASSED_OVER = {"node_modules", "site-packages", "__pycache__"}
+_MOST_FOLDERS = 1000
 _before = sys.excepthook
 
 
-def advice(name: str | None, project: str) -> str:
+def advice(name: str | None, facts: dict[str, Any]) -> str:
     """Return what to do about a module that cannot be found; empty if that is not known."""
     from importlib.util import find_spec
 
@@ -27,21 +31,49 @@ def advice(name: str | None, project: str) -> str:
     known = _GONE.union(sys.builtin_module_names, getattr(sys, "stdlib_module_names", ()))
     if not top.isidentifier() or top.startswith("_") or top in known or find_spec(top):
         return ""
+    # A container that has the project at another path works in it.
+    project = facts["project"] if os.path.isdir(facts["project"]) else os.getcwd()
+    if folder := _folder_of(top, project):
+        keys = f"python_path: [{folder}] or install_project: true"
+        return f"{top} is in the project: write {keys} into envbuilder.yaml"
+    module = top.replace("_", "-").lower()
+    package = facts["packages"].get(module, "")
+    for left_out in (package, module):
+        if left_out in facts["excluded"]:
+            why = f"exclude: in envbuilder.yaml{facts['excluded'][left_out]}"
+            again = "To have it, remove it there, and lock again:\n  envbuilder lock"
+            return f"{left_out} is left out by {why}. {again}"
+    if package in facts["locked"]:
+        return ""
+    if not package:
+        return f"{top} is in no requirement, and no table says which package brings it"
+    return f"{top} is in no requirement:\n  {facts['add']} {package}"
+
+
+def _folder_of(module: str, project: str) -> str:
+    """Return the folder of the project's own module, from the project; empty if it has none."""
     for folder in (".", "src"):
-        place = os.path.join(project, folder, top)
+        place = os.path.join(project, folder, module)
         if os.path.isfile(f"{place}.py") or os.path.isdir(place):
-            keys = f"python_path: [{folder}] or install_project: true"
-            return f"{top} is in the project: write {keys} into envbuilder.yaml"
-    package = top.replace("_", "-")
-    return f"{top} is in no requirement: envbuilder add {PACKAGES.get(package.lower(), package)}"
+            return folder
+    for count, (folder, below, files) in enumerate(os.walk(project)):
+        if f"{module}.py" in files or os.path.isfile(os.path.join(folder, module, "__init__.py")):
+            return os.path.relpath(folder, project)
+        below[:] = sorted(n for n in below if n[:1] != "." and n not in _PASSED_OVER)
+        if count == _MOST_FOLDERS:
+            break
+    return ""
 
 
 def _hook(kind, error, trace):  # type: ignore[no-untyped-def]  # as Python calls it
     _before(kind, error, trace)
     try:
         if isinstance(error, ModuleNotFoundError):
-            project = PROJECT if os.path.isdir(PROJECT) else os.getcwd()
-            if text := advice(error.name, project):
+            import json
+
+            with open(FACTS, encoding="utf-8") as file:
+                text = advice(error.name, json.load(file))
+            if text:
                 print(text, file=sys.stderr)
     except Exception:  # the traceback is there, and nothing here may add one
         pass

@@ -101,7 +101,7 @@ def read_jobs(folder: Path) -> tuple[RenderedJob, ...]:
     if len(runs) != 1:
         raise InvalidError(
             f"{folder}: expected the Jobs of one run, it has {', '.join(runs) or 'none'}",
-            "Keep those of one run, as `envbuilder fleet render` wrote them.",
+            "Keep those of one run, as `fleet render` wrote them.",
         )
     return jobs
 

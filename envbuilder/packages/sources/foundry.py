@@ -483,7 +483,7 @@ def _built(file: File, target: Target, workshop: Workshop) -> Wheel:
             Hint(
                 "Build there. A rendered Dockerfile builds it inside. Or bring it from there in a"
                 " bundle",
-                ("bundle",),
+                ("bundle", "--output", "FILE.tar"),
             ),
         )
     if not workshop.has(target.python):

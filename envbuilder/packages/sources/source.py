@@ -185,7 +185,10 @@ def obtain(name: str, recipe: Recipe, settings: Settings) -> None:
         if not urls:
             raise BuildError(
                 f"{recipe.location}: cannot be fetched: no index lists it",
-                Hint("Check the index settings, or bring it in a bundle", ("bundle",)),
+                Hint(
+                    "Check the index settings, or bring it in a bundle",
+                    ("bundle", "--output", "FILE.tar"),
+                ),
             )
         actual = downloaded(urls[0], recipe.sha256, recipe.location, settings)
     if actual != recipe.sha256:

@@ -391,7 +391,7 @@ def other(name: str, expected: str, actual: str) -> BuildError:
             Hint(
                 "Its build depends on more than its source and what is locked. A bundle brings the"
                 " wheel that was locked",
-                ("bundle",),
+                ("bundle", "--output", "FILE.tar"),
             ),
             Hint("Or lock again here", ("lock",)),
         ),

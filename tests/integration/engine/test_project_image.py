@@ -170,7 +170,9 @@ def test_a_project_that_is_installed_has_its_commands(bench: Bench, builder: str
     assert done.stdout == f"1.5 {bench.folder}/src/pkg/cli.py\n", done.stderr
     done = bench.start(*base, "python", "-c", "import nosuch")
     assert done.returncode == 1
-    assert done.stderr.endswith("nosuch is in no requirement: envbuilder add nosuch\n")
+    assert done.stderr.endswith(
+        "nosuch is in no requirement, and no table says which package brings it\n"
+    )
 
 
 TRAINED = """\

@@ -71,7 +71,7 @@ def test_it_runs_from_any_folder(session_environment: dict[str, str], tmp_path: 
     assert (done.returncode, done.stdout) == (1, "before\n")
     assert done.stderr.endswith(
         "ModuleNotFoundError: No module named 'nosuch'\n"
-        "nosuch is in no requirement: envbuilder add nosuch\n"
+        "nosuch is in no requirement, and no table says which package brings it\n"
     )
     assert "Traceback" not in run("python", "-c", "raise SystemExit(3)").stderr
     # What the project says now is locked again, and what it no longer has is gone.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 from pathlib import Path
 from unittest.mock import Mock
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 from envbuilder.build import access, project_folder
 from envbuilder.build.inside import sitecustomize
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.project_file import Definition
 from envbuilder.core.settings import Settings, load as load_settings
 from envbuilder.project.package import FOLDER, Package
 
@@ -69,7 +71,7 @@ def test_a_folder_that_cannot_be_written(
 
 
 def test_an_environment_may_have_any_name(settings: Settings, tmp_path: Path) -> None:
-    project_folder.lay_hook(settings)
+    project_folder.lay_hook(settings, ())
     project_folder.lay(settings, ADDER.texts)
     for name in ("hook", "watch", "project", "runs"):
         assert project_folder.link(replace(settings, environment=name), tmp_path / "e") == ""
@@ -140,36 +142,65 @@ def test_another_command_may_lay_the_same_meanwhile(
 
 def test_without_a_folder_for_data_the_cache_serves(settings: Settings) -> None:
     settings.data_dir.write_text("no folder")
-    hook = project_folder.lay_hook(settings)
+    hook = project_folder.lay_hook(settings, ())
     assert hook
     assert hook.is_relative_to(settings.cache_dir)
     settings.cache_dir.joinpath("runs").rename(settings.cache_dir / "other")
     settings.cache_dir.joinpath("runs").write_text("no folder")
-    assert project_folder.lay_hook(settings) is None
+    assert project_folder.lay_hook(settings, ()) is None
     with pytest.raises(InvalidError, match="cannot be created"):
         project_folder.lay(settings, ADDER.texts)
 
 
 def test_a_folder_that_no_path_list_can_hold_is_refused(settings: Settings, tmp_path: Path) -> None:
     odd = replace(settings, data_dir=tmp_path / "a:b")
-    assert project_folder.lay_hook(odd) is None
+    assert project_folder.lay_hook(odd, ()) is None
     with pytest.raises(InvalidError, match="PYTHONPATH"):
         project_folder.lay(odd, ADDER.texts)
+
+
+def facts_of(settings: Settings, *locked: str) -> dict[str, object]:
+    """Return what the hook of a project is given."""
+    folder = project_folder.lay_hook(settings, locked)
+    assert folder
+    facts = json.loads((folder / "facts.json").read_text())
+    assert isinstance(facts, dict)
+    return facts
 
 
 def test_the_hook_knows_packages_of_other_names_and_the_project(
     settings: Settings, tmp_path: Path
 ) -> None:
-    folder = project_folder.lay_hook(settings)
-    assert folder
-    names: dict[str, object] = {"__name__": "hook"}
-    exec(compile((folder / "sitecustomize.py").read_text(), "hook", "exec"), names)
-    advice = names["advice"]
-    assert callable(advice)
-    assert names["PROJECT"] == str(tmp_path)
-    assert advice("PIL.Image", "/nowhere").endswith("envbuilder add pillow")
-    assert advice("pytorch_grad_cam", "/nowhere").endswith("envbuilder add grad-cam")
-    assert advice("docx", "/nowhere") == "docx is in no requirement: envbuilder add python-docx"
+    facts = facts_of(settings)
+    assert facts["project"] == str(tmp_path)
+    for module, package in (
+        ("PIL.Image", "pillow"),
+        ("pytorch_grad_cam", "grad-cam"),
+        ("docx", "python-docx"),
+        ("wandb", "wandb"),
+    ):
+        words = f"is in no requirement:\n  envbuilder add {package}"
+        assert sitecustomize.advice(module, facts).endswith(words)
+    other = facts_of(replace(settings, environment="test"))
+    assert sitecustomize.advice("docx", other).endswith(" add --environment test python-docx")
+
+
+def test_what_is_locked_or_excluded_or_unknown_is_not_suggested(
+    settings: Settings, tmp_path: Path
+) -> None:
+    text = "exclude: [torchvision]  # no wheel for Python 3.8.\n"
+    (tmp_path / "envbuilder.yaml").write_text(text)
+    settings = replace(settings, definition=Definition(exclude=("torchvision",)))
+    facts = facts_of(settings, "wandb")
+    assert sitecustomize.advice("wandb", facts) == ""
+    assert sitecustomize.advice("torchvision.ops", facts) == (
+        "torchvision is left out by exclude: in envbuilder.yaml (no wheel for Python 3.8). To have"
+        " it, remove it there, and lock again:\n  envbuilder lock"
+    )
+    for name in ("utils", "nosuch"):  # the index has a stranger's utils
+        assert sitecustomize.advice(name, facts) == (
+            f"{name} is in no requirement, and no table says which package brings it"
+        )
 
 
 @pytest.mark.parametrize("wanted", [True, False])
@@ -194,7 +225,9 @@ def test_commands_of_a_project_find_it_from_any_folder(tmp_path: Path, wanted: b
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("nosuch_module.part", "nosuch_module is in no requirement: envbuilder add nosuch-module"),
+        ("nosuch_module.part", "nosuch_module is in no requirement, and no table says"),
+        ("utils", "utils is in the project: write python_path: [common]"),
+        ("deep", "deep is in the project: write python_path: [a/b]"),
         ("mine.part", "mine is in the project: write python_path: [src]"),
         ("top", "top is in the project: write python_path: [.]"),
         ("json.nosuch", ""),  # its package is there
@@ -207,6 +240,10 @@ def test_commands_of_a_project_find_it_from_any_folder(tmp_path: Path, wanted: b
 )
 def test_a_missing_module_has_an_answer(tmp_path: Path, name: str | None, expected: str) -> None:
     (tmp_path / "src" / "mine").mkdir(parents=True)
-    (tmp_path / "top.py").write_text("")
-    assert sitecustomize.advice(name, str(tmp_path)).startswith(expected)
-    assert bool(sitecustomize.advice(name, str(tmp_path))) == bool(expected)
+    for file in ("top.py", "common/utils.py", "a/b/deep/__init__.py"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text("")
+    nothing: dict[str, object] = {"packages": {}, "excluded": {}, "locked": [], "add": ""}
+    answer = sitecustomize.advice(name, {**nothing, "project": str(tmp_path)})
+    assert answer.startswith(expected)
+    assert bool(answer) == bool(expected)
