@@ -121,7 +121,7 @@ class Product(Protocol):
         """Return the programs that decide the existing artifact's bytes → their versions."""
 
     def restore_names(self) -> None:
-        """Give the existing artifact those of the plan's names that it lacks.
+        """Give the existing artifact those of its names that it lacks.
 
         A folder has one name, and no image outside of an engine exists without its names.
         """

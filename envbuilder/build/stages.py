@@ -272,8 +272,7 @@ def attest(build: Build) -> Build:
 
     plan, product = build.plan, build.product
     assert build.artifact is not None, "what was reused or executed"
-    if not build.built:
-        product.restore_names()
+    product.restore_names()
     made_by = product.made_by()
     for step in plan.steps:
         if isinstance(step, MakeBase):

@@ -51,6 +51,7 @@ UNMARKED = (
 )
 ELSEWHERE = "labelled by envbuilder, but not built by this installation"
 NAMED = "also has a name that envbuilder did not give it"
+SHARED = f"also built by another installation, which names it {records.CLAIMS}…"
 NOBODYS = "no project uses it: envbuilder clean removes it outside of a project, or with --all"
 VOLUME_STAYS = "caches and data of commands in containers (--volumes removes them)"
 
@@ -296,9 +297,12 @@ class Inventory:
             elif matching and image.id in used:
                 reason = IN_USE
             elif matching and not reason:
-                reason = NAMED
                 given = {familiar(name) for each in matching for name in each.names}
                 removable = [name for name in image.tags if familiar(name) in given]
+                claims = {name for name in image.tags if familiar(name).startswith(records.CLAIMS)}
+                reason = SHARED if claims.difference(removable) else NAMED
+                if reason == SHARED:
+                    removable = [name for name in removable if name in claims]
                 removable = removable if image.tags else (image.id,)
             elif not matching:
                 reason = ELSEWHERE

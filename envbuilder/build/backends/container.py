@@ -176,6 +176,9 @@ class DockerEnvironment:
         self._records = build.settings.records_dir / plan.fingerprint
         self._project = build.settings.project
         self._existing: tuple[Image, records.ImageRecord] | None = None
+        self._names = names_of(plan)
+        if not build.request.only_tag:
+            self._names += (records.claim(plan.fingerprint, build.settings),)
 
     def existing(self) -> Artifact | None:
         """Return the image if an earlier build made exactly this one, under whatever name."""
@@ -189,16 +192,15 @@ class DockerEnvironment:
         )
 
     def restore_names(self) -> None:
-        """Tag the image with the plan's names that it lacks, and record them."""
+        """Tag the image with the names that it lacks, the plan's and our claim, and record them."""
         assert self._existing is not None, "the image was looked up"
         image, record = self._existing
-        names = names_of(self.plan)
         present = {familiar(tag) for tag in image.tags}
-        lacking = [name for name in names if familiar(name) not in present]
+        lacking = [name for name in self._names if familiar(name) not in present]
         for name in lacking:
             self._engine.tag(image, name)
         if lacking:
-            records.keep(self._records, msgspec.structs.replace(record, names=names))
+            records.keep(self._records, msgspec.structs.replace(record, names=self._names))
 
     def made_by(self) -> dict[str, str]:
         """Return the programs that built the existing image (BuildKit, …) → their versions."""

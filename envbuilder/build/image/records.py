@@ -25,6 +25,8 @@ LOADED = "loaded"
 """Subfolder of a fingerprint's folder: records of intermediate images put into the engine."""
 PROJECT_SUFFIX = ".files.json"
 """Suffix of the record of a project's files, appended to the digest of the image."""
+CLAIMS = "envbuilder-data/"
+"""Beginning of names by which images show which data folders have records of them."""
 _LIMIT = 64 << 20
 _VERSIONS = {
     "buildkit": re.compile(r"^BuildKit(?: version)?: *(\S+)", re.IGNORECASE | re.MULTILINE),
@@ -112,6 +114,15 @@ def versions(text: str) -> dict[str, str]:
     matches = {name: pattern.search(text) for name, pattern in _VERSIONS.items()}
     reported = {name: match[1] for name, match in matches.items() if match}
     return {name: version for name, version in reported.items() if "unknown" not in version}
+
+
+def claim(fingerprint: str, settings: Settings) -> str:
+    """Return the name that an image has while the data folder has a record of it.
+
+    Several data folders, of one user or of several, may build the same image on one engine.
+    """
+    folder = files.folder_identity(settings.data_dir)
+    return f"{CLAIMS}{folder[:12]}:{fingerprint[:12]}"
 
 
 def keep_built(

@@ -140,3 +140,41 @@ def test_a_container_that_uses_an_image_is_1_and_the_rest_is_done(
     done = cli("clean", "--yes", environment=places)
     assert done.returncode == 0, done.stderr
     assert "removed " in done.stdout
+
+
+@pytest.mark.slow
+def test_an_image_in_use_and_one_that_another_data_folder_built_too_stay(
+    cli: Cli,
+    session_environment: dict[str, str],
+    places: dict[str, str],
+    name: str,
+    base_image: str,
+    real_engine: Engine,
+    tmp_path: Path,
+    docker_client: Any,
+) -> None:
+    lay_profile(tmp_path, name, TINY)
+    locked(tmp_path, name, {**session_environment, **places})
+    asked = ("--profile", name, "--backend", "docker", "--base-image", base_image, "--json")
+    other = {**places, "ENVBUILDER_DATA_DIR": str(tmp_path / "other")}
+    refs = set()
+    for environment in (places, other):
+        built = cli("build", *asked, "--builder", "layers", environment=environment)
+        assert built.returncode == 0, built.stderr
+        refs.add(json.loads(built.stdout)["artifact"]["ref"])
+    (ref,) = refs
+    image = real_engine.image(ref)
+    assert image
+
+    container = docker_client.containers.run(image.id, ["sleep", "60"], detach=True)
+    try:
+        cleaned = json.loads(cli("clean", "--yes", "--json", environment=places).stdout)
+        reasons = {each["name"]: each["reason"] for each in cleaned["kept"]}
+        assert reasons[ref] == "in use by a running command"
+    finally:
+        container.remove(force=True)
+    for environment, stays in ((places, True), (other, False)):
+        done = cli("clean", "--yes", environment=environment)
+        assert done.returncode == 0, done.stderr
+        assert (f"removed {ref}\n" in done.stdout) is not stays
+        assert bool(real_engine.image(ref)) is stays

@@ -87,6 +87,27 @@ def test_images_of_others_stay_and_are_listed(
     assert (own.records_dir / sha("cpu")).exists()
 
 
+def test_an_image_that_two_data_folders_built_goes_with_the_last(
+    own: settings.Settings, fake: Labelled, capsys: Shown
+) -> None:
+    """Podman spells their names in its own way."""
+    other = msgspec.structs.replace(own, data_dir=own.data_dir / "other")
+    claims = [f"localhost/{records.claim(sha('cpu'), each)}" for each in (own, other)]
+    path = record(own, "cpu")
+    (read,) = records.read(path)
+    records.keep(path, msgspec.structs.replace(read, names=(named("cpu"), claims[0])))
+    fake.images.clear()
+    fake.add(image("cpu", named("cpu"), *claims))
+    said = report(capsys)
+    assert said["removed"] == fake.removed == claims[:1]
+    assert {k["name"]: k["reason"] for k in said["kept"]} == {
+        **dict.fromkeys((named("cpu"), claims[1]), inventory.SHARED)
+    }
+    assert path.exists()
+    fake.add(image("cpu", named("cpu"), claims[0]))
+    assert report(capsys)["removed"] == [named("cpu"), claims[0], str(path)]
+
+
 @pytest.mark.parametrize("tags", [("docker.io/me/x:1",), ("me/x:1",), ("localhost/me/x:1",), ()])
 def test_names_that_a_build_gave_go_however_an_engine_spells_them(
     own: settings.Settings, fake: Labelled, tags: tuple[str, ...]

@@ -268,17 +268,17 @@ def test_an_image_that_exists_gets_the_names_that_it_lacks(found: Settings) -> N
     )  # fmt: skip
     records.keep(folder / usual.plan.fingerprint, record)
     engine.images["localhost/x:1"] = Image(id=ids[1], tags=(), labels={})
-    for product, names in ((usual, 2), (environment(tag="me/x"), 1), (environment(), 0)):
+    for product, names in ((usual, 3), (environment(tag="me/x"), 1), (environment(), 0)):
         engine.done.clear()
         assert product.existing() is not None, "it is there, under another name"
         product.restore_names()
         assert [line.split()[0] for line in engine.done] == ["tag"] * names
-    first = usual.plan.artifact.ref
+    first, claim = usual.plan.artifact.ref, records.claim(usual.plan.fingerprint, found)
     assert {n for n, i in engine.images.items() if i.id == ids[1]} == {
-        *("localhost/x:1", first, "envbuilder/cpu:latest", "me/x")
+        *("localhost/x:1", first, "envbuilder/cpu:latest", "me/x", claim)
     }
     (kept,) = records.read(folder / usual.plan.fingerprint)
-    assert {*kept.names} == {"x:1", first, "envbuilder/cpu:latest", "me/x"}, "for `clean`"
+    assert {*kept.names} == {"x:1", first, "envbuilder/cpu:latest", "me/x", claim}, "for `clean`"
 
 
 def test_podman_builds_the_same_from_the_same_folders(found: Settings) -> None:
