@@ -28,8 +28,8 @@ from envbuilder.core.settings import PROJECT_FILE, Settings, require_writable
 from envbuilder.project import names, package
 
 FOLDER = ".envbuilder"
-OWNED = files.Owned("runs", (r"[0-9a-f]{32}/", r"\w+/", r"\w+\.lock"))
-"""The user's folder of files for commands, and what it holds."""
+RUNS = "runs"
+"""The user's folder of files for commands."""
 PROGRAMS = f"{package.FOLDER}/bin"
 _HOOK = Path(__file__).with_name("inside") / "sitecustomize.py"
 """The hook for missing modules, for any interpreter."""
@@ -92,11 +92,11 @@ def runs_folder(settings: Settings) -> Path:
 
     Raise `InvalidError` if neither can be written.
     """
-    folder = settings.data_dir / OWNED.folder
+    folder = settings.data_dir / RUNS
     with contextlib.suppress(InvalidError):
         require_writable(folder)
     if not os.access(folder, os.W_OK):
-        folder = require_writable(settings.cache_dir / OWNED.folder)
+        folder = require_writable(settings.cache_dir / RUNS)
     if os.pathsep in str(folder):
         raise InvalidError(
             f"{folder}: no folder on PYTHONPATH may have {os.pathsep!r}",

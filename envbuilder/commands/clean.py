@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import stat
 import sys
 import textwrap
 from collections import Counter
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +20,7 @@ from envbuilder.commands.inventory import (
     Item,
     Kept,
     recorded_images,
+    statuses,
 )
 from envbuilder.commands.options import json_option, load_settings
 from envbuilder.containers.engine import connection, docker_client
@@ -258,21 +257,13 @@ def measured(items: Sequence[Item], engine: Engine | None, progress: console.Pro
 
 def _freed(path: Path, seen: Counter[tuple[int, int]]) -> int:
     freed = 0
-    for status in _all(path):
+    for status in statuses(path):
         names = 1 if stat.S_ISDIR(status.st_mode) else status.st_nlink
         file = (status.st_dev, status.st_ino)
         seen[file] += names > 1
         if names == 1 or seen[file] == names:
             freed += status.st_blocks * _BLOCK
     return freed
-
-
-def _all(path: Path) -> Iterator[os.stat_result]:
-    """Yield the status of everything at and below a path, as far as it can be read."""
-    below = (str(Path(folder, name)) for folder, *names in os.walk(path) for name in chain(*names))
-    for each in chain([str(path)], below):
-        with contextlib.suppress(OSError):
-            yield os.lstat(each)
 
 
 def _remove(

@@ -14,6 +14,7 @@ import fcntl
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,16 +22,14 @@ from msgspec import Struct
 
 from envbuilder.build import attestations, project_folder, users
 from envbuilder.build.backends import integrity
-from envbuilder.build.image import layer_cache, records
+from envbuilder.build.image import records
 from envbuilder.containers.engine.interface import LABEL, VOLUME_LABEL, Image, StoredVolume
 from envbuilder.containers.oci.reference import familiar
-from envbuilder.containers.registry import base_images, blobs
 from envbuilder.core import files
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Settings
 from envbuilder.core.text import first, printable
-from envbuilder.host import interpreters
-from envbuilder.packages import mnist, store
+from envbuilder.packages import store
 from envbuilder.verify.report import history
 
 ENVIRONMENTS = "environments"
@@ -58,23 +57,26 @@ VOLUME_STAYS = "caches and data of commands in containers (--volumes removes the
 _NAMED = 3
 """Maximum number of projects that a reason names."""
 
-OWNED = (
-    store.OWNED,
-    base_images.OWNED,
-    layer_cache.OWNED,
-    blobs.OWNED,
-    mnist.OWNED,
-    interpreters.OWNED,
+_RUNS = project_folder.RUNS
+CACHES = {
+    store.NAME: rf"sha256|partial|{store.DERIVED}",
+    # Earlier versions wrote signatures of bases, and the layout `bundled`.
+    "bases": rf"(debian-)?{files.HEX}.*|part-.+|bundled",
+    "layers": r"oci-layout|index\.json|blobs|made",
+    "uploads": r"[0-9a-f]{32}\..+",
+    "datasets": "mnist",
+    "interpreters": r"answers\.json",
     # Written by several rooms: logs of builds, of verifications, and of `fleet join`.
-    files.Owned(
-        "logs",
-        (r"_?[a-z0-9][a-z0-9-]*-[0-9a-f]{12}\.log", r"[\w.-]+-payload\.log", r".+-devices\.log"),
-    ),
-    files.Owned("uv-resolve", (".+", ".+/")),
+    "logs": r".+-([0-9a-f]{12}|payload|devices)\.log",
+    "uv-resolve": ".+",
     # Of earlier versions: look-ups work in a private folder now.
-    files.Owned("locate", (r"\w+-\w+-3\.\d+-[a-z0-9_-]+\.txt",)),
-)
-"""Folders of the cache whose contents can be downloaded or made again."""
+    "locate": r".+\.txt",
+    _RUNS: ".+",
+}
+"""Folders of the cache whose content can be made again → the names that envbuilder uses in them.
+
+What has such a name is removed whole. Names may begin with a dot; `files.write` adds an ending.
+"""
 
 
 class Item(Struct, frozen=True, kw_only=True):
@@ -248,26 +250,37 @@ class Inventory:
 
     def downloads(self) -> None:
         """List what can be downloaded or made again; all of it stays while a build is running."""
-        caches = [(self.settings.cache_dir, owned) for owned in (*OWNED, project_folder.OWNED)]
-        for root, owned in [*caches, (self.settings.data_dir, project_folder.OWNED)]:
-            folder = root / owned.folder
-            if not self._is_ours(root, folder):
-                continue
-            try:
-                contents = _look(folder, "", owned, marked=False)
-            except OSError as error:
-                self.keep(folder, _unreadable(error))
-                continue
-            if self.busy or any(not self._lock(lock, hold=False) for lock in contents.locks):
-                self.keep(folder, BUSY)
-                continue
-            for path in contents.removable(folder):
-                self._add(path, root, DOWNLOADS, owned.folder)
-            if contents.theirs and not contents.ours:
-                self.keep(folder, UNMARKED if not files.is_marked(folder) else FOREIGN)
-                continue
-            for path in contents.theirs:
-                self.keep(path, LINK if path.is_symlink() else FOREIGN)
+        data, cache = self.settings.data_dir, self.settings.cache_dir
+        for root, name in (*((cache, name) for name in CACHES), (data, _RUNS)):
+            if self._is_ours(root, root / name):
+                self._downloads_in(root, root / name, re.compile(CACHES[name]))
+
+    def _downloads_in(self, root: Path, folder: Path, names: re.Pattern[str]) -> None:
+        try:
+            children = sorted(p for p in folder.iterdir() if p.name != files.MARKER)
+        except OSError as error:
+            self.keep(folder, _unreadable(error))
+            return
+        if self.busy or not all(self._lock(p, hold=False) for p in folder.rglob("*.lock")):
+            self.keep(folder, BUSY)
+            return
+        is_marked, removable = files.is_marked(folder), list[Path]()
+        ours = children if is_marked else list(filter(files.is_marked, children))
+        if not is_marked and not ours:
+            self.keep(folder, UNMARKED)
+            return
+        for path in children:
+            name = re.sub(r"^\.|\.\d+\.part$", "", path.name)
+            if path.is_symlink():
+                self.keep(path, LINK)
+            elif path not in ours or not names.fullmatch(name) or _has_strangers(path):
+                self.keep(path, FOREIGN)
+            else:
+                removable.append(path)
+        if is_marked and removable == children:
+            removable = [folder]
+        for path in removable:
+            self._add(path, root, DOWNLOADS, folder.name)
 
     # --- images, their records, volumes
 
@@ -334,14 +347,8 @@ class Inventory:
             if not any(gone.intersection(each.ids) for each in written):
                 continue
             ids = frozenset(i for k in written if not staying.intersection(k.ids) for i in k.ids)
-            either = "|".join(sorted(i.removeprefix("sha256:") for i in ids))
-            beside = (".json", *attestations.SUFFIXES.values(), records.PROJECT_SUFFIX)
-            ends = "|".join(map(re.escape, beside))
-            names = [rf"({either})({ends})", rf"{records.LOADED}/({either})\.json"]
-            if not any(staying.intersection(each.ids) for each in written):
-                names.append(f"{users.FOLDER}/{files.HEX}")
-            contents = _look(folder, "", files.Owned("records", tuple(names)), marked=True)
-            for path in contents.removable(folder):
+            is_last = not any(staying.intersection(each.ids) for each in written)
+            for path in _records_of(folder, ids, is_last=is_last):
                 self._add(path, root, RECORDS, RECORDS, images=ids)
 
     def volumes(self, volumes: Iterable[StoredVolume], *, remove: bool) -> None:
@@ -406,49 +413,6 @@ class Inventory:
         return True
 
 
-class _Contents(Struct):
-    """What is in a folder; `whole`: all of it is envbuilder's, and so is the folder."""
-
-    ours: list[Path] = []
-    theirs: list[Path] = []
-    locks: list[Path] = []
-    whole: bool = False
-
-    def removable(self, folder: Path) -> list[Path]:
-        """Return what to remove of the folder: itself, if nothing else is in it."""
-        return [folder] if self.whole else self.ours
-
-
-def _look(folder: Path, below: str, owned: files.Owned, *, marked: bool) -> _Contents:
-    """Classify what is in a folder; `below` is its path below the first, with a trailing slash."""
-    contents = _Contents()
-    has_marker = files.is_marked(folder)
-    marked = marked or has_marker
-    for entry in sorted(os.scandir(folder), key=lambda e: e.name):
-        path, name = Path(entry.path), below + entry.name
-        if has_marker and entry.name == files.MARKER:
-            continue
-        if entry.is_symlink():
-            contents.theirs.append(path)
-        elif entry.is_dir(follow_symlinks=False):
-            if marked and owned.has(name, "whole"):
-                contents.ours.append(path)
-                continue
-            inner = _look(path, f"{name}/", owned, marked=marked)
-            contents.locks += inner.locks
-            contents.ours += inner.removable(path)
-            if not inner.whole:
-                contents.theirs += inner.theirs if inner.ours else [path]
-        elif marked and owned.has(name, "file"):
-            contents.ours.append(path)
-            contents.locks += [path] if entry.name.endswith(".lock") else []
-        else:
-            contents.theirs.append(path)
-    is_ours = has_marker or not below or owned.has(below.rstrip("/"), "folder")
-    contents.whole = marked and is_ours and not contents.theirs
-    return contents
-
-
 def recorded_images(settings: Settings, leftovers: Iterable[Item] = ()) -> tuple[Recorded, ...]:
     """Return the images of all records, also those of killed `reproduce` runs in `leftovers`."""
     trials = [
@@ -472,12 +436,40 @@ def recorded_images(settings: Settings, leftovers: Iterable[Item] = ()) -> tuple
     return tuple(images)
 
 
+def _records_of(folder: Path, ids: Iterable[str], *, is_last: bool) -> list[Path]:
+    """Return the records of some images in a folder, or the folder if it holds nothing else.
+
+    `is_last`: these are all of the folder's images that an engine may have.
+    """
+    ends = (".json", *attestations.SUFFIXES.values(), records.PROJECT_SUFFIX)
+    paths = [folder / users.FOLDER] if is_last else []
+    for digest in (identity.removeprefix("sha256:") for identity in ids):
+        paths += [folder / f"{digest}{end}" for end in ends]
+        paths.append(folder / records.LOADED / f"{digest}.json")
+    paths = [path for path in paths if path.exists() and not path.is_symlink()]
+    others = [path for path in folder.rglob("*") if not {path, path.parent}.intersection(paths)]
+    return [folder] if all(map(files.is_folder, others)) else paths
+
+
 def _names(projects: Iterable[Path]) -> tuple[str, ...]:
     return tuple(printable(str(project)) for project in projects)
 
 
 def _unreadable(error: OSError) -> str:
     return f"cannot be read: {error.strerror or error}"
+
+
+def statuses(path: Path) -> Iterator[os.stat_result]:
+    """Yield the status of everything at and below a path, as far as it can be read."""
+    below = (str(Path(folder, name)) for folder, *names in os.walk(path) for name in chain(*names))
+    for each in chain([str(path)], below):
+        with contextlib.suppress(OSError):
+            yield os.lstat(each)
+
+
+def _has_strangers(path: Path) -> bool:
+    """Return whether something at or below a path belongs to another user."""
+    return any(status.st_uid != os.geteuid() for status in statuses(path))
 
 
 def _is_report(path: Path) -> bool:

@@ -18,10 +18,9 @@ import re
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Literal, TypeVar
+from typing import IO, TypeVar
 
 import msgspec
-from msgspec import Struct
 
 from envbuilder.core import decoding
 from envbuilder.core.errors import BuildError, EnvbuilderError, Hint, InvalidError, make_room
@@ -235,31 +234,6 @@ def cached(entry: Path, kind: type[_T], make: Callable[[], _T]) -> _T:
 
 HEX = "[0-9a-f]{64}"
 """Regular expression of a sha256."""
-
-
-class Owned(Struct, frozen=True):
-    """A folder of the cache whose content can be made again, and the names that envbuilder uses."""
-
-    folder: str
-    paths: tuple[str, ...]
-    """Regular expressions of paths in the folder, part by part; a folder whose whole content is
-    envbuilder's ends with a slash. Temporary files of `files.write` need none of their own."""
-
-    def has(self, path: str, kind: Literal["file", "folder", "whole"]) -> bool:
-        """Return whether a path in the folder is envbuilder's.
-
-        `folder`: one that holds such paths; `whole`: one that holds nothing else.
-        """
-        *above, name = path.split("/")
-        part = re.fullmatch(r"\.(.+)\.\d+\.part", name)
-        parts = [*above, part[1] if part and kind == "file" else name]
-        for owned in self.paths:
-            patterns = owned.split("/")
-            rest = patterns[len(parts) :]
-            fits = {"file": not rest, "folder": bool(rest), "whole": rest == [""]}[kind]
-            if fits and len(parts) <= len(patterns) and all(map(re.fullmatch, patterns, parts)):
-                return True
-        return False
 
 
 def ensure_folder(folder: Path, *, marked: bool = True) -> Path:

@@ -29,7 +29,6 @@ from envbuilder.core.text import first
 
 Runner = Callable[..., process.Completed]
 
-OWNED = files.Owned("interpreters", (r"answers\.json",))
 _FILE = "answers.json"
 _LARGEST = 256 << 10
 _MOST_ANSWERS = 64

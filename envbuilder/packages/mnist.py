@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from envbuilder.core import archives, process, resources
 from envbuilder.core.errors import EnvbuilderError, InvalidError
-from envbuilder.core.files import Owned, file_sha256, full_or_broken
+from envbuilder.core.files import file_sha256, full_or_broken
 from envbuilder.core.http import UnavailableError, download, host_of, open_session
 from envbuilder.core.settings import Settings, require_writable
 from envbuilder.packages.python import indexes
@@ -44,12 +44,6 @@ class Dataset(Struct, frozen=True, kw_only=True):
     folder: Path
     name: str
     subset: bool
-
-
-OWNED = Owned(
-    "datasets",
-    (r"mnist/\.lock", rf"mnist/({'|'.join(SHA256)})(\.gz)?(\.part)?", r"mnist/\.part-\w+/"),
-)
 
 
 def subset() -> Dataset:

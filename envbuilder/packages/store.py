@@ -38,14 +38,6 @@ NAME = "store"
 """Folder below a cache, and below a shared one."""
 DERIVED = "derived"
 """Subfolder for what was read from files of the store, to be read faster next time."""
-OWNED = files.Owned(
-    NAME,
-    (
-        f"sha256/[0-9a-f]{{2}}/{files.HEX}",
-        rf"partial/{files.HEX}(\.lock)?",
-        rf"{DERIVED}/{files.HEX}\.json",
-    ),
-)
 _CHUNK = 1 << 20
 _NO_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP})
 

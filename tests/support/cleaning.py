@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from envbuilder.build.backends.integrity import MARKER
 from envbuilder.build.image import records
+from envbuilder.commands import inventory
 from envbuilder.containers.engine.interface import Image
 from envbuilder.core import files, settings
 from envbuilder.core.errors import BuildError, ToolError
@@ -151,6 +153,11 @@ DOWNLOADED = {
         "4711-node-1-payload.log",
     ),
 }
+
+
+def is_known(cache: str, name: str) -> bool:
+    """Whether `clean` removes what has this name in a folder of the cache."""
+    return bool(re.fullmatch(inventory.CACHES[cache], name))
 
 
 def named(profile: str) -> str:

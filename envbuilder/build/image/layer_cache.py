@@ -25,18 +25,6 @@ SYSTEM_FORMAT = 2
 """The same for layers whose packages an engine installed."""
 
 
-OWNED = files.Owned(
-    "layers",
-    (
-        "oci-layout",
-        r"index\.json",
-        f"blobs/sha256/{files.HEX}",
-        r"blobs/sha256/\.part-\w+/",
-        rf"made/{files.HEX}\.json",
-    ),
-)
-
-
 class MadeLayers:
     """The layers of the builds of one command, so that none of them is made or hashed twice."""
 

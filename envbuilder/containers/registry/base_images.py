@@ -21,7 +21,7 @@ from envbuilder.containers.oci.layout import (
 )
 from envbuilder.containers.registry import transfer
 from envbuilder.core.errors import BuildError, EnvbuilderError, Hint, InvalidError
-from envbuilder.core.files import HEX, Owned, full_or_broken
+from envbuilder.core.files import full_or_broken
 from envbuilder.core.settings import Settings, require_writable
 
 if TYPE_CHECKING:
@@ -30,13 +30,6 @@ if TYPE_CHECKING:
     from envbuilder.core import types
     from envbuilder.core.console import Progress
 
-_NAME = rf"({HEX}(-\w+-\w+)?|debian-{HEX})"
-OWNED = Owned(
-    "bases",
-    # Earlier versions wrote signatures of bases, and the layout `bundled`.
-    (rf"{_NAME}/", rf"{_NAME}\.lock", rf"\.debian-{HEX}\.\w+/", r"\.part-\w+/", "bundled/",
-     rf"{HEX}\.signature\.json"),
-)  # fmt: skip
 WAY_OUT = (
     "Or use an image you have: --base-image REF; or a mirror: mirrors: in envbuilder.yaml"
     " (docs/guides/mirrors.md)."

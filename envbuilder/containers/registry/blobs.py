@@ -126,9 +126,6 @@ class _Upload(Struct, frozen=True, kw_only=True):
     piece: int
 
 
-OWNED = files.Owned("uploads", (r"[0-9a-f]{32}\.(json|repository|lock)",))
-
-
 def send(
     connection: Connection,
     blob: Descriptor,

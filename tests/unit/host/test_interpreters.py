@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from envbuilder.core import process, uv_program
 from envbuilder.core.errors import ToolError
 from envbuilder.host import interpreters as pythons
-from envbuilder.host.interpreters import _FILE, OWNED, Answer, Answers
+from envbuilder.host.interpreters import _FILE, Answer, Answers
+from tests.support.cleaning import is_known
 
 
 def answer(executable: Path, version: str, **changes: Any) -> str:
@@ -282,7 +283,7 @@ def test_the_next_command_knows_the_answer(learned: Path, python: Path) -> None:
     assert answers.get(python) == answered(python)
     assert answers.used
     assert (learned / _FILE).stat().st_mode & 0o777 == 0o600
-    assert OWNED.has(_FILE, "file"), "`clean` knows it"
+    assert is_known("interpreters", _FILE)
 
 
 def test_what_this_command_asked_is_not_remembered(python: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from envbuilder.containers.registry import blobs
 from envbuilder.containers.registry.blobs import Sent
 from envbuilder.core import files
 from envbuilder.core.errors import BuildError
+from tests.support.cleaning import is_known
 from tests.support.scripted_session import Far, answer
 
 Make = Callable[..., "Bench"]
@@ -130,7 +131,7 @@ def test_a_blob_that_is_there_is_not_sent_and_it_is_noted_where(bench: Make) -> 
     assert stat.S_IMODE(note.stat().st_mode) == 0o600
     names = {path.name for path in made.notes.iterdir()} - {files.MARKER}
     assert len(names) == 2
-    assert all(blobs.OWNED.has(name, "file") for name in names)
+    assert all(is_known("uploads", name) for name in names)
 
 
 def test_a_note_that_cannot_be_written_fails_no_push(bench: Make) -> None:
