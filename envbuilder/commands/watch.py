@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder import __version__
-from envbuilder.build import project_folder
+from envbuilder.build import conventions, project_folder
 from envbuilder.build.access import own_folder
 from envbuilder.build.backends import container
 from envbuilder.core import console, results, text
@@ -58,9 +58,14 @@ class Watching(Struct, frozen=True, kw_only=True):
         folder = container.project_folder(project, Path.cwd())
         running = supervise.Running(in_container=makes_image(build.backend))
         started, source = text.stamp_now(), supervise.source(folder)
-        of_container = makes_image(build.backend) and os.getuid() == 0
-        owner = container.user_in(folder.stat(), os.getuid(), os.getgid()) if of_container else None
-        with supervise.Session.laid(project_folder.runs_folder(settings), owner) as session:
+        prefix = environment.plan.artifact.ref
+        owner: tuple[int, int] | None = None
+        if makes_image(build.backend):
+            prefix = conventions.PREFIX
+            if os.getuid() == 0:
+                owner = container.user_in(folder.stat(), os.getuid(), os.getgid())
+        runs = project_folder.runs_folder(settings)
+        with supervise.Session.laid(runs, prefix, owner) as session:
             seen = own_folder(session.folder, "watch", writable=True)
             access = replace(
                 access,

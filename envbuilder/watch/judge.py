@@ -53,6 +53,17 @@ def judged(watched: Watched) -> Watched:
         findings = [each for each in findings if each.kind != "data"]
     on_device = fmean(shares) >= MOSTLY if shares else None
     findings += _outside(watched, {each.kind for each in findings}, on_device is True)
+    if other := another_environment(watched):
+        findings.append(
+            finding(
+                "environment",
+                f"The training ran in another environment, {other}.",
+                "Run it with the `python` of the profile's environment: a script that activates"
+                " another one, or names its own Python, leaves it.",
+                1.0,
+            )
+        )
+        watched = replace(watched, fingerprint="", lock="")
     findings.sort(key=lambda each: -each.lost)
     return replace(
         watched,
@@ -65,6 +76,18 @@ def training(watched: Watched) -> tuple[Observed, ...]:
     """Return the processes that trained, by rank."""
     trained = [p for p in watched.processes if p.steps or p.windows or p.parameters or p.losses]
     return tuple(sorted(trained, key=lambda p: (p.rank or 0, p.pid)))
+
+
+def another_environment(watched: Watched) -> str:
+    """Return the environment that trained, if it is not the one of the profile."""
+    others = (p.environment for p in training(watched) if p.environment)
+    return printable(next(others, ""), NAME)
+
+
+def environment(watched: Watched) -> str:
+    """Return where the training ran: the profile, or another environment."""
+    other = another_environment(watched)
+    return f"another environment: {other}" if other else f"profile {watched.profile}"
 
 
 def _in_turn(watched: Watched) -> bool:
@@ -288,11 +311,14 @@ def predicate(watched: Watched) -> dict[str, Any]:
     trained = training(watched)
     losses = [loss for process in trained[:1] for _, loss in process.losses if loss is not None]
     rate = speed(watched)
+    other = another_environment(watched)
     unclean = (
         () if watched.project.is_clean else ("that the project's files are those of a commit",)
     )
     return {
-        "environment": {
+        "environment": {"another": other}
+        if other
+        else {
             "profile": watched.profile,
             "backend": watched.backend,
             "fingerprint": watched.fingerprint,

@@ -103,6 +103,8 @@ class Observed(Struct, frozen=True, kw_only=True):
     framework: Literal["torch", "jax", "tensorflow"]
     version: Name
     pid: Count
+    environment: Name = ""
+    """The folder of its Python's environment, if that is not the one of the report."""
     rank: Count | None = None
     finished: bool = False
     """Wrote its last part at its end; otherwise it was killed, or still runs."""
@@ -203,6 +205,7 @@ class Watched(Struct, frozen=True, kw_only=True):
     profile: Name
     backend: Name
     fingerprint: Name
+    """Empty, as `lock` is, if another environment trained."""
     lock: Name
     """sha256 of the lock."""
     project: Source = Source()

@@ -153,7 +153,8 @@ def page(watched: model.Watched) -> str:
     """Return a report as one page that needs no network and no script."""
     longest = max(judge.training(watched), key=lambda p: p.training_seconds, default=None)
     command = " ".join(printable(word, 200) for word in watched.command)
-    about = (f"Profile {watched.profile}", watched.backend, watched.host, command)
+    where = judge.environment(watched)
+    about = (where[:1].upper() + where[1:], watched.backend, watched.host, command)
     return pages.rendered(
         "watch.html.j2",
         title=printable(verdict(watched), 300),
@@ -179,8 +180,9 @@ def _cells(watched: model.Watched) -> tuple[str, ...]:
     shown = {fact.label: fact.value for fact in facts(watched)}
     where = {True: "on device", False: "NOT ON DEVICE", None: "not seen"}[watched.on_device]
     kinds = ", ".join(finding.kind for finding in watched.findings)
+    environment = judge.environment(watched).removeprefix("profile ")
     cells = (
-        *(watched.host, f"{watched.profile}, {watched.backend}", judge.device(watched)),
+        *(watched.host, f"{environment}, {watched.backend}", judge.device(watched)),
         *(judge.dtype(watched), shown.get("Rate", "-"), shown.get("Waiting for data", "-")),
         *(shown.get("Loss", "-"), f"{where}: {kinds}" if kinds else where),
     )

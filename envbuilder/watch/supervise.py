@@ -38,17 +38,22 @@ class Session:
 
     @classmethod
     @contextlib.contextmanager
-    def laid(cls, above: Path, owner: tuple[int, int] | None = None) -> Iterator[Session]:
+    def laid(
+        cls, above: Path, environment: str = "", owner: tuple[int, int] | None = None
+    ) -> Iterator[Session]:
         """Lay the hook in a folder below `above`, and remove all of the session in the end.
 
-        `owner`: the user and group of the command, if another one's. Raise `InvalidError` if the
-        folder cannot be written.
+        `environment`: the folder of the command's, as the command sees it; empty for any. `owner`:
+        the user and group of the command, if another one's. Raise `InvalidError` if the folder
+        cannot be written.
         """
         with project_folder.temporary(above) as folder:
             session = cls(folder)
             with project_folder.writing(folder):
                 session._out.mkdir()
                 shutil.copytree(_INSIDE, session.hook, ignore=lambda *_: _LEFT_OUT)
+                if environment:
+                    (session.hook / "environment").write_bytes(os.fsencode(environment))
                 project_folder.open_to_all(folder)
                 if owner:
                     os.chown(session._out, *owner)

@@ -35,7 +35,8 @@ class Record:
         self, framework: str, version: object, folder: str, unseen: Sequence[str] = ()
     ) -> None:
         self.framework, self.version, self._unseen = framework, str(version), unseen
-        self.out = os.path.join(os.path.dirname(folder), "out")
+        self._elsewhere = {name: elsewhere(name) for name in folder.split(os.pathsep)}
+        """Folder of a hook → the environment of this process, if another one is watched there."""
         self.complete: Callable[[], Dict[str, Any]] = dict
         """Returns what is only known when the file is written."""
         self._reset()
@@ -141,12 +142,26 @@ class Record:
             **fields,
         }
         # A process may use two frameworks.
-        path = os.path.join(self.out, "%d-%s.json" % (self.pid, self.framework))
-        # Of its own name: threads and forked processes may write at once.
-        part = "%s.%d" % (path, threading.get_ident())
-        with open(part, "w") as stream:
-            json.dump(content, stream)
-        os.replace(part, path)
+        name = "%d-%s.json" % (self.pid, self.framework)
+        for folder, environment in self._elsewhere.items():
+            path = os.path.join(os.path.dirname(folder), "out", name)
+            # Of its own name: threads and forked processes may write at once.
+            part = "%s.%d" % (path, threading.get_ident())
+            with open(part, "w") as stream:
+                json.dump({**content, "environment": environment}, stream)
+            os.replace(part, path)
+
+
+def elsewhere(folder: str, prefix: str = sys.prefix) -> str:
+    """Return this process's environment, unless it is the one that a hook's folder names."""
+    try:
+        with open(os.path.join(folder, "environment"), "rb") as stream:
+            watched = os.path.realpath(os.fsdecode(stream.read()))
+    except OSError:
+        return ""
+    if (os.path.realpath(prefix) + os.sep).startswith(watched + os.sep):
+        return ""
+    return os.fsencode(prefix).decode(errors="replace")[:200]
 
 
 def rows(table: Dict[Any, Any], *names: str) -> List[Dict[str, Any]]:

@@ -38,17 +38,24 @@ class _Finder:
 
     def __init__(self) -> None:
         self.waiting = set(OBSERVERS)
+        self._sought: set[str] = set()
+        self.envbuilder_folders = [_FOLDER]
+        """Of a command that is watched within a watched one, too."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """Return a framework's own spec, whose loader observes it; None for other modules.
 
         Libraries ask for it before they import a framework, or without doing so.
         """
-        if name not in self.waiting:
+        if name not in self.waiting or name in self._sought:  # another finder may ask all others
             return None
-        others = [f.find_spec for f in sys.meta_path if f is not self and hasattr(f, "find_spec")]
-        found = (find(name, path, target) for find in others)
-        spec: Any = next((each for each in found if each is not None), None)
+        self._sought.add(name)
+        try:
+            finders = [f for f in sys.meta_path if f is not self and hasattr(f, "find_spec")]
+            found = (finder.find_spec(name, path, target) for finder in finders)
+            spec: Any = next((each for each in found if each is not None), None)
+        finally:
+            self._sought.discard(name)
         if spec is not None and hasattr(spec.loader, "exec_module"):
             execute = spec.loader.exec_module
 
@@ -56,7 +63,8 @@ class _Finder:
                 execute(module)
                 self.waiting.discard(name)
                 try:
-                    load(OBSERVERS[name]).observe(module, load, _FOLDER)
+                    folders = os.pathsep.join(self.envbuilder_folders)
+                    load(OBSERVERS[name]).observe(module, load, folders)
                 except Exception:  # the training must not notice
                     pass
 
@@ -75,7 +83,9 @@ def _give_way() -> None:
 
 
 if __name__ == "sitecustomize":
-    environment = os.environ.get("VIRTUAL_ENV")
-    if not environment or os.path.realpath(environment) == os.path.realpath(sys.prefix):
+    folders: Any = [f for f in sys.meta_path if hasattr(f, "envbuilder_folders")]
+    if folders:
+        folders[0].envbuilder_folders.append(_FOLDER)
+    else:
         sys.meta_path.insert(0, _Finder())
     _give_way()

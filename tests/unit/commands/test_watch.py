@@ -17,6 +17,7 @@ from envbuilder.commands import sign, watch
 from envbuilder.commands.watch import Watching
 from envbuilder.core import console, process
 from envbuilder.core.errors import InvalidError, ToolError
+from envbuilder.core.files import MARKER
 from envbuilder.core.settings import Settings, load
 from envbuilder.watch import history, model
 from tests.support import command_line
@@ -55,7 +56,10 @@ def run(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Run:
             return int(start(argv, {"PYTHONPATH": str(access.python_path[0])}))
 
         environment = SimpleNamespace(
-            become=become, plan=SimpleNamespace(fingerprint="ab" * 32, lock="cd" * 32)
+            become=become,
+            plan=SimpleNamespace(
+                fingerprint="ab" * 32, lock="cd" * 32, artifact=SimpleNamespace(ref="/env")
+            ),
         )
         expects = SimpleNamespace(device="cuda", kernels=("zentorch::",))
         profile = SimpleNamespace(name="cuda", expects=expects)
@@ -189,7 +193,7 @@ def test_a_command_that_does_not_start_leaves_no_report(run: Run, settings: Sett
     with pytest.raises(ToolError):
         run(Watching(), code=ToolError("nosuch: not found"))
     assert not settings.watches_dir.exists()
-    assert not Path(".envbuilder/watch").exists()
+    assert [*(settings.data_dir / "runs").iterdir()] == [settings.data_dir / "runs" / MARKER]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import importlib
 import importlib.util
+import json
 import multiprocessing
 import os
 import sys
@@ -32,6 +34,45 @@ def test_a_framework_is_observed_even_if_a_library_asked_for_it_before(
         importlib.import_module("framework")
         monkeypatch.delitem(sys.modules, "framework")
     assert observed == [1]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_watched_command_may_watch_another(
+    count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finders that ask all others must not ask each other for ever."""
+    (tmp_path / "framework.py").write_text("VALUE = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sitecustomize, "OBSERVERS", {"framework": "framework_"})
+    monkeypatch.setattr(sitecustomize, "load", lambda name: SimpleNamespace(observe=lambda *_: 0))
+    finders = [sitecustomize._Finder() for _ in range(count)]
+    monkeypatch.setattr(sys, "meta_path", [*finders, *sys.meta_path])
+    assert importlib.import_module("framework").VALUE == 1
+    monkeypatch.delitem(sys.modules, "framework")
+
+
+def test_what_is_watched_twice_has_a_part_for_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(atexit, "register", lambda *_: None)
+    monkeypatch.setattr(os, "register_at_fork", lambda **_: None)
+    hooks = [tmp_path / name / "hook" for name in ("inner", "outer")]
+    for hook in hooks:
+        (hook.parent / "out").mkdir(parents=True)
+        hook.mkdir()
+    (hooks[1] / "environment").write_text(str(tmp_path / "another"))
+    record.Record("torch", "2.0", os.pathsep.join(map(str, hooks))).write(finished=True)
+    parts = [json.loads(next((h.parent / "out").iterdir()).read_text()) for h in hooks]
+    assert [part["environment"] for part in parts] == ["", sys.prefix]
+
+
+def test_an_environment_is_known_by_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "env" / "venv").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "env")
+    (tmp_path / "environment").write_text(str(tmp_path / "link"))
+    for name, other in (("env", False), ("env/venv", False), ("env2", True), ("link", False)):
+        prefix = str(tmp_path / name)
+        assert record.elsewhere(str(tmp_path), prefix) == (prefix if other else "")
 
 
 def test_each_framework_of_a_process_has_its_part(

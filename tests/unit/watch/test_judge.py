@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from msgspec.structs import replace
 
-from envbuilder.watch import judge, model
+from envbuilder.watch import judge, model, show
 from envbuilder.watch.model import Autocast, Device, Gpu, Loader, Machine
 from tests.support.watched import copy, falling, observed, on_cpu, placed, watched, work
 
@@ -451,3 +451,14 @@ def test_a_loss_that_stands_still_because_nothing_changes_is_one_finding(
         (observed(losses=still, **changes), kind),
     ):
         assert [each.kind for each in judge.judged(watched(process)).findings] == [named]
+
+
+def test_a_training_in_another_environment_is_not_the_profiles() -> None:
+    helper = observed(environment="/opt/tool", steps=0, windows=0, parameters=(), losses=())
+    assert judge.judged(watched(observed(), helper)).fingerprint
+    report = judge.judged(watched(observed(environment="/home/me/venv")))
+    assert report.findings[0].kind == "environment"
+    assert "/home/me/venv" in report.findings[0].says
+    assert (report.fingerprint, report.lock) == ("", "")
+    assert judge.predicate(report)["environment"] == {"another": "/home/me/venv"}
+    assert "another environment: /home/me/venv" in show.page(report).lower()

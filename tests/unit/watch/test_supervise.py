@@ -49,7 +49,7 @@ def test_a_container_of_another_user_reads_the_hook_and_writes_beside_it(
     monkeypatch.setattr(os, "chown", lambda path, uid, gid: given.append((path, uid, gid)))
     before = os.umask(umask)
     try:
-        with supervise.Session.laid(tmp_path, (1234, 5678)) as session:
+        with supervise.Session.laid(tmp_path, owner=(1234, 5678)) as session:
             modes = {path.stat().st_mode & 0o777 for path in (session.folder, session.hook)}
             assert given == [(session.folder / "out", 1234, 5678)]
             assert modes == {0o755}
