@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from envbuilder.core.project_file import Definition
     from envbuilder.core.settings import Settings
 
-PRELOAD = "LD_PRELOAD"
 Runner = Callable[[Sequence[str], Mapping[str, str]], int]
 """Runs a command with these variables in addition to this process's; returns its exit code."""
 _PORT = re.compile(
@@ -89,22 +88,6 @@ def require_distinct(access: Access) -> None:
     for item in (*ports, *targets):
         if ports.count(item) > 1 or targets.count(item) > 1:
             raise InvalidError(f"{shown(item)} is stated twice", "Leave one of them out.")
-
-
-def preloading(access: Access, before: str | None, environ: Mapping[str, str]) -> Access:
-    """Return the access with its libraries to preload after those of the environment.
-
-    `before` are those, and `environ` the caller's variables. An empty value means none at all.
-    """
-    passed = environ.get(PRELOAD) if PRELOAD in access.passed else None
-    libraries = access.variables.get(PRELOAD, passed)
-    if not before or not libraries:
-        return access
-    return msgspec.structs.replace(
-        access,
-        variables={**access.variables, PRELOAD: f"{before}:{libraries}"},
-        passed=tuple(name for name in access.passed if name != PRELOAD),
-    )
 
 
 def port(text: str) -> Port:

@@ -32,7 +32,7 @@ RUNS = "runs"
 """The user's folder of files for commands."""
 PROGRAMS = f"{package.FOLDER}/bin"
 _HOOK = Path(__file__).with_name("inside") / "sitecustomize.py"
-"""The hook for missing modules, for any interpreter."""
+"""The hook, for any interpreter."""
 
 
 # --- in the project
@@ -131,9 +131,10 @@ def lay(settings: Settings, texts: Mapping[str, str]) -> Path:
 
 
 def lay_hook(settings: Settings, locked: Iterable[str]) -> Path | None:
-    """Return the folder of the hook for missing modules; None if there is no place for it.
+    """Return the folder of the hook for every Python; None if there is no place for it.
 
-    `locked` are the names of what the lock has: they are never suggested.
+    In a project it explains missing modules. `locked` are the names of what the lock has: they are
+    never suggested.
     """
     other = () if settings.environment == DEFAULT else ("--environment", settings.environment)
     facts = {
@@ -143,7 +144,9 @@ def lay_hook(settings: Settings, locked: Iterable[str]) -> Path | None:
         "locked": sorted(locked),
         "add": Hint("", ("add", *other)).command_line(),
     }
-    texts = {_HOOK.name: _HOOK.read_text(encoding="utf-8"), "facts.json": json.dumps(facts)}
+    texts = {_HOOK.name: _HOOK.read_text(encoding="utf-8")}
+    if settings.definition is not None:
+        texts["facts.json"] = json.dumps(facts)
     with contextlib.suppress(InvalidError):
         return lay(settings, texts)
     return None

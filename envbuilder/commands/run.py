@@ -235,7 +235,7 @@ def enter(
         raise
     progress.release(briefly=True)
     locked_names = {file.name for file in environment.plan.files}
-    if in_project and (hook := project_folder.lay_hook(settings, locked_names)):
+    if hook := project_folder.lay_hook(settings, locked_names):
         always = replace(
             always,
             python_path=(hook, *always.python_path),

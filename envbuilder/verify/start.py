@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from envbuilder.build import conventions, isolation, pipeline, stages
+from envbuilder.build import conventions, isolation, pipeline, stages, variables
 from envbuilder.build.backends import devices
 from envbuilder.build.payload import RECORD, TIMEOUT_SECONDS, payload_pyz
 from envbuilder.containers import apptainer
@@ -23,7 +23,6 @@ from envbuilder.core import process
 from envbuilder.core.errors import Hint, InvalidError, VerifyError
 from envbuilder.core.files import file_sha256
 from envbuilder.core.text import printable
-from envbuilder.payload.machine import threads
 from envbuilder.payload.start import AS_FOUND, Start, guarded
 from envbuilder.profiles import choice
 from envbuilder.profiles.backends import EXTERNAL, IMAGE
@@ -171,7 +170,7 @@ def prepare_interpreter(
                 )
             return process.run(
                 [*command, str(payload), "--promise", start.text(), *arguments(paths)],
-                env={"OMP_NUM_THREADS": str(threads.decide(threads.fetch()))},
+                env=variables.machine_threads(base),
                 base=base,
                 cwd=work,
                 timeout=TIMEOUT_SECONDS,

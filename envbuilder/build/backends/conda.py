@@ -9,10 +9,10 @@ the real one is available, and if it cannot run, the build fails before anything
 
 from __future__ import annotations
 
-import os
 import re
 from typing import TYPE_CHECKING
 
+from envbuilder.build import variables
 from envbuilder.build.backends import foreign_programs, integrity
 from envbuilder.build.backends.own_python import rehomed
 from envbuilder.build.backends.venv import (
@@ -21,7 +21,6 @@ from envbuilder.build.backends.venv import (
     environment_room,
     folders_for,
     last_steps,
-    machine_variables,
     preload_paths,
     preload_steps,
     preloaded,
@@ -30,6 +29,7 @@ from envbuilder.build.backends.venv import (
 )
 from envbuilder.build.payload import payload_sha256
 from envbuilder.build.plan import Artifact, LinkFiles, Plan, Step, fingerprint, tool_versions
+from envbuilder.build.variables import Place
 from envbuilder.core import process
 from envbuilder.core.console import progress
 from envbuilder.core.errors import Hint, HostError, InvalidError, ToolError
@@ -39,7 +39,7 @@ from envbuilder.profiles.lock import Target, lock_digest, select
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
+    from pathlib import Path, PurePath
 
     from envbuilder.build.request import Build
 
@@ -223,16 +223,15 @@ class CondaEnvironment(NativeEnvironment):
         """Return the versions of uv, as locked, and of py-rattler."""
         return {**tool_versions(self.plan), "py-rattler": prefixes.require_rattler()}
 
-    def inside(
-        self, argv: Sequence[str], environ: Mapping[str, str]
-    ) -> tuple[list[str], dict[str, str]]:
-        """Return a bash command that activates the environment and runs `argv`, and variables."""
-        script = str(self.prefix / prefixes.SCRIPT)
-        # Activation prepends the environment's own programs.
-        refused = str(self.prefix / foreign_programs.FOLDER)
-        path = os.pathsep.join(filter(None, (refused, environ.get("PATH"))))
-        variables = {**machine_variables(environ), "PATH": path}
-        return [_bash(), "-c", _INSIDE, script, *argv], variables
+    def command(self, argv: Sequence[str]) -> list[str]:
+        """Return a bash command that activates the environment and runs `argv`."""
+        return [_bash(), "-c", _INSIDE, str(self.prefix / prefixes.SCRIPT), *argv]
+
+    def place(self, programs: Iterable[PurePath] = ()) -> Place:
+        """Return the environment before its activation, which prepends its own programs."""
+        refused = self.prefix / foreign_programs.FOLDER
+        path = tuple(map(str, (refused, *programs)))
+        return Place(first={variables.PATH: path}, sets_profile=True)
 
     def after_activation(self, names: Iterable[str]) -> dict[str, str]:
         """Return the variable that tells the activation what to restore."""

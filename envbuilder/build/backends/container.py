@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from envbuilder.build import access, conventions, isolation
-from envbuilder.build.access import NOTHING, PRELOAD, Access, Runner, preloading
+from envbuilder.build import access, conventions, isolation, variables
+from envbuilder.build.access import NOTHING, Access, Runner
 from envbuilder.build.backends import devices, foreign_programs
 from envbuilder.build.image import records
 from envbuilder.build.payload import RECORD, TIMEOUT_SECONDS
 from envbuilder.build.plan import Artifact, Plan, names_of
+from envbuilder.build.variables import Place, Variable
 from envbuilder.containers import inside
 from envbuilder.containers.engine.container import Container, Devices, Volume
 from envbuilder.containers.engine.interface import VOLUME_LABEL, Engine, Image
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 
 _SOCKETS = tuple(map(Path, ("/run/docker.sock", "/run/podman/podman.sock", "/run/user")))
+_LISTS = (variables.PYTHONPATH, variables.PRELOAD)
 _ROOTS_HOME = PurePosixPath("/root")
 _SCRATCH = "/tmp"  # noqa: S108 (a volume of the container, removed with it)
 _CACHE = "/tmp/.cache"  # noqa: S108 (where programs look whose home is /tmp)
@@ -277,25 +279,22 @@ class DockerEnvironment:
             msgspec.structs.replace(access, gpus="") if self._force and without_runtime else access
         )
 
-    def _variables(self, access: Access, project: ProjectMount, image: str) -> dict[str, str]:
+    def _variables(self, access: Access, project: ProjectMount, image: str) -> dict[str, Variable]:
         """Return the variables, each once: of two values a process may see either."""
-        environment = self.profile.environment
+        caller = {name: os.environ.get(name, "") for name in access.passed}
         folders = project.inside(access.python_path, access.own_folders)
-        programs = project.inside(access.programs, access.own_folders)
-        variables = {
-            "HOME": _SCRATCH,
-            **{n: value for n, value in _CACHES.items() if n not in environment},
-            **self.device_variables,
-            **conventions.imports_from(folders, environment.get("PYTHONPATH")),
-            **access.variables,
-        }
-        if programs:
+        first = {variables.PYTHONPATH: [str(folder) for folder in folders]}
+        if variables.PRELOAD in {*access.variables, *access.passed}:
+            preloaded = conventions.variables(self.profile).get(variables.PRELOAD, "")
+            first[variables.PRELOAD] = preloaded.split(":")
+        if programs := project.inside(access.programs, access.own_folders):
             inherited = dict(pair.split("=", 1) for pair in self._engine.variables(image))
-            rest = inherited.get("PATH", "").removeprefix(f"{conventions.PATH}:")
-            variables["PATH"] = ":".join(
-                filter(None, (conventions.PATH, *map(str, programs), rest))
-            )
-        return {name: value for name, value in variables.items() if name not in access.passed}
+            rest = inherited.get(variables.PATH, "").removeprefix(f"{conventions.PATH}:")
+            first[variables.PATH] = [conventions.PATH, *map(str, programs), rest]
+        place = Place(given={"HOME": _SCRATCH, **_CACHES}, first=first, sets_profile=True)
+        return variables.of_command(
+            self.profile, place, self.device_variables, access, {**caller, variables.PATH: ""}
+        )
 
     def become(
         self,
@@ -330,19 +329,21 @@ class DockerEnvironment:
         owner = folder.stat()
         user = user_in(owner, os.getuid(), os.getgid())
         project = project_mount(folder, cwd, user[0])
-        preloaded = conventions.variables(self.profile).get(PRELOAD)
-        access = preloading(access, preloaded, os.environ)
         for volume in access.volumes:
             require_apart(volume, project, socket)
         image = self._checked_id()
+        decided = self._variables(access, project, image)
+        # The value of a list is set; the entrypoint counts the threads that the container may use.
+        passed = tuple(n for n in access.passed if n not in _LISTS)
+        omitted = {*passed, *([variables.THREADS] if variables.DEFAULT_THREADS in decided else [])}
         container = Container(
             image=image,
             user=f"{user[0]}:{user[1]}",
             limits=self._engine.limits,
             arguments=tuple(argv),
             network=True,
-            variables=self._variables(access, project, image),
-            passed=access.passed,
+            variables={n: each.value for n, each in decided.items() if n not in omitted},
+            passed=passed,
             project=(str(folder), str(project.target)),
             workdir=str(project.workdir),
             ports=access.ports,

@@ -6,6 +6,7 @@ on PATH, change another environment, and report success. Programs are recognized
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Collection, Sequence
@@ -24,6 +25,9 @@ _CHANGES = frozenset(
 )
 """Commands of installers that write."""
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\[\],-]*([<>=!~]|\Z)")
+_STARTER = re.compile(rb"(?:#!|'''exec' \"?)\s*(/[^\n\"]*?/((?:python|pypy)[0-9.]*t?))[\s\"]")
+"""The interpreter in the first lines of a script of Python's, as pip and others write them."""
+_HEAD_BYTES = 1024
 _BY_HAND = "Changes made by hand would be lost and fail verification."
 REFUSED = (
     *("pip", "pip3", "uv", "uvx", "conda", "mamba", "micromamba", "pixi", "pipenv", "poetry"),
@@ -63,8 +67,22 @@ def require_own(
             "The environment's own is called python; --python-version X.Y chooses another version."
             f" {anyway}",
         )
+    if path and (other := _interpreter(Path(path))) and other.parent not in folders:
+        raise ToolError(
+            f"{missing}, a script of another Python, {other}", f"{advice(profile)}\n{anyway}"
+        )
     if name in REFUSED:
         raise ToolError(missing, [*advice(profile), *([Hint(anyway)] if path else [])])
+
+
+def _interpreter(path: Path) -> Path | None:
+    """Return the Python that a script names by its path; None if it is no such script."""
+    try:
+        with path.open("rb") as stream:
+            match = _STARTER.match(stream.read(_HEAD_BYTES).removeprefix(b"#!/bin/sh\n"))
+    except OSError:
+        return None
+    return Path(os.fsdecode(match[1])) if match else None
 
 
 def require_unchanged(argv: Sequence[str], profile: str, *, of_project: bool) -> None:

@@ -13,14 +13,14 @@ import shutil
 import tempfile
 import weakref
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
 
-from envbuilder.build import conventions, isolation, render
-from envbuilder.build.access import NOTHING, PRELOAD, Access, Runner
+from envbuilder.build import isolation, render, variables
+from envbuilder.build.access import NOTHING, Access, Runner
 from envbuilder.build.backends import foreign_programs, in_use, integrity, own_python
 from envbuilder.build.payload import TIMEOUT_SECONDS, payload_pyz, payload_sha256
 from envbuilder.build.plan import (
@@ -40,14 +40,14 @@ from envbuilder.build.plan import (
     tool_versions,
 )
 from envbuilder.build.request import Build, Environment
+from envbuilder.build.variables import Place, Variable
 from envbuilder.core import process
-from envbuilder.core.console import progress
+from envbuilder.core.console import detail, progress
 from envbuilder.core.errors import ToolError, VerifyError
 from envbuilder.core.resources import OWN
 from envbuilder.host import interpreters
 from envbuilder.packages.interpreters import require_interpreter
 from envbuilder.packages.store import Room, unpacked
-from envbuilder.payload.machine import threads
 from envbuilder.payload.start import Start, guarded
 from envbuilder.profiles.lock import File, Target, lock_digest, pythons, select
 
@@ -208,13 +208,6 @@ def refused_programs(profile: Profile) -> list[Any]:
     return [foreign_programs.REFUSED, foreign_programs.stub(profile.name)]
 
 
-def machine_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that depend on the machine, unless the caller set them."""
-    if environ.get("OMP_NUM_THREADS"):
-        return {}
-    return {"OMP_NUM_THREADS": str(threads.decide(threads.fetch()))}
-
-
 class NativeEnvironment(Environment):
     """A planned environment in a folder of this machine: a venv, unless a subclass overrides it."""
 
@@ -263,11 +256,22 @@ class NativeEnvironment(Environment):
         """Return the version of uv, as locked."""
         return tool_versions(self.plan)
 
-    def inside(
-        self, argv: Sequence[str], environ: Mapping[str, str]
-    ) -> tuple[list[str], dict[str, str]]:
-        """Return a command and variables that run `argv` inside the environment."""
-        return list(argv), environment(self.profile, self.prefix, environ)
+    def command(self, argv: Sequence[str]) -> list[str]:
+        """Return a command that runs `argv` inside the environment."""
+        return list(argv)
+
+    def place(self, programs: Iterable[PurePath] = ()) -> Place:
+        """Return the environment as its commands see it, with folders of the project's commands."""
+        return place(self.profile, self.prefix, programs)
+
+    def variables(
+        self, environ: Mapping[str, str], access: Access = NOTHING
+    ) -> dict[str, Variable]:
+        """Return the variables of a command inside the environment, given the caller's own."""
+        base = self.place(access.programs)
+        first = {**base.first, variables.PYTHONPATH: [str(folder) for folder in access.python_path]}
+        base = msgspec.structs.replace(base, first=first)
+        return variables.of_command(self.profile, base, self.device_variables, access, environ)
 
     def after_activation(self, names: Iterable[str]) -> dict[str, str]:
         """Return what lets variables keep their values while the environment is activated."""
@@ -294,20 +298,19 @@ class NativeEnvironment(Environment):
         scratch, before = self._scratch
         executable, bytecode = str(self.prefix / self.python), str(scratch / "bytecode")
         base = {**isolation.payload_environment(os.environ), **self.device_variables}
-        _, of_environment = self.inside((), base)
+        set_values = {name: each.value for name, each in self.variables(base).items()}
         start = Start(
             as_found=False,
             prefix=str(self.prefix),
             executable=executable,
             bytecode=bytecode,
-            variables=guarded({**base, **of_environment, **self.profile.environment}),
+            variables=guarded({**base, **set_values, **self.profile.environment}),
         )
         paths = {name: str(folder.absolute()) for name, folder in folders.items()}
         program = (*isolation.python(executable, bytecode), str(payload), "--promise", start.text())
-        argv, variables = self.inside([*program, *arguments(paths)], base)
         done = process.run(
-            argv,
-            env=variables,
+            self.command([*program, *arguments(paths)]),
+            env=set_values,
             base=base,
             cwd=scratch / "work",
             timeout=TIMEOUT_SECONDS,
@@ -344,39 +347,32 @@ class NativeEnvironment(Environment):
         Raises `ToolError` if it is not found or belongs to another Python.
         """
         folders = [self.prefix / name for name in self.bin_folders]
-        others = os.pathsep.join(filter(None, (*map(str, access.programs), environ.get("PATH"))))
         folders += map(Path, access.programs)
-        program = shutil.which(argv[0], path=os.pathsep.join((*map(str, folders), others)))
+        decided = self.variables(environ, access)
+        places = (*map(str, folders), decided[variables.PATH].value)
+        program = shutil.which(argv[0], path=os.pathsep.join(places))
         foreign_programs.require_own(argv, program, folders, self.profile.name)
         if program is None:
             raise ToolError(f"{argv[0]}: not found in the environment or on PATH")
-        before = self.profile.environment.get("PYTHONPATH", environ.get("PYTHONPATH"))
-        requested = {
-            **conventions.imports_from(access.python_path, before),
-            **{name: environ[name] for name in access.passed},
-            **access.variables,
-        }
-        around = {**environ, **requested, "PATH": others}
-        command, variables = self.inside([program, *argv[1:]], around)
-        # Libraries to preload come after the profile's.
-        decisive = {n: v for n, v in requested.items() if n != PRELOAD or not v}
-        variables = {**requested, **variables, **decisive, **self.after_activation(decisive)}
+        for name, each in sorted(decided.items()):
+            detail(f"{name}: set by {each.source}")
+        values = {name: each.value for name, each in decided.items()}
+        # A script that activates puts the profile's libraries before others.
+        is_last = {variables.PATH, *([variables.PRELOAD] if values.get(variables.PRELOAD) else ())}
+        stated = {*access.passed, *access.variables, variables.PYTHONPATH} & values.keys()
         self.stay_in_use()
-        return (start or process.replace)(command, {**self.device_variables, **variables})
+        command = self.command([program, *argv[1:]])
+        return (start or process.replace)(
+            command, {**values, **self.after_activation(sorted(stated - is_last))}
+        )
 
 
-def environment(profile: Profile, prefix: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables for a command inside a venv, given the caller's own."""
-    variables = dict(profile.environment)
-    if profile.preload:
-        # The caller's own preloads are kept, after the profile's.
-        inherited = filter(None, [environ.get(PRELOAD)])
-        variables[PRELOAD] = ":".join([*preload_paths(profile, prefix), *inherited])
-    variables |= machine_variables(environ)
-    variables["VIRTUAL_ENV"] = str(prefix)
+def place(profile: Profile, prefix: Path, programs: Iterable[PurePath] = ()) -> Place:
+    """Return a venv as its commands see it; `programs` are folders with commands of the project."""
     refused = prefix / foreign_programs.FOLDER
-    variables["PATH"] = f"{prefix / 'bin'}:{refused}:{environ.get('PATH', '')}"
-    return variables
+    first = {variables.PATH: (*map(str, (prefix / "bin", refused, *programs)),)}
+    first[variables.PRELOAD] = preload_paths(profile, prefix)
+    return Place(given={"VIRTUAL_ENV": str(prefix)}, first=first)
 
 
 def plan(build: Build, target: Target, interpreter: interpreters.Interpreter | File) -> Plan:

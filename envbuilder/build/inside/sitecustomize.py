@@ -79,6 +79,19 @@ def _hook(kind, error, trace):  # type: ignore[no-untyped-def]  # as Python call
         pass
 
 
+def _share_cores() -> None:
+    """Hide the number of threads that envbuilder chose, which libraries read all the same.
+
+    What starts several processes (torchrun, accelerate) divides the cores unless it is set.
+    A process that is bound to some CPUs, as by mpirun, takes no more threads than these.
+    """
+    chosen = os.environ.get("ENVBUILDER_THREADS", "")
+    if chosen.isdigit() and os.environ.get("OMP_NUM_THREADS", chosen) == chosen:
+        os.environ.pop("OMP_NUM_THREADS", None)
+        allowed = getattr(os, "sched_getaffinity", lambda process: range(int(chosen)))(0)
+        os.putenv("OMP_NUM_THREADS", str(min(int(chosen), len(allowed))))
+
+
 def _give_way() -> None:
     """Import what would have been imported instead of this file, which is left on no path."""
     here = os.path.dirname(os.path.abspath(__file__))
@@ -95,4 +108,5 @@ if __name__ == "sitecustomize":
     environment = os.environ.get("VIRTUAL_ENV")
     if not environment or os.path.realpath(environment) == os.path.realpath(sys.prefix):
         sys.excepthook = _hook
+    _share_cores()
     _give_way()

@@ -162,8 +162,13 @@ def begin(settings: Settings, notes: list[str], *, inherit: bool = False) -> pro
 
 @pytest.mark.parametrize("inherit", [False, True])
 def test_the_payload_is_started_in_a_folder_that_goes(
-    found: Settings, notes: list[str], started: Started, inherit: bool
+    found: Settings,
+    notes: list[str],
+    started: Started,
+    inherit: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     done = begin(found, notes, inherit=inherit)
     assert done.returncode == 7
     assert notes[-1] == "a line of the payload"
@@ -172,6 +177,10 @@ def test_the_payload_is_started_in_a_folder_that_goes(
     assert "payload/verify.py" in started.members
     assert started.options["timeout"] == TIMEOUT_SECONDS
     assert started.options["env"] == {"OMP_NUM_THREADS": str(threads.decide(threads.fetch()))}
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    begin(found, notes, inherit=inherit)
+    assert started.options["env"] == {}
+    assert started.options["base"]["OMP_NUM_THREADS"] == "1"
     assert started.payload.name == "payload.pyz"
     assert started.payload.parent.name.startswith("envbuilder-")
     # Its working directory holds no module that could be imported, and nothing is left of it.

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.build import payload as pack, plan
+from envbuilder.build import payload as pack, plan, variables
+from envbuilder.build.access import NOTHING
 from envbuilder.build.backends import container, devices, docker, integrity, venv
 from envbuilder.build.image import base as image_base, records
 from envbuilder.build.request import Request
@@ -388,11 +389,11 @@ def test_nvidias_gpus_come_by_the_runtime_or_cdi_and_force_leaves_out_what_neith
 
 
 def test_a_venv_preloads_by_full_path_and_keeps_the_callers_own() -> None:
-    made = venv.environment(CPU, Path("/p"), {"PATH": "/bin", "LD_PRELOAD": "mine.so"})
-    assert made["LD_PRELOAD"] == "/p/lib/envbuilder/libtcmalloc_minimal.so.4:mine.so"
-    assert made["PATH"] == "/p/bin:/p/lib/envbuilder/refused:/bin"
-    assert int(made["OMP_NUM_THREADS"]) >= 1
-    assert "OMP_NUM_THREADS" not in venv.environment(CPU, Path("/p"), {"OMP_NUM_THREADS": "7"})
+    place = venv.place(CPU, Path("/p"))
+    caller = {"PATH": "/bin", "LD_PRELOAD": "mine.so"}
+    made = variables.of_command(CPU, place, {}, NOTHING, caller)
+    assert made["LD_PRELOAD"].value == "/p/lib/envbuilder/libtcmalloc_minimal.so.4:mine.so"
+    assert made["PATH"].value == "/p/bin:/p/lib/envbuilder/refused:/bin"
 
 
 def test_an_environment_is_compared_once_however_often_its_payload_starts(

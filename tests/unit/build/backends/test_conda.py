@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -216,11 +217,12 @@ def prepared(
 
 def test_a_prepared_environment_runs_in_an_activated_bash(found: Settings) -> None:
     made = prepared(found, locked(__glibc="2.28"))
-    argv, variables = made.inside(["python", "-c", "a 'b'; c"], {"OMP_NUM_THREADS": "3"})
+    argv = made.command(["python", "-c", "a 'b'; c"])
+    set_values = {n: each.value for n, each in made.variables({"OMP_NUM_THREADS": "3"}).items()}
     assert argv[0].endswith("/bash")
     assert argv[3] == f"{made.prefix}/lib/envbuilder/activate.sh"
     assert argv[4:] == ["python", "-c", "a 'b'; c"]
-    assert variables == {"PATH": f"{made.prefix}/lib/envbuilder/refused"}
+    assert set_values == {"PATH": f"{made.prefix}/lib/envbuilder/refused:{os.defpath}"}
     assert made.python == "venv/bin/python"
 
 

@@ -179,10 +179,8 @@ class Native(NativeEnvironment):
 
     def __init__(self, prefix: Path) -> None:
         self.prefix, self.device_variables = prefix, {}
+        self._hold = None
         self.profile = profiles.load("cpu", (resources.profiles_dir(),))
-
-    def inside(self, argv: Any, environ: Any) -> tuple[list[str], dict[str, str]]:
-        return list(argv), {}
 
 
 @pytest.mark.parametrize(
@@ -218,7 +216,8 @@ def test_a_native_command_gets_the_variables_that_the_user_states(
     environment.device_variables = {"HIP_VISIBLE_DEVICES": "0", "C": "of the profile"}
     given = Access(variables={"A": "1", "HIP_VISIBLE_DEVICES": "1"}, passed=("C",))
     environment.become(["python"], {"PATH": "", "C": "of the caller"}, given)
-    assert started == [{"A": "1", "HIP_VISIBLE_DEVICES": "1", "C": "of the caller"}]
+    stated = {"A": "1", "HIP_VISIBLE_DEVICES": "1", "C": "of the caller"}
+    assert stated.items() <= started[0].items()
 
 
 @pytest.mark.parametrize(
@@ -229,11 +228,6 @@ def test_a_native_command_preloads_after_the_profile(
 ) -> None:
     started: list[Any] = []
     monkeypatch.setattr(process, "replace", lambda argv, env: started.append(env["LD_PRELOAD"]))
-    monkeypatch.setattr(
-        Native,
-        "inside",
-        lambda self, argv, environ: ([], venv.environment(self.profile, self.prefix, environ)),
-    )
     lay(tmp_path / "bin", "python")
     for access in (Access(variables={"LD_PRELOAD": value}), Access(passed=("LD_PRELOAD",))):
         Native(tmp_path).become(["python"], {"PATH": "", "LD_PRELOAD": value}, access)
@@ -249,10 +243,11 @@ def test_a_native_command_imports_from_the_project_first(
     given = Access(python_path=(tmp_path / "src", tmp_path / "lib"))
     for own, others in (("", ""), ("/mine", ":/mine")):
         Native(tmp_path).become(["python"], {"PATH": "", "PYTHONPATH": own}, given)
-        assert started.pop() == {"PYTHONPATH": f"{tmp_path}/src:{tmp_path}/lib{others}"}
-    stated = Access(python_path=(tmp_path / "src",), variables={"PYTHONPATH": "/only"})
-    Native(tmp_path).become(["python"], {"PATH": ""}, stated)
-    assert started == [{"PYTHONPATH": "/only"}]
+        assert started.pop()["PYTHONPATH"] == f"{tmp_path}/src:{tmp_path}/lib{others}"
+    for stated, others in (("", ""), ("/x::/y", ":/x:/y")):
+        access = Access(python_path=(tmp_path / "src",), variables={"PYTHONPATH": stated})
+        Native(tmp_path).become(["python"], {"PATH": "", "PYTHONPATH": "/mine"}, access)
+        assert started.pop()["PYTHONPATH"] == f"{tmp_path}/src{others}"
 
 
 @pytest.mark.parametrize("name", ["tool", "accelerate"])
@@ -261,7 +256,6 @@ def test_a_command_of_the_project_is_found_after_the_environments(
 ) -> None:
     started: list[Any] = []
     monkeypatch.setattr(process, "replace", lambda argv, env: started.append((argv[0], env)))
-    monkeypatch.setattr(Native, "inside", lambda self, argv, environ: (argv, environ))
     own = lay(tmp_path / "bin", "python")
     lay(tmp_path / "elsewhere", name)
     command = lay(tmp_path / "own", name)
@@ -271,7 +265,8 @@ def test_a_command_of_the_project_is_found_after_the_environments(
         Native(tmp_path).become([word], {"PATH": str(tmp_path / "elsewhere")}, given)
         program, variables = started.pop()
         assert program == expected
-        assert variables["PATH"] == f"{tmp_path}/own:{tmp_path}/elsewhere"
+        refused = f"{tmp_path}/{foreign.FOLDER}"
+        assert variables["PATH"] == f"{tmp_path}/bin:{refused}:{tmp_path}/own:{tmp_path}/elsewhere"
 
 
 def test_an_installer_that_is_nowhere_is_explained_too(tmp_path: Path) -> None:
@@ -300,5 +295,35 @@ def test_the_programs_that_refuse_are_one_quoted_script(profile: str) -> None:
 
 def test_an_environments_own_programs_win_over_those_that_refuse(tmp_path: Path) -> None:
     profile = profiles.load("cpu", (resources.profiles_dir(),))
-    path = venv.environment(profile, tmp_path, {"PATH": "/usr/bin"})["PATH"]
-    assert path == f"{tmp_path}/bin:{tmp_path}/{foreign.FOLDER}:/usr/bin"
+    first = venv.place(profile, tmp_path).first["PATH"]
+    assert first == (f"{tmp_path}/bin", f"{tmp_path}/{foreign.FOLDER}")
+
+
+@pytest.mark.parametrize(
+    ("text", "runs"),
+    [
+        ("#!/usr/bin/python3\n", False),
+        ("#!/opt/tools/bin/python3.11 -I\n", False),
+        ("#!/bin/sh\n'''exec' \"/long path/bin/python\" \"$0\" \"$@\"\n' '''\n", False),
+        ("#!/usr/bin/env python3\n", True),  # the first one on PATH is the environment's
+        ("#!{}/env/bin/python\n", True),
+        ("#!/bin/sh\nexec /usr/bin/python3 x.py\n", True),
+        ("\x7fELF", True),
+    ],
+)
+def test_a_script_of_another_python_is_refused_whatever_its_name(
+    text: str, runs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Any] = []
+    monkeypatch.setattr(process, "replace", lambda argv, env: started.append(argv))
+    script = lay(tmp_path / "elsewhere", "pytest")
+    Path(script).write_text(text.format(tmp_path))
+    environ = {"PATH": str(tmp_path / "elsewhere")}
+    if not runs:
+        with pytest.raises(ToolError, match="a script of another Python") as caught:
+            Native(tmp_path / "env").become(["pytest"], environ)
+        assert f"give its path: {script}" in caught.value.hint
+        Native(tmp_path / "env").become([script], environ)
+    else:
+        Native(tmp_path / "env").become(["pytest"], environ)
+    assert started == [[script]]
