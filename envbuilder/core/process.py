@@ -359,7 +359,8 @@ def accompany(argv: Sequence[str], env: Mapping[str, str]) -> int:
     for number in replaced:
         signal.signal(number, handlers[number])
     try:
-        child = subprocess.Popen([program, *argv[1:]], env={**os.environ, **env})
+        # As if it replaced this process, which may pass on a lock that is to outlive it.
+        child = subprocess.Popen([program, *argv[1:]], env={**os.environ, **env}, close_fds=False)
         for received in early:
             child.send_signal(received)
         status = None
