@@ -199,8 +199,8 @@ def _locate(
     return urls
 
 
-_AGAIN = "To lock what it has now: envbuilder lock."
 _ELSEWHERE = "Wheels of your own: put them into a folder and name it in PIP_FIND_LINKS."
+_AGAIN = (Hint("To lock what it has now", ("lock",)), Hint(_ELSEWHERE))
 
 
 def _is_lacking(file: File, words: str) -> bool:
@@ -239,7 +239,7 @@ def _ask_uv(
             named = ", ".join(f"{f.name} {f.version}" for f in lacking)
             raise BuildError(
                 f"'{source}' no longer has what is locked: {named}:\n{done.last_words}",
-                f"{_AGAIN} {_ELSEWHERE}",
+                _AGAIN,
             )
         names = ", ".join(f.name for f in files[:5]) + (" …" if len(files) > 5 else "")
         raise BuildError(
@@ -313,7 +313,7 @@ def _download_one(
     if not problems:
         raise BuildError(
             f"{file.basename}: cannot be fetched: the index of '{file.source}' does not list it",
-            f"{_AGAIN} {_ELSEWHERE}",
+            _AGAIN,
         )
     raise BuildError(
         f"{file.basename}: cannot be fetched: {'; '.join(problems)}",

@@ -212,7 +212,6 @@ def test_check_fails_where_lock_does(project: Path, capsys: pytest.CaptureFixtur
     assert run("check") == 2
     out = capsys.readouterr().out
     assert "✗ default.tiny             unlocked\n" in out
-    assert out.endswith("Run:\n  envbuilder lock\n")
 
 
 @pytest.mark.parametrize(("key", "kind"), [("python_path", "folder"), ("files", "file or folder")])
@@ -269,6 +268,18 @@ def test_a_project_file_that_cannot_be_written_changes_no_lock(
     assert "envbuilder.yaml: cannot be written: No space left" in capsys.readouterr().err
     assert (project / "envbuilder.yaml").read_text() == TEXT
     assert packages(project, "default.small") == {"torch", "leaf"}
+
+
+@pytest.mark.parametrize("again", [("add", "more"), ("lock",)])
+def test_what_was_killed_before_the_project_file_was_written_is_finished(
+    project: Path, again: tuple[str, ...]
+) -> None:
+    """That file comes last: adding does it all, and locking goes back to what the file says."""
+    assert run("add", "more") == 0
+    (project / "envbuilder.yaml").write_text(TEXT)
+    assert run(*again) == 0
+    is_added = "more" in (project / "envbuilder.yaml").read_text()
+    assert is_added == ("more" in packages(project, "default.small")) == (again[0] == "add")
 
 
 CONFLICT = b"<<<<<<< HEAD\n{}\n=======\n{}\n>>>>>>> other\n"
