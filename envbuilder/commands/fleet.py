@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import Struct
 
-from envbuilder.commands import fleet_node, fleet_render
+from envbuilder.commands import fleet_node
 from envbuilder.commands.options import adding, json_option, load_settings
 from envbuilder.core import console, results, text
 from envbuilder.core.errors import VERIFY_FAILED, InvalidError
@@ -34,12 +34,10 @@ def command() -> None:
     Examples:
       envbuilder fleet verify --dry-run
       envbuilder fleet verify --quick --html fleet.html
-      envbuilder fleet render -o manifests && kubectl create -f manifests
       envbuilder fleet show fleet-20261123t091500z-4f1a2b
     """
 
 
-command.add_command(fleet_render.command)
 command.add_command(fleet_node.node)
 command.add_command(fleet_node.join)
 
@@ -80,7 +78,7 @@ def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def read_run(path: Path, data: Path | None = None) -> Summary:
-    """Return a run's summary from its file, its folder, or the logs in a folder of rendered Jobs.
+    """Return a run's summary from its file, its folder, or the logs in a folder of pods' Jobs.
 
     Such logs are compared with the images that the pods had: those in the folder `data`, if these
     were all of MNIST, or else fetched.
@@ -89,14 +87,15 @@ def read_run(path: Path, data: Path | None = None) -> Summary:
 
     if not path.is_dir() or (path / folder.SUMMARY).exists():
         return folder.read_summary(path)
-    from envbuilder.fleet.kubernetes import results
+    from envbuilder.fleet import pods
     from envbuilder.project import catalog
 
-    if not results.is_rendered(path):
+    if not pods.has_jobs(path):
         return folder.read_summary(path)
-    jobs, settings = results.read_jobs(path), load_settings()
-    images = _images(data, settings, subset=jobs[0].subset) if len(jobs[0].nodes) == 1 else None
-    return results.judge_run(path, jobs, catalog.library(settings).profile, images)
+    jobs = pods.read_jobs(path)
+    settings = load_settings()
+    images = _images(data, settings, subset=jobs[0].subset)
+    return pods.judge_run(path, jobs, catalog.library(settings).profile, images)
 
 
 def _images(folder: Path | None, settings: Settings, *, subset: bool) -> dataset.Dataset:
@@ -397,16 +396,16 @@ def _resumed(folder: Path, outputs: Outputs, *, ddp: bool) -> int:
 def show(folder: Path, data: Path | None, outputs: Outputs) -> int:
     """Show the table of a run, from its FOLDER or its summary.json.
 
-    In a FOLDER that `fleet render` wrote, the results are the logs of its Jobs, saved as
-    results/NAME.json by the commands in its README.md. Nothing attests such a file: the best
-    verdict is `unproven`.
+    In a FOLDER with Kubernetes Jobs (job-*.yaml, as the guide shows them), the results are the logs
+    of their pods, saved as results/NAME.json. Nothing attests such a file: the best verdict is
+    `unproven`.
 
     Exits with 5 if a node that was examined was not verified.
 
     \b
     Examples:
       envbuilder fleet show fleet-20261123t091500z-4f1a2b
-      envbuilder fleet show manifests --html fleet.html
+      envbuilder fleet show jobs --html fleet.html
       envbuilder fleet show fleet-2 --against fleet-1 --html fleet.html
       envbuilder fleet show fleet-2 --json
     """

@@ -205,8 +205,6 @@ class Group(Struct, frozen=True, kw_only=True):
     """Of all ranks together."""
     efficiency: float | None = None
     """`images_per_second` divided by the sum of what the devices reached alone."""
-    pod: str = ""
-    """The pod that the log of the group's first node names; empty on Slurm."""
 
 
 class Summary(Struct, frozen=True, kw_only=True):
@@ -236,8 +234,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     def passed(self) -> bool:
         """Return whether every node that was examined was proven, and at least one was.
 
-        If nodes were to train together, every group must have been proven, too, and at least one;
-        a run on Kubernetes examines either nodes or groups.
+        If nodes were to train together, every group must have been proven, too, and at least one.
         """
         examined = [e.outcome for e in self.entries if e.outcome not in LEFT_OUT]
         together = [group.outcome for group in self.groups]

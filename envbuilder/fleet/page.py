@@ -166,7 +166,7 @@ def _figures(summary: Summary) -> list[tuple[str, str, str]]:
 def _detail(row: Entry | Group, *, job: bool = False) -> str:
     """Return the reason of an outcome, and which job (`job`: of any outcome) and pod it is of."""
     of_job = f"job {row.job}" if row.job and (job or row.outcome not in PROVEN) else ""
-    pod = f"pod {row.pod}, not attested" if row.pod else ""
+    pod = f"pod {row.pod}, not attested" if isinstance(row, Entry) and row.pod else ""
     return " · ".join(filter(None, (row.detail, of_job, pod)))
 
 

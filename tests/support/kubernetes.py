@@ -1,4 +1,4 @@
-"""What a real container printed (tests/data/kubernetes), as the logs of rendered Jobs."""
+"""What a real container printed (tests/data/kubernetes), as the logs of the guide's Jobs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,20 @@ from typing import Any
 from envbuilder.payload.options import QUICK
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "kubernetes"
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "kubernetes.md"
 RUN = "20261123t091500z-4f1a2b"
 
 
+def job_text(node: str = "gpu-1", profile: str = "cuda", run: str = RUN) -> str:
+    """The guide's Job, as a user would change it for a node."""
+    text = GUIDE.read_text(encoding="utf-8").split("```yaml\n")[1].split("```")[0]
+    lines = [line.removeprefix("    ") for line in text.splitlines()]
+    changed = "\n".join(lines).replace("gpu-1", node).replace(RUN, run)
+    return changed.replace("envbuilder/profile: cuda", f"envbuilder/profile: {profile}") + "\n"
+
+
 def job_name(node: str) -> str:
-    return f"envbuilder-4f1a2b-{node}"
+    return f"envbuilder-{node}"
 
 
 def pod_name(node: str) -> str:
@@ -27,16 +36,5 @@ def log_of(node: str, *, run_id: str = "", **changes: Any) -> str:
     event["run_id"] = run_id or f"{RUN}/{node}/{pod_name(node)}"
     # Gates may move without a new recording; what was reached passes them.
     event["report"]["training"]["min_accuracy"] = QUICK[-1].accuracy
-    event["report"] |= changes
-    return "\n".join((*lines, json.dumps(event), ""))
-
-
-def group_log(pod: str, *, run_id: str = "", **changes: Any) -> str:
-    """The log of the first pod of `n1` and `n2`, whose report has these values instead."""
-    *lines, last = (DATA / "together.log").read_text().splitlines()
-    event = json.loads(last)
-    event["run_id"] = run_id or f"{RUN}/n1/{pod}"
-    for number, device in enumerate(event["report"]["devices"], 1):
-        device["node"] = f"n{number}"
     event["report"] |= changes
     return "\n".join((*lines, json.dumps(event), ""))

@@ -202,7 +202,7 @@ complete -c envbuilder -n '__fish_seen_subcommand_from tune' -s q -l quiet -d 'O
 complete -c envbuilder -n '__fish_seen_subcommand_from tune' -s v -l verbose -d 'Also print the programs that are run, and requests.'
 complete -c envbuilder -n '__fish_seen_subcommand_from tune' -l debug -d 'Show tracebacks.'
 complete -c envbuilder -n '__fish_seen_subcommand_from tune' -s h -l help -d 'Show help and exit.'
-complete -c envbuilder -n '__fish_seen_subcommand_from fleet' -a 'render verify show'
+complete -c envbuilder -n '__fish_seen_subcommand_from fleet' -a 'verify show'
 complete -c envbuilder -n '__fish_seen_subcommand_from fleet' -s q -l quiet -d 'Only print results and errors.'
 complete -c envbuilder -n '__fish_seen_subcommand_from fleet' -s v -l verbose -d 'Also print the programs that are run, and requests.'
 complete -c envbuilder -n '__fish_seen_subcommand_from fleet' -l debug -d 'Show tracebacks.'

@@ -1,4 +1,4 @@
-"""Manifests are what the schema of Kubernetes says, by `kubernetes-validate`, which carries it."""
+"""The guide's Job is what the schema of Kubernetes says, by `kubernetes-validate`, which has it."""
 
 from __future__ import annotations
 
@@ -8,28 +8,18 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
-from tests.conftest import missing, succeeded
-from tests.integration.conftest import Cli
-from tests.support.manifests import FULL, LEAST
-
-OLD, NEW = "1.30.0", "1.37.0"
+from tests.conftest import missing
+from tests.support.kubernetes import job_text
 
 
-@pytest.fixture
-def validate() -> str:
-    beside = str(Path(sys.executable).parent)
+def refusals(version: str, path: Path) -> str:
     name = "kubernetes-validate"
-    program = shutil.which(name, path=beside) or shutil.which(name)
+    program = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
     if program is None:
         missing("kubernetes", f"{name} is not installed")
-    return program
-
-
-def refusals(validate: str, version: str, *paths: Path) -> str:
     done = subprocess.run(
-        [validate, "--strict", "--quiet", "--kubernetes-version", version, *map(str, paths)],
+        [program, "--strict", "--quiet", "--kubernetes-version", version, str(path)],
         capture_output=True,
         text=True,
         check=False,
@@ -38,31 +28,12 @@ def refusals(validate: str, version: str, *paths: Path) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(("settings", "version"), [(FULL, OLD), (LEAST, NEW)], ids=[OLD, NEW])
-def test_the_strict_schema_accepts_all_files(
-    cli: Cli, tmp_path: Path, validate: str, settings: object, version: str
+@pytest.mark.parametrize("version", ["1.30.0", "1.37.0"])
+def test_the_strict_schema_accepts_the_guides_job_and_notices_an_unknown_field(
+    tmp_path: Path, version: str
 ) -> None:
-    (tmp_path / "fleet.yaml").write_text(yaml.safe_dump({"kubernetes": settings}))
-    done = succeeded(cli("fleet", "render", "-o", "out"))
-    files = [Path(tmp_path, line) for line in done.stdout.splitlines() if line.endswith("yaml")]
-    assert len(files) == 3
-    assert refusals(validate, version, *files) == ""
-
-
-def test_the_strict_schema_accepts_a_training_across_nodes(
-    cli: Cli, tmp_path: Path, validate: str
-) -> None:
-    settings = {**LEAST, "nodes": {"a": "cuda", "b": "cuda"}, "shared": {"claim": "scratch"}}
-    (tmp_path / "fleet.yaml").write_text(yaml.safe_dump({"kubernetes": settings}))
-    done = succeeded(cli("fleet", "render", "--ddp", "-o", "out"))
-    files = [Path(tmp_path, line) for line in done.stdout.splitlines() if line.endswith("yaml")]
-    assert len(files) == 3
-    assert refusals(validate, NEW, *files) == ""
-
-
-def test_the_schema_notices_an_unknown_field(cli: Cli, tmp_path: Path, validate: str) -> None:
-    (tmp_path / "fleet.yaml").write_text(yaml.safe_dump({"kubernetes": LEAST}))
-    assert cli("fleet", "render", "-o", "out").returncode == 0
-    path = tmp_path / "out" / "job-gpu-1.yaml"
-    path.write_text(path.read_text().replace("backoffLimit", "backOffLimit"))
-    assert "backOffLimit" in refusals(validate, NEW, path)
+    path = tmp_path / "job.yaml"
+    path.write_text(job_text())
+    assert refusals(version, path) == ""
+    path.write_text(job_text().replace("backoffLimit", "backOffLimit"))
+    assert "backOffLimit" in refusals(version, path)

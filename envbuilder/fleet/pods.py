@@ -1,29 +1,26 @@
-"""Judge the logs of rendered Jobs that the user saved.
+"""Judge the logs of Kubernetes Jobs that the user saved beside their manifests.
 
-A log is a file that anybody may have saved or changed. Node, pod and run are those that it names,
-nothing attests them, and no outcome is better than `unproven`.
+docs/guides/kubernetes.md has the Job. A log is a file that anybody may have saved or changed. Node,
+pod and run are those that it names, nothing attests them, and no outcome is better than `unproven`.
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder.build import isolation
 from envbuilder.core import decoding, files, text, types
 from envbuilder.core.errors import InvalidError, VerifyError
-from envbuilder.core.resources import MARK
 from envbuilder.core.text import printable
-from envbuilder.fleet import groups, judge
-from envbuilder.fleet.kubernetes.manifests import DATA, IMAGES, NODE, NODES, PROFILE, RUN, WHY
+from envbuilder.fleet import judge
 from envbuilder.fleet.model import (
     LONGEST_REASON,
     PROVEN,
     Entry,
-    Group,
     JobId,
     NodeName,
     Outcome,
@@ -34,9 +31,7 @@ from envbuilder.fleet.model import (
     natural,
     started,
 )
-from envbuilder.payload.parallel.shares import MOST_RANKS
 from envbuilder.payload.report import UNREPEATED
-from envbuilder.verify import parallel
 from envbuilder.verify.report import consistency, model, speed
 from envbuilder.verify.run import as_stored, pod_job
 
@@ -49,21 +44,27 @@ if TYPE_CHECKING:
 
 RESULTS = "results"
 """The folder for the logs, in that of the manifests."""
-_FILES = ("job-*.yaml", "ddp*.yaml")
+_MANIFESTS = "job-*.yaml"
+_DATA = "/data"
+"""Where pods find the four files of MNIST."""
+_RUN = "envbuilder/run"
+_NODE = "envbuilder/node"
+_PROFILE = "envbuilder/profile"
+_IMAGES = "envbuilder/images"
+"""Keys of annotations: what a pod's report is to name, and whether all of MNIST is used."""
+_WHY = "its Job's annotation"
 _LARGEST_LOG = 16 << 20
 """Bytes. Kubelets keep 10 MiB of a log; a verification writes 0.1 to 0.3 MB."""
 _EVENT = '{"event":'
 
 
-class RenderedJob(Struct, frozen=True, kw_only=True):
-    """A Job that `fleet render` wrote: for one node, or for several that train together."""
+class PodJob(Struct, frozen=True, kw_only=True):
+    """The Job that verifies a node."""
 
     run: RunId
     name: JobId
-    nodes: Annotated[tuple[NodeName, ...], Meta(min_length=1, max_length=MOST_RANKS)]
+    node: NodeName
     profile: types.Name
-    why: str
-    """What promises the profile of its only node."""
     subset: bool
     """Whether it trains on the small subset of MNIST."""
     seconds: int
@@ -86,72 +87,64 @@ Ended = tuple[Outcome, str]
 """The outcome of a Job whose log has no report of its own, and why."""
 
 
-def is_rendered(folder: Path) -> bool:
+def has_jobs(folder: Path) -> bool:
     """Return whether a folder holds manifests of Jobs."""
-    return any(next(folder.glob(pattern), None) for pattern in _FILES)
+    return next(folder.glob(_MANIFESTS), None) is not None
 
 
-def read_jobs(folder: Path) -> tuple[RenderedJob, ...]:
-    """Return the Jobs of a folder that `fleet render` wrote.
+def read_jobs(folder: Path) -> tuple[PodJob, ...]:
+    """Return the Jobs of a folder.
 
     Raises `InvalidError` if one is malformed, or if they are of several runs.
     """
-    jobs = tuple(_read_job(path) for pattern in _FILES for path in sorted(folder.glob(pattern)))
+    jobs = tuple(_read_job(path) for path in sorted(folder.glob(_MANIFESTS)))
     runs = sorted({job.run for job in jobs})
     if len(runs) != 1:
         raise InvalidError(
             f"{folder}: expected the Jobs of one run, it has {', '.join(runs) or 'none'}",
-            "Keep those of one run, as `fleet render` wrote them.",
+            f"Keep those with one value of {_RUN} in a folder.",
         )
     return jobs
 
 
-def _read_job(path: Path) -> RenderedJob:
-    where, text = str(path), files.read_text(path)
-    if MARK not in text.partition("\n")[0]:
-        raise InvalidError(f"{where}: not made by envbuilder", "Move it away.")
-    manifest = decoding.parse_yaml(text, where)
+def _read_job(path: Path) -> PodJob:
+    where = str(path)
+    manifest = decoding.parse_yaml(files.read_text(path), where)
     try:
         metadata = manifest["metadata"]
         notes = metadata["annotations"]
         facts = {
-            "run": metadata["labels"][RUN],
+            "run": notes[_RUN],
             "name": metadata["name"],
-            "nodes": [notes[NODE]] if NODE in notes else notes[NODES].split(","),
-            "profile": notes[PROFILE],
-            "why": printable(notes.get(WHY, ""), LONGEST_REASON),
-            "subset": notes[IMAGES] == "subset",
+            "node": notes[_NODE],
+            "profile": notes[_PROFILE],
+            "subset": notes[_IMAGES] == "subset",
             "seconds": manifest["spec"]["template"]["spec"]["activeDeadlineSeconds"],
         }
-        job = decoding.convert(facts, RenderedJob)
+        return decoding.convert(facts, PodJob)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         problem = printable(str(error), LONGEST_REASON)
-        raise InvalidError(f"{where}: not a rendered Job: {problem}", "Render it again.") from error
-    if len(set(job.nodes)) < len(job.nodes):
-        raise InvalidError(f"{where}: {NODES}: a node is named twice", "Render it again.")
-    return job
+        raise InvalidError(
+            f"{where}: not a Job that verifies a node: {problem}",
+            "Write it as docs/guides/kubernetes.md shows.",
+        ) from error
 
 
 def judge_run(
     folder: Path,
-    jobs: Sequence[RenderedJob],
+    jobs: Sequence[PodJob],
     profile_of: Callable[[str], Profile],
-    data: Dataset | None,
+    data: Dataset,
 ) -> Summary:
     """Return the summary of a run from the logs in its folder.
 
-    `data` are the images that pods were to train on; it is not used for nodes that train together.
+    `data` are the images that pods were to train on.
     """
-    entries: list[Entry] = []
-    together: list[Group] = []
-    for job in jobs:
-        log = _read_log(folder, job)
-        if len(job.nodes) > 1:
-            together.append(_judge_group(job, log))
-        else:
-            assert data is not None
-            entries.append(_judge_node(job, log, profile_of(job.profile), data))
-    run, subset = jobs[0].run, jobs[0].subset
+    entries = [
+        _judge_node(job, _read_log(folder, job), profile_of(job.profile), data) for job in jobs
+    ]
+    run = jobs[0].run
+    subset = jobs[0].subset
     return Summary(
         run=run,
         scheduler="kubernetes",
@@ -160,24 +153,22 @@ def judge_run(
         quick=subset,
         epochs=epochs(None, quick=subset),
         entries=tuple(sorted(entries, key=lambda entry: natural(entry.node))),
-        across=bool(together),
-        groups=tuple(together),
         attested=False,
     )
 
 
-def _read_log(folder: Path, job: RenderedJob) -> Log | Ended:
+def _read_log(folder: Path, job: PodJob) -> Log | Ended:
     path = folder / RESULTS / f"{job.name}.json"
     try:
         content = files.read(path, _LARGEST_LOG)
     except FileNotFoundError:
-        return "lost", f"there is no {RESULTS}/{path.name}: save its log, as README.md says"
+        return "lost", f"there is no {RESULTS}/{path.name}: save its log there"
     except OSError as error:
         return "lost", f"{RESULTS}/{path.name}: cannot be read: {error.strerror or error}"
     log = parse_log(content.decode(errors="replace"))
     if isinstance(log, Log):
         named = log.run_id.split("/")[:2]
-        if not log.pod or named not in [[job.run, node] for node in job.nodes]:
+        if not log.pod or named != [job.run, job.node]:
             which = printable(log.run_id, LONGEST_REASON)
             return "mixed-up", f"the report in its log is of {which}"
     return log
@@ -212,8 +203,8 @@ def _event(line: str) -> dict[str, Any]:
     return {}
 
 
-def _judge_node(job: RenderedJob, log: Log | Ended, profile: Profile, data: Dataset) -> Entry:
-    promise = Promise(node=job.nodes[0], profile=job.profile, why=job.why)
+def _judge_node(job: PodJob, log: Log | Ended, profile: Profile, data: Dataset) -> Entry:
+    promise = Promise(node=job.node, profile=job.profile, why=_WHY)
     if not isinstance(log, Log):
         return judge.unexamined(promise, *log, job.name).entry
     try:
@@ -227,9 +218,7 @@ def _judge_node(job: RenderedJob, log: Log | Ended, profile: Profile, data: Data
     return replace(entry, pod=log.pod)
 
 
-def _checked(
-    job: RenderedJob, sent: dict[str, Any], profile: Profile, data: Dataset
-) -> dict[str, Any]:
+def _checked(job: PodJob, sent: dict[str, Any], profile: Profile, data: Dataset) -> dict[str, Any]:
     """Return the whole report; raise `VerifyError` if it contradicts the request or itself.
 
     As in a verification on this machine, except for the blind test, the arrival of events and the
@@ -245,36 +234,10 @@ def _checked(
     sent = as_stored(sent, "")
     measured = model.check(sent)
     if measured.status != "failed":
-        pod = pod_job(profile, DATA, job.subset)
+        pod = pod_job(profile, _DATA, job.subset)
         request = consistency.request_for(pod.expects, data, epochs=pod.epochs, quick=pod.quick)
         problems = consistency.contradictions(request, measured, job.seconds)
         problems += filter(None, [isolation.differences(sent, artifact, as_found=False)])
         if problems:
             raise VerifyError(f"the report is not to be trusted: {'; '.join(problems)}")
     return speed.with_speed(model.assemble(sent, facts))
-
-
-def _judge_group(job: RenderedJob, log: Log | Ended) -> Group:
-    members = groups.Members(nodes=job.nodes, profile=job.profile)
-    if not isinstance(log, Log):
-        return groups.unexamined(members, *log, job.name)
-    attempt = parallel.attempt(job.run, job.name)
-    try:
-        report = as_stored(log.report, "")
-    except VerifyError as error:
-        return groups.unexamined(members, "mixed-up", error.message, job.name)
-    sent = {
-        "schema": 1,
-        "attempt": attempt,
-        "nodes": len(job.nodes),
-        "status": report.get("status"),
-        "reasons": report.get("reasons"),
-        "profile": job.profile,
-        "backend": "docker",
-        "fingerprint": None,
-        "scaling": {key: value for key, value in report.items() if key != "schema"},
-    }
-    group = groups.of_result(members, attempt, job.name, sent)
-    if group.outcome in PROVEN:
-        group = replace(group, outcome="unproven")
-    return replace(group, pod=log.pod)

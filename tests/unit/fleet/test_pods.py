@@ -1,4 +1,4 @@
-"""The saved logs of rendered Jobs, in which anything may stand."""
+"""The saved logs of pods, in which anything may stand."""
 
 from __future__ import annotations
 
@@ -7,57 +7,41 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, strategies as st
 
+from envbuilder.build import conventions, isolation
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
-from envbuilder.fleet.kubernetes import render as rendering, results
-from envbuilder.fleet.model import LONGEST_REASON, PROVEN, Entry, Group, Summary
-from envbuilder.fleet.settings import Claim, FleetSettings, KubernetesSettings
+from envbuilder.fleet import pods
+from envbuilder.fleet.model import LONGEST_REASON, PROVEN, Entry, Summary
 from envbuilder.payload.report import UNREPEATED
 from envbuilder.payload.training.dataset import load
 from envbuilder.profiles import profile as profiles
-from envbuilder.verify.run import SUBSET
-from tests.support.kubernetes import DATA, RUN, group_log, job_name, log_of, pod_name
-
-POD = "envbuilder-4f1a2b-ddp0-cpu-0-x7k2p"
+from envbuilder.verify.run import SUBSET, payload_arguments, pod_job
+from tests.support.kubernetes import DATA, RUN, job_name, job_text, log_of, pod_name
 
 
 def shipped(name: str) -> profiles.Profile:
     return profiles.load(name, (resources.profiles_dir(),))
 
 
-def render(folder: Path, *nodes: str, run: str = RUN, ddp: bool = False) -> None:
-    settings = KubernetesSettings(
-        images={"cpu": "r.example/cpu:1"},
-        nodes=dict.fromkeys(nodes, "cpu"),
-        shared=Claim(claim="scratch"),
-    )
-    selection = rendering.selected(FleetSettings(kubernetes=settings), None, None)
-    for file in rendering.files(run, selection, settings, shipped, {}, ddp=ddp):
-        (folder / file.name).write_bytes(file.content)
+def lay(folder: Path, *nodes: str, run: str = RUN) -> None:
+    for node in nodes:
+        (folder / f"job-{node}.yaml").write_text(job_text(node, "cpu", run))
     (folder / "results").mkdir(exist_ok=True)
 
 
 def shown(folder: Path) -> Summary:
     data = load(resources.mnist_subset_dir(), SUBSET)
-    return results.judge_run(folder, results.read_jobs(folder), shipped, data)
+    return pods.judge_run(folder, pods.read_jobs(folder), shipped, data)
 
 
 def entry(folder: Path, log: str) -> Entry:
     """The row of the node `n1` with this log."""
-    render(folder, "n1")
+    lay(folder, "n1")
     (folder / "results" / f"{job_name('n1')}.json").write_text(log)
     (each,) = shown(folder).entries
-    assert len(each.detail) <= LONGEST_REASON
-    return each
-
-
-def group(folder: Path, log: str) -> Group:
-    """The row of the nodes `n1` and `n2`, which train together, with this log."""
-    render(folder, "n1", "n2", ddp=True)
-    (folder / "results" / "envbuilder-4f1a2b-ddp0-cpu.json").write_text(log)
-    (each,) = shown(folder).groups
     assert len(each.detail) <= LONGEST_REASON
     return each
 
@@ -137,7 +121,7 @@ def test_a_report_that_contradicts_the_request_or_itself_has_failed(
 
 
 def test_a_log_that_is_missing_unreadable_or_too_large_is_one_nodes_loss(tmp_path: Path) -> None:
-    render(tmp_path, "n1", "n2", "n10", "n3")
+    lay(tmp_path, "n1", "n2", "n10", "n3")
     path = tmp_path / "results" / f"{job_name('n2')}.json"
     path.mkdir()
     with (tmp_path / "results" / f"{job_name('n3')}.json").open("wb") as stream:
@@ -154,86 +138,53 @@ def test_a_log_that_is_missing_unreadable_or_too_large_is_one_nodes_loss(tmp_pat
     assert "larger than 16 MiB" in rows["n3"][1]
 
 
-def test_nodes_in_step_are_unproven_too(tmp_path: Path) -> None:
-    each = group(tmp_path, group_log(POD))
-    assert (each.outcome, each.detail, each.ranks) == ("unproven", "2 ranks in step", 2)
-    assert (each.nodes, each.job, each.pod) == (("n1", "n2"), "envbuilder-4f1a2b-ddp0-cpu", POD)
-    assert each.images_per_second == pytest.approx(1131.26, abs=0.01)
-    assert each.efficiency == pytest.approx(1.049, abs=0.001)
-    assert (each.profile, each.device) == ("cpu", "Intel(R) Xeon(R) Processor")
-    summary = shown(tmp_path)
-    assert (summary.attested, summary.passed, summary.across) == (False, False, True)
-
-
-@pytest.mark.parametrize(
-    ("log", "outcome", "words"),
-    [
-        ("", "lost", "it is empty"),
-        ("no Service\n", "lost", "no Service"),
-        (group_log(POD, run_id=OTHERS_POD), "mixed-up", f"is of {OTHERS_POD}"),
-        (group_log(POD, status="failed", reasons=["weights: 3.1 apart"]), "failed", "3.1 apart"),
-        *(
-            (group_log(POD, **changes), "mixed-up", "")
-            for changes in (
-                {"status": "perfect"},
-                {"status": "failed", "reasons": "none"},
-                {"devices": []},
-                {"ranks": 3},
-                {"efficiency": None},
-                {"gradients_equal": False},
-                {"samples_per_second": -1},
-                {"samples_per_second": 10**30},
-                {"status": "x" * (1 << 20)},
-            )
-        ),
-    ],
-    ids=lambda value: value[-40:],
-)
-def test_nodes_that_were_not_in_step_are_not_proven(
-    log: str, outcome: str, words: str, tmp_path: Path
-) -> None:
-    each = group(tmp_path, log)
-    assert each.outcome == outcome
-    assert words in each.detail
-
-
 def test_only_the_files_of_one_run_are_read(tmp_path: Path) -> None:
-    assert not results.is_rendered(tmp_path)
+    assert not pods.has_jobs(tmp_path)
     with pytest.raises(InvalidError, match="it has none"):
-        results.read_jobs(tmp_path)
-    render(tmp_path, "n1", "n2")
-    assert results.is_rendered(tmp_path)
-    jobs = results.read_jobs(tmp_path)
-    assert [(job.nodes, job.profile, job.subset, job.seconds) for job in jobs] == [
-        ((node,), "cpu", True, 1800) for node in ("n1", "n2")
+        pods.read_jobs(tmp_path)
+    lay(tmp_path, "n1", "n2")
+    assert pods.has_jobs(tmp_path)
+    jobs = pods.read_jobs(tmp_path)
+    assert [(job.node, job.profile, job.subset, job.seconds) for job in jobs] == [
+        (node, "cpu", True, 1800) for node in ("n1", "n2")
     ]
-    render(tmp_path, "n2", run=f"{RUN[:-1]}0")
+    lay(tmp_path, "n2", run=f"{RUN[:-1]}0")
     with pytest.raises(InvalidError, match=f"one run, it has {RUN[:-1]}0, {RUN}"):
-        results.read_jobs(tmp_path)
+        pods.read_jobs(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("Generated by envbuilder", "", "not made by envbuilder"),
         ("envbuilder/run: ", "other: ", "envbuilder/run"),
-        ("envbuilder/nodes: n1,n2", "envbuilder/nodes: n1,n1", "a node is named twice"),
-        ("envbuilder/nodes: n1,n2", "envbuilder/nodes: n1,-n2", "$.nodes"),
-        ("envbuilder/nodes: n1,n2", f"envbuilder/nodes: {','.join('abc' * 30)}", "<= 64"),
-        ("envbuilder/nodes: n1,n2", "other: x", "envbuilder/nodes"),
-        ("name: envbuilder-4f1a2b-ddp0-cpu", "name: ../x", "name"),
+        ("envbuilder/node: n1", "envbuilder/node: -n1", "$.node"),
+        ("envbuilder/node: n1", "other: x", "envbuilder/node"),
+        ("name: envbuilder-n1", "name: ../x", "name"),
     ],
 )
-def test_a_manifest_that_was_damaged_is_refused(
-    old: str, new: str, words: str, tmp_path: Path
-) -> None:
-    render(tmp_path, "n1", "n2", ddp=True)
-    path = tmp_path / "ddp0-cpu.yaml"
+def test_a_job_that_was_damaged_is_refused(old: str, new: str, words: str, tmp_path: Path) -> None:
+    lay(tmp_path, "n1")
+    path = tmp_path / "job-n1.yaml"
     path.write_text(path.read_text().replace(old, new))
     with pytest.raises(InvalidError) as caught:
-        results.read_jobs(tmp_path)
+        pods.read_jobs(tmp_path)
     assert str(path) in caught.value.message
     assert words in caught.value.message
+
+
+def test_the_guides_job_starts_what_a_verification_of_its_profile_starts() -> None:
+    profile = shipped("cuda")
+    (container,) = yaml.safe_load(job_text())["spec"]["template"]["spec"]["containers"]
+    promise = isolation.container_start(conventions.variables(profile)).text()
+    assert container["args"] == [
+        *isolation.python(f"{conventions.PREFIX}/bin/python", isolation.CONTAINER_BYTECODE),
+        conventions.PAYLOAD,
+        "--promise",
+        promise,
+        *payload_arguments(pod_job(profile, "/data", small=True), {"data": "/data"}),
+        "--run-id",
+        f"{RUN}/$(ENVBUILDER_NODE)/$(ENVBUILDER_POD)",
+    ]
 
 
 def event(run_id: str = "run", **report: object) -> str:
@@ -241,14 +192,14 @@ def event(run_id: str = "run", **report: object) -> str:
 
 
 def test_a_real_log_has_its_report_between_other_lines() -> None:
-    log = results.parse_log((DATA / "verified.log").read_text())
-    assert isinstance(log, results.Log)
+    log = pods.parse_log((DATA / "verified.log").read_text())
+    assert isinstance(log, pods.Log)
     assert (log.run_id, log.report["status"]) == ("RUN_ID", "passed")
 
 
 def test_the_last_report_counts() -> None:
-    log = results.parse_log(f"{event('first', a=1)}\n0 x\n{event('second', a=2)}\n1 x\n")
-    assert log == results.Log(report={"a": 2}, run_id="second")
+    log = pods.parse_log(f"{event('first', a=1)}\n0 x\n{event('second', a=2)}\n1 x\n")
+    assert log == pods.Log(report={"a": 2}, run_id="second")
 
 
 @pytest.mark.parametrize(
@@ -266,9 +217,9 @@ def test_the_last_report_counts() -> None:
     ],
 )
 def test_what_is_no_report_is_none(text: str) -> None:
-    assert not isinstance(results.parse_log(text), results.Log)
+    assert not isinstance(pods.parse_log(text), pods.Log)
 
 
 @given(st.text() | st.text().map(lambda text: '{"event": "report", ' + text))
 def test_whatever_is_printed_is_read(text: str) -> None:
-    assert not isinstance(results.parse_log(text), results.Log)
+    assert not isinstance(pods.parse_log(text), pods.Log)

@@ -1,1 +1,0 @@
-"""Kubernetes: manifests, and what clusters say."""
