@@ -13,7 +13,7 @@ import hypothesis
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.seams import commands
+from tests.seams import commands, running
 from tests.seams.machine import Session, machine_of
 from tests.seams.walk import replayed
 
@@ -30,6 +30,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("/dev/shm/seams"))
     parser.add_argument("--uv", type=Path, required=True, help="the wheel of uv")
     parser.add_argument("--replay", type=Path, help="a file with a list of steps, as JSON")
+    parser.add_argument("--running", action="store_true", help="walk over what runs")
     parser.add_argument("--lock-decides", action="store_true", help="turn the door's switch on")
     parser.add_argument("--show", action="store_true", help="print each step")
     options = parser.parse_args()
@@ -49,7 +50,8 @@ def main() -> None:
         shows=options.show,
     )
     started = time.monotonic()
-    run(session, seed=options.seed, walk=options.walk)
+    walks = running.run if options.running else run
+    walks(session, seed=options.seed, walk=options.walk)
     minutes = (time.monotonic() - started) / 60
     print(f"seed {options.seed}: {session.done} steps in {minutes:.1f} minutes")
     for key, count in sorted(session.counts.items()):

@@ -16,6 +16,7 @@ from typing import Any
 from msgspec import Struct
 
 from tests.seams import world as worlds
+from tests.seams.index import Index
 from tests.seams.world import Ended
 
 
@@ -88,6 +89,31 @@ def says_not(ended: Ended, *words: str) -> None:
     printed = ended.out + ended.err
     present = [word for word in words if word in printed]
     assert not present, f"exit code {ended.code}; said: {present}\n{printed}"
+
+
+def small_torch() -> str:
+    """Return the source of a framework that counts steps."""
+    text = Path(__file__).with_name("small_torch.py").read_text()
+    return text.replace("from __future__ import annotations\n", "")
+
+
+def fill(index: Index, uv_wheel: Path) -> None:
+    """Fill an index; its torch 2.12.1 counts steps, and no stranger is there yet."""
+    worlds.fill(index, uv_wheel)
+    for name in worlds.STRANGERS:
+        for wheel in index.wheels("default").glob(f"{name}-*"):
+            wheel.unlink()
+    counting_torch(index)
+
+
+def counting_torch(index: Index) -> None:
+    """Let an index's torch 2.12.1 count steps."""
+    text = small_torch()
+    for wheel in index.wheels("torch").glob("torch-2.12.1*"):
+        tag = wheel.stem.split("-", 2)[2]
+        wheel.unlink()
+        needs = worlds.TORCH_NEEDS
+        worlds.package(wheel.parent, "torch", "2.12.1+cpu", needs=needs, tag=tag, text=text)
 
 
 def project_lines(*lines: str) -> tuple[str, ...]:

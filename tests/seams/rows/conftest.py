@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.seams.index import Index
-from tests.seams.rows import World
-from tests.seams.world import fill
+from tests.seams.rows import World, fill
 
 
 @pytest.fixture(scope="session")

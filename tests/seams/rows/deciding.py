@@ -65,21 +65,6 @@ def as_of_takes_nothing_later(world: World) -> None:
     assert ended.code != 0 or "2022-12-15" in ended.out + ended.err, ended.err
 
 
-@row("1.3", "B")
-def lock_and_check_give_one_answer(world: World) -> None:
-    claimed(world)
-    package(world.index.wheels("default"), "triton", "3.5.0")
-    for index, build in (("rocm72", "rocm7.2"), ("xpu", "xpu")):
-        world.index.wheels(index).mkdir()
-        variable = f"ENVBUILDER_INDEX_PYTORCH_{index.upper()}"
-        world.variables[variable] = world.index.page_url(index)
-        for release in ("2.12.1", "2.13.0"):
-            torch(world, index, f"{release}+{build}")
-    project(world, "profiles: [cpu, rocm, xpu]", "requirements: ['torch>=2.12', 'triton==3.5.0']")
-    done(world.envbuilder("lock"))
-    coded(world.envbuilder("check"), 0)
-
-
 @row("1.4", "B")
 def lock_refuses_what_check_refuses(world: World) -> None:
     project(world, "profiles: [zendnn]", "exclude: [zentorch]")
@@ -180,19 +165,26 @@ def jax(world: World) -> None:
 LAB = "extends: cpu\ndescription: A lab's own\nsystem_packages: []\npreload: []\n"
 
 
+def lab(world: World) -> None:
+    """Write a profile of the project's own, whose tools are locked, too."""
+    world.write("profiles/lab.yaml", LAB)
+    for platform in ("manylinux_2_28_aarch64", "macosx_11_0_arm64"):
+        package(world.index.wheels("default"), "uv", "0.13.8", tag=f"py3-none-{platform}")
+
+
 @row("2.5", "B")
 def the_tool_that_installs_has_no_day(world: World) -> None:
     came(world, "2022-12-01")
+    lab(world)
     for path in world.index.wheels("default").glob("uv-*"):
         os.utime(path)
-    world.write("profiles/lab.yaml", LAB)
     world.write("envbuilder.yaml", "profiles: [lab]\nas_of: '2022-12-31'\n")
     coded(world.envbuilder("lock"), 0)
 
 
 @row("2.6", "B")
 def a_lock_of_an_own_profile_is_judged_like_every_other(world: World) -> None:
-    world.write("profiles/lab.yaml", LAB)
+    lab(world)
     locked(world, "profiles: [lab]", "requirements: [six]")
     says_not(world.envbuilder("check"), "earlier version")
 

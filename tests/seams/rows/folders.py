@@ -17,6 +17,7 @@ from tests.seams.rows import (
     project,
     row,
     says,
+    small_torch,
 )
 
 STRANGER = 65534
@@ -124,6 +125,17 @@ def an_added_path_keeps_the_projects_own(world: World) -> None:
     code = "import os; os.chdir('/'); import sys; sys.path.remove(''); import own"
     done(world.envbuilder("run", "--", "python", "-c", code))
     coded(world.envbuilder("run", "-e", "PYTHONPATH=x", "--", "python", "-c", code), 0)
+
+
+@row("6.5", "A")
+def a_report_names_no_environment_that_did_not_do_the_work(world: World) -> None:
+    built(world)
+    bash(world, f"{sys.executable} -m venv --without-pip ~/other")
+    module = "~/other/lib/python3.11/site-packages/torch.py"
+    world.write(module, f"__version__ = '9.9'\n{small_torch()}")
+    world.write("go.sh", ". ~/other/bin/activate\npython -c 'import torch; torch.train()'\n")
+    ended = done(world.envbuilder("watch", "--output", "r.json", "--", "bash", "go.sh"))
+    assert "another environment" in ended.out + ended.err, ended.err
 
 
 @row("6.6", "B")

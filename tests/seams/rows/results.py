@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from tests.seams.rows import World, bash, built, coded, done, row, says, says_not
+from tests.seams.rows import World, bash, built, coded, done, locked, row, says, says_not
 from tests.seams.rows.advice import environment
 
 TRAINS = "import torch"
@@ -141,11 +141,11 @@ def a_watched_command_may_itself_watch(world: World) -> None:
 
 
 @row("8.7", "C")
-def a_missing_program_has_one_code(world: World) -> None:
-    built(world)
-    coded(world.envbuilder("run", "--", "no-such-program"), 127)
+def a_program_that_cannot_run_is_said_at_once(world: World) -> None:
+    locked(world)
     world.write("plain", "echo 1\n")
-    says(world.envbuilder("run", "--", "./plain"), "executable")
+    says(coded(world.envbuilder("run", "--", "./plain"), 125, 126), "executable")
+    assert not list((world.home / "data").glob("envs/cpu-*")), "it was built first"
 
 
 @row("8.8", "A")

@@ -69,6 +69,31 @@ def rates_of_trainings_at_once_are_added(world: World) -> None:
     says(trained(world, *parts), "640,000")
 
 
+CHILD = """
+import multiprocessing, os, sys
+def work():
+    import torch
+    torch.train(200)
+if __name__ == '__main__':
+    child = multiprocessing.get_context('fork').Process(target=work)
+    child.start(); child.join()
+    if os.fork() == 0:
+        work(); os._exit(0)
+    os.wait()
+    if len(sys.argv) == 1: os.execv(sys.executable, [sys.executable, __file__, 'again'])
+    work()
+"""
+
+
+@row("9.3", "B")
+def every_process_is_seen_however_it_ends(world: World) -> None:
+    built(world)
+    world.write("train.py", CHILD)
+    done(world.envbuilder("watch", "--output", "r.json", "--", "python", "train.py"))
+    processes = json.loads(world.path("r.json").read_text())["processes"]
+    assert sum(process["steps"] or 0 for process in processes) == 1000
+
+
 @row("9.4", "B")
 def a_quota_is_named_where_it_stops_the_training(world: World) -> None:
     stopped = "Machine(cpus=64, quota=2.0, throttled_seconds=70.0)"

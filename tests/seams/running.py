@@ -1,0 +1,443 @@
+"""Steps that run commands in an environment under hard conditions, and what must hold of each.
+
+A command writes what it saw into a folder of the world: how it began, what it was given, how many
+interrupts it got, how many steps it trained. That is compared with what envbuilder says of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tests.seams.draws import Step
+from tests.seams.edits import step
+from tests.seams.machine import Session
+from tests.seams.rows import counting_torch
+from tests.seams.scene import STRANGER, Act, Scene, normalised
+from tests.seams.world import SECRET, World
+
+COMMAND = """
+import json, os, signal, sys, time
+plan = json.loads(sys.argv[1])
+reads, writes = os.pipe()
+os.set_blocking(writes, False)
+os.set_blocking(reads, False)
+signal.signal(signal.SIGINT, lambda *_: None)
+signal.set_wakeup_fd(writes)
+place = os.path.join(os.environ["SEAMS_SEEN"], str(os.getpid()))
+import six
+seen = {"steps": 0, "interrupts": 0, "six": six.__version__, "prefix": sys.prefix, "is_over": False,
+    **{name: os.environ.get(name) for name in ("PATH", "OMP_NUM_THREADS", "GIVEN")}}
+def note():
+    with open(place + ".part", "w") as file:
+        json.dump(seen, file)
+    os.replace(place + ".part", place)
+def train(steps):
+    import torch
+    torch.train(steps)
+    seen["steps"] += steps
+note()
+if plan["trains"] == "here":
+    train(100)
+elif plan["trains"] == "in a fork":
+    if os.fork() == 0:
+        train(100)
+        os._exit(0)
+    os.wait()
+    seen["steps"] += 100
+until = time.monotonic() + plan["seconds"]
+while time.monotonic() < until:
+    time.sleep(0.05)
+try:
+    seen["interrupts"] = os.read(reads, 100).count(bytes([signal.SIGINT]))
+except BlockingIOError:
+    pass
+seen["is_over"] = True
+note()
+os._exit(plan["code"]) if plan["trains"] != "here" else sys.exit(plan["code"])
+"""
+INTERRUPTED = """
+import os, signal, subprocess, sys, time
+child = subprocess.Popen(sys.argv[2:], stdin=subprocess.DEVNULL)
+began = time.monotonic()
+while child.poll() is None and not os.listdir(os.environ["SEAMS_SEEN"]):
+    time.sleep(0.05)
+    if time.monotonic() > began + 60: break
+time.sleep(0.3)
+number = int(sys.argv[1])
+if child.poll() is None and number == signal.SIGINT:
+    signal.signal(number, signal.SIG_IGN)
+    os.kill(child.pid, signal.SIGSTOP)
+    os.killpg(0, number)
+    time.sleep(0.3)  # else the command would see two interrupts as one
+    os.kill(child.pid, signal.SIGCONT)
+elif child.poll() is None:
+    child.send_signal(number)
+code = child.wait()
+sys.exit(code if code >= 0 else 128 - code)
+"""
+SHELL = {
+    "plain": 'exec "$@"',
+    "stdout full": 'exec "$@" > /dev/full',
+    "stdout closed": 'exec "$@" >&-',
+    "stdout unread": '{ sleep 0.2; "$@"; } | true; exit ${PIPESTATUS[0]}',
+    "stderr full": 'exec "$@" 2> /dev/full',
+    "stderr closed": 'exec "$@" 2>&-',
+    "stderr unread": '{ sleep 0.2; "$@"; } 2> >(exit)',
+    "stdin closed": 'exec "$@" <&-',
+    "no PATH": 'exec env -u PATH "$@"',
+    "no HOME": 'exec env -u HOME "$@"',
+    "other folder": 'cd below && exec "$@"',
+    "three at once": (
+        'for i in 1 2 3; do "$@" & all+=($!); done; code=0;'
+        " for one in ${all[@]}; do wait $one || code=$?; done; exit $code"
+    ),
+    "cleaned meanwhile": (
+        '"$@" & one=$!; for i in {1..100}; do [ -n "$(ls $SEAMS_SEEN)" ] && break; sleep 0.1; done;'
+        ' "$1" clean --yes < /dev/null >&2; wait $one'
+    ),
+}
+"""How a command is run → the script that runs it."""
+SIGNALS = {"interrupt": signal.SIGINT, "terminate": signal.SIGTERM}
+HOW = (*SHELL, *SIGNALS)
+SILENT = frozenset({"stderr full", "stderr closed", "stderr unread"})
+"""What leaves nothing to say a loss with."""
+PLACES = (
+    "r.json",
+    "new/r.json",
+    ".",
+    "envbuilder.yaml",
+    "envbuilder.lock/default.cpu.json",
+    "/dev/full",
+)
+HARMS = ("python", "torch", "six", "environment", "link", "strangers folder", "namesake")
+
+
+@step
+def prepared(scene: Scene) -> None:
+    """Write, lock and build a project whose torch counts steps."""
+    world = scene.world
+    counting_torch(world.index)
+    world.write("command.py", COMMAND)
+    lines = ("profiles: [cpu]", "python: '3.11'", "framework_version: '2.12.1'")
+    world.write("envbuilder.yaml", "\n".join([*lines, "requirements: [six==1.16]", ""]))
+    world.variables["SEAMS_SEEN"] = str(_seen(world))
+    world.path("below").mkdir(exist_ok=True)
+    for words in (("lock",), ("build",)):
+        ended = world.envbuilder(*words)
+        if ended.code:
+            scene.trouble("machine", words[0], ended.err)
+    _remember(scene)
+
+
+def _remember(scene: Scene) -> None:
+    """Remember the project's files, as a list of commands begins with them."""
+    project = scene.world.project
+    files = (project / "envbuilder.yaml", *project.glob("envbuilder.lock/*.json"))
+    scene.good = {str(path.relative_to(project)): path.read_bytes() for path in files}
+
+
+def _restore(scene: Scene) -> None:
+    """Write these files again if a command replaced one."""
+    for name, content in (scene.good or {}).items():
+        path = scene.world.path(name)
+        if not path.is_file() or path.read_bytes() != content:
+            scene.world.write(name, content)
+
+
+def _seen(world: World) -> Path:
+    folder = world.folder / "seen"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def _environments(world: World) -> list[Path]:
+    return [path for path in (world.home / "data" / "envs").glob("cpu-*") if path.is_dir()]
+
+
+@step
+def harmed(scene: Scene, what: str) -> None:
+    """Damage the environment, or put something where envbuilder writes."""
+    world = scene.world
+    world.history.append(f"# harmed: {what}")
+    place = world.project / ".envbuilder"
+    if what == "strangers folder":
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir()
+        place.chmod(0o777)
+        for name in ("a.py", "watch/sitecustomize.py", "hook/sitecustomize.py"):
+            (place / name).parent.mkdir(exist_ok=True)
+            (place / name).write_text("raise SystemExit(97)\n")
+            os.chown(place / name, STRANGER, STRANGER)
+            os.chown((place / name).parent, STRANGER, STRANGER)
+    elif what == "namesake":
+        definition = world.path("envbuilder.yaml").read_text()
+        if "watch: {}" not in definition:
+            world.write("envbuilder.yaml", f"{definition}environments:\n  watch: {{}}\n")
+            world.envbuilder("lock")
+            world.envbuilder("build", "--environment", "watch")
+            _remember(scene)
+    for environment in _environments(world):
+        if what == "environment":
+            shutil.rmtree(environment)
+        elif what == "python":
+            (environment / "bin" / "python").unlink(missing_ok=True)
+        elif what in {"torch", "six"}:
+            for path in environment.glob(f"lib/python*/site-packages/{what}*"):
+                shutil.rmtree(path)
+    if what == "link" and not place.is_symlink():
+        shutil.rmtree(place, ignore_errors=True)
+        place.symlink_to(world.home / "elsewhere")
+
+
+@step
+def ran(
+    scene: Scene,
+    command: str,
+    how: str,
+    code: int,
+    trains: str,
+    output: str,
+    html: bool,
+    variables: dict[str, str],
+    other: bool,
+) -> None:
+    """Run a command in the environment, and look at what came of it."""
+    world = scene.world
+    for path in _seen(world).iterdir():
+        path.unlink()
+    seconds = 2.0 if how in {*SIGNALS, "cleaned meanwhile"} else 0.0
+    plan = {"code": code, "seconds": seconds, "trains": trains}
+    words, outputs = _words(world, command, plan, output, html=html, other=other)
+    before = scene.files()
+    argv = (str(world.program), *words)
+    if how in SIGNALS:
+        argv = (sys.executable, "-c", INTERRUPTED, str(int(SIGNALS[how])), *argv)
+    else:
+        argv = ("bash", "-c", SHELL[how], "-", *argv)
+    ended = world.run(argv, variables=variables, kill_after=120)
+    act = scene.note(words, ended, before, outputs, stopped=how in SIGNALS or "std" in how)
+    saw = [json.loads(path.read_text()) for path in sorted(_seen(world).iterdir())]
+    for invariant in (codes, kept, interrupts, alone, environment, truth, temporary):
+        for message in invariant(scene, act, how, plan, variables, saw):
+            scene.trouble(invariant.__name__, f"{command}, {how}", message)
+    _restore(scene)
+    is_refused = command != "verify" and not saw and output in {"", "r.json"}
+    if is_refused and world.envbuilder("run", "--", "true").code == 0:
+        message = f"refused, where another command runs: {normalised(ended.err)[-300:]}"
+        scene.trouble("refused", f"{command}, {how}", message)
+
+
+def drawn(random: Random) -> Step:
+    """Draw a step: mostly a command, where most is as usual."""
+
+    def rarely(usual: Any, others: Sequence[Any]) -> Any:
+        return random.choice(others) if random.random() < 0.3 else usual
+
+    if random.random() < 0.15:
+        return "harmed", {"what": random.choice(HARMS)}
+    number = rarely(None, ("1", "3"))
+    step = {
+        "command": random.choices(("run", "watch", "verify"), (4, 6, 1))[0],
+        "how": random.choice((*HOW, "plain", "plain")),
+        "code": rarely(0, (1, 3, 7)),
+        "trains": random.choice(("not", "here", "in a fork")),
+        "output": rarely("r.json", PLACES),
+        "html": random.random() < 0.2,
+        "variables": {"OMP_NUM_THREADS": number} if number else {},
+        "other": random.random() < 0.1,
+    }
+    return "ran", step
+
+
+def run(session: Session, *, seed: int, walk: int) -> None:
+    """Walk until the session's steps or seconds are used up."""
+    random = Random(seed)
+    while not session.is_over:
+        with session.new_walk() as made:
+            steps: list[Step] = [("prepared", {}), *(drawn(random) for _ in range(walk))]
+            for each in steps:
+                if session.is_over:
+                    break
+                session.begin(each)
+                for trouble in made.perform(each):
+                    session.note(trouble, made.steps, list(made.scene.world.history))
+
+
+def _words(
+    world: World, command: str, plan: dict[str, Any], output: str, *, html: bool, other: bool
+) -> tuple[tuple[str, ...], list[Path]]:
+    """Return the words of a command, and the files that it is to write."""
+    words = [command]
+    if command == "verify":
+        words += ["--quick", "--profile", "cpu"]
+    outputs: list[Path] = []
+    if command != "run" and output:
+        words += ["--output", output]
+        outputs.append(world.path(output))
+    if command != "run" and html:
+        words += ["--html", "page.html"]
+        outputs.append(world.path("page.html"))
+    if command == "verify":
+        return tuple(words), outputs
+    words += ["-e", "GIVEN=a value", "--"]
+    inner = ["python", str(world.path("command.py")), json.dumps(plan), "--token", SECRET]
+    if other:
+        prepare_other(world)
+        inner = ["bash", "-c", '. ~/other/bin/activate && "$@"', "-", *inner]
+    return (*words, *inner), outputs
+
+
+def prepare_other(world: World) -> None:
+    """Make another virtual environment, with a framework of its own."""
+    folder = world.home / "other"
+    if folder.exists():
+        return
+    make = (sys.executable, "-m", "venv", "--without-pip", str(folder))
+    subprocess.run(make, check=True)
+    packages = next(folder.glob("lib/python*/site-packages"))
+    for environment in _environments(world)[:1]:
+        for name in ("torch", "six"):
+            for path in environment.glob(f"lib/python*/site-packages/{name}"):
+                shutil.copytree(path, packages / name)
+    module = packages / "torch" / "__init__.py"
+    if module.exists():
+        module.write_text(module.read_text().replace("2.12.1+cpu", "9.9.9", 1))
+
+
+Saw = Sequence[dict[str, Any]]
+
+
+def codes(
+    scene: Scene, act: Act, how: str, plan: dict[str, Any], variables: dict[str, str], saw: Saw
+) -> Iterator[str]:
+    """The command's own code passes through; a command that did not run ends with 125."""
+    if act.command == "verify":
+        if act.ended.code == 0:
+            yield "a framework that trains nothing is verified"
+        return
+    code = act.ended.code
+    ended = all(each["is_over"] for each in saw)
+    if not saw and code not in {125, 130, 143}:
+        yield f"the command never ran: exit code {code}"
+    elif saw and ended and code != plan["code"]:
+        yield f"the command ended with {plan['code']}: exit code {code}"
+    elif not saw and how not in SILENT and not act.ended.err.strip():
+        yield "the command never ran, without a word"
+
+
+def kept(
+    scene: Scene, act: Act, how: str, plan: dict[str, Any], variables: dict[str, str], saw: Saw
+) -> Iterator[str]:
+    """Each promised output is kept, or its loss is said."""
+    worked = bool(saw) or (act.command == "verify" and act.ended.code in {1, 5})
+    for path in act.outputs:
+        is_said = str(path.name) in act.ended.err and "report:" not in act.ended.err
+        if not worked or is_said or how in SIGNALS:
+            continue
+        if not path.is_file():
+            if how not in SILENT and path.name not in act.ended.err:
+                yield f"{normalised(path.name)} is not there, without a word"
+            elif path.name in {"r.json", "page.html"} and path.parent.is_dir():
+                yield f"{normalised(path.name)} is lost"
+        elif path.suffix == ".json" and path.parent == scene.world.project:
+            try:
+                json.loads(path.read_text())
+            except ValueError:
+                yield f"{path.name} is no JSON"
+
+
+def interrupts(
+    scene: Scene, act: Act, how: str, plan: dict[str, Any], variables: dict[str, str], saw: Saw
+) -> Iterator[str]:
+    """Exactly one interrupt reaches the command."""
+    wanted = int(how == "interrupt")
+    for each in saw:
+        if each["is_over"] and each["interrupts"] != wanted:
+            yield f"{each['interrupts']} interrupts instead of {wanted}"
+
+
+def alone(
+    scene: Scene, act: Act, how: str, plan: dict[str, Any], variables: dict[str, str], saw: Saw
+) -> Iterator[str]:
+    """Nothing stays running."""
+    mark = f"SEAMS_SEEN={_seen(scene.world)}".encode()
+    until = time.monotonic() + 5
+    while running := _with(mark):
+        if time.monotonic() > until:
+            yield f"still running: {running[0][:100]}"
+            return
+        time.sleep(0.1)
+
+
+def _with(mark: bytes) -> list[str]:
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (process / "environ").read_bytes().split(b"\0"):
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return [line for line in found if line]
+
+
+def environment(
+    scene: Scene, act: Act, how: str, plan: dict[str, Any], variables: dict[str, str], saw: Saw
+) -> Iterator[str]:
+    """What runs is what the lock says, with the caller's variables."""
+    for each in saw:
+        if "" in (each["PATH"] or "x").split(":"):
+            yield "PATH has an empty element"
+        if each["GIVEN"] != "a value":
+            yield f"-e GIVEN: {each['GIVEN']}"
+        wanted = variables.get("OMP_NUM_THREADS")
+        if wanted and each["OMP_NUM_THREADS"] != wanted:
+            yield f"OMP_NUM_THREADS: {each['OMP_NUM_THREADS']} instead of {wanted}"
+        if each["six"] != "1.16":
+            yield f"six {each['six']} instead of 1.16"
+        if not Path(each["prefix"]).exists():
+            yield "the environment was removed under the command"
+
+
+def truth(
+    scene: Scene, act: Act, how: str, plan: dict[str, Any], variables: dict[str, str], saw: Saw
+) -> Iterator[str]:
+    """A report says of the command what the command saw."""
+    path = scene.world.path("r.json")
+    if act.command != "watch" or path not in act.outputs or how == "three at once":
+        return
+    if not saw or not path.is_file() or act.before.get(str(path)) == act.after.get(str(path)):
+        return
+    report = json.loads(path.read_text())
+    trained = sum(process.get("steps") or 0 for process in report["processes"])
+    if trained != sum(each["steps"] for each in saw):
+        yield f"{trained} steps, where the command trained {sum(each['steps'] for each in saw)}"
+    if report["exit_code"] != act.ended.code:
+        yield f"the report has exit code {report['exit_code']}, not {act.ended.code}"
+    versions = {process["version"] for process in report["processes"]}
+    strangers = versions - {"2.12.1+cpu"}
+    if strangers and report.get("lock") and "another environment" not in act.text:
+        yield f"the report names our lock for torch {strangers}"
+
+
+def temporary(
+    scene: Scene, act: Act, how: str, plan: dict[str, Any], variables: dict[str, str], saw: Saw
+) -> Iterator[str]:
+    """Folders for one run are gone, and no secret is kept."""
+    left = [path.name for path in (scene.world.folder / "tmp").iterdir()]
+    if left:
+        yield f"left in the temporary folder: {normalised(left[0])}"
+    data = scene.world.home / "data"
+    for path in [*data.glob("watches/*"), *data.glob("reports/*")]:
+        if path.is_file() and SECRET.encode() in path.read_bytes():
+            yield f"a secret is kept in {path.parent.name}"
+            return
