@@ -16,7 +16,6 @@ from typing import Any, NoReturn
 import click
 
 from envbuilder import __version__
-from envbuilder.commands import removed
 from envbuilder.core import console, process
 from envbuilder.core.errors import (
     BUILD_FAILED,
@@ -266,7 +265,7 @@ def _run(arguments: list[str]) -> int:  # noqa: PLR0911 (one return per outcome 
         context = getattr(error, "ctx", None)
         words = context.command_path.split()[1:] if context else []
         hints = [Hint("See", (*words, "--help"))] if context else []
-        _complain(removed.refusal(error) or error.format_message().expandtabs(2), hints)
+        _complain(error.format_message().expandtabs(2), hints)
         return RUN_FAILED if through else INVALID
     except (KeyboardInterrupt, click.Abort):
         _complain("interrupted; nothing half-made is left", "")

@@ -15,7 +15,6 @@ import pytest
 
 from envbuilder import __main__, cli
 from envbuilder.build import pipeline
-from envbuilder.commands import removed
 from envbuilder.core import console, process
 from envbuilder.core.errors import (
     BuildError,
@@ -391,26 +390,3 @@ def test_an_interpreter_is_found_on_path(
     assert run("verify", "--quick", "--python", "mypython") == 1
     assert seen == [tmp_path / "mypython"]
     assert run("verify", "--quick", "--python", "nopython") == 2
-
-
-ROWS = {
-    **{
-        f"{name} {option}": why
-        for name, of in removed.INSTEAD.items()
-        for option, why in of.items()
-    },
-    **removed.COMMANDS,
-}
-
-
-@pytest.mark.parametrize(("words", "instead"), ROWS.items())
-@pytest.mark.parametrize("arguments", [[], ["manifests", "--json"]])
-def test_what_was_removed_is_2_and_says_what_to_do_instead(
-    words: str, instead: str, arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as caught:
-        cli.main([*words.split(), *arguments])
-    captured = capsys.readouterr()
-    assert caught.value.code == 2
-    assert captured.out == ""
-    assert f"`{words}` was removed: {instead}" in captured.err
