@@ -281,7 +281,7 @@ def command(
         again = shlex.join(plan.arguments)
         _require_current(output, text, again)
         if not from_checkout:
-            _require_current(plan.requirements, _own(wheel), again)
+            _require_current(plan.requirements, _begin_of_own_line(wheel), again)
         return
     rendered = [RenderedFile(name=Path(output).name, content=text.encode())]
     if not from_checkout:
@@ -315,7 +315,7 @@ def _options(
             yield from (option, value)
 
 
-def _own(wheel: str) -> str:
+def _begin_of_own_line(wheel: str) -> str:
     """Return how a requirements file begins the line of envbuilder itself."""
     source = f"./{wheel}" if wheel else f"{self_wheel.DISTRIBUTION}=={__version__}"
     return f"{source} --hash=sha256:"
@@ -324,14 +324,14 @@ def _own(wheel: str) -> str:
 def _requirements(plan: workflow.Workflow, wheel: str, settings: Settings) -> RenderedFile:
     """Return the requirements file that jobs install."""
     if wheel:
-        own = self_wheel.Wheel(file=wheel, content=Path(wheel).read_bytes())
+        installed = self_wheel.Wheel(file=wheel, content=Path(wheel).read_bytes())
     else:
-        own = self_wheel.released(settings)
+        installed = self_wheel.released(settings)
     extra = "conda" if any(row.backend == "conda" for row in plan.rows) else ""
     text = (
         f"# {resources.MARK}: run this again instead.\n#   {shlex.join(plan.arguments)}\n"
-        f"{_own(wheel)}{hashlib.sha256(own.content).hexdigest()}\n"
-        f"{self_wheel.pinned(own, workflow.OLDEST_PYTHON, settings, extra)}"
+        f"{_begin_of_own_line(wheel)}{hashlib.sha256(installed.content).hexdigest()}\n"
+        f"{self_wheel.pinned(installed, workflow.OLDEST_PYTHON, settings, extra)}"
     )
     return RenderedFile(name=Path(plan.requirements).name, content=text.encode())
 
