@@ -281,7 +281,7 @@ def command(
         again = shlex.join(plan.arguments)
         _require_current(output, text, again)
         if not from_checkout:
-            _require_current(plan.requirements, _begin_of_own_line(wheel), again)
+            _require_current(plan.requirements, _begin_of_own_line(wheel), again, whole=False)
         return
     rendered = [RenderedFile(name=Path(output).name, content=text.encode())]
     if not from_checkout:
@@ -336,11 +336,11 @@ def _requirements(plan: workflow.Workflow, wheel: str, settings: Settings) -> Re
     return RenderedFile(name=Path(plan.requirements).name, content=text.encode())
 
 
-def _require_current(path: str, expected: str, again: str) -> None:
-    """Raise `InvalidError` unless a file holds this text."""
+def _require_current(path: str, expected: str, again: str, *, whole: bool = True) -> None:
+    """Raise `InvalidError` unless a file is this text, or else holds it."""
     try:
         current = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidError(f"{path}: cannot be read: {error}", f"Run: {again}") from error
-    if expected not in current:
+    if current != expected and (whole or expected not in current):
         raise InvalidError(f"{path}: is stale: it is not what it would be now", f"Run: {again}")

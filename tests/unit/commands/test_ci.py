@@ -187,6 +187,8 @@ def test_it_is_written_checked_and_written_again(
     assert f"#   {command}\n" in text
     assert f"run: {command} --check\n" in text
     assert ci(capsys, *options, "--check") == (0, "")
+    (project / FILE).write_text(f"{text}  more: {{}}\n")
+    assert ci(capsys, *options, "--check")[0] == 2
     code, printed = ci(capsys, "--output", FILE, "--check")
     assert code == 2
     assert "is stale" in printed
