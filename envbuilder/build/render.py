@@ -172,8 +172,11 @@ def render(
     conda_lock: CondaLock | None = None,
     environment: Environment = _NOTHING,
     project: ProjectLayer | None = None,
+    chosen_by: Sequence[str] = (),
 ) -> Iterator[RenderedFile]:
     """Yield the files of one render target, the main one first; each is rendered on demand.
+
+    `chosen_by`: the options that chose the environment and its Python, for a command to copy.
 
     `environment` is a project's, for the definitions of its containers; `project`: its own files,
     for the Dockerfile's folder.
@@ -210,6 +213,8 @@ def render(
         if not wheels:
             return
     if target == "pylock":
+        words = ("render", "--profile", profile.name, *chosen_by, "--target", "requirements")
+        context["download"] = Hint("", (*words, "--output", "wheels")).command_line()
         name = f"pylock.{profile.name}-py{python.replace('.', '')}.toml"
         yield _rendered(name, "pylock.toml.j2", context)
         return

@@ -20,6 +20,7 @@ from envbuilder.commands.options import (
 )
 from envbuilder.core import console, files, resources
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.project_file import DEFAULT
 from envbuilder.project import catalog, environments
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def command(
     Examples:
       envbuilder render --profile cpu -o image && docker build image
       envbuilder render --profile rocm --target devcontainer -o .
-      envbuilder render --profile cuda --target requirements > requirements.txt
+      envbuilder render --profile cuda --target requirements > cuda.txt
       envbuilder render --profile mps --target script -o mac
       envbuilder render --profile zendnn --target conda -o env
       envbuilder render --profile cpu,cuda --target bake -o images
@@ -98,10 +99,16 @@ def command(
         names = (*chosen.conda.channels, *(conda_lock.channels if conda_lock else ()))
         urls |= exports.channel_urls(names, settings)
     project = project_layer.planned(settings) if kind == "dockerfile" else None
+    stated = {"--environment": settings.environment, "--python-version": python}
+    options: list[str] = []
+    for option, value in stated.items():
+        if value and value != DEFAULT:
+            options += (option, value)
     files = render.render(
         *(chosen, lock, kind, python or default, urls, conda_lock),
         environment=environments.of(settings),
         project=project,
+        chosen_by=options,
     )
     if output is None:
         console.document(next(files).content.decode())
