@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from envbuilder.commands.options import json_option, load_settings, root_option, target_host_option
+from envbuilder.commands.options import (
+    json_option,
+    load_settings,
+    require_one_host,
+    root_option,
+    target_host_option,
+)
 from envbuilder.core import console, types
 from envbuilder.core.errors import Hint
 from envbuilder.core.text import bandwidth
@@ -79,6 +85,7 @@ def command(
             raise click.UsageError("--record records this machine, and nothing else")
         _record(record, full=full, as_json=as_json)
         return
+    require_one_host(root, target_host)
     requested = model_fit.parse_model(model) if model is not None else None
     model_fit.bits_of(quant)
     settings = load_settings()

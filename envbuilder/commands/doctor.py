@@ -11,6 +11,7 @@ from envbuilder.commands.options import (
     json_option,
     load_settings,
     profile_option,
+    require_one_host,
     root_option,
     target_host_option,
 )
@@ -54,6 +55,7 @@ def command(profile: str | None, root: Path, target_host: Path | None, as_json: 
       envbuilder doctor --profile xpu
       envbuilder doctor --target-host machine.json
     """
+    require_one_host(root, target_host)
     problems = _problems(profile, root, target_host)
     if as_json:
         console.data({"schema": 2, "problems": problems})

@@ -155,6 +155,7 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
         hints = dict.fromkeys(hint for error in choice.errors for hint in error.hints)
         raise InvalidError("\n".join(e.message for e in choice.errors), hints)
     imported = repository.imports(folder, files)
+    own = _package(folder)
     modules = {} if choice.sources else {name: distribution_of_module(name) for name in imported}
     suggested = tuple(_suggested(folder, shown, choice, modules))[:_MOST_SUGGESTED]
     offered, absent, unsure = Choosing().offered, dict[str, str](), dict[str, str]()
@@ -167,7 +168,7 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
         unsure = {n: why for n, why in index.problems.items() if not index.releases(n)}
         offered = target_wheels.Hashes(load_settings(), upstream.Pages().read)
     facts = first_file.Facts(
-        is_package=_package_name(folder) is not None,
+        is_package=own is not None and own.is_installed,
         as_of=_day(folder, choice),
         framework=_main_framework(choice, (*imported, *map(distribution, shown.requirements))),
         exclude=absent,
@@ -218,10 +219,10 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
     )
 
 
-def _package_name(folder: Path) -> str | None:
-    """Return the name of the package that the repository is; None if it is none."""
+def _package(folder: Path) -> package.Package | None:
+    """Return the package that the repository is; None if it is none."""
     try:
-        return types.canonical(package.read(folder).name)
+        return package.read(folder)
     except InvalidError:
         return None
 
@@ -233,7 +234,9 @@ def _suggested(
     modules: Mapping[str, str],
 ) -> Iterator[Suggested]:
     """Yield what texts name, and the packages of `modules` that the code imports."""
-    seen = {*_TOOLS, _package_name(folder), *(line.name for line in choice.lines)}
+    own = _package(folder)
+    itself = {types.canonical(own.name)} if own else set()
+    seen = {*_TOOLS, *itself, *(line.name for line in choice.lines)}
     named = [*shown.requirements.items()]
     named += [(package, "imports") for package in modules.values() if package]
     for text, where in named:

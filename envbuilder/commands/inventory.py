@@ -51,7 +51,7 @@ UNMARKED = (
 ELSEWHERE = "labelled by envbuilder, but not built by this installation"
 NAMED = "also has a name that envbuilder did not give it"
 SHARED = f"also built by another installation, which names it {records.CLAIMS}…"
-NOBODYS = "no project uses it: envbuilder clean removes it outside of a project, or with --all"
+NOBODYS = "no project uses it: `envbuilder clean` removes it outside of a project, or with --all"
 VOLUME_STAYS = "caches and data of commands in containers (--volumes removes them)"
 
 _NAMED = 3

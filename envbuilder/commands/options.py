@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +15,7 @@ from click.core import ParameterSource
 
 from envbuilder.containers.oci import reference
 from envbuilder.core import decoding, process, results, settings as core_settings, types
-from envbuilder.core.errors import InvalidError
+from envbuilder.core.errors import EnvbuilderError, InvalidError
 from envbuilder.core.project_file import DEFAULT
 from envbuilder.profiles.backends import BACKENDS, makes_image
 
@@ -32,8 +34,10 @@ if TYPE_CHECKING:
 def _complete_profile(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     from envbuilder.profiles.profile import names, search_path
 
-    settings = core_settings.load()
-    candidates = names(search_path(settings.project, settings.config_dir))
+    candidates: Sequence[str] = ()
+    with contextlib.suppress(EnvbuilderError):  # a shell has no place for a message
+        settings = core_settings.load()
+        candidates = names(search_path(settings.project, settings.config_dir))
     return [name for name in candidates if name.startswith(incomplete)]
 
 
@@ -89,8 +93,10 @@ def _keep_environment(ctx: click.Context, param: click.Parameter, value: str) ->
 def _complete_environment(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     from envbuilder.project import environments
 
-    definition = core_settings.load().definition
-    candidates = environments.names(definition) if definition else ()
+    candidates: Sequence[str] = ()
+    with contextlib.suppress(EnvbuilderError):
+        definition = core_settings.load().definition
+        candidates = environments.names(definition) if definition else ()
     return [name for name in candidates if name.startswith(incomplete)]
 
 
@@ -103,6 +109,13 @@ environment_option: Decorator = click.option(
     shell_complete=_complete_environment,
     help="Environment of the project, as envbuilder.yaml names it. Without it: default.",
 )
+
+
+def require_one_host(root: Path, target_host: Path | None) -> None:
+    """Raise `UsageError` for two hosts to decide for."""
+    source = click.get_current_context().get_parameter_source("target_host")
+    if root != Path("/") and target_host and source is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--root cannot be combined with --target-host: each names a host")
 
 
 def load_settings() -> core_settings.Settings:

@@ -178,7 +178,7 @@ def _stock(profile: Profile | None, locked: Sequence[File], source: str, setting
     if missing:
         count = f"{len(missing)} of the {len(files)} files"
         return f"{count} that {profile.name} takes from it are not here yet"
-    return f"{profile.name} can be built, since its files are here, but not locked again"
+    return f"{profile.name} can be built, since its files are here"
 
 
 def _registries(

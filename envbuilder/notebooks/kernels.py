@@ -87,7 +87,7 @@ def spec(choice: Choice, version: str, environ: Mapping[str, str]) -> Spec:
     return Spec(
         argv=choice.command("jupyter", *project, "--connection-file", "{connection_file}"),
         # An editor that the desktop started lacks what a shell's startup files set.
-        env={name: environ[name] for name in _FOLDERS if environ.get(name)},
+        env={name: str(Path(environ[name]).absolute()) for name in _FOLDERS if environ.get(name)},
         display_name=choice.title,
         metadata={
             "debugger": True,

@@ -34,7 +34,7 @@ from envbuilder.packages.python import indexes
 from envbuilder.packages.store import Store, download_room, require_rooms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from envbuilder.core import process
     from envbuilder.core.console import Progress
@@ -146,12 +146,26 @@ def fetch(files: Sequence[File], target: Target, settings: Settings, progress: P
     folders = find_links()
     remaining = [f for f in missing if not _take_local(f, store, folders)]
     if remaining:
-        with progress.task(f"look for {len(remaining)} files"):
-            urls = _locate(target, remaining, settings)
-        session = open_session()
-        require_rooms([download_room(remaining, settings)])
-        _download_all(remaining, urls, store, session, progress)
+        try:
+            with progress.task(f"look for {len(remaining)} files"):
+                urls = _locate(target, remaining, settings)
+            session = open_session()
+            require_rooms([download_room(remaining, settings)])
+            _download_all(remaining, urls, store, session, progress)
+        except BuildError as error:
+            raise (_other_file(remaining, store, folders) or error) from error
     return len(missing)
+
+
+def _other_file(
+    files: Iterable[File], store: Store, folders: Sequence[Path]
+) -> ChangedFileError | None:
+    """Return the error for a file that is missing while a folder has another one of its name."""
+    for file in files:
+        for path in (folder / file.basename for folder in folders):
+            if path.is_file() and not store.has(file.sha256):
+                return _changed(file, str(path.parent), f"has sha256 {file_sha256(path)}")
+    return None
 
 
 def _take_local(file: File, store: Store, folders: Sequence[Path]) -> bool:

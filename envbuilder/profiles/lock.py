@@ -434,6 +434,9 @@ def dump(lock: Struct, entries: str = "files") -> str:
     return f'{head},\n "targets": [{",".join(blocks)}]\n}}\n'
 
 
+OTHER_PYTHON = "To have another Python, state it: python: in envbuilder.yaml or in a profile."
+
+
 def select(lock: Lock, platform: str, python: str) -> Target:
     """Return the target for a platform and Python. Raises `InvalidError` if the lock has none."""
     if target := target_of(lock, platform, python):
@@ -443,8 +446,7 @@ def select(lock: Lock, platform: str, python: str) -> Target:
     what = f"the lock of '{lock.profile}' has no files for {platform} with Python {python}"
     if why:
         raise InvalidError(f"{what}: {why}", f"It covers: {have}")
-    again = Hint(f"It covers: {have}. Make it again", ("lock", "--profile", lock.profile))
-    raise InvalidError(what, again)
+    raise InvalidError(what, f"It covers: {have}. {OTHER_PYTHON}")
 
 
 def target_of(lock: Lock | None, platform: str, python: str) -> Target | None:

@@ -34,6 +34,8 @@ _VERSION = re.compile(r"[0-9][0-9A-Za-z.!+-]{0,60}")
 UNKNOWN = "0+unknown"
 """The version of a package whose files do not show it."""
 _MOST = 1000
+_NOT_INSTALLED = (("uv", "package"), ("poetry", "package-mode"), ("pdm", "distribution"))
+"""Keys of `[tool]` that are false for a project which is not installed itself."""
 FILES = ("pyproject.toml", "setup.cfg", "setup.py")
 
 
@@ -47,6 +49,8 @@ class Package(Struct, frozen=True, kw_only=True):
     commands: Mapping[str, str] = {}
     """Command → MODULE:OBJECT."""
     notes: tuple[str, ...] = ()
+    is_installed: bool = True
+    """Whether its own tools install it; else they install only what it requires."""
 
     @property
     def texts(self) -> dict[str, str]:
@@ -112,6 +116,7 @@ def read(project: Path) -> Package:
         folders=folders,
         commands=commands,
         notes=tuple(notes),
+        is_installed=all(s.get("is_installed", True) for s in stated),
     )
 
 
@@ -202,6 +207,7 @@ def _pyproject(project: Path) -> dict[str, Any]:
         "version": version or dynamic,
         "folders": folders,
         "commands": [f"{n} = {v}" for n, v in {**scripts, **_pairs(stated.get("scripts"))}.items()],
+        "is_installed": all(_table(tool, *keys) is not False for keys in _NOT_INSTALLED),
         "extensions": _table(tool, "setuptools", "ext-modules") or "maturin" in backend,
     }
 

@@ -17,9 +17,9 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import is_public, public
 from envbuilder.host.model import X86_FLAGS
 from envbuilder.packages.conda import prefixes
-from envbuilder.packages.conda.lock import SUBDIRS, Lock, Package, Target, again
+from envbuilder.packages.conda.lock import SUBDIRS, Lock, Package, Target
 from envbuilder.packages.python import indexes
-from envbuilder.profiles import accelerators
+from envbuilder.profiles import accelerators, lock as profile_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -81,7 +81,7 @@ def targets(lock: Lock, python: str) -> tuple[Target, ...]:
         covered = ", ".join(sorted({t.python for t in lock.targets}))
         raise InvalidError(
             f"the conda lock of '{lock.profile}' has no Python {python}",
-            again(f"It covers Python {covered}. Make it again", lock.profile),
+            f"It covers Python {covered}. {profile_lock.OTHER_PYTHON}",
         )
     return selected
 

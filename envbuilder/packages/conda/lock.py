@@ -205,7 +205,7 @@ def select(lock: Lock, platform: str, python: str) -> Target:
     raise InvalidError(
         f"the conda lock of '{lock.profile}' has no packages for {platform} with Python {python}"
         + (f": {why}" if why else ""),
-        again(f"It covers: {covered}. Make it again", lock.profile),
+        f"It covers: {covered}. {profile_lock.OTHER_PYTHON}",
     )
 
 

@@ -241,6 +241,17 @@ def test_bad_profiles_are_2_with_the_place(
     assert "Traceback" not in shown
 
 
+def test_completion_beside_a_broken_file_offers_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from envbuilder.commands.options import _complete_environment, _complete_profile
+
+    (tmp_path / "envbuilder.yaml").write_text("requirements: [")
+    monkeypatch.chdir(tmp_path)
+    for complete in (_complete_environment, _complete_profile):
+        assert complete(None, None, "") == []  # type: ignore[arg-type]
+
+
 def test_completion_knows_the_profiles(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

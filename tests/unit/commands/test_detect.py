@@ -16,7 +16,7 @@ from envbuilder.host import describe, probe
 from envbuilder.host.model import Cpu, Gpu, Host, Memory
 from envbuilder.profiles.library import Library
 from envbuilder.project import catalog
-from tests.support import host_trees
+from tests.support import command_line, host_trees
 from tests.support.broken_hosts import ADA, ARC, GIB, LINUX, changed, with_gpu
 
 REAL = probe.host
@@ -223,6 +223,16 @@ def test_a_recording_of_this_machine_decides_as_here(
     assert "is not empty" in capsys.readouterr().err
     replayed = json.loads(shown(capsys, "--json", "--root", str(folder)))
     assert replayed["host"]["kernel"] == REAL(environ={}).kernel
+
+
+@pytest.mark.parametrize("command", ["detect", "doctor"])
+def test_one_host_is_looked_at(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "host.json").write_text("{}")
+    given = ("--root", str(tmp_path), "--target-host", str(tmp_path / "host.json"))
+    assert command_line.run(command, *given) == 2
+    assert "--root cannot be combined with --target-host" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("more", [["--root", "."], ["--model", "7B"]])

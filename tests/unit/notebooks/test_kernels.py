@@ -33,6 +33,9 @@ def test_a_kernel_is_started_by_this_envbuilder_wherever_the_notebook_is() -> No
 def test_folders_set_in_this_shell_are_those_of_the_kernel() -> None:
     environ = {"ENVBUILDER_DATA_DIR": "/big/data", "ENVBUILDER_CACHE_DIR": "", "HF_TOKEN": "t"}
     assert kernels.spec(choice(), "7.4.0", environ).env == {"ENVBUILDER_DATA_DIR": "/big/data"}
+    # JupyterLab starts kernels in the notebook's folder.
+    relative = kernels.spec(choice(), "7.4.0", {"ENVBUILDER_DATA_DIR": "data"}).env
+    assert relative == {"ENVBUILDER_DATA_DIR": str(Path.cwd() / "data")}
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import hashlib
 import sys
 import time
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -145,6 +146,19 @@ def test_the_next_folder_of_find_links_may_have_it(
     monkeypatch.setattr(fetch, "_locate", lambda *args: pytest.fail("an index was asked"))
     assert run(found, wheel()) == 1
     assert Store(found.store_dir).path(wheel().sha256).read_bytes() == CONTENT
+
+
+def test_another_file_in_a_folder_of_find_links_is_named(
+    found: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / NAME).write_bytes(b"other")
+    monkeypatch.setattr(fetch, "_locate", Mock(side_effect=BuildError("not found", "Check it")))
+    with pytest.raises(ChangedFileError) as caught:
+        run(found, wheel())
+    assert f"{tmp_path / 'links'} serves another file under this name" in caught.value.message
+    assert hashlib.sha256(b"other").hexdigest() in caught.value.message
+    assert caught.value.hints[-1].command == ("lock",)
 
 
 def test_a_file_of_a_local_index_is_copied(

@@ -12,6 +12,14 @@ from envbuilder.project import package
 from envbuilder.project.package import Package
 from tests.support.repositories import lay
 
+
+def test_a_project_may_say_that_it_is_not_installed(tmp_path: Path) -> None:
+    for stated in ("uv]\npackage", "poetry]\npackage-mode", "pdm]\ndistribution"):
+        for value in ("true", "false"):
+            lay(tmp_path, {"pyproject.toml": f"{PEP_621}\n[tool.{stated} = {value}\n"})
+            assert package.read(tmp_path).is_installed == (value == "true")
+
+
 PEP_621 = """
 [project]
 name = "Adder"

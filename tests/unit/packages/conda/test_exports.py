@@ -275,7 +275,7 @@ def test_an_export_takes_a_fresh_lock(target: render.RenderTarget) -> None:
         assert caught.value.hint == str(conda_lockfile.again("Make it", "cuda"))
     with pytest.raises(InvalidError, match=r"has no Python 3\.11") as caught:
         rendered(target, conda_lock(), python="3.11")
-    assert conda_lockfile.again("", "cuda").command_line() in caught.value.hint
+    assert "It covers Python 3.12. To have another Python" in caught.value.hint
 
 
 @pytest.mark.parametrize("target", render.CONDA_TARGETS)

@@ -14,7 +14,7 @@ from envbuilder.core import resources, types as words
 from envbuilder.core.errors import InvalidError
 from envbuilder.packages.conda import lock as lockfile
 from envbuilder.packages.conda.lock import Lock, Package, Target
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import lock as profile_lock, profile as profiles
 from envbuilder.profiles.library import Library
 from envbuilder.profiles.lock import File
 from envbuilder.signatures.envelope import UnsignedError
@@ -209,8 +209,7 @@ def test_packages_for_any_platform_belong_to_every_target(tmp_path: Path) -> Non
         "the conda lock of 'cpu' has no packages for linux/arm64 with Python 3.11"
     )
     assert raised.value.hint == (
-        "It covers: linux/amd64 Python 3.11, linux/arm64 Python 3.12. Make it again: envbuilder"
-        " lock --backend conda --profile cpu"
+        f"It covers: linux/amd64 Python 3.11, linux/arm64 Python 3.12. {profile_lock.OTHER_PYTHON}"
     )
 
 
