@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from tests.seams.edits import PLAIN
 from tests.seams.forms import FORMS
 from tests.seams.world import SECRET
 
@@ -82,7 +83,7 @@ KEYS: dict[str, tuple[str | None, ...]] = {
         "",
         None,
     ),
-    "as_of": ("'2025-06-30'", "'2020-01-01'", "'2026-01-01'", "2025-06-30", "", None, None),
+    "as_of": ("'2026-06-30'", "'2020-01-01'", "'2026-08-01'", "2026-06-30", "", None, None),
     "exclude": ("[six]", "[torchvision]", "[zentorch]", "[torch]", "[nothing]", "", None),
     "overrides": (
         "{six: six==1.15}",
@@ -116,13 +117,19 @@ KEYS: dict[str, tuple[str | None, ...]] = {
     "frame_work": ("torch", None),
 }
 """Key of envbuilder.yaml → raw values; None takes the key away."""
-OWN_PROFILE = "name: small\nextends: cpu\ndescription: Small\n"
+OWN_PROFILE = "extends: cpu\ndescription: Small\nsystem_packages: []\npreload: []\n"
+_HEAD = "profiles: [cpu]\npython: '3.11'\nframework_version: '2.12.1'\n"
 BASES = (
-    "profiles: [cpu]\npython: '3.11'\nframework_version: '2.12.1'\nrequirements: [six]\n",
-    (
-        "profiles: [cpu]\npython: '3.11'\nframework_version: '2.12.1'\n"
-        "requirements_from: [requirements.txt]\nbuild_from_source: true\n"
-    ),
+    PLAIN,
+    f"{_HEAD}requirements_from: [requirements.txt]\nbuild_from_source: true\n",
+    f"{_HEAD}requirements: [six]\ninstall_project: true\n",
+    f"{_HEAD}requirements: [six]\nenvironments: {{watch: {{requirements: [attrs]}}}}\n",
+    f"{_HEAD}requirements: [six]\nenvironments: {{test: {{python: managed}}}}\n",
+    f"{_HEAD}requirements: [six, torchvision]\nexclude: [torchvision]\n",
+    "profiles: [cpu]\npython: '3.11'\nrequirements: [einops]\nas_of: '2026-06-30'\n",
+    "framework: jax\nframework_version: '0.11.0'\nrequirements: [six]\n",
+    "profiles: [cpu, zendnn]\npython: '3.11'\nrequirements: [six]\n",
+    f"{_HEAD.replace('cpu', 'small')}requirements: [six]\n",
 )
 OTHER_FILES = (
     ("profiles/small.yaml", OWN_PROFILE),
@@ -196,7 +203,7 @@ LOCK = (
     ("lock", "--profile", "cpu", "--upgrade"),
     ("lock", "--upgrade-package", "torch"),
     ("lock", "--upgrade-package", "six"),
-    ("lock", "--as-of", "2025-06-30"),
+    ("lock", "--as-of", "2026-06-30"),
     ("lock", "--no-align"),
     ("lock", "--output-dir", "elsewhere"),
     ("add", "einops"),
@@ -282,17 +289,21 @@ LIST = _step(
     lines=st.lists(st.sampled_from((*LINES, *SOURCE_LINES)), min_size=1, max_size=3, unique=True),
     named=st.sampled_from([True, True, True, False]),
 )
+PACKAGE = _step(
+    "write_package",
+    folder=st.just("ops"),
+    name=st.sampled_from(["ops", "ops", "ops", "my-ops"]),
+    version=st.sampled_from(["0.9", "0.9", "1.0"]),
+    value=st.sampled_from(["third", "fourth", "fifth"]),
+)
 SOURCE = st.one_of(
-    _step(
-        "write_package",
-        folder=st.just("ops"),
-        name=st.sampled_from(["ops", "ops", "my-ops"]),
-        version=st.sampled_from(["0.9", "0.9", "1.0"]),
-        value=st.sampled_from(["first", "second", "third"]),
-    ),
-    _step("write_own_package", value=st.sampled_from(["first", "second"])),
-    _step("ignored_secret", folder=st.sampled_from(["ops", "."])),
+    PACKAGE,
+    PACKAGE,
+    _step("ignored_secret", folder=st.just("ops")),
     _step("commit"),
+    _step("commit"),
+    _step("git_host"),
+    _step("write_own_package", value=st.sampled_from(["third", "fourth"])),
     _step("repository_of_project"),
 )
 EDIT = st.one_of(KEY, LIST, SOURCE, _pairs("other_file", OTHER_FILES))
@@ -306,27 +317,29 @@ ELSEWHERE = st.one_of(
     _pairs("user_file", USER_FILES),
     _step("move"),
 )
-HARM = st.one_of(
-    _step(
-        "change_lock",
-        how=st.sampled_from(
-            ["newer schema", "older schema", "conflict", "empty", "half", "hash", "removed"]
-        ),
+LOCK_HARM = _step(
+    "change_lock",
+    how=st.sampled_from(
+        ["newer schema", "older schema", "conflict", "empty", "half", "hash", "removed"]
     ),
+)
+DAMAGE = st.one_of(
     _step(
         "damage",
         what=st.sampled_from(["python", "package", "framework", "environment", "manifest"]),
     ),
+    _step(
+        "remove_file",
+        name=st.sampled_from(["requirements.txt", "envbuilder.yaml", "ops", ".envbuilder"]),
+    ),
+)
+PLANT = st.one_of(
     _step(
         "plant",
         place=st.sampled_from([".envbuilder", ".envbuilder", "hook", "data", "cache", "tmp"]),
         name=st.sampled_from(PLANTS),
     ),
     _step("plant", place=st.just("project"), name=st.sampled_from(("git", "uv", "sh", *STDLIB))),
-    _step(
-        "remove_file",
-        name=st.sampled_from(["requirements.txt", "envbuilder.yaml", "ops", ".envbuilder"]),
-    ),
 )
 COMMAND = st.one_of(
     _step("command", words=_words(LOCK)),
@@ -359,38 +372,66 @@ HARD = st.one_of(
     ),
     _step("read_only", words=_words(_ACTING), place=st.sampled_from(["project", "locks", "ours"])),
 )
-_DECIDES = st.one_of(KEY, LIST, SOURCE).map(
-    lambda s: ("decides", {"name": s[0], "arguments": s[1]})
-)
 _OPTIONS = st.sampled_from([[], [], ["-e", "PYTHONPATH=src"], ["-e", "PATH="]])
-LOOK = st.one_of(
-    _step("settled", words=_words(((), (), (), ("--upgrade",)))),
-    _step("settled", words=_words(((), (), (), ("--upgrade",)))),
-    _step("agree"),
-    _step("agree", environment=st.sampled_from(["default", "test", "watch"])),
-    _step("agree", profile=st.sampled_from(["small", "jax-cpu", "zendnn"])),
+_SETTLED = _step("settled", words=_words(((), (), ("--upgrade",))))
+_INSIDE = st.one_of(
     _step("inside"),
+    _step("inside", by=st.just("watch")),
     _step("inside", options=_OPTIONS),
-    _step("inside", environment=st.sampled_from(["test", "watch", "hook"])),
-    _step("works", words=_words((("run",), ("run",), ("watch",)))),
+    _step("inside", environment=st.just("another")),
+)
+_WORKS = _step("works", words=_words((("run",), ("run",), ("watch",))))
+_AGREE = st.one_of(
+    _step("agree"),
+    _step("agree", environment=st.just("another")),
+    _step("agree", profile=st.sampled_from(["small", "jax-cpu", "zendnn"])),
+)
+_TRIP = _step("bundle_trip", options=st.just([]))
+_WRITTEN = _step("command", words=_words(READ[13:28]))
+LOOK = st.one_of(
+    *(_SETTLED, _SETTLED, _AGREE, _INSIDE, _WORKS, _TRIP, _WRITTEN),
     _step("history_does_not_matter"),
     _step("clone"),
-    _step("upgrade_one", name=st.sampled_from(["six", "torch", "einops"])),
-    _pairs("noise", tuple(pair for pair in OTHER_FILES if pair[0] != "envbuilder.yaml")),
-    _step("bundle_trip", options=st.just([])),
+    st.tuples(
+        _pairs("noise", tuple(pair for pair in OTHER_FILES if pair[0] != "envbuilder.yaml")),
+        st.sampled_from((["check"], ["init", "--json"])),
+    ).map(lambda pair: ("noise", {**pair[0][1], "words": pair[1]})),
     _step("signed"),
     _step("rendered"),
-    _DECIDES,
-    _DECIDES,
 )
-_START_LIST = ("write_list", {"form": "plain", "lines": ["six", "einops"], "named": False})
-_FIRST: tuple[tuple[Step, ...], ...] = (
-    (),
-    (("command", {"words": ["lock"]}),),
-    (("command", {"words": ["lock"]}), ("command", {"words": ["build", *NATIVE]})),
-    (("write_package", {"folder": "ops", "name": "ops", "version": "0.9", "value": "first"}),),
+SOURCE_LOOK = st.one_of(
+    *(_SETTLED, _INSIDE, _TRIP, _WRITTEN, _step("clone"), _step("command", words=_words(LOCK)))
 )
-START = st.tuples(st.sampled_from(BASES), st.sampled_from(_FIRST)).map(
-    lambda pair: [("write_definition", {"text": pair[0]}), _START_LIST, *pair[1]]
+ELSEWHERE_LOOK = st.one_of(
+    *(_SETTLED, _INSIDE, _WORKS, _step("rendered"), _step("command", words=_words(LOCK))),
+    _step("upgrade_one", name=st.sampled_from(["six", "torch", "einops"])),
+    _step("history_does_not_matter"),
 )
-"""What a walk begins with."""
+LOCK_LOOK = st.one_of(_step("command", words=_words((*LOCK, *READ[:3], *BUILD[:8]))), _SETTLED)
+DAMAGE_LOOK = st.one_of(_WORKS, _INSIDE, _step("command", words=_words(BUILD)))
+PLANT_LOOK = st.one_of(_INSIDE, _step("command", words=_words((*BUILD, *READ[:6]))))
+DECIDE = st.one_of(KEY, KEY, LIST, LIST, PACKAGE).map(
+    lambda s: ("decides", {"name": s[0], "arguments": s[1]})
+)
+_LOCK: Step = ("command", {"words": ["lock"]})
+_BUILD: Step = ("command", {"words": ["build", *NATIVE]})
+_FIRST: tuple[tuple[Step, ...], ...] = ((), (), (_LOCK,), (_LOCK, _BUILD))
+_LINES = st.lists(st.sampled_from((*LINES[:14], *SOURCE_LINES[:5])), min_size=1, max_size=3)
+EDITS = st.lists(EDIT, min_size=1, max_size=3)
+"""What is changed before one look."""
+
+
+@st.composite
+def beginnings(draw: st.DrawFn) -> list[Step]:
+    """Draw what a walk begins with: a project, mostly one that can be locked."""
+    own = draw(st.sampled_from(["first", "second"]))
+    steps: list[Step] = [
+        ("write_definition", {"text": draw(st.sampled_from(BASES))}),
+        ("write_list", {"form": "plain", "lines": draw(_LINES), "named": False}),
+        ("write_package", {"folder": "ops", "name": "ops", "version": "0.9", "value": own}),
+        ("write_own_package", {"value": own}),
+        ("other_file", {"name": "profiles/small.yaml", "text": OWN_PROFILE}),
+    ]
+    if draw(st.booleans()):
+        steps += draw(EDITS)
+    return [*steps, *draw(st.sampled_from(_FIRST))]

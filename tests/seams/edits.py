@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from tests.seams.scene import STRANGER, Scene
 from tests.seams.sources import write_source
 from tests.seams.world import SECRET, package
 
+PLAIN = "profiles: [cpu]\npython: '3.11'\nframework_version: '2.12.1'\nrequirements: [six]\n"
+"""A project that can be locked."""
 STEPS: dict[str, Callable[..., None]] = {}
 """Name → what performs the step on a scene."""
 
@@ -85,7 +88,11 @@ def _line(scene: Scene, line: str) -> str:
 def _asked(scene: Scene, line: str) -> str:
     """Return what a line asks for, by name and version; empty if that cannot be told."""
     if line.startswith("./"):
-        return Path(line).name if (scene.world.project / line).is_dir() else ""
+        text = scene.world.project / line / "pyproject.toml"
+        found = (
+            re.search(r'^name = "(.*)"', text.read_text(), re.MULTILINE) if text.is_file() else None
+        )
+        return found[1] if found else ""
     found = re.match(r"g @ \S+@(\w+)(\s*;.*)?$", line)
     if found:
         wanted = {"v1": "g==0.1", "v2": "g==0.2", "main": "g>=0.3"}[found[1]]
@@ -108,7 +115,8 @@ def write_package(scene: Scene, folder: str, name: str, version: str, value: str
 @step
 def write_own_package(scene: Scene, value: str) -> None:
     """Make the project itself a package, with a module."""
-    _source(scene, ".", "thing", "1.0", value)
+    if "pyproject.toml" not in scene.lists:
+        _source(scene, ".", "thing", "1.0", value)
 
 
 @step
@@ -130,7 +138,7 @@ def repository_of_project(scene: Scene) -> None:
 @step
 def commit(scene: Scene) -> None:
     """Move `main` of the git repository."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
         scene.repository.commit()
     scene.world.history.append("# a commit on main of the git repository")
 
@@ -287,9 +295,11 @@ def _moved(path: Path, old: Path, new: Path) -> Path:
 @step
 def recover(scene: Scene) -> None:
     """Return to the last project that was good, if the present one is refused."""
-    if not scene.refused or scene.good is None:
+    if not scene.refused:
         return
-    for name, content in scene.good.items():
+    if scene.good is None:
+        write_definition(scene, PLAIN)
+    for name, content in (scene.good or {}).items():
         path = scene.world.project / name
         if not path.exists() or path.read_bytes() != content:
             scene.world.write(name, content)

@@ -26,15 +26,15 @@ def _project(lines: Sequence[str]) -> tuple[str, Listed]:
 def _old_python(lines: Sequence[str]) -> tuple[str, Listed]:
     head = '[project]\nname = "thing"\ndynamic = ["version", "dependencies"]\n'
     rows = "".join(f'{line} = "*"\n' for line in lines if line.isalnum())
-    text = f'{head}requires-python = "<3.12"\n[tool.poetry]\nversion = "1"\n'
+    text = f'{head}requires-python = "<3.11"\n[tool.poetry]\nversion = "1"\n'
     text += f'[tool.poetry.dependencies]\npython = ">=3.8"\n{rows}'
-    return text, Listed(tuple(li for li in lines if li.isalnum()), requires_python="<3.12")
+    return text, Listed(tuple(li for li in lines if li.isalnum()), requires_python="<3.11")
 
 
 def _poetry_groups(lines: Sequence[str]) -> tuple[str, Listed]:
     text, listed = _project(lines)
-    return f'{text}requires-python = "<3.12"\n[tool.poetry.group.dev.dependencies]\n', Listed(
-        listed.lines, requires_python="<3.12"
+    return f'{text}requires-python = "<3.11"\n[tool.poetry.group.dev.dependencies]\n', Listed(
+        listed.lines, requires_python="<3.11"
     )
 
 

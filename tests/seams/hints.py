@@ -20,6 +20,10 @@ SLOW = frozenset({"verify", "tune", "fleet", "jupyter", "shell", "reproduce"})
 """Commands that need a real framework or a terminal."""
 _START = re.compile(r"(?:^|(?<=[\s`:(]))envbuilder (?=[a-z])")
 _END = re.compile(r"(?<=\S)(?: \(|; |, |\. |`|\)|\s{2,}| and then | or | \u2192 |[.,;:]?$)")
+_PROSE = re.compile(
+    r" (?:makes|then|to|and|or|in|for|with|is|again|shows|says|first|which|that|of|on|does|writes"
+    r"|after|before|has|can|would|adds|changes|builds|instead|here|there|once|from|by|as|it)(?: |$)"
+)
 _PLACEHOLDER = re.compile(
     r"\u2026|<[a-z]|\[[A-Z]|(?:^|[\s=/])[A-Z][A-Z_-]{2,}(?:$|[\s,.=:])|X\.Y|\*"
 )
@@ -44,9 +48,10 @@ def found_in(text: str) -> list[Hint]:
         for start in _START.finditer(line):
             command = line[start.start() :]
             if start.start() != len(line) - len(line.lstrip()) and not line.startswith("#"):
-                command = _sentence(command)
+                command = _PROSE.split(_sentence(command))[0]
             command = command.strip().rstrip("`.")
-            if command.split()[1] in COMMANDS and not _PLACEHOLDER.search(command):
+            name = command.removeprefix("envbuilder").strip().partition(" ")[0]
+            if name in COMMANDS and not _PLACEHOLDER.search(command):
                 hints.append(Hint(text=command, words=_words(command)))
     return list(dict.fromkeys(hints))
 

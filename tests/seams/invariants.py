@@ -43,12 +43,14 @@ _CRASH = re.compile(r"Traceback \(most recent|\bunexpected [A-Z]\w+|defect (?:of
 _UNREADABLE = re.compile(
     r"expected one line|is damaged|not valid JSON|envbuilder\.lock/\S+: (?:not|invalid)"
 )
-_INVALID = re.compile(r"envbuilder\.yaml(?::\d+)?: not valid YAML")
+_INVALID = re.compile(
+    r"envbuilder\.yaml(?::\d+)?: (?:.*: )?(?:not valid|not a requirement|unknown key|expected)"
+)
 
 
 def broken(scene: Scene, act: Act) -> Iterator[Trouble]:
     """Yield what must not have happened."""
-    checks = (crash, code, said, json_output, foreign, secrets, strangers_code, readable)
+    checks = (crash, code, said, json_output, foreign, consent, secrets, strangers_code, readable)
     for check in (*checks, edits, asked, told, names, time_limit):
         for message in check(scene, act):
             yield Trouble(check.__name__, _what(act), message)
@@ -67,7 +69,9 @@ def _own_text(act: Act) -> str:
 def crash(scene: Scene, act: Act) -> Iterator[str]:
     """No command ends with a traceback, or calls something unexpected."""
     text = _own_text(act)
-    if found := _CRASH.search(text):
+    is_theirs = act.command in PASSING and "defect" not in text and "/envbuilder/" not in text
+    found = None if is_theirs else _CRASH.search(text)
+    if found:
         yield normalised(text[max(0, found.start() - 200) :].strip())[:400]
 
 
@@ -84,7 +88,8 @@ def code(scene: Scene, act: Act) -> Iterator[str]:
 
 def said(scene: Scene, act: Act) -> Iterator[str]:
     """A failure says something, and its exit code agrees with what it prints."""
-    if act.ended.code and not act.stopped and not act.text.strip():
+    passed = act.command in PASSING and act.ended.code in PASSED
+    if act.ended.code and not act.stopped and not passed and not act.text.strip():
         yield f"exit code {act.ended.code} without a word"
 
 
@@ -107,7 +112,9 @@ def json_output(scene: Scene, act: Act) -> Iterator[str]:
 
 def _owned(scene: Scene, path: Path) -> bool:
     world = scene.world
-    above = (world.project / ".envbuilder", world.project / "envbuilder.lock")
+    above = tuple(
+        world.project / name for name in (".envbuilder", "envbuilder.lock", "profiles/locks")
+    )
     below = (*above, world.home / "cache", world.home / "data", world.home / "config")
     return any(path == folder or path.is_relative_to(folder) for folder in below)
 
@@ -138,8 +145,15 @@ def foreign(scene: Scene, act: Act) -> Iterator[str]:
         elif path == scene.world.project / "envbuilder.yaml":
             if act.command not in EDITING and "--as-of" not in act.words:
                 yield f"{act.command} changes envbuilder.yaml"
-        elif path.name != "trip.tar":
+        elif path.name != "trip.tar" and (old or str(path.parent) in act.before):
             yield f"{'changed' if old else 'made'}: {shown}"
+
+
+def consent(scene: Scene, act: Act) -> Iterator[str]:
+    """Nothing that was built is removed unless that is asked for, here without a terminal."""
+    gone = [p for p, (old, new) in _changed(act).items() if old == "an environment" and not new]
+    if gone and not {"--yes", "--rebuild"} & set(act.words):
+        yield f"{len(gone)} environments are removed without --yes"
 
 
 def edits(scene: Scene, act: Act) -> Iterator[str]:
@@ -314,15 +328,19 @@ def told(scene: Scene, act: Act) -> Iterator[str]:
         for name, lock in scene.locks().items():
             old = _identities(earlier.get(name, {}))
             for package, identity in _identities(lock).items():
-                if package in old and old[package] != identity and package not in act.text:
-                    yield f"{package} moves from {old[package]} to {identity}, unsaid"
+                if (
+                    package in old
+                    and old[package] != identity
+                    and not re.search(rf"^\s+[+~-]?\s*{package} ", act.ended.out, re.MULTILINE)
+                ):
+                    yield normalised(f"{package} moves from {old[package]} to {identity}, unsaid")
     scene.earlier_locks = scene.locks()  # type: ignore[attr-defined]
 
 
 def _identities(lock: dict[str, Any]) -> dict[str, str]:
     for target in lock.get("targets", ()):
         return {
-            f["name"]: f"{f['version']} {f.get('recipe', {}).get('commit', '')[:0]}".strip()
+            f["name"]: f"{f['version']} {f.get('recipe', {}).get('commit', '')}".strip()
             for f in target.get("files", ())
             if f.get("kind") == "wheel"
         }
@@ -335,7 +353,10 @@ def names(scene: Scene, act: Act) -> Iterator[str]:
         scene.wished |= set(act.words[1:])
     text = "".join(" ".join(listed.lines) for listed in scene.lists.values())
     written = json.dumps(scene.yaml() or {}) if scene.ours is None else ""
+    changed = {Path(path).stem for path in _changed(act)}
     for name, lock in scene.locks().items():
+        if name not in changed:
+            continue
         for stranger in sorted(STRANGERS & set(locked_versions(lock))):
             asked_for = stranger in scene.wished and not scene.trial
             if not asked_for and stranger not in written and stranger not in text:
@@ -392,13 +413,13 @@ def _tried(scene: Scene, act: Act, hint: hints.Hint) -> Iterator[Trouble]:
             text = f"{hint.text}: {normalised(ended.err)[-200:]}"
             yield Trouble("hint, usage", act.command, normalised(text))
         reads = hint.words[1] in hints.READING or "--help" in hint.words
-        if reads or act.ended.code == 0 or "--help" in act.words:
+        if reads or "--help" in act.words or (act.ended.code == 0 and act.command != "check"):
             return
         again = scene.envbuilder(*act.words)
-        same = normalised(again.ended.err) == normalised(act.ended.err)
+        same = normalised(again.text) == normalised(act.text)
         if again.ended.code == act.ended.code and same:
             text = f"{hint.text} ends with {ended.code}, then again: "
-            yield Trouble("hint, circle", act.command, text + normalised(act.ended.err)[-300:])
+            yield Trouble("hint, circle", act.command, text + normalised(act.text)[-300:])
 
 
 def _redirected(scene: Scene, hint: hints.Hint) -> tuple[Path, ...]:

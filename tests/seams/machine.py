@@ -154,38 +154,64 @@ class Machine(RuleBasedStateMachine):
         if not self.is_idle and self.walk.scene.refused:
             self.do(("recover", {}))
 
-    @initialize(steps=draws.START)
+    def change(self, steps: list[Step], look: Step) -> None:
+        """Change something, and look at it."""
+        if look != draws.NOTHING:
+            self.leave()
+            for step in (*steps, look):
+                self.do(step)
+
+    @initialize(steps=draws.beginnings())
     def start(self, steps: list[Step]) -> None:
         """Write a project."""
         for step in steps:
             self.do(step)
 
-    @rule(step=draws.drawn(draws.EDIT), look=draws.drawn(draws.LOOK))
-    def edit(self, step: Step, look: Step) -> None:
-        """Change something, and look at it."""
-        self.leave()
-        self.do(step)
-        self.do(look)
+    @rule(steps=draws.EDITS, look=draws.drawn(draws.LOOK))
+    def edit(self, steps: list[Step], look: Step) -> None:
+        """Change the project, and look at it."""
+        self.change(steps, look)
 
-    @rule(step=draws.drawn(draws.EDIT), look=draws.drawn(draws.LOOK))
-    def edit_again(self, step: Step, look: Step) -> None:
+    @rule(steps=draws.EDITS, look=draws.drawn(draws.LOOK))
+    def edit_again(self, steps: list[Step], look: Step) -> None:
         """Change what most walks change most."""
-        self.edit(step, look)
+        self.change(steps, look)
 
-    @rule(step=draws.drawn(draws.SOURCE), look=draws.drawn(draws.LOOK))
-    def edit_source(self, step: Step, look: Step) -> None:
+    @rule(step=draws.SOURCE, look=draws.drawn(draws.SOURCE_LOOK))
+    def change_source(self, step: Step, look: Step) -> None:
         """Change a source tree or a repository."""
-        self.edit(step, look)
+        self.change([step], look)
 
-    @rule(step=draws.drawn(draws.ELSEWHERE), look=draws.drawn(draws.LOOK))
+    @rule(step=draws.ELSEWHERE, look=draws.drawn(draws.ELSEWHERE_LOOK))
     def change_elsewhere(self, step: Step, look: Step) -> None:
         """Change what is not in the project."""
-        self.edit(step, look)
+        self.change([step], look)
 
-    @rule(step=draws.drawn(draws.HARM), look=draws.drawn(draws.COMMAND))
-    def harm(self, step: Step, look: Step) -> None:
-        """Damage something, or let another user plant something."""
-        self.edit(step, look)
+    @rule(step=draws.LOCK_HARM, look=draws.drawn(draws.LOCK_LOOK))
+    def change_lock(self, step: Step, look: Step) -> None:
+        """Do to a lock what others do."""
+        self.change([step], look)
+
+    @rule(step=draws.DAMAGE, look=draws.drawn(draws.DAMAGE_LOOK))
+    def damage(self, step: Step, look: Step) -> None:
+        """Delete something."""
+        self.change([step], look)
+
+    @rule(step=draws.PLANT, look=draws.drawn(draws.PLANT_LOOK))
+    def plant(self, step: Step, look: Step) -> None:
+        """Let another user leave something."""
+        self.change([step], look)
+
+    @rule(step=draws.drawn(draws.DECIDE))
+    def decide(self, step: Step) -> None:
+        """Change what decides; `check` must notice."""
+        self.leave()
+        self.do(step)
+
+    @rule(step=draws.drawn(draws.DECIDE))
+    def decide_again(self, step: Step) -> None:
+        """Change what decides, as most days do."""
+        self.decide(step)
 
     @rule(step=draws.drawn(draws.COMMAND))
     def command(self, step: Step) -> None:

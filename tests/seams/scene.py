@@ -105,6 +105,8 @@ class Scene:
                         found[str(path)] = _seen(path)
         for folder in skipped:
             found.update(_of_others(folder))
+        for path in (self.world.home / "data" / "envs").glob("[!.]*"):
+            found[str(path)] = "an environment"
         return found
 
     def yaml(self) -> dict[str, Any] | None:
@@ -200,7 +202,8 @@ class Scene:
 def normalised(text: str) -> str:
     """Return a message without what differs from world to world."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    text = re.sub(r"/dev/shm/[^/\s]+/[^/\s'\"]+|/tmp/[^/\s]+/[^/\s'\"]+", "WORLD", text)
+    text = re.sub(r"/[\w./-]*?/w\d+/x/w\b", "WORLD", text)
+    text = re.sub(r"(envbuilder-\w+)-[\w]{6,}", r"\1-RANDOM", text)
     text = re.sub(r"\b[0-9a-f]{12,64}\b", "HASH", text)
     text = re.sub(r"127\.0\.0\.1:\d+", "INDEX", text)
     return re.sub(r"\d+(?:\.\d+)*", "N", text)

@@ -66,9 +66,10 @@ class Repository:
             self.commit()
 
     def commit(self) -> None:
-        """Add a commit to `main`: the package's next version, 0.1, 0.2 …"""
+        """Add a commit to `main`: versions 0.1, 0.2 and from then on 0.3 with another value."""
         self.commits += 1
-        write_source(self.folder, self.folder.name, f"0.{self.commits}", f"commit {self.commits}")
+        version = f"0.{min(self.commits, 3)}"
+        write_source(self.folder, self.folder.name, version, f"commit {self.commits}")
         git(self.folder, "add", "-A")
         git(self.folder, "commit", "-q", "-m", f"commit {self.commits}")
 

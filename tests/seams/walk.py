@@ -73,6 +73,8 @@ def new_walk(
     filled = folder / "filled"
     if not filled.exists():
         fill(Index(filled), uv_wheel)
+        for wheel in uv_wheel.parent.glob("*.whl"):  # what builds envbuilder's own, for bundles
+            shutil.copy(wheel, filled / "default")
     root = folder / f"w{next(_NUMBERS)}"
     shutil.rmtree(root, ignore_errors=True)
     (root / "x").mkdir(parents=True)

@@ -26,8 +26,8 @@ from tests.support import make_wheels
 PROGRAM = "ENVBUILDER_SEAMS_PROGRAM"
 """The variable with the path of another `envbuilder` to try."""
 LIMIT_SECONDS = 300
-CAME = 1_767_225_600
-"""When the newest releases came: on the first day of 2026; each older one 300 days before."""
+CAME = 1_782_864_000
+"""When the newest releases came: on the first of July 2026; each older one 300 days before."""
 STRANGERS = frozenset({"utils", "common", "helper", "mpi", "gromacs", "sklearn"})
 """Distributions of the index that only a wrong guess would want."""
 SECRET = "hf_planted0secret0of0this0machine0abcde"
@@ -176,6 +176,14 @@ def fill(index: Index, uv_wheel: Path) -> None:
             os.utime(package(default, name, version), (came, came))
     for name in STRANGERS:
         package(default, name, "1.0", text="raise SystemExit('a stranger')\n")
+    for machine in ("manylinux_2_28_aarch64", "macosx_11_0_arm64"):
+        make_wheels.write(
+            default, "uv", {}, version=uv_wheel.name.split("-")[1], tag=f"py3-none-{machine}"
+        )
+    for version in ("0.12.0.1", "0.11.0", "0.10.2"):
+        package(default, "jax", version, needs=(f"jaxlib=={version}",))
+        package(default, "jaxlib", version)
+    package(default, "zentorch", "2.13.0.2", tag="cp311-cp311-manylinux_2_28_x86_64")
     package(default, "extras-of", "1.0", needs=("six; extra == 'more'",))
     for version in TORCH:
         for python, machine in itertools.product(("311", "312"), ("x86_64", "aarch64")):
