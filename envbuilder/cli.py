@@ -257,7 +257,7 @@ def _run(arguments: list[str]) -> int:  # noqa: PLR0911 (one return per outcome 
         if debug:
             raise
         _complain(error.message, error.hints)
-        return RUN_FAILED if through else error.exit_code
+        return getattr(error, "run_code", RUN_FAILED) if through else error.exit_code
     except click.ClickException as error:
         if isinstance(error, click.exceptions.NoArgsIsHelpError):
             error.show()

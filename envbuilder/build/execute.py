@@ -44,7 +44,7 @@ from envbuilder.build.plan import (
     WritePrograms,
 )
 from envbuilder.containers.oci.layout import Layout
-from envbuilder.core import archives, files, process, uv_program
+from envbuilder.core import archives, console, files, process, uv_program
 from envbuilder.core.errors import BuildError, EnvbuilderError, Hint
 from envbuilder.core.settings import Settings, require_writable
 from envbuilder.core.text import log_text
@@ -89,7 +89,13 @@ def execute(
     require_writable(workdir.parent, marked=False)
     logs = require_writable(settings.logs_dir)
     log = logs / f"{plan.profile}-{plan.fingerprint[:12]}.log"
-    with FileLock(f"{workdir}.lock"):
+    lock = FileLock(f"{workdir}.lock")
+    try:
+        held = lock.acquire(timeout=0)
+    except TimeoutError:
+        console.message(f"waiting: another envbuilder builds {plan.artifact.ref}")
+        held = lock.acquire()
+    with held:
         if is_done():
             return False
         _remove(workdir)  # left by a killed build

@@ -29,7 +29,7 @@ from envbuilder.commands.options import (
     load_settings,
     require_image,
 )
-from envbuilder.core import console, types
+from envbuilder.core import console, process, types
 
 if TYPE_CHECKING:
     import contextlib
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 @click.command(
     "run",
     short_help="Run a command inside an environment.",
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    context_settings={"allow_interspersed_args": False},
 )
 @environment_options
 @access_options
@@ -65,7 +65,8 @@ def command(
     Without a command it runs the one that envbuilder.yaml states (command:).
     The environment is built first if it is missing, and locked if the project is not, or no longer,
     locked for this hardware. The command's own exit code is passed through;
-    125 means that envbuilder itself failed, or refused to run an installer (pip, conda), another
+    127 means that it is missing, 126 that it cannot be executed, as in a shell, and
+    125 that envbuilder itself failed, or refused to run an installer (pip, conda), another
     Python, or a tool such as jupyter that is on PATH but not in the environment. Add packages in a
     profile; a program named by its path is run.
 
@@ -100,6 +101,8 @@ def _start(
     settings = load_settings()
     words = argv[1:] if argv[:1] == ("--",) else argv
     words = words or project_command(settings, "watch" if watching else "run")
+    if os.sep in words[0] and (words[0][0] != os.sep or Path(words[0]).exists()):
+        process.require_runnable(Path(words[0]))  # what is in a container alone is not seen here
     if settings.definition is not None:
         foreign_programs.require_unchanged(words, "", of_project=True)
     return enter(settings, request, lambda name: words, given, frozen=frozen, watching=watching)
@@ -108,7 +111,7 @@ def _start(
 @click.command(
     "watch",
     short_help="Run a training, and say what did its work.",
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    context_settings={"allow_interspersed_args": False},
 )
 @environment_options
 @access_options
@@ -153,7 +156,8 @@ def watch(
     output, on stderr, and is kept. It is advice and no proof: the script could lie.
 
     The command's own exit code is passed through; 5 means that it succeeded while the work was not
-    on the device; 125 that envbuilder itself failed.
+    on the device; 127 that it is missing, 126 that it cannot be executed, 125 that envbuilder
+    itself failed.
 
     \b
     Examples:

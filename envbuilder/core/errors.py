@@ -17,6 +17,8 @@ NOTHING_FITS = 3
 TOOL_MISSING = 4
 VERIFY_FAILED = 5
 RUN_FAILED = 125  # envbuilder's own failure: `run` and `shell` pass the command's exit code through
+NOT_EXECUTABLE = 126
+NOT_FOUND = 127
 INTERRUPTED = 130
 
 
@@ -120,6 +122,17 @@ class ToolError(EnvbuilderError):
     """An engine, tool or interpreter is missing or too old (exit 4)."""
 
     exit_code = TOOL_MISSING
+
+
+class CommandError(ToolError):
+    """The user's command is missing or cannot be executed; `run` ends with a shell's code for that.
+
+    Those are 127 and 126.
+    """
+
+    def __init__(self, message: str, hint: str = "", *, run_code: int) -> None:
+        super().__init__(message, hint)
+        self.run_code = run_code
 
 
 class VerifyError(EnvbuilderError):

@@ -22,7 +22,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from envbuilder.core import console
-from envbuilder.core.errors import ToolError
+from envbuilder.core.errors import NOT_EXECUTABLE, NOT_FOUND, CommandError, ToolError
 
 if TYPE_CHECKING:
     import subprocess
@@ -314,12 +314,60 @@ def _signal(child: subprocess.Popen[str], number: int) -> None:
         return
 
 
+def require_runnable(path: Path) -> None:
+    """Raise `CommandError` for a file that is missing or cannot be executed."""
+    if not path.exists():
+        raise CommandError(f"{path}: there is no such file", run_code=NOT_FOUND)
+    if path.is_dir() or not os.access(path, os.X_OK):
+        hint = f"Make it executable: chmod +x {quoted([str(path)])}"
+        raise CommandError(f"{path}: not executable", hint, run_code=NOT_EXECUTABLE)
+    with path.open("rb") as stream:
+        head = stream.read(_HEAD)
+    if head.isascii() and not head.startswith((b"#!", b"\x7fELF")):
+        raise _not_executed(str(path), "it does not begin with #!")
+
+
+_HEAD = 64
+
+
+def _not_executed(program: str, why: str) -> CommandError:
+    hint = f"Name the program that runs it, too, such as: python {program}"
+    message = f"{program}: cannot be executed: {why}"
+    return CommandError(message, hint, run_code=NOT_EXECUTABLE)
+
+
+def when_ended(argv: Sequence[str]) -> int:
+    """Have a program run when this process ends in any way, unless its end is announced.
+
+    That is done by writing a line to the descriptor that is returned. A program that replaces this
+    one counts as the same process.
+    """
+    reading, writing = os.pipe()
+    os.posix_spawn(
+        "/bin/sh",
+        ["sh", "-c", 'read -r _ || "$@"', "sh", *argv],
+        os.environ,
+        file_actions=[
+            (os.POSIX_SPAWN_DUP2, reading, 0),
+            (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+    )
+    os.close(reading)
+    os.set_inheritable(writing, True)
+    return writing
+
+
 def replace(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
     """Replace this process with another program, which gets its signals and sets its exit code."""
     program = _required(argv[0])
     # Python ignores SIGPIPE, and ignored signals stay ignored across exec.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    os.execve(program, list(argv), {**os.environ, **env})  # noqa: S606 (no shell is meant)
+    try:
+        os.execve(program, list(argv), {**os.environ, **env})  # noqa: S606 (no shell is meant)
+    except OSError as error:
+        raise _not_executed(program, error.strerror or str(error)) from error
 
 
 _FORWARDED = (
@@ -330,11 +378,22 @@ _OF_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 """A terminal sends them to all of its programs."""
 
 
+def _has_terminal() -> bool:
+    """Return whether this process has a controlling terminal, whatever its stdin is."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
 def accompany(argv: Sequence[str], env: Mapping[str, str]) -> int:
     """Run a program in the foreground and return its exit code as a shell reports it.
 
-    It has this process's input, output and terminal, and gets the signals that this one receives.
-    Signals that the caller ignores stay ignored, as with nohup.
+    It has this process's input, output and terminal, and gets each signal once: those of a terminal
+    from there, others through this process, which has a group of its own for that. If this process
+    is killed, so is the program's group. Signals that the caller ignores stay ignored, as with
+    nohup.
     """
     import subprocess
 
@@ -349,7 +408,8 @@ def accompany(argv: Sequence[str], env: Mapping[str, str]) -> int:
         else:
             child.send_signal(number)
 
-    by_terminal = sys.stdin is not None and sys.stdin.isatty()
+    by_terminal = _has_terminal()
+    announced = None
     handlers = dict.fromkeys((*_FORWARDED, *_OF_TERMINAL), forward)
     if by_terminal:
         handlers |= dict.fromkeys(_OF_TERMINAL, _ignore)
@@ -359,15 +419,27 @@ def accompany(argv: Sequence[str], env: Mapping[str, str]) -> int:
     for number in replaced:
         signal.signal(number, handlers[number])
     try:
-        # As if it replaced this process, which may pass on a lock that is to outlive it.
-        child = subprocess.Popen([program, *argv[1:]], env={**os.environ, **env}, close_fds=False)
+        child = subprocess.Popen(
+            [program, *argv[1:]],
+            env={**os.environ, **env},
+            # As if it replaced this process, which may pass on a lock that is to outlive it.
+            close_fds=False,
+            process_group=None if by_terminal else 0,
+        )
+        if not by_terminal:
+            announced = when_ended(("kill", "-s", "KILL", "--", f"-{child.pid}"))
         for received in early:
             child.send_signal(received)
         status = None
         while status is None:  # a signal that comes just before a wait without end would wait, too
             with contextlib.suppress(subprocess.TimeoutExpired):
                 status = child.wait(_HELD_SECONDS)
+    except OSError as error:
+        raise _not_executed(program, error.strerror or str(error)) from error
     finally:
+        if announced is not None:
+            os.write(announced, b"\n")
+            os.close(announced)
         for number, before in replaced.items():
             signal.signal(number, before)
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)

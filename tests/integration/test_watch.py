@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pty
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -47,7 +50,7 @@ def test_a_missing_program_is_named() -> None:
 def test_the_command_gets_the_signals(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "stdin", None)  # no terminal
+    monkeypatch.setattr(process, "_has_terminal", lambda: False)
     script = f"import os, signal, time\nsignal.signal(signal.{name}, lambda n, f: os._exit(42))\n"
     script += f"open({str(tmp_path / 'ready')!r}, 'w').close()\ntime.sleep(60)\n"
 
@@ -64,9 +67,75 @@ def test_the_command_gets_the_signals(
     assert signal.getsignal(getattr(signal, name)) == before
 
 
+COUNTING = """
+import signal, sys, time
+seen = []
+signal.signal(signal.SIGINT, lambda *_: seen.append(1))
+print("ready", flush=True)
+while not seen:
+    time.sleep(0.01)
+time.sleep(0.5)
+print("seen", len(seen), flush=True)
+"""
+ACCOMPANIED = f"""
+import sys
+from envbuilder.core import process
+sys.exit(process.accompany((sys.executable, "-c", {COUNTING!r}), {{}}))
+"""
+
+
+@pytest.mark.parametrize("send", [os.kill, os.killpg])
+def test_an_interrupt_reaches_the_command_once(send: Callable[[int, int], None]) -> None:
+    """A second one would end a training that writes its checkpoint."""
+    started = subprocess.Popen(
+        [sys.executable, "-c", ACCOMPANIED],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    with started:
+        assert started.stdout
+        assert started.stdout.readline() == "ready\n"
+        send(started.pid, signal.SIGINT)
+        assert started.stdout.read() == "seen 1\n"
+    assert started.returncode == 0
+
+
+def test_an_interrupt_of_the_terminal_reaches_a_command_without_its_input_once() -> None:
+    child, terminal = pty.fork()
+    if child == 0:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.execv(sys.executable, [sys.executable, "-c", ACCOMPANIED])
+    with open(terminal, "rb", buffering=0) as screen:  # noqa: PTH123 (a descriptor)
+        shown = b""
+        while b"ready" not in shown:
+            shown += screen.read(100)
+        os.write(terminal, b"\x03")
+        with contextlib.suppress(OSError):  # the terminal's end
+            while more := screen.read(100):
+                shown += more
+    assert b"seen 1" in shown
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_command_is_killed_with_what_accompanies_it() -> None:
+    started = subprocess.Popen(
+        [sys.executable, "-c", ACCOMPANIED],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    with started:
+        assert started.stdout
+        assert started.stdout.readline() == b"ready\n"
+        started.kill()
+        assert started.stdout.read() == b"", "nothing holds it open any more"
+
+
 def test_a_signal_that_the_caller_ignores_stays_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with nohup: the program inherits it, which it would not if it were handled here."""
-    monkeypatch.setattr(sys, "stdin", None)
+    monkeypatch.setattr(process, "_has_terminal", lambda: False)
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     script = "import signal; raise SystemExit(signal.getsignal(signal.SIGHUP) != signal.SIG_IGN)"
     try:
@@ -77,7 +146,7 @@ def test_a_signal_that_the_caller_ignores_stays_ignored(monkeypatch: pytest.Monk
 
 
 def test_a_signal_is_not_lost_while_the_program_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", None)
+    monkeypatch.setattr(process, "_has_terminal", lambda: False)
 
     class Slow(subprocess.Popen[bytes]):
         def __init__(self, *arguments: object, **options: object) -> None:

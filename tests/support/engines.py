@@ -33,6 +33,7 @@ class FakeEngine(Engine):
     """An engine that has `images`, by reference; `done` is what it was asked to do."""
 
     command = ("docker",)
+    removal = ("rm", "--force")
     limits = Limits(memory=6 << 30, processes=4096)
 
     def __init__(self, *refs: str, build: BuildCommand = BUILDKIT) -> None:

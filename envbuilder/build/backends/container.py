@@ -308,16 +308,15 @@ class DockerEnvironment:
         container, elsewhere = self._container(argv, access)
         console.progress().note(_restrictions(container, elsewhere))
         terminal = sys.stdin.isatty() and sys.stdout.isatty()
-        return (start or process.replace)(self._run_command(container, terminal=terminal), {})
+        python = isolation.python(conventions.ENTRYPOINT[0], isolation.CONTAINER_BYTECODE)
+        entrypoint = inside.accompanied(python, conventions.ENTRYPOINT)
+        container = msgspec.structs.replace(container, entrypoint=entrypoint)
+        return (start or process.replace)(self._engine.foreground(container, terminal=terminal), {})
 
     def command(self, argv: Sequence[str], access: Access) -> tuple[str, ...]:
         """Return the client's command that does the same, for a program without a terminal."""
         container, _ = self._container(argv, access)
-        return self._run_command(container, terminal=False)
-
-    def _run_command(self, container: Container, *, terminal: bool) -> tuple[str, ...]:
-        self._engine.make_volumes(container, {VOLUME_LABEL: str(os.getuid())})
-        return self._engine.run_command(container, terminal=terminal)
+        return self._engine.run_command(container, terminal=False)
 
     def _container(self, argv: Sequence[str], access: Access) -> tuple[Container, str]:
         """Return a command's container, and why the project is not at its own path in it."""
@@ -354,6 +353,7 @@ class DockerEnvironment:
             groups=groups_in(owner, user, os.getgroups()),
             devices=self._devices(),
         )
+        self._engine.make_volumes(container, {VOLUME_LABEL: str(os.getuid())})
         return container, project.reason
 
 

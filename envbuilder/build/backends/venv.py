@@ -43,7 +43,7 @@ from envbuilder.build.request import Build, Environment
 from envbuilder.build.variables import Place, Variable
 from envbuilder.core import process
 from envbuilder.core.console import detail, progress
-from envbuilder.core.errors import ToolError, VerifyError
+from envbuilder.core.errors import NOT_FOUND, CommandError, ToolError, VerifyError
 from envbuilder.core.resources import OWN
 from envbuilder.host import interpreters
 from envbuilder.packages.interpreters import require_interpreter
@@ -344,16 +344,20 @@ class NativeEnvironment(Environment):
     ) -> int:
         """Replace this process with a command, found on the environment's PATH first.
 
-        Raises `ToolError` if it is not found or belongs to another Python.
+        Raises `CommandError` if it is not found, `ToolError` if it belongs to another Python.
         """
         folders = [self.prefix / name for name in self.bin_folders]
         folders += map(Path, access.programs)
         decided = self.variables(environ, access)
         places = (*map(str, folders), decided[variables.PATH].value)
-        program = shutil.which(argv[0], path=os.pathsep.join(places))
+        path = os.pathsep.join(places)
+        program = shutil.which(argv[0], path=path)
         foreign_programs.require_own(argv, program, folders, self.profile.name)
         if program is None:
-            raise ToolError(f"{argv[0]}: not found in the environment or on PATH")
+            if unusable := shutil.which(argv[0], os.F_OK, path):
+                process.require_runnable(Path(unusable))
+            message = f"{argv[0]}: not found in the environment or on PATH"
+            raise CommandError(message, run_code=NOT_FOUND)
         for name, each in sorted(decided.items()):
             detail(f"{name}: set by {each.source}")
         values = {name: each.value for name, each in decided.items()}

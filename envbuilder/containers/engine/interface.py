@@ -232,7 +232,7 @@ class Engine(abc.ABC):
         Raise `VerifyError` if it cannot be started or the engine goes away, `ToolError` if the
         engine cannot provide its device.
         """
-        name = f"envbuilder-{secrets.token_hex(6)}"
+        name = _new_name()
         # podman leaves a file `oom` in its working folder when memory runs out.
         with tempfile.TemporaryDirectory() as folder:
             command, variables = self._isolated_run(folder)
@@ -263,10 +263,22 @@ class Engine(abc.ABC):
     def cdi_devices(self) -> frozenset[str]:
         """Return the names of the devices that the engine can give by CDI."""
 
-    def run_command(self, container: Container, *, terminal: bool) -> tuple[str, ...]:
+    def foreground(self, container: Container, *, terminal: bool) -> tuple[str, ...]:
+        """Return the client's command that runs a container in this process's place.
+
+        The container ends with the process, even if that is killed: engines do not see to it.
+        """
+        name = _new_name()
+        process.when_ended((*self.command, *self.removal, name))
+        return self.run_command(container, terminal=terminal, name=name)
+
+    def run_command(
+        self, container: Container, *, terminal: bool, name: str = ""
+    ) -> tuple[str, ...]:
         """Return the client's command that runs a container in the foreground and removes it."""
         return (
             *(*self.command, "run", "--rm", "--pull=never", "--interactive"),
+            *(("--name", name) if name else ()),
             *(("--tty",) if terminal else ()),
             *self._flags(container),
             *container.words,
@@ -309,6 +321,11 @@ class Engine(abc.ABC):
     @abc.abstractmethod
     def _gpu_flags(self, gpus: str) -> tuple[str, ...]:
         """Return the flags of `run` for NVIDIA GPUs."""
+
+
+def _new_name() -> str:
+    """Return a name for a container."""
+    return f"envbuilder-{secrets.token_hex(6)}"
 
 
 def _described(data: dict[str, Any]) -> Image:

@@ -14,5 +14,13 @@ def guarded(python: tuple[str, ...], command: tuple[str, ...]) -> tuple[str, ...
     The container then ends with whoever holds the other end, even if that one is killed. `python`
     starts an interpreter of the image.
     """
-    program = Path(__file__).with_name("guard.py").read_text(encoding="utf-8")
-    return (*python, "-c", program, BEGINNING, *command)
+    return (*python, "-c", _guard(), BEGINNING, *command)
+
+
+def accompanied(python: tuple[str, ...], command: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a container's command that runs another one in the foreground, with its signals."""
+    return (*python, "-c", _guard(), "", *command)
+
+
+def _guard() -> str:
+    return Path(__file__).with_name("guard.py").read_text(encoding="utf-8")

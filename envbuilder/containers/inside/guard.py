@@ -2,7 +2,9 @@
 
 The first argument is a placeholder. If the command has it, the first line of stdin goes into a file
 whose path replaces it. When this process ends, the container does, with all that the command
-started. Needs the standard library only, and no file of its own.
+started. Without a placeholder the command has this process's stdin and terminal, and its signals:
+the kernel keeps those that it does not handle from the first process. Needs the standard library
+only, and no file of its own.
 """
 
 import os
@@ -20,6 +22,8 @@ def main(placeholder: str, *command: str) -> None:
     """Run the command, and end with its exit code."""
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(128 + number))
     words = list(command)
+    if not placeholder:
+        accompany(words)
     if placeholder in words:
         path = Path(tempfile.mkdtemp(), "beginning")  # a folder of this user only
         path.write_bytes(sys.stdin.buffer.readline(LONGEST))
@@ -27,6 +31,22 @@ def main(placeholder: str, *command: str) -> None:
     # A group of its own: an interrupt also reaches what a cell of a notebook has started.
     child = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True)
     threading.Thread(target=watch, daemon=True).start()
+    code = child.wait()
+    os._exit(code if code >= 0 else 128 - code)
+
+
+def accompany(words: "list[str]") -> None:
+    """Run a command in the foreground, and end with its exit code."""
+    child = subprocess.Popen(words)
+    # A terminal sends these two to the command itself.
+    of_terminal = {signal.SIGINT, signal.SIGQUIT} if os.isatty(0) else set()
+
+    def forward(number: int, frame: object) -> None:
+        if number not in of_terminal:
+            child.send_signal(number)
+
+    for name in ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGINT", "SIGQUIT"):
+        signal.signal(getattr(signal, name), forward)
     code = child.wait()
     os._exit(code if code >= 0 else 128 - code)
 

@@ -42,9 +42,32 @@ try:
 except process.TerminatedError as stopped:
     sys.exit(process.exit_code(*stopped.args))
 """
+FOREGROUND = """\
+import sys
+from envbuilder.containers import inside
+from envbuilder.containers.engine import connection, podman
+from envbuilder.containers.engine.container import Container, Limits
+from envbuilder.core import process
+from tests.integration.engine.test_run import labelled
+client, image, label, code = sys.argv[1:]
+engine = podman.connect(None) if client == "podman" else connection.connect()
+container = Container(
+    image=image,
+    user="1:1",
+    limits=Limits(),
+    entrypoint=inside.accompanied(("python3", "-I"), ("python3", "-u", "-c")),
+    arguments=(code,),
+)
+process.replace(labelled(engine, label).foreground(container, terminal=False), {})
+"""
 IGNORES = (
     "import signal, time; [signal.signal(n, signal.SIG_IGN) for n in (2, 15)];"
     " print('up', flush=True); time.sleep(600)"
+)
+
+HANDLES = (
+    "import os, signal, time; signal.signal(2, lambda *_: os._exit(42));"
+    " print('up'); time.sleep(600)"
 )
 
 
@@ -268,3 +291,44 @@ def test_it_ends_by_itself_with_the_commands_code(
 ) -> None:
     with start(each_engine, "0.1", secrets.token_hex(8)) as client:
         assert client.communicate()[0] == "up\n7\n"
+
+
+def foreground(bench: Bench, code: str) -> subprocess.Popen[str]:
+    """A command in the foreground as `run` starts it, once it has printed its first line."""
+    started = subprocess.Popen(
+        [sys.executable, "-c", FOREGROUND, bench.client, bench.image, bench.label, code],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert started.stdout
+    assert started.stdout.readline() == "up\n"
+    return started
+
+
+@pytest.mark.parametrize(
+    ("code", "number", "ends"),
+    [
+        ("print('up'); import time; time.sleep(600)", signal.SIGTERM, 128 + signal.SIGTERM),
+        (HANDLES, signal.SIGINT, 42),
+        ("print('up'); raise SystemExit(7)", None, 7),
+    ],
+)
+def test_a_command_in_the_foreground_gets_signals_and_ends_with_its_code(
+    bench: Bench, code: str, number: signal.Signals | None, ends: int
+) -> None:
+    """The first process of a container gets no signal that it does not handle."""
+    with foreground(bench, code) as started:
+        if number is not None:
+            started.send_signal(number)
+        assert started.wait(20) == ends
+    assert bench.left() == ""
+
+
+def test_a_container_ends_with_a_client_that_is_killed(bench: Bench) -> None:
+    with foreground(bench, IGNORES) as started:
+        started.kill()
+    deadline = time.monotonic() + 20
+    while bench.left() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert bench.left() == ""

@@ -315,3 +315,36 @@ def test_each_known_shell_has_its_own_start() -> None:
 @pytest.mark.parametrize("shell", ["/bin/ba;touch x;sh", "/bin/$(touch x)", "'", "", "-i"])
 def test_a_strange_shell_is_only_an_argument(shell: str) -> None:
     assert shell_command(shell, NAME)[2] == shell_command("sh", NAME)[2]
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "code", "said"),
+    [
+        (None, 0, 127, "./train.sh: there is no such file"),
+        ("#!/bin/sh\n", 0o644, 126, "./train.sh: not executable"),
+        ("import torch\n", 0o755, 126, "./train.sh: cannot be executed: it does not begin with #!"),
+    ],
+)
+@pytest.mark.parametrize("command", ["run", "watch"])
+def test_a_command_that_cannot_start_is_refused_before_anything_is_built(
+    command: str,
+    content: str | None,
+    mode: int,
+    code: int,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if content is not None:
+        (tmp_path / "train.sh").write_text(content)
+        (tmp_path / "train.sh").chmod(mode)
+    assert command_line.run(command, "--profile", "cpu", "--", "./train.sh") == code
+    assert said.removeprefix("./") in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["run", "watch"])
+def test_a_misspelt_option_is_no_program(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line.run(command, "--profil", "cpu", "--", "true") == 125
+    assert "No such option '--profil'. Did you mean '--profile'?" in capsys.readouterr().err

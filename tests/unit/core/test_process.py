@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -11,11 +12,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from envbuilder.core import process
-from envbuilder.core.errors import ToolError
+from envbuilder.core.errors import CommandError, ToolError
 
 REAL_POPEN = subprocess.Popen
 
@@ -188,6 +190,10 @@ def test_this_program_is_replaced_by_another(monkeypatch: pytest.MonkeyPatch) ->
     assert env == {**os.environ, "CHANGED": "y"}
     with pytest.raises(ToolError, match="no-such-program-here: not found"):
         process.replace(["no-such-program-here", "sh"], {})
+    monkeypatch.setattr(os, "execve", Mock(side_effect=OSError(errno.ENOEXEC, "Exec format error")))
+    with pytest.raises(CommandError, match="cannot be executed: Exec format error") as refused:
+        process.replace(["sh"], {})
+    assert refused.value.run_code == 126
 
 
 def test_this_program_is_restarted_with_options_for_python(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from envbuilder.build import conventions
 from envbuilder.build.access import Access
 from envbuilder.build.backends import container, devices
 from envbuilder.build.backends.container import ProjectMount
@@ -34,6 +35,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The command lines that replaced this process."""
     lines: list[list[str]] = []
     monkeypatch.setattr(process, "replace", lambda argv, env: lines.append(list(argv)))
+    monkeypatch.setattr(process, "when_ended", lambda argv: 0)
     monkeypatch.setattr(devices, "host_nodes", lambda profile: {})
     return lines
 
@@ -60,7 +62,11 @@ def test_a_command_gets_its_folder_and_says_what_it_is_left_with(
     monkeypatch.setattr(os, "getgid", lambda: 1235)
     image[0].become(["python", "x.py"], {})
     (argv,) = started
-    assert argv[-3:] == [OTHER, "python", "x.py"], "the image that was compared"
+    assert argv[-2:] == ["python", "x.py"]
+    assert OTHER in argv, "the image that was compared"
+    python, *entrypoint = conventions.ENTRYPOINT
+    assert argv[argv.index("--entrypoint") + 1] == python
+    assert argv[-2 - len(conventions.ENTRYPOINT) : -2] == [python, *entrypoint]
     assert argv[:5] == ["docker", "run", "--rm", "--pull=never", "--interactive"]
     assert {"--env=HOME=/tmp", "1234:1235", "--read-only"} <= set(argv)
     assert "--env=HF_HOME=/tmp/.cache/huggingface" in argv
