@@ -60,6 +60,8 @@ class Access(Struct, frozen=True, kw_only=True):
     """Folders of this machine with commands of the project."""
     own_folders: tuple[Volume, ...] = ()
     """Folders outside of the project that hold some of these; a container sees them."""
+    shares_cores: bool = False
+    """A hook gives each Python its number of threads, instead of the command's variables."""
 
 
 NOTHING = Access()
@@ -78,6 +80,7 @@ def combined(project: Access, command: Access) -> Access:
         python_path=project.python_path,
         programs=project.programs,
         own_folders=project.own_folders,
+        shares_cores=project.shares_cores,
     )
 
 

@@ -19,8 +19,8 @@ PRELOAD = "LD_PRELOAD"
 PYTHONPATH = "PYTHONPATH"
 THREADS = "OMP_NUM_THREADS"
 DEFAULT_THREADS = "ENVBUILDER_THREADS"
-"""Set to the number of threads that nobody stated. The hook in each Python then hides it from
-programs that divide the cores among processes of theirs, unless it is set: torchrun, accelerate."""
+"""The number of threads that nobody stated, for the hook in each Python. Programs that divide the
+cores among their processes do so only where `THREADS` is not set: torchrun, accelerate, mpirun."""
 CALLER = "your shell"
 MACHINE = "this machine's cores and quota"
 STATED = "-e"
@@ -82,7 +82,7 @@ def of_command(
         value = os.pathsep.join(filter(None, (*entries, *before.value.split(os.pathsep))))
         if entries and value:
             decided[name] = Variable(value, STATED if is_stated else "the environment")
-    if THREADS in decided and decided[THREADS].source == MACHINE:
-        decided[DEFAULT_THREADS] = decided[THREADS]
+    if access.shares_cores and THREADS in decided and decided[THREADS].source == MACHINE:
+        decided[DEFAULT_THREADS] = decided.pop(THREADS)
     left_out = {CALLER, of_profile} if place.sets_profile else {CALLER}
     return {name: each for name, each in decided.items() if each.source not in left_out}

@@ -244,6 +244,7 @@ def enter(
             always,
             python_path=(hook, *always.python_path),
             own_folders=(own_folder(hook, "hook"), *always.own_folders),
+            shares_cores=True,
         )
     access = combined(always, given)
     if environment.plan.artifact.kind == "image":

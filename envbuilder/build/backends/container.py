@@ -332,16 +332,17 @@ class DockerEnvironment:
             require_apart(volume, project, socket)
         image = self._checked_id()
         decided = self._variables(access, project, image)
-        # The value of a list is set; the entrypoint counts the threads that the container may use.
+        # The entrypoint counts the threads that the container may use.
+        if variables.THREADS in decided and decided[variables.THREADS].source == variables.MACHINE:
+            del decided[variables.THREADS]
         passed = tuple(n for n in access.passed if n not in _LISTS)
-        omitted = {*passed, *([variables.THREADS] if variables.DEFAULT_THREADS in decided else [])}
         container = Container(
             image=image,
             user=f"{user[0]}:{user[1]}",
             limits=self._engine.limits,
             arguments=tuple(argv),
             network=True,
-            variables={n: each.value for n, each in decided.items() if n not in omitted},
+            variables={n: each.value for n, each in decided.items() if n not in passed},
             passed=passed,
             project=(str(folder), str(project.target)),
             workdir=str(project.workdir),

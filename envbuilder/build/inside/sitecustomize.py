@@ -80,13 +80,13 @@ def _hook(kind, error, trace):  # type: ignore[no-untyped-def]  # as Python call
 
 
 def _share_cores() -> None:
-    """Hide the number of threads that envbuilder chose, which libraries read all the same.
+    """Set the number of threads that envbuilder chose for libraries, unseen by Python's programs.
 
     What starts several processes (torchrun, accelerate) divides the cores unless it is set.
     A process that is bound to some CPUs, as by mpirun, takes no more threads than these.
     """
     chosen = os.environ.get("ENVBUILDER_THREADS", "")
-    if chosen.isdigit() and os.environ.get("OMP_NUM_THREADS", chosen) == chosen:
+    if chosen.isdigit() and (os.environ.get("OMP_NUM_THREADS") or chosen) == chosen:
         os.environ.pop("OMP_NUM_THREADS", None)
         allowed = getattr(os, "sched_getaffinity", lambda process: range(int(chosen)))(0)
         os.putenv("OMP_NUM_THREADS", str(min(int(chosen), len(allowed))))

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from envbuilder.build import variables
 from envbuilder.build.access import NOTHING, Access
@@ -71,7 +72,6 @@ def test_each_has_its_source() -> None:
     sources = {name: each.source for name, each in found.items()}
     assert sources == {
         "OMP_NUM_THREADS": variables.MACHINE,
-        "ENVBUILDER_THREADS": variables.MACHINE,
         "GPUS": "the choice of devices",
         "VIRTUAL_ENV": "the environment",
         "PATH": "the environment",
@@ -93,18 +93,26 @@ def test_each_has_its_source() -> None:
         {"OMP_NUM_THREADS": "1"},
     ],
 )
-def test_threads_that_are_stated_hold_and_hide_nothing(how: dict[str, Any]) -> None:
-    found = decided(**how)
+def test_threads_that_are_stated_hold(how: dict[str, Any]) -> None:
+    access = replace(how.pop("access", NOTHING), shares_cores=True)
+    found = decided(access=access, **how)
     assert "ENVBUILDER_THREADS" not in found
     assert "OMP_NUM_THREADS" not in found or found["OMP_NUM_THREADS"].value == "1"
     assert variables.machine_threads({"OMP_NUM_THREADS": "1"}) == {}
+
+
+def test_what_divides_the_cores_sees_no_number_that_nobody_stated() -> None:
+    found = decided(access=Access(shares_cores=True))
+    assert "OMP_NUM_THREADS" not in found
+    assert int(found["ENVBUILDER_THREADS"].value) >= 1
 
 
 @pytest.mark.parametrize(
     ("before", "chosen", "seen", "effective"),
     [
         ("8", "8", None, "2"),  # bound to two CPUs
-        (None, "8", None, "2"),  # a launcher gave its children its own copy
+        (None, "8", None, "2"),
+        ("", "8", None, "2"),
         ("1", "8", "1", None),  # as torchrun decided
         ("8", "", "8", None),
         ("8", "many", "8", None),
