@@ -93,9 +93,12 @@ def runs_folder(settings: Settings) -> Path:
     Raise `InvalidError` if neither can be written.
     """
     folder = settings.data_dir / RUNS
-    with contextlib.suppress(InvalidError):
+    try:
         require_writable(folder)
-    if not os.access(folder, os.W_OK):
+        is_writable = os.access(folder, os.W_OK)
+    except InvalidError:
+        is_writable = False
+    if not is_writable:
         folder = require_writable(settings.cache_dir / RUNS)
     if os.pathsep in str(folder):
         raise InvalidError(

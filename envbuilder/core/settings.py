@@ -303,10 +303,11 @@ def require_own(settings: Settings) -> None:
     cache = settings.cache_dir
     read = (settings.store_dir, settings.bases_dir, cache / "layers", cache / "datasets")
     for folder in (*read, settings.interpreters_dir, settings.envs_dir, settings.records_dir):
-        _require_unexposed(folder)
+        require_unexposed(folder)
 
 
-def _require_unexposed(folder: Path) -> None:
+def require_unexposed(folder: Path) -> None:
+    """Raise `InvalidError` if another user can put files into one of envbuilder's folders."""
     if why := ownership.exposure(folder, ownership.current_trust()):
         raise InvalidError(
             f"{folder} cannot be used: {why}, and what they put there would be used as yours",
@@ -322,7 +323,7 @@ def require_writable(folder: Path, *, marked: bool = True) -> Path:
     Raises `InvalidError` if that is not possible or another user can put files there, `BuildError`
     on a full disk.
     """
-    _require_unexposed(folder)
+    require_unexposed(folder)
     try:
         return files.ensure_folder(folder, marked=marked)
     except OSError as error:

@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from envbuilder.core import decoding, files
 from envbuilder.core.errors import BuildError, Hint, InvalidError, VerifyError
+from envbuilder.core.settings import require_unexposed
 from envbuilder.core.text import amount, percent, printable
 from envbuilder.verify.report import model
 from envbuilder.verify.report.model import Measured, Report
@@ -73,7 +74,11 @@ _WHAT_IT_IS = Hint("Write a report", ("verify", "--output", "FILE"))
 
 
 def entries(folder: Path, profile: str | None = None) -> tuple[Entry, ...]:
-    """Return the stored reports (of one profile, if given), oldest first; skip other files."""
+    """Return the stored reports (of one profile, if given), oldest first; skip other files.
+
+    Raise `InvalidError` if the folder cannot be read, or another user can put reports there.
+    """
+    require_unexposed(folder)
     try:
         paths = list(folder.iterdir()) if folder.is_dir() else []
     except OSError as error:
@@ -115,6 +120,7 @@ def stored(folder: Path, name: tuple[str, str, str, str], make: Callable[[], str
     from filelock import FileLock
 
     *parts, fingerprint = name
+    require_unexposed(folder)
     try:
         files.ensure_folder(folder)
         # Two that end at the same time must get different numbers.
