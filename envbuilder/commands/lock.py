@@ -222,7 +222,7 @@ def _require_locked(
     """Raise `InvalidError` for a package that none of the locks holds."""
     from difflib import get_close_matches
 
-    read = (entries.read_earlier(entry.earlier, profile_lock.previous) for entry in chosen)
+    read = (entries.read_earlier(entry.earlier, profile_lock.load) for entry in chosen)
     available = {file.name for lock, _ in read if lock for file in lock.files}
     conda_names = {name for entry in of_conda for name in entries.conda_names(entry.earlier)}
     for name in names:

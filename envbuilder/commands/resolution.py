@@ -170,7 +170,7 @@ def resolved(
     progress = console.progress()
 
     def make(entry: entries.Entry) -> Outcome:
-        previous, unread = entries.read_earlier(entry.earlier, profile_lock.previous)
+        previous, unread = entries.read_earlier(entry.earlier, profile_lock.load)
         profile = entry.profile
         if isinstance(profile, InvalidError):
             return Outcome(entry, previous, None, unread)

@@ -165,8 +165,6 @@ def _deb(file: File) -> str:
 
 
 SCHEMA = 2
-_WITH_TOOLS_IN_TARGETS = 1
-"""The previous schema: each target listed uv for its own platform, and no other uv was locked."""
 _EARLIEST = datetime.date(1980, 1, 1)
 
 
@@ -342,23 +340,6 @@ def content(path: Path, command: tuple[str, ...]) -> bytes:
     except OSError as error:
         hint = Hint("Make it again", command)
         raise InvalidError(f"{path}: not a lock: {error}", hint) from error
-
-
-def previous(path: Path) -> Lock:
-    """Return the lock in `path` as a basis for a new one, which keeps its versions if they fit.
-
-    Locks of the previous schema are also read, without their tools. Raises `InvalidError` as `load`
-    does.
-    """
-    try:
-        data = decoding.strict_json(files.read(path, decoding.LARGEST))
-        if data["schema"] != _WITH_TOOLS_IN_TARGETS:
-            return load(path)
-        for target in data["targets"]:
-            target["files"] = [f for f in target["files"] if f["kind"] != "tool"]
-        return decoding.convert({**data, "schema": SCHEMA, "tools": {}}, Lock)
-    except (OSError, ValueError, LookupError, TypeError):
-        return load(path)  # raises `InvalidError` with the reason
 
 
 def _check(lock: Lock, path: Path) -> None:

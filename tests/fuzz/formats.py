@@ -66,7 +66,7 @@ FORMATS = {
     ),
     "lock": Format(
         texts.grown("lock", "locks/cpu.json"),
-        (alone(profile_lock.load), alone(profile_lock.previous), alone(conda_lock.load)),
+        (alone(profile_lock.load), alone(conda_lock.load)),
     ),
     "report": Format(texts.grown("report", "report.json"), (texts.read_report,)),
     "recorded host": Format(texts.grown("host", "host.json"), (texts.read_host,)),
