@@ -430,7 +430,7 @@ def _sentence(blocker: Blocker, platform: str, python: str) -> str:
             why, edit = blocker.problem, "To go on: a later as_of"
         return f"{name} ({by}): {why}. {edit}, or exclude: [{name}]"
     if blocker.kind == "unknown":
-        return f"{name} ({by}): {blocker.problem}. Try again"
+        return f"{name} ({by}): {blocker.problem}. Once it can be reached, lock again"
     instead = f"; {', '.join(blocker.instead)} would be taken instead" if blocker.instead else ""
     if blocker.kind == "source":
         return (

@@ -227,7 +227,8 @@ def _why(chosen: Profile, ordered: Sequence[Profile], fits: dict[str, Fit], host
         for group in grouped(fits[p.name] for p in ordered if p.accelerator != "cpu")
         if group[0].verdict == "warnings"
     ]
-    first = "no accelerator is certain to work here" if unsure else "no accelerator fits this host"
+    first = "no accelerator fits this host" if host.gpus else "no GPU was found"
+    first = "no accelerator is certain to work here" if unsure else first
     obstacles = "; ".join(_obstacles(ordered, fits, host))
     first += f" ({obstacles}): see `envbuilder doctor`" if obstacles and not unsure else ""
     zendnn = fits.get("zendnn")

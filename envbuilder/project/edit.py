@@ -244,7 +244,7 @@ def _refuse_missing(file: _File, name: str, project: Path) -> NoReturn:
     from difflib import get_close_matches
 
     listed = [*filter(None, map(_name, file.listed))]
-    hint = f"It lists: {', '.join(listed)}." if listed else "It lists no packages."
+    hint = f"It lists: {', '.join(listed)}." if listed else "No file of the project lists it."
     if close := get_close_matches(name, listed, n=1):
         hint = f"Did you mean '{close[0]}'?"
     raise InvalidError(f"{file.where} does not list {shown(name)}", hint)

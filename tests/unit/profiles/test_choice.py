@@ -250,7 +250,7 @@ def test_the_reason_says_what_may_work_too(tmp_path: Path) -> None:
     assert "cuda may run too" in unlisted.reason
     vm = best(PROFILES, host_trees.probed(tmp_path / "b", "epyc-vm"))
     assert vm.reason == (
-        "no accelerator fits this host; zendnn fits too, which speeds up inference, not training"
+        "no GPU was found; zendnn fits too, which speeds up inference, not training"
     )
 
 

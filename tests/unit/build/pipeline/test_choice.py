@@ -28,7 +28,7 @@ def test_the_host_decides_and_the_reason_is_noted(found: Settings, said: Said) -
     prepared = prepare(Request(), found, said, running=True)
     profile, here = prepared.profile, prepared.host
     assert (profile.name, here) == ("cpu", PLAIN)
-    assert "profile cpu: no accelerator fits this host" in said
+    assert "profile cpu: no GPU was found" in said
 
 
 def test_what_was_asked_for_is_not_explained(found: Settings, said: Said) -> None:
