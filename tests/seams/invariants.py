@@ -41,7 +41,7 @@ READING = frozenset(
 EDITING = frozenset({"add", "remove", "init"})
 _CRASH = re.compile(r"Traceback \(most recent|\bunexpected [A-Z]\w+|defect (?:of|in) envbuilder")
 _UNREADABLE = re.compile(
-    r"expected one line|is damaged|not valid JSON|envbuilder\.lock/\S+: (?:not|invalid)"
+    r"expected one line|\.json: not (?:a lock|valid)|\.\w+ +damaged$", re.MULTILINE
 )
 _INVALID = re.compile(
     r"envbuilder\.yaml(?::\d+)?: (?:.*: )?(?:not valid|not a requirement|unknown key|expected)"
@@ -416,10 +416,15 @@ def _tried(scene: Scene, act: Act, hint: hints.Hint) -> Iterator[Trouble]:
         if reads or "--help" in act.words or (act.ended.code == 0 and act.command != "check"):
             return
         again = scene.envbuilder(*act.words)
-        same = normalised(again.text) == normalised(act.text)
+        same = _last_line(again) == _last_line(act) and hint in hints.found_in(again.text)
         if again.ended.code == act.ended.code and same:
             text = f"{hint.text} ends with {ended.code}, then again: "
             yield Trouble("hint, circle", act.command, text + normalised(act.text)[-300:])
+
+
+def _last_line(act: Act) -> str:
+    lines = normalised(act.text).strip().splitlines()
+    return lines[-1] if lines else ""
 
 
 def _redirected(scene: Scene, hint: hints.Hint) -> tuple[Path, ...]:

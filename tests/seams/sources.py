@@ -67,6 +67,8 @@ class Repository:
 
     def commit(self) -> None:
         """Add a commit to `main`: versions 0.1, 0.2 and from then on 0.3 with another value."""
+        if not self.folder.exists() and self.commits:
+            return
         self.commits += 1
         version = f"0.{min(self.commits, 3)}"
         write_source(self.folder, self.folder.name, version, f"commit {self.commits}")

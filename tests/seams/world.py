@@ -35,7 +35,7 @@ SECRET = "hf_planted0secret0of0this0machine0abcde"
 TORCH = ("2.11.0", "2.12.1", "2.13.0")
 TORCH_NEEDS = ("filelock", "fsspec", "jinja2", "networkx", "setuptools", "sympy")
 PACKAGES = {
-    "filelock": ("3.19", "3.20"),
+    "filelock": ("3.19", "3.20.3"),
     "fsspec": ("2025.9",),
     "jinja2": ("3.1.6",),
     "networkx": ("3.5",),
@@ -49,6 +49,22 @@ PACKAGES = {
     "rich": ("14.0",),
 }
 """Distributions of the public index that have a Python module and nothing else."""
+OWN_NEEDS = {
+    "click": "8.3",
+    "cyclonedx-python-lib": "11.12",
+    "docker": "7.1",
+    "isal": "1.7",
+    "msgspec": "0.20",
+    "numpy": "2.4",
+    "nvidia-ml-py": "13.0",
+    "packageurl-python": "0.17",
+    "platformdirs": "4.5",
+    "python-debian": "1.0",
+    "pyyaml": "6.0.3",
+    "requests": "2.32",
+    "zstandard": "0.25",
+}
+"""What envbuilder itself requires, which a bundle packs."""
 
 
 class Ended(Struct, frozen=True):
@@ -174,6 +190,8 @@ def fill(index: Index, uv_wheel: Path) -> None:
         for age, version in enumerate(reversed(versions)):
             came = CAME - age * 86400 * 300
             os.utime(package(default, name, version), (came, came))
+    for name, version in OWN_NEEDS.items():
+        package(default, name, version)
     for name in STRANGERS:
         package(default, name, "1.0", text="raise SystemExit('a stranger')\n")
     for machine in ("manylinux_2_28_aarch64", "macosx_11_0_arm64"):
