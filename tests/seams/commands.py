@@ -258,7 +258,9 @@ def inside(
         scene.trouble("inside", by, "what the command printed does not come out")
         return
     found = json.loads(lines[-1])
-    lock = scene.locks().get(f"{environment or 'default'}.{_profile(scene)}")
+    is_project = scene.yaml() is not None
+    name = f"{environment or 'default'}.{_profile(scene)}"
+    lock = scene.locks().get(name) if is_project else None
     python = ".".join(map(str, found["python"]))
     for message in (
         *_other_versions(lock, found["versions"], python),

@@ -17,7 +17,15 @@ class Known(Struct, frozen=True):
     pattern: str
 
 
-KNOWN: tuple[Known, ...] = ()
+KNOWN: tuple[Known, ...] = (
+    # What cannot be locked for a reason of the project's own is still told to lock.
+    Known(
+        "lock is said to help",
+        "hint, circle",
+        r"(?s)^envbuilder lock ends with [24](?!.*(?:not a lock|schema|damaged|one line of text))",
+    ),
+    Known("11.1", "hint, circle", r"no lock holds '"),
+)
 
 
 def known_row(trouble: Trouble) -> str:
