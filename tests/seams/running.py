@@ -234,9 +234,13 @@ def ran(
         argv = ("bash", "-c", SHELL[how], "-", *argv)
     ended = world.run(argv, variables=variables, kill_after=120)
     asked = (*words, "--yes") if how == "cleaned meanwhile" else words
-    act = scene.note(asked, ended, before, outputs, stopped=how in SIGNALS or "std" in how)
+    made = [path.parent for path in outputs if str(path.parent) not in before]
+    places = [*outputs, *(folder for folder in made if folder.is_relative_to(world.project))]
+    act = scene.note(asked, ended, before, places, stopped=how in SIGNALS or "std" in how)
     saw = [json.loads(path.read_text()) for path in sorted(_seen(world).iterdir())]
-    call = Call(scene=scene, act=act, how=how, plan=plan, variables=variables, saw=saw)
+    call = Call(
+        scene=scene, act=act, how=how, plan=plan, variables=variables, saw=saw, outputs=outputs
+    )
     for invariant in (codes, kept, interrupts, alone, environment, truth, temporary):
         for message in invariant(call):
             scene.trouble(invariant.__name__, f"{command}, {how}", message)
@@ -303,27 +307,28 @@ def _words(
         return tuple(words), outputs
     words += ["-e", "GIVEN=a value", "--"]
     inner = ["python", str(world.path("command.py")), json.dumps(plan), "--token", SECRET]
-    if other:
-        prepare_other(world)
+    if other and has_other(world):
         inner = ["bash", "-c", '. ~/other/bin/activate && "$@"', "-", *inner]
     return (*words, *inner), outputs
 
 
-def prepare_other(world: World) -> None:
-    """Make another virtual environment, with a framework of its own."""
+def has_other(world: World) -> bool:
+    """Make another virtual environment, with a framework of its own, if there is one to copy."""
     folder = world.home / "other"
     if folder.exists():
-        return
+        return True
+    found = [path for env in _environments(world) for path in env.glob("lib/python*/site-packages")]
+    names = ("torch", "six")
+    if not found or not all((found[0] / name).is_dir() for name in names):
+        return False
     make = (sys.executable, "-m", "venv", "--without-pip", str(folder))
     subprocess.run(make, check=True)
     packages = next(folder.glob("lib/python*/site-packages"))
-    for environment in _environments(world)[:1]:
-        for name in ("torch", "six"):
-            for path in environment.glob(f"lib/python*/site-packages/{name}"):
-                shutil.copytree(path, packages / name)
+    for name in names:
+        shutil.copytree(found[0] / name, packages / name)
     module = packages / "torch" / "__init__.py"
-    if module.exists():
-        module.write_text(module.read_text().replace("2.12.1+cpu", "9.9.9", 1))
+    module.write_text(module.read_text().replace("2.12.1+cpu", "9.9.9", 1))
+    return True
 
 
 class Call(Struct, frozen=True, kw_only=True):
@@ -335,6 +340,7 @@ class Call(Struct, frozen=True, kw_only=True):
     plan: dict[str, Any]
     variables: dict[str, str]
     saw: Sequence[dict[str, Any]]
+    outputs: Sequence[Path]
 
 
 def codes(call: Call) -> Iterator[str]:
@@ -356,7 +362,7 @@ def codes(call: Call) -> Iterator[str]:
 def kept(call: Call) -> Iterator[str]:
     """Each promised output is kept, or its loss is said."""
     worked = bool(call.saw) or (call.act.command == "verify" and call.act.ended.code in {1, 5})
-    for path in call.act.outputs:
+    for path in call.outputs:
         is_said = str(path.name) in call.act.ended.err and "report:" not in call.act.ended.err
         if not worked or is_said or call.how in SIGNALS:
             continue
