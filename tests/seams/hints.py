@@ -25,7 +25,7 @@ _PROSE = re.compile(
     r"|after|before|has|can|would|adds|changes|builds|instead|here|there|once|from|by|as|it)(?: |$)"
 )
 _PLACEHOLDER = re.compile(
-    r"\u2026|<[a-z]|\[[A-Z]|(?:^|[\s=/])[A-Z][A-Z_-]{2,}(?:$|[\s,.=:])|X\.Y|\*"
+    r"\u2026|<[a-z]|\[[A-Z]|(?:^|[\s=/])[A-Z][A-Z_-]{2,}(?:$|[\s,.=:])|X\.Y|\*|train\.py"
 )
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _USAGE = re.compile(

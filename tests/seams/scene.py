@@ -85,7 +85,6 @@ class Scene:
         for folder in ("config", "second"):
             (world.home / folder).mkdir(exist_ok=True)
         world.variables["HF_TOKEN"] = SECRET
-        world.variables["ENVBUILDER_NO_PROGRESS"] = "1"
 
     def trouble(self, invariant: str, command: str, message: str) -> None:
         """Note that something must not have happened."""
