@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 @environment_options
 @access_options
 @locked.locked_option
-@click.option("--watch", "watched", is_flag=True, help="Say what did the work, as `watch` does.")
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD [ARG]…]")
 def command(
     profile: str | None,
@@ -57,7 +56,6 @@ def command(
     base_image: str | None,
     given: Access,
     frozen: bool,
-    watched: bool,
     argv: tuple[str, ...],
 ) -> int:
     """Run a command inside the environment, with the flags that its device needs.
@@ -80,13 +78,8 @@ def command(
       envbuilder run -p 8000 -v ./data:/data:ro -e HF_TOKEN -- python serve.py
       envbuilder run -- python -c "import torch; print(torch.__version__)"
     """
-    watching = None
-    if watched:
-        from envbuilder.commands.watch import Watching
-
-        watching = Watching()
     request = Request(profile=profile, backend=backend, python=python, base_image=base_image)
-    return _start(argv, request, given, watching, frozen=frozen)
+    return _start(argv, request, given, None, frozen=frozen)
 
 
 def _start(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from pathlib import Path
 from secrets import token_hex
@@ -39,13 +38,6 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Expected
 
 
-def _factor(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
-    """Return a factor that is at least 1 and finite (click lets NaN through)."""
-    if value is not None and not 1 <= value < math.inf:
-        raise click.BadParameter(f"{value} is not a factor of 1 or more", param=param)
-    return value
-
-
 @click.command(
     "verify", short_help="Train MNIST inside an environment and report what did the work."
 )
@@ -71,22 +63,10 @@ def _factor(ctx: click.Context, param: click.Parameter, value: float | None) -> 
     " file, or the last one here that passed with this profile, backend and device.",
 )
 @click.option(
-    "--max-slowdown",
-    type=float,
-    metavar="FACTOR",
-    callback=_factor,
-    help="With --against: how many times as long the epoch may take.  [default: 1.3]",
-)
-@click.option(
     "--devices",
     metavar="all|0,1,…",
     help="Also train on these devices, each alone and then all together; on the CPU, in that many"
     " processes.",
-)
-@click.option(
-    "--require-speed",
-    is_flag=True,
-    help="Fail if the speed was not judged because the machine was busy.",
 )
 @json_option
 def command(
@@ -101,9 +81,7 @@ def command(
     image: Path | None,
     html: Path | None,
     against: str | None,
-    max_slowdown: float | None,
     devices: str | None,
-    require_speed: bool,
     executable: Path | None,
     inherit: bool,
     force: bool,
@@ -118,8 +96,7 @@ def command(
     it passed and a report could not be written.
 
     A busy machine changes no verdict: the report says that the speed was not judged, --against
-    compares the accuracy alone, and no later run is compared with that speed. With --require-speed
-    the command then exits with 5.
+    compares the accuracy alone, and no later run is compared with that speed.
 
     \b
     Examples:
@@ -128,8 +105,8 @@ def command(
       envbuilder verify --python ~/mine/bin/python --profile cuda
       envbuilder verify --python "$(which python)" --inherit-environment
       envbuilder verify --profile cpu --sif /shared/cpu.sif
-      envbuilder verify --against last --max-slowdown 1.2
-      envbuilder verify --against before-the-update.json --require-speed
+      envbuilder verify --against last
+      envbuilder verify --against before-the-update.json
       envbuilder verify --devices all
     """
     settings = load_settings()
@@ -137,8 +114,6 @@ def command(
     request = Request(
         profile=profile, backend=backend, python=python, base_image=base_image, force=force
     )
-    if max_slowdown is not None and against is None:
-        raise InvalidError("--max-slowdown needs a report to compare with", "Add --against.")
     places = (
         results.Place("--output", output, model.is_report),
         results.Place("--html", html, results.is_page),
@@ -187,42 +162,27 @@ def command(
         )
     report = speed.with_speed(model.assemble(measured, facts))
     if yardstick is not None:
-        report = _judged(report, yardstick, max_slowdown, errors)
+        report = _judged(report, yardstick, errors)
     checked = model.check(report)
-    speedless = _speedless(checked) if require_speed else []
     errors = [
         *errors,
-        *speedless,
         *isolation.unreached(report, None if inherit else executable, os.environ),
         *_deliver(report, checked, settings.reports_dir, places, as_json=as_json),
     ]
-    passed = checked.status == "passed" and not speedless
-    return _exit_code(passed=passed, errors=errors)
+    return _exit_code(passed=checked.status == "passed", errors=errors)
 
 
 def _judged(
     report: dict[str, Any],
     yardstick: history.Yardstick,
-    max_slowdown: float | None,
     errors: list[EnvbuilderError],
 ) -> dict[str, Any]:
     """Return a report with its comparison, or without one if the two cannot be compared."""
     try:
-        return history.judge(report, yardstick, max_slowdown)
+        return history.judge(report, yardstick)
     except InvalidError as error:
         errors.append(error)
         return report
-
-
-def _speedless(report: model.Report) -> list[EnvbuilderError]:
-    """Return an error if the speed of a passing report, or its comparison, was not judged."""
-    compared = (report.against or {}).get("speed", report.speed)
-    if report.status != "passed" or "not_judged" not in {report.speed, compared}:
-        return []
-    why = "the machine was busy during the earlier verification"
-    if not report.speed_counts:
-        why = report.speed_reason or "no reason is given"
-    return [VerifyError(f"the speed was not judged: {why}", "Run again on a quiet machine.")]
 
 
 def _deliver(
@@ -255,9 +215,8 @@ def _deliver(
 def _exit_code(*, passed: bool, errors: list[EnvbuilderError]) -> int:
     """Return 0 or 5; if there are errors, raise them as one with the exit code of the worst.
 
-    A report that could not be written never hides a failed verification or a speed that was
-    required and not judged (5), or a comparison that could not be made (2); if the verification
-    passed, a missing report is a failure (1).
+    A report that could not be written never hides a failed verification (5), or a comparison that
+    could not be made (2); if the verification passed, a missing report is a failure (1).
     """
     if not errors:
         return 0 if passed else VERIFY_FAILED

@@ -254,15 +254,14 @@ def yardstick(value: str, folder: Path) -> Yardstick:
     return Yardstick(folder=folder, named=named)
 
 
-def judge(report: dict[str, Any], yardstick: Yardstick, limit: float | None) -> dict[str, Any]:
+def judge(report: dict[str, Any], yardstick: Yardstick) -> dict[str, Any]:
     """Return a new report with the check "against"; raise `InvalidError` if not comparable."""
     new = model.check(report)
     if new.status != "passed":
         return _with_check(report, "skipped", "not compared, because the verification failed")
     profile, backend = report["profile"], report["backend"]
     earlier = yardstick.require(profile=profile, backend=backend, quick=new.partial, like=new)
-    most = MAX_SLOWDOWN if limit is None else limit
-    compared = compare(new, earlier, most, named=yardstick.named is not None)
+    compared = compare(new, earlier, MAX_SLOWDOWN, named=yardstick.named is not None)
     detail = f"{earlier.path.name}: {compared.detail}"
     return {**_with_check(report, compared.status, detail), "against": compared.figures}
 

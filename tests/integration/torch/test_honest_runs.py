@@ -83,7 +83,7 @@ def verified_beside_others(python: Path, folder: Path, environment: dict[str, st
     with (
         (folder / "report.json").open("w") as out,
         subprocess.Popen(
-            [*command, "--require-speed"],
+            command,
             env={**os.environ, **environment, "OMP_NUM_THREADS": "2"},
             stdout=out,
             stderr=subprocess.PIPE,
@@ -113,8 +113,7 @@ def test_a_busy_machine_is_not_slow(
     report = ended.report
     assert (report["status"], report["speed"]) == ("passed", "not_judged")
     assert report["speed_reason"].startswith("machine busy: epoch 1: ")
-    assert ended.code == 5, "its speed was required"
-    assert "the speed was not judged: machine busy" in ended.stderr
+    assert ended.code == 0
     (epoch,) = report["training"]["epochs"]
     twice = {name: value / 2 for name, value in epoch.items() if name.endswith("seconds")}
     before = {**report["training"], "epochs": [{**epoch, **twice}]}

@@ -47,8 +47,8 @@ environments:
   test: {environment: {A: b}, python: "3.12"}
 """
 COMMANDS = ("build", "run", "render", "bundle")
-COMMON = {"--quiet", "--verbose", "--debug", "--watch"}
-"""Options that change nothing of what is built; --watch starts no other program in its place."""
+COMMON = {"--quiet", "--verbose", "--debug"}
+"""Options that change nothing of what is built."""
 
 
 class ReplacedError(BaseException):
