@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from envbuilder.build import variables
 from envbuilder.core import errors, ownership, settings
 from envbuilder.host import assumed
 from tools import refresh_docs
@@ -65,7 +66,7 @@ def test_every_variable_has_a_row(repository: Path) -> None:
     assert read == {
         *("ENVBUILDER_CONFIG_DIR", "ENVBUILDER_CACHE_DIR", "ENVBUILDER_DATA_DIR"),
         *("ENVBUILDER_BASE_IMAGE", "ENVBUILDER_TARGET_HOST", ownership.VARIABLE),
-        assumed.GPU_VARIABLE,
+        *(assumed.GPU_VARIABLE, variables.DEFAULT_THREADS),
     }
     assert read <= named
 
