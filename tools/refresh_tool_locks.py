@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     library = server.library()
     for name in TOOLS:
         path = library.folders[0] / "locks" / f"{name}.json"
-        previous = locks.previous(path) if path.exists() else None
+        previous = locks.load(path) if path.exists() else None
         try:
             lock = resolve.resolve(library.profile(name), settings, previous, upgrade)
         except EnvbuilderError as error:

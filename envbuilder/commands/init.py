@@ -155,7 +155,7 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
         hints = dict.fromkeys(hint for error in choice.errors for hint in error.hints)
         raise InvalidError("\n".join(e.message for e in choice.errors), hints)
     imported = repository.imports(folder, files)
-    own = _package(folder)
+    local_package = _package(folder)
     modules = {} if choice.sources else {name: distribution_of_module(name) for name in imported}
     suggested = tuple(_suggested(folder, shown, choice, modules))[:_MOST_SUGGESTED]
     offered, absent, unsure = Choosing().offered, dict[str, str](), dict[str, str]()
@@ -168,7 +168,7 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
         unsure = {n: why for n, why in index.problems.items() if not index.releases(n)}
         offered = target_wheels.Hashes(load_settings(), upstream.Pages().read)
     facts = first_file.Facts(
-        is_package=own is not None and own.is_installed,
+        is_package=local_package is not None and local_package.is_installed,
         as_of=_day(folder, choice),
         framework=_main_framework(choice, (*imported, *map(distribution, shown.requirements))),
         exclude=absent,

@@ -409,7 +409,7 @@ def draft(name: str, findings: Sequence[Finding], machine: str, settings: Settin
         # Machine-specific settings are never selected automatically.
         "opt_in": True,
         **keys,
-        **({"warnings": list(measured.warnings)} if measured.warnings else {}),
+        **({"warnings": msgspec.to_builtins(measured.warnings)} if measured.warnings else {}),
     }
     body = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
     return Draft(name=variant, text="".join(f"# {line}\n" for line in lines) + body)

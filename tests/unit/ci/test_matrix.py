@@ -107,7 +107,7 @@ def test_what_has_no_row_says_why() -> None:
     ]
     (omission,) = rows([shipped("cpu")], Selection(backends=("conda",)), RUNNERS, {})
     assert isinstance(omission, Omission)
-    assert omission.why == "its conda packages are not locked: envbuilder lock --backend conda"
+    assert omission.why == "its conda packages are not locked: `envbuilder lock --backend conda`"
 
 
 def test_the_cache_key_follows_the_locks_content() -> None:

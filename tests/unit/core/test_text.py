@@ -231,6 +231,7 @@ def test_the_value_behind_the_name_of_a_secret_is_taken_out(text: str, shown: st
         'tiktoken = "*", secretstorage = ">=3.3,<4", auth-token = "^0.1.2"',
         "use_auth_token=True, password: str, secrets: inherit",
         "/etc/passwd: cannot be read",
+        "'sha256:../../etc/passwd': not a sha256 digest",
         "Enter the passphrase, or name a file with --passphrase-file FILE",
         "from huggingface_hub import hf_hub_download, hf_transformers",
         "task-learning-rate-scheduler-of-2024, sk-learn",

@@ -406,7 +406,7 @@ def test_what_is_too_old_does_not_take_the_place_of_what_has_no_wheel(
         text = explained([*found.blockers.values()], LINUX)
         assert f"its source; {name} {instead} would be taken instead" in text
         assert f"build_from_source: [{name}]" in text
-        assert text.endswith("envbuilder lock --allow-old")
+        assert text.endswith("`envbuilder lock --allow-old`")
 
 
 def test_only_pages_of_old_wheels_are_read(

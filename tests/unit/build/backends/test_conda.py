@@ -226,20 +226,23 @@ def test_a_prepared_environment_runs_in_an_activated_bash(found: Settings) -> No
     assert made.python == "venv/bin/python"
 
 
+AGAIN = "envbuilder lock --backend conda --profile cpu"
+
+
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "said", "hint"),
     [
-        (lambda lock: None, "has no conda lock"),
-        (lambda lock: replace(lock, inputs="0" * 64), "is stale"),
-        (lambda lock: replace(lock, targets=(ARM,)), "has no packages for linux/amd64"),
+        (lambda lock: None, "has no conda lock", AGAIN),
+        (lambda lock: replace(lock, inputs="0" * 64), "is stale", AGAIN),
+        (lambda lock: replace(lock, targets=(ARM,)), "has no packages for linux", "It covers: "),
     ],
 )
 def test_without_a_lock_that_may_be_used_it_is_2(
-    found: Settings, change: Callable[[conda_lockfile.Lock], Any], said: str
+    found: Settings, change: Callable[[conda_lockfile.Lock], Any], said: str, hint: str
 ) -> None:
     with pytest.raises(InvalidError, match=said) as caught:
         prepared(found, change(locked()))
-    assert "envbuilder lock --backend conda --profile cpu" in caught.value.hint
+    assert hint in caught.value.hint
 
 
 def test_a_python_that_the_conda_lock_does_not_have_is_2(found: Settings) -> None:
