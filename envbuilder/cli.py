@@ -219,8 +219,6 @@ def _require_utf8() -> None:
     """
     if sys.getfilesystemencoding() == "utf-8" or "utf8" in sys._xoptions:
         return
-    from envbuilder.core import process
-
     process.start_again("-X", "utf8")
 
 
@@ -297,7 +295,5 @@ def _unforeseen(error: Exception) -> tuple[str, str]:
 
 
 def _complain(message: str, hints: str | Iterable[Hint]) -> None:
-    from envbuilder.core import console
-
     with contextlib.suppress(OSError, console.NoReaderError):  # the exit code still shows it
         console.error(message, hints)

@@ -25,10 +25,12 @@ _TARGET = re.compile(r"[a-z0-9/]+ with Python [0-9.]+: ")
 """What begins the reason of a lock if one target decided it."""
 _AT_ONCE = 4
 """Locks that are resolved side by side: uv mostly waits for the index."""
+_PATIENCE = 5.0
+"""Seconds in which the others may remove their files once one has failed and their uv is killed."""
 
 
 class Outcome(NamedTuple):
-    """What came of an entry; nothing is written yet."""
+    """The result of resolving one entry; nothing is written yet."""
 
     entry: entries.Entry
     previous: profile_lock.Lock | None
@@ -70,7 +72,7 @@ def solved(
     allow_old: bool = False,
     report: Callable[[str], object] = console.result,
 ) -> tuple[Outcome, ...]:
-    """Resolve what is to be locked; return what came of each, of which nothing is written.
+    """Resolve what is to be locked; return the result of each, of which nothing is written.
 
     `listed` returns the entries to lock by a choice of releases and Pythons. Where packages turn
     out to have wheels for another Python only, or to need another release of the framework, that is
@@ -190,7 +192,7 @@ def resolved(
     task_name = f"resolve {chosen[0].label if len(chosen) == 1 else f'{len(chosen)} locks'}"
     with (
         progress.task(task_name, len(chosen)) as task,
-        parallel.pool(_AT_ONCE, lambda: process.kill(process.running())) as pool,
+        parallel.pool(_AT_ONCE, lambda: process.kill(process.running()), _PATIENCE) as pool,
     ):
         jobs = [pool.submit(make, entry) for entry in chosen]
         for job in futures.as_completed(jobs):

@@ -19,7 +19,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import asdict, fields, replace
 
 from envbuilder.core import console, files, ownership, project_file, types
-from envbuilder.core.decoding import Hints, decode, dotted, parse_yaml, place
+from envbuilder.core.decoding import decode, dotted, parse_yaml, place
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import shown
 
@@ -44,15 +44,6 @@ class Signatures(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of the locks that environments are built from."""
     bundles: _Keys | None = None
     """Of the bundles that `unbundle` unpacks."""
-
-
-_REMOVED: Hints = {
-    Signatures: {
-        "images": "It was removed: check base images before the build with cosign verify --key PUB"
-        " REF@sha256:…, and remove the key.",
-    },
-}
-"""Keys that earlier versions had → what to do instead."""
 
 
 class ProjectConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -205,12 +196,12 @@ def decoded(text: str, path: Path) -> tuple[Configuration, project_file.Definiti
     """
     data, where = parse_yaml(text, str(path)), str(path)
     if path.name != PROJECT_FILE:
-        return decode(data, Configuration, where, text, _REMOVED), None
+        return decode(data, Configuration, where, text), None
     keys = {f.encode_name for f in fields(ProjectConfiguration)}
     rest = {key: value for key, value in data.items() if key not in keys}
     definition = project_file.read(rest, where, text, keys) if rest else None
     configuration = {key: value for key, value in data.items() if key in keys}
-    stated = decode(configuration, ProjectConfiguration, where, text, _REMOVED)
+    stated = decode(configuration, ProjectConfiguration, where, text)
     for name, url in stated.indexes.items():
         if url.startswith("http://") and urlsplit(url).hostname not in _THIS_MACHINE:
             spot = place(where, text, ["indexes", name])

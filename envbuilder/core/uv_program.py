@@ -81,7 +81,8 @@ def run(
     """Run uv to completion, as `process.run` does; `env` is added to the caller's settings.
 
     `folder` is private and becomes the working folder, by default a temporary one. It gets a
-    uv.toml unless it has one, so that uv looks for none in the folders above it.
+    uv.toml unless it has one, so that uv looks for none in the folders above it; what a uv that is
+    killed leaves of temporary files is there, and goes with it.
     """
     with contextlib.ExitStack() as stack:
         if folder is None:
@@ -89,7 +90,7 @@ def run(
 
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="envbuilder-uv-")))
         (folder / "uv.toml").touch()
-        variables = _absolute(env or {})
+        variables = {"TMPDIR": str(folder), **_absolute(env or {})}
         start = runner or process.run
         return start(argv, base=environment(os.environ), env=variables, cwd=folder, **options)
 

@@ -134,9 +134,8 @@ def test_required_signatures_of_images_are_refused_and_never_ignored(
     tmp_path: Path, file: str
 ) -> None:
     text = "signatures:\n  locks: [a.pub]\n  images: [a.pub]\n"
-    with pytest.raises(InvalidError, match=r"yaml:3: signatures\.images: ") as raised:
+    with pytest.raises(InvalidError, match=r"yaml:3: signatures\.images: "):
         read(tmp_path, **{file: text})
-    assert "cosign verify --key" in raised.value.hint
 
 
 HTTP = "http://mirror.example/whl"

@@ -53,7 +53,7 @@ def test_the_working_folder_is_private_and_has_settings_of_its_own(
     folder = started.options["cwd"]
     assert (started.settings, started.options["timeout"]) == ("", 3)
     assert not folder.exists()
-    assert started.options["env"] == {"UV_CACHE_DIR": "/cache"}
+    assert started.options["env"] == {"UV_CACHE_DIR": "/cache", "TMPDIR": str(folder)}
     assert "UV_OVERRIDE" not in started.options["base"]
     (tmp_path / "uv.toml").write_text("offline = true\n")
     uv_program.run(["uv"], runner=started.run, folder=tmp_path)
