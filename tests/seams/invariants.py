@@ -133,7 +133,8 @@ def foreign(scene: Scene, act: Act) -> Iterator[str]:
         if old.startswith(f"{STRANGER} "):
             yield f"another user's file is changed: {shown}"
         elif path.is_relative_to(scene.world.folder / "tmp"):
-            if not act.stopped and new:
+            # What is in a folder that was left is no fault of its own.
+            if not act.stopped and new and path.parent == scene.world.folder / "tmp":
                 yield f"left in the temporary folder: {shown}"
         elif any(path == out or path.is_relative_to(out) for out in act.outputs):
             first = next(out for out in act.outputs if path.is_relative_to(out))

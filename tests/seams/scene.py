@@ -202,7 +202,7 @@ def normalised(text: str) -> str:
     """Return a message without what differs from world to world."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", text)
     text = re.sub(r"/[\w./-]*?/w\d+/x/w\b", "WORLD", text)
-    text = re.sub(r"(envbuilder-\w+)-[\w]{6,}", r"\1-RANDOM", text)
+    text = re.sub(r"(envbuilder-\w+)-[\w]{6,}|(/\.?tmp)\w{6,}", r"\1\2-RANDOM", text)
     text = re.sub(r"\b[0-9a-f]{12,64}\b", "HASH", text)
     text = re.sub(r"127\.0\.0\.1:\d+", "INDEX", text)
     return re.sub(r"\d+(?:\.\d+)*", "N", text)
