@@ -83,7 +83,7 @@ def broken() -> dict[str, Any]:
 def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     report = {"usual": usual, "broken": broken}[request.param]()
     path = tmp_path_factory.mktemp("page") / f"{request.param}.html"
-    page.write(path, page.render(report))
+    path.write_text(page.render(report))
     return path
 
 

@@ -61,7 +61,7 @@ def test_from_nothing_to_a_command_and_again_the_same(
     ]
     assert (prefix / "venv/bin/python").resolve() == prefix / "bin/python3.11"
     assert project.within("tiny").stdout == f"tiny-lib 1.0 of {prefix}\n"
-    assert project.within("no-such-program").returncode == 125
+    assert project.within("no-such-program").returncode == 127
 
 
 @pytest.mark.slow

@@ -77,6 +77,6 @@ def test_it_runs_from_any_folder(session_environment: dict[str, str], tmp_path: 
     # What the project says now is locked again, and what it no longer has is gone.
     (tmp_path / "setup.py").write_text("import setuptools\nsetuptools.setup(name='other')\n")
     done = run("adder", "1", "2")
-    assert done.returncode == 125
+    assert done.returncode == 127
     assert "adder: not found" in done.stderr
     assert "wheel-0.45.1" not in (tmp_path / "envbuilder.lock" / "default.tiny.json").read_text()

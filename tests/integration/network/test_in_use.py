@@ -21,7 +21,6 @@ STARTED = f"setsid python -c '{PYTHON}' & exit"
 COMMANDS = {
     "the command": ("run", *VENV, "--", "python", "-c", PYTHON),
     "what it left running": ("run", *VENV, "--", "bash", "-c", STARTED),
-    "watched, and left by watch": ("watch", *VENV, "--", "python", "-c", PYTHON),
     "in a shell": ("shell", *VENV),
 }
 
@@ -57,8 +56,6 @@ def running(
         child.stdin.write(f"{STARTED}\n")
         child.stdin.flush()
         process = int(child.stdout.readline())
-        if "watch" in child.args:
-            child.kill()
         try:
             yield process
         finally:

@@ -66,7 +66,7 @@ def test_run_passes_the_code_and_the_environment_through(cli: Cli, torch_prefix:
         7, cli("run", "--profile", "cpu", "--backend", "venv", "--", "python", "-c", script)
     )
     assert done.stdout.startswith(f"{torch_prefix} {torch_prefix}/lib/envbuilder/libtcmalloc")
-    done = exited(125, cli("run", "--profile", "cpu", "--backend", "venv", "--", "no-such-program"))
+    done = exited(127, cli("run", "--profile", "cpu", "--backend", "venv", "--", "no-such-program"))
 
 
 def test_no_command_reaches_another_environments_installer(

@@ -257,7 +257,7 @@ def test_only_an_earlier_comparison_is_replaced(
 
 
 def judged(new: dict[str, Any], earlier: history.StoredReport) -> dict[str, Any]:
-    return history.judge(new, history.Yardstick(folder=Path(), named=earlier), 1.3)
+    return history.judge(new, history.Yardstick(folder=Path(), named=earlier))
 
 
 def seconds(*values: float) -> list[dict[str, Any]]:
