@@ -88,7 +88,8 @@ def planned(settings: Settings) -> ProjectLayer | None:
     entries = [*environments.entries(settings.definition, settings.environment, project, "files")]
     texts: dict[str, str] = {}
     python_path = environment.python_path
-    programs, laid = "", ""
+    programs = ""
+    laid = ""
     if settings.definition.install_project:
         from envbuilder.build import project_folder
 

@@ -259,7 +259,8 @@ def command(
         raise click.UsageError("--check needs --output, the file to check")
     selection = Selection(platforms=platforms, pythons=pythons, backends=backends)
     rows, omissions = planned(names, selection, runners, provider)
-    source, settings = resources.source_dir(), load_settings()
+    source = resources.source_dir()
+    settings = load_settings()
     from_checkout = not wheel and source is not None and source == Path.cwd().resolve()
     options = [*_options(provider, names, selection, runners)]
     options += ["--quick"] if quick else []

@@ -219,7 +219,8 @@ def _examined(
     if engine is None:
         return inventory.items
     try:
-        images, used = engine.labelled(), engine.used()
+        images = engine.labelled()
+        used = engine.used()
     except ToolError as error:
         _note_unseen(error, progress)
         return inventory.items

@@ -187,12 +187,14 @@ class Inventory:
 
     def _environment(self, path: Path) -> None:
         """List an environment that nothing has locked, unless another project uses it."""
-        root, users_folder = self.settings.data_dir, users.of_environment(path)
+        root = self.settings.data_dir
+        users_folder = users.of_environment(path)
         projects = users.recorded(users_folder)
         if reason := self._needed(projects):
             self.keep(path, reason)
             return
-        aside, names = f".{path.name}.partial", _names(projects)
+        aside = f".{path.name}.partial"
+        names = _names(projects)
         self._add(path, root, ENVIRONMENTS, path.name, aside=aside, users=names)
         for end in attestations.SUFFIXES.values():
             beside = Path(f"{path}{end}")
@@ -250,7 +252,8 @@ class Inventory:
 
     def downloads(self) -> None:
         """List what can be downloaded or made again; all of it stays while a build is running."""
-        data, cache = self.settings.data_dir, self.settings.cache_dir
+        data = self.settings.data_dir
+        cache = self.settings.cache_dir
         for root, name in (*((cache, name) for name in CACHES), (data, _RUNS)):
             if self._is_ours(root, root / name):
                 self._downloads_in(root, root / name, re.compile(CACHES[name]))
@@ -264,7 +267,8 @@ class Inventory:
         if self.busy or not all(self._lock(p, hold=False) for p in folder.rglob("*.lock")):
             self.keep(folder, BUSY)
             return
-        is_marked, removable = files.is_marked(folder), list[Path]()
+        is_marked = files.is_marked(folder)
+        removable = list[Path]()
         ours = children if is_marked else list(filter(files.is_marked, children))
         if not is_marked and not ours:
             self.keep(folder, UNMARKED)

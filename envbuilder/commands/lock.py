@@ -249,7 +249,8 @@ def settle(
     places: dict[str, list[str]] = {}
     details: dict[str, list[str]] = {}
     for outcome in outcomes:
-        entry, lock = outcome.entry, outcome.lock
+        entry = outcome.entry
+        lock = outcome.lock
         if lock is None:
             failures.setdefault(outcome.obstacle, []).append(entry.label)
             hints += outcome.hints

@@ -176,7 +176,9 @@ def _read_log(folder: Path, job: PodJob) -> Log | Ended:
 
 def parse_log(text: str) -> Log | Ended:
     """Parse a log, where stdout and stderr are mixed; the last report counts."""
-    log, error, last = None, "", "it is empty"
+    log = None
+    error = ""
+    last = "it is empty"
     for line in text.splitlines():
         if not line.startswith(_EVENT):
             last = line if line.strip() else last

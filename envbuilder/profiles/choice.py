@@ -263,7 +263,8 @@ def _obstacles(ordered: Sequence[Profile], fits: dict[str, Fit], host: Host) -> 
 
 def _instead(profile: Profile, host: Host, locks: Locks, others: Sequence[Profile]) -> Hint:
     """Return a hint on what to use instead, never presenting the CPU as equal to a GPU."""
-    see, detect = "See what was found", ("detect",)
+    see = "See what was found"
+    detect = ("detect",)
     choice = choose_best([p for p in others if p.name != profile.name], host, locks=locks)
     if choice.profile is None:
         return Hint(see, detect)

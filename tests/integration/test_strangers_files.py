@@ -24,11 +24,13 @@ from tests.seams.index import Index
 from tests.seams.world import World, fill
 
 __all__ = ["uv_wheel"]
-USER, STRANGER = 54320, 65534
+USER = 54320
+STRANGER = 65534
 RUN = ("run", "--", "python", "-c", "import six")
 WATCH = ("watch", "--against", "last", "--", "python", "-c", "import six")
 BUILD = ("build", "--profile", "cpu", "--backend", "venv")
-LOCK, CHECK = ("lock", "--upgrade"), ("check",)
+LOCK = ("lock", "--upgrade")
+CHECK = ("check",)
 DECIDES = "profile: nowhere-to-be-found\n"
 PROJECT = "profiles: [cpu]\npython: '3.11'\nframework_version: '2.12.1'\nrequirements: [six]\n"
 

@@ -67,10 +67,13 @@ def test_in_a_project_what_it_alone_uses_goes(
     monkeypatch: pytest.MonkeyPatch,
     capsys: Shown,
 ) -> None:
-    mine, other = project("mine"), project("other")
+    mine = project("mine")
+    other = project("other")
     alone = use(own, ours(own, "cpu"), mine)
-    shared, theirs = use(own, ours(own, "xpu"), mine, other), use(own, ours(own, "mps"), other)
-    nobodys, left = ours(own, "cuda"), leftover(own)
+    shared = use(own, ours(own, "xpu"), mine, other)
+    theirs = use(own, ours(own, "mps"), other)
+    nobodys = ours(own, "cuda")
+    left = leftover(own)
     images = [use(own, record(own, "cpu"), mine), use(own, record(own, "xpu"), other)]
     monkeypatch.chdir(mine)
     said = report(capsys)
@@ -91,7 +94,8 @@ def test_elsewhere_what_no_project_uses_any_more_goes(
     own: settings.Settings, fake: Labelled, project: Project, capsys: Shown
 ) -> None:
     theirs = use(own, ours(own, "cpu"), project("other"), project("gone"))
-    abandoned, nobodys = use(own, ours(own, "xpu"), project("gone")), ours(own, "cuda")
+    abandoned = use(own, ours(own, "xpu"), project("gone"))
+    nobodys = ours(own, "cuda")
     images = [use(own, record(own, "cpu"), project("other")), record(own, "xpu")]
     assert str(abandoned) in kept(report(capsys))
     shutil.rmtree(project("gone"))
@@ -162,7 +166,8 @@ def test_a_project_is_recorded_once_and_nothing_else_is(own: settings.Settings) 
 def test_a_project_that_cannot_be_looked_into_is_still_there(
     own: settings.Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prefix, stat = use(own, ours(own), own.cache_dir), Path.stat
+    prefix = use(own, ours(own), own.cache_dir)
+    stat = Path.stat
     folder = users.of_environment(prefix)
     assert users.recorded(folder) == ()
 

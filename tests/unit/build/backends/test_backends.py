@@ -274,7 +274,8 @@ def test_an_image_that_exists_gets_the_names_that_it_lacks(found: Settings) -> N
         assert product.existing() is not None, "it is there, under another name"
         product.restore_names()
         assert [line.split()[0] for line in engine.done] == ["tag"] * names
-    first, claim = usual.plan.artifact.ref, records.claim(usual.plan.fingerprint, found)
+    first = usual.plan.artifact.ref
+    claim = records.claim(usual.plan.fingerprint, found)
     assert {n for n, i in engine.images.items() if i.id == ids[1]} == {
         *("localhost/x:1", first, "envbuilder/cpu:latest", "me/x", claim)
     }
