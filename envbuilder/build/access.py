@@ -33,8 +33,17 @@ _CLOSED = tuple(
     map(
         PurePosixPath,
         (
-            *(conventions.PREFIX, conventions.OWN, "/proc", "/sys", "/dev", "/etc"),
-            *("/bin", "/lib", "/lib64", "/sbin", "/usr"),
+            conventions.PREFIX,
+            conventions.OWN,
+            "/proc",
+            "/sys",
+            "/dev",
+            "/etc",
+            "/bin",
+            "/lib",
+            "/lib64",
+            "/sbin",
+            "/usr",
         ),
     )
 )
@@ -161,7 +170,8 @@ def _source(text: str, folder: Path) -> str:
 
 def place_inside(text: str) -> str:
     """Return a path at which something may appear in an image; `InvalidError` for another."""
-    path, plain = PurePosixPath(text), text.rstrip("/") or "/"
+    path = PurePosixPath(text)
+    plain = text.rstrip("/") or "/"
     if str(path) != plain or not path.is_absolute() or "//" in plain or ".." in path.parts:
         raise InvalidError(
             f"{shown(text)} is not an absolute path in the container",
@@ -213,7 +223,9 @@ def of_project(settings: Settings) -> Access:
     Raise `InvalidError` with the place in the project's file if a folder does not exist, or if a
     volume would cover something of an image.
     """
-    definition, name, project = settings.definition, settings.environment, settings.project
+    definition = settings.definition
+    name = settings.environment
+    project = settings.project
     if definition is None or project is None:
         return NOTHING
     ports = environments.of(settings).ports

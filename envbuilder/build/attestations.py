@@ -122,7 +122,11 @@ def _bill_of_plan(plan: Plan, artifact: Artifact, settings: Settings, progress: 
     }
     packages = (p for s in plan.steps if isinstance(s, InstallConda) for p in s.packages)
     return bill(
-        *(plan.profile, plan.files, plan.base, facts, settings),
+        plan.profile,
+        plan.files,
+        plan.base,
+        facts,
+        settings,
         extra=installed(plan, artifact, progress),
         licences=sbom.conda_licences(packages),
     )
@@ -160,7 +164,8 @@ def installed(plan: Plan, artifact: Artifact, progress: Progress) -> tuple[sbom.
         # Outside of its venv, a conda prefix holds only conda packages, which the lock names.
         below = Path(artifact.ref) / ("venv" if artifact.kind == "conda" else "")
         return sbom.installed(below)
-    packages, why = None, "this engine does not show them"
+    packages = None
+    why = "this engine does not show them"
     try:
         packages = _packages(plan, artifact, progress)
     except EnvbuilderError as error:
@@ -271,7 +276,8 @@ def _parsed(content: bytes) -> dict[str, Any]:
 
 def dependencies(plan: Plan) -> list[dict[str, Any]]:
     """Return all inputs of a build as in-toto resource descriptors."""
-    name, urn = plan.profile, "urn:envbuilder"
+    name = plan.profile
+    urn = "urn:envbuilder"
     resources: list[dict[str, Any]] = []
     if plan.lock:
         resources.append(_resource(f"{name}.lock", f"{urn}:lock:{name}", plan.lock))

@@ -73,7 +73,8 @@ def prepare(
         library.profile(name)
     outcomes = []
     for name in names:
-        named, lines = replace(request, profile=name), _lines(name, progress.note)
+        named = replace(request, profile=name)
+        lines = _lines(name, progress.note)
         try:
             build = pipeline.prepare(named, settings, lines, running=False)
             check(build)

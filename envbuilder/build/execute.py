@@ -61,7 +61,8 @@ if TYPE_CHECKING:
 _DOWNLOADS = 2
 """Profiles whose files are fetched at a time. Each fetch has several connections of its own; the
 second one looks for its files while the first one's large ones are on their way."""
-_FEWEST, _MOST = 2, 4
+_FEWEST = 2
+_MOST = 4
 """Builds at a time on this machine, however few or many cores it has. Of two, one computes while
 the engine unpacks what the other has made; each holds some hundred MB of memory."""
 _REMOVE_TRIES = 50
@@ -226,8 +227,12 @@ def _perform_on_image(step: ImageStep, context: _Context) -> None:
             from envbuilder.build.image.assemble import Assembly
 
             Assembly(
-                *(step, context.store, lambda part: _perform(part, context)),
-                *(context.progress.note, context.task.update, context.shared),
+                step,
+                context.store,
+                lambda part: _perform(part, context),
+                context.progress.note,
+                context.task.update,
+                context.shared,
             ).make()
         case Receive():
             from envbuilder.build.backends import docker
@@ -271,7 +276,8 @@ def _run(step: Run, context: _Context) -> None:
 def _load(step: Load) -> None:
     from envbuilder.containers.engine import connection, images
 
-    layout, cache = Layout(Path(step.layout)), Layout(Path(step.cache))
+    layout = Layout(Path(step.layout))
+    cache = Layout(Path(step.cache))
     with connection.connect() as engine:
         ids = images.load(engine, layout, cache, step.names, step.ahead)
         if step.ahead:

@@ -26,20 +26,43 @@ ALLOWED = {
     "the user and the terminal": ("HOME", "USER", "LOGNAME", "SHELL", "TERM", "PATH"),
     "scratch folders": ("TMPDIR", "TMP", "TEMP", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME"),
     "limits of threads": (
-        *("OMP_NUM_THREADS", "OMP_THREAD_LIMIT", "OMP_DYNAMIC", "OMP_MAX_ACTIVE_LEVELS"),
-        *("OMP_PROC_BIND", "OMP_PLACES", "OMP_WAIT_POLICY", "OMP_STACKSIZE", "OMP_SCHEDULE"),
-        *("GOMP_CPU_AFFINITY", "GOMP_SPINCOUNT", "KMP_AFFINITY", "KMP_BLOCKTIME"),
-        *("MKL_NUM_THREADS", "MKL_DYNAMIC", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"),
+        "OMP_NUM_THREADS",
+        "OMP_THREAD_LIMIT",
+        "OMP_DYNAMIC",
+        "OMP_MAX_ACTIVE_LEVELS",
+        "OMP_PROC_BIND",
+        "OMP_PLACES",
+        "OMP_WAIT_POLICY",
+        "OMP_STACKSIZE",
+        "OMP_SCHEDULE",
+        "GOMP_CPU_AFFINITY",
+        "GOMP_SPINCOUNT",
+        "KMP_AFFINITY",
+        "KMP_BLOCKTIME",
+        "MKL_NUM_THREADS",
+        "MKL_DYNAMIC",
+        "OPENBLAS_NUM_THREADS",
+        "VECLIB_MAXIMUM_THREADS",
     ),
     "the choice of devices": (
-        *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_MPS_PIPE_DIRECTORY"),
-        *("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"),
-        *("ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY", "ONEAPI_DEVICE_SELECTOR"),
-        *("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"),
+        "CUDA_VISIBLE_DEVICES",
+        "CUDA_DEVICE_ORDER",
+        "CUDA_MPS_PIPE_DIRECTORY",
+        "NVIDIA_VISIBLE_DEVICES",
+        "NVIDIA_DRIVER_CAPABILITIES",
+        "ZE_AFFINITY_MASK",
+        "ZE_FLAT_DEVICE_HIERARCHY",
+        "ONEAPI_DEVICE_SELECTOR",
+        "HIP_VISIBLE_DEVICES",
+        "ROCR_VISIBLE_DEVICES",
+        "GPU_DEVICE_ORDINAL",
         "HSA_OVERRIDE_GFX_VERSION*",
     ),
     "the network between nodes": (
-        *("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY", "NCCL_IB_*"),
+        "GLOO_SOCKET_IFNAME",
+        "NCCL_SOCKET_IFNAME",
+        "NCCL_SOCKET_FAMILY",
+        "NCCL_IB_*",
     ),
     "the compiler that torch.compile calls": ("CC", "CXX", "SDKROOT", "DEVELOPER_DIR"),
 }
@@ -48,10 +71,23 @@ ALLOWED = {
 _NAMES = frozenset(name for names in ALLOWED.values() for name in names if not name.endswith("*"))
 _PREFIXES = tuple(name[:-1] for names in ALLOWED.values() for name in names if name.endswith("*"))
 _CLEARED = (
-    *("LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT"),
-    *("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE", "PYTHONPYCACHEPREFIX"),
-    *("PYTHONPLATLIBDIR", "PYTHONEXECUTABLE", "PYTHONWARNINGS", "PYTHONBREAKPOINT"),
-    *("PYTHONINSPECT", "PYTHONOPTIMIZE", "BASH_ENV", "ENV", *sorted(INJECTING)),
+    "LD_PRELOAD",
+    "LD_LIBRARY_PATH",
+    "LD_AUDIT",
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "PYTHONSTARTUP",
+    "PYTHONUSERBASE",
+    "PYTHONPYCACHEPREFIX",
+    "PYTHONPLATLIBDIR",
+    "PYTHONEXECUTABLE",
+    "PYTHONWARNINGS",
+    "PYTHONBREAKPOINT",
+    "PYTHONINSPECT",
+    "PYTHONOPTIMIZE",
+    "BASH_ENV",
+    "ENV",
+    *sorted(INJECTING),
 )
 """Emptied in a container, since its engine adds variables of the image and of its own settings."""
 _HOOKS = frozenset({"sitecustomize", "usercustomize"})
@@ -145,7 +181,8 @@ def differences(report: Mapping[str, Any], artifact: Mapping[str, Any], *, as_fo
     )
     if not is_same:
         return f"the report is about {printable(str(actual))}, not {expected}"
-    framework, roots = origins.get("framework"), [expected]
+    framework = origins.get("framework")
+    roots = [expected]
     if key == "executable":
         roots = [str(origins.get("prefix")), str(origins.get("base_prefix"))]
     if not isinstance(framework, str) or not any(below(framework, root) for root in roots):

@@ -44,7 +44,9 @@ class Output(Product):
         made_by: dict[str, str] | None = None,
     ) -> None:
         """`made_by`: versions of what makes the image; None: envbuilder itself does."""
-        self.target, self.plan, self._settings = target, plan, settings
+        self.target = target
+        self.plan = plan
+        self._settings = settings
         self._made_by = made_by
 
     def existing(self) -> Artifact | None:

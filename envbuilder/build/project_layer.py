@@ -80,7 +80,8 @@ def planned(settings: Settings) -> ProjectLayer | None:
 
     Raise `InvalidError` if files are missing or too large.
     """
-    environment, project = environments.of(settings), settings.project
+    environment = environments.of(settings)
+    project = settings.project
     if settings.definition is None or project is None:
         return None
     if not environment.files and not settings.definition.install_project:

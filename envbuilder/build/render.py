@@ -447,7 +447,8 @@ def bake_files(
     `assignments`: `builders:` of the configuration. Raises `InvalidError` if a profile has no
     Dockerfile, or two targets or groups would have one name.
     """
-    rendered, targets = list[RenderedFile](), list[BakeTarget]()
+    rendered = list[RenderedFile]()
+    targets = list[BakeTarget]()
     for source in sources:
         name = source.profile.name
         contents = (source.python, source.urls)

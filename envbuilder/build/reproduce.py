@@ -133,7 +133,8 @@ def run(request: Request, settings: Settings, progress: Progress) -> Outcome:
         # `clean` removes folders whose lock is missing or not held.
         stack.callback(Path(f"{folder}.lock").unlink, missing_ok=True)
         stack.enter_context(FileLock(f"{folder}.lock"))
-        first_folder, second_folder = folder / "first", folder / "second"
+        first_folder = folder / "first"
+        second_folder = folder / "second"
         second_folder.mkdir()
         progress.note("first build, in this environment")
         first = _build(request, replace(settings, data_dir=first_folder / "data"), progress, stack)
@@ -192,7 +193,9 @@ def _copy(product: Product, settings: Settings, elsewhere: Settings, progress: P
 
     Wheels that were built from their sources are not copied, but built again.
     """
-    plan, source, target = product.plan, Store.of(settings), Store.of(elsewhere)
+    plan = product.plan
+    source = Store.of(settings)
+    target = Store.of(elsewhere)
     copied = (*(f for f in plan.files if not f.is_built), *carried(product.target))
     fetch(copied, product.target, settings, progress)
     with progress.task("copy the files to another folder", len(copied)) as task:
@@ -241,7 +244,8 @@ def _surroundings(folder: Path) -> Iterator[None]:
 
 
 def _compare(first: Build, second: Build, folder: Path, progress: Progress) -> Outcome:
-    first_result, second_result = first.result, second.result
+    first_result = first.result
+    second_result = second.result
     digests = str(first_result.artifact.digest), str(second_result.artifact.digest)
     manifests = first_result.artifact.manifest_digest, second_result.artifact.manifest_digest
     outcome = Outcome(
@@ -289,7 +293,8 @@ def _with_copies(first: Plan, second: Plan, folder: Path) -> Plan:
 
     Raise `BuildError` with the names of the files that are not those of the first plan.
     """
-    before, after = project_of(first), project_of(second)
+    before = project_of(first)
+    after = project_of(second)
     if before is None or after is None:
         return second
     if changed := _changed(before.files, after.files):
@@ -317,7 +322,8 @@ def _changed(before: Sequence[ImageFile], after: Sequence[ImageFile]) -> tuple[s
 
 def _built_before(plan: Plan, settings: Settings) -> Built | None:
     """Return the last image that `build` made of the plan's project, if there is one."""
-    project, last = project_of(plan), records.newest_project_image(plan, settings)
+    project = project_of(plan)
+    last = records.newest_project_image(plan, settings)
     if project is None or last is None:
         return None
     image, contained = last
@@ -345,7 +351,8 @@ class Image:
 
     def __init__(self, layout: Layout, platform: types.Platform) -> None:
         manifest = layout.manifest(platform)
-        self._layout, self._config = layout, layout.read_config(manifest)
+        self._layout = layout
+        self._config = layout.read_config(manifest)
         diff_ids = map(str, self._config["rootfs"]["diff_ids"])
         self.layers = dict(enumerate(zip(diff_ids, manifest.layers, strict=True), 1))
 
@@ -427,7 +434,8 @@ def between(first: Mapping[Key, Member], second: Mapping[Key, Member]) -> Iterat
     differing = {key for key in keys if first.get(key) != second.get(key)}
     layers = {layer for layer, path in differing if path}
     for layer, path in sorted(key for key in differing if key[1] or key[0] not in layers):
-        before, after = first.get((layer, path)), second.get((layer, path))
+        before = first.get((layer, path))
+        after = second.get((layer, path))
         if before is None or after is None:
             how = f"only in the {'second' if before is None else 'first'}"
             digests = (before.content if before else _ABSENT, after.content if after else _ABSENT)

@@ -106,7 +106,8 @@ def _component(part: Component) -> CycloneComponent:
     from cyclonedx.model.license import LicenseAcknowledgement
     from packageurl import PackageURL
 
-    factory, declared = LicenseFactory(), LicenseAcknowledgement.DECLARED
+    factory = LicenseFactory()
+    declared = LicenseAcknowledgement.DECLARED
     is_built = part.recipe is not None and part.recipe.kind != "wheel"
     if len(part.licences) == 1:
         licences = [factory.make_from_string(part.licences[0], license_acknowledgement=declared)]
@@ -200,7 +201,8 @@ def of_metadata(metadata: bytes) -> Component | None:
     from packaging.metadata import parse_email
 
     raw, _ = parse_email(metadata)
-    name, version = raw.get("name", ""), raw.get("version", "")
+    name = raw.get("name", "")
+    version = raw.get("version", "")
     if not (name and version and name.isprintable() and version.isprintable()):
         return None
     return Component(
@@ -250,7 +252,9 @@ def purl(kind: str, namespace: str | None, name: str, version: str, **qualifiers
 
 def file_purl(file: File) -> str:
     """Return the package URL of a locked file."""
-    kind, vendor, qualifiers = "generic", None, dict[str, str]()
+    kind = "generic"
+    vendor = None
+    qualifiers = dict[str, str]()
     if file.recipe and file.recipe.kind == "path":
         pass  # no index knows it
     elif file.kind in {"wheel", "tool", "source"}:
@@ -260,11 +264,13 @@ def file_purl(file: File) -> str:
         elif file.recipe and file.source == DIRECT:
             qualifiers = {"download_url": file.recipe.location}
     elif file.kind == "deb":
-        kind, vendor = "deb", "debian" if file.source in {MAIN, SECURITY} else file.source
+        kind = "deb"
+        vendor = "debian" if file.source in {MAIN, SECURITY} else file.source
         architecture = file.basename.removesuffix(".deb").rpartition("_")[2]
         qualifiers = {"arch": architecture, "distro": suite(file)}
     elif file.kind == "conda":
-        kind, form = "conda", "conda" if file.basename.endswith(".conda") else "tar.bz2"
+        kind = "conda"
+        form = "conda" if file.basename.endswith(".conda") else "tar.bz2"
         build = file.basename.removesuffix(f".{form}").rpartition("-")[2]
         where = {"channel": file.source, "subdir": file.file.partition("/")[0]}
         qualifiers = {"build": build, **where, "type": form}
@@ -295,7 +301,10 @@ def _image_purl(ref: str, digest: str, platform: str, *, published: bool) -> str
         return purl("docker", folder, name, parsed.tag or "")
     registry = parsed.name if published else ""
     return purl(
-        *("oci", None, name, digest),
+        "oci",
+        None,
+        name,
+        digest,
         arch=architecture,
         repository_url=registry,
         tag=parsed.tag or "",
@@ -329,7 +338,9 @@ def wheel_licences(files: Iterable[File], store: Store) -> dict[str, tuple[str, 
     for file in files:
         if file.kind in {"wheel", "tool"} and store.has(file.sha256):
             names = store.derived(
-                *(file.sha256, "licences-1", tuple[str, ...]),
+                file.sha256,
+                "licences-1",
+                tuple[str, ...],
                 lambda path: declared_licences(read_metadata(path)),
             )
             if names:

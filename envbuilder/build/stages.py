@@ -57,8 +57,11 @@ def judge(build: Build) -> Build:
 
     With --force the host is not judged.
     """
-    profile, host, request = build.profile, build.host, build.request
-    judged, backend = build.judged, request.backend
+    profile = build.profile
+    host = build.host
+    request = build.request
+    judged = build.judged
+    backend = request.backend
     if not judged and not request.force:
         locked_files = build.library.lock(profile.name)
         packages = build.library.packages(profile, host, locked_files)
@@ -218,7 +221,9 @@ def fetch(build: Build, sharing: Sharing) -> Build:
     from envbuilder.packages.sources.foundry import fetch as fetch_files
     from envbuilder.packages.store import Store, objection, require_space
 
-    plan, settings, progress = build.plan, build.settings, build.progress
+    plan = build.plan
+    settings = build.settings
+    progress = build.progress
     if changed := build.product.changed():
         progress.note(f"note: {changed}; it is built again")
     if settings.shared_store and (why := objection(settings.shared_store)):
@@ -249,7 +254,8 @@ def execute(build: Build, sharing: Sharing) -> Build:
     """Run the plan, unless another process has done so meanwhile."""
     from envbuilder.build.execute import execute as execute_plan
 
-    plan, product = build.plan, build.product
+    plan = build.plan
+    product = build.product
 
     def is_done() -> bool:
         return not build.request.rebuild and product.existing() is not None
@@ -270,7 +276,8 @@ def attest(build: Build) -> Build:
     """Name the artifact as requested, and write its SBOM and provenance."""
     from envbuilder.build import attestations
 
-    plan, product = build.plan, build.product
+    plan = build.plan
+    product = build.product
     assert build.artifact is not None, "what was reused or executed"
     product.restore_names()
     made_by = product.made_by()
@@ -280,7 +287,10 @@ def attest(build: Build) -> Build:
 
             made_by |= debian_base.made_by(step)
     paths = attestations.ensure(
-        *(plan, build.artifact, build.settings, build.progress),
+        plan,
+        build.artifact,
+        build.settings,
+        build.progress,
         anew=build.built,
         versions=made_by,
     )
@@ -294,7 +304,9 @@ def deliver(build: Build) -> Build:
     """
     from envbuilder.build import users
 
-    plan, settings, push = build.plan, build.settings, build.request.push
+    plan = build.plan
+    settings = build.settings
+    push = build.request.push
     assert build.artifact is not None, "what was reused or executed"
     if backends.makes_image(plan.backend):
         from envbuilder.build.image import records

@@ -136,7 +136,8 @@ def texts(
     In a project, also for its files that are read, and its own locks. Raise `InvalidError` if the
     project's file holds credentials.
     """
-    folders, parts = library.folders, list[Part]()
+    folders = library.folders
+    parts = list[Part]()
     for selection in selections:
         name = selection.profile.name
         for path in profiles.chain(name, folders):
@@ -226,7 +227,8 @@ def of_files(locked: Iterable[File], settings: Settings, apart: Iterable[str]) -
 
     Raise `InvalidError` if one is of a folder of the project with a credential.
     """
-    excluded, store = set(apart), Store.of(settings)
+    excluded = set(apart)
+    store = Store.of(settings)
     locked = tuple(locked)
     for file in locked:
         if file.kind == "source" and file.recipe and file.recipe.kind == "path":
@@ -313,7 +315,8 @@ def needed_bases(
         named = override or (base and settings.configuration.base_images.get(base.ref))
         # The packages of a base that is made here are among the locked files.
         if base is not None and (named or not base.suite):
-            ref, digest = base_ref(base, request, settings), None if named else base.digest
+            ref = base_ref(base, request, settings)
+            digest = None if named else base.digest
             needed.add(Needed(ref=ref, platform=target.platform, digest=digest))
     return tuple(sorted(needed, key=lambda n: (n.ref, n.platform)))
 

@@ -225,7 +225,8 @@ def write(path: Path, manifest: Manifest, parts: Iterable[Part], progress: Progr
 
 def _checked(member: Member, content: bytes | Path) -> Iterator[bytes]:
     """Yield a part's bytes; `BuildError` after the last one if they are not the manifest's."""
-    digest, size = hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    size = 0
     for chunk in [content] if isinstance(content, bytes) else _chunks(content):
         digest.update(chunk)
         size += len(chunk)
@@ -256,7 +257,8 @@ class Reader:
     """An open bundle: its manifest, and its members one after the other."""
 
     def __init__(self, stream: IO[bytes], where: Path) -> None:
-        self._stream, self._where = stream, where
+        self._stream = stream
+        self._where = where
         self._size = stream.seek(0, io.SEEK_END)
         stream.seek(0)
         self.digest, self.manifest = self._manifest()
@@ -285,7 +287,8 @@ class Reader:
 
     def _pieces(self, member: Member, on_bytes: Callable[[int], None]) -> Iterator[bytes]:
         """Yield a member's bytes; `BuildError` after the last one if their hash is wrong."""
-        remaining, digest = member.size, hashlib.sha256()
+        remaining = member.size
+        digest = hashlib.sha256()
         while remaining:
             chunk = self._read(min(_CHUNK, remaining))
             if not chunk:

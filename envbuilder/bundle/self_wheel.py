@@ -28,7 +28,8 @@ from envbuilder.profiles.lock import File, Target
 if TYPE_CHECKING:
     from envbuilder.core.console import Progress
 
-PACKAGE, DISTRIBUTION = "envbuilder", "envbuilder-ml"
+PACKAGE = "envbuilder"
+DISTRIBUTION = "envbuilder-ml"
 _SHARED = "share"
 """The folder below an installation's prefix that holds man pages and completions."""
 _LEFT_BY_INSTALLERS = {"RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json"}
@@ -54,9 +55,17 @@ def _built(source: Path, settings: Settings) -> Wheel:
     with tempfile.TemporaryDirectory(prefix="envbuilder-wheel-") as folder:
         done = uv_program.run(
             [
-                *(uv_program.path(), "build", "--wheel", "--quiet", "--no-python-downloads"),
-                *("--python", sys.executable, "--out-dir", folder),
-                *("--cache-dir", str(require_writable(settings.uv_dir))),
+                uv_program.path(),
+                "build",
+                "--wheel",
+                "--quiet",
+                "--no-python-downloads",
+                "--python",
+                sys.executable,
+                "--out-dir",
+                folder,
+                "--cache-dir",
+                str(require_writable(settings.uv_dir)),
                 str(source),
             ],
             env=uv_variables(indexes.DEFAULT, settings),

@@ -142,7 +142,8 @@ def _require_signed(
     from envbuilder.signatures import keys
 
     digests = {"sha256": manifest_digest}
-    public_keys, beside = keys.publics(trusted), [statement.path_beside(path)]
+    public_keys = keys.publics(trusted)
+    beside = [statement.path_beside(path)]
     return statement.require(str(path), beside, public_keys, SIGNED_TYPE, digests)[1]
 
 
@@ -171,8 +172,11 @@ def _is_stored(member: Member, settings: Settings) -> bool:
 
 def _store(reader: Reader, settings: Settings, progress: Progress) -> tuple[int, int]:
     """Store the members that are missing or damaged; return how many were, and were not."""
-    store, members = Store.of(settings), reader.manifest.members
-    total, new, present = sum(m.size for m in members), 0, 0
+    store = Store.of(settings)
+    members = reader.manifest.members
+    total = sum(m.size for m in members)
+    new = 0
+    present = 0
     with progress.task(f"unpack {len(members)} members", total, unit="bytes") as task:
         for member, content in reader.members(task.advance):
             if member.kind in TEXTS or _is_index(member):
@@ -290,11 +294,13 @@ def drafts(
     """
     folders = profiles.search_path(settings.project, settings.config_dir)
     user = settings.config_dir / "profiles"
-    changes, refused = [], []
+    changes = []
+    refused = []
     for path, content in texts.items():
         if path.startswith(f"{PROJECT}/"):
             continue
-        below, why = path.removeprefix("profiles/"), ""
+        below = path.removeprefix("profiles/")
+        why = ""
         used = next((f / below for f in folders if (f / below).is_file()), None)
         if used is not None and (old := used.read_bytes()) == content:
             continue
@@ -386,7 +392,8 @@ def _laid_out(
     bundled = {member.sha256 for member in manifest.members}
     result = []
     for name, index in sorted(indexes.items()):
-        layout, image = _layout(name, index, bundled, settings), index.manifests[0]
+        layout = _layout(name, index, bundled, settings)
+        image = index.manifests[0]
         if image.platform is not None and image.platform.is_of(native):
             result.append((image, layout))
     return tuple(result)
@@ -396,7 +403,8 @@ def _layout(name: str, index: Index, bundled: Collection[str], settings: Setting
     """Return a layout of one image, whose blobs are links to those of the store."""
     from filelock import FileLock
 
-    digest, image = f"sha256:{name.partition('-')[0]}", index.manifests[0]
+    digest = f"sha256:{name.partition('-')[0]}"
+    image = index.manifests[0]
     store = Store.of(settings)
     require_writable(settings.bases_dir)
     folder = base_images.folder(settings.cache_dir, digest, _platform(name))

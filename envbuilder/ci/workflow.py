@@ -128,7 +128,8 @@ def _why_not(row: Row, service: Service) -> str:
 
 def text(workflow: Workflow) -> str:
     """Return the file."""
-    command, service = shlex.join(workflow.arguments), SERVICES[workflow.provider]
+    command = shlex.join(workflow.arguments)
+    service = SERVICES[workflow.provider]
     checks = ["envbuilder check" if workflow.project else "envbuilder lock --check"]
     checks += [f"{command} --check"] if workflow.output else []
     return filled(

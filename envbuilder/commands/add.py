@@ -115,7 +115,8 @@ def _without_effect(change: edit.Change, settings: Settings) -> Iterator[str]:
 
     Files that are listed may replace packages, too.
     """
-    environment, before = settings.environment, settings.definition
+    environment = settings.environment
+    before = settings.definition
     listed = environments.merged(before, environment).requirements if before else ()
     contents = environments.contents(change.definition, environment, change.path.parent)
     chosen = {distribution(text): text for text in contents.resolution.overrides}

@@ -129,7 +129,7 @@ def _build_several(
     _require_no_place(request, profiles[0])
     progress = console.progress()
     outcomes = batch.prepare(
-        *(profiles, request, settings, progress), lambda build: require_image(build.backend)
+        profiles, request, settings, progress, lambda build: require_image(build.backend)
     )
     if request.dry_run:
         plans = [outcome.build.plan for outcome in outcomes if outcome.build]
@@ -191,10 +191,14 @@ _COLUMNS: dict[str, dict[str, Any]] = {
 def _cells(outcome: batch.Outcome) -> tuple[str, ...]:
     """Return a row of the table."""
     if result := outcome.result:
-        status, seconds, ends = result.status, f"{result.seconds:.1f}", result.artifact.ref
+        status = result.status
+        seconds = f"{result.seconds:.1f}"
+        ends = result.artifact.ref
     else:
         message = outcome.error.message if outcome.error else ""
-        status, seconds, ends = "failed", "", message.partition("\n")[0]
+        status = "failed"
+        seconds = ""
+        ends = message.partition("\n")[0]
     backend = outcome.build.backend if outcome.build else ""
     shown = clipped(console.one_line(ends), _LONGEST)
     return (outcome.profile, status, backend, seconds, shown)

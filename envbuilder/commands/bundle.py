@@ -256,6 +256,7 @@ def _differences(taken: Unpacked, file: Path, settings: Settings) -> Iterator[st
     for difference in taken.differences:
         yield f"the bundle's {difference.path} {words[difference.state]}"
     if taken.differences:
-        source, target = shlex.quote(str(file)), shlex.quote(str(settings.project))
+        source = shlex.quote(str(file))
+        target = shlex.quote(str(settings.project))
         yield "To use the bundle's:"
         yield f"  tar -xf {source} -C {target} --strip-components=1 project/{LOCKS}"

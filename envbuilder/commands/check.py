@@ -127,7 +127,8 @@ def _unserved(environments: Iterable[str], settings: Settings) -> Iterator[str]:
 def _state(entry: entries.Entry) -> State:
     state = functools.partial(State, environment=entry.environment, profile=entry.name)
     if isinstance(entry.profile, InvalidError):
-        why, hint = (entry.profile.message,), entry.profile.hint
+        why = (entry.profile.message,)
+        hint = entry.profile.hint
         return state(state="impossible", problems=why, hint=hint, failed=entry.required)
     if entry.earlier is None:
         return state(state="missing", problems=("it is not locked",), failed=True)

@@ -86,7 +86,8 @@ def command(
     for subject, is_given in (("--store: downloads", store), ("--volumes: they", volumes)):
         if is_given and profile is not None:
             raise click.UsageError(f"{subject} belong to no profile; leave out --profile")
-    progress, settings = console.progress(), load_settings()
+    progress = console.progress()
+    settings = load_settings()
     examined = functools.partial(
         _examined, progress=progress, profile=profile, store=store, reports=reports, volumes=volumes
     )
@@ -100,7 +101,8 @@ def command(
             asks = needs_consent and not as_json and _is_terminal()
             refused = needs_consent and not asks
             dry_run = dry_run or refused
-            removed, failed = list[str](), list[Kept]()
+            removed = list[str]()
+            failed = list[Kept]()
             if dry_run:
                 removed = [item.name for item in items]
             elif not asks:
@@ -271,7 +273,9 @@ def _remove(
     items: Sequence[Item], engine: Engine | None, sizes: Sizes, progress: console.Progress
 ) -> tuple[list[str], list[Kept]]:
     """Remove items; return the names of what is gone, and what could not be removed."""
-    removed, failed, present = list[str](), list[Kept](), set[str]()
+    removed = list[str]()
+    failed = list[Kept]()
+    present = set[str]()
     if not items:
         return removed, failed
     with progress.task("remove", total=sum(sizes[item.name] or 0 for item in items)) as task:

@@ -143,7 +143,8 @@ def _compared(reports: Sequence[Path], form: str, earlier: Path | None) -> _Comp
             return _Compared(draw=lambda out: show.print_comparison(watches, out))
         return _Compared(written=show.compared(watches, form))
     stored = _parsed(contents, history.parsed, problems)
-    rows, judgements = comparison.rows(stored), _judgements(stored, earlier)
+    rows = comparison.rows(stored)
+    judgements = _judgements(stored, earlier)
     is_worse = any(each.status == "failed" for each in judgements or ())
     if form == "table":
         return _Compared(

@@ -156,7 +156,8 @@ def _releases(
         may = [build.release for build, level in rated if level in {"note", "warning"}]
         verb = "work" if works else "may work"
         if may:
-            title, words = FRAMEWORKS[framework].title, ranges(framework, works or may)
+            title = FRAMEWORKS[framework].title
+            words = ranges(framework, works or may)
             yield f"releases of {title} that {verb} here ({name}): {words}"
 
 

@@ -83,7 +83,7 @@ def _problems(name: str | None, root: Path, target_host: Path | None) -> tuple[P
         lock = locks.get(chosen.name) if chosen else None
         around = surroundings.look(chosen, lock, host, settings)
     return diagnosis.diagnose(
-        *(host, candidates, locks, around, requested), library.packages, library.advice
+        host, candidates, locks, around, requested, library.packages, library.advice
     )
 
 

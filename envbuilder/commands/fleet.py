@@ -121,7 +121,8 @@ def report(summary: Summary, outputs: Outputs) -> int:
     """
     from envbuilder.fleet import drift, page, table
 
-    changes, incomparable = None, None
+    changes = None
+    incomparable = None
     try:
         changes = drift.compare(outputs.earlier, summary) if outputs.earlier else None
     except InvalidError as error:
@@ -339,7 +340,11 @@ def verify(
         "ENVBUILDER_DATA_DIR": str(user_settings.data_dir),
     }
     common = planning.common(
-        *(run, folder, settings, request, program),
+        run,
+        folder,
+        settings,
+        request,
+        program,
         {**os.environ, **folder_variables},
         user_settings.project,
     )

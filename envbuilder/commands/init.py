@@ -45,7 +45,8 @@ _PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13")
 _SHOWN = 3
 """Items of each part that a terminal gets; --json has all."""
 _WIDTH = 80
-_ABSENT, _TOO_OLD = "no index has them", "what files ask for is too old for Python 3.8 and later"
+_ABSENT = "no index has them"
+_TOO_OLD = "what files ask for is too old for Python 3.8 and later"
 _CONDAS = "only conda has them"
 _EXCLUDED = {
     _ABSENT: "no index has it, so it is excluded. Correct its name.",
@@ -158,7 +159,9 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
     local_package = _package(folder)
     modules = {} if choice.sources else {name: distribution_of_module(name) for name in imported}
     suggested = tuple(_suggested(folder, shown, choice, modules))[:_MOST_SUGGESTED]
-    offered, absent, unsure = Choosing().offered, dict[str, str](), dict[str, str]()
+    offered = Choosing().offered
+    absent = dict[str, str]()
+    unsure = dict[str, str]()
     if diagnosis:
         from envbuilder.locks import target_wheels
         from envbuilder.packages.python import upstream
@@ -178,7 +181,9 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
     )
     place = _Place(folder, path, offered)
     fit = _fitted(choice, facts, place)
-    facts, notes, impossible = fit.facts, fit.notes, fit.impossible
+    facts = fit.facts
+    notes = fit.notes
+    impossible = fit.impossible
     unbuilt: Sequence[str] = ()
     if choice.sources and diagnosis:
         facts, unbuilt = _with_wheels(choice, facts, place, diagnosis)
@@ -314,7 +319,8 @@ def _with_wheels(
     from envbuilder.locks.blockers import settled
 
     variants = _variants(choice, facts, place)
-    framework, places = variants.framework[0], variants.contents.places
+    framework = variants.framework[0]
+    places = variants.contents.places
     pythons = variants.limits.pythons
     build: set[str] = set()
     python = facts.python
@@ -322,7 +328,8 @@ def _with_wheels(
         for kind in ("cuda", "cpu", "mps"):
             with suppress(InvalidError):
                 profile = variants.unadapted(frameworks.first_profile(framework, kind))
-                adapted, usual = variants.of(profile), profile.python.default
+                adapted = variants.of(profile)
+                usual = profile.python.default
                 if profile.builds:
                     usual = variants.decision(profile).python
                 if not python:
@@ -331,7 +338,8 @@ def _with_wheels(
                     if python != usual:
                         why = f"there are wheels of {first(way.wheels, 3) if way else ''} for it"
                         facts = msgspec.structs.replace(facts, python=python, python_why=why)
-                platform, every = profile.platforms[0], diagnosis.obstacles(adapted, python, places)
+                platform = profile.platforms[0]
+                every = diagnosis.obstacles(adapted, python, places)
                 needs = [*diagnosis.of_framework(adapted, python)]
                 target = platform, python
                 while more := dict(settled(every, choice.lines, facts.overrides, target, needs)):
@@ -426,7 +434,9 @@ def _tried(
         notes = variants.contents.notes
     except InvalidError as error:
         return _Fit(facts, impossible=(Impossible("any profile", error.message, error.hint),))
-    impossible, possible, can_be_had = [], [], False
+    impossible = []
+    possible = []
+    can_be_had = False
     for name in names or profile_files.names(folders):
         profile = profile_files.load(name, folders)
         if profile.opt_in or profile.framework != framework:

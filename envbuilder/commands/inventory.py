@@ -35,7 +35,8 @@ from envbuilder.verify.report import history
 ENVIRONMENTS = "environments"
 WORKING = "working folders of killed builds"
 DOWNLOADS = "downloads, caches and logs"
-REPORTS, WATCHES = "verification reports", "watch reports"
+REPORTS = "verification reports"
+WATCHES = "watch reports"
 IMAGES = "images"
 RECORDS = "records of images"
 VOLUMES = "volumes of commands in containers"
@@ -125,7 +126,8 @@ class Inventory:
 
     def __init__(self, settings: Settings, *, of_all: bool = False) -> None:
         """`of_all`: what other projects use may be removed, too."""
-        self.settings, self._of_all = settings, of_all
+        self.settings = settings
+        self._of_all = of_all
         self._locks = contextlib.ExitStack()
         self._held: set[Path] = set()
         self.items: list[Item] = []
@@ -154,7 +156,8 @@ class Inventory:
     def spare_mounts(self) -> None:
         """Keep the folders in which something is mounted: it may not be envbuilder's."""
         table = files.mount_table()
-        items, self.items = self.items, []
+        items = self.items
+        self.items = []
         for item in items:
             if mounted := files.mounts_below(Path(item.name).resolve(), table):
                 self.keep(item.name, f"something is mounted at {mounted[0]}")
@@ -224,7 +227,8 @@ class Inventory:
 
     def leftovers(self) -> list[Item]:
         """Return the working folders of killed builds; record those of running builds."""
-        data, cache = self.settings.data_dir, self.settings.cache_dir
+        data = self.settings.data_dir
+        cache = self.settings.cache_dir
         result = []
         for root, folder in (
             (data, self.settings.envs_dir),
@@ -345,7 +349,8 @@ class Inventory:
 
         Other records stay, as their images may be in another engine.
         """
-        parent, root = self.settings.records_dir, self.settings.data_dir
+        parent = self.settings.records_dir
+        root = self.settings.data_dir
         for folder in sorted({each.folder for each in recorded if each.folder.parent == parent}):
             written = [each for each in recorded if each.folder == folder]
             if not any(gone.intersection(each.ids) for each in written):

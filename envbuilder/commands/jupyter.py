@@ -138,7 +138,8 @@ def _start_kernel(request: Request, project: Path, connection_file: Path) -> int
         settings = load_settings()
     build = pipeline.prepare(request, settings, console.progress(), running=True)
     build = pipeline.finish(build)
-    environment, (beside, _) = build.environment, server.beside(build)
+    environment = build.environment
+    (beside, _) = server.beside(build)
     # Its ports are for commands: of several kernels, only one could have them.
     stated = replace(access.of_project(settings), ports=())
     if makes_image(environment.plan.backend):

@@ -316,7 +316,8 @@ def _print_kept(outcome: resolution.Outcome) -> None:
 
 def _lacks(outcome: resolution.Outcome, platform: types.Platform | None) -> bool:
     """Return whether a lock goes without a platform of its profile, or cannot be made."""
-    profile, lock = outcome.entry.profile, outcome.lock
+    profile = outcome.entry.profile
+    lock = outcome.lock
     if lock is None or isinstance(profile, InvalidError) or profile_lock.first(lock, platform):
         return False
     return platform in profile.platforms and bool(lock.missing or outcome.obstacle)
@@ -453,7 +454,7 @@ def settle_conda(
             try:
                 with progress.task(f"solve {entry.label}"):
                     before, lock = entries.conda_solved(
-                        *(entry, settings, channels, progress.note),
+                        entry, settings, channels, progress.note,
                         upgrade=upgrade, packages=packages, again=again,
                     )  # fmt: skip
             except InvalidError as error:

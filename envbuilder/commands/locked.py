@@ -38,7 +38,8 @@ def prepare(request: Request, settings: Settings, progress: Progress, *, frozen:
     `UnlockedError` instead with `frozen`, in CI, and where locks have to be signed.
     """
     build = pipeline.judged(request, settings, progress, running=True)
-    name, signers = build.profile.name, settings.configuration.signatures.locks
+    name = build.profile.name
+    signers = settings.configuration.signatures.locks
     try:
         return stages.plan(stages.lock(build))
     except UnlockedError as error:

@@ -54,8 +54,12 @@ def command(ctx: click.Context, as_json: bool) -> None:
     columns = {**{name: {"no_wrap": True} for name in whole}, "fits here": {}}
     cells = (
         (
-            *(row["name"], row["framework"], row["accelerator"], " ".join(row["backends"])),
-            *(row["lock"], _FITS[row["fits"]]),
+            row["name"],
+            row["framework"],
+            row["accelerator"],
+            " ".join(row["backends"]),
+            row["lock"],
+            _FITS[row["fits"]],
         )
         for row in rows
     )
@@ -153,14 +157,18 @@ def _print(label: str, text: str) -> None:
 def _row(name: str, folders: Any, host: Any) -> dict[str, Any]:
     profile = load_profile(name, folders)
     path = profile_lock.path_for(name, folders)
-    state, reason, lock = "missing", "", None
+    state = "missing"
+    reason = ""
+    lock = None
     if path is not None:
         try:
             lock = profile_lock.load(path)
             stale = lock.inputs != profile_lock.inputs_digest(profile)
-            state, reason = ("stale" if stale else lock.state), lock.reason
+            state = "stale" if stale else lock.state
+            reason = lock.reason
         except InvalidError as error:
-            state, reason = "damaged", error.message
+            state = "damaged"
+            reason = error.message
     hidden = library.hidden_lock(profile, folders)
     judged = fit.judge(profile, host, lock=lock)
     return {

@@ -105,7 +105,12 @@ def command(
         if value and value != DEFAULT:
             options += (option, value)
     files = render.render(
-        *(chosen, lock, kind, python or default, urls, conda_lock),
+        chosen,
+        lock,
+        kind,
+        python or default,
+        urls,
+        conda_lock,
         environment=environments.of(settings),
         project=project,
         chosen_by=options,

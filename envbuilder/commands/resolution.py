@@ -114,12 +114,14 @@ _MOST_WAYS = 3
 def _ways(outcomes: Sequence[Outcome], diagnosis: Diagnosis) -> Iterator[tuple[str, Way]]:
     """Yield other choices for the first environment that cannot be locked, the best one first."""
     for outcome in outcomes:
-        entry, profile = outcome.entry, outcome.entry.profile
+        entry = outcome.entry
+        profile = outcome.entry.profile
         if not outcome.obstacle or isinstance(profile, InvalidError) or entry.decision is None:
             continue
         if entry.decision.why:
             continue  # an exception already is no reason to move all others
-        python, places = entry.decision.python, entry.places
+        python = entry.decision.python
+        places = entry.places
         ways = diagnosis.ways(profile, python, places, entry.limits, entry.pythons)
         yield from ((entry.environment, way) for way in itertools.islice(ways, _MOST_WAYS))
         return
@@ -139,7 +141,8 @@ def _moved(
     resolve: Callable[[Sequence[entries.Entry]], tuple[Outcome, ...]],
 ) -> tuple[Outcome, ...]:
     """Return outcomes by another choice: entries that it changes are resolved again."""
-    earlier, chosen = {outcome.entry.label: outcome for outcome in outcomes}, [*chosen]
+    earlier = {outcome.entry.label: outcome for outcome in outcomes}
+    chosen = [*chosen]
     moved = [
         entry
         for entry in chosen
@@ -177,7 +180,11 @@ def resolved(
         if isinstance(profile, InvalidError):
             return Outcome(entry, previous, None, unread)
         lock = resolve.resolve(
-            *(profile, settings, previous, upgrade, progress.note),
+            profile,
+            settings,
+            previous,
+            upgrade,
+            progress.note,
             origin=entry.origin,
             upgrade_packages=packages,
             read=read,

@@ -191,7 +191,8 @@ class _Brief:
 
     def release(self, *, briefly: bool = False) -> None:
         """Print what was held back; `briefly`: only which profile is used, and warnings."""
-        held, self._held = self._held or [], None
+        held = self._held or []
+        self._held = None
         for line in held:
             if not briefly or line.startswith(("profile ", "warning: ")):
                 self._progress.note(line)

@@ -170,7 +170,8 @@ def _accepted(
             f"no public key is given for a {what.kind}, and the configuration names none",
             "Add --key PUB, or for locks and bundles, signatures: to envbuilder.yaml.",
         )
-    where, files = str(path), [signature or statements.path_beside(path)]
+    where = str(path)
+    files = [signature or statements.path_beside(path)]
     public_keys = keys.publics(trusted)
     statement, signed = statements.require(where, files, public_keys, what.type, what.digests)
     # Other files than a provenance are compared by their digest.
@@ -216,17 +217,21 @@ def recognized(path: Path) -> Signable:
         document = decoding.strict_json(content)
     except ValueError:
         document = None
-    keys, predicate = document if isinstance(document, dict) else {}, dict[str, object]()
+    keys = document if isinstance(document, dict) else {}
+    predicate = dict[str, object]()
     sha256 = {"sha256": hashlib.sha256(content).hexdigest()}
     subject = statements.Subject(name=path.name, digest=sha256)
     if keys.get("_type") in statements.TYPES:
         return _provenance(path, content)
     if keys.get("bomFormat") == "CycloneDX":
-        kind, type_ = "SBOM", SBOM
+        kind = "SBOM"
+        type_ = SBOM
     elif {"schema", "profile", "targets"} <= keys.keys():
-        kind, type_ = "lock", library.LOCK_TYPE
+        kind = "lock"
+        type_ = library.LOCK_TYPE
     elif keys.get("kind") == model.KIND:
-        kind, type_ = "watch report", judge.SIGNED_TYPE
+        kind = "watch report"
+        type_ = judge.SIGNED_TYPE
         predicate = judge.predicate(model.parsed(content, path))
     else:
         raise InvalidError(

@@ -51,7 +51,8 @@ def command(
 
     place = results.Place("--output", output, results.document("schema", "survey", "settings"))
     place.require()
-    settings, progress = load_settings(), console.progress()
+    settings = load_settings()
+    progress = console.progress()
     request = Request(
         profile=profile, backend=backend, python=python, base_image=base_image, force=force
     )

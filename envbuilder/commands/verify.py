@@ -133,7 +133,10 @@ def command(
             yardstick.require(profile=profile, backend=backend, quick=small, like=None)
 
     expects, facts, run = start.prepare(
-        *(request, executable, settings, progress),
+        request,
+        executable,
+        settings,
+        progress,
         inherit=inherit,
         image=image,
         require=sensible,
@@ -157,7 +160,11 @@ def command(
     if devices is not None:
         measured = parallel.extend(
             measured,
-            *(devices, run, dataset.folder, progress, settings.logs_dir / f"{name}-devices.log"),
+            devices,
+            run,
+            dataset.folder,
+            progress,
+            settings.logs_dir / f"{name}-devices.log",
             quick=quick or dataset.subset,
         )
     report = speed.with_speed(model.assemble(measured, facts))

@@ -53,11 +53,13 @@ class Watching(Struct, frozen=True, kw_only=True):
 
     def run(self, build: Build, words: Sequence[str], access: Access) -> int:
         """Run the command in a finished build's environment; return the exit code to end with."""
-        settings, environment = build.settings, build.environment
+        settings = build.settings
+        environment = build.environment
         project = settings.project if settings.definition is not None else None
         folder = container.project_folder(project, Path.cwd())
         running = supervise.Running(in_container=makes_image(build.backend))
-        started, source = text.stamp_now(), supervise.source(folder)
+        started = text.stamp_now()
+        source = supervise.source(folder)
         prefix = environment.plan.artifact.ref
         owner: tuple[int, int] | None = None
         if makes_image(build.backend):

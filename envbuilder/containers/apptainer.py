@@ -57,10 +57,21 @@ class Execution(Struct, frozen=True, kw_only=True):
         binds += [mount(Bound(source=node, target=node)) for node in nodes]
         binds += [bound(path, path) for path in self.devices.volumes if not _below(path, nodes)]
         return (
-            *(PROGRAM, "--quiet", "exec", "--containall", "--no-mount", "bind-paths"),
+            PROGRAM,
+            "--quiet",
+            "exec",
+            "--containall",
+            "--no-mount",
+            "bind-paths",
             # Else the container's shell would evaluate the variables' values.
-            *("--no-eval", "--net", "--network", "none"),
-            *("--workdir", str(self.scratch / "work"), "--pwd", _TMP),
+            "--no-eval",
+            "--net",
+            "--network",
+            "none",
+            "--workdir",
+            str(self.scratch / "work"),
+            "--pwd",
+            _TMP,
             # Not --rocm for AMD: it puts the host's ROCm in front of the wheels' own.
             *(("--nv",) if self.devices.gpus else ()),
             *(word for bind in binds for word in ("--mount", bind)),

@@ -51,8 +51,15 @@ _DIGITS = re.compile(rb"[0-9]{256}")
 _LARGEST_ID = 1 << 32
 _LATEST = 1 << 53
 BAD_ZIP = (
-    *(zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, EOFError, ValueError, RuntimeError),
-    *(OverflowError, LookupError, lzma.LZMAError),
+    zipfile.BadZipFile,
+    zipfile.LargeZipFile,
+    zlib.error,
+    EOFError,
+    ValueError,
+    RuntimeError,
+    OverflowError,
+    LookupError,
+    lzma.LZMAError,
 )
 """Exceptions from reading a damaged or hostile archive. `RuntimeError`: encrypted, or of a later
 version of the format."""
@@ -124,7 +131,9 @@ class Tar:
     def __init__(
         self, raw: IO[bytes], packed: int, failure: Callable[[str], EnvbuilderError]
     ) -> None:
-        self._raw, self._packed, self._failure = raw, packed, failure
+        self._raw = raw
+        self._packed = packed
+        self._failure = failure
         self._archive: tarfile.TarFile | None = None
 
     def __iter__(self) -> Iterator[tarfile.TarInfo]:
@@ -193,7 +202,9 @@ class _Forward:
     """
 
     def __init__(self, stream: IO[bytes], limit: int) -> None:
-        self._stream, self._limit, self._at = stream, limit, 0
+        self._stream = stream
+        self._limit = limit
+        self._at = 0
         self._in_header = False
 
     def header(self, read: Callable[[], _T]) -> _T:

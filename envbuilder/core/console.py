@@ -200,7 +200,8 @@ class PlainProgress:
         go_on: Callable[[], object] = lambda: None,
     ) -> None:
         """`go_on` is called before each report; what it raises ends the work that reports."""
-        self._write, self._go_on = write or _report, go_on
+        self._write = write or _report
+        self._go_on = go_on
 
     def note(self, text: str) -> None:
         """Print the line."""
@@ -230,7 +231,10 @@ class _PlainTask:
         name: str,
         total: int | None,
     ) -> None:
-        self._write, self._go_on, self._name, self._total = write, go_on, name, total
+        self._write = write
+        self._go_on = go_on
+        self._name = name
+        self._total = total
         self._done = 0
         self._next = time.monotonic() + self.PERIOD_SECONDS
 
@@ -239,7 +243,8 @@ class _PlainTask:
 
     def update(self, done: int, total: int | None = None, detail: str = "") -> None:
         self._go_on()
-        self._done, self._total = done, total or self._total
+        self._done = done
+        self._total = total or self._total
         if self._total and time.monotonic() >= self._next:
             self._next = time.monotonic() + self.PERIOD_SECONDS
             share = f"{100 * self._done / self._total:.0f} %"
@@ -280,7 +285,10 @@ def _columns(unit: str, *, sized: bool) -> tuple[Any, ...]:
 
 class _RichTask:
     def __init__(self, bar: Any, number: Any, name: str, unit: str) -> None:
-        self._bar, self._number, self._name, self._unit = bar, number, name, unit
+        self._bar = bar
+        self._number = number
+        self._name = name
+        self._unit = unit
 
     def advance(self, amount: int) -> None:
         self._bar.advance(self._number, amount)
@@ -361,7 +369,8 @@ class Results:
     _safe = staticmethod(escaped_lines)
 
     def __init__(self, stream: Any, *, styled: bool = False) -> None:
-        self._stream, self._styled = stream, styled
+        self._stream = stream
+        self._styled = styled
 
     @property
     def buffer(self) -> Results:

@@ -206,7 +206,8 @@ def explain(
     message, _, stated = str(error).partition(" - at ")
     spot = locate(stated, kind, data)
     unknown = re.search(r"unknown field `(.+)`", message, re.DOTALL)
-    path, below = list(spot.path), [] if spot.key is None else [spot.key]
+    path = list(spot.path)
+    below = [] if spot.key is None else [spot.key]
     hint = ""
     if unknown:
         hint = _instead(unknown[1], path, kind, hints)
@@ -316,7 +317,8 @@ def advice(message: str, spot: Spot, source: str | None = None) -> str:
     match = _EXPECTED.match(message)
     if match is None:
         return ""
-    names, actual = _names(match), match[2]
+    names = _names(match)
+    actual = match[2]
     if actual == "null" or match[4] == _NOT_EMPTY:
         return "Write a value, or remove the key."
     if actual in {"int", "float", "bool"} and "str" in names:

@@ -177,7 +177,8 @@ class Attempts:
     """
 
     def __init__(self, pause: Callable[[float], None], count: int | None = None) -> None:
-        self._pause, self._count = pause, count or ATTEMPTS
+        self._pause = pause
+        self._count = count or ATTEMPTS
         self._requested = 0.0
 
     def __iter__(self) -> Iterator[int]:
@@ -317,7 +318,8 @@ def _why(causes: Sequence[BaseException]) -> str:
     """Return why there is no connection, or why it ended."""
     from http.client import HTTPException
 
-    first, last = str(causes[0]), str(causes[-1])
+    first = str(causes[0])
+    last = str(causes[-1])
     if isinstance(causes[-1], LimitError):
         return last
     if stated := next(filter(None, map(_of_system, causes)), ""):
@@ -380,7 +382,8 @@ def download(
     import requests
 
     ask = ask or partial(request, session, "GET", url)
-    attempts, problem = Attempts(partial(_pause, pause or session.pause)), ""
+    attempts = Attempts(partial(_pause, pause or session.pause))
+    problem = ""
     shown = transferred = 0
     for _ in attempts:
         try:

@@ -46,11 +46,14 @@ class Meter(io.RawIOBase):
     """What arrives on a socket for one response, within limits."""
 
     def __init__(self, raw: Any, sock: Any, limits: Limits) -> None:
-        self._raw, self._sock, self._limits = raw, sock, limits
+        self._raw = raw
+        self._sock = sock
+        self._limits = limits
         self._timeout: float | None = sock.gettimeout()
         self._in_body = False
         self._allow(limits.head_bytes, limits.head_seconds)
-        self._waited, self._arrived = 0.0, 0
+        self._waited = 0.0
+        self._arrived = 0
 
     def allow(self, size: int, seconds: float) -> None:
         """Limit the body to `size` more bytes and `seconds` from now."""
@@ -58,7 +61,9 @@ class Meter(io.RawIOBase):
         self._allow(size, seconds)
 
     def _allow(self, size: int, seconds: float) -> None:
-        self._left, self._seconds, self._end = size, seconds, time.monotonic() + seconds
+        self._left = size
+        self._seconds = seconds
+        self._end = time.monotonic() + seconds
 
     def readable(self) -> bool:
         """Return True."""
@@ -86,13 +91,15 @@ class Meter(io.RawIOBase):
 
     def _require_rate(self, count: int, waited: float) -> None:
         """Count time spent waiting for the server only: a slow reader is not its fault."""
-        self._waited, self._arrived = self._waited + waited, self._arrived + count
+        self._waited = self._waited + waited
+        self._arrived = self._arrived + count
         if self._waited < self._limits.least_seconds:
             return
         if self._arrived < self._limits.least_bytes:
             rate = self._limits.least_bytes / self._limits.least_seconds / 1e3
             raise LimitError(f"slower than {rate:.2g} kB/s for {self._limits.least_seconds:g} s")
-        self._waited, self._arrived = 0.0, 0
+        self._waited = 0.0
+        self._arrived = 0
 
     def _late(self) -> LimitError:
         what = "the response" if self._in_body else "the head of the response"
@@ -155,7 +162,8 @@ class _Adapter(HTTPAdapter):
     """requests' adapter, whose connections are metered and whose time-outs are never missing."""
 
     def __init__(self, session: Session) -> None:
-        self._limits, self._pools = session.limits, _pool_classes(session)
+        self._limits = session.limits
+        self._pools = _pool_classes(session)
         super().__init__()
 
     def init_poolmanager(self, *args: Any, **options: Any) -> None:

@@ -93,7 +93,8 @@ def require_own(path: Path, trusted: Trust | None = None) -> None:
 
     A path that does not exist is accepted.
     """
-    path, trusted = path.absolute(), trusted or current_trust()
+    path = path.absolute()
+    trusted = trusted or current_trust()
     if not os.path.lexists(path) or not trusted.folders.isdisjoint((path, *path.parents)):
         return
     modes = _keeps_modes(path, look)
@@ -132,14 +133,16 @@ def _keeps_modes(path: Path, look: Look) -> bool:
     Windows drives in WSL, FAT and some shared folders show every path, including their own root,
     as world-writable: there the mode means nothing.
     """
-    device, root = None, None
+    device = None
+    root = None
     itself = look(path, follow=False)
     is_folder = itself is not None and stat.S_ISDIR(itself.st_mode)
     for above in (path, *path.parents) if is_folder else path.parents:
         facts = look(above, follow=True)
         if facts is None or device not in {None, facts.st_dev}:
             break
-        device, root = facts.st_dev, facts
+        device = facts.st_dev
+        root = facts
     return root is None or not _open_to_all(root)
 
 

@@ -43,7 +43,8 @@ _UNHELD_SECONDS = 1.0
 _READ_SECONDS = 10.0
 """How long to read what a child that has ended left in its pipes."""
 
-KEPT_BYTES, LONGEST_LINE = 16 << 20, 4 << 20
+KEPT_BYTES = 16 << 20
+LONGEST_LINE = 4 << 20
 """Limits on output, which may be endless: its last bytes are kept, `KEPT_BYTES` to twice as many.
 A line over `LONGEST_LINE` reaches a callback in pieces. (A payload's lines have at most 0.3 MB.)
 """
@@ -137,10 +138,12 @@ def run(
     program = _required(argv[0])
     console.detail(quoted(map(_shown, argv)))
     started = time.monotonic()
-    out, err = Tail(), Tail()
+    out = Tail()
+    err = Tail()
     readers: list[threading.Thread] = []
     failures: list[Exception] = []
-    timed_out, reading = False, 0.1
+    timed_out = False
+    reading = 0.1
     held = _HeldSignals()
     try:
         child = subprocess.Popen(
@@ -371,8 +374,12 @@ def replace(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
 
 
 _FORWARDED = (
-    *(signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2),
-    *(signal.SIGCONT, signal.SIGWINCH),
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGCONT,
+    signal.SIGWINCH,
 )
 _OF_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 """A terminal sends them to all of its programs."""

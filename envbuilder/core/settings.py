@@ -167,7 +167,8 @@ def load(
     dirs = PlatformDirs("envbuilder", appauthor=False)
     project = _project(cwd or Path.cwd(), trusted, note)
     config_dir = Path(environ.get("ENVBUILDER_CONFIG_DIR") or dirs.user_config_dir).absolute()
-    configuration, definition = Configuration(), None
+    configuration = Configuration()
+    definition = None
     paths = [config_dir / "config.yaml", *([project / PROJECT_FILE] if project else [])]
     read: list[_File] = []
     ownership.require_own(config_dir, trusted)
@@ -194,7 +195,8 @@ def decoded(text: str, path: Path) -> tuple[Configuration, project_file.Definiti
 
     Raises `InvalidError` with the place and what to write instead.
     """
-    data, where = parse_yaml(text, str(path)), str(path)
+    data = parse_yaml(text, str(path))
+    where = str(path)
     if path.name != PROJECT_FILE:
         return decode(data, Configuration, where, text), None
     keys = {f.encode_name for f in fields(ProjectConfiguration)}
@@ -273,7 +275,8 @@ def _key(named: str, folder: Path) -> str:
 
 
 def _over(below: Configuration, above: Configuration) -> Configuration:
-    users, projects = below.signatures, above.signatures
+    users = below.signatures
+    projects = above.signatures
     return Configuration(
         base_images={**below.base_images, **above.base_images},
         builders={**below.builders, **above.builders},

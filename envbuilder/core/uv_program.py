@@ -20,11 +20,26 @@ from envbuilder.core.errors import ToolError
 _FAMILIES = ("UV_", "PIP_", "PYTHON", "VIRTUAL_ENV", "CONDA_")
 SETTINGS = frozenset(
     {
-        *("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS"),
-        *("UV_NO_INDEX", "UV_INDEX_STRATEGY", "UV_OFFLINE", "UV_CONFIG_FILE", "UV_NO_CONFIG"),
-        *("UV_HTTP_TIMEOUT", "UV_HTTP_RETRIES", "UV_CONCURRENT_DOWNLOADS", "UV_INSECURE_HOST"),
-        *("UV_NATIVE_TLS", "UV_SYSTEM_CERTS", "UV_KEYRING_PROVIDER", "UV_CREDENTIALS_DIR"),
-        *("PYTHON_KEYRING_BACKEND", "UV_PYTHON_INSTALL_DIR"),
+        "UV_DEFAULT_INDEX",
+        "UV_INDEX",
+        "UV_INDEX_URL",
+        "UV_EXTRA_INDEX_URL",
+        "UV_FIND_LINKS",
+        "UV_NO_INDEX",
+        "UV_INDEX_STRATEGY",
+        "UV_OFFLINE",
+        "UV_CONFIG_FILE",
+        "UV_NO_CONFIG",
+        "UV_HTTP_TIMEOUT",
+        "UV_HTTP_RETRIES",
+        "UV_CONCURRENT_DOWNLOADS",
+        "UV_INSECURE_HOST",
+        "UV_NATIVE_TLS",
+        "UV_SYSTEM_CERTS",
+        "UV_KEYRING_PROVIDER",
+        "UV_CREDENTIALS_DIR",
+        "PYTHON_KEYRING_BACKEND",
+        "UV_PYTHON_INSTALL_DIR",
     }
 )
 """Variables of these families that uv gets: indexes, the network, logins, its own Pythons."""

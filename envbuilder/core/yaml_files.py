@@ -129,7 +129,8 @@ class _Document:
         return data
 
     def _scalar(self, event: Any) -> Any:
-        tag, value = self._tag(event), event.value
+        tag = self._tag(event)
+        value = event.value
         if tag not in _TYPED:
             return value
         build: Callable[[Any, Any], Any] = _Scalars.yaml_constructors[tag]
@@ -242,7 +243,8 @@ class _List:
     """A list in a text that `load` accepts; so no node is nested too deeply."""
 
     def __init__(self, text: str, path: Path) -> None:
-        self._text, self._name = text, path[-1]
+        self._text = text
+        self._name = path[-1]
         self._newline = "\r\n" if "\r\n" in text else "\n"
         self._holder: Any = yaml.compose(text, _PARSER) if load(text) is not None else None
         self._key: Any = None
@@ -255,7 +257,8 @@ class _List:
     def append(self, value: str) -> str:
         if self._list is None:
             return self._with_list(value)
-        items, in_flow = self._list.value, self._list.flow_style
+        items = self._list.value
+        in_flow = self._list.flow_style
         new = _scalar(value, in_flow=in_flow)
         if not items:
             return self._put(self._list.start_mark.index + 1, new)
@@ -277,7 +280,8 @@ class _List:
 
     def remove(self, index: int) -> str:
         items = self._list.value
-        start, end = items[index].start_mark.index, items[index].end_mark.index
+        start = items[index].start_mark.index
+        end = items[index].end_mark.index
         if self._list.flow_style:
             after = _COMMA.match(self._text, end)
             if rest := self._own_line(items[index]):
@@ -297,7 +301,8 @@ class _List:
 
     def _with_list(self, value: str) -> str:
         """Return the text with a new list: at its end, or in the mapping that is to hold it."""
-        holder, text = self._holder, self._text
+        holder = self._holder
+        text = self._text
         item = _scalar(value, in_flow=False)
         if holder and holder.flow_style:
             new = f"{self._name}: [{_scalar(value, in_flow=True)}]{', ' if holder.value else ''}"

@@ -101,8 +101,11 @@ class _Look:
         packages: Reader,
         advice: Callable[[Profile, Host], str],
     ) -> None:
-        self.host, self.around, self.locks = host, around, locks
-        self.packages, self.advice = packages, advice
+        self.host = host
+        self.around = around
+        self.locks = locks
+        self.packages = packages
+        self.advice = advice
         self.engine = any(e.state == "usable" for e in host.containers.engines)
         self.profiles = [p for p in candidates if not p.opt_in]
         self.findings = {p.name: self.judge(p) for p in self.profiles}

@@ -205,7 +205,8 @@ def _used(host: Host) -> list[Gpu]:
 
 
 def _channels(memory: Memory) -> Iterator[Problem]:
-    used, available = memory.channels, memory.channels_available
+    used = memory.channels
+    available = memory.channels_available
     if used and available and used < available:
         yield _slow(
             "memory-channels",
@@ -276,7 +277,8 @@ def _main_memory(host: Host) -> Iterator[Problem]:
 
 def _power(host: Host) -> Iterator[Problem]:
     for gpu in _used(host):
-        now, default = gpu.power_limit_watts, gpu.power_default_watts
+        now = gpu.power_limit_watts
+        default = gpu.power_default_watts
         if now and default and now < 0.99 * default:
             yield _slow(
                 "power",

@@ -169,7 +169,8 @@ def _stock(profile: Profile | None, locked: Sequence[File], source: str, setting
     files = [f for f in locked if f.source == source]
     if profile is None or not files:
         return ""
-    local, folders = store.Store.of(settings), fetch.find_links()
+    local = store.Store.of(settings)
+    folders = fetch.find_links()
     missing = [
         f
         for f in files

@@ -158,7 +158,8 @@ def lines(drift: Drift) -> list[str]:
 
 def _changes(before: Entry, now: Entry) -> Iterator[Change]:
     """Yield how a node that is in both runs changed."""
-    rank, earlier_rank = _rank(now.outcome), _rank(before.outcome)
+    rank = _rank(now.outcome)
+    earlier_rank = _rank(before.outcome)
     # A node that was merely busy did not change.
     if before.outcome != now.outcome and not rank == earlier_rank == 0:
         kind: Kind = (
@@ -193,7 +194,8 @@ def _ratio(before: Entry, now: Entry) -> float | None:
     """Return a node's epoch time as a multiple of the earlier one; None if they do not compare."""
     if not _TIMED.issuperset({before.outcome, now.outcome}) or before.device != now.device:
         return None
-    seconds, earlier_seconds = now.epoch_seconds, before.epoch_seconds
+    seconds = now.epoch_seconds
+    earlier_seconds = before.epoch_seconds
     if not seconds or not earlier_seconds or min(seconds, earlier_seconds) < 0:
         return None
     return seconds / earlier_seconds

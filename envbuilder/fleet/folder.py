@@ -33,7 +33,9 @@ from envbuilder.fleet.model import LONGEST_REASON, Entry, Group, JobId, NodeName
 from envbuilder.fleet.planning import SAFE_FOLDER, Plan
 from envbuilder.fleet.slurm import SUFFIX
 
-PLAN, JOBS, SUMMARY = "fleet.json", "jobs.jsonl", "summary.json"
+PLAN = "fleet.json"
+JOBS = "jobs.jsonl"
+SUMMARY = "summary.json"
 _LARGEST = 64 << 20
 _LOG_TAIL = 4096
 _Row = TypeVar("_Row", Entry, Group)

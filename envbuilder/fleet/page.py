@@ -35,7 +35,8 @@ from envbuilder.fleet.model import (
 from envbuilder.verify.page import position, templates
 from envbuilder.verify.report.history import MAX_SLOWDOWN
 
-LOWEST, HIGHEST = 0.25, 3.0
+LOWEST = 0.25
+HIGHEST = 3.0
 """Points beyond these shares are drawn at their places."""
 MOST_OUTLIERS = 12
 """Outliers that a strip names, and nodes of a kind that has no strip."""
@@ -130,7 +131,8 @@ def _reasons(entries: Sequence[Entry]) -> list[tuple[int, Outcome, str]]:
 
 
 def _subject(summary: Summary) -> str:
-    started, finished = text.stamp_time(summary.started), text.stamp_time(summary.finished)
+    started = text.stamp_time(summary.started)
+    finished = text.stamp_time(summary.finished)
     took = f"took {text.duration(max((finished - started).total_seconds(), 0))}"
     parts = (
         summary.scheduler.title(),

@@ -159,10 +159,12 @@ def _counted(promise: Promise, library: Library) -> Promise:
     Several only with PyTorch (`verify --devices`), and none for a profile of CPUs. Of a node that
     decides itself, all: a GPU that it does not see must not make it a CPU node.
     """
-    framework, accelerator = library.framework[0], ""
+    framework = library.framework[0]
+    accelerator = ""
     if promise.profile is not None:
         profile = library.profile(promise.profile)
-        framework, accelerator = profile.framework, profile.accelerator
+        framework = profile.framework
+        accelerator = profile.accelerator
     most = 0 if accelerator == "cpu" else promise.gpus if framework == "torch" else 1
     return replace(promise, covered=min(most, promise.gpus))
 

@@ -28,7 +28,8 @@ _SETTLE_SECONDS = 60.0
 """How long a result may take to appear after a job's end: NFS shows new files after up to 60 s."""
 _KILLED_SETTLE_SECONDS = 10.0
 """The same for a job that was killed, which mostly has none."""
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 1.0, 10.0
+_SHORTEST_PAUSE = 1.0
+_LONGEST_PAUSE = 10.0
 """Seconds between two looks; the longer a stage takes, the longer they are."""
 
 _Subject = TypeVar("_Subject", Promise, groups.Members)
@@ -234,7 +235,8 @@ class _Stage(Generic[_Subject, _Verdict]):
             self._examine(name, expected[name], content)
 
     def _advance(self, states: Mapping[str, JobState]) -> None:
-        run, cancelled = self._run, []
+        run = self._run
+        cancelled = []
         for name, track in list(self._tracks.items()):
             state = states.get(track.job)
             end = track.end(state, run.now(), run.plan.start_seconds, self._run_seconds)
@@ -260,7 +262,8 @@ class _Stage(Generic[_Subject, _Verdict]):
         self._settle({})
 
     def _examine(self, name: str, job: str, content: bytes) -> None:
-        subject, run = self._subjects[name], self._run.plan.run
+        subject = self._subjects[name]
+        run = self._run.plan.run
         self._end(name, self._kind.examined(subject, run, job, content))
 
     def _give_up_on(self, name: str, outcome: Outcome, detail: str, job: str | None) -> None:
@@ -284,8 +287,12 @@ class Run:
         now: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.plan, self.folder, self.scheduler, self.progress = plan, folder, scheduler, progress
-        self.now, self.wait = now, wait
+        self.plan = plan
+        self.folder = folder
+        self.scheduler = scheduler
+        self.progress = progress
+        self.now = now
+        self.wait = wait
         nodes = {promise.node: promise for promise in plan.promises}
         self._nodes = _Stage(self, _NODES, nodes, planning.time_limit(plan.limit_seconds))
         self._groups: _Stage[groups.Members, Group] | None = None

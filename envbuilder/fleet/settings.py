@@ -52,8 +52,16 @@ Argument = Annotated[
     str, Meta(pattern=r"^[^\x00-\x1f\x7f]{1,1000}\Z", description="a word of a command")
 ]
 _OWN = (
-    *("job-name", "nodelist", "nodes", "ntasks", "ntasks-per-node"),
-    *("output", "error", "array", "time", "requeue"),
+    "job-name",
+    "nodelist",
+    "nodes",
+    "ntasks",
+    "ntasks-per-node",
+    "output",
+    "error",
+    "array",
+    "time",
+    "requeue",
 )
 _OWN_LETTERS = "JwNnoeat"
 
@@ -139,7 +147,8 @@ def promised(
 
     `profile` is promised of every node, whatever the settings say.
     """
-    promises, left_out = list[Promise](), list[Entry]()
+    promises = list[Promise]()
+    left_out = list[Entry]()
     for node in nodes:
         promise = _promise(node, settings, profile)
         if promise is None:

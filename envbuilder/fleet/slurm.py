@@ -44,8 +44,16 @@ _MARKS = "*~#!%$@^-+"
 """Slurm's marks behind a node's state; * means that the node does not respond."""
 _USABLE = frozenset(
     (
-        *("idle", "mixed", "allocated", "completing", "planned", "reserved"),
-        *("powered_down", "powering_down", "powering_up", "power_up"),
+        "idle",
+        "mixed",
+        "allocated",
+        "completing",
+        "planned",
+        "reserved",
+        "powered_down",
+        "powering_down",
+        "powering_up",
+        "power_up",
     )
 )
 _SILENT = "the job ended and reported nothing; is its folder shared?"

@@ -61,7 +61,8 @@ _GIVEAWAYS = (
 
 def read_limits(reader: Reader) -> None:
     """Read the cgroups of this process, where they are mounted, and their limits."""
-    cgroups, mounts = reader.file(_CGROUP), reader.file(_MOUNTS)
+    cgroups = reader.file(_CGROUP)
+    mounts = reader.file(_MOUNTS)
     for controller in ("cpu", "memory"):
         for folder, version in threads.cgroup_folders(cgroups or "0::/", mounts or "", controller):
             for name in _LIMITS[controller, version]:
@@ -175,7 +176,8 @@ def virtual(snapshot: Snapshot) -> bool:
 def linux(snapshot: Snapshot) -> Cpu:
     """Return the CPU of a Linux host."""
     description = _first(snapshot)
-    family, model = integer(description.get("cpu family")), integer(description.get("model"))
+    family = integer(description.get("cpu family"))
+    model = integer(description.get("model"))
     words = description.get("flags", description.get("Features"))
     flags = TRACKED_FLAGS & set(words.split()) if words else None
     text = snapshot.files.get("proc/cpuinfo", "")
@@ -231,9 +233,12 @@ def _processors(text: str) -> tuple[_Processor, ...]:
         number = integer(_field(block, "processor"))
         if number is None or number >= threads.MOST_CPUS:
             continue
-        socket, core = integer(_field(block, "physical id")), integer(_field(block, "core id"))
-        maker, part = _field(block, "CPU implementer"), _field(block, "CPU part")
-        cores, kind = integer(_field(block, "cpu cores")), (integer(maker, 16), integer(part, 16))
+        socket = integer(_field(block, "physical id"))
+        core = integer(_field(block, "core id"))
+        maker = _field(block, "CPU implementer")
+        part = _field(block, "CPU part")
+        cores = integer(_field(block, "cpu cores"))
+        kind = (integer(maker, 16), integer(part, 16))
         processors.append(_Processor(number, socket, core, cores, kind))
     return tuple(processors)
 
@@ -323,7 +328,8 @@ def _nodes(snapshot: Snapshot) -> int | None:
 
 def _l3(snapshot: Snapshot, everything: frozenset[int]) -> int | None:
     """Return the total size of all level-3 caches; None if one of them could not be read."""
-    total, counted = 0, set[int]()
+    total = 0
+    counted = set[int]()
     for cpu in sorted(everything):
         if cpu in counted:
             continue
@@ -344,7 +350,8 @@ def _l3(snapshot: Snapshot, everything: frozenset[int]) -> int | None:
 def _size(text: str | None) -> int | None:
     """Return a cache's size, such as "32768K", in bytes."""
     word = (text or "").strip()
-    amount, unit = integer(word[:-1]), _UNITS.get(word[-1:])
+    amount = integer(word[:-1])
+    unit = _UNITS.get(word[-1:])
     return amount * unit if amount is not None and unit and amount < 1 << 32 else None
 
 

@@ -35,7 +35,8 @@ _OWN_PACKAGES = "Data Center GPU Max"
 
 # packages.ubuntu.com: 25.10 has Intel's compute-runtime 25.31; 24.04 has 23.43, which predates
 # Lunar Lake and Arc B. PyTorch's install_xpu.sh uses the PPA.
-_UBUNTU_HAS, _PPA_SERVES = (25, 10), (24, 4)
+_UBUNTU_HAS = (25, 10)
+_PPA_SERVES = (24, 4)
 _PPA = "sudo add-apt-repository ppa:kobuk-team/intel-graphics"
 _DEBIAN_HAS = (14,)
 

@@ -405,7 +405,8 @@ def specified_devices(snapshot: Snapshot, folders: Iterable[str]) -> tuple[set[s
     devices: set[str] = set()
     notes = []
     for path in _paths(snapshot, folders):
-        text, why = snapshot.files.get(path), snapshot.unreadable.get(path, "it was not read")
+        text = snapshot.files.get(path)
+        why = snapshot.unreadable.get(path, "it was not read")
         if text is not None:
             try:
                 devices |= listed(path, text)

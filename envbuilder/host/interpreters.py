@@ -85,8 +85,10 @@ class Answers:
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
         stored = _Stored() if folder is None else _read(folder / _FILE)
-        self._entries, self._managed = dict(stored.answers), dict(stored.managed)
-        self._stored, self._changed = set(self._entries), False
+        self._entries = dict(stored.answers)
+        self._managed = dict(stored.managed)
+        self._stored = set(self._entries)
+        self._changed = False
         self.used = False
         """Whether an answer of an earlier command was returned."""
 
@@ -120,8 +122,11 @@ class Answers:
 
     def forget(self) -> None:
         """Drop everything, so that each interpreter is run again."""
-        self._entries, self._managed, self._stored = {}, {}, set()
-        self._changed, self.used = True, False
+        self._entries = {}
+        self._managed = {}
+        self._stored = set()
+        self._changed = True
+        self.used = False
 
     def save(self) -> None:
         """Write what was learned; without a place to write it, the next command asks again."""

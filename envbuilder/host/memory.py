@@ -67,7 +67,10 @@ _LOGICAL = 0x1F
 _PERSISTENT = frozenset({0x05, 0x06, 0x07})  # NVDIMM-F, NVDIMM-P, Optane: not main memory
 _SYSTEM_MEMORY = 0x03
 _SHORTEST = 0x15  # length of a memory device in version 2.1
-_BIOS, _ARRAY, _MEMORY_DEVICE, _END = 0, 16, 17, 127
+_BIOS = 0
+_ARRAY = 16
+_MEMORY_DEVICE = 17
+_END = 127
 # For firmware that counts ECC bits as data: 8 per 64 of DDR4, 8 per 32 of DDR5.
 _DATA_BITS = {72: 64, 80: 64, 40: 32}
 
@@ -120,7 +123,8 @@ def _tmpfs(options: str, total: int | None) -> int | None:
     option = next((o for o in options.split(",") if o.startswith("size=")), None)
     if option is None:
         return total // 2 if total is not None else None
-    size, last = option.removeprefix("size=").lower(), option[-1:].lower()
+    size = option.removeprefix("size=").lower()
+    last = option[-1:].lower()
     unit = last if last == "%" or last in _UNITS else ""
     number = integer(size.removesuffix(unit))
     if number == 0:
@@ -296,7 +300,8 @@ def structures(table: bytes) -> Iterator[_Structure]:
     """Yield structures up to and including the end marker; fewer if the table is cut off."""
     at = 0
     while at + 4 <= len(table):
-        kind, length = table[at], table[at + 1]
+        kind = table[at]
+        length = table[at + 1]
         # The strings end with an empty one; without strings there are also two zeros.
         end = table.find(b"\0\0", at + length)
         if length < 4 or (end < 0 and kind != _END):
@@ -309,7 +314,8 @@ def structures(table: bytes) -> Iterator[_Structure]:
 
 
 def _slot(structure: _Structure) -> Slot:
-    size, code = structure.number(0x0C, 2), structure.number(0x12, 1)
+    size = structure.number(0x0C, 2)
+    code = structure.number(0x12, 1)
     if len(structure.data) < _SHORTEST:
         size = 0xFFFF
     if code == _LOGICAL or structure.number(0x28, 1) in _PERSISTENT:

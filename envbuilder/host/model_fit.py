@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 Verdict = Literal["no", "unknown", "split", "fits"]
 
-PARAMETERS_MIN, PARAMETERS_MAX = 10**6, 10**14
+PARAMETERS_MIN = 10**6
+PARAMETERS_MAX = 10**14
 LINE_WIDTH = 76
 _NAME_WIDTH = 24
 _UNITS = MappingProxyType({"m": 10**6, "b": 10**9, "t": 10**12})

@@ -92,8 +92,11 @@ _GLIBC = ("lib64/ld-linux-x86-64.so.2", "lib/ld-linux-aarch64.so.1")
 _DRIVERS_OF_WINDOWS = 1 << 14
 """Driver packages that WSL shows; Windows has about a thousand, and AMD's are at the end."""
 _HIDING = (
-    *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
-    *("ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR"),
+    "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "ZE_AFFINITY_MASK",
+    "ONEAPI_DEVICE_SELECTOR",
 )
 
 
@@ -314,7 +317,8 @@ def _mac(snapshot: Snapshot) -> Host:
         # An Intel Mac has neither key (Apple, "About the Rosetta translation environment").
         translated = None if arm else False
     machine = "arm64" if arm else "x86_64" if sysctl else "unknown"
-    physical, logical = integer(sysctl.get("hw.physicalcpu")), integer(sysctl.get("hw.logicalcpu"))
+    physical = integer(sysctl.get("hw.physicalcpu"))
+    logical = integer(sysctl.get("hw.logicalcpu"))
     return Host(
         os="macos",
         os_version=clean(sysctl.get("kern.osproductversion")),

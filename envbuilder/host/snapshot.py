@@ -261,7 +261,8 @@ def cpu_list(value: str | None, most: int = 8192) -> frozenset[int] | None:
     cpus: set[int] = set()
     for part in (value or "").strip().split(","):
         first, _, last = part.partition("-")
-        low, high = integer(first), integer(last or first)
+        low = integer(first)
+        high = integer(last or first)
         if low is None or high is None or not low <= high < most:
             return None
         cpus.update(range(low, high + 1))

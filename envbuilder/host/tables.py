@@ -160,13 +160,15 @@ def nvidia_sm(name: str) -> str | None:
     A few names were given to several chips: `nvidia_gpu` distinguishes them by their id.
     """
     product = name.removeprefix("NVIDIA ")
-    best, sm = "", None
+    best = ""
+    sm = None
     for row in _rows("nvidia-sm.csv"):
         stem = row["name"].rstrip("*")
         after = product[len(stem) : len(stem) + 1]
         fits = product.startswith(stem) and (row["name"].endswith("*") or not after.isalnum())
         if fits and len(stem) > len(best):
-            best, sm = stem, row["sm"]
+            best = stem
+            sm = row["sm"]
     return sm
 
 

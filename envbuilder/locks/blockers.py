@@ -54,7 +54,9 @@ class Diagnosis:
     """The pages of the user's indexes, opened when something cannot be resolved, and kept."""
 
     def __init__(self, settings: Settings, *, allow_old: bool = False) -> None:
-        self._settings, self._stack, self._allow_old = settings, ExitStack(), allow_old
+        self._settings = settings
+        self._stack = ExitStack()
+        self._allow_old = allow_old
         self._lock = threading.RLock()
         self._indexes: dict[str, index_pages.Index] = {}
         self._stated: dict[str, tuple[str, ...]] = {}
@@ -104,7 +106,8 @@ class Diagnosis:
             and not wheel.url.startswith("file:")  # of a folder of the user's own
             and (wheel.uploaded < recent or re.search(r"[a-z]", wheel.file.version))
         }
-        where, none = places or {}, frozenset[str]()
+        where = places or {}
+        none = frozenset[str]()
         with self._lock:
             self.index(profile.resolution.as_of).prefetch(old)
             lines = self._walk(profile, target, where, {}, none, follow=False)
@@ -201,8 +204,10 @@ class Diagnosis:
 
         Each comes with who requires it, such as "torchvision 0.14.1".
         """
-        index, platform = self.index(profile.resolution.as_of), profile.platforms[0]
-        row, release = FRAMEWORKS[profile.framework], profile.release or "0"
+        index = self.index(profile.resolution.as_of)
+        platform = profile.platforms[0]
+        row = FRAMEWORKS[profile.framework]
+        release = profile.release or "0"
         table = releases.table_of(profile.framework).get(release)
         listed = set(map(distribution, profile.requirements))
         companions = {n: v for n, v in (table.companions if table else {}).items() if n in listed}
@@ -262,11 +267,13 @@ class Diagnosis:
         self, profile: Profile, python: str, walk: Walk, limits: Iterable[str]
     ) -> Line | None:
         """Return the newest release of the framework that packages admit; None if that is known."""
-        name, names = profile.framework, FRAMEWORKS[profile.framework].names
+        name = profile.framework
+        names = FRAMEWORKS[profile.framework].names
         needs = [need for each in sorted(names) for need in walk.needs(each)]
         own = [n.specifier for n in map(Requirement, limits) if distribution(n.name) in names]
         admitted = [*own, *(need.specifier for need in needs)]
-        index, every = self.index(profile.resolution.as_of), profile.choices()
+        index = self.index(profile.resolution.as_of)
+        every = profile.choices()
         for version in (profile.release or "", *every):
             if version not in every or python not in every[version].pythons:
                 continue
@@ -316,12 +323,15 @@ def settled(
     next release that has. What the framework requires itself, holds. What is `taken` already is
     only replaced if that has no wheel either, or on Macs, if others need another release.
     """
-    platform, is_mac = target[0], target[0] == _MAC
+    platform = target[0]
+    is_mac = target[0] == _MAC
     own_lines = {
         line.name: line for line in lines if applies(Requirement(line.text).marker, *target)
     }
     for each in (b for b in blockers if b.name in own_lines):
-        name, line, version = each.name, own_lines[each.name], pin(own_lines[each.name].text)
+        name = each.name
+        line = own_lines[each.name]
+        version = pin(own_lines[each.name].text)
         if name in taken:
             yield from _instead_of(taken[name], each, line)
             continue
@@ -379,7 +389,8 @@ def _instead_of(
 def _instead(line: str, blocker: Blocker, platform: str) -> str:
     """Return a line with the next release that has a wheel; for Macs, it holds there alone."""
     need = Requirement(line)
-    need.specifier, need.marker = SpecifierSet(f"=={blocker.later}"), None
+    need.specifier = SpecifierSet(f"=={blocker.later}")
+    need.marker = None
     return f"{need}{'; sys_platform == ' + repr('darwin') if platform == _MAC else ''}"
 
 
@@ -423,11 +434,13 @@ def _sentence(blocker: Blocker, platform: str, python: str) -> str:
     elsewhere = f"; it has one for Python {', '.join(blocker.pythons)}" if blocker.pythons else ""
     if blocker.kind == "absent":
         perhaps = f"; perhaps {near} is meant" if (near := nearest(name)) else ""
-        why, edit = f"no index has it{perhaps}", "Correct the name"
+        why = f"no index has it{perhaps}"
+        edit = "Correct the name"
         if not near and is_popular(name):
             edit = "Name an index that has it"
         if blocker.problem:
-            why, edit = blocker.problem, "To go on: a later as_of"
+            why = blocker.problem
+            edit = "To go on: a later as_of"
         return f"{name} ({by}): {why}. {edit}, or exclude: [{name}]"
     if blocker.kind == "unknown":
         return f"{name} ({by}): {blocker.problem}. Once it can be reached, lock again"

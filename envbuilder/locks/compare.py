@@ -105,7 +105,8 @@ def changes(before: Lock | None, after: Lock) -> list[str]:
     """Return a line for each package that changed; none for a first lock, where all are new."""
     if before is None or not before.targets or not after.targets:
         return []
-    old, new = _versions(before), _versions(after)
+    old = _versions(before)
+    new = _versions(after)
     result = []
     for name in sorted(old.keys() | new.keys()):
         if name not in old:

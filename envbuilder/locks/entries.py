@@ -84,7 +84,8 @@ def entries(
         return
     folders = profile_files.search_path(settings.project, settings.config_dir)
     for each in (name,) if name else profile_files.names(folders):
-        profile, path = profile_files.load(each, folders), place(each, settings, output_dir)
+        profile = profile_files.load(each, folders)
+        path = place(each, settings, output_dir)
         shipped = None if output_dir else library.matching_shipped(profile, folders)
         yield Entry(
             name=each,
@@ -239,13 +240,17 @@ def unused_locks(settings: Settings) -> Iterator[UnusedLock]:
         match = _FILE.fullmatch(path.name)
         if match is None:
             continue
-        environment, profile = match[1], match[2]
+        environment = match[1]
+        profile = match[2]
         if environment not in available:
-            why, excluded = f"{PROJECT_FILE} has no environment '{environment}'", True
+            why = f"{PROJECT_FILE} has no environment '{environment}'"
+            excluded = True
         elif listed is not None and profile not in listed:
-            why, excluded = f"profiles: in {PROJECT_FILE} does not list '{profile}'", True
+            why = f"profiles: in {PROJECT_FILE} does not list '{profile}'"
+            excluded = True
         elif profile not in profiles:
-            why, excluded = f"there is no profile '{profile}' on this machine", False
+            why = f"there is no profile '{profile}' on this machine"
+            excluded = False
         else:
             continue
         if types.is_name(environment) and _is_lock(path, profile):
@@ -308,7 +313,8 @@ def conda_of_project(
     """
     folders = search_path(settings.project, settings.config_dir)
     for entry in of_project(settings, name):
-        variant, path = entry.profile, conda_lock.beside(entry.path)
+        variant = entry.profile
+        path = conda_lock.beside(entry.path)
         if isinstance(variant, InvalidError):
             if requested and entry.required:
                 raise variant

@@ -102,7 +102,8 @@ def resolve(
 
     def require_recent(place: Place, wheels: Iterable[Found]) -> None:
         new = [w for w in wheels if f"{w.file.name} {w.file.version}" not in accepted]
-        blockers, versions = doubt(asked, place, new, (*offers, *built)), set[str]()
+        blockers = doubt(asked, place, new, (*offers, *built))
+        versions = set[str]()
         for each in blockers:
             if each.kind == "wheel":  # then there is nothing newer to build either
                 versions.update(each.instead)
@@ -114,14 +115,21 @@ def resolve(
 
     try:
         target_wheels.require_offers(profile, offers, partly=partly)
-        asked, built = profile, _named_sources(profile, foundry)
+        asked = profile
+        built = _named_sources(profile, foundry)
         for left in reversed(range(_MOST_ROUNDS)):
             with _uv(asked, settings, (*offers, *built), run, environ) as uv:
                 read_contents = contents or partial(
                     wheel_conflicts.remote_contents, settings=settings, variables=uv.environment
                 )
                 solution = _targets(
-                    *(asked, debs, before, uv, read_contents, require_recent, on_progress),
+                    asked,
+                    debs,
+                    before,
+                    uv,
+                    read_contents,
+                    require_recent,
+                    on_progress,
                     partly=partly,
                 )
                 instead = _in_place_of_others(asked, solution) if left else []
@@ -151,7 +159,10 @@ def resolve(
                         targets=_with_interpreters(solution.targets, profile, settings, basis),
                         missing=solution.missing,
                     ),
-                    *(solution.urls | urls, previous, measure, on_progress),
+                    solution.urls | urls,
+                    previous,
+                    measure,
+                    on_progress,
                 )
                 break
     except UnresolvableError as reason:
@@ -169,7 +180,8 @@ def _uv(
 ) -> Iterator[Uv]:
     """Yield uv for a profile's resolutions, with an index of what is offered."""
     with started(settings, run, environ, offers, profile.indexes) as uv:
-        excludes, resolution = uv.folder / "excludes.txt", profile.resolution
+        excludes = uv.folder / "excludes.txt"
+        resolution = profile.resolution
         names = sorted(target_wheels.left_out(profile))
         excludes.write_text("\n".join(names), encoding="utf-8")
         options = ["--excludes", str(excludes)]
@@ -313,7 +325,8 @@ def _finished(
     `partly`: a target that cannot be resolved may be missing. Raise `UnresolvableError` for the
     first that must not, or if there is none at all.
     """
-    failures, targets = {**solution.failures}, []
+    failures = {**solution.failures}
+    targets = []
     for place, blockers in obstacles.items():
         if blockers and not any(b.kind == "source" and foundry.allows(b.name) for b in blockers):
             failures[place] = UnresolvableError(explained(blockers, place))
@@ -399,7 +412,8 @@ def _tools(
         if lock and versions == dict.fromkeys(types.PLATFORMS, profile.tools.uv):
             return lock.tools, {}
     on_progress(f"{profile.name}: resolving uv {profile.tools.uv}")
-    pin, python = f"uv=={profile.tools.uv}", profile.python.default
+    pin = f"uv=={profile.tools.uv}"
+    python = profile.python.default
     resolved = {p: uv.compile([pin], p, python, {})[0] for p in types.PLATFORMS}
     tools = {p: replace(w.file, kind="tool") for p, w in resolved.items()}
     return tools, {w.file.sha256: w.url for w in resolved.values()}

@@ -100,7 +100,8 @@ class Hashes:
     """
 
     def __init__(self, settings: Settings, read: Callable[[str], bytes]) -> None:
-        self._settings, self._read = settings, read
+        self._settings = settings
+        self._read = read
         self._offers: dict[str, tuple[Offer, ...]] = {}
 
     def __call__(self, build: Build) -> tuple[str, ...]:
@@ -175,7 +176,8 @@ def compared(
     )
     if conflict:
         why, edit = wheel_conflicts.explained(*conflict, [w.file for w in wheels])
-        first, second = conflict[1].name, conflict[2].name
+        first = conflict[1].name
+        second = conflict[2].name
         raise ClashError(
             f"{platform} with Python {python}: {escaped(why)}. {edit}",
             frozenset({first, second}),

@@ -187,8 +187,11 @@ def read_connection(path: Path) -> Connection:
     except (OSError, ValueError) as error:  # msgspec's is a ValueError, too
         raise InvalidError(f"{path}: not a connection file of a kernel here: {error}") from error
     numbers = (
-        *(stated.shell_port, stated.iopub_port, stated.stdin_port),
-        *(stated.control_port, stated.hb_port),
+        stated.shell_port,
+        stated.iopub_port,
+        stated.stdin_port,
+        stated.control_port,
+        stated.hb_port,
     )
     if len(set(numbers)) != len(numbers):
         raise InvalidError(f"{path}: not a connection file of a kernel here: a port appears twice")

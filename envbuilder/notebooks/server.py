@@ -73,7 +73,8 @@ def has_display(environ: Mapping[str, str], system: str = sys.platform) -> bool:
     return system == "darwin" or any(environ.get(name) for name in displays)
 
 
-NAME, KERNEL = "jupyter", "kernel"
+NAME = "jupyter"
+KERNEL = "kernel"
 """The profiles of JupyterLab, and of what kernels need."""
 
 
@@ -121,7 +122,8 @@ def beside(project: Build) -> tuple[Path | None, str]:
     own = _version(project.environment.target)
     if own:
         return None, own
-    plan, tools = project.plan, library()
+    plan = project.plan
+    tools = library()
     hint = Hint("Put it into the environment", ("add", kernels.PACKAGE))
     if plan.platform != project.host.platform:
         raise InvalidError(f"this machine has no {kernels.PACKAGE} for {plan.platform}", hint)

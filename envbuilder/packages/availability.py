@@ -100,8 +100,12 @@ class Walk:
         *,
         old: bool = False,
     ) -> None:
-        self._index, (self._platform, self._python) = index, target
-        self._offered, self._named, self._unbuilt, self._old = offered, named, unbuilt, old
+        self._index = index
+        (self._platform, self._python) = target
+        self._offered = offered
+        self._named = named
+        self._unbuilt = unbuilt
+        self._old = old
         self._ranks = ranks(target)
         self._excluded = frozenset(excluded)
         self._overrides = {
@@ -144,7 +148,8 @@ class Walk:
                 todo |= self._required(name, release, lines)
         for name, release in self.chosen.items() if not self._old else ():
             newer = self.newer(name, release.version)
-            releases, needs = self._index.releases(name), self.needs(name)
+            releases = self._index.releases(name)
+            needs = self.needs(name)
             # A choice may be older than it must be, since what asked for it was left out later.
             if newer and not any(self.usable(releases[v]) for v in newer):
                 blocker = self._blocker(name, releases, newer, needs, "")
@@ -181,7 +186,8 @@ class Walk:
         asked = frozenset(map(types.canonical, need.extras))
         before = self._needs[name].get(by)
         if before:
-            specifier, asked = before.specifier & specifier, before.extras | asked
+            specifier = before.specifier & specifier
+            asked = before.extras | asked
         self._needs[name][by] = Need(specifier, by, asked)
         chosen = self.chosen.get(name)
         known = frozenset().union(*(n.extras for b, n in self._needs[name].items() if b != by))
@@ -235,7 +241,8 @@ class Walk:
         pre-release that nothing asks for. What has wheels for other Pythons alone, and no source,
         does not fit this one.
         """
-        chosen, releases = Version(version), self._index.releases(name)
+        chosen = Version(version)
+        releases = self._index.releases(name)
         fitting = [
             v
             for v in self._fitting(name, releases, [need.specifier for need in self.needs(name)])
@@ -251,7 +258,8 @@ class Walk:
 
     def requirers(self, name: str) -> frozenset[str]:
         """Return a package and all that require it, of each other or directly."""
-        names, todo = set[str](), [name]
+        names = set[str]()
+        todo = [name]
         while todo:
             names.add(each := todo.pop())
             todo += {need.by.partition(" ")[0] for need in self.needs(each)} - names
@@ -259,7 +267,8 @@ class Walk:
 
     def _of_source(self, name: str) -> Release | None:
         """Return the release of a package of which there is only the source."""
-        blocker, releases = self.blockers[name], self._index.releases(name).values()
+        blocker = self.blockers[name]
+        releases = self._index.releases(name).values()
         if blocker.kind != "source":
             return None
         return next((r for r in releases if r.version == blocker.version), None)
@@ -349,7 +358,8 @@ class Walk:
         needs: Sequence[Need],
         problem: str,
     ) -> Blocker:
-        by, every = _who(needs), (*needs, *self._limits[name])
+        by = _who(needs)
+        every = (*needs, *self._limits[name])
         if name in self._named and not (
             releases and all(any(need.specifier.filter(releases, True)) for need in every)
         ):

@@ -106,10 +106,19 @@ def compiled(
         (folder / "requirements.in").write_text(requirements, encoding="utf-8")
         done = uv_program.run(
             [
-                *(uv_program.path(), "pip", "compile", "--quiet", "--no-header"),
+                uv_program.path(),
+                "pip",
+                "compile",
+                "--quiet",
+                "--no-header",
                 # Any interpreter will do, but uv requires one; the target's may not be installed.
-                *("--python", sys.executable, "--no-python-downloads", *options),
-                *("--output-file", str(folder / result), "requirements.in"),
+                "--python",
+                sys.executable,
+                "--no-python-downloads",
+                *options,
+                "--output-file",
+                str(folder / result),
+                "requirements.in",
             ],
             env=variables,
             folder=folder,
@@ -243,8 +252,16 @@ def _ask_uv(
     chosen = ("--python-platform", indexes.UV_PLATFORM[platform]) if platform else ("--universal",)
     lines = "".join(f"{pin} {' '.join(of)}\n" for pin, of in hashes.items())
     options = (
-        *("--no-deps", "--format", "pylock.toml", "--only-binary", ":all:", *chosen),
-        *("--python-version", python, "--cache-dir", str(require_writable(settings.uv_dir))),
+        "--no-deps",
+        "--format",
+        "pylock.toml",
+        "--only-binary",
+        ":all:",
+        *chosen,
+        "--python-version",
+        python,
+        "--cache-dir",
+        str(require_writable(settings.uv_dir)),
     )
     with_macos = {"MACOSX_DEPLOYMENT_TARGET": "14.0", **variables}
     done, printed = compiled(lines, "pylock.toml", with_macos, options, seconds=300)

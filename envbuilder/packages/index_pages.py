@@ -92,8 +92,10 @@ class Index:
         as_of: str | None = None,
     ) -> None:
         """`read` returns a page, `stated` what a wheel requires, None if it cannot be read."""
-        self._places, self._as_of = places, as_of
-        self._read, self._stated = upstream.Pages(read).read, stated
+        self._places = places
+        self._as_of = as_of
+        self._read = upstream.Pages(read).read
+        self._stated = stated
         self._releases: dict[str, dict[Version, Release]] = {}
         self._yanked: dict[str, dict[Version, Release]] = {}
         self._requires: dict[str, list[str] | None] = {}
@@ -186,7 +188,8 @@ class Index:
 @contextmanager
 def opened(settings: Settings, as_of: str | None = None) -> Iterator[Index]:
     """Yield the user's indexes."""
-    store, logins = Store.of(settings), dict(os.environ)
+    store = Store.of(settings)
+    logins = dict(os.environ)
 
     with http.open_session() as session:
 

@@ -189,7 +189,8 @@ def _from_mirrors(cache: Path, settings: Settings, problems: list[str]) -> None:
         for name in SHA256:
             if _right(cache, name):
                 continue
-            packed, raw = cache / f"{name}.gz.part", cache / f"{name}.part"
+            packed = cache / f"{name}.gz.part"
+            raw = cache / f"{name}.part"
             packed.unlink(missing_ok=True)
             try:
                 download(session, f"{base}/{name}.gz", packed, lambda _: None, limit=LARGEST)

@@ -46,7 +46,8 @@ class Store:
     """Files by sha256 below one folder; files missing there are looked up in a shared store."""
 
     def __init__(self, root: Path, shared: Path | None = None) -> None:
-        self.root, self.shared = root, shared
+        self.root = root
+        self.shared = shared
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
@@ -178,7 +179,8 @@ class Store:
         A file of the shared store is always copied: its owner could change it after the check, and
         Linux permits hard links to one's own files only (`fs.protected_hardlinks`).
         """
-        source, target = self.path(file.sha256), folder / file.basename
+        source = self.path(file.sha256)
+        target = folder / file.basename
         actual = file_sha256(target) if self._linked(source, target) else _copied(source, target)
         if actual != file.sha256:
             target.unlink()
@@ -319,7 +321,8 @@ def disks(rooms: Iterable[Room]) -> tuple[Disk, ...]:
     for room in rooms:
         folder = existing(Path(room.folder))
         try:
-            device, free = folder.stat().st_dev, shutil.disk_usage(folder).free
+            device = folder.stat().st_dev
+            free = shutil.disk_usage(folder).free
         except OSError:
             continue
         disk = by_device.get(device) or Disk(folder=room.folder, free=free, needed=0)

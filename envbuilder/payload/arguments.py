@@ -15,7 +15,8 @@ from .numerics.numerics import GRADIENT_TOLERANCE
 from .parallel import shares
 from .training.train import BATCH
 
-TRIAL_STEPS, TRIAL_WARM_UP = 150, 30
+TRIAL_STEPS = 150
+TRIAL_WARM_UP = 30
 """Steps of batch 64; other batch sizes use as many images."""
 
 TRIAL_SECONDS = 900

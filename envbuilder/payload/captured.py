@@ -59,7 +59,8 @@ def measure(torch: Any, accelerator: str, data: Tensors, seed: int) -> Dict[str,
     began = time.perf_counter()
     captured = Captured(torch, accelerator, data, seed)
     captured.epoch(data)
-    first, began = clock.since(began), time.perf_counter()
+    first = clock.since(began)
+    began = time.perf_counter()
     captured.epoch(data)
     return {
         "first_seconds": first,
@@ -74,7 +75,9 @@ class Captured:
     """A training whose step is one graph over buffers that keep their place."""
 
     def __init__(self, torch: Any, accelerator: str, data: Tensors, seed: int) -> None:
-        self.torch, self.place, self.seed = torch, device_of(accelerator), seed
+        self.torch = torch
+        self.place = device_of(accelerator)
+        self.seed = seed
         job = eager.prepare(torch, accelerator, model.fastest(accelerator), seed)
         # An optimizer that keeps everything on the device, the learning rate too.
         rate = torch.tensor(LEARNING_RATE, device=self.place)
@@ -95,7 +98,8 @@ class Captured:
     def step(self) -> None:
         """Train on the batch that begins at ``first``, note its loss, and go on to the next."""
         batch = self.first + self.offsets
-        images, labels = self.images.index_select(0, batch), self.labels.index_select(0, batch)
+        images = self.images.index_select(0, batch)
+        labels = self.labels.index_select(0, batch)
         loss = eager.step(self.job, images, labels)
         self.losses.index_copy_(0, self.first // BATCH, loss.reshape(1))
         self.first += BATCH

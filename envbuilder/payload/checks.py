@@ -28,7 +28,8 @@ Result = Tuple[str, str]
 LEAST_MOVE = 1e-3
 """Minimum distance that training must move each parameter, relative to the parameter's norm."""
 
-SEEDED_STEPS, QUICK_SEEDED_STEPS = 20, 5
+SEEDED_STEPS = 20
+QUICK_SEEDED_STEPS = 5
 """Steps of the two trainings from one seed."""
 
 DROPPED_FROM = 1 << 16
@@ -47,7 +48,9 @@ def check_import(run: Run) -> Result:
     count = None if by_user else run.threads["decided"]
     run.framework = frameworks.load(options.framework, run.accelerator, count)
     run.framework.extend(options.extensions)
-    name, installed, expected = options.framework, run.framework.version, options.version
+    name = options.framework
+    installed = run.framework.version
+    expected = options.version
     # A version without a local part matches every build of that release.
     comparable = installed if expected and "+" in expected else installed.partition("+")[0]
     if expected and comparable != expected:
@@ -107,7 +110,8 @@ def check_step(run: Run) -> Result:
 
 def check_accuracy(run: Run) -> Result:
     """Require finite losses and the minimum accuracy."""
-    gate, reached = run.options.gates_for(run.data).accuracy, run.epochs[-1]["accuracy"]
+    gate = run.options.gates_for(run.data).accuracy
+    reached = run.epochs[-1]["accuracy"]
     losses = [epoch["loss"] for epoch in run.epochs]
     if not all(math.isfinite(loss) for loss in losses):
         raise CheckError(f"the training loss is not finite: {losses}")
@@ -120,7 +124,8 @@ def check_accuracy(run: Run) -> Result:
 
 def check_learning(run: Run) -> Result:
     """Require that the training loss fell far enough and that every parameter moved."""
-    most, loss = run.options.gates_for(run.data).loss, run.epochs[-1]["loss"]
+    most = run.options.gates_for(run.data).loss
+    loss = run.epochs[-1]["loss"]
     still = [name for name, moved in run.moved.items() if not moved >= LEAST_MOVE]
     if still:
         raise CheckError(f"the training did not change {', '.join(still)}")

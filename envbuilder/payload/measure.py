@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from .interface import Framework, Job, Tensors
 
 MIB = 1 << 20
-LEAST_ARRAY, MOST_ARRAY = 64 * MIB, 512 * MIB
+LEAST_ARRAY = 64 * MIB
+MOST_ARRAY = 512 * MIB
 COPY = 64 * MIB
 SHARE = 16
 """One array takes at most the free memory divided by this; three are needed."""
@@ -44,12 +45,14 @@ PATHS = (
 )
 
 DTYPES = ("float32", "bfloat16")
-FIRST_SIZE, LAST_SIZE = 512, 8192
+FIRST_SIZE = 512
+LAST_SIZE = 8192
 LONG_ENOUGH = 0.01
 """Minimum seconds of one product for it to show the rate rather than the overhead."""
 
 ROUNDS = 3
-LEAST_STEPS, MOST_STEPS = 3, 50
+LEAST_STEPS = 3
+MOST_STEPS = 50
 
 Progress = Callable[[int, int], None]
 
@@ -222,7 +225,8 @@ def training_flops(images: int) -> int:
 
 def forward_flops() -> List[int]:
     """Return the operations for one image, by layer: a convolution repeats its own per pixel."""
-    side, counts = SIDE, []
+    side = SIDE
+    counts = []
     for shape in WEIGHTS.values():
         pixels = 1
         if len(shape) > 2:

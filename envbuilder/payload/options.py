@@ -33,7 +33,8 @@ class Gates(NamedTuple):
     """The highest loss in the blind test."""
 
 
-LOSS_AT_NO_ERROR, LOSS_PER_ERROR = 0.2, 8.8
+LOSS_AT_NO_ERROR = 0.2
+LOSS_PER_ERROR = 8.8
 """Bound on both losses where an accuracy is stated and not measured: its base, and its slope over
 the rate of errors that are allowed. It is 0.42 for 97.5 %. A network that learned nothing has
 ln 10 = 2.30.

@@ -33,25 +33,24 @@ from .start import DRIVER_FOLDERS, Start, below, environment, guarded
 
 FRAMEWORKS = frozenset(
     {
-        *(
-            "torch",
-            "torchgen",
-            "functorch",
-            "torchvision",
-            "torchaudio",
-            "triton",
-            "pytorch_triton",
-        ),
-        *(
-            "intel_extension_for_pytorch",
-            "zentorch",
-            "numpy",
-            "nvidia",
-            "cuda",
-            "pytorch_triton_xpu",
-        ),
+        "torch",
+        "torchgen",
+        "functorch",
+        "torchvision",
+        "torchaudio",
+        "triton",
+        "pytorch_triton",
+        "intel_extension_for_pytorch",
+        "zentorch",
+        "numpy",
+        "nvidia",
+        "cuda",
+        "pytorch_triton_xpu",
         # TensorFlow imports Keras whether it is used or not, and gets bfloat16 from ml_dtypes.
-        *("tensorflow", "keras", "ml_dtypes", "zentf"),
+        "tensorflow",
+        "keras",
+        "ml_dtypes",
+        "zentf",
     }
 )
 """Modules that determine what a training does."""
@@ -78,9 +77,21 @@ DRIVER = re.compile(
 
 SYSTEM_FOLDERS = (
     # ld.so(8): the trusted folders and their multiarch ones, then those of Debian's ld.so.conf.
-    *("/lib", "/lib64", "/lib32", "/usr/lib", "/usr/lib64", "/usr/lib32", "/usr/local/lib"),
-    *("/usr/local/lib64", "/nix/store", "/gnu/store", "/run/current-system"),
-    *("/opt/homebrew", "/usr/local/Cellar", "/System", "/Library/Apple"),
+    "/lib",
+    "/lib64",
+    "/lib32",
+    "/usr/lib",
+    "/usr/lib64",
+    "/usr/lib32",
+    "/usr/local/lib",
+    "/usr/local/lib64",
+    "/nix/store",
+    "/gnu/store",
+    "/run/current-system",
+    "/opt/homebrew",
+    "/usr/local/Cellar",
+    "/System",
+    "/Library/Apple",
 )
 """Folders in which systems keep their libraries."""
 
@@ -179,10 +190,12 @@ def judge(loaded: Loaded, names: Callable[[], Iterable[str]]) -> Judgement:
     ``names`` returns the names of the environment's own libraries; it is called only if needed.
     """
     problems = _foreign_modules(loaded)
-    drivers, outside = [], []
+    drivers = []
+    outside = []
     stems: Optional[FrozenSet[str]] = None
     for library in loaded.libraries or ():
-        path, name = library.path, Path(library.path).name
+        path = library.path
+        name = Path(library.path).name
         if _inside(path, (*loaded.roots, *loaded.base)):
             continue
         system = _inside(path, SYSTEM_FOLDERS)
@@ -301,11 +314,11 @@ def _places(cache: str) -> Tuple[List[str], List[str]]:
     program = Path(sys.argv[0] if sys.argv[0].endswith(".pyz") else __file__)
     roots = [
         *([] if _shared(sys.prefix) else [sys.prefix]),
-        *(str(library), str(library / "lib-dynload"), *packages),
-        *(
-            os.path.realpath(sys.executable),
-            str(program.absolute() if program.suffix == ".pyz" else program.parent),
-        ),
+        str(library),
+        str(library / "lib-dynload"),
+        *packages,
+        os.path.realpath(sys.executable),
+        str(program.absolute() if program.suffix == ".pyz" else program.parent),
         *([cache] if cache else []),
         *_written_by_torch(),
     ]

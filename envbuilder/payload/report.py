@@ -6,7 +6,10 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-PASSED, FAILED, SKIPPED, WARNING = "passed", "failed", "skipped", "warning"
+PASSED = "passed"
+FAILED = "failed"
+SKIPPED = "skipped"
+WARNING = "warning"
 
 REQUIRED = (
     "isolation",
@@ -77,9 +80,11 @@ class Checks:
         try:
             status, detail = check(*arguments)
         except CheckError as error:
-            status, detail = FAILED, str(error)
+            status = FAILED
+            detail = str(error)
         except Exception as error:
-            status, detail = FAILED, f"{type(error).__name__}: {error}"
+            status = FAILED
+            detail = f"{type(error).__name__}: {error}"
         self.done.append(Check(name, status, self.clock() - began, detail))
         return status != FAILED
 

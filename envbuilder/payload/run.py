@@ -70,7 +70,8 @@ class Run:
 
     def report(self) -> Dict[str, Any]:
         """Return the report, with all of its keys whatever happened."""
-        options, framework = self.options, self.framework
+        options = self.options
+        framework = self.framework
         required = options.required()
         checks = [*self.checks.done, *not_run(self.checks.done, required)]
         proven = options.record is not None

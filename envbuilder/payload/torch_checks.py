@@ -31,7 +31,8 @@ MARK = "imported-by-envbuilder"
 VAE_STEPS = 40
 VAE_BATCH = 128
 LEARNING_RATE = 1e-3
-HIDDEN, LATENT = 400, 20
+HIDDEN = 400
+LATENT = 20
 WINDOW = 5
 """Steps at each end whose mean losses are compared."""
 
@@ -46,7 +47,8 @@ def check_extension(name: str, timeout: float = IMPORT_TIMEOUT) -> Result:
     Some end the whole process: IPEX with another minor version of torch calls os._exit, which no
     ``try`` catches.
     """
-    module, framework = facts.EXTENSIONS[name], facts.EXTENDED.get(name, "torch")
+    module = facts.EXTENSIONS[name]
+    framework = facts.EXTENDED.get(name, "torch")
     code = (
         f"import {framework}, {module} as x; print('{MARK}', getattr(x, '__version__', 'unknown'))"
     )
@@ -83,9 +85,11 @@ def check_vae(run: Run, framework: Torch) -> Result:
 
 def check_compile(run: Run, framework: Torch, backend: str) -> Result:
     """Check and time a compile backend; the measurements are kept in ``run``."""
-    torch, training, test = framework.torch, run.tensors[0], run.tensors[1]
+    torch = framework.torch
+    training = run.tensors[0]
+    test = run.tensors[1]
     bench = compilers.Bench(
-        *(torch, run.accelerator, framework.form, training, test, framework.trials, run.tolerance)
+        torch, run.accelerator, framework.form, training, test, framework.trials, run.tolerance
     )
     outcome = compilers.measure(bench, backend, partial(run.events.progress, f"compile {backend}"))
     run.outcomes.append(outcome)
@@ -102,7 +106,8 @@ def check_compile(run: Run, framework: Torch, backend: str) -> Result:
 def train_vae(torch: Any, accelerator: str, data: Tensors, seed: int) -> List[float]:
     """Train an autoencoder and return the loss per image of each step, fetched once at the end."""
     torch.manual_seed(seed)
-    nn, pixels = torch.nn, SIDE * SIDE
+    nn = torch.nn
+    pixels = SIDE * SIDE
     net = nn.ModuleDict(
         {
             "encode": nn.Linear(pixels, HIDDEN),
@@ -129,7 +134,8 @@ def train_vae(torch: Any, accelerator: str, data: Tensors, seed: int) -> List[fl
 def _vae_loss(torch: Any, net: Any, images: Any) -> Any:
     functional = torch.nn.functional
     hidden = functional.relu(net["encode"](images))
-    mean, log_variance = net["mean"](hidden), net["log_variance"](hidden)
+    mean = net["mean"](hidden)
+    log_variance = net["log_variance"](hidden)
     latent = mean + torch.randn_like(mean) * torch.exp(0.5 * log_variance)
     logits = net["pixels"](functional.relu(net["decode"](latent)))
     # With logits: on probabilities, a number that is not finite destroys the CUDA context.
@@ -144,7 +150,8 @@ def vae_problems(losses: List[float]) -> List[str]:
     broken = next((n for n, loss in enumerate(losses, 1) if not math.isfinite(loss)), None)
     if broken is not None:
         return [f"the loss of a variational autoencoder is not finite from step {broken} on"]
-    start, end = statistics.mean(losses[:WINDOW]), statistics.mean(losses[-WINDOW:])
+    start = statistics.mean(losses[:WINDOW])
+    end = statistics.mean(losses[-WINDOW:])
     if not 0 < end <= GAIN * start:
         fell = f"went from {start:.0f} to {end:.0f} in {len(losses)} steps"
         return [

@@ -158,7 +158,8 @@ def _feed(torch: Any, setting: Setting, data: dataset.Dataset, order: Any) -> Fe
         setting.start_method,
         pinned=ACCELERATORS[setting.device].pinned,
     )
-    arrived, place = iter(dataloader), device_of(setting.device)
+    arrived = iter(dataloader)
+    place = device_of(setting.device)
 
     def batches() -> Iterator[Tuple[Any, Any]]:
         for images, labels in arrived:
@@ -199,7 +200,8 @@ def _job(torch: Any, setting: Setting) -> eager.Job:
 
 def _train(job: eager.Job, setting: Setting, feed: Feed) -> Tuple[List[float], float]:
     """Return the images per second of each timed chunk of steps, and the mean loss over them."""
-    torch, rates = job.torch, []
+    torch = job.torch
+    rates = []
     for _ in range(setting.untimed):
         eager.step(job, *next(feed.batches))
     timed_steps = setting.samples // setting.batch - setting.untimed

@@ -25,7 +25,8 @@ from .training import dataset, model
 if TYPE_CHECKING:
     import argparse
 
-EXIT_USAGE, EXIT_FAILED = 2, 5
+EXIT_USAGE = 2
+EXIT_FAILED = 5
 
 ALLOCATORS = {
     "tcmalloc": ("libtcmalloc_minimal.so*", "libtcmalloc.so*"),

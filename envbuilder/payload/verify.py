@@ -72,7 +72,8 @@ def _set_environment(run: Run) -> None:
 
 
 def _verify(run: Run, cache: str) -> None:
-    options, done = run.options, run.checks
+    options = run.options
+    done = run.checks
     if not (done.run("isolation", options.start.check) and _may_import(run)):
         return
     for name in options.extensions:
@@ -118,7 +119,8 @@ def _may_import(run: Run) -> bool:
 
 
 def _train(run: Run, framework: Framework) -> None:
-    options, data = run.options, run.data
+    options = run.options
+    data = run.data
     framework.state_precision(options.precision)
     before = framework.precision()
     held = framework.allocated()
@@ -146,7 +148,7 @@ def _train(run: Run, framework: Framework) -> None:
     run.observed = step.observation
     after = framework.allocated()
     growth = None if held is None or after is None else after - held
-    run.checks.run(*("device used", checks.check_device_used, run, framework, step.devices, growth))
+    run.checks.run("device used", checks.check_device_used, run, framework, step.devices, growth)
     run.precision = framework.precision()
     run.checks.run("precision", checks.check_precision, run, before, step.dtypes)
 

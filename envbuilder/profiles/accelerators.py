@@ -93,7 +93,8 @@ def _locked(framework: types.Framework, target: profile_lock.Target, wsl: bool) 
     if build := build_of(framework, target):
         needs = build.needs(wsl=wsl)
         for file in (f for f in target.files if f.name.startswith("nvidia-cudnn")):
-            every, oldest = (*needs.sm_partly, *needs.sm), _sm(tables.cudnn_sm(file.version))
+            every = (*needs.sm_partly, *needs.sm)
+            oldest = _sm(tables.cudnn_sm(file.version))
             partly = tuple(sm for sm in every if _sm(sm) < oldest)
             needs = replace(needs, sm=every[len(partly) :], sm_partly=partly)
         return needs
@@ -142,7 +143,8 @@ def _hide_nvidia(gpus: Sequence[Gpu], selected: Sequence[Gpu]) -> dict[str, str]
 
 
 def _driver(needs: Needs, gpu: Gpu) -> list[Finding]:
-    minimum, installed = version(needs.nvidia_driver), version(gpu.driver_version)
+    minimum = version(needs.nvidia_driver)
+    installed = version(gpu.driver_version)
     if installed is None:
         text = "the version of NVIDIA's driver could not be read"
         return [Finding("warning", text, "driver-unread", gpu)]
@@ -418,7 +420,8 @@ def needs(
     Without files in the lock it will be the build of the profile's release; without a lock, its
     wheels do not matter. `wsl`: under WSL, where the driver is that of Windows.
     """
-    requires, target = profile.requires, profile_lock.first(lock, platform)
+    requires = profile.requires
+    target = profile_lock.first(lock, platform)
     build = profile.build_on(platform) if lock and not target else None
     locked = build.needs(wsl=wsl) if build else Needs()
     if target is not None:

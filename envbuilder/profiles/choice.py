@@ -96,7 +96,8 @@ def require_host(
     lock = library.lock(profile.name) if locked else None
     packages = library.packages(profile, host, lock)
     fit = judge(
-        *(profile, host),
+        profile,
+        host,
         lock=lock,
         packages=packages,
         backend=backend,
@@ -196,7 +197,8 @@ def _fit_locked(
 
 
 def _rank(profile: Profile) -> tuple[bool, int, int, int, str]:
-    name, on_cpu = profile.name, profile.accelerator == "cpu"
+    name = profile.name
+    on_cpu = profile.accelerator == "cpu"
     order = list(ACCELERATORS).index(profile.accelerator)
     variants = ACCELERATORS[profile.accelerator].variants
     if name == first_profile(profile.framework, profile.accelerator):

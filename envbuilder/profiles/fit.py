@@ -166,7 +166,8 @@ def judge(
     unknown = [f for f in relevant if f.gpu is not None and f.gpu.vendor == "unknown"]
     if unknown and verdict == "warnings":
         # Whether there is a GPU at all comes before what it would need.
-        only, relevant = "", unknown
+        only = ""
+        relevant = unknown
     decisive = ("impossible",) if level == "impossible" else _DECISIVE[verdict]
     sentences = _sentences(relevant, decisive)
     return Fit(
@@ -273,7 +274,8 @@ def serving(profile: Profile, host: Host) -> tuple[tuple[releases.Build, Level],
     flags: `note` means that it fits.
     """
     row = accelerators.ACCELERATORS[profile.accelerator]
-    platform, flags = _platform_of_framework(host), _cpu_flags(profile, host)
+    platform = _platform_of_framework(host)
+    flags = _cpu_flags(profile, host)
     rated = []
     for build in releases.every(profile.framework):
         if build.platform == platform and releases.is_for(build, profile.accelerator):
@@ -317,7 +319,8 @@ def other_release(profile: Profile, host: Host, lock: Lock | None, offers: Offer
         return 0, build not in usual, place != present, place
 
     new, *others = sorted(better, key=cost)
-    limit, title = limits[new.release], FRAMEWORKS[profile.framework].title
+    limit = limits[new.release]
+    title = FRAMEWORKS[profile.framework].title
     newer = "next" if age[better[-1].release] > present else "first"
     nearest = "last" if age[new.release] > present else newer
     rank = f"is the {nearest} release that " if limit else ""
@@ -362,7 +365,8 @@ def _oldest_driver(profile: Profile, host: Host, limits: Mapping[str, str]) -> s
     if level not in _WORKS:
         return ""
     new = min(works, key=lambda b: (bool(limits[b.release]), version(drivers[b]) or ()))
-    title, limit = FRAMEWORKS[profile.framework].title, limits[new.release]
+    title = FRAMEWORKS[profile.framework].title
+    limit = limits[new.release]
     return (
         f"The oldest driver that would do is {drivers[new]}, for {title} {new.release}"
         f" ({new.build}){limit and f'; {limit}'}."
@@ -425,7 +429,8 @@ def _system(required: Needs, host: Host) -> list[Finding]:
 
 
 def _at_least(name: str, actual: str | None, minimum: str) -> list[Finding]:
-    lowest, current = version(minimum), version(actual)
+    lowest = version(minimum)
+    current = version(actual)
     if lowest is None:
         return []
     if current is None:

@@ -112,7 +112,10 @@ FRAMEWORKS: dict[types.Framework, Framework] = {
         names=frozenset({"jax"}),
         parts=frozenset(
             {
-                *("jaxlib", "libtpu", "jax-metal", "jax-mps"),
+                "jaxlib",
+                "libtpu",
+                "jax-metal",
+                "jax-mps",
                 *(
                     f"jax-{runtime}-{part}"
                     for runtime in ("cuda12", "cuda13", "rocm60", "rocm7", "oneapi")
@@ -129,8 +132,14 @@ FRAMEWORKS: dict[types.Framework, Framework] = {
         title="TensorFlow",
         names=frozenset(
             {
-                *("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-intel"),
-                *("tensorflow-macos", "tensorflow-rocm", "tensorflow-cpu-aws", "intel-tensorflow"),
+                "tensorflow",
+                "tensorflow-cpu",
+                "tensorflow-gpu",
+                "tensorflow-intel",
+                "tensorflow-macos",
+                "tensorflow-rocm",
+                "tensorflow-cpu-aws",
+                "intel-tensorflow",
             }
         ),
         parts=frozenset({"tensorflow-metal", "intel-extension-for-tensorflow"}),

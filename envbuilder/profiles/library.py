@@ -76,7 +76,8 @@ class Library:
     ) -> None:
         """`trusted`: keys, one of which must have signed a lock that is used; None: no matter."""
         self.folders = tuple(folders)
-        self.trusted, self.packages = trusted, packages
+        self.trusted = trusted
+        self.packages = packages
         self._variants = variants
         self._profiles: dict[str, Profile] = {}
         self._locks: dict[str, Lock | InvalidError | None] = {}
@@ -109,7 +110,8 @@ class Library:
 
         Those that a project cannot be combined with are left out, unless that is all of them.
         """
-        possible, errors = [], []
+        possible = []
+        errors = []
         for name in self.names():
             try:
                 possible.append(self.profile(name))

@@ -356,7 +356,8 @@ def _check(lock: Lock, path: Path) -> None:
             _ = target.base and target.base.epoch
         except ValueError as error:
             raise InvalidError(f"{where}: base: date: {error}") from error
-        of_packages, files = bool(target.base and target.base.suite), bool(target.base_files)
+        of_packages = bool(target.base and target.base.suite)
+        files = bool(target.base_files)
         if files and not of_packages:
             raise InvalidError(f"{where}: files with the role base, but no base made of packages")
         if of_packages and not files:
@@ -401,7 +402,8 @@ def dump(lock: Struct, entries: str = "files") -> str:
     import json
 
     data: dict[str, Any] = msgspec.to_builtins(lock)
-    targets, tools = data.pop("targets"), data.pop("tools", None)
+    targets = data.pop("targets")
+    tools = data.pop("tools", None)
     head = json.dumps(data, indent=1, ensure_ascii=False).removesuffix("\n}")
     if tools is not None:
         each = [f'\n  "{p}": {json.dumps(f, ensure_ascii=False)}' for p, f in tools.items()]

@@ -212,7 +212,8 @@ def _runs_on_nvidia(target: str, gpu: Gpu) -> bool:
         return False
     from envbuilder.host import tables
 
-    made_for, capability = (int(match[2]), int(match[3])), tuple(map(int, gpu.sm.split(".")))
+    made_for = (int(match[2]), int(match[3]))
+    capability = tuple(map(int, gpu.sm.split(".")))
     if match[4] == "a" or (match[1] == "sm" and tables.tegra_of_sm(gpu.sm)):
         return made_for == capability
     is_ptx = match[1] == "compute" and not match[4]

@@ -331,7 +331,8 @@ def _at_release(profile: Profile, where: str) -> Profile:
 
 def pinned(profile: Profile, chosen: releases.Chosen) -> Profile:
     """Return a profile with a release of its framework, in the builds that it takes of it."""
-    framework, builds = frameworks.FRAMEWORKS[profile.framework], chosen.builds
+    framework = frameworks.FRAMEWORKS[profile.framework]
+    builds = chosen.builds
     before, rules = (
         releases.rules(profile.framework, r) for r in (profile.release, chosen.release)
     )

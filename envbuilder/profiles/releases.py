@@ -58,7 +58,8 @@ class Build(Struct, frozen=True, kw_only=True):
         kernels = self.kernels if self.certainty != "unverified" else ()
         partly = self.partly if kernels else ()
         is_apple = self.platform == "macos/arm64"
-        is_cuda, is_rocm = self.build.startswith("cu"), self.build.startswith("rocm")
+        is_cuda = self.build.startswith("cu")
+        is_rocm = self.build.startswith("rocm")
         return Needs(
             sm=kernels if is_cuda else (),
             sm_partly=partly if is_cuda else (),
@@ -203,7 +204,8 @@ OLDEST: dict[types.Framework, str] = {"torch": "1.13.1", "jax": "0.4.30", "tenso
 
 def newest(framework: types.Framework, day: str) -> str:
     """Return the newest release that was there on a day, but none older than what is tested."""
-    rows, oldest = table_of(framework), OLDEST[framework]
+    rows = table_of(framework)
+    oldest = OLDEST[framework]
     limit = max(day, rows[oldest].date)
     return next(row.release for row in rows.values() if row.date <= limit)
 
@@ -268,7 +270,7 @@ def choices(
             rows = taken.setdefault(row.release, {})
             other = rows.setdefault(row.platform, row)
             rows[row.platform] = min(
-                *(other, row), key=lambda b: (b.index != "default", builds.index(b.build))
+                other, row, key=lambda b: (b.index != "default", builds.index(b.build))
             )
     result = {}
     for name, rows in taken.items():

@@ -37,8 +37,17 @@ HINTS = {
     ADD: f"Did you mean '{ADD}'?",
     **dict.fromkeys(
         (
-            *("packages", "package", "dependencies", "dependency", "deps", "pip", "pip_packages"),
-            *("python_packages", "python_requirements", "install_requires", "libraries"),
+            "packages",
+            "package",
+            "dependencies",
+            "dependency",
+            "deps",
+            "pip",
+            "pip_packages",
+            "python_packages",
+            "python_requirements",
+            "install_requires",
+            "libraries",
         ),
         _PACKAGES,
     ),
@@ -56,8 +65,10 @@ _SYSTEMS: dict[types.Platform, tuple[str, str]] = {
 _T = TypeVar("_T")
 SAME = (
     (
-        *("opencv-contrib-python", "opencv-python"),
-        *("opencv-contrib-python-headless", "opencv-python-headless"),
+        "opencv-contrib-python",
+        "opencv-python",
+        "opencv-contrib-python-headless",
+        "opencv-python-headless",
     ),
     ("nvidia-nccl-cu13", "nvidia-nccl-cu12"),
 )
@@ -243,7 +254,8 @@ def of_builds(line: str, framework: types.Framework, builds: Sequence[Build]) ->
 
     JAX's extra names the build.
     """
-    name, marker = line, ""
+    name = line
+    marker = ""
     if name != distribution(line):
         from packaging.requirements import Requirement
 

@@ -72,7 +72,9 @@ class ProjectProfiles:
     ) -> None:
         environments.merged(definition, environment)  # raises, before anything is done, if missing
         self.environment = environment
-        self._definition, self._project, self._folders = definition, project, folders
+        self._definition = definition
+        self._project = project
+        self._folders = folders
         self._choosing = choosing
         self._decided: dict[str, Decision] = {}
         self._profiles: dict[str, Profile] = {}
@@ -92,7 +94,8 @@ class ProjectProfiles:
         gpu = next((a for a, row in rows if row.vendor and name in row.variants), None)
         if gpu is None:
             return False
-        usual, other = self.unadapted(gpu), self.unadapted(name)
+        usual = self.unadapted(gpu)
+        other = self.unadapted(name)
         if not usual.builds or other.framework != self.framework[0]:
             return False
         with contextlib.suppress(InvalidError):
@@ -247,7 +250,8 @@ def variants(settings: Settings, choosing: Choosing = ANY) -> ProjectProfiles | 
                 f"Environments are defined in {PROJECT_FILE}; this folder has none.",
             )
         return None
-    definition, project = settings.definition, settings.project
+    definition = settings.definition
+    project = settings.project
     folders = profile_files.search_path(project, settings.config_dir)
     available = profile_files.names(folders)
     for number, name in enumerate(definition.profiles or ()):

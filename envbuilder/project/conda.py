@@ -104,10 +104,12 @@ def parse(text: str, where: str) -> Spec:
 
 def _versions_and_build(rest: str, subject: str) -> tuple[str, str]:
     """Return versions and build of what follows a name, such as `=1.26`, ` >=1.26, <2`."""
-    rest, build = re.sub(r"\s*([,|=<>!~])\s*", r"\1", rest.strip()), ""
+    rest = re.sub(r"\s*([,|=<>!~])\s*", r"\1", rest.strip())
+    build = ""
     # A single = matches all versions that begin so, unless a build follows: numpy=1.26.4=py312_0.
     if parts := re.match(r"={0,2}([A-Za-z0-9.*]+)(?:=(?!=)|\s+)([A-Za-z0-9_.*]+)\Z", rest):
-        versions, build = parts[1], parts[2] if parts[2].strip("*") else ""
+        versions = parts[1]
+        build = parts[2] if parts[2].strip("*") else ""
         versions = f"{'' if '*' in versions else '=='}{versions}" if versions.strip("*.") else ""
     elif re.match(r"=(?!=)[^=<>!~,|]+\Z", rest):
         version = rest[1:].removesuffix("*").removesuffix(".")
@@ -333,10 +335,12 @@ def read_conda_list(project: Path, file: str) -> lines.Listed:
 
     Those from PyPI have `pypi_0` as their build. Raises `InvalidError`.
     """
-    packages, of_pip = Packages(), []
+    packages = Packages()
+    of_pip = []
     text = lines.read_text(project, file)
     for number, raw in enumerate(text.splitlines()[: lines.MOST], 1):
-        where, spec = f"{escaped(file)}:{number}", raw.strip()
+        where = f"{escaped(file)}:{number}"
+        spec = raw.strip()
         if match := re.fullmatch(r"([A-Za-z0-9._-]+)=([^=]+)=pypi_0", spec):
             of_pip.append((where, f"{match[1]}=={match[2]}"))
         elif spec and not spec.startswith(("#", "@")):
@@ -348,7 +352,9 @@ class _Reader:
     """Reads an environment, whose packages are of channels and of pip."""
 
     def __init__(self, project: Path, file: str) -> None:
-        self._project, self._file, self._where = project, file, escaped(file)
+        self._project = project
+        self._file = file
+        self._where = escaped(file)
         self._text = lines.read_text(project, file)
         self._data = decoding.parse_yaml(self._text, self._where)
         self._pip: list[tuple[str, str]] = []
@@ -448,7 +454,8 @@ def read_pixi(
     Of tables for a platform, those of Linux and macOS count, each there alone.
     """
     chosen_names("extra", extras, (), file)
-    text, where = lines.read_text(project, file), escaped(file)
+    text = lines.read_text(project, file)
+    where = escaped(file)
     data = parse_toml(text, file)
     if file.endswith("pyproject.toml"):
         data = mapping(mapping(data.get("tool")).get("pixi"))

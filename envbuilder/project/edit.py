@@ -46,7 +46,9 @@ class _File:
     """A project's file while it is changed, one requirement after the other."""
 
     def __init__(self, text: str, path: Path, environment: str) -> None:
-        self._before, self._text, self.environment = text, text, environment
+        self._before = text
+        self._text = text
+        self.environment = environment
         self._path = path
         self._changes: list[str] = []
         environments.merged(self.definition, environment)  # raises if there is none
@@ -81,7 +83,8 @@ class _File:
         self._changes.append(change)
 
     def done(self) -> Change:
-        changes, definition = tuple(self._changes), self.definition
+        changes = tuple(self._changes)
+        definition = self.definition
         return Change(
             path=self._path,
             before=self._before,
@@ -100,7 +103,8 @@ def added(
     every project needs them. Unless `exact`, raise `InvalidError` for a name that is likely
     mistaken; always for what a lock cannot hold.
     """
-    file, notes = _File(text, path, environment), []
+    file = _File(text, path, environment)
+    notes = []
     for each in lines:
         line, note = _wish(each, exact=exact)
         name = distribution(line)

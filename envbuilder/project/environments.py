@@ -175,7 +175,8 @@ def _replaced(
     yield from _left(lines, overrides, excluded)
     for name, line in overrides.items():
         markers = [_marker(one) for one in lines if one.name == name]
-        is_other, place = name != line.name, _marker(line)
+        is_other = name != line.name
+        place = _marker(line)
         if line.name in excluded or not (markers or (is_other and not place)):
             continue
         if is_other or place or not all(markers):
@@ -270,7 +271,8 @@ def without_releases(contents: Contents, framework: types.Framework) -> Contents
     """Return what is required, with the framework and what its builds bring in any version."""
     row = FRAMEWORKS[framework]
     brought = row.names | row.companions
-    lines, notes = [], []
+    lines = []
+    notes = []
     for line in contents.requirements:
         wish = parse(line.text, line.where)
         if (line.name in brought or row.is_library(line.name)) and wish.specifier:

@@ -115,7 +115,9 @@ def choose(folder: Path, files: Sequence[str], shown: Shown) -> Choice:
     README installs the repository itself, what that requires is taken, too.
     """
     ordered, usable = _candidates(folder, files, shown)
-    sources, errors, notes = list[Source](), list[InvalidError](), list[str]()
+    sources = list[Source]()
+    errors = list[InvalidError]()
+    notes = list[str]()
     todo = deque(usable[:_MOST_READ])
     while todo:
         file = todo.popleft()
@@ -200,14 +202,21 @@ def _candidates(folder: Path, files: Iterable[str], shown: Shown) -> tuple[list[
         path = PurePosixPath(file)
         if not environments.is_supported(path.name) or not _may_list(folder, file, shown):
             continue
-        above, stem = path.parts[:-1], path.name.partition(".")[0]
+        above = path.parts[:-1]
+        stem = path.name.partition(".")[0]
         named = 0 if file in order else 1 if shown.itself and file in _OF_ITSELF else 2
         # Of several packages in one repository, the one that is installed first.
         place = next((n for n, p in enumerate(packages) if above and p.endswith(above[-1])), 999)
         is_aside = bool(_ASIDE.fullmatch(stem)) or any(map(_NEVER.fullmatch, above))
         rank = (
-            *(is_aside, any(map(_LATE.fullmatch, above)), bool(_HARDWARE.fullmatch(stem)), named),
-            *(len(above), _kind(path.name), order.get(file, place), file),
+            is_aside,
+            any(map(_LATE.fullmatch, above)),
+            bool(_HARDWARE.fullmatch(stem)),
+            named,
+            len(above),
+            _kind(path.name),
+            order.get(file, place),
+            file,
         )
         ranked.append((rank, file))
     ordered = sorted(ranked)
@@ -247,7 +256,8 @@ def _read(folder: Path, file: str) -> Source:
 
 def _entries(folder: Path, file: str) -> tuple[RequirementFile, RequirementFile | None]:
     """Return a file as it is listed, without and with its extras and groups, if it has any."""
-    main, path = RequirementFile(file=file), PurePosixPath(file)
+    main = RequirementFile(file=file)
+    path = PurePosixPath(file)
     if path.name not in {"pyproject.toml", "uv.lock"}:
         return main, None
     stated = (path.parent / "pyproject.toml").as_posix()

@@ -200,7 +200,8 @@ class _UvLock(Struct, frozen=True, rename="kebab", kw_only=True):
 
 def read_uv_lock(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
     """Return what the project of a lock requires, and its versions. Raises `InvalidError`."""
-    name, data = escaped(file), parse_toml(read_text(project, file, LARGEST), file)
+    name = escaped(file)
+    data = parse_toml(read_text(project, file, LARGEST), file)
     if data.get("version") != _UV_VERSION:
         raise InvalidError(
             f"{name}: version {escaped(str(data.get('version')), 20)} of uv's lock format is not"
@@ -231,7 +232,8 @@ class _UvLockReader:
     def __init__(
         self, lock: _UvLock, file: str, extras: Sequence[str], groups: Sequence[str]
     ) -> None:
-        self._lock, self._file = lock, file
+        self._lock = lock
+        self._file = file
         self._root = root = self._project()
         of_groups = {types.canonical(name): e for name, e in root.metadata.requires_dev.items()}
         self._groups = chosen_names("group", groups, of_groups, file)
@@ -322,7 +324,8 @@ class _UvLockReader:
 
     def _reachable(self) -> list[_Locked]:
         """Return the packages that the project needs."""
-        root, of_name = self._root, dict[str, list[_Locked]]()
+        root = self._root
+        of_name = dict[str, list[_Locked]]()
         for package in self._lock.package:
             of_name.setdefault(package.name, []).append(package)
         todo = [

@@ -74,7 +74,9 @@ def collect(
     Raise `InvalidError` with that place for a path that does not exist or leaves the project, for
     too many files or too much data.
     """
-    files, omitted, total = dict[str, ImageFile](), list[str](), 0
+    files = dict[str, ImageFile]()
+    omitted = list[str]()
+    total = 0
     root = project.resolve()
     for text, where in entries:
         try:
@@ -183,7 +185,9 @@ def _read(project: Path, name: str, limit: int, omitted: list[str]) -> ImageFile
     """Return a file with its hash; None if it looks like a private key."""
     from envbuilder.core.archives import PIECE
 
-    digest, size, head = hashlib.sha256(), 0, b""
+    digest = hashlib.sha256()
+    size = 0
+    head = b""
     try:
         with (project / name).open("rb") as stream:
             mode = os.fstat(stream.fileno()).st_mode

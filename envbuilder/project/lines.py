@@ -267,7 +267,8 @@ def wish(text: str, where: str) -> tuple[Line, str]:
     if direct := re.match(_DIRECT, text):
         location, marker = split_marker(direct[3])
         return sourced(f"{direct[1]}{direct[2] or ''}{marker}", location, text, where)
-    shown, notes = f"{where}: {escaped(text, SHOWN)}", []
+    shown = f"{where}: {escaped(text, SHOWN)}"
+    notes = []
     plain = re.sub(_BUILD, "", re.sub(_QUOTED, r"\2", text.strip().rstrip(",")))
     if of_conda := re.match(_OF_CONDA, plain):
         known = _distribution_of_conda(of_conda[1], shown)
@@ -286,7 +287,8 @@ def wish(text: str, where: str) -> tuple[Line, str]:
         any_version = ""
         if other != "torch" and parsed.specifier:
             # That of a stub, not of what is meant.
-            parsed.specifier, any_version = type(parsed.specifier)(), " in any version"
+            parsed.specifier = type(parsed.specifier)()
+            any_version = " in any version"
         parsed.name = other
         notes.append(f"{shown}: taken as {other}{any_version}.")
     marker, why = needed_where(name)
@@ -325,7 +327,8 @@ def sourced(named: str, location: str, text: str, where: str, folder: str = "") 
     require_public(location, where)
     required = line(parse(named, where), where)
     framework = of_host(location) or frameworks.of_build(required.name)
-    bare, text = re.sub(_LOGIN, r"\1", location), re.sub(_LOGIN, r"\1", text)
+    bare = re.sub(_LOGIN, r"\1", location)
+    text = re.sub(_LOGIN, r"\1", text)
     if not framework and not re.match(_ELSEWHERE, location):
         note = "its URL has a login, which is left out: git asks its credential helper for one."
         source = _source(bare, f"{where}: {escaped(text, SHOWN)}", folder)
@@ -417,7 +420,8 @@ def _source(location: str, shown: str, folder: str) -> str:
             raise InvalidError(
                 f"{shown}: leads out of the project", "Copy the folder into the project."
             )
-        address, end = f"./{path}", ""
+        address = f"./{path}"
+        end = ""
     elif not re.match(r"https?:", address, re.IGNORECASE):
         raise InvalidError(f"{shown}: not a URL of https", "Name a released version instead.")
     try:
@@ -447,7 +451,8 @@ def of_uv(kind: str, texts: Iterable[str], file: str) -> tuple[tuple[Line, ...],
 
     Those of the framework are left out in silence, since the profile decides about it.
     """
-    lines, left = [], []
+    lines = []
+    left = []
     for text in texts:
         try:
             need = parse(text, escaped(file))
@@ -470,7 +475,8 @@ def on_hardware(lines: Iterable[Line], profile: Profile) -> tuple[tuple[Line, ..
 
     Another package may lack the very release that a line pins: a later one will do.
     """
-    result, notes = [], []
+    result = []
+    notes = []
     framework = frameworks.FRAMEWORKS[profile.framework]
     for line in lines:
         name = requirements.on_hardware(line.name, profile.accelerator)

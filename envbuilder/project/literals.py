@@ -69,7 +69,8 @@ class Values:
     """Evaluates expressions of a module, which is a file of a project."""
 
     def __init__(self, project: Path, file: str) -> None:
-        self._project, self.file = project, file
+        self._project = project
+        self.file = file
         self._folder = posixpath.dirname(file)
         self._steps = self._depth = 0
 
@@ -111,7 +112,8 @@ class Values:
             for each, item in zip(target.elts, items, strict=True):
                 self.assign(each, item, names)
         elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
-            held, key = names.get(target.value.id), self.attempt(target.slice, names)
+            held = names.get(target.value.id)
+            key = self.attempt(target.slice, names)
             if isinstance(held, dict) and isinstance(key, str | Text):
                 names[target.value.id] = {**held, plain(key): value}
 
@@ -171,7 +173,8 @@ class Values:
         return result
 
     def _value_binop(self, node: ast.BinOp, names: Names) -> Any:
-        left, right = self.value(node.left, names), self.value(node.right, names)
+        left = self.value(node.left, names)
+        right = self.value(node.right, names)
         if isinstance(node.op, ast.Div):
             return posixpath.join(_text(left, node), _text(right, node))
         if isinstance(node.op, ast.Mod):
@@ -260,7 +263,8 @@ class Values:
         items = self.value(generator.iter, names)
         if isinstance(items, Lines):
             return items
-        result, inner = [], dict(names)
+        result = []
+        inner = dict(names)
         for item in as_list(items) or ():
             self.assign(generator.target, item, inner)
             if all(plain(self.value(test, inner)) for test in generator.ifs):
@@ -344,7 +348,8 @@ class Values:
             if name in pairs:
                 return [*pairs[name]]
             return self._got(held, name, values, node)
-        text, texts = _text(held, node), [_text(value, node) for value in values]
+        text = _text(held, node)
+        texts = [_text(value, node) for value in values]
         if name in {"exists", "is_file"}:
             return self._path(name, [text], node)
         if name in {"open", "read_text", "read"}:
@@ -456,8 +461,16 @@ _FUNCTIONS: dict[str, Callable[[Values, ast.Call, Names], Any]] = {
 """Functions of Python and its library → what evaluates a call."""
 _PATHS = frozenset(
     {
-        *("join", "dirname", "abspath", "realpath", "normpath", "Path", "getcwd"),
-        *("exists", "isfile", "is_file"),
+        "join",
+        "dirname",
+        "abspath",
+        "realpath",
+        "normpath",
+        "Path",
+        "getcwd",
+        "exists",
+        "isfile",
+        "is_file",
     }
 )
 _METHODS: dict[str, Callable[..., Any]] = {

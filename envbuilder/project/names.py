@@ -173,7 +173,8 @@ def _nearly(name: str, other: str) -> bool:
     if len(longer) - len(shorter) > 1 or len(shorter) < _SHORTEST or len(longer) == _SHORTEST:
         return name.replace("-", "") == other.replace("-", "")
     at = len(posixpath.commonprefix([name, other]))
-    rest, more = shorter[at:], longer[at:]
+    rest = shorter[at:]
+    more = longer[at:]
     if len(rest) < len(more):
         return rest == more[1:]
     return rest[1:] == more[1:] or (rest[:2] == more[:2][::-1] and rest[2:] == more[2:])

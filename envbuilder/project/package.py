@@ -97,7 +97,8 @@ def read(project: Path) -> Package:
         )
     every = [each for s in stated for each in _strings(s.get("folders"))]
     folders = tuple(dict.fromkeys(f for f in every if _is_folder(project, f)))
-    commands, odd = dict[str, str](), list[str]()
+    commands = dict[str, str]()
+    odd = list[str]()
     for entry in (each for s in stated for each in s.get("commands") or ()):
         command, _, place = (part.strip() for part in entry.partition("="))
         place = re.sub(r"\s*\[.*\]\Z|\s", "", place)
@@ -180,11 +181,9 @@ def _table(data: Any, *keys: str) -> Any:
 def _pyproject(project: Path) -> dict[str, Any]:
     """Return what pyproject.toml says."""
     data = parse_toml(read_text(project, "pyproject.toml"), "pyproject.toml")
-    stated, poetry, tool = (
-        _table(data, "project"),
-        _table(data, "tool", "poetry"),
-        _table(data, "tool"),
-    )
+    stated = _table(data, "project")
+    poetry = _table(data, "tool", "poetry")
+    tool = _table(data, "tool")
     if not isinstance(stated, dict) or not isinstance(poetry, dict) or not (stated or poetry):
         return {}
     wheel = _table(tool, "hatch", "build", "targets", "wheel", "packages")
@@ -226,7 +225,8 @@ def _setup_cfg(project: Path) -> dict[str, Any]:
     sections = cfg_sections(project, "setup.cfg")
     if not {"metadata", "options"} & {*sections}:
         return {}
-    metadata, options = sections.get("metadata", {}), sections.get("options", {})
+    metadata = sections.get("metadata", {})
+    options = sections.get("options", {})
     kind, _, place = metadata.get("version", "").partition(":")
     roots = re.findall(r"^\s*=([^\n,]*)", options.get("package_dir", ""), re.MULTILINE)
     scripts = sections.get("options.entry_points", {}).get("console_scripts", "")

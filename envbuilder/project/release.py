@@ -238,11 +238,13 @@ def impossible(profile: Profile, limits: Limits) -> InvalidError:
     every = _choices(profile, limits)
     admitted = {release: chosen for release, chosen in every.items() if limits.admits(chosen)}
     if admitted:
-        lines, wish = [*limits.pythons], "Python {}"
+        lines = [*limits.pythons]
+        wish = "Python {}"
         versions = {v for chosen in admitted.values() for v in chosen.pythons}
         pythons = " for Python " + ", ".join(sorted(versions, key=lambda v: int(v[2:])))
     else:
-        lines, wish = [line for c in every.values() if (line := limits.obstacle(c))], "{}"
+        lines = [line for c in every.values() if (line := limits.obstacle(c))]
+        wish = "{}"
         pythons = ""
     stated = dict.fromkeys(f"{line.where}: {wish.format(line.text)}" for line in lines)
     has = releases.ranges(profile.framework, admitted or every)

@@ -49,7 +49,8 @@ def files(folder: Path) -> Iterator[str]:
     Not those in hidden folders, environments and links to folders; none whose name a project's file
     could not hold.
     """
-    folders, seen = deque([("", 0)]), 0
+    folders = deque([("", 0)])
+    seen = 0
     while folders and seen < _MOST_ENTRIES:
         above, depth = folders.popleft()
         entries: list[os.DirEntry[str]] = []
@@ -173,7 +174,8 @@ _CONDA = re.compile(r"(?:[\w-]+::)?([A-Za-z][A-Za-z0-9._-]*)(?:=([0-9][\w.]*)(?:
 
 def shown(folder: Path, files: Iterable[str]) -> Shown:
     """Return what the README, Dockerfiles and scripts of a repository install."""
-    result, kept = Shown(), list(files)
+    result = Shown()
+    kept = list(files)
     for kind in (_README, _DOCKERFILE, _SCRIPT):
         upper = [f for f in kept if kind.fullmatch(PurePosixPath(f).name) and f.count("/") < 2]
         for file in sorted(upper, key=lambda f: (f.count("/"), f))[:_MOST_TEXTS]:
@@ -263,7 +265,8 @@ def imports(folder: Path, files: Sequence[str]) -> tuple[str, ...]:
     """
     code = [file for file in files if file.endswith(".py")]
     local_names = {part.removesuffix(".py") for file in code for part in PurePosixPath(file).parts}
-    counts, left = Counter[str](), _MOST_BYTES
+    counts = Counter[str]()
+    left = _MOST_BYTES
     for file in islice(code, _MOST_FILES):
         if left > 0 and not _is_aside(PurePosixPath(file)):
             try:

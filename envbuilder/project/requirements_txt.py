@@ -90,7 +90,8 @@ def read_lines(project: Path, file: str, lines: Iterable[tuple[str, str]]) -> Li
 
 def read_cog(project: Path, file: str) -> Listed:
     """Return what a cog.yaml requires. Raises `InvalidError`."""
-    where, text = escaped(file), read_text(project, file)
+    where = escaped(file)
+    text = read_text(project, file)
     build = mapping(decoding.parse_yaml(text, where).get("build"))
     pairs = [
         (decoding.place(where, text, ["build", "python_packages", str(number)]), each)
@@ -218,7 +219,8 @@ class _Reader:
         path = path.removesuffix(extras[0] if extras else "")
         egg = re.search(r"(?:\A|&)egg=([A-Za-z0-9._-]+)(\[[^\]&]*\])?", fragment)
         brackets = (egg and egg[2]) or (extras and extras[0]) or ""
-        name, note = _EGG_VERSION.sub("", egg[1]) if egg else of_file(path)[0], ""
+        name = _EGG_VERSION.sub("", egg[1]) if egg else of_file(path)[0]
+        note = ""
         if not re.match(r"[a-z+]+:/|git\+|[/~\\]", path, re.IGNORECASE):
             location = self._existing(file, path)
             if location == ".":

@@ -234,7 +234,8 @@ class Module(Values):
         if self.setup is None:
             self.refuse(1, "no call of setup() is found")
         keywords = self.setup
-        requires, extras = keywords.get("install_requires"), keywords.get("extras_require") or {}
+        requires = keywords.get("install_requires")
+        extras = keywords.get("extras_require") or {}
         result = _Stated(notes=self._notes)
         if "install_requires" in keywords:
             result.requires = self._lines(requires, "install_requires")

@@ -76,7 +76,8 @@ def _refuse_unlisted(kind: str, name: str, available: Iterable[str], file: str) 
 
 def chosen_names(kind: str, names: Iterable[str], available: Iterable[str], file: str) -> set[str]:
     """Return the normalised names of extras or groups; all must be available."""
-    chosen, possible = set(map(types.canonical, names)), set(map(types.canonical, available))
+    chosen = set(map(types.canonical, names))
+    possible = set(map(types.canonical, available))
     for name in sorted(chosen - possible):
         _refuse_unlisted(kind, name, possible, file)
     return chosen
@@ -226,9 +227,11 @@ def _required(
     groups: Iterable[str],
 ) -> Iterator[tuple[Line, str]]:
     """Yield the requirements of a project, and notes; each extra and group counts once."""
-    folder, members = posixpath.dirname(file), texts_of(tables.tool.uv.workspace.get("members"))
+    folder = posixpath.dirname(file)
+    members = texts_of(tables.tool.uv.workspace.get("members"))
     project = tables.project or _Project()
-    name, places = types.canonical(project.name), _lines_of(text)
+    name = types.canonical(project.name)
+    places = _lines_of(text)
     lists: dict[tuple[str, str], tuple[str, Sequence[str | _Include]]] = {
         ("", ""): ("project.dependencies", project.dependencies or ())
     }
@@ -401,7 +404,8 @@ _KEY = re.compile(r"^[ \t]*[\"']?([A-Za-z0-9._-]+)[\"']?[ \t]*=", re.MULTILINE)
 def lines_of_keys(text: str) -> dict[str, str]:
     """Return the keys of a TOML document → the line of the first of that name, as `:3`."""
     lines: dict[str, str] = {}
-    number, end = 1, 0
+    number = 1
+    end = 0
     for match in _KEY.finditer(text):
         number += text.count("\n", end, match.start(1))
         end = match.start(1)

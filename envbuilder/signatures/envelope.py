@@ -100,7 +100,8 @@ def sign(content: bytes, payload_type: str, key: PrivateKey) -> Envelope:
 
 def also_signed(envelope: Envelope, key: PrivateKey) -> Envelope:
     """Return the envelope with a further signature; unchanged if this key has signed it before."""
-    content, payload_type = envelope.content, envelope.payload_type
+    content = envelope.content
+    payload_type = envelope.payload_type
     if _signs(envelope, key.public):
         return envelope
     others = [s for s in envelope.signatures if s.keyid != key.public.id]

@@ -33,8 +33,10 @@ class PublicKey:
         is_p256 = isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name == "secp256r1"
         if not is_p256 and not isinstance(key, ed25519.Ed25519PublicKey):
             raise InvalidError(f"{where}: another kind of key: {_KINDS}")
-        self._key, self._is_p256 = key, is_p256
-        encoding, form = serialization.Encoding, serialization.PublicFormat
+        self._key = key
+        self._is_p256 = is_p256
+        encoding = serialization.Encoding
+        form = serialization.PublicFormat
         der = key.public_bytes(encoding.DER, form.SubjectPublicKeyInfo)
         self.id = hashlib.sha256(der).hexdigest()
 
@@ -84,7 +86,8 @@ def private(
     """
     (serialization,) = _modules("serialization")
     content = files.read_named(path, LARGEST)
-    where, label = str(path), _label(content, str(path))
+    where = str(path)
+    label = _label(content, str(path))
     if "ENCRYPTED" in label and ("SIGSTORE" in label or "COSIGN" in label):
         raise InvalidError(
             f"{where}: a key file in cosign's own encrypted format, which only cosign reads",

@@ -234,7 +234,8 @@ def advise(report: Report) -> tuple[Advice, ...]:
 
 def _steps(check: Check, failed: frozenset[str]) -> tuple[_Step, ...]:
     """Return what a failed check or a warning calls for."""
-    fails, (kind, _, backend) = check.status == "failed", check.name.partition(" ")
+    fails = check.status == "failed"
+    (kind, _, backend) = check.name.partition(" ")
     steps = _STEPS.get("extension" if kind == "extension" else check.name, ())
     if fails and _MEMORY.search(check.detail):
         steps = (_OUT_OF_MEMORY,)
@@ -282,7 +283,9 @@ def _words(step: _Step, report: Report) -> tuple[str, str]:
     )
     if not step.command:
         return sentence, ""
-    (name, *arguments), profile, ref = step.command, _name(report.profile), report.artifact.ref
+    name, *arguments = step.command
+    profile = _name(report.profile)
+    ref = report.artifact.ref
     options = ["--profile", profile] if profile and name != "detect" else []
     if report.backend in _EXISTING and name == "verify":
         option, stand_in = _EXISTING[report.backend]

@@ -40,7 +40,8 @@ _APART = 0.01
 _LEAST = -1e6
 """Lower log-probabilities are no plausible output of this network."""
 
-_AGREEMENT, _IMAGES_APART = 0.005, 5
+_AGREEMENT = 0.005
+_IMAGES_APART = 5
 """How far the reported accuracy may be from the score: a fraction, plus a number of images because
 a few of them are close to two classes."""
 
@@ -81,7 +82,8 @@ class BlindTest:
     """One blind test on a dataset split: its images and the payload's answers."""
 
     def __init__(self, split: Split, folder: Path) -> None:
-        self._split, self._folder = split, folder
+        self._split = split
+        self._folder = folder
         self._order = list(range(split.count))
         secrets.SystemRandom().shuffle(self._order)
         self._scores: list[Sequence[float]] = []

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from envbuilder.verify.report.model import Report, Scaling, Speed
 
 STATUSES = ("passed", "failed", "warning", "skipped")
-MOST_DEVICES, MOST_RATES = 64, 12
+MOST_DEVICES = 64
+MOST_RATES = 12
 
 
 class Fact(Struct, frozen=True):
@@ -31,7 +32,8 @@ class Fact(Struct, frozen=True):
 
 def figures(report: Report) -> Iterator[Fact]:
     """Yield the key figures."""
-    training, last = report.training, report.epochs[-1] if report.epochs else None
+    training = report.training
+    last = report.epochs[-1] if report.epochs else None
     doubt = "" if report.speed_counts else "speed not judged"
     first, warm = report.epoch_seconds
     if first is not None:
@@ -53,7 +55,9 @@ def figures(report: Report) -> Iterator[Fact]:
 
 def facts(report: Report) -> list[Fact]:
     """Return the facts about the run: device, framework, precision, data, environment."""
-    device, host, framework = report.device, report.host, report.framework
+    device = report.device
+    host = report.host
+    framework = report.framework
     differs = device.used != device.requested
     did = f"{device.used} did the work" if device.used else "nothing was shown to do the work"
     driver = _listed(_named("driver", device.driver), device.capability)
@@ -94,7 +98,9 @@ def facts(report: Report) -> list[Fact]:
 
 
 def _work(report: Report) -> Iterator[Fact]:
-    data, training, threads = report.dataset, report.training, report.threads
+    data = report.dataset
+    training = report.training
+    threads = report.threads
     if precision := report.precision:
         note = _listed(
             _named("matmul precision", precision.matmul),
@@ -246,7 +252,8 @@ def measured(measurements: Measurements | None) -> Iterator[Fact]:
     if flops := measurements.epoch_flops:
         yield Fact("Work in an epoch", rate(flops, "FLOP"))
     if logging := measurements.logging:
-        every, end = logging.every_step_seconds, logging.at_end_seconds
+        every = logging.every_step_seconds
+        end = logging.at_end_seconds
         note = f"{duration(every)} instead of {duration(end)} for {logging.steps:,} steps"
         yield Fact("Reading the loss at every step", f"{times(every / end)} the time", note)
 
@@ -261,7 +268,8 @@ def peak_memory(report: Report) -> list[Fact]:
 
 def memories(report: Report) -> list[Fact]:
     """Return what training took of the device's memory, and the sizes of the memories involved."""
-    device, host = report.device, report.host
+    device = report.device
+    host = report.host
     sizes = {
         "Device memory": device.memory_bytes if device.requested != "cpu" else None,
         "Host memory": host.memory.total_bytes or host.memory_bytes,
@@ -373,7 +381,8 @@ def print_verdict(report: Report, console: Any) -> None:
         if part.row_count:
             console.print(part)
             console.print()
-    passed, origin = report.status == "passed", as_found(report)
+    passed = report.status == "passed"
+    origin = as_found(report)
     verdict = "VERIFIED" if passed else "NOT VERIFIED"
     verdict += " as found" if origin and passed else ""
     style = "bold green" if passed else "bold red"
@@ -430,8 +439,13 @@ def print_comparison(rows: Sequence[comparison.Row], console: Any) -> None:
     from rich.text import Text
 
     header = (
-        *("machine,\nreport", "profile,\nframework", "accel.,\nCPU epoch", "warm,\nimages/s"),
-        *("speed-up,\naccuracy", "memory,\nstart-up", "\nverdict"),
+        "machine,\nreport",
+        "profile,\nframework",
+        "accel.,\nCPU epoch",
+        "warm,\nimages/s",
+        "speed-up,\naccuracy",
+        "memory,\nstart-up",
+        "\nverdict",
     )
     shown = []
     for row in rows:
@@ -456,7 +470,8 @@ def _headline(report: Report) -> str:
     device = report.device
     if report.status != "passed":
         return printable(f"profile {report.profile or '-'} on {device.requested}")
-    last, doubt = report.epochs[-1], "" if report.speed_counts else " (speed not judged)"
+    last = report.epochs[-1]
+    doubt = "" if report.speed_counts else " (speed not judged)"
     return (
         f"{device.requested} did the work; epoch {last.seconds:.1f} s{doubt},"
         f" accuracy {percent(last.accuracy)}"

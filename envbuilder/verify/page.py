@@ -104,7 +104,8 @@ def _passed(report: model.Report) -> str:
 
 def _failed(report: model.Report) -> str:
     """Return what a verification that failed does not show."""
-    requested, used = report.device.requested, report.device.used
+    requested = report.device.requested
+    used = report.device.used
     if not used:
         return f"This does not show that {requested} works: nothing was trained on it."
     if used != requested:
@@ -226,11 +227,14 @@ def line(losses: Sequence[tuple[float, float | None]]) -> Line | None:
     if len(finite) < 2:
         return None
     values = [loss for _, loss in finite]
-    low, high = min(values), max(values)
+    low = min(values)
+    high = max(values)
     logarithmic = 0 < low < high / 10
     scale, back = (math.log, math.exp) if logarithmic else (float, float)
-    bottom, top = scale(low), scale(high)
-    first, last = min(s for s, _ in points), max(s for s, _ in points)
+    bottom = scale(low)
+    top = scale(high)
+    first = min(s for s, _ in points)
+    last = max(s for s, _ in points)
 
     def place(step: float, loss: float | None) -> tuple[float, float | None]:
         across = position(step - first, last - first)
@@ -253,7 +257,8 @@ def line(losses: Sequence[tuple[float, float | None]]) -> Line | None:
 
 def _path(points: Sequence[tuple[float, float | None]]) -> str:
     """Return an SVG path; a point without a value interrupts the line."""
-    parts, drawing = [], False
+    parts = []
+    drawing = False
     for x, y in points:
         if y is not None:
             parts.append(f"{'L' if drawing else 'M'}{x:.1f} {y:.1f}")
@@ -324,7 +329,8 @@ def displayable(report: Any) -> Any:
     shown = _bounded(report, MOST_DEPTH)
     if isinstance(report, Mapping) and isinstance(report.get("traceback"), str):
         # The end names the error.
-        end, cut = report["traceback"][-TRACEBACK:], len(report["traceback"]) - TRACEBACK
+        end = report["traceback"][-TRACEBACK:]
+        cut = len(report["traceback"]) - TRACEBACK
         before = f"… ({cut:,} characters before)\n" if cut > 0 else ""
         shown["traceback"] = before + _text(end, TRACEBACK)
     return shown

@@ -76,7 +76,8 @@ def extend(
         return model.with_check(
             report, CHECK, "skipped", "not run, because the verification failed"
         )
-    accelerator, run_id = report["device"]["requested"], run.new_run_id()
+    accelerator = report["device"]["requested"]
+    run_id = run.new_run_id()
 
     def arguments(paths: Mapping[str, str]) -> tuple[str, ...]:
         """Return the arguments. `paths` maps folders to their paths as the payload sees them."""
@@ -86,7 +87,9 @@ def extend(
     requested = _requested_devices(accelerator, devices)
     scaling = measure(
         lambda on_line: start(arguments, {"data": folder}, on_line),
-        *(progress, log, run_id),
+        progress,
+        log,
+        run_id,
         lambda report: check_report(report, requested).status,
     )
     return add(report, scaling)
@@ -264,16 +267,35 @@ def join(
         progress,
         require=lambda profile, backend, expected: require_possible(profile, expected),
     )
-    data, run_id = mnist.subset().folder, run.new_run_id()
+    data = mnist.subset().folder
+    run_id = run.new_run_id()
 
     def arguments(paths: Mapping[str, str]) -> tuple[str, ...]:
         """Return the arguments. `paths` maps folders to their paths as the payload sees them."""
         return (
-            *("parallel-node", "--device", expects.device, "--data", paths["data"]),
-            *("--nodes", str(place.nodes), "--node-rank", str(place.number)),
-            *("--node-name", place.name, "--folder", paths["shared"], "--attempt", place.attempt),
-            *("--master-address", place.address, "--master-port", str(place.port)),
-            *("--limit", str(place.limit_seconds), "--run-id", run_id),
+            "parallel-node",
+            "--device",
+            expects.device,
+            "--data",
+            paths["data"],
+            "--nodes",
+            str(place.nodes),
+            "--node-rank",
+            str(place.number),
+            "--node-name",
+            place.name,
+            "--folder",
+            paths["shared"],
+            "--attempt",
+            place.attempt,
+            "--master-address",
+            place.address,
+            "--master-port",
+            str(place.port),
+            "--limit",
+            str(place.limit_seconds),
+            "--run-id",
+            run_id,
         )
 
     report = measure(

@@ -35,10 +35,12 @@ if TYPE_CHECKING:
 _INTERVAL = 0.02
 """Seconds between two samples of this process's scheduling delay."""
 
-_MOST_PHASES, _LONGEST_NAME = 10_000, 200
+_MOST_PHASES = 10_000
+_LONGEST_NAME = 200
 """Maximum number of phases and length of a name: an environment may send any number."""
 
-_SLACK, _SLACK_SHARE = 0.25, 0.01
+_SLACK = 0.25
+_SLACK_SHARE = 0.01
 """How much a pass may differ from the time between its events: seconds, plus a fraction of that
 time. Events pass through a pipe, and those of a container also through the engine."""
 
@@ -96,10 +98,12 @@ class Timeline:
         return [problem for each in passes if (problem := self._problem(*each))]
 
     def _problem(self, phase: str, seconds: float) -> str:
-        begun, ended = self._arrivals.get(phase), self._arrivals.get(f"test {phase}")
+        begun = self._arrivals.get(phase)
+        ended = self._arrivals.get(f"test {phase}")
         if begun is None or ended is None:
             return f"{phase} is reported, but its start or end was not observed"
-        elapsed, around = ended - begun, range(int(begun) - 1, int(ended) + 2)
+        elapsed = ended - begun
+        around = range(int(begun) - 1, int(ended) + 2)
         late = max((self._delays.get(second, 0.0) for second in around), default=0.0)
         excused = min(_DELAYS * late, max(_SLACK, _EXCUSED * elapsed))
         if late > _LATEST:
@@ -115,7 +119,8 @@ class Timeline:
         )
 
 
-_STEPS, _LOSS = 10**9, 1e6
+_STEPS = 10**9
+_LOSS = 1e6
 """Bounds of what is shown of a progress event."""
 _MOST_SIGNALS = 64
 
@@ -130,7 +135,8 @@ def payload_arguments(job: Job, paths: Mapping[str, str]) -> tuple[str, ...]:
 
     Without `questions`, there is no blind test.
     """
-    expects, small = job.expects, job.quick or job.dataset.subset
+    expects = job.expects
+    small = job.quick or job.dataset.subset
     always = (
         ("--device", expects.device),
         ("--data", paths["data"]),
@@ -165,7 +171,9 @@ class Events:
         timeline: Timeline | None = None,
         test: blind_test.BlindTest | None = None,
     ) -> None:
-        self._progress, self._timeline, self._blind_test = progress, timeline, test
+        self._progress = progress
+        self._timeline = timeline
+        self._blind_test = test
         self._open = contextlib.ExitStack()
         self._task: Task | None = None
         self.phase = ""
@@ -195,7 +203,8 @@ class Events:
         elif kind == "answers" and self._blind_test is not None:
             self._blind_test.answer(event)
         elif kind == "report":
-            self.run_id, self.report = event.get("run_id"), event.get("report")
+            self.run_id = event.get("run_id")
+            self.report = event.get("report")
 
     def _show(self, done: object, total: object, loss: object) -> None:
         """Show how far a phase is, and its loss, if an environment sent proper numbers."""
@@ -210,7 +219,8 @@ class Events:
             return
         self.close()
         # The name is shown on the user's terminal: no control characters from an environment.
-        self.phase, clean = name, printable(name, 60)
+        self.phase = name
+        clean = printable(name, 60)
         self._task = self._open.enter_context(self._progress.task(clean))
 
     def close(self) -> None:
@@ -228,7 +238,8 @@ class Job(Struct, frozen=True, kw_only=True):
     quick: bool
 
 
-ALL, SUBSET = "MNIST", "MNIST subset (shipped)"
+ALL = "MNIST"
+SUBSET = "MNIST subset (shipped)"
 """What reports of pods call the data."""
 
 
@@ -255,7 +266,8 @@ def examine(
     """
     # Loaded in this process, too, because the report's figures on the data are checked against it.
     data = load(job.dataset.folder, job.dataset.name)
-    run_id, small = new_run_id(), job.quick or job.dataset.subset
+    run_id = new_run_id()
+    small = job.quick or job.dataset.subset
     request = consistency.request_for(job.expects, data, epochs=job.epochs, quick=small)
     steps = step.draw(request.train, request.epochs)
     with blind_test.exchange(settings) as exchanged:
@@ -267,7 +279,10 @@ def examine(
 
         report = run_payload(
             lambda on_line: start(arguments, shared, on_line),
-            *(progress, log, run_id, request),
+            progress,
+            log,
+            run_id,
+            request,
             blind_test.BlindTest(data.quick().test if small else data.test, exchanged["questions"]),
         )
         if report["status"] != "passed":
@@ -393,7 +408,8 @@ def require_agreement(done: Completed, status: str, hint: str) -> None:
 
 def unfinished(job: Job, error: VerifyError) -> dict[str, Any]:
     """Return a failed report, with the reason, for a payload without a trustworthy report."""
-    expects, dataset = job.expects, job.dataset
+    expects = job.expects
+    dataset = job.dataset
     detail = printable(error.message)
     return {
         "schema": model.SCHEMA,

@@ -89,7 +89,9 @@ def _built(
     require: Callable[[str, str, Expected], None],
 ) -> Started:
     build = pipeline.prepare(request, settings, progress, running=True)
-    profile, environment, artifact = build.profile, build.environment, build.plan.artifact
+    profile = build.profile
+    environment = build.environment
+    artifact = build.plan.artifact
     expected = profile.expected(build.plan.python)
     require(profile.name, build.backend, expected)
     if not environment.changed():  # else starting the payload fails, and the report states why
@@ -135,7 +137,9 @@ def prepare_interpreter(
     provide the framework through them.
     """
     build = stages.choose(pipeline.begin(request, settings, progress, running=True))
-    library, profile, host = build.library, build.profile, build.host
+    library = build.library
+    profile = build.profile
+    host = build.host
     if not request.force:
         # The interpreter does not use the locked wheels, so their contents do not matter.
         choice.require_host(profile, host, library, backend=EXTERNAL, building=False, locked=False)
@@ -153,11 +157,14 @@ def prepare_interpreter(
     ) -> process.Completed:
         paths = {name: str(shared.absolute()) for name, shared in folders.items()}
         with TemporaryDirectory(prefix="envbuilder-") as folder:
-            payload, work = Path(folder) / "payload.pyz", Path(folder) / "work"
+            payload = Path(folder) / "payload.pyz"
+            work = Path(folder) / "work"
             payload.write_bytes(payload_pyz())
             work.mkdir()
             if inherit:
-                start, command, base = AS_FOUND, [program], dict(os.environ)
+                start = AS_FOUND
+                command = [program]
+                base = dict(os.environ)
             else:
                 bytecode = str(Path(folder) / "bytecode")
                 base = isolation.payload_environment(os.environ)
@@ -189,7 +196,9 @@ def prepare_image(image: Path, request: Request, settings: Settings, progress: P
     """
     request = replace(request, backend=IMAGE)
     build = stages.choose(pipeline.begin(request, settings, progress, running=True))
-    library, profile, host = build.library, build.profile, build.host
+    library = build.library
+    profile = build.profile
+    host = build.host
     hiding = dict[str, str]()
     if not request.force:
         fit = choice.require_host(profile, host, library, backend=IMAGE, building=False)
@@ -288,8 +297,15 @@ def sif_execution(
     return apptainer.Execution(
         image=image,
         argv=(
-            *(*program, conventions.PAYLOAD, "exec", "--"),
-            *(*program, conventions.PAYLOAD, "--promise", promise.text(), *arguments(paths)),
+            *program,
+            conventions.PAYLOAD,
+            "exec",
+            "--",
+            *program,
+            conventions.PAYLOAD,
+            "--promise",
+            promise.text(),
+            *arguments(paths),
         ),
         variables={**variables, **chosen},
         mounts={

@@ -47,11 +47,14 @@ LEAST_STEPS = 5
 MOST_DRAWN = 16
 """Epochs of which a step is drawn. A step takes 29 MB of disk and 0.4 s."""
 
-MOST_ERROR, MEDIAN_ERROR, MOST_LOSS_ERROR = 2e-2, 1e-3, 1e-4
+MOST_ERROR = 2e-2
+MEDIAN_ERROR = 1e-3
+MOST_LOSS_ERROR = 1e-4
 """Allowed errors of any step, of the median step, and of a step's loss, relative to what the step
 changed. docs/evidence/steps.md has those of honest runs and of faults."""
 
-_NEAR, _MOST_NEAR = 1e-5, 6
+_NEAR = 1e-5
+_MOST_NEAR = 6
 """How close to zero a unit of fc1 may be so that float32 may see it on the other side, and how many
 such units may be in a batch. Adadelta makes the difference as large as any other step."""
 
@@ -87,8 +90,10 @@ def draw(images: int, epochs: int) -> tuple[int, ...]:
     or of `MOST_DRAWN` epochs, and at least `LEAST_STEPS`: nothing in the environment knows
     beforehand which.
     """
-    count, random = steps_of(images), secrets.SystemRandom()
-    possible, drawn = range(epochs * count), list(range(epochs))
+    count = steps_of(images)
+    random = secrets.SystemRandom()
+    possible = range(epochs * count)
+    drawn = list(range(epochs))
     if epochs > MOST_DRAWN:
         drawn = [0, *random.sample(drawn[1:-1], MOST_DRAWN - 2), epochs - 1]
     steps = {0, 1, count}.intersection(possible)
@@ -110,7 +115,8 @@ def prove(
     import numpy
 
     record = _Record(folder, split, framework, numpy)
-    steps, problems = list[tuple[Repeated, str, tuple[Any, ...]]](), list[str]()
+    steps = list[tuple[Repeated, str, tuple[Any, ...]]]()
+    problems = list[str]()
     if any(part.any() for _, *parts in record.state(0).values() for part in parts):
         problems.append("Adadelta's averages are not zero before the first step")
     with progress.task("repeat steps") as task:
@@ -213,7 +219,8 @@ def _orders(record: _Record, epochs: Sequence[int]) -> Iterator[str]:
 
     A correlation of random orders of n images has a standard deviation of 1 / √(n - 1).
     """
-    numpy, count = record.numpy, len(record.order(epochs[0]))
+    numpy = record.numpy
+    count = len(record.order(epochs[0]))
     orders = [numpy.arange(count), *(record.order(epoch) for epoch in epochs)]
     most = _SIGMAS / math.sqrt(max(count - 1, 1))
     related = abs(numpy.corrcoef(numpy.array(orders)))
@@ -232,7 +239,8 @@ def _dropouts(masks: Sequence[tuple[Any, ...]]) -> Iterator[str]:
     Masks of two images, or of two steps, agree by chance alone.
     """
     for layer, share in enumerate(model.SHARES):
-        name, alike = f"dropout {layer + 1}", share**2 + (1 - share) ** 2
+        name = f"dropout {layer + 1}"
+        alike = share**2 + (1 - share) ** 2
         of_layer = [mask[layer] for mask in masks]
         for kept, effective in of_layer:
             dropped = kept[effective] == 0
@@ -258,7 +266,9 @@ class _Record:
     """The files of a record, checked as they are read; `count` are the steps of an epoch."""
 
     def __init__(self, folder: Path, split: Split, framework: str, numpy: Any) -> None:
-        self._folder, self._split, self.numpy = folder, split, numpy
+        self._folder = folder
+        self._split = split
+        self.numpy = numpy
         self._rows_first = framework == "torch"
         """Whether convolutions hold outputs and channels before rows and columns."""
         self.count = steps_of(split.count)
@@ -279,7 +289,8 @@ class _Record:
         """Return the images of a step, normalised, and their labels."""
         epoch, position = divmod(number, self.count)
         taken = self.order(epoch)[position * BATCH : (position + 1) * BATCH]
-        numpy, split = self.numpy, self._split
+        numpy = self.numpy
+        split = self._split
         pixels = numpy.frombuffer(split.images, "u1")[: split.count * SIDE * SIDE]
         images = pixels.reshape(-1, SIDE, SIDE, 1)[taken] / 255
         return (images - MEAN) / DEVIATION, numpy.frombuffer(split.labels, "u1")[taken]
@@ -295,7 +306,8 @@ class _Record:
         content = self._read(f"state-{done}", 3 * 4 * sum(sizes.values()))
         values = self.numpy.frombuffer(content, "<f4").astype(self.numpy.float64)
         for name, size in sizes.items():
-            parts, values = values[: 3 * size].reshape(3, size), values[3 * size :]
+            parts = values[: 3 * size].reshape(3, size)
+            values = values[3 * size :]
             value, squares, changes = (self._arranged(name, part) for part in parts)
             yield name, (value, squares, changes)
 
@@ -322,7 +334,8 @@ class _Record:
         if values.max() > 1:
             raise _unproven(f"the recorded step {number + 1} is damaged: a mask is no mask")
         rows, columns, channels = model.DROPPED[0]
-        first, second = values[: sizes[0]], values[sizes[0] :].reshape(images, -1)
+        first = values[: sizes[0]]
+        second = values[sizes[0] :].reshape(images, -1)
         if self._rows_first:
             first = first.reshape(images, channels, rows, columns).transpose(0, 2, 3, 1)
         (loss,) = struct.unpack("<d", content[:8])

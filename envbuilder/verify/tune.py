@@ -49,8 +49,10 @@ if TYPE_CHECKING:
     """A function that runs `trial` with arguments; it returns a report or raises `VerifyError`."""
 
 _T = TypeVar("_T")
-QUICK_STEPS, QUICK_WARM_UP = 60, 10
-SCHEMA, SUFFIX = 1, "-tuned"
+QUICK_STEPS = 60
+QUICK_WARM_UP = 10
+SCHEMA = 1
+SUFFIX = "-tuned"
 _STYLES = {
     "helps": "green",
     "failed": "yellow",
@@ -112,7 +114,10 @@ def run(ask: Ask, expects: profile.Expected, progress: console.Progress, *, quic
     def measured(settings: Sequence[Setting], title: str) -> tuple[Finding, ...]:
         return measure(
             lambda arguments: read(ask((*length, *arguments)), Trial),
-            *(settings, baselines, progress, title),
+            settings,
+            baselines,
+            progress,
+            title,
             most_lost=MOST_LOST_QUICK if quick else MOST_LOST,
         )
 
@@ -388,10 +393,13 @@ class Draft(Struct, frozen=True, kw_only=True):
 def draft(name: str, findings: Sequence[Finding], machine: str, settings: Settings) -> Draft:
     """Return the tuned variant of profile `name` with the settings of `findings`."""
     measured = profile.load(name, profile.search_path(settings.project, settings.config_dir))
-    extends, variant, keys = name, name + SUFFIX, merged([f.setting for f in findings])
+    extends = name
+    variant = name + SUFFIX
+    keys = merged([f.setting for f in findings])
     if name.endswith(SUFFIX) and measured.extends is not None:
         # Its settings were in effect during the measurement, so they stay.
-        extends, variant = measured.extends, name
+        extends = measured.extends
+        variant = name
         environment = {**measured.environment, **keys.get("environment", {})}
         keys = {"preload": list(measured.preload), **keys, "environment": environment}
     lines = [

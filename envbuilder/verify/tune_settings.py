@@ -233,8 +233,10 @@ def compiled(backend: str) -> Setting:
 
 # What decides, and which settings win
 
-PAIRS, LEAST_GAIN = 3, 1.05
-MOST_LOST, MOST_LOST_QUICK = 0.01, 0.03
+PAIRS = 3
+LEAST_GAIN = 1.05
+MOST_LOST = 0.01
+MOST_LOST_QUICK = 0.03
 """How much lower the accuracy may be, as a fraction. Correct settings differ, too: other memory
 layouts draw other dropout masks. Five seeds of a complete trial are within 0.005, and wrong
 gradients cost far more (docs/guides/tuning.md). After few steps it varies more."""
@@ -254,7 +256,8 @@ _KINDS: dict[Kind, tuple[Verdict, str]] = {
     "precision": ("other precision", "not float32: reported, but never written to a profile"),
     "batch": ("other batch", "not this workload: reported, but never written to a profile"),
 }
-ALL, HELD = "all winners together", "what a profile can hold"
+ALL = "all winners together"
+HELD = "what a profile can hold"
 
 
 class Trial(Struct, frozen=True, kw_only=True):
@@ -330,19 +333,26 @@ def judge(
     verdict, detail = _KINDS[setting.kind]
     # Wrong results are wrong on a busy machine, too.
     if error:
-        verdict, detail = "failed", error
+        verdict = "failed"
+        detail = error
     elif any(p.candidate.loss is None for p in pairs):
-        verdict, detail = "less accurate", "its loss is not a finite number"
+        verdict = "less accurate"
+        detail = "its loss is not a finite number"
     elif accuracy < usual - most_lost:
-        verdict, detail = "less accurate", f"{accuracy:.1%} instead of {usual:.1%}"
+        verdict = "less accurate"
+        detail = f"{accuracy:.1%} instead of {usual:.1%}"
     elif busy:
-        verdict, detail = "machine busy", f"{busy}; measure again on a quiet machine"
+        verdict = "machine busy"
+        detail = f"{busy}; measure again on a quiet machine"
     elif gain < LEAST_GAIN:
-        verdict, detail = "no gain", ""
+        verdict = "no gain"
+        detail = ""
     elif len(pairs) < PAIRS:
-        verdict, detail = "failed", f"only {len(pairs)} of {PAIRS} pairs were finished"
+        verdict = "failed"
+        detail = f"only {len(pairs)} of {PAIRS} pairs were finished"
     elif gain < 1 + spread:
-        verdict, detail = "noise", f"the defaults alone differ by {spread:.0%} between trials"
+        verdict = "noise"
+        detail = f"the defaults alone differ by {spread:.0%} between trials"
     return Finding(
         setting=setting,
         verdict=verdict,

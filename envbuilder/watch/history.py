@@ -58,7 +58,8 @@ def changes(watched: model.Watched, earlier: model.Watched) -> list[str]:
         for name, value in (("device", device), ("dtype", dtype), ("framework", framework))
         if value(watched) != value(earlier)
     ]
-    now, then = speed(watched), speed(earlier)
+    now = speed(watched)
+    then = speed(earlier)
     if now and then and now[1] == then[1]:
         ratio = now[0] / then[0]
         slower = "slower" if ratio * MAX_SLOWDOWN < 1 else "about as fast"

@@ -244,7 +244,9 @@ def _starves(watched: Watched) -> bool:
 
 def _outside(watched: Watched, kinds: set[str], is_there: bool) -> Iterator[Finding]:
     """Yield what the machine itself counted: a GPU that idles, a quota, other programs, threads."""
-    machine, trained, usable = watched.machine, training(watched), _cpus(watched)
+    machine = watched.machine
+    trained = training(watched)
+    usable = _cpus(watched)
     of_all = watched.seconds * max(machine.cpus, 1) or math.inf
     lengths = [p.training_seconds / p.steps for p in trained if p.steps and p.steps > 1]
     is_long = bool(lengths) and median(lengths) >= LONG_STEP

@@ -28,7 +28,8 @@ MOST_SHOWN = 6
 
 def verdict(watched: model.Watched) -> str:
     """Return one line: where the work was, and whether that is where it should be."""
-    where, trained = judge.device(watched), judge.training(watched)
+    where = judge.device(watched)
+    trained = judge.training(watched)
     if watched.on_device is None:
         seen = "no training was seen" if not trained else "where the work was is not known"
         return f"NOT SEEN: {seen}"
@@ -46,7 +47,8 @@ def facts(watched: model.Watched) -> list[Fact]:
         return []
     longest = max(trained, key=lambda p: p.training_seconds)
     losses = [loss for _, loss in longest.losses if loss is not None]
-    rate, loader = judge.speed(watched), longest.loader
+    rate = judge.speed(watched)
+    loader = longest.loader
     seconds = longest.training_seconds or math.inf
     shown = [
         Fact("Framework", judge.framework(watched)),
@@ -182,9 +184,14 @@ def _cells(watched: model.Watched) -> tuple[str, ...]:
     kinds = ", ".join(finding.kind for finding in watched.findings)
     environment = judge.environment(watched).removeprefix("profile ")
     cells = (
-        *(watched.host, f"{environment}, {watched.backend}", judge.device(watched)),
-        *(judge.dtype(watched), shown.get("Rate", "-"), shown.get("Waiting for data", "-")),
-        *(shown.get("Loss", "-"), f"{where}: {kinds}" if kinds else where),
+        watched.host,
+        f"{environment}, {watched.backend}",
+        judge.device(watched),
+        judge.dtype(watched),
+        shown.get("Rate", "-"),
+        shown.get("Waiting for data", "-"),
+        shown.get("Loss", "-"),
+        f"{where}: {kinds}" if kinds else where,
     )
     return tuple(printable(cell, 300) for cell in cells)
 

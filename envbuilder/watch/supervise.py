@@ -86,8 +86,10 @@ class Running:
     @contextlib.contextmanager
     def counted(self) -> Iterator[None]:
         """Count what this machine does until the command that is run within has ended."""
-        before, of_children = contention.read(), _children_seconds()
-        readings, done = _Readings(), threading.Event()
+        before = contention.read()
+        of_children = _children_seconds()
+        readings = _Readings()
+        done = threading.Event()
         thread = threading.Thread(target=_read_gpus, args=(readings, done), daemon=True)
         thread.start()
         try:
@@ -96,7 +98,8 @@ class Running:
             done.set()
             thread.join(_SECONDS)
         counted = contention.between(before, contention.read(), None)
-        other, used = counted["other_seconds"], _children_seconds() - of_children
+        other = counted["other_seconds"]
+        used = _children_seconds() - of_children
         # A container's processes are children of its engine.
         is_known = other is not None and not self._in_container
         self.seconds = counted["seconds"]

@@ -21,7 +21,8 @@ NONE_THERE = 0.01
 """A smaller share of the work is none: a metric or a seed's tensor is not the training."""
 MOSTLY = 0.5
 """Work is on the device if at least this share of it is."""
-LEFT_BEHIND, LEFT_BEHIND_BYTES = 1e-4, 64
+LEFT_BEHIND = 1e-4
+LEFT_BEHIND_BYTES = 64
 """Parameters on the CPU below these do no harm: a temperature is one number."""
 CPU_WORK = 0.2
 """Share of matrix work on the CPU that is no augmentation or metric, even without parameters."""
@@ -36,7 +37,8 @@ UNSCALED = 0.5
 AUTOCAST_LOST = 0.3
 WAITING = 0.2
 """Share of the training's time spent waiting for batches."""
-WAITING_BATCH, WAITING_TOTAL = 0.005, 2.0
+WAITING_BATCH = 0.005
+WAITING_TOTAL = 2.0
 """Seconds: handing a batch over from a worker takes a millisecond or two, starting one longer."""
 MOST_WORKERS = 8
 """More rarely help a single process."""
@@ -46,9 +48,11 @@ COPY_RATE = 1e10
 """Bytes per second from ordinary memory over PCIe."""
 WITHOUT_GRADIENT = 0.25
 """Share of trainable parameters; poolers and experts that a task does not use stay below."""
-LEAST_UPDATES, LEAST_WINDOWS = 2, 2
+LEAST_UPDATES = 2
+LEAST_WINDOWS = 2
 """Steps that must agree: a schedule may begin or end with a rate of zero."""
-LEAST_LOSSES, LEAST_STEPS = 64, 200
+LEAST_LOSSES = 64
+LEAST_STEPS = 200
 CHANCE = tuple(math.log(classes) for classes in (*range(2, 11), 100, 1000))
 """Cross entropy of guessing. A run that goes on from a checkpoint is flat too, but elsewhere."""
 NEAR_CHANCE = 0.04
@@ -57,7 +61,8 @@ STEADY = 0.05
 LARGEST_LOSS = 1e30
 _ALIASES = {"cuda": ("cuda", "gpu"), "rocm": ("cuda", "rocm", "gpu"), "xpu": ("xpu", "gpu")}
 """What frameworks call a kind of device."""
-NAME, SENTENCE = 60, 500
+NAME = 60
+SENTENCE = 500
 _USELESS = 1.0
 _CAUSES = {
     "not learning": frozenset({"gradients", "no update"}),
@@ -234,7 +239,8 @@ def _is_double(row: Work | Placed) -> bool:
 
 def _autocast(process: Observed, requested: str) -> Iterator[Finding]:
     """Yield that autocast or a scaler of gradients is used, and that the work is in float32."""
-    autocast, steps = process.autocast, process.steps or 0
+    autocast = process.autocast
+    steps = process.steps or 0
     half = [dtype[:NAME] for dtype in autocast.dtypes if dtype != "float32"]
     # A region that is entered in validation only does what it should.
     is_used = autocast.scaled or (half and autocast.entered >= steps * MOSTLY)
@@ -256,7 +262,8 @@ def _autocast(process: Observed, requested: str) -> Iterator[Finding]:
 
 def _waiting(process: Observed, cpus: int) -> Iterator[Finding]:
     """Yield that the training waited for its data."""
-    loader, seconds = process.loader, process.training_seconds
+    loader = process.loader
+    seconds = process.training_seconds
     if loader is None or not loader.batches or not seconds:
         return
     share = loader.waited / seconds
@@ -314,7 +321,8 @@ def _returns(copy: Copy, left: Copy) -> bool:
 
     A batch goes to the device before a prediction of the same shape leaves it.
     """
-    (file, line), (file_left, line_left) = _spot(copy), _spot(left)
+    file, line = _spot(copy)
+    file_left, line_left = _spot(left)
     return (
         (copy.source, copy.target, copy.shape) == (left.target, left.source, left.shape)
         and MOSTLY <= copy.calls / left.calls <= 1 / MOSTLY
@@ -331,8 +339,10 @@ def _spot(copy: Copy) -> tuple[str, int]:
 
 def _gradients(process: Observed) -> Iterator[Finding]:
     """Yield that parameters get no gradient, or that steps change nothing."""
-    trainable, without = process.trainable or 0, process.without_gradient or 0
-    checked, unchanged = process.checked_updates, process.unchanged_updates
+    trainable = process.trainable or 0
+    without = process.without_gradient or 0
+    checked = process.checked_updates
+    unchanged = process.unchanged_updates
     share = min(without / trainable, 1.0) if trainable else 0.0
     # Libraries that shard parameters keep gradients elsewhere; what changes has some.
     is_moving = share == 1 and checked > unchanged
@@ -396,7 +406,8 @@ def _losses(process: Observed) -> Iterator[Finding]:
     if len(values) < LEAST_LOSSES or process.tokens or (process.optimizers or 1) > 1:
         return
     quarter = len(values) // 4
-    begin, end = fmean(values[:quarter]), fmean(values[-quarter:])
+    begin = fmean(values[:quarter])
+    end = fmean(values[-quarter:])
     noise = pstdev(values[:quarter]) / math.sqrt(quarter)
     mean = fmean(values)
     is_chance = any(abs(mean - chance) <= NEAR_CHANCE * chance for chance in CHANCE)

@@ -78,7 +78,9 @@ def plan(
     `target` is from the wheels' lock, `conda` from the conda lock. `rattler` is py-rattler's
     version, which decides a prefix's own records; `channels` are public URLs by symbolic name.
     """
-    profile, lock, settings = build.profile, build.lock, build.settings
+    profile = build.profile
+    lock = build.lock
+    settings = build.settings
     wheels = target.of_kind("wheel") if profile.framework_from_wheels("conda") else ()
     tools = (lock.tool(target.platform),) if wheels else ()
     libraries = preloaded(profile, target)
@@ -103,7 +105,9 @@ def plan(
     digest = fingerprint(facts)
     name = f"{profile.name}-conda-py{target.python}-{digest[:12]}"
     folders = folders_for(settings, name)
-    prefix, work, env = folders.prefix, folders.work, folders.env
+    prefix = folders.prefix
+    work = folders.work
+    env = folders.env
     steps: tuple[Step, ...] = (
         *_conda_steps(conda, channels, work, prefix),
         *(_venv_steps(build, target, conda, version, work, prefix) if wheels else ()),
@@ -176,7 +180,8 @@ def _venv_steps(
     prefix: Path,
 ) -> tuple[Step, ...]:
     """Return the steps that install the wheels into a venv of the newly installed interpreter."""
-    env, python = work / "env", f"bin/python{target.python}"
+    env = work / "env"
+    python = f"bin/python{target.python}"
     # A Python library among the conda packages, which the wheels' venv must see.
     system_site = any(
         package.name not in _INTERPRETER and "python" in package.dependencies
@@ -184,7 +189,8 @@ def _venv_steps(
     )
     return (
         *wheel_steps(
-            *(build, target),
+            build,
+            target,
             work=work,
             env=env / VENV,
             python=str(env / python),
@@ -192,7 +198,8 @@ def _venv_steps(
             system_site=system_site,
         ),
         rehomed(
-            *(build, env / VENV),
+            build,
+            env / VENV,
             home=prefix / "bin",
             python=f"../../{python}",
             version=version,
@@ -256,10 +263,14 @@ def prepare(build: Build) -> CondaEnvironment:
     Raises `InvalidError` (exit 2) without a usable lock, `HostError` (3) if the host lacks what the
     lock assumes, `ToolError` (4) if py-rattler, bash or a compiler is missing.
     """
-    profile, lock, request, settings = build.profile, build.lock, build.request, build.settings
+    profile = build.profile
+    lock = build.lock
+    request = build.request
+    settings = build.settings
     stored = conda_locks.find_for_use(profile.name, build.library)
     conda_lock = conda_locks.require_usable(profile, stored)
-    platform, python = str(build.host.platform), request.python or profile.python.default
+    platform = str(build.host.platform)
+    python = request.python or profile.python.default
     conda = conda_locks.select(conda_lock, platform, python)
     target = (
         select(lock, platform, python)
@@ -279,7 +290,10 @@ def prepare(build: Build) -> CondaEnvironment:
         for name in sorted({p.channel for p in conda.packages})
     }
     planned = plan(
-        *(build, target, conda_lock, conda),
+        build,
+        target,
+        conda_lock,
+        conda,
         rattler=rattler,
         channels=channels,
     )

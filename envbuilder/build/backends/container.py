@@ -101,7 +101,8 @@ def project_mount(folder: Path, cwd: Path, uid: int) -> ProjectMount:
 
     `cwd` is the folder below it in which the command was given.
     """
-    target, reason = PurePosixPath(folder), ""
+    target = PurePosixPath(folder)
+    reason = ""
     if hidden := access.covered(target):
         reason = f"at its own path it would cover {hidden}"
     elif target.is_relative_to(_ROOTS_HOME) and uid != 0:
@@ -172,9 +173,12 @@ class DockerEnvironment:
     """A planned image in a container engine."""
 
     def __init__(self, build: Build, target: Target, plan: Plan, engine: Engine) -> None:
-        self.profile, self.target, self.plan = build.profile, target, plan
+        self.profile = build.profile
+        self.target = target
+        self.plan = plan
         self.device_variables = build.device_variables
-        self._engine, self._force = engine, build.request.force
+        self._engine = engine
+        self._force = build.request.force
         self._records = build.settings.records_dir / plan.fingerprint
         self._project = build.settings.project
         self._existing: tuple[Image, records.ImageRecord] | None = None
@@ -184,7 +188,8 @@ class DockerEnvironment:
 
     def existing(self) -> Artifact | None:
         """Return the image if an earlier build made exactly this one, under whatever name."""
-        builds, ref = records.read(self._records), self.plan.artifact.ref
+        builds = records.read(self._records)
+        ref = self.plan.artifact.ref
         refs = (ref, *(i for r in builds for i in r.ids)) if builds else ()
         image = next(filter(None, map(self._engine.image, refs)), None)
         record = next((r for r in builds if image and image.id in r.ids), None)
@@ -322,7 +327,8 @@ class DockerEnvironment:
         """Return a command's container, and why the project is not at its own path in it."""
         wheels = {file.name for file in self.target.of_kind("wheel")}
         foreign_programs.require_lasting(argv, wheels, self.profile.name)
-        cwd, socket = Path.cwd(), self._engine.socket
+        cwd = Path.cwd()
+        socket = self._engine.socket
         folder = project_folder(self._project, cwd)
         require_project(folder, socket)
         owner = folder.stat()

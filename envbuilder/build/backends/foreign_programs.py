@@ -30,8 +30,22 @@ _STARTER = re.compile(rb"(?:#!|'''exec' \"?)\s*(/[^\n\"]*?/((?:python|pypy)[0-9.
 _HEAD_BYTES = 1024
 _BY_HAND = "Changes made by hand would be lost and fail verification."
 REFUSED = (
-    *("pip", "pip3", "uv", "uvx", "conda", "mamba", "micromamba", "pixi", "pipenv", "poetry"),
-    *("jupyter", "jupyter-lab", "jupyter-notebook", "ipython", "torchrun", "accelerate"),
+    "pip",
+    "pip3",
+    "uv",
+    "uvx",
+    "conda",
+    "mamba",
+    "micromamba",
+    "pixi",
+    "pipenv",
+    "poetry",
+    "jupyter",
+    "jupyter-lab",
+    "jupyter-notebook",
+    "ipython",
+    "torchrun",
+    "accelerate",
 )
 """Programs that shells, scripts and Makefiles call by name. An environment without such a program
 gets a stub that reports this, so that the next one on PATH is not run."""
@@ -118,7 +132,8 @@ def require_lasting(argv: Sequence[str], distributions: Collection[str], profile
 
 def changing_command(argv: Sequence[str]) -> str:
     """Return the installer command that would change an environment (`pip install`), or empty."""
-    name, arguments = PurePath(argv[0]).name, list(argv[1:])
+    name = PurePath(argv[0]).name
+    arguments = list(argv[1:])
     if _PYTHON.fullmatch(name):
         name, *arguments = _module(arguments)
     if not _INSTALLER.fullmatch(name):

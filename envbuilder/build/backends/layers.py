@@ -69,10 +69,13 @@ def plan(
     from envbuilder.build.image.layer_cache import FORMAT, SYSTEM_FORMAT
     from envbuilder.containers.oci.layer import compressor
 
-    profile, lock, settings = build.profile, build.lock, build.settings
+    profile = build.profile
+    lock = build.lock
+    settings = build.settings
     assert target.base is not None, "a target with a base"
     uv = lock.tool(machine)
-    wheels, debs = target.of_kind("wheel"), target.of_kind("deb")
+    wheels = target.of_kind("wheel")
+    debs = target.of_kind("deb")
     interpreter = [target.of_image] if target.of_image else []
     variables = conventions.variables(profile)
     variables = project.variables(variables) if project else variables
@@ -100,7 +103,8 @@ def plan(
     system = None
     if scripts:
         system = _system(build, target, base, labels, work, command)
-    cache, layout = str(settings.cache_dir / "layers"), str(work / "layout")
+    cache = str(settings.cache_dir / "layers")
+    layout = str(work / "layout")
     is_delivered = build.request.output or build.request.push
     overlaps = command is not None and command.keeps_blobs and not is_delivered
     ahead = f"envbuilder/ahead:{digest[:12]}" if overlaps else ""
@@ -156,7 +160,8 @@ def plan(
 
 def room(build: Build, wheels: Sequence[File], command: BuildCommand | None) -> tuple[Room, ...]:
     """Return the space for cached layers and the image; engines keep it packed and unpacked."""
-    request, packed = build.request, sum(f.room for f in wheels)
+    request = build.request
+    packed = sum(f.room for f in wheels)
     rooms = [Room(folder=str(build.settings.cache_dir), bytes=packed)]
     if request.output:
         rooms.append(Room(folder=str(reference.path_on_disk(request.output).parent), bytes=packed))
@@ -178,8 +183,10 @@ def end(
 
     `ahead`: the temporary name of its preloaded layers, if there are any.
     """
-    request, settings = build.request, build.settings
-    name, folder = build.profile.name, str(settings.records_dir / digest)
+    request = build.request
+    settings = build.settings
+    name = build.profile.name
+    folder = str(settings.records_dir / digest)
     if not (request.push or request.output):
         load = Load(
             what="load the image into the engine",
@@ -194,7 +201,8 @@ def end(
             ahead=ahead,
         )
         return Artifact(kind="image", ref=tags[0]), (load,)
-    artifact, steps = Artifact(kind="registry", ref=request.push or ""), list[Step]()
+    artifact = Artifact(kind="registry", ref=request.push or "")
+    steps = list[Step]()
     if request.output:
         kind = "archive" if reference.is_archive(request.output) else "layout"
         artifact = Artifact(kind=kind, ref=str(reference.path_on_disk(request.output)))
@@ -239,18 +247,26 @@ def _system(
     text, *after = _AFTER_SYSTEM.split(rendered.content.decode(), maxsplit=1)
     assert after, "the Dockerfile's stages are marked"
     recipe = hashlib.sha256(text.encode()).hexdigest()
-    context, ref, exported = work / "system", f"envbuilder/system:{recipe[:12]}", ""
+    context = work / "system"
+    ref = f"envbuilder/system:{recipe[:12]}"
+    exported = ""
     command = (*engine.argv, "--tag", ref)
     if engine.layout_argv:
         # The engine neither compresses the layer, unpacks it, nor sends it as a part of its image.
-        ref, exported = "", str(work / "system-exported")
+        ref = ""
+        exported = str(work / "system-exported")
         command = (*engine.layout_argv[:-1], engine.layout_argv[-1] + exported)
     argv = (
         *command,
-        *("--platform", target.platform, "--pull=false"),
-        *("--build-arg", f"BASE_IMAGE={base.ref}"),
-        *("--build-arg", f"SOURCE_DATE_EPOCH={target.base.epoch}"),
-        *("--build-context", f"debs={work / 'debs'}"),
+        "--platform",
+        target.platform,
+        "--pull=false",
+        "--build-arg",
+        f"BASE_IMAGE={base.ref}",
+        "--build-arg",
+        f"SOURCE_DATE_EPOCH={target.base.epoch}",
+        "--build-context",
+        f"debs={work / 'debs'}",
         *(x for k, v in labels.items() for x in ("--label", f"{k}={v}")),
         *(["--no-cache"] if build.request.rebuild else []),
         str(context),
@@ -300,7 +316,10 @@ def prepare(build: Build, target: Target, engine: Engine | None = None) -> Produ
     """
     from envbuilder.build.backends.container import DockerEnvironment
 
-    profile, lock, request, settings = build.profile, build.lock, build.request, build.settings
+    profile = build.profile
+    lock = build.lock
+    request = build.request
+    settings = build.settings
     machine = own_platform()
     lock.tool(machine)  # fails before an engine is queried
     scripts = _runs_scripts(profile, target)

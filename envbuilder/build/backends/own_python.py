@@ -44,7 +44,8 @@ def home_steps(
     return (
         Move(what="add its interpreter", source=str(work / _FOLDER), target=str(env / folder)),
         rehomed(
-            *(build, env),
+            build,
+            env,
             home=path.parent,
             # Python 3.10 and older take their own path from the link, with any `..` in it.
             python=str(path),

@@ -154,7 +154,8 @@ def wheel_steps(
     `system_site`: the venv also sees the packages of that interpreter.
     """
     wheels = target.of_kind("wheel")
-    uv, cache = str(work / "uv"), str(work / "cache")
+    uv = str(work / "uv")
+    cache = str(work / "cache")
     text = render.requirements_text(build.profile, build.lock, (target,), target.python)
     return (
         # A native environment is built on the platform that it is for.
@@ -164,21 +165,44 @@ def wheel_steps(
         RunUv(
             what=f"make a Python {version} environment",
             argv=(
-                *(uv, "venv", "--quiet", "--no-config", "--no-project", "--relocatable"),
+                uv,
+                "venv",
+                "--quiet",
+                "--no-config",
+                "--no-project",
+                "--relocatable",
                 *(("--system-site-packages",) if system_site else ()),
-                *("--prompt", build.profile.name, "--python", python, str(env)),
+                "--prompt",
+                build.profile.name,
+                "--python",
+                python,
+                str(env),
             ),
             env={"UV_CACHE_DIR": cache},
         ),
         RunUv(
             what=f"install {len(wheels)} packages",
             argv=(
-                *(uv, "pip", "install", "--quiet", "--no-config"),
-                *("--offline", "--no-index", "--find-links", str(work / "wheels")),
-                *("--no-deps", "--require-hashes", "--no-installer-metadata"),
-                *("--cache-dir", cache, "--link-mode", "hardlink"),
-                *("--python", str(env / "bin" / "python")),
-                *("--requirements", str(work / "requirements.txt")),
+                uv,
+                "pip",
+                "install",
+                "--quiet",
+                "--no-config",
+                "--offline",
+                "--no-index",
+                "--find-links",
+                str(work / "wheels"),
+                "--no-deps",
+                "--require-hashes",
+                "--no-installer-metadata",
+                "--cache-dir",
+                cache,
+                "--link-mode",
+                "hardlink",
+                "--python",
+                str(env / "bin" / "python"),
+                "--requirements",
+                str(work / "requirements.txt"),
             ),
         ),
     )
@@ -212,7 +236,9 @@ class NativeEnvironment(Environment):
     """A planned environment in a folder of this machine: a venv, unless a subclass overrides it."""
 
     def __init__(self, build: Build, target: Target, plan: Plan) -> None:
-        self.profile, self.target, self.plan = build.profile, target, plan
+        self.profile = build.profile
+        self.target = target
+        self.plan = plan
         self.device_variables = build.device_variables
         self.prefix = Path(plan.artifact.ref)
         self._hold: in_use.Hold | None = None
@@ -296,7 +322,8 @@ class NativeEnvironment(Environment):
             )
         # Checks the environment before anything in it runs, its activation included.
         scratch, before = self._scratch
-        executable, bytecode = str(self.prefix / self.python), str(scratch / "bytecode")
+        executable = str(self.prefix / self.python)
+        bytecode = str(scratch / "bytecode")
         base = {**isolation.payload_environment(os.environ), **self.device_variables}
         set_values = {name: each.value for name, each in self.variables(base).items()}
         start = Start(
@@ -384,9 +411,12 @@ def plan(build: Build, target: Target, interpreter: interpreters.Interpreter | F
 
     `interpreter`: one of this machine, or an archive of one that becomes part of the environment.
     """
-    profile, lock, settings = build.profile, build.lock, build.settings
+    profile = build.profile
+    lock = build.lock
+    settings = build.settings
     libraries = preloaded(profile, target)
-    uv, contents = lock.tool(target.platform), (*target.of_kind("wheel"), *libraries)
+    uv = lock.tool(target.platform)
+    contents = (*target.of_kind("wheel"), *libraries)
     brought = interpreter if isinstance(interpreter, File) else None
     files = (uv, *contents, *([brought] if brought else []))
     path = "" if isinstance(interpreter, File) else str(interpreter.path)
@@ -407,7 +437,8 @@ def plan(build: Build, target: Target, interpreter: interpreters.Interpreter | F
     steps: tuple[Step, ...] = (
         *(own_python.unpack_steps(brought, folders.work) if brought else ()),
         *wheel_steps(
-            *(build, target),
+            build,
+            target,
             work=folders.work,
             env=folders.env,
             python=path or own_python.program(folders.work, target.python),
@@ -415,7 +446,8 @@ def plan(build: Build, target: Target, interpreter: interpreters.Interpreter | F
         ),
         *(
             own_python.home_steps(
-                *(build, brought),
+                build,
+                brought,
                 work=folders.work,
                 env=folders.env,
                 prefix=folders.prefix,
@@ -450,7 +482,10 @@ def prepare(build: Build) -> NativeEnvironment:
     An interpreter that an earlier command ran is not run again to find an environment that exists.
     Nothing is built from what is only remembered.
     """
-    profile, lock, host, request = build.profile, build.lock, build.host, build.request
+    profile = build.profile
+    lock = build.lock
+    host = build.host
+    request = build.request
     platform = host.platform
     locked = pythons(lock, platform, profile.python.default)
     if not locked or (request.python and request.python not in locked):

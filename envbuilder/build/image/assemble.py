@@ -82,7 +82,10 @@ class Assembly:
 
         `shared`: layers that builds beside this one make.
         """
-        self._step, self._store, self._run, self._show = step, store, run, show
+        self._step = step
+        self._store = store
+        self._run = run
+        self._show = show
         self._written = self._to_write = 0
         self._cache = LayerCache(Path(step.cache), note, fresh=step.fresh, shared=shared)
         self._work = Path(step.work)
@@ -121,7 +124,8 @@ class Assembly:
         """Return the interpreter of the image: the lock's, or one of the base or its packages."""
         step = self._step
         if step.interpreter:
-            path, version = f"{conventions.PYTHON}/{program(step.python)}", step.interpreter.version
+            path = f"{conventions.PYTHON}/{program(step.python)}"
+            version = step.interpreter.version
         else:
             brings_python = any("python" in deb.name for deb in step.debs)
             root = system_packages.result()[1] if brings_python else self._base.root
@@ -130,7 +134,8 @@ class Assembly:
 
     def _image(self, folder: Path, added: Sequence[Added], names: Sequence[str]) -> Layout:
         """Write an image of the base and these layers to a layout of its own."""
-        step, base = self._step, self._base
+        step = self._step
+        base = self._base
         layout = Layout.create(folder)
         for blob in base.layers:
             place(base.layout.blob(blob.digest), layout.blob(blob.digest))
@@ -138,7 +143,11 @@ class Assembly:
             stored = self._cache.layout.blob(item.layer.digest)
             place(stored, layout.blob(item.layer.digest))
         configuration = image_config(
-            *(base.config, added, step.variables, step.labels, step.epoch),
+            base.config,
+            added,
+            step.variables,
+            step.labels,
+            step.epoch,
             project=step.project or None,
         )
         layers = (*base.layers, *(a.layer.descriptor for a in added))
@@ -197,7 +206,8 @@ class Assembly:
 
     def _scaffold_layer(self, root: rootfs.RootFs) -> Added:
         """Return the venv scaffold layer, bound to this base's Python and users."""
-        step, contents = self._step, root.contents
+        step = self._step
+        contents = root.contents
         inputs = {
             "kind": "frame",
             "base": self._base.config["rootfs"],  # its folders' modes, owners and times
@@ -214,13 +224,15 @@ class Assembly:
 
     def _interpreter(self) -> list[Added]:
         """Return the layer of the lock's interpreter, if the image has that."""
-        file, base = self._step.interpreter, self._base.config["rootfs"]
+        file = self._step.interpreter
+        base = self._base.config["rootfs"]
         if not file:
             return []
         inputs = {"kind": "python", "sha256": file.sha256, "base": base, "epoch": self._step.epoch}
         result = self._cache.find(inputs)
         if result is None:
-            folder, where = self._work / "interpreter", conventions.PYTHON.lstrip("/")
+            folder = self._work / "interpreter"
+            where = conventions.PYTHON.lstrip("/")
             self._run(UnpackPython(what="unpack the interpreter", file=file, folder=str(folder)))
             members = [
                 *layer.tree(folder, where),
@@ -231,7 +243,8 @@ class Assembly:
 
     def _system(self) -> tuple[list[Added], rootfs.RootFs]:
         """Return the layer of system packages, if any, and the root filesystem to build on."""
-        step, base = self._step, self._base
+        step = self._step
+        base = self._base
         if not step.debs:
             return [], base.root
         if step.system is not None:
@@ -397,7 +410,8 @@ class Preloader:
     """
 
     def __init__(self, ref: str, recorded: Layout) -> None:
-        self._ref, self._recorded = ref, recorded
+        self._ref = ref
+        self._recorded = recorded
         self._offers: queue.SimpleQueue[tuple[tuple[Added, ...], _WriteImage] | None] = (
             queue.SimpleQueue()
         )

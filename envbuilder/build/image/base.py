@@ -87,7 +87,8 @@ def repository(profile: str, settings: Settings) -> str:
     It has the name of the project's folder, that of an environment other than the default, and some
     digits of the hash of both: folders of one name stay apart.
     """
-    project, environment = settings.project, settings.environment
+    project = settings.project
+    environment = settings.environment
     if project is None or settings.definition is None:
         return f"envbuilder/{profile}"
     words = (project.name,) if environment == DEFAULT else (project.name, environment)
@@ -249,7 +250,8 @@ def require_libc(
 
     Python could not import it in the image.
     """
-    store, needed = Store.of(settings), dict[File, int]()
+    store = Store.of(settings)
+    needed = dict[File, int]()
     for file in plan.files:
         if file.source == BUILT and file.kind == "wheel" and not file.file.endswith("-any.whl"):
             needed[file] = store.derived(file.sha256, "glibc-1", int, sealed.glibc)

@@ -49,7 +49,8 @@ _MAKERS = {_TOOL: _TOOL, "apt": "apt-get", "dpkg": "dpkg"}
 to the machine's apt and dpkg."""
 _MADE_BY = "made-by.json"
 """Tool versions, in a file next to the image because the image must not depend on them."""
-_LONGEST, _MOST = 300, 12
+_LONGEST = 300
+_MOST = 12
 """Limits of what an error shows: characters per line, and lines."""
 _HINT = (
     "It makes the base from Debian packages. On Debian and Ubuntu: apt-get install mmdebstrap."
@@ -61,8 +62,16 @@ _UNPACK = ("--variant=extract",)
 # debootstrap does it itself, mmdebstrap leaves it to a hook.
 _MERGED = {"amd64": "bin sbin lib lib64", "arm64": "bin sbin lib"}
 _LEFT_EMPTY = (
-    *("dev/", "proc/", "run/", "sys/", "tmp/", "var/cache/apt/", "var/cache/ldconfig/"),
-    *("var/lib/apt/lists/", "var/log/", "var/tmp/"),
+    "dev/",
+    "proc/",
+    "run/",
+    "sys/",
+    "tmp/",
+    "var/cache/apt/",
+    "var/cache/ldconfig/",
+    "var/lib/apt/lists/",
+    "var/log/",
+    "var/tmp/",
 )
 _LEFT_OUT = frozenset(
     {"etc/apt/sources.list", "etc/dpkg/dpkg.cfg.d/99mmdebstrap", "etc/hostname", "etc/machine-id",
@@ -217,12 +226,16 @@ def command(base: MakeBase, archive: Path, tar: Path) -> list[str]:
     links = _MERGED[architecture]
     merge = f'for d in {links}; do mkdir -p "$1/usr/$d" && ln -s "usr/$d" "$1/$d"; done'
     return [
-        *(_TOOL, "--quiet", *(_UNPACK if base.unpacked else _INSTALL)),
-        *(f"--architectures={architecture}", "--format=tar"),
+        _TOOL,
+        "--quiet",
+        *(_UNPACK if base.unpacked else _INSTALL),
+        f"--architectures={architecture}",
+        "--format=tar",
         "--dpkgopt=force-unsafe-io",
         f"--setup-hook={merge}",
         f"--include={','.join(f'{f.name}={f.version}' for f in base.files)}",
-        *(base.suite, str(tar)),
+        base.suite,
+        str(tar),
         f"deb [trusted=yes] copy://{quote(str(archive))} ./",
     ]
 
@@ -244,7 +257,8 @@ def _advice(printed: str, platform: types.Platform) -> str:
 def _lay_archive(base: MakeBase, store: Store, folder: Path) -> dict[str, str]:
     """Write a Debian archive with exactly these packages; return their control stanzas by name."""
     folder.mkdir()
-    stanzas, controls = [], {}
+    stanzas = []
+    controls = {}
     for file in base.files:
         control = _control(store.link(file, folder))
         controls[file.name] = control

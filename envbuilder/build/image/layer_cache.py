@@ -64,7 +64,9 @@ class LayerCache:
         shared: MadeLayers | None = None,
     ) -> None:
         self.layout = Layout(folder)
-        self._note, self._fresh, self._shared = note, fresh, shared or MadeLayers()
+        self._note = note
+        self._fresh = fresh
+        self._shared = shared or MadeLayers()
         self.check = self._shared.check
 
     def find(self, inputs: Mapping[str, Any]) -> Layer | None:

@@ -93,7 +93,8 @@ def cut(files: Mapping[str, Bytes]) -> Iterator[tuple[str, ...]]:
         size = sum(shared[n] for n in names)
         if total + size > limit:
             yield tuple(group)
-            group, total = [], 0
+            group = []
+            total = 0
         group += names
         total += size
     yield from ((name,) for name in single)

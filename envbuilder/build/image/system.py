@@ -57,13 +57,11 @@ _RECORDS = ("md5sums", "shlibs", "symbols", "triggers")
 _RESERVED = tuple(
     f"{folder.strip('/')}/"
     for folder in (
-        *(
-            conventions.PREFIX,
-            conventions.PYTHON,
-            conventions.PAYLOAD.rpartition("/")[0],
-            conventions.HOME,
-            conventions.WORK,
-        ),
+        conventions.PREFIX,
+        conventions.PYTHON,
+        conventions.PAYLOAD.rpartition("/")[0],
+        conventions.HOME,
+        conventions.WORK,
         "var/lib/dpkg",
     )
 )
@@ -71,10 +69,32 @@ _RESERVED = tuple(
 _TRIGGER = "activate-noawait ldconfig"
 # The order in which dpkg writes the fields it knows; others follow in the package's order.
 _FIELDS = (
-    *("Package", "Essential", "Protected", "Status", "Priority", "Section", "Installed-Size"),
-    *("Origin", "Maintainer", "Bugs", "Architecture", "Multi-Arch", "Source", "Version"),
-    *("Config-Version", "Replaces", "Provides", "Depends", "Pre-Depends", "Recommends"),
-    *("Suggests", "Breaks", "Conflicts", "Enhances", "Conffiles", "Description"),
+    "Package",
+    "Essential",
+    "Protected",
+    "Status",
+    "Priority",
+    "Section",
+    "Installed-Size",
+    "Origin",
+    "Maintainer",
+    "Bugs",
+    "Architecture",
+    "Multi-Arch",
+    "Source",
+    "Version",
+    "Config-Version",
+    "Replaces",
+    "Provides",
+    "Depends",
+    "Pre-Depends",
+    "Recommends",
+    "Suggests",
+    "Breaks",
+    "Conflicts",
+    "Enhances",
+    "Conffiles",
+    "Description",
 )
 _INSTALLED = "install ok installed"
 
@@ -189,7 +209,8 @@ def _settled(blob: Path, epoch: int, digest: hashlib._Hash) -> Iterator[bytes]:
     """
     edits = list(_edits(blob, epoch))
     with blob.open("rb") as raw:
-        tar, at = archives.unpacked(raw), 0
+        tar = archives.unpacked(raw)
+        at = 0
 
         def read(size: int) -> bytes:
             data = tar.read(size)

@@ -48,7 +48,8 @@ _HEADER = 30
 _SIGNATURE = b"PK\x03\x04"
 _QUOTED = frozenset(',"\r\n')
 """Characters that make CSV writers quote a field, each in its own way."""
-_ENCRYPTED, _UTF8 = 0x1, 0x800
+_ENCRYPTED = 0x1
+_UTF8 = 0x800
 """Bits of `general purpose bit flag` (APPNOTE.TXT, 4.4.4)."""
 # This machine's Python runs uv's query script, so that the answer has every key that this version
 # of uv expects; the image's facts then replace this machine's.
@@ -89,7 +90,8 @@ class Packed(Struct, frozen=True, kw_only=True):
         packed = self.wheel.read(self.header, self.packed)
         try:
             for data in _inflated(packed, lib) if self.deflated else packed:
-                crc, size = lib.crc32(data, crc), size + len(data)
+                crc = lib.crc32(data, crc)
+                size = size + len(data)
                 if size > self.size:
                     raise self._damaged()
                 yield data
@@ -235,7 +237,8 @@ def _inflated(packed: Iterable[bytes], lib: Any) -> Iterator[bytes]:
     """Yield the content of deflated bytes in pieces of a limited size."""
     inflate = lib.decompressobj(-lib.MAX_WBITS)
     for piece in packed:
-        rest, data = piece, b""
+        rest = piece
+        data = b""
         # A full piece may not be all: zeros take so few bits that the last input is read before
         # the last output fits.
         while rest or len(data) == archives.PIECE:
@@ -278,7 +281,10 @@ class Stage:
         self, folder: Path, uv: Path, python: Python, run: Callable[[RunUv], None]
     ) -> None:
         self.env = folder / "env"
-        self._folder, self._uv, self._python, self._run = folder, uv, python, run
+        self._folder = folder
+        self._uv = uv
+        self._python = python
+        self._run = run
 
     def make(self) -> None:
         """Make an empty environment, whose files belong to the interpreter and not to a package."""
@@ -288,8 +294,15 @@ class Stage:
             RunUv(
                 what="make an environment for the image",
                 argv=(
-                    *(str(self._uv), "venv", "--quiet", "--no-config", "--no-project"),
-                    *("--relocatable", "--python", str(interpreter), str(self.env)),
+                    str(self._uv),
+                    "venv",
+                    "--quiet",
+                    "--no-config",
+                    "--no-project",
+                    "--relocatable",
+                    "--python",
+                    str(interpreter),
+                    str(self.env),
                 ),
                 env=self._variables(),
             )
@@ -310,11 +323,24 @@ class Stage:
             RunUv(
                 what=f"install {len(wheels)} packages for the image",
                 argv=(
-                    *(str(self._uv), "pip", "install", "--quiet", "--no-config"),
-                    *("--offline", "--no-index", "--find-links", str(folder)),
-                    *("--no-deps", "--require-hashes", "--no-installer-metadata"),
-                    *("--link-mode", "hardlink", "--python", str(interpreter)),
-                    *("--requirements", str(requirements)),
+                    str(self._uv),
+                    "pip",
+                    "install",
+                    "--quiet",
+                    "--no-config",
+                    "--offline",
+                    "--no-index",
+                    "--find-links",
+                    str(folder),
+                    "--no-deps",
+                    "--require-hashes",
+                    "--no-installer-metadata",
+                    "--link-mode",
+                    "hardlink",
+                    "--python",
+                    str(interpreter),
+                    "--requirements",
+                    str(requirements),
                 ),
                 env=self._variables(),
             )
@@ -333,7 +359,8 @@ class Stage:
 
     def files_of(self, wheel: File, record: str) -> tuple[str, ...]:
         """Return the sorted paths in a wheel's RECORD, relative to the environment."""
-        paths, site = set[str](), self._python.site
+        paths = set[str]()
+        site = self._python.site
         with (self.env / record).open(newline="", encoding="utf-8") as stream:
             for row in csv.reader(stream):
                 # Lexically: RECORD reaches the environment's bin and share with `..`.

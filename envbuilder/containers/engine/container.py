@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-_MIB, _GIB = 1 << 20, 1 << 30
-_PROCESSES, _PROCESSES_PER_CPU = 4096, 128
+_MIB = 1 << 20
+_GIB = 1 << 30
+_PROCESSES = 4096
+_PROCESSES_PER_CPU = 128
 """Threads count, too: each DataLoader worker and each rank may start some per CPU."""
 LOOPBACK = "127.0.0.1"
 
@@ -140,7 +142,8 @@ def bound(source: str, target: str, *, writable: bool = False) -> str:
 
 def mount(volume: Volume) -> str:
     """Return the value of `--mount` for a volume; the clients read it as a line of CSV."""
-    kind, writable = "bind" if volume.is_folder else "volume", volume.writable
+    kind = "bind" if volume.is_folder else "volume"
+    writable = volume.writable
     fields = (f"type={kind}", f"source={volume.source}", f"target={volume.target}")
     return ",".join(map(_quoted, fields if writable else (*fields, "readonly")))
 
@@ -172,7 +175,8 @@ def run_flags(
     memory that belongs to the user. `keep_groups`: the host's groups do not exist inside, and this
     user's are kept instead.
     """
-    devices, limits = container.devices, container.limits
+    devices = container.devices
+    limits = container.limits
     given = (*devices.cdi, *devices.nodes) if devices else ()  # with one flag
     groups: list[str] = [str(g) for g in (*container.groups, *(devices.groups if devices else ()))]
     if groups and keep_groups:
@@ -180,8 +184,15 @@ def run_flags(
     return (
         *(("--platform", container.platform) if container.platform else ()),
         *(() if container.network else ("--network", "none")),
-        *("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
-        *("--ipc", "private", "--ulimit", "core=0:0"),
+        "--read-only",
+        "--cap-drop",
+        "ALL",
+        "--security-opt",
+        "no-new-privileges",
+        "--ipc",
+        "private",
+        "--ulimit",
+        "core=0:0",
         *(("--memory", str(limits.memory), "--memory-swap", "-1") if limits.memory else ()),
         *(("--pids-limit", str(limits.processes)) if limits.processes else ()),
         *(NO_LABELS if container.shares_files else ()),

@@ -60,9 +60,12 @@ class DockerEngine(Engine):
     def __init__(
         self, client: DockerClient, version: str, endpoint: docker_client.Endpoint
     ) -> None:
-        self._client, self._version, self._endpoint = client, version, endpoint
+        self._client = client
+        self._version = version
+        self._endpoint = endpoint
         self._api: Any = client.api  # types-docker leaves much of it untyped
-        self.command, self.socket = ("docker", *endpoint.flags), endpoint.socket
+        self.command = ("docker", *endpoint.flags)
+        self.socket = endpoint.socket
         # An environment has its engine until the command ends: no `with` closes that one.
         self._close = weakref.finalize(self, client.close)
 
@@ -150,7 +153,8 @@ class DockerEngine(Engine):
     @contextlib.contextmanager
     def _waiting(self, seconds: int) -> Iterator[None]:
         """Wait this long for answers."""
-        previous, self._api.timeout = self._api.timeout, seconds
+        previous = self._api.timeout
+        self._api.timeout = seconds
         try:
             yield
         finally:
@@ -193,7 +197,8 @@ class DockerEngine(Engine):
         With the containerd store, layers are written as zstd directly: measured, that is 2 to 3
         times faster than gzip, and smaller. The classic store accepts only what `--load` sends.
         """
-        endpoint, info = self._endpoint, self._info
+        endpoint = self._endpoint
+        info = self._info
         status = info.get("DriverStatus") or ()
         containerd = any("containerd.snapshotter" in str(value) for _, value in status)
         output = "type=image,oci-mediatypes=true,compression=zstd" if containerd else "type=docker"
@@ -201,14 +206,30 @@ class DockerEngine(Engine):
         return BuildCommand(
             builder="buildkit",
             argv=(
-                *(*self.command, "buildx", "build", "--progress", "plain"),
-                *("--builder", endpoint.builder, "--output", output),
-                *("--provenance=false", "--sbom=false"),
+                *self.command,
+                "buildx",
+                "build",
+                "--progress",
+                "plain",
+                "--builder",
+                endpoint.builder,
+                "--output",
+                output,
+                "--provenance=false",
+                "--sbom=false",
             ),
             digests_option="--metadata-file",
             layout_argv=(
-                *(*self.command, "buildx", "build", "--progress", "plain"),
-                *("--provenance=false", "--sbom=false", "--builder", endpoint.builder, "--output"),
+                *self.command,
+                "buildx",
+                "build",
+                "--progress",
+                "plain",
+                "--provenance=false",
+                "--sbom=false",
+                "--builder",
+                endpoint.builder,
+                "--output",
                 "type=oci,tar=false,oci-mediatypes=true,compression=uncompressed,dest=",
             )
             if containerd
@@ -241,7 +262,8 @@ class DockerEngine(Engine):
         A new volume belongs to root, and a container of ours can change no owner. So its folder is
         written by the engine itself, from an archive, through a container that is never started.
         """
-        api, flags = self._api, self._user_flags(container)
+        api = self._api
+        flags = self._user_flags(container)
         options = dict(zip(flags[::2], flags[1::2], strict=True))
         with _reported(f"the engine cannot make the volume {name}"), contextlib.ExitStack() as undo:
             with contextlib.suppress(NotFound):
@@ -359,8 +381,10 @@ def _folder(user: str) -> bytes:
     """Return an archive that holds the volume's folder as its user's own."""
     uid, _, gid = user.partition(":")
     member = tarfile.TarInfo(_FOLDER)
-    member.type, member.mode = tarfile.DIRTYPE, 0o700
-    member.uid, member.gid = int(uid), int(gid)
+    member.type = tarfile.DIRTYPE
+    member.mode = 0o700
+    member.uid = int(uid)
+    member.gid = int(gid)
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w") as archive:
         archive.addfile(member)

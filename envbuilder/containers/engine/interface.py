@@ -277,7 +277,11 @@ class Engine(abc.ABC):
     ) -> tuple[str, ...]:
         """Return the client's command that runs a container in the foreground and removes it."""
         return (
-            *(*self.command, "run", "--rm", "--pull=never", "--interactive"),
+            *self.command,
+            "run",
+            "--rm",
+            "--pull=never",
+            "--interactive",
             *(("--name", name) if name else ()),
             *(("--tty",) if terminal else ()),
             *self._flags(container),

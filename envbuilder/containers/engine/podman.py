@@ -56,7 +56,9 @@ class PodmanEngine(Engine):
         limits: Limits = _UNLIMITED,
     ) -> None:
         """`remote`: a service does the work, maybe on another machine; it sees no local files."""
-        self.command, self.rootless, self._remote = tuple(command), rootless, remote
+        self.command = tuple(command)
+        self.rootless = rootless
+        self._remote = remote
         self._limits = limits
 
     def close(self) -> None:
@@ -237,7 +239,8 @@ def connect(url: str | None) -> PodmanEngine:
     done = process.run([*command, "info", "--format", "json"], timeout=_SECONDS)
     try:
         info = json.loads(done.stdout)
-        version, machine = info["version"]["Version"], info["host"]
+        version = info["version"]["Version"]
+        machine = info["host"]
         rootless = bool(machine["security"]["rootless"])
         remote = bool(machine.get("serviceIsRemote"))
         allowed = _limits(machine)

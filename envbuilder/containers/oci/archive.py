@@ -84,7 +84,8 @@ def save(
 def _add(layout: Layout, destination: Layout, show: Callable[[int, int], object]) -> None:
     listed = layout.index().manifests
     manifest = layout.read_manifest(listed[0])
-    total, done = _size(layout), 0
+    total = _size(layout)
+    done = 0
     for blob in (listed[0], manifest.config, *manifest.layers):
         show(done, total)
         done += blob.size
@@ -109,7 +110,8 @@ def write(
     layout: Layout, path: Path, show: Callable[[int, int], object] = lambda done, total: None
 ) -> None:
     """Write a layout's one image to an archive, atomically; raise `OSError` on a full disk."""
-    total, done = _size(layout), 0
+    total = _size(layout)
+    done = 0
     with files.appearing(path) as out:
         for piece in pieces(layout):
             files.put(out, piece)
@@ -286,12 +288,15 @@ class _Reader:
     """A file-like reader over an iterator of bytes."""
 
     def __init__(self, stream: Iterator[bytes]) -> None:
-        self._stream, self._held, self._last = stream, b"", b""
+        self._stream = stream
+        self._held = b""
+        self._last = b""
 
     def read(self, size: int) -> bytes:
         while len(self._held) < size and (piece := next(self._stream, b"")):
             self._held += piece
-        data, self._held = self._held[:size], self._held[size:]
+        data = self._held[:size]
+        self._held = self._held[size:]
         self._last = data
         return data
 

@@ -118,7 +118,8 @@ def pack(
         write_checksum=True,
     )
     packer = zstandard.ZstdCompressor(compression_params=settings).compressobj()
-    unpacked, packed = hashlib.sha256(), hashlib.sha256()
+    unpacked = hashlib.sha256()
+    packed = hashlib.sha256()
     total = size = 0
     with path.open("wb") as out:
         for piece in pieces:
@@ -183,7 +184,9 @@ def tar(members: Iterable[Member], epoch: int) -> Iterator[bytes]:
         last = member.path
         entry = tarfile.TarInfo(member.path + ("/" if member.kind == "folder" else ""))
         entry.type = _TYPES[member.kind]
-        entry.mode, entry.uid, entry.gid = member.mode, member.uid, member.gid
+        entry.mode = member.mode
+        entry.uid = member.uid
+        entry.gid = member.gid
         entry.mtime = epoch if member.time is None else min(member.time, epoch)
         entry.linkname = member.target
         if member.kind != "file":

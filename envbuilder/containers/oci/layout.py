@@ -208,9 +208,11 @@ class Layout:
         `fields` are further fields of the descriptor. Raise `OSError` on a full disk.
         """
         if isinstance(content, bytes):
-            digest, size = digest_of(content), len(content)
+            digest = digest_of(content)
+            size = len(content)
         else:
-            digest, size = f"sha256:{files.file_sha256(content)}", content.stat().st_size
+            digest = f"sha256:{files.file_sha256(content)}"
+            size = content.stat().st_size
         descriptor = Descriptor(media_type=media_type, digest=digest, size=size, **fields)
         if self.has(descriptor):
             return descriptor
@@ -316,7 +318,8 @@ class Layout:
         if not self.has(manifest.config):
             return None
         config = self.read_config(manifest)
-        os_name, architecture = config.get("os"), config.get("architecture")
+        os_name = config.get("os")
+        architecture = config.get("architecture")
         if not isinstance(os_name, str) or not isinstance(architecture, str):
             return None
         return Platform(architecture=architecture, os=os_name)

@@ -74,7 +74,8 @@ def parse(text: str) -> Reference:
     host = DEFAULT_HOST
     # Docker's rule, which also takes a first component with capitals as a host.
     if slash and (first == "localhost" or first != first.lower() or {".", ":"} & set(first)):
-        host, rest = first, below
+        host = first
+        rest = below
     repository, colon, tag = rest.partition(":")
     if colon and not re.fullmatch(_TAG, tag):
         raise _invalid(text, "a tag has letters, digits, '_', '.' and '-', 128 at most")
@@ -167,7 +168,8 @@ def familiar(ref: str) -> str:
     return ref if ":" in ref.rpartition("/")[2] else f"{ref}:{DEFAULT_TAG}"
 
 
-_LAYOUT, _ARCHIVE = "oci:", ".tar"
+_LAYOUT = "oci:"
+_ARCHIVE = ".tar"
 
 
 def is_archive(text: str) -> bool:

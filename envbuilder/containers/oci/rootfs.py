@@ -48,7 +48,8 @@ _KINDS: dict[bytes, Kind] = {
 _KEPT = re.compile(r"etc/(passwd|group)|var/lib/dpkg/status(\.d/[^/]+)?")
 """Files whose content is kept."""
 _PYTHON = re.compile(r"(?:lib)?python(3\.[0-9]+)(?:\.so\.[0-9.]+)?")
-_OPAQUE, _GONE = ".wh..wh..opq", ".wh."
+_OPAQUE = ".wh..wh..opq"
+_GONE = ".wh."
 _CONTENT = 16 << 20
 """Maximum bytes of a file whose content is kept, and of a Python; dpkg's status has 1 to 5 MB."""
 _CONTENTS = 64 << 20
@@ -84,7 +85,8 @@ class RootFs(Struct, frozen=True, kw_only=True):
 
     def resolve(self, path: str) -> str | None:
         """Return where a path leads after all links; None if it leads nowhere."""
-        todo, place = list(reversed(PurePosixPath("/", path).parts[1:])), PurePosixPath()
+        todo = list(reversed(PurePosixPath("/", path).parts[1:]))
+        place = PurePosixPath()
         for _ in range(len(todo) + _LINKS * 8):
             if not todo:
                 return "" if place == PurePosixPath() else str(place)
@@ -150,7 +152,8 @@ def over(root: RootFs, layer: Path) -> RootFs:
 
 def _apply(layer: Path, root: RootFs) -> None:
     # Whiteouts apply only to the layers below, whatever their position in the layer.
-    below, lower = set(root.entries), sorted(root.entries)
+    below = set(root.entries)
+    lower = sorted(root.entries)
     for member, archive in members(layer):
         if not is_encodable(member.name + member.linkname):
             continue  # an index is JSON; no file that a build reads has such a name
@@ -206,7 +209,8 @@ def _put(archive: Tar, member: tarfile.TarInfo, path: str, root: RootFs) -> None
     kind = _KINDS.get(member.type, "other")
     time = int(member.mtime)
     root.entries[path] = Entry(kind, member.mode, member.uid, member.gid, time, member.linkname)
-    readable, python = _KEPT.fullmatch(path), _PYTHON.fullmatch(path.rpartition("/")[2])
+    readable = _KEPT.fullmatch(path)
+    python = _PYTHON.fullmatch(path.rpartition("/")[2])
     if kind != "file" or member.size > _CONTENT or not (readable or python):
         return
     data = archive.content(member)

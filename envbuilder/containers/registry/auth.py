@@ -60,7 +60,10 @@ class Login:
         plain_http: bool,
         repository: str = "",
     ) -> None:
-        self._host, self._session, self._pause, self._plain = host, session, pause, plain_http
+        self._host = host
+        self._session = session
+        self._pause = pause
+        self._plain = plain_http
         self._repository = repository
         self.secrets: set[str] = set()
         """Strings that must not appear in any message."""
@@ -94,11 +97,15 @@ class Login:
         realm = challenge.parameters.get("realm", "")
         server = self._checked(realm)
         method, url, headers, data = _request(realm, challenge.parameters, credential)
-        attempts, problem = http.Attempts(self._pause), ""
+        attempts = http.Attempts(self._pause)
+        problem = ""
         for _ in attempts:
             try:
                 response = http.request(
-                    *(self._session, method, url, headers),
+                    self._session,
+                    method,
+                    url,
+                    headers,
                     data=data,
                     auth=http.without_netrc,
                     redirect=None,
@@ -144,7 +151,8 @@ def _request(
     realm: str, parameters: Mapping[str, str], credential: Credential | None
 ) -> tuple[str, str, dict[str, str], bytes | None]:
     """Return method, URL, headers and body of a request for a token."""
-    service, scope = parameters.get("service", ""), parameters.get("scope", "")
+    service = parameters.get("service", "")
+    scope = parameters.get("scope", "")
     if credential is not None and credential.is_token:
         form = {
             "grant_type": "refresh_token",
@@ -276,7 +284,8 @@ def _in_file(path: Path, host: str, repository: str) -> Credential | None:
             f"{path}: not a Docker configuration: {error}", "Log in again: docker login"
         ) from None
     keys = _keys(host)
-    helpers, entries = read.cred_helpers or {}, read.auths or {}
+    helpers = read.cred_helpers or {}
+    entries = read.auths or {}
     parts = repository.split("/") if repository else []
     namespaces = ("/".join((host, *parts[:depth])) for depth in range(len(parts), 0, -1))
     entry = next((entries[n] for n in namespaces if n in entries), None)
@@ -298,7 +307,8 @@ def _keys(host: str) -> tuple[str, ...]:
 
 
 def _read_entry(entry: _Entry, path: Path, host: str) -> Credential | None:
-    user, secret = entry.username or "", entry.password or ""
+    user = entry.username or ""
+    secret = entry.password or ""
     if entry.auth:
         try:
             text = base64.b64decode(entry.auth, validate=True).decode()

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
     from envbuilder.containers.oci.layout import Descriptor, Layout
 
-_PART, _NO_SUCH_PART = 206, 416
+_PART = 206
+_NO_SUCH_PART = 416
 
 
 def receive(
@@ -49,8 +50,11 @@ def receive(
     Raise `WrongHashError` if the registry sends other bytes (none of them are kept), `BuildError`
     if it does not send all of them: what arrived is kept for the next try.
     """
-    target, part, url = layout.blob(blob.digest), _part(layout, blob), f"blobs/{blob.digest}"
-    session, travelled = connection.session, 0
+    target = layout.blob(blob.digest)
+    part = _part(layout, blob)
+    url = f"blobs/{blob.digest}"
+    session = connection.session
+    travelled = 0
 
     def ask(headers: dict[str, str]) -> requests.Response:
         accept = (OK, _PART, _NO_SUCH_PART) if headers else (OK,)
@@ -64,7 +68,10 @@ def receive(
         for _ in range(2 if part.exists() else 1):
             with contextlib.suppress(OtherSizeError):
                 travelled += download(
-                    *(session, connection.url(url), part, advance),
+                    session,
+                    connection.url(url),
+                    part,
+                    advance,
                     size=blob.size,
                     pause=connection.pause,
                     ask=ask,
@@ -203,7 +210,9 @@ class _Outgoing:
         source: Path,
         advance: Callable[[int], None],
     ) -> None:
-        self._connection, self._blob, self._source = connection, blob, source
+        self._connection = connection
+        self._blob = blob
+        self._source = source
         self._advance = advance
         self._last: _Upload | None = None
         """The upload as the registry last described it; None if none has begun or it is gone."""

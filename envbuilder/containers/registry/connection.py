@@ -40,7 +40,10 @@ class BrokenOffError(Exception):
     """A missing or incomplete response to a request; `str` says why in a few words."""
 
 
-OK, CREATED, ACCEPTED, NOT_FOUND = 200, 201, 202, 404
+OK = 200
+CREATED = 201
+ACCEPTED = 202
+NOT_FOUND = 404
 ACCEPT = {"Accept": ", ".join(sorted(INDEXES | MANIFESTS))}
 _IS_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _ANSWER_LIMIT = 1 << 16
@@ -88,12 +91,15 @@ class Connection:
     ) -> None:
         self.name = reference.name
         self._local = is_loopback(reference.host)
-        self.host, self.repository = reference.host, reference.repository
+        self.host = reference.host
+        self.repository = reference.repository
         self._base = reference.root(plain_http=plain_http)
         self.session = http.open_session(direct=self._local)
         self.pause = pause or self.session.pause
         self._login = Login(
-            *(self.host, self.session, self.pause),
+            self.host,
+            self.session,
+            self.pause,
             plain_http=plain_http,
             repository=self.repository,
         )
@@ -140,19 +146,23 @@ class Connection:
         """
         import requests
 
-        attempts, problem, status = http.Attempts(self.pause, None if retry else 1), "", 0
+        attempts = http.Attempts(self.pause, None if retry else 1)
+        problem = ""
+        status = 0
         for _ in attempts:
             try:
                 response = self._authorized(method, url, what, headers or {}, data)
             except requests.TooManyRedirects as error:
                 raise self.failure(what, http.reason(error)) from None
             except requests.RequestException as error:
-                problem, status = self._no_response(error), 0
+                problem = self._no_response(error)
+                status = 0
                 continue
             if response.status_code in accept:
                 return response
             with response:
-                problem, status = self._refusal(response), response.status_code
+                problem = self._refusal(response)
+                status = response.status_code
             if not attempts.may_repeat(response):
                 raise self.failure(what, problem, status)
         if not retry:
@@ -211,7 +221,9 @@ class Connection:
         return self._manifest(reference, (OK, NOT_FOUND))
 
     def _manifest(self, reference: str, accept: tuple[int, ...]) -> tuple[Descriptor, bytes] | None:
-        url, where, problem = self.url(f"manifests/{reference}"), f"{self.name}: {reference}", ""
+        url = self.url(f"manifests/{reference}")
+        where = f"{self.name}: {reference}"
+        problem = ""
         for _ in http.Attempts(self.pause):
             response = self.request("GET", url, reference, accept=accept, headers=ACCEPT)
             try:
@@ -237,11 +249,13 @@ class Connection:
         Everything it references must be in the registry already. Raise `BuildError` if the push
         fails.
         """
-        digest, url = digest_of(data), self.url(f"manifests/{reference}")
+        digest = digest_of(data)
+        url = self.url(f"manifests/{reference}")
         existing = self.ask("HEAD", url, reference, accept=(OK, NOT_FOUND), headers=ACCEPT)
         if existing.status == OK and existing.headers.get("Docker-Content-Digest") == digest:
             return 0
-        headers, accept = {"Content-Type": media_type}, (CREATED, ACCEPTED)
+        headers = {"Content-Type": media_type}
+        accept = (CREATED, ACCEPTED)
         answer = self.ask("PUT", url, reference, accept=accept, headers=headers, data=data)
         reported = answer.headers.get("Docker-Content-Digest", digest)
         if reported != digest:
@@ -296,7 +310,10 @@ class Connection:
 
         complete = {"User-Agent": "envbuilder", **headers}
         return http.request(
-            *(self.session, method, url, complete),
+            self.session,
+            method,
+            url,
+            complete,
             data=data,
             auth=log_in,
             redirect=partial(self.resolve, what),
@@ -322,11 +339,14 @@ def _described(data: bytes, where: str) -> Descriptor:
     """Return the descriptor of a manifest or an index; raise `InvalidError` if it is neither."""
     kind = decode(data, _Kind, where)
     if kind.manifests is not None and kind.config is None and kind.layers is None:
-        media_type, allowed = kind.media_type or INDEX, INDEXES
+        media_type = kind.media_type or INDEX
+        allowed = INDEXES
     elif kind.manifests is None and kind.config is not None and kind.layers is not None:
-        media_type, allowed = kind.media_type or MANIFEST, MANIFESTS
+        media_type = kind.media_type or MANIFEST
+        allowed = MANIFESTS
     else:
-        media_type, allowed = "", frozenset()
+        media_type = ""
+        allowed = frozenset()
     if media_type not in allowed:
         raise InvalidError(f"{where}: neither a supported image nor a supported image index")
     return Descriptor(media_type=media_type, digest=digest_of(data), size=len(data))

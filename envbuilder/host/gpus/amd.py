@@ -25,7 +25,8 @@ _VISIBLE = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES
 _POWER = ("power1_cap", "power1_cap_default")
 # Linux amdgpu_pm.c: "only APUs have vddnb", "no mclk on APUs"; the exception is the MI300A, which
 # also lacks a memory manager of its own.
-_ONLY_APU, _NO_APU = "in1_label", "freq2_label"
+_ONLY_APU = "in1_label"
+_NO_APU = "freq2_label"
 # `location_id` combines bus, device and function. On a card in several partitions, Linux adds the
 # partition's number in the highest four bits or, at first, in place of the function (Linux
 # kfd_topology.c; amd-gfx, "Add partition id field to location_id").

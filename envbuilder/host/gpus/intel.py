@@ -23,7 +23,8 @@ _LIMITS = ("power1_max", "power2_max")
 _DEFAULTS = ("power1_rated_max", "power2_rated_max")
 # Percentage of memory that Intel's driver makes available: compute-runtime, function
 # DrmMemoryManager::getPercentOfGlobalMemoryAvailable. Older versions: 80 of shared memory.
-_OWN_PERCENT, _SHARED_PERCENT = 95, 94
+_OWN_PERCENT = 95
+_SHARED_PERCENT = 94
 _XE_GIVES_ALL = (6, 15)
 
 

@@ -34,7 +34,8 @@ _PATHS: dict[int | None, Literal["switch", "bridge", "node", "system", "board"]]
 }
 _INBOX = ("nvraid", "nvdimm", "nvhda.", "nvhdau")
 """Beginnings of drivers' names in Windows that mean no GPU: every Windows has the first two."""
-_OK, _UNKNOWN = 0, 6  # nvmlGpuP2PStatus_t; the values between are reasons why not
+_OK = 0
+_UNKNOWN = 6  # nvmlGpuP2PStatus_t; the values between are reasons why not
 _MODULE = re.compile(r"Kernel Module(?: for \S+)?\s+([0-9]+\.[0-9]+(?:\.[0-9]+)?)\s", re.ASCII)
 # Not /proc/device-tree, which is a link to it.
 _COMPATIBLE = "sys/firmware/devicetree/base/compatible"
@@ -88,7 +89,8 @@ def decide(
         )
     gpus = []
     for bus in buses:
-        card, card_access = shown.get(bus), reached[bus]
+        card = shown.get(bus)
+        card_access = reached[bus]
         if card_access.state == "usable" and answer and bus not in reported and not unplaced:
             detail = "The driver does not give this GPU to this process."
             card_access = pci.Access("present", detail, "not-given")
@@ -298,13 +300,16 @@ def _tegra(snapshot: Snapshot, *, loaded: bool | None) -> Gpu | None:
     state: State
     obstacle: Obstacle
     if chip is None or not chip.common_driver:
-        state, obstacle = "present", "unsupported"
+        state = "present"
+        obstacle = "unsupported"
         detail = f"PyTorch's own wheels do not run on it: {tables.JETSON_TORCH}."
     elif loaded is False:
-        state, obstacle = "present", "driver-missing"
+        state = "present"
+        obstacle = "driver-missing"
         detail = "NVIDIA's kernel driver is not loaded."
     else:
-        state, obstacle = "unknown", "unread"
+        state = "unknown"
+        obstacle = "unread"
         detail = "The PCI bus does not show it."
     return Gpu(
         vendor="nvidia",

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
     from envbuilder.host.gpus.nvml import Device
 
-_CONTROL, _MEMORY, _WINDOWS = "dev/nvidiactl", "dev/nvidia-uvm", "dev/dxg"
+_CONTROL = "dev/nvidiactl"
+_MEMORY = "dev/nvidia-uvm"
+_WINDOWS = "dev/dxg"
 _CARD = re.compile(r"nvidia([0-9]{1,3})\Z", re.ASCII)
 _MODPROBE = "usr/bin/nvidia-modprobe"
 """Where NVIDIA's libraries look for it (nvidia-modprobe, modprobe-utils/nvidia-modprobe-utils.c);
@@ -33,14 +35,16 @@ _CAPABILITIES = "proc/driver/nvidia/capabilities"
 _INSTANCE = re.compile(r"[gc]i[0-9]{1,3}\Z", re.ASCII)
 # If this file exists, nodes in /dev/nvidia-caps control access to MIG instances; otherwise, files
 # in /proc do (NVIDIA, MIG User Guide, "Device Nodes and Capabilities").
-_INSTANCE_MINORS, _INSTANCE_NODES = "proc/driver/nvidia-caps/mig-minors", "dev/nvidia-caps"
+_INSTANCE_MINORS = "proc/driver/nvidia-caps/mig-minors"
+_INSTANCE_NODES = "dev/nvidia-caps"
 _NODE = re.compile(r"nvidia-cap([0-9]{1,4})\Z", re.ASCII)
 _MONITOR = 2
 """Number of the last node that is of no instance: 1 configures MIG, 2 monitors it."""
 _MANAGER = "run/nvidia-fabricmanager/nv-fabricmanager.pid"
 """The fabric manager's file while it runs (its unit file; Fabric Manager User Guide)."""
 _SWITCH = re.compile(r"nvidia-nvswitch[0-9]{1,2}\Z", re.ASCII)
-_UNSUPPORTED, _COMPLETED = 0, 3  # nvmlGpuFabricState_t; between them: not started, in progress
+_UNSUPPORTED = 0
+_COMPLETED = 3  # nvmlGpuFabricState_t; between them: not started, in progress
 
 
 def read(reader: Reader) -> None:

@@ -20,9 +20,11 @@ from envbuilder.host.snapshot import clean, version
 # Values from nvml.h; the package mistakenly defines NVML_P2P_CAPS_INDEX_READ as a tuple.
 _CLOCK_MEMORY = 2
 _NOT_SUPPORTED = 3
-_READ, _NVLINK = 0, 2
+_READ = 0
+_NVLINK = 2
 _NOT_FOUND = 6
-_FABRIC_STARTED, _FABRIC_COMPLETED = 2, 3
+_FABRIC_STARTED = 2
+_FABRIC_COMPLETED = 3
 _MOST_PAIRED = 16
 _MOST_INSTANCES = 64
 

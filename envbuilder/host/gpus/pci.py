@@ -15,8 +15,10 @@ from envbuilder.host.model import Link, Obstacle, State
 from envbuilder.host.snapshot import Reader, Snapshot, clean, integer, lines
 
 PCI = "sys/bus/pci/devices"
-_DISPLAY, _PROCESSING = 0x03, 0x12  # PCI base classes
-_AMD, _NVIDIA = 0x1002, 0x10DE
+_DISPLAY = 0x03
+_PROCESSING = 0x12  # PCI base classes
+_AMD = 0x1002
+_NVIDIA = 0x10DE
 _OTHER_BRIDGE = 0x0680  # PCI class of NVSwitch
 SPEEDS = (2.5, 5.0, 8.0, 16.0, 32.0, 64.0)
 """Transfers per second and lane of PCI Express generations 1 to 6, in billions (GT/s)."""

@@ -99,7 +99,8 @@ def _settings(given: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def _link(server: Any) -> str:
     """Return the link to JupyterLab's page, with the token."""
     identity = server.identity_provider
-    token, page = identity.token, server.default_url
+    token = identity.token
+    page = server.default_url
     # Or the server would print its links itself, and the paths of its files.
     identity.token_generated = False
     if server.file_to_run:

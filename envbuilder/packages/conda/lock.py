@@ -308,7 +308,8 @@ def findings(target: Target, host: Host) -> Iterator[Finding]:
 
 
 def _at_least(name: str, actual: str | None, required: str) -> Finding:
-    least, current = version(required), version(actual)
+    least = version(required)
+    current = version(actual)
     if current is None or least is None:
         text = f"whether {name} is {required} or newer could not be read"
         return Finding("warning", text, "system-unread")

@@ -391,7 +391,8 @@ def write_activation(step: WriteActivation) -> tuple[str, ...]:
 
     Raise `BuildError` if a package sets variables that cannot be read.
     """
-    env, prefix = Path(step.env), Path(step.prefix)
+    env = Path(step.env)
+    prefix = Path(step.prefix)
     variables = {**step.variables, **({"VIRTUAL_ENV": step.venv} if step.venv else {})}
     conda = {"CONDA_PREFIX": step.prefix, "CONDA_DEFAULT_ENV": step.prefix, "CONDA_SHLVL": "1"}
     context: dict[str, Any] = {

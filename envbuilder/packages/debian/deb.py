@@ -62,7 +62,8 @@ def require_named(file: lock.File, fields: Mapping[str, str]) -> None:
 
     Files are named after these control fields.
     """
-    name, version = fields.get("Package", ""), fields.get("Version", "")
+    name = fields.get("Package", "")
+    version = fields.get("Version", "")
     if not types.is_debian(name, version):
         raise refused(file, "its name or version violates Debian policy")
     if (name, version) != (file.name, file.version):
@@ -90,7 +91,8 @@ class Deb:
     """An open .deb; faults are raised as `failure(reason)`."""
 
     def __init__(self, stream: IO[bytes], failure: Callable[[str], EnvbuilderError]) -> None:
-        self._stream, self._failure = stream, failure
+        self._stream = stream
+        self._failure = failure
         self._parts = dict(self._listed())
 
     def data(self) -> archives.Tar:
@@ -139,7 +141,10 @@ class _Part(io.RawIOBase):
     """A part of a file as a stream."""
 
     def __init__(self, stream: IO[bytes], start: int, size: int) -> None:
-        self._stream, self._start, self._size, self._at = stream, start, size, 0
+        self._stream = stream
+        self._start = start
+        self._size = size
+        self._at = 0
 
     def readable(self) -> bool:
         """Return True."""

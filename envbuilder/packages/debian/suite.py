@@ -121,7 +121,8 @@ def load(
         raise InvalidError(f"{platform}: Debian packages exist only for Linux")
     from envbuilder.core import archives
 
-    architecture, read = ARCHITECTURES[platform], read or _read
+    architecture = ARCHITECTURES[platform]
+    read = read or _read
     on_progress(f"reading Debian {suite}'s package lists for {platform}")
     universe: dict[str, Package] = {}
     rolling = True
@@ -223,7 +224,9 @@ class Debs:
         on_progress: Callable[[str], None],
         origin: tuple[Profile, Lock] | None = None,
     ) -> None:
-        self._profile, self._settings, self._note = profile, settings, on_progress
+        self._profile = profile
+        self._settings = settings
+        self._note = on_progress
         fresh = previous is not None and previous.inputs == inputs_digest(profile)
         of_origin = origin[1] if origin and _is_same_system(profile, origin[0]) else None
         # A suite has only its newest versions, so there is no intermediate version to prefer:

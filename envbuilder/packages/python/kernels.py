@@ -128,7 +128,8 @@ def known_in(settings: Settings) -> Reader:
     looked_up: dict[str, Packages] = {}
 
     def look_up(profile: Profile, host: Host, lock: Lock | None) -> Packages:
-        vendor, platform = ACCELERATORS[profile.accelerator].vendor, docker_platform(host)
+        vendor = ACCELERATORS[profile.accelerator].vendor
+        platform = docker_platform(host)
         if lock is None or not any(gpu.vendor == vendor for gpu in host.gpus):
             return {}
         if profile.name not in looked_up:
@@ -147,8 +148,10 @@ class _Forward:
     """Bytes that are read forward."""
 
     def __init__(self, pieces: Iterable[bytes], reads: Iterator[int]) -> None:
-        self._pieces, self.reads = iter(pieces), reads
-        self._data, self._at = b"", 0
+        self._pieces = iter(pieces)
+        self.reads = reads
+        self._data = b""
+        self._at = 0
         self._places: dict[bytes, int] = {}
 
     def find(self, magics: tuple[bytes, ...]) -> bytes:
@@ -199,7 +202,8 @@ class _Forward:
         piece = next(self._pieces, b"")
         if not piece:
             raise EOFError
-        self._data, self._at = self._data[self._at :] + piece, 0
+        self._data = self._data[self._at :] + piece
+        self._at = 0
         self._places.clear()
 
 

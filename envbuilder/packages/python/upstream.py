@@ -289,7 +289,8 @@ def claims(distribution: str, source: str) -> tuple[Offer, ...]:
     `hashes.csv` states their hashes, `requires.csv` what they require, by release and build (empty
     for the CPU's). Only the rows of this index are read further: the table is long.
     """
-    folder, name = resources.profiles_dir() / "releases", types.canonical(distribution)
+    folder = resources.profiles_dir() / "releases"
+    name = types.canonical(distribution)
     lines = read_text(folder / "hashes.csv").splitlines()
     rows = [line.split(",") for line in lines if line.startswith(f"{source},")]
     rows = [row for row in rows if types.canonical(row[1].partition("-")[0]) == name]

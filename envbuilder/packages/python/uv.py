@@ -402,7 +402,8 @@ class Uv(Struct, frozen=True, kw_only=True):
             # The real URL. A wheel in a folder has its size already.
             return Found(file=file, url=offer.location if "://" in offer.location else "")
         stated: dict[str, object] = {"sha256": wheel.sha256, "size": wheel.size}
-        url, local = wheel.location, pip.local_folder(wheel.location)
+        url = wheel.location
+        local = pip.local_folder(wheel.location)
         if local is not None:
             path = (self.folder / local).absolute()
             url = path.as_uri()

@@ -155,7 +155,8 @@ def contents(
             _require_inside(row[0])
         if row and row[0] in listed:
             listed[row[0]] = row[1] if len(row) > 1 else ""
-    site, data = f"lib/python{python}/site-packages/", f"{stem}.data/"
+    site = f"lib/python{python}/site-packages/"
+    data = f"{stem}.data/"
     places = {
         "purelib": site,
         "platlib": site,
@@ -261,7 +262,9 @@ class RemoteFile(io.RawIOBase):
 
     def __init__(self, session: Session, url: str) -> None:
         """Raise `OSError`, as all methods do, if the server does not send what is requested."""
-        self._session, self._url, self._at = session, url, 0
+        self._session = session
+        self._url = url
+        self._at = 0
         self._request(f"-{_TAIL}")
 
     def _request(self, asked: str) -> None:
@@ -271,7 +274,8 @@ class RemoteFile(io.RawIOBase):
             data = http.read(response)
         stated = _RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
         partial = response.status_code == 206 and stated is not None
-        self._begin, self._data = int(stated[1]) if stated and partial else 0, data
+        self._begin = int(stated[1]) if stated and partial else 0
+        self._data = data
         self._size = int(stated[2]) if stated and partial else len(data)
 
     def readable(self) -> bool:
@@ -317,7 +321,8 @@ def remote_contents(
 
     Wheels that cannot be read are left out. `variables` are uv's; `python` is X.Y.
     """
-    store, logins = Store.of(settings), {**os.environ, **variables}
+    store = Store.of(settings)
+    logins = {**os.environ, **variables}
     result: dict[str, dict[str, str]] = {}
 
     def read(wheel: Found) -> None:

@@ -45,10 +45,29 @@ if TYPE_CHECKING:
 
 WITH_FRAMEWORK = frozenset(
     {
-        *("apex", "causal-conv1d", "detectron2", "flash-attn", "fused-ssim", "mamba-ssm"),
-        *("pytorch3d", "simple-knn", "diff-gaussian-rasterization", "tinycudann", "torchsort"),
-        *("torch-cluster", "torch-scatter", "torch-sparse", "torch-spline-conv", "nvdiffrast"),
-        *("mmcv", "mmcv-full", "natten", "pyg-lib", "gsplat", "xformers", "torchsparse"),
+        "apex",
+        "causal-conv1d",
+        "detectron2",
+        "flash-attn",
+        "fused-ssim",
+        "mamba-ssm",
+        "pytorch3d",
+        "simple-knn",
+        "diff-gaussian-rasterization",
+        "tinycudann",
+        "torchsort",
+        "torch-cluster",
+        "torch-scatter",
+        "torch-sparse",
+        "torch-spline-conv",
+        "nvdiffrast",
+        "mmcv",
+        "mmcv-full",
+        "natten",
+        "pyg-lib",
+        "gsplat",
+        "xformers",
+        "torchsparse",
     }
 )
 """Packages whose build imports the framework although they do not say so, mostly in a setup.py."""
@@ -69,7 +88,8 @@ class Candidate(Struct, frozen=True, kw_only=True):
     @property
     def offer(self) -> Offer:
         """A wheel that fits every target, in place of the one that is built for it."""
-        location, is_wheel = self.recipe.location, self.recipe.kind == "wheel"
+        location = self.recipe.location
+        is_wheel = self.recipe.kind == "wheel"
         stem = f"{self.name.replace('-', '_')}-{self.version}"
         return Offer(
             distribution=self.name,
@@ -110,7 +130,9 @@ class Foundry:
         elsewhere: Callable[[str, str], Sequence[str] | None] = lambda *_: None,
     ) -> None:
         """`elsewhere` returns what a release requires by a wheel for another platform."""
-        self._resolution, self._settings, self._report = resolution, settings, on_progress
+        self._resolution = resolution
+        self._settings = settings
+        self._report = on_progress
         self._elsewhere = elsewhere
         self._by_source: dict[str, Candidate] = {}
         self._plans: dict[str, Plan] = {}
@@ -132,7 +154,8 @@ class Foundry:
         which the project names by its URL, needs no consent: nothing of it runs.
         """
         name = types.canonical(name)
-        location, as_of = self._resolution.sources.get(name, ""), self._resolution.as_of or ""
+        location = self._resolution.sources.get(name, "")
+        as_of = self._resolution.as_of or ""
         if not self.allows(name) and source.located(location).kind != "wheel":
             raise InvalidError(
                 f"{name}: has no wheel, and is not allowed to be built: its own code would run",
@@ -160,9 +183,11 @@ class Foundry:
     ) -> _Prepared:
         from packaging.specifiers import SpecifierSet
 
-        settings, versions = self._settings, SpecifierSet(specifier)
+        settings = self._settings
+        versions = SpecifierSet(specifier)
         self._report(f"{name}: fetching its source")
-        version, elsewhere = "", None
+        version = ""
+        elsewhere = None
         if location:
             recipe, version = _named(source.located(location), settings)
         else:
@@ -173,7 +198,10 @@ class Foundry:
         if recipe.kind == "wheel":
             path = Store.of(settings).path(recipe.sha256)
             with sealed.opened(path, source.located(location).file, name) as (_, _, metadata):
-                plan, wheel, python, size = Plan(requires=()), None, "", path.stat().st_size
+                plan = Plan(requires=())
+                wheel = None
+                python = ""
+                size = path.stat().st_size
         else:
             metadata, plan, wheel, python = self._read(name, recipe, version, pythons, elsewhere)
             size = None
@@ -218,7 +246,8 @@ class Foundry:
         with tempfile.TemporaryDirectory(prefix="envbuilder-source-") as folder:
             try:
                 built = source.unpack(recipe, self._settings, Path(folder, "source"))
-                requires, extends_cuda = stated.backend(built).requires, stated.extends_cuda(built)
+                requires = stated.backend(built).requires
+                extends_cuda = stated.extends_cuda(built)
                 cuda = extends_cuda or any(built.rglob("*.cu"))
                 metadata = elsewhere or stated.certain(built)
                 likely = stated.recorded(built) or stated.shown(built, version)
@@ -285,8 +314,11 @@ class Foundry:
     def _finished(
         self, file: File, candidate: Candidate, target: Target
     ) -> tuple[File, tuple[File, ...]]:
-        sha256, workshop = candidate.recipe.sha256, self._workshop
-        wheels, plan, recipe = self._wheels, self._plans[sha256], candidate.recipe
+        sha256 = candidate.recipe.sha256
+        workshop = self._workshop
+        wheels = self._wheels
+        plan = self._plans[sha256]
+        recipe = candidate.recipe
         pure = {k[-1]: w for k, w in wheels.items() if k[0] == sha256 and w.is_pure}
         wheel = pure.get("")
         if wheel is None and plan.cuda:
@@ -301,9 +333,11 @@ class Foundry:
             key = (sha256, target.platform, target.python, recipe.cuda_architectures)
             try:
                 if key not in wheels:
-                    name, version = candidate.name, candidate.version
+                    name = candidate.name
+                    version = candidate.version
                     forged = workshop.make(name, recipe, version, plan, target.python)
-                    wheels[key], plan = forged.wheel, forged.plan
+                    wheels[key] = forged.wheel
+                    plan = forged.plan
                 wheel = wheels[key]
             except FrameworkError:
                 plan = plan.beside_framework()
@@ -453,7 +487,8 @@ def fetch(files: Sequence[File], target: Target, settings: Settings, progress: P
 
 def forged(target: Target, settings: Settings, progress: Progress) -> Target:
     """Return a target of this machine's platform with wheels in place of its sources."""
-    workshop, built = Workshop(settings, progress.note), []
+    workshop = Workshop(settings, progress.note)
+    built = []
     for file in target.files:
         if file.kind == "source" and file.recipe:
             source.obtain(file.name, file.recipe, settings)
@@ -473,7 +508,8 @@ def builders(file: File, target: Target) -> tuple[File, ...]:
 
 def _built(file: File, target: Target, workshop: Workshop) -> Wheel:
     """Return the wheel that is built from a locked source, with what the lock names for that."""
-    recipe, needs = file.recipe, builders(file, target)
+    recipe = file.recipe
+    needs = builders(file, target)
     assert recipe is not None, "it is built"
     foreign = [n.file for n in needs if not n.file.endswith("-any.whl")]
     compiled = file.kind == "source" or not file.file.endswith("-any.whl")

@@ -27,8 +27,16 @@ FOLDER = "/build"
 _USER = 1000
 _SYSTEM = ("bin", "lib", "lib32", "lib64", "libx32", "opt", "sbin", "usr", "nix", "gnu")
 _ETC = (
-    *("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "passwd", "group"),
-    *("localtime", "os-release", "nsswitch.conf", "hosts"),
+    "alternatives",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "passwd",
+    "group",
+    "localtime",
+    "os-release",
+    "nsswitch.conf",
+    "hosts",
 )
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _NAMESPACES = {
@@ -39,10 +47,20 @@ _NAMESPACES = {
     "uts": 0x04000000,
     "mounts": 0x00020000,
 }
-_READ_ONLY, _NO_SUID, _NO_DEVICES, _NO_PROGRAMS = 1, 2, 4, 8
-_REMOUNT, _BIND, _RECURSIVE, _PRIVATE = 32, 4096, 16384, 1 << 18
-_MOUNT_SETATTR, _HERE, _AT_RECURSIVE, _DETACH = 442, -100, 0x8000, 2
-_DEATH_SIGNAL, _NO_NEW_RIGHTS = 1, 38
+_READ_ONLY = 1
+_NO_SUID = 2
+_NO_DEVICES = 4
+_NO_PROGRAMS = 8
+_REMOUNT = 32
+_BIND = 4096
+_RECURSIVE = 16384
+_PRIVATE = 1 << 18
+_MOUNT_SETATTR = 442
+_HERE = -100
+_AT_RECURSIVE = 0x8000
+_DETACH = 2
+_DEATH_SIGNAL = 1
+_NO_NEW_RIGHTS = 38
 _MOST_BYTES = 16 << 30
 """Maximum size of a file that a build writes."""
 
@@ -51,7 +69,8 @@ def seal(scratch: str, visible: list[str], argv: list[str]) -> None:
     """Run `argv` in namespaces, and end with its status; `visible`: more folders that it sees."""
     try:
         libc = ctypes.CDLL(None, use_errno=True)
-        uid, gid = os.geteuid(), os.getegid()
+        uid = os.geteuid()
+        gid = os.getegid()
         _require(libc.unshare(sum(_NAMESPACES.values())))
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{_USER} {uid} 1")
@@ -102,7 +121,8 @@ class _Mounts:
     """What is mounted below a new root."""
 
     def __init__(self, libc: ctypes.CDLL, root: str) -> None:
-        self.libc, self.root = libc, root
+        self.libc = libc
+        self.root = root
 
     def mount(
         self, source: str | None, target: str, kind: str = "", flags: int = 0, options: str = ""
@@ -121,7 +141,8 @@ class _Mounts:
             target.touch()
         self.mount(path, str(target), flags=_BIND | _RECURSIVE)
         attributes = (ctypes.c_uint64 * 4)(_READ_ONLY | _NO_SUID, 0, 0, 0)
-        encoded, size = str(target).encode(), ctypes.sizeof(attributes)
+        encoded = str(target).encode()
+        size = ctypes.sizeof(attributes)
         if self.libc.syscall(
             _MOUNT_SETATTR, _HERE, encoded, _AT_RECURSIVE, ctypes.byref(attributes), size
         ):
@@ -133,7 +154,8 @@ class _Mounts:
 
 def _enter(mounts: _Mounts, scratch: str, visible: list[str]) -> None:
     """Make the new file system, and make it the root."""
-    root, mount = mounts.root, mounts.mount
+    root = mounts.root
+    mount = mounts.mount
     mount(None, "/", flags=_PRIVATE | _RECURSIVE)
     mount("tmpfs", root, "tmpfs", options="size=4m,mode=755")
     for path in (Path("/", name) for name in _SYSTEM):
@@ -185,7 +207,8 @@ def hook(
 
 def main() -> None:
     """Do a step: `seal SPECIFICATION` or `hook SPECIFICATION`, in JSON."""
-    seals, specification = sys.argv[1] == "seal", json.loads(sys.argv[2])
+    seals = sys.argv[1] == "seal"
+    specification = json.loads(sys.argv[2])
     try:
         (seal if seals else hook)(**specification)
     except SystemExit as error:

@@ -52,7 +52,8 @@ _LARGEST = 8 << 30
 """Maximum bytes of a wheel's files."""
 _MOST_FILES = 100_000
 _RESULT = 1 << 20
-_LAST, _LONGEST = 10, 400
+_LAST = 10
+_LONGEST = 400
 """How many lines of a log a message repeats, and how much of each."""
 _CAUSE = re.compile(r"fatal error: |: (command )?not found|No such file or directory|\berror: ")
 """What is more telling than the end of a log."""
@@ -72,7 +73,9 @@ class Scratch:
     """A folder in which one source is built by one interpreter."""
 
     def __init__(self, folder: Path, interpreter: Path, note: list[str]) -> None:
-        self.folder, self._interpreter, self._notes = folder, interpreter, note
+        self.folder = folder
+        self._interpreter = interpreter
+        self._notes = note
         self._sealed = True
         self._cuda: tuple[str, str] | None = None
         for name in _FOLDERS:
@@ -85,16 +88,29 @@ class Scratch:
         options = ("--quiet", "--no-config", "--no-cache", "--offline")
         done = uv_program.run(
             [
-                *(uv_program.path(), "venv", *options, "--relocatable"),
-                *("--python", str(self._interpreter), venv),
+                uv_program.path(),
+                "venv",
+                *options,
+                "--relocatable",
+                "--python",
+                str(self._interpreter),
+                venv,
             ],
             timeout=SECONDS,
         )
         if done.returncode == 0 and wheels:
             done = uv_program.run(
                 [
-                    *(uv_program.path(), "pip", "install", *options, "--no-index", "--no-deps"),
-                    *("--link-mode", "copy", "--python", f"{venv}/bin/python"),
+                    uv_program.path(),
+                    "pip",
+                    "install",
+                    *options,
+                    "--no-index",
+                    "--no-deps",
+                    "--link-mode",
+                    "copy",
+                    "--python",
+                    f"{venv}/bin/python",
                     *map(str, wheels),
                 ],
                 timeout=SECONDS,
@@ -306,14 +322,16 @@ def _metadata(archive: zipfile.ZipFile, name: str) -> Metadata:
 
 
 def _rewrite(archive: zipfile.ZipFile, record: str, target: Path, without: Collection[str]) -> None:
-    members, rows = _members(archive), io.StringIO()
+    members = _members(archive)
+    rows = io.StringIO()
     data = record.removesuffix(f"{_INFO}RECORD") + ".data/"
     left = {f"{place}{p}" for p in without for place in ("", f"{data}purelib/", f"{data}platlib/")}
     table = csv.writer(rows, lineterminator="\n")
     signatures = (f"{record}.jws", f"{record}.p7s")
     with zipfile.ZipFile(target, "x", zipfile.ZIP_STORED) as out:
         for name in sorted(members.keys() - {record, *signatures, *left}):
-            digest, size = hashlib.sha256(), 0
+            digest = hashlib.sha256()
+            size = 0
             is_program = bool(members[name].external_attr >> 16 & 0o111)
             entry = _entry(name, 0o755 if is_program else 0o644)
             with out.open(entry, "w", force_zip64=members[name].file_size >= 1 << 31) as file:
@@ -329,13 +347,15 @@ def _rewrite(archive: zipfile.ZipFile, record: str, target: Path, without: Colle
 
 def _entry(name: str, mode: int) -> zipfile.ZipInfo:
     entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
-    entry.create_system, entry.external_attr = 3, (stat.S_IFREG | mode) << 16
+    entry.create_system = 3
+    entry.external_attr = (stat.S_IFREG | mode) << 16
     return entry
 
 
 def glibc(wheel: Path) -> int:
     """Return the N of the newest glibc 2.N that a wheel's libraries name among their needs."""
-    needed, before = 0, b""
+    needed = 0
+    before = b""
     with archives.open_zip(wheel) as archive:
         for member in archive.infolist():
             if not wheel_conflicts.MACHINE_CODE.search(member.filename):
@@ -376,7 +396,8 @@ def prune(file: File, python: str, settings: Settings) -> File:
 
     It is kept in the store. Raises `BuildError` if that is no wheel.
     """
-    store, recipe = Store.of(settings), file.recipe
+    store = Store.of(settings)
+    recipe = file.recipe
     assert recipe is not None, "it is pruned"
     with tempfile.TemporaryDirectory(prefix="envbuilder-wheel-") as folder:
         path, _ = normalise(
@@ -387,7 +408,8 @@ def prune(file: File, python: str, settings: Settings) -> File:
             recipe.location,
             recipe.without,
         )
-        sha256, size = file_sha256(path), path.stat().st_size
+        sha256 = file_sha256(path)
+        size = path.stat().st_size
         store.take_file(path, sha256)
     return replace(file, sha256=sha256, size=size)
 
@@ -420,7 +442,8 @@ def toolkit_of(target: Target, wished: Sequence[str]) -> Toolkit | None:
     these.
     """
     wheels = {file.name: file for file in target.of_kind("wheel")}
-    torch, runtime = wheels.get("torch"), wheels.get(_RUNTIME)
+    torch = wheels.get("torch")
+    runtime = wheels.get(_RUNTIME)
     row = releases.of_version("torch", torch.version, target.platform) if torch else None
     if torch is None or not (row.build.startswith("cu") if row else runtime):
         return None

@@ -72,7 +72,8 @@ def located(text: str) -> Location:
     if url.startswith("git+"):
         address, at, reference = url.removeprefix("git+").rpartition("@")
         if not at or "/" not in urlsplit(address).path:
-            address, reference = url.removeprefix("git+"), ""
+            address = url.removeprefix("git+")
+            reference = ""
         if reference.startswith("-"):
             raise InvalidError(f"{escaped(text)}: {shown(reference)} is no branch, tag or commit")
         return Location("git", address, reference, subdirectory)
@@ -227,7 +228,8 @@ def pack(folder: Path, settings: Settings, what: str, *, local: bool = False) ->
     `local`: of the user's own project instead of a fresh clone.
     """
     with tempfile.TemporaryDirectory(prefix="envbuilder-source-") as name:
-        part, left = Path(name) / "source.tar", _LARGEST
+        part = Path(name) / "source.tar"
+        left = _LARGEST
         with tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as tar:
             for path in sorted(_files(folder, what, local=local)):
                 info = tarfile.TarInfo(path)
@@ -236,7 +238,9 @@ def pack(folder: Path, settings: Settings, what: str, *, local: bool = False) ->
                     target = os.readlink(folder / path)  # noqa: PTH115 (as it is)
                     if archives.leads_out(path, target):
                         raise InvalidError(f"{what}: {shown(path)} is a link that leads out of it")
-                    info.type, info.linkname, info.mode = tarfile.SYMTYPE, target, 0o777
+                    info.type = tarfile.SYMTYPE
+                    info.linkname = target
+                    info.mode = 0o777
                     tar.addfile(info)
                     continue
                 left -= status.st_size
@@ -395,7 +399,8 @@ class _Git:
                 f"{url}: {parts.scheme or 'a path'}: only https:// and ssh:// are read",
                 "Name the repository by its https:// URL.",
             )
-        self.folder, self._url = home, url
+        self.folder = home
+        self._url = url
         passed = {n: v for n, v in os.environ.items() if n.lower() in {*_PROXIES, *_SSH}}
         if certificate := pip.sources().cert or os.environ.get("SSL_CERT_FILE", ""):
             passed["GIT_SSL_CAINFO"] = certificate

@@ -141,7 +141,8 @@ def modern(text: str) -> str:
 def metadata(text: str) -> tuple[Metadata, bool] | None:
     """Return what a METADATA or PKG-INFO states, and whether a build may change that."""
     message = email.parser.Parser().parsestr(text, headersonly=True)
-    version, form = message.get("Version"), message.get("Metadata-Version", "")
+    version = message.get("Version")
+    form = message.get("Metadata-Version", "")
     if not version or not re.fullmatch(r"\d\.\d", form):
         return None
     dynamic = {field.lower() for field in message.get_all("Dynamic", [])}
@@ -166,10 +167,12 @@ def recorded(folder: Path) -> Metadata | None:
         folder.glob("*/*.egg-info/requires.txt")
     )
     lines = []
-    section, condition = "", ""
+    section = ""
+    condition = ""
     for line in _read(written[0]).splitlines() if written else ():
         if heading := _SECTIONS.match(line.strip()):
-            section, condition = heading[1], heading[2] or ""
+            section = heading[1]
+            condition = heading[2] or ""
         elif line.strip():
             lines.append(requirement(line, section, condition))
     return replace(info[0], requires_dist=info[0].requires_dist or tuple(lines))

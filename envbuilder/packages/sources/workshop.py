@@ -155,7 +155,8 @@ class Workshop:
     """Builds sources on this machine, and finds what that requires."""
 
     def __init__(self, settings: Settings, on_progress: Callable[[str], None]) -> None:
-        self._settings, self._report = settings, on_progress
+        self._settings = settings
+        self._report = on_progress
         self._store = Store.of(settings)
         self._resolved: dict[tuple[Plan, str, str], tuple[File, ...]] = {}
         self._interpreters: dict[str, Path | None] = {}
@@ -227,7 +228,8 @@ class Workshop:
             raise
 
     def _attempts(self, work: _Work, plan: Plan) -> Made:
-        name, framework = work.name, work.framework
+        name = work.name
+        framework = work.framework
         first: BuildError | None = None
         for _ in range(_ATTEMPTS):
             try:
@@ -258,7 +260,10 @@ class Workshop:
         needs = self.resolved(plan, self.platform, work.python)
         target = Target(platform=self.platform, python=work.python, base=None, files=())
         return self.built(
-            *(work.name, work.recipe, work.version, target),
+            work.name,
+            work.recipe,
+            work.version,
+            target,
             together(needs, work.framework if plan.with_framework else ()),
             asks=set(plan.requires),
         )
@@ -320,7 +325,8 @@ class Workshop:
             if recipe.cuda_architectures:
                 scratch.compile_cuda(recipe.cuda_architectures)
             built = source.unpack(recipe, self._settings, scratch.folder / "source")
-            backend, tag = stated.backend(built), version if recipe.kind != "sdist" else ""
+            backend = stated.backend(built)
+            tag = version if recipe.kind != "sdist" else ""
             more = scratch.call(backend, built, "get_requires_for_build_wheel", tag)
             unknown = [m for m in more or () if isinstance(m, str) and m not in (asks or {m})]
             if unknown:
@@ -340,7 +346,8 @@ class Workshop:
 
         Versions are those of this machine's platform, as far as they fit.
         """
-        key, asked = (plan, platform, python), (*plan.requires, *plan.toolkit)
+        key = (plan, platform, python)
+        asked = (*plan.requires, *plan.toolkit)
         if key not in self._resolved and asked:
             same = (files for (of, _, _), files in self._resolved.items() if of == plan)
             earlier = {f.name: f.version for each in same for f in each}

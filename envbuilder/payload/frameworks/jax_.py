@@ -75,7 +75,9 @@ NOTED = ("JAX_DEFAULT_MATMUL_PRECISION", "JAX_ENABLE_X64", "XLA_FLAGS")
 
 COUNTERS = {"allocated": "bytes_in_use", "peak": "peak_bytes_in_use", "limit": "bytes_limit"}
 
-HOST, DEVICE, STREAM = "/host:CPU", "/device:", "Stream"
+HOST = "/host:CPU"
+DEVICE = "/device:"
+STREAM = "Stream"
 """Names of the profiler's planes, or how they begin; lines of a device that hold kernels."""
 
 HEAVY = ("convolution", "dot", "custom-call")
@@ -90,7 +92,8 @@ _DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float
 
 def load(accelerator: str, threads: Optional[int]) -> Jax:
     """Import JAX, restricted to the accelerator and the CPU."""
-    hidden, stated = "", os.environ.get("JAX_PLATFORMS", "")
+    hidden = ""
+    stated = os.environ.get("JAX_PLATFORMS", "")
     row = PLATFORMS.get(accelerator)
     if row is not None:
         # The CPU is there for comparison. The device is asked for by name: where no GPU is visible,
@@ -116,7 +119,9 @@ class Jax(NumpyFramework):
     deterministic = "XLA_FLAGS=--xla_gpu_deterministic_ops=true"
 
     def __init__(self, jax: Any, accelerator: str, hidden: str = "") -> None:
-        self.jax, self.accelerator, self._hidden = jax, accelerator, hidden
+        self.jax = jax
+        self.accelerator = accelerator
+        self._hidden = hidden
         self.numpy = limited("numpy")
         self.version = str(jax.__version__)
         self._programs = Programs(jax)
@@ -164,7 +169,8 @@ class Jax(NumpyFramework):
         """
         if self._hidden:
             raise CheckError(f"JAX_PLATFORMS={self._hidden} hides {self.accelerator}; unset it")
-        size, numpy = 1 << 20, self.numpy
+        size = 1 << 20
+        numpy = self.numpy
         try:
             device = self.device
             if type_of(device) != self.device_type():
@@ -214,7 +220,8 @@ class Jax(NumpyFramework):
 
     def precision(self) -> Dict[str, Any]:
         """Return the settings in effect."""
-        setting, cpu = self.jax.config.jax_default_matmul_precision, self.accelerator == "cpu"
+        setting = self.jax.config.jax_default_matmul_precision
+        cpu = self.accelerator == "cpu"
         # By default, only the CPU computes products of float32 in float32.
         default = "highest" if cpu else "high"
         name = str(setting or "default")
@@ -272,7 +279,8 @@ class Jax(NumpyFramework):
 
     def compute(self, function: Callable[..., Any], inputs: List[Any], dtype: str) -> Any:
         """Run a case, compiled as a whole, with the convolution and the loss of the network."""
-        numpy, programs = self.jax.numpy, self._programs
+        numpy = self.jax.numpy
+        programs = self._programs
 
         def loss(scores: Any, labels: List[int]) -> Any:
             return programs.likelihood(self.jax.nn.log_softmax(scores), numpy.array(labels))
@@ -318,7 +326,8 @@ class Jax(NumpyFramework):
 
     def room(self) -> Tuple[Optional[int], Optional[int]]:
         """Return the bytes that can still be allocated, and those of the CPU's caches."""
-        limit, used = self.counted("limit"), self.counted("allocated")
+        limit = self.counted("limit")
+        used = self.counted("allocated")
         return super().room() if limit is None or used is None else (limit - used, None)
 
 

@@ -43,7 +43,8 @@ class Programs:
     """The compiled functions; all jobs of a device share them."""
 
     def __init__(self, jax: Any) -> None:
-        self.jax, self._numpy = jax, jax.numpy
+        self.jax = jax
+        self._numpy = jax.numpy
         self._steps: Dict[int, Any] = {}
         self.normalise = jax.jit(self._normalise)
         self.shuffle = jax.jit(self._shuffle)
@@ -135,7 +136,9 @@ class Programs:
             state.weights, images, labels, used
         )
         root = self._numpy.sqrt
-        weights, squares, changes = {}, {}, {}
+        weights = {}
+        squares = {}
+        changes = {}
         for name, gradient in gradients.items():
             square = squares[name] = RHO * state.squares[name] + (1 - RHO) * gradient**2
             before = state.changes[name]
@@ -153,8 +156,10 @@ class Job(NumpyJob):
     """One training on a device."""
 
     def __init__(self, framework: NumpyFramework, programs: Programs, seed: int) -> None:
-        self.framework, self._programs = framework, programs
-        random, numpy = programs.jax.random, framework.numpy
+        self.framework = framework
+        self._programs = programs
+        random = programs.jax.random
+        numpy = framework.numpy
         weights = model.initial(numpy, seed)
         zeros = {name: numpy.zeros_like(value) for name, value in weights.items()}
         shuffling, dropping = random.split(random.key(seed))

@@ -110,7 +110,8 @@ class TensorFlow(NumpyFramework):
     deterministic = "tf.config.experimental.enable_op_determinism()"
 
     def __init__(self, tensorflow: Any, accelerator: str) -> None:
-        self.tensorflow, self.accelerator = tensorflow, accelerator
+        self.tensorflow = tensorflow
+        self.accelerator = accelerator
         self.numpy = limited("numpy")
         self.version = str(tensorflow.__version__)
         self.place = f"/device:{self.device_type()}:0"
@@ -129,7 +130,8 @@ class TensorFlow(NumpyFramework):
     def facts(self) -> Dict[str, Optional[str]]:
         """Return version, build ("cpu", "cu125", "rocm6.2") and the version of its runtime."""
         runtime = self.build.get("cuda_version") or self.build.get("rocm_version")
-        build, parts = "cpu", str(runtime or "").split(".")
+        build = "cpu"
+        parts = str(runtime or "").split(".")
         if self.build.get("is_rocm_build"):
             build = "rocm" + ".".join(parts[:2])
         elif self.build.get("is_cuda_build"):
@@ -150,7 +152,8 @@ class TensorFlow(NumpyFramework):
 
     def require_build(self) -> str:
         """Return a sentence on the build; raise CheckError if it cannot drive the accelerator."""
-        accelerator, built = self.accelerator, self.build
+        accelerator = self.accelerator
+        built = self.build
         name = f"tensorflow {self.version} is a {self.facts()['build']} build"
         row = ROWS.get(accelerator)
         if row is None:
@@ -168,7 +171,9 @@ class TensorFlow(NumpyFramework):
 
     def require_usable(self) -> str:
         """Compute on the device and compare; raise CheckError with the reason if this fails."""
-        tensorflow, numpy, accelerator = self.tensorflow, self.numpy, self.accelerator
+        tensorflow = self.tensorflow
+        numpy = self.numpy
+        accelerator = self.accelerator
         require_undisguised(accelerator, os.environ)
         if not tensorflow.config.list_physical_devices(self.device_type()):
             raise CheckError(f"no {accelerator} device can be used: {self._why_none()}")
@@ -185,7 +190,8 @@ class TensorFlow(NumpyFramework):
         return "; ".join(filter(None, (text, self._runtime())))
 
     def _runtime(self) -> str:
-        built, driver = self.build, ROWS[self.accelerator].driver() or "unknown"
+        built = self.build
+        driver = ROWS[self.accelerator].driver() or "unknown"
         if self.accelerator == "cuda":
             libraries = f"CUDA {built.get('cuda_version')}, cuDNN {built.get('cudnn_version')}"
             kernels = " ".join(built.get("cuda_compute_capabilities", ())) or "unknown GPUs"
@@ -194,7 +200,8 @@ class TensorFlow(NumpyFramework):
 
     def _why_none(self) -> str:
         """Return what is known: TensorFlow itself logs the reason, and raises nothing."""
-        accelerator, row = self.accelerator, ROWS[self.accelerator]
+        accelerator = self.accelerator
+        row = ROWS[self.accelerator]
         driver = row.driver()
         if driver is None:
             return "no kernel driver is loaded"
@@ -313,7 +320,8 @@ class TensorFlow(NumpyFramework):
 
     def _convolve(self, images: Any, weight: Any, geometry: reference.Geometry) -> Any:
         """Return a convolution without a bias; TensorFlow sees the groups by the shapes."""
-        border, stride = [geometry.padding] * 2, geometry.stride
+        border = [geometry.padding] * 2
+        stride = geometry.stride
         padding = [[0, 0], border, border, [0, 0]] if geometry.padding else "VALID"
         conv2d = self.tensorflow.nn.conv2d
         return conv2d(images, weight, stride, padding, dilations=geometry.dilation)
@@ -341,17 +349,17 @@ class TensorFlow(NumpyFramework):
 
     def smallest(self) -> Callable[[], Any]:
         """Return a function that adds 1 to one number."""
-        number, step = self.on_device(self.tensorflow.Variable, [0.0]), self.put([1.0])
+        number = self.on_device(self.tensorflow.Variable, [0.0])
+        step = self.put([1.0])
         add = self.tensorflow.raw_ops.AssignAddVariableOp
         return partial(self.on_device, partial(add, resource=number.handle, value=step))
 
     def triad(self, size: int) -> Callable[[], Any]:
         """Return a step of gradient descent, a = a - s·b, which needs no new array."""
-        tensorflow, on_device = self.tensorflow, self.on_device
-        ones, rate = (
-            on_device(tensorflow.ones, [size // 4]),
-            on_device(tensorflow.constant, 1e-9),
-        )
+        tensorflow = self.tensorflow
+        on_device = self.on_device
+        ones = on_device(tensorflow.ones, [size // 4])
+        rate = on_device(tensorflow.constant, 1e-9)
         array = on_device(tensorflow.Variable, ones)
         descend = tensorflow.raw_ops.ResourceApplyGradientDescent
         return partial(on_device, partial(descend, var=array.handle, alpha=rate, delta=ones))

@@ -53,7 +53,8 @@ class Network:
     """The network's variables on a device, by name, in the shapes of ``training.model``."""
 
     def __init__(self, tensorflow: Any, place: str, weights: Dict[str, Any]) -> None:
-        self.tensorflow, self.place = tensorflow, place
+        self.tensorflow = tensorflow
+        self.place = place
         self.batch = ([None, SIDE, SIDE, 1], tensorflow.float32), ([None], tensorflow.int64)
         """Shapes and dtypes of a batch of any size."""
         with tensorflow.device(place):
@@ -78,7 +79,8 @@ class Network:
 
         ``seeds`` are those of the two dropouts; without them this is the evaluation mode.
         """
-        nn, variables = self.tensorflow.nn, self.variables
+        nn = self.tensorflow.nn
+        variables = self.variables
         first_seed, second_seed = seeds or (None, None)
         first = nn.conv2d(images, variables["conv1.weight"], 1, "VALID")
         first = nn.relu(nn.bias_add(first, variables["conv1.bias"]))
@@ -116,7 +118,9 @@ class Job(NumpyJob):
     """One training on one device."""
 
     def __init__(self, framework: NumpyFramework, tensorflow: Any, place: str, seed: int) -> None:
-        self.framework, self._tensorflow, self._place = framework, tensorflow, place
+        self.framework = framework
+        self._tensorflow = tensorflow
+        self._place = place
         self._seed = seed
         # Drawn on the CPU, so that the order of images is the same on every device.
         self._generator = framework.numpy.random.default_rng(seed)

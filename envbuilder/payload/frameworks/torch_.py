@@ -38,8 +38,11 @@ class Torch(Framework):
     deterministic = "torch.use_deterministic_algorithms(True)"
 
     def __init__(self, torch: Any, accelerator: str, ipex: Any = None) -> None:
-        self.torch, self.accelerator, self.ipex = torch, accelerator, ipex
-        self.row, self.form = ACCELERATORS[accelerator], model.fastest(accelerator)
+        self.torch = torch
+        self.accelerator = accelerator
+        self.ipex = ipex
+        self.row = ACCELERATORS[accelerator]
+        self.form = model.fastest(accelerator)
         self.version = str(torch.__version__)
         self.trials: List[reference.Trial] = []
         """What the gradients were compared with; compile backends are compared with it, too."""
@@ -55,7 +58,8 @@ class Torch(Framework):
 
     def facts(self) -> Dict[str, Optional[str]]:
         """Return version, build and the version of the build's runtime."""
-        build, runtime = build_of(self.torch), runtime_of(self.torch)
+        build = build_of(self.torch)
+        runtime = runtime_of(self.torch)
         return {"version": self.version, "build": build, "runtime": runtime}
 
     def threads(self) -> Dict[str, Optional[int]]:
@@ -156,7 +160,8 @@ class Torch(Framework):
 
     def gradients(self, data: Tensors, count: int) -> Comparison:
         """Compare training steps with the published network in float64 on the CPU."""
-        torch, accelerator = self.torch, self.accelerator
+        torch = self.torch
+        accelerator = self.accelerator
         self.trials = numerics.trials(torch, data, count)
         if self.ipex is not None:
             steps = [
@@ -180,7 +185,8 @@ class Torch(Framework):
 
     def product(self, dtype: str, size: int) -> Callable[[], Any]:
         """Return a function that multiplies two random matrices into a third."""
-        torch, place = self.torch, device_of(self.accelerator)
+        torch = self.torch
+        place = device_of(self.accelerator)
         # Random numbers: on GPUs, products of constants take less power and thus less time.
         left, right = (
             torch.rand(size, size, device=place).to(getattr(torch, dtype)) for _ in range(2)
@@ -200,7 +206,9 @@ class Torch(Framework):
 
     def traffic(self, path: str) -> Optional[Traffic]:
         """Return what moves bytes along a path of memory."""
-        torch, row, place = self.torch, self.row, device_of(self.accelerator)
+        torch = self.torch
+        row = self.row
+        place = device_of(self.accelerator)
         if path == "device":
             size = array_bytes(self.accelerator, *self._room())
             first, second, result = (torch.ones(size // 4, device=place) for _ in range(3))

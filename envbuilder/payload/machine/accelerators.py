@@ -34,7 +34,8 @@ def stated_build(torch: Any) -> str:
 
 def compiled_build(torch: Any) -> str:
     """Return the build by the version of the runtime that was compiled in."""
-    hip, cuda = getattr(torch.version, "hip", None), torch.version.cuda
+    hip = getattr(torch.version, "hip", None)
+    cuda = torch.version.cuda
     if hip:
         return "rocm" + ".".join(str(hip).split(".")[:2])
     if cuda:

@@ -19,12 +19,15 @@ from .threads import read_text
 BLOCK_SECONDS = 0.002
 """Minimum duration of a timed block of calls, so that reading the clock does not count."""
 
-MOST_CALLS, MOST_BLOCKS, LEAST_BLOCKS = 10_000, 25, 3
+MOST_CALLS = 10_000
+MOST_BLOCKS = 25
+LEAST_BLOCKS = 3
 
 AGREEMENT = 0.002
 """Fraction by which two clocks may differ: NTP slews some by up to 0.05 % (adjtimex(2))."""
 
-HUNDREDTH, WHOLE = 0.01, 1.0
+HUNDREDTH = 0.01
+WHOLE = 1.0
 """Resolution of /proc/uptime in seconds: hundredths, or whole seconds in some containers."""
 
 JUMP = 1.0
@@ -97,7 +100,8 @@ def read() -> Reading:
     counter = time.perf_counter()
     number = getattr(time, "CLOCK_MONOTONIC_RAW", None)
     raw = None if number is None else time.clock_gettime(number)
-    monotonic, wall = time.monotonic(), time.time()
+    monotonic = time.monotonic()
+    wall = time.time()
     uptime = parse_uptime(read_text(UPTIME))
     return Reading(counter, monotonic, wall, uptime, raw, time.perf_counter() - counter)
 

@@ -53,7 +53,8 @@ def read(root: Path = threads.ROOT, allowed: Optional[FrozenSet[int]] = None) ->
         for name, version in folders
         if version == 2
     )
-    stat, ticks = threads.read_text(root / "proc/stat"), os.sysconf("SC_CLK_TCK")
+    stat = threads.read_text(root / "proc/stat")
+    ticks = os.sysconf("SC_CLK_TCK")
     cpus = threads.allowed_cpus() if allowed is None else allowed
     return Reading(
         counter=time.perf_counter(),

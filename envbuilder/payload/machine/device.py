@@ -38,8 +38,12 @@ _STDERR = 2
 
 
 NO_KERNEL = (
-    *("no kernel image is available", "no binary for gpu", "nobinaryforgpu"),
-    *("invalid device function", "device kernel image is invalid", "invalidimage"),
+    "no kernel image is available",
+    "no binary for gpu",
+    "nobinaryforgpu",
+    "invalid device function",
+    "device kernel image is invalid",
+    "invalidimage",
 )
 """Phrases, in lower case, with which CUDA and HIP report that a build lacks a GPU's kernels."""
 
@@ -115,7 +119,8 @@ def synchronize(torch: Any, accelerator: str) -> None:
 
 def count(accelerator: str) -> int:
     """Import torch and return how many of these devices it sees."""
-    torch, row = torch_for(accelerator), ACCELERATORS[accelerator]
+    torch = torch_for(accelerator)
+    row = ACCELERATORS[accelerator]
     return row.count(torch) if row.drives(torch) else 0
 
 
@@ -124,10 +129,12 @@ def require_build(torch: Any, accelerator: str) -> str:
 
     So it does if the version states another build than was compiled in.
     """
-    version, build = str(torch.__version__), build_of(torch)
+    version = str(torch.__version__)
+    build = build_of(torch)
     row = ACCELERATORS[accelerator]
     if row.drives(torch):
-        stated, compiled = stated_build(torch), compiled_build(torch)
+        stated = stated_build(torch)
+        compiled = compiled_build(torch)
         # A patch release ("rocm7.2.1") has the libraries of its minor version.
         if stated and ".".join(stated.split(".")[:2]) != compiled:
             raise CheckError(

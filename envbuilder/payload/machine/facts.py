@@ -26,7 +26,8 @@ EXTENDED = {"zentf": "tensorflow"}
 
 def platform_facts() -> Dict[str, str]:
     """Return the version of Python and the platform."""
-    system, machine = platform.system().lower(), platform.machine().lower()
+    system = platform.system().lower()
+    machine = platform.machine().lower()
     return {"python": platform.python_version(), "platform": f"{system}/{machine}"}
 
 

@@ -87,11 +87,13 @@ def cgroup_folders(cgroups: str, mounts: str, controller: str = "cpu") -> List[T
     for names, path in parse_cgroups(cgroups, controller)[:8]:
         mount = mounted.get(controller if names else "")
         if mount is not None:
-            bases, top = [mount[0]], mount[1]
+            bases = [mount[0]]
+            top = mount[1]
         else:
             # v1 is mounted under its controllers' joint name; usually each single name links to it.
             joint = ["sys/fs/cgroup/" + name for name in (names, controller)]
-            bases, top = joint if names else ["sys/fs/cgroup"], "/"
+            bases = joint if names else ["sys/fs/cgroup"]
+            top = "/"
         parts = _inside(path, top)
         folders += [
             ("/".join([base, *parts[:length]]), 1 if names else 2)
@@ -163,7 +165,8 @@ def parse_cpu_list(text: str) -> FrozenSet[int]:
     cpus: Set[int] = set()
     for part in text.strip().split(","):
         first, dash, last = part.partition("-")
-        low, high = _number(first), _number(last if dash else first)
+        low = _number(first)
+        high = _number(last if dash else first)
         if low is None or high is None or not low <= high < MOST_CPUS:
             return frozenset()
         cpus.update(range(low, high + 1))

@@ -33,9 +33,15 @@ differs by 0.1 to 1."""
 HALVES = ("bfloat16", "float16")
 
 LACKING = (
-    *("not implemented", "not supported", "unsupported", "arch mismatch", "no kernel image"),
+    "not implemented",
+    "not supported",
+    "unsupported",
+    "arch mismatch",
+    "no kernel image",
     # JAX's and TensorFlow's.
-    *("unimplemented", "not yet support", "could not find device for node"),
+    "unimplemented",
+    "not yet support",
+    "could not find device for node",
 )
 """Phrases, in lower case, with which frameworks report that a device lacks an operator."""
 
@@ -106,7 +112,8 @@ def _case_error(torch: Any, accelerator: str, dtype: str, case: Case) -> float:
 
 def _run(torch: Any, case: Case, place: str, rounded: str, dtype: str) -> List[Any]:
     """Return the result of a case and the gradients of its inputs."""
-    generator, inputs = torch.Generator().manual_seed(SEED), []
+    generator = torch.Generator().manual_seed(SEED)
+    inputs = []
     for shape in case.shapes:
         values = torch.randn(*shape, generator=generator, dtype=torch.float32) * SCALE
         values = values.to(getattr(torch, rounded)).to(place, getattr(torch, dtype))
@@ -188,28 +195,31 @@ CASES: Dict[str, Case] = {
     "conv2d": _convolution((8, 16, 20, 20), (24, 16, 3, 3), (24,)),
     "conv2d of one channel": _convolution((8, 1, 28, 28), (32, 1, 3, 3)),
     "conv2d channels_last": _convolution(
-        *((8, 16, 20, 20), (24, 16, 3, 3)), images=_channels_last, weight=_channels_last
+        (8, 16, 20, 20), (24, 16, 3, 3), images=_channels_last, weight=_channels_last
     ),
     # A channel slice of a channels_last tensor: pytorch#180984.
     "conv2d of a channel slice": _convolution(
-        *((8, 20, 20, 20), (24, 16, 3, 3)),
+        (8, 20, 20, 20),
+        (24, 16, 3, 3),
         images=lambda torch, array: _channels_last(torch, array)[:, 2:18],
     ),
     # A non-contiguous weight: pytorch#192212.
     "conv2d with a strided weight": _convolution(
-        *((8, 16, 20, 20), (16, 24, 3, 3)),
+        (8, 16, 20, 20),
+        (16, 24, 3, 3),
         weight=lambda torch, array: array.transpose(0, 1),
         stride=2,
         padding=1,
     ),
     # Views from chunk: pytorch#169342.
     "conv2d of a chunk": _convolution(
-        *((8, 32, 12, 12), (24, 16, 3, 3)), images=lambda torch, array: array.chunk(2, dim=1)[1]
+        (8, 32, 12, 12), (24, 16, 3, 3), images=lambda torch, array: array.chunk(2, dim=1)[1]
     ),
     # Groups, with more than one image: pytorch#188335.
     "conv2d in groups": _convolution((8, 16, 20, 20), (24, 4, 3, 3), groups=4),
     "conv2d of an expanded image": _convolution(
-        *((1, 16, 12, 12), (24, 16, 3, 3)),
+        (1, 16, 12, 12),
+        (24, 16, 3, 3),
         images=lambda torch, array: array.expand(8, 16, 12, 12),
         dilation=2,
     ),
@@ -277,8 +287,14 @@ class Operators:
 def like_numpy(numpy: Any, **further: Callable[..., Any]) -> Operators:
     """Return the operators of a module with numpy's names; ``further`` are those that it lacks."""
     return Operators(
-        *(numpy.transpose, numpy.broadcast_to, numpy.tanh, numpy.sum, numpy.mean, numpy.var),
-        *(numpy.linalg.norm, numpy.max),
+        numpy.transpose,
+        numpy.broadcast_to,
+        numpy.tanh,
+        numpy.sum,
+        numpy.mean,
+        numpy.var,
+        numpy.linalg.norm,
+        numpy.max,
         **further,
     )
 

@@ -33,9 +33,12 @@ OUTPUT_TOLERANCE = 1e-4
 """For log-probabilities against float64, norm-wise; float32 stays below 1e-6."""
 
 CACHES = (
-    *("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"),
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TRITON_CACHE_DIR",
     # ROCm's: MIOpen compiles convolutions, the driver's compiler all else.
-    *("MIOPEN_CUSTOM_CACHE_DIR", "MIOPEN_USER_DB_PATH", "AMD_COMGR_CACHE_DIR"),
+    "MIOPEN_CUSTOM_CACHE_DIR",
+    "MIOPEN_USER_DB_PATH",
+    "AMD_COMGR_CACHE_DIR",
 )
 """Variables that name the folders of compiled code."""
 
@@ -173,7 +176,8 @@ def _measure_inference(bench: Bench, outcome: Outcome) -> None:
         outcome.observed["inference"] = eager.profile(
             torch, bench.accelerator, partial(call, batches[0])
         )
-    outcome.inference_eager_ms, outcome.inference_ms = eagerly * 1e6 / size, compiled * 1e6 / size
+    outcome.inference_eager_ms = eagerly * 1e6 / size
+    outcome.inference_ms = compiled * 1e6 / size
 
 
 def _output_error(bench: Bench, net: Any, images: Any, output: Any) -> float:
@@ -234,7 +238,8 @@ def verdict(outcome: Outcome, tolerance: float) -> Tuple[str, str]:
 
     The environment trains eagerly; a wrong backend only loses its recommendation.
     """
-    name, problems = outcome.backend, []
+    name = outcome.backend
+    problems = []
     wrong = {form: c for form, c in outcome.gradients.items() if not c.passed(tolerance)}
     if wrong:
         form, comparison = max(wrong.items(), key=lambda item: item[1].worst()[1])
@@ -269,7 +274,8 @@ def summary(outcomes: List[Outcome], tolerance: float) -> List[Dict[str, Any]]:
     inductor = next((entry for entry in entries if entry["backend"] == "inductor"), None)
     for entry in entries:
         for phase in ("inference", "training"):
-            mine, stock = entry[phase], inductor[phase] if inductor else {"counts": False}
+            mine = entry[phase]
+            stock = inductor[phase] if inductor else {"counts": False}
             # Each was timed in turns with eager mode, not with the other: the ratio of their
             # speedups cancels out changes of the machine in between.
             mine["speedup_over_inductor"] = (

@@ -83,14 +83,25 @@ def forward(
     fourth = numpy.maximum(third, 0) * scales[1]
     result = log_softmax(numpy, fourth @ exact["fc2.weight"] + exact["fc2.bias"])
     return Forward(
-        *(exact, images, labels, (scales[0], scales[1])),
-        *(first, second, pooled, chosen, flat, third, fourth, result),
+        exact,
+        images,
+        labels,
+        (scales[0], scales[1]),
+        first,
+        second,
+        pooled,
+        chosen,
+        flat,
+        third,
+        fourth,
+        result,
     )
 
 
 def backward(numpy: Any, passed: Forward, active: Any) -> Dict[str, Any]:
     """Return the loss's gradient of each parameter; ``active`` are the units of fc1 above 0."""
-    exact, count = passed.weights, len(passed.labels)
+    exact = passed.weights
+    count = len(passed.labels)
     # Each name is the loss's gradient of what it is in the forward pass.
     scores = numpy.exp(passed.log_probabilities)
     scores[range(count), passed.labels] -= 1
@@ -152,7 +163,8 @@ def compare(
 
     ``error_of`` compares a gradient with the exact one.
     """
-    losses, gradients = [0.0], dict.fromkeys(steps[0].exact.gradients, 0.0)
+    losses = [0.0]
+    gradients = dict.fromkeys(steps[0].exact.gradients, 0.0)
     for number, trial in enumerate(steps):
         error = abs(ours[number].loss - trial.exact.loss) / abs(trial.exact.loss)
         losses.append(error if math.isfinite(error) else math.inf)
@@ -200,7 +212,8 @@ def convolve(numpy: Any, images: Any, weight: Any, geometry: Geometry = PLAIN) -
 
 def convolution_gradients(numpy: Any, images: Any, weight: Any, cotangent: Any) -> Tuple[Any, Any]:
     """Return the gradients of the images and of the weight of a plain convolution."""
-    of_images, of_weight = numpy.zeros_like(images), numpy.zeros_like(weight)
+    of_images = numpy.zeros_like(images)
+    of_weight = numpy.zeros_like(weight)
     for row, column, window in _windows(images, weight, PLAIN):
         seen = images[window]
         # A third of the time that numpy's tensordot over these axes takes.
@@ -235,7 +248,8 @@ def pool_gradient(numpy: Any, chosen: Any, cotangent: Any) -> Any:
 
 def _groups(weight: Any, geometry: Geometry) -> Iterator[Tuple[slice, slice]]:
     """Yield the channels of each group, and its outputs."""
-    channels, outputs = weight.shape[2], weight.shape[3] // geometry.groups
+    channels = weight.shape[2]
+    outputs = weight.shape[3] // geometry.groups
     for group in range(geometry.groups):
         yield (
             slice(group * channels, (group + 1) * channels),

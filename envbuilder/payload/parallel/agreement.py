@@ -112,7 +112,8 @@ def check_distinct(results: Sequence[Dict[str, Any]]) -> Tuple[str, str]:
 
 def check_single(result: Dict[str, Any]) -> Tuple[str, str]:
     """Require the gradients of one process over the joined batch."""
-    error, tolerance = result["gradient_error"], result["gradient_tolerance"]
+    error = result["gradient_error"]
+    tolerance = result["gradient_tolerance"]
     phrase = f"{result['gradient']} differs by {'?' if error is None else format(error, '.1e')}"
     if error is None or not error <= tolerance:
         raise CheckError(
@@ -143,7 +144,8 @@ def difference(ours: bytes, theirs: bytes) -> float:
         return 0.0
     if len(ours) != len(theirs) or len(ours) % 4:
         return float("inf")
-    first, second = array("f", ours), array("f", theirs)
+    first = array("f", ours)
+    second = array("f", theirs)
     apart = sum((a - second[n]) ** 2 for n, a in enumerate(first))
     norm = sum(a * a for a in first)
     relative = (apart / norm) ** 0.5 if norm else float("inf")

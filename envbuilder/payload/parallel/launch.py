@@ -38,7 +38,9 @@ INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 MOST = 1 << 20
 """Bytes of a JSON file that are read."""
 
-QUICK_STEPS, CPU_STEPS, DEVICE_STEPS = 15, 60, 500
+QUICK_STEPS = 15
+CPU_STEPS = 60
+DEVICE_STEPS = 500
 """Timed steps: a second or more, so that the start of a block does not count."""
 
 
@@ -99,14 +101,28 @@ def _run_in(
     index: Optional[int],
     group: Group,
 ) -> Ended:
-    world, folder = 1 if index is not None else len(indices), group.folder or local
+    world = 1 if index is not None else len(indices)
+    folder = group.folder or local
     command = [
         *_program(),
-        *("--promise", options.start.text(), "parallel-rank", "--device", options.device),
+        "--promise",
+        options.start.text(),
+        "parallel-rank",
+        "--device",
+        options.device,
         # The lock is in a folder of this machine: not every shared one has locks.
-        *("--data", str(options.data), "--folder", str(folder), "--alive", str(local)),
-        *("--steps", str(_steps(options)), "--limit", str(options.limit)),
-        *("--shares", str(len(indices))),
+        "--data",
+        str(options.data),
+        "--folder",
+        str(folder),
+        "--alive",
+        str(local),
+        "--steps",
+        str(_steps(options)),
+        "--limit",
+        str(options.limit),
+        "--shares",
+        str(len(indices)),
     ]
     if index is not None:
         command += ["--index", str(index)]
@@ -114,13 +130,17 @@ def _run_in(
         command = [
             *start.python("-m", "torch.distributed.run"),
             *(f"--{name}={value}" for name, value in _torchrun_options(group.rendezvous).items()),
-            *(f"--nproc_per_node={world}", "--max_restarts=0", "--no_python", *command),
+            f"--nproc_per_node={world}",
+            "--max_restarts=0",
+            "--no_python",
+            *command,
         ]
     sharing = len(indices) if options.device == "cpu" else world
     environment = shares.environment_for(
         options.device, indices if index is None else [index], sharing, os.environ, group.network
     )
-    log, numbers = local / "output", range(group.first, group.first + world)
+    log = local / "output"
+    numbers = range(group.first, group.first + world)
     with ranks.hold(local), log.open("wb") as stream:
         child = subprocess.Popen(
             command,

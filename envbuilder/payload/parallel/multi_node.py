@@ -50,7 +50,8 @@ NFS clients may take a minute to see a new file (``acdirmax``).
 TAIL = 8192
 """Characters of torchrun's last output that a node passes on: its summary of failed ranks."""
 
-SIOCGIFCONF, RECORD_SIZE = 0x8912, 40
+SIOCGIFCONF = 0x8912
+RECORD_SIZE = 40
 """Linux's request for the IPv4 addresses of all interfaces, and its ``struct ifreq``."""
 
 _ALIKE = {"count": "number of devices", "torch": "version of torch", "payload": "envbuilder"}
@@ -79,7 +80,9 @@ class Folder:
     """
 
     def __init__(self, shared: Path, attempt: str, nodes: int, number: int) -> None:
-        self.path, self.nodes, self.number = shared / f"attempt-{attempt}", nodes, number
+        self.path = shared / f"attempt-{attempt}"
+        self.nodes = nodes
+        self.number = number
         self.written: Dict[str, Any] = {}
         """What this node's file contains."""
 
@@ -146,7 +149,8 @@ class _Part:
     """The state of this node's part."""
 
     def __init__(self, options: argparse.Namespace, out: Events) -> None:
-        self.options, self.out = options, out
+        self.options = options
+        self.out = out
         self.until = time.monotonic() + options.limit
         self.folder = Folder(options.folder, options.attempt, options.nodes, options.node_rank)
         self.scaling = Scaling(options.device)
@@ -155,7 +159,8 @@ class _Part:
 
     def run(self) -> Dict[str, Any]:
         """Go through the stages until one fails; return the report."""
-        check, scaling = self.scaling.checks.run, self.scaling
+        check = self.scaling.checks.run
+        scaling = self.scaling
         self.out.phase("count devices")
         if not check("devices", self._join):
             return scaling.report()
@@ -198,7 +203,8 @@ class _Part:
 
     def _meet(self) -> Tuple[str, str]:
         """Wait for the other nodes; require that they are alike, and decide where they meet."""
-        options, count = self.options, len(self.indices)
+        options = self.options
+        count = len(self.indices)
         self.folder.leave(
             name=options.node_name,
             machine=machine(),
@@ -217,7 +223,8 @@ class _Part:
         self.local = local_address(self.address)
         self.network = variables(self.local, os.environ)
         if self.folder.number == 0:
-            self.scaling.ranks, self.scaling.devices = self.world, merged(self.nodes)
+            self.scaling.ranks = self.world
+            self.scaling.devices = merged(self.nodes)
         used = ", ".join(sorted(set(self.network.values())))
         names = ", ".join(str(node["name"]) for node in self.nodes)
         return PASSED, f"{names}: {count} each; they meet at {self.address} through {used}"

@@ -51,7 +51,8 @@ class Scaling:
 
         rates = [device["samples_per_second"] for device in self.devices]
         total = sum(rates) if rates and None not in rates else None
-        reasons, row = sentences(FAILED), ACCELERATORS[self.accelerator]
+        reasons = sentences(FAILED)
+        row = ACCELERATORS[self.accelerator]
         return {
             "schema": SCHEMA,
             "devices": self.devices,
@@ -111,7 +112,9 @@ def _finished(checks: Checks, name: str, start: Callable[[], Ended]) -> Optional
 
 def run_alone(scaling: Scaling, index: int, start: Callable[[], Ended]) -> None:
     """Run one device alone and judge its results."""
-    checks, name, rate = Checks(), None, None
+    checks = Checks()
+    name = None
+    rate = None
     ended = _finished(checks, "run", start)
     if ended:
         (result,) = ended.results
@@ -130,7 +133,8 @@ def run_alone(scaling: Scaling, index: int, start: Callable[[], Ended]) -> None:
 
 def run_together(scaling: Scaling, start: Callable[[], Ended]) -> None:
     """Run all ranks together and judge their results."""
-    run, ended = scaling.checks.run, _finished(scaling.checks, "ranks", start)
+    run = scaling.checks.run
+    ended = _finished(scaling.checks, "ranks", start)
     if not ended:
         return
     run("own devices", check_distinct, ended.results)

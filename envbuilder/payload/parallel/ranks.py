@@ -231,7 +231,8 @@ def _train(
     torch: Any, rank: Rank, options: argparse.Namespace, tensors: Tensors
 ) -> Tuple[List[float], int, float]:
     """Train as `verify` does; return the seconds of each block, its steps, and the last loss."""
-    accelerator, form = options.device, model.fastest(options.device)
+    accelerator = options.device
+    form = model.fastest(options.device)
     job = eager.prepare(torch, accelerator, form, options.seed)
     job.model = _wrapped(torch, rank, accelerator, job.model)
     job.model.train()
@@ -248,7 +249,8 @@ def _train(
 
     rank.phase("warm up")
     steps(WARM_UP)
-    each, seconds = max(1, options.steps // BLOCKS), []
+    each = max(1, options.steps // BLOCKS)
+    seconds = []
     for number in range(BLOCKS):
         rank.phase(f"train: block {number + 1} of {BLOCKS}")
         if rank.world > 1:

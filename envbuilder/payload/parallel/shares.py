@@ -21,8 +21,15 @@ CPU_RANKS = 2
 
 MOST_RANKS = 64
 _FOREIGN = (
-    *("MASTER_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_", "ROLE_"),
-    *("PET_", "TORCHELASTIC_"),
+    "MASTER_",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_",
+    "ROLE_",
+    "PET_",
+    "TORCHELASTIC_",
 )
 
 

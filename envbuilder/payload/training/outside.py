@@ -47,7 +47,9 @@ class Recorder:
     """Steps of one training; ``numbers`` are those to record, counted from 0 over all epochs."""
 
     def __init__(self, framework: Framework, folder: Path, numbers: FrozenSet[int]) -> None:
-        self._framework, self._folder, self._numbers = framework, folder, numbers
+        self._framework = framework
+        self._folder = folder
+        self._numbers = numbers
         self._done = 0
         self._states: Dict[int, List[Any]] = {}
         self._steps: Dict[int, Tuple[Any, List[Any]]] = {}
@@ -55,7 +57,8 @@ class Recorder:
 
     def step(self, job: Job, first: int, count: int) -> Any:
         """Train as ``Job.step`` does and return its loss; copy what goes in and comes out."""
-        number, self._done = self._done, self._done + 1
+        number = self._done
+        self._done = self._done + 1
         if number not in self._numbers:
             return job.step(first, count)
         if number not in self._states:
@@ -74,7 +77,8 @@ class Recorder:
             content = struct.pack("<d", job.fetch([loss])[0]) + kept
             (self._folder / f"step-{number}").write_bytes(content)
         self.written += len(self._steps)
-        self._states, self._steps = {}, {}
+        self._states = {}
+        self._steps = {}
 
 
 def answer(framework: Framework, job: Job, folder: Path, events: Events) -> int:

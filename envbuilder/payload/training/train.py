@@ -21,9 +21,11 @@ BATCH = 64
 TEST_BATCH = 1000
 LEARNING_RATE = 1.0
 GAMMA = 0.7
-RHO, EPSILON = 0.9, 1e-6
+RHO = 0.9
+EPSILON = 1e-6
 """Adadelta's, as in torch."""
-MEAN, DEVIATION = 0.1307, 0.3081
+MEAN = 0.1307
+DEVIATION = 0.3081
 POINTS = 200
 """Maximum number of points of a loss curve."""
 

@@ -23,9 +23,22 @@ if TYPE_CHECKING:
 STANDARD = (60_000, "float32")
 """Training images and precision of the epoch that is commonly published."""
 COLUMNS = (
-    *("machine", "memory", "profile", "backend", "framework"),
-    *("CPU epoch", "accelerator epoch", "warm epoch", "speed-up", "images/s", "accuracy"),
-    *("peak memory", "start-up", "verdict", "report", "date"),
+    "machine",
+    "memory",
+    "profile",
+    "backend",
+    "framework",
+    "CPU epoch",
+    "accelerator epoch",
+    "warm epoch",
+    "speed-up",
+    "images/s",
+    "accuracy",
+    "peak memory",
+    "start-up",
+    "verdict",
+    "report",
+    "date",
 )
 NUMBERS = slice(5, 13)
 """The right-aligned columns."""

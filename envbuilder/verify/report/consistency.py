@@ -32,7 +32,8 @@ _equal = functools.partial(math.isclose, rel_tol=_EXACT)
 _ROUNDED = 0.001
 """Maximum rounding of a check's time, in seconds."""
 
-_LOSS_SHARE, _LOSS_APART = 0.3, 0.1
+_LOSS_SHARE = 0.3
+_LOSS_APART = 0.1
 _LEAST_POINTS = 20
 """The loss curve holds every n-th step. With at least `_LEAST_POINTS` points its mean must be this
 close to the mean of the epochs. (188 points of a full epoch: 0.196 against 0.193.)"""
@@ -132,7 +133,9 @@ def matmul_rate(measured: Measured) -> Check | None:
 
 
 def _unlike_request(request: Request, measured: Measured) -> Iterator[str]:
-    data, training, precision = measured.dataset, measured.training, measured.precision
+    data = measured.dataset
+    training = measured.training
+    precision = measured.precision
     pairs: list[tuple[str, Any, Any]] = [
         ("device", request.device, measured.device.requested),
         ("data", request.name, data.name),

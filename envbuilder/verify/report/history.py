@@ -105,7 +105,8 @@ def keep(report: dict[str, Any], folder: Path) -> Path:
     on a quiet machine, regardless of age, so that there is always a report to compare with. Raises
     `BuildError` if the report cannot be stored.
     """
-    profile, fingerprint = report["profile"], report.get("fingerprint") or ""
+    profile = report["profile"]
+    fingerprint = report.get("fingerprint") or ""
     name = (report["time"], profile, report["backend"], fingerprint)
     path = stored(folder, name, lambda: model.encoded(report))
     prune(folder, profile, _usable_kind)
@@ -173,7 +174,8 @@ def prune(folder: Path, profile: str, kind_of: Callable[[Path], tuple[Any, ...] 
 
     `kind_of` returns the kind of a report that later ones may be compared with; None of others.
     """
-    reports, kinds = entries(folder, profile), set[object]({None})
+    reports = entries(folder, profile)
+    kinds = set[object]({None})
     surplus = {entry.path for entry in reports[:-KEPT]}
     for entry in reversed(reports) if surplus else ():
         past = kind_of(entry.path)
@@ -259,7 +261,8 @@ def judge(report: dict[str, Any], yardstick: Yardstick) -> dict[str, Any]:
     new = model.check(report)
     if new.status != "passed":
         return _with_check(report, "skipped", "not compared, because the verification failed")
-    profile, backend = report["profile"], report["backend"]
+    profile = report["profile"]
+    backend = report["backend"]
     earlier = yardstick.require(profile=profile, backend=backend, quick=new.partial, like=new)
     compared = compare(new, earlier, MAX_SLOWDOWN, named=yardstick.named is not None)
     detail = f"{earlier.path.name}: {compared.detail}"
@@ -307,7 +310,8 @@ def compare(new: Report, earlier: StoredReport, limit: float, *, named: bool) ->
         )
     epoch, seconds, seconds_before = _seconds(new, before)
     count, reached, reached_before = _accuracies(new, before)
-    ratio, least = seconds / seconds_before, reached_before - ACCURACY_MARGIN
+    ratio = seconds / seconds_before
+    least = reached_before - ACCURACY_MARGIN
     doubts = (
         f"speed not judged in {which} verification: {printable(report.speed_reason or '')}"
         for which, report in (("this", new), ("the earlier", before))
@@ -400,7 +404,8 @@ def _unequal(*pairs: tuple[str, object, object]) -> list[str]:
 
 def _seconds(new: Measured, earlier: Measured) -> tuple[str, float, float]:
     """Return which epochs are compared, and their seconds: new report first."""
-    (first, warm), (first_before, warm_before) = new.epoch_seconds, earlier.epoch_seconds
+    (first, warm) = new.epoch_seconds
+    (first_before, warm_before) = earlier.epoch_seconds
     if warm is not None and warm_before is not None:
         return "warm", warm, warm_before
     assert first_before is not None, "_require_usable guarantees it"
@@ -462,7 +467,8 @@ def _judge_one(new: StoredReport, earlier: StoredReport | None) -> Judgement:
         except InvalidError as error:
             detail = error.message
         else:
-            status, detail = compared.status, compared.detail
+            status = compared.status
+            detail = compared.detail
     return Judgement(report=new.path.name, status=status, detail=detail)
 
 

@@ -31,7 +31,8 @@ machine, of which others worked for 1 %."""
 MOST_STOLEN = 0.05
 """Share of its CPUs' time that a hypervisor may take. Quiet: below 0.005."""
 
-LEAST_CPU, MOST_SWITCHES = 0.75, 100
+LEAST_CPU = 0.75
+MOST_SWITCHES = 100
 """Without pressure: the least share of the CPU time that the threads could have had, and the most
 involuntary switches a second. Quiet: at least 0.97; threads that wait for each other asleep use
 less, but are seldom interrupted. Other jobs: mostly 0.1 to 0.7, and 109 to 2,400 switches.

@@ -60,7 +60,9 @@ def _readings(watch: _Watch) -> None:
 
 class _Watch:
     def __init__(self, jax: Any, record: Any, rows: Callable[..., Any]) -> None:
-        self._jax, self._record, self._rows = jax, record, rows
+        self._jax = jax
+        self._record = record
+        self._rows = rows
         self.attempt = record.attempt
         self._library = os.path.dirname(jax.__file__) + os.sep
         self._done = threading.Event()
@@ -101,7 +103,8 @@ class _Watch:
         platforms = tuple(getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", ()))
         arrays = [array for name in platforms for array in self._jax.live_arrays(name)]
         arrays = [a for a in arrays[:MOST_ARRAYS] if a.dtype.kind in "fV" and not a.is_deleted()]
-        before, self._before = self._before, {id(a): weakref.ref(a) for a in arrays}
+        before = self._before
+        self._before = {id(a): weakref.ref(a) for a in arrays}
         replaced = [a for a in arrays if id(a) not in before or before[id(a)]() is not a]
         self._all = _placed(arrays) or self._all
         if before and replaced:

@@ -17,9 +17,11 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Sequence
 
-SOON, SECONDS = 0.5, 5.0
+SOON = 0.5
+SECONDS = 5.0
 """How often the file is replaced: at first, and in the long run."""
-INTERVAL, LONGEST = 0.1, 20.0
+INTERVAL = 0.1
+LONGEST = 20.0
 """Seconds between looks at the training, at first; each interval is longer, up to LONGEST."""
 MOST_OVERHEAD = 0.02
 """Share of the time that looking may take."""
@@ -34,7 +36,9 @@ class Record:
     def __init__(
         self, framework: str, version: object, folder: str, unseen: Sequence[str] = ()
     ) -> None:
-        self.framework, self.version, self._unseen = framework, str(version), unseen
+        self.framework = framework
+        self.version = str(version)
+        self._unseen = unseen
         self._elsewhere = {name: elsewhere(name) for name in folder.split(os.pathsep)}
         """Folder of a hook → the environment of this process, if another one is watched there."""
         self.complete: Callable[[], Dict[str, Any]] = dict
@@ -51,7 +55,8 @@ class Record:
     def _reset(self, is_forked: bool = False) -> None:
         self.began = self.written = time.perf_counter()
         self.pause = SOON
-        self.interval, self.overhead = INTERVAL, 0.0
+        self.interval = INTERVAL
+        self.overhead = 0.0
         self.pid = os.getpid()
         self.is_forked = is_forked
         self.losses: List[List[Any]] = []
@@ -87,8 +92,10 @@ class Record:
 
     def rest(self, took: float) -> float:
         """Count the time that a look took; return for how long there should be no other."""
-        is_first, self.overhead = not self.overhead, self.overhead + took
-        interval, self.interval = self.interval, min(self.interval * 1.5, LONGEST)
+        is_first = not self.overhead
+        self.overhead = self.overhead + took
+        interval = self.interval
+        self.interval = min(self.interval * 1.5, LONGEST)
         # What the first one loads, the others have.
         return interval if is_first else max(interval, took / MOST_OVERHEAD)
 

@@ -14,7 +14,8 @@ from typing import Any, Callable, Dict, List, Optional
 
 MOST_READING = 0.01
 """Share of the time that reading losses from a device may take."""
-MOST_SAMPLED, SMALL = 8, 1 << 16
+MOST_SAMPLED = 8
+SMALL = 1 << 16
 """Variables that are compared, the smallest ones, and elements of each."""
 _UNSEEN = (
     "operators, copies, gradients and waiting for data: they are within TensorFlow's functions",
@@ -62,11 +63,15 @@ def _optimizers(keras: Any, watch: _Watch) -> None:
 
 class _Watch:
     def __init__(self, tensorflow: Any, record: Any, rows: Callable[..., Any]) -> None:
-        self._tensorflow, self.record, self._rows = tensorflow, record, rows
+        self._tensorflow = tensorflow
+        self.record = record
+        self._rows = rows
         self._variables: Any = weakref.WeakKeyDictionary()
         """Optimizer → its variables, weakly."""
         self._placed: Dict[Any, int] = {}
-        self._steps, self._batch, self._samples = 0, -1, 0
+        self._steps = 0
+        self._batch = -1
+        self._samples = 0
         self._size = self._next_size = 0
         self._counters: List[Any] = []
         """Each optimizer's number of steps, which outlives it."""
@@ -81,7 +86,8 @@ class _Watch:
 
     def at_fit(self, callbacks: Any, *arguments: Any) -> None:
         """Take the last batches that were prepared as those of this training."""
-        self._size, self._next_size = self._next_size, 0
+        self._size = self._next_size
+        self._next_size = 0
 
     def at_epoch(self, callbacks: Any, *arguments: Any) -> None:
         """Count batches from the first one again."""

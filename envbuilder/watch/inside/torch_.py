@@ -25,15 +25,22 @@ EAGER = 64
 QUIET = 0.02
 """Seconds for which steps are only counted."""
 COUNTED = (
-    *("optimizers", "samples", "tokens", "windows", "window_seconds"),
-    *("checked_updates", "unchanged_updates"),
+    "optimizers",
+    "samples",
+    "tokens",
+    "windows",
+    "window_seconds",
+    "checked_updates",
+    "unchanged_updates",
 )
 """Fields of the record that are counted from 0."""
 COMPILED = "training steps: if any, they were compiled with their optimizer"
 CAPTURED = "training steps: those of a captured CUDA graph, when it is replayed"
-READ_SECONDS, MOST_KEPT = 1.0, 128
+READ_SECONDS = 1.0
+MOST_KEPT = 128
 """How often losses are read from an accelerator, which waits for it; how many are kept for that."""
-MOST_SAMPLED, SMALL = 8, 1 << 16
+MOST_SAMPLED = 8
+SMALL = 1 << 16
 """Parameters compared before and after a step, and elements of each."""
 
 
@@ -77,7 +84,8 @@ def _optimizers(torch: Any, watch: _Watch) -> None:
 
 
 def _backward(torch: Any, watch: _Watch) -> None:
-    original, gives_way = torch.autograd.backward, watch.gives_way
+    original = torch.autograd.backward
+    gives_way = watch.gives_way
 
     @functools.wraps(original)
     def backward(tensors: Any, *arguments: Any, **options: Any) -> Any:
@@ -141,12 +149,16 @@ class _Watch:
     mode: Any = None
 
     def __init__(self, torch: Any, record: Any, load: Callable[[str], Any]) -> None:
-        self.torch, self.record, self.attempt = torch, record, record.attempt
+        self.torch = torch
+        self.record = record
+        self.attempt = record.attempt
         self._is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", bool)
-        self._rows, self._counting = load("record").rows, load("operators")
+        self._rows = load("record").rows
+        self._counting = load("operators")
         dispatch = importlib.import_module("torch.utils._python_dispatch")
         self._current_mode = dispatch._get_current_dispatch_mode
-        stacked, disable = torch._C._len_torch_dispatch_stack, dispatch._disable_current_modes
+        stacked = torch._C._len_torch_dispatch_stack
+        disable = dispatch._disable_current_modes
         # Of operators in this context no dispatch mode sees any, neither ours nor the script's.
         self._paused: Any = lambda: disable() if stacked() else contextlib.nullcontext()
         self._tensors = functools.partial(self._counting.tensors_in, torch.Tensor)
@@ -200,7 +212,8 @@ class _Watch:
 
     def at_batch(self, iterator: Any, batch: Any, seconds: float) -> None:
         """Count a loader's batch, as one of the training once `backward` follows it."""
-        workers, tensors = getattr(iterator, "_num_workers", 0), self._tensors(batch)
+        workers = getattr(iterator, "_num_workers", 0)
+        tensors = self._tensors(batch)
         self.pending.append((seconds, *self._counting.sized(tensors), workers))
         # An evaluation's; loaders may be a batch ahead.
         if len(self.pending) > 2 or not self.torch.is_grad_enabled():
@@ -271,7 +284,8 @@ class _Watch:
         if self.first is None:
             self.first = self.last = now
         length = now - self.last
-        sampled, self.sampled = self.sampled, False
+        sampled = self.sampled
+        self.sampled = False
         self.end_mode()
         if self.before:
             with self._paused():
@@ -346,7 +360,8 @@ class _Watch:
             self.mode = None
 
     def _compare(self) -> None:
-        before, self.before = self.before, []
+        before = self.before
+        self.before = []
         pairs = [(p, old) for p, old in before if p.device == old.device]
         if pairs and self.steps > 1:  # a schedule may begin with a rate of zero
             same = all(self.torch.equal(self._sample(p), old) for p, old in pairs)
@@ -363,7 +378,8 @@ class _Watch:
     def complete(self) -> Dict[str, Any]:
         """Return all fields of the record, as they are now."""
         self.attempt(self._read_if_idle)
-        rows, compiled = self._rows, self._counting.is_compiled()
+        rows = self._rows
+        compiled = self._counting.is_compiled()
         return {
             "devices": self._counting.devices(self.torch),
             "steps": self.steps,
