@@ -47,9 +47,11 @@ from envbuilder.core import types
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
 from envbuilder.packages.store import Room, unpacked
 from envbuilder.profiles import backends
-from envbuilder.profiles.lock import Target, lock_digest
+from envbuilder.profiles.lock import File, Target, lock_digest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from envbuilder.build.request import Build, Product, Request
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.profile import Profile
@@ -86,7 +88,8 @@ def unavailable(profile: Profile, request: Request, settings: Settings) -> str:
 
 def prepare(build: Build) -> Product:
     """Choose the builder and plan with it; `ToolError` (exit 4) if something is missing."""
-    profile, request = build.profile, build.request
+    profile = build.profile
+    request = build.request
     target = image_base.target(profile, build.lock, build.host, request)
     if request.builder in {None, BUILDER}:
         builders = build.settings.configuration.builders
@@ -143,6 +146,30 @@ class Instance(Struct, frozen=True, kw_only=True):
     made_by: dict[str, str]
 
 
+def _linked(
+    target: Target, every: Sequence[File], dockerfile: str, work: Path
+) -> dict[str, LinkFiles]:
+    """Return the steps that link files into the build's additional contexts, by context."""
+    wheels = []
+    built = []
+    for file in every:
+        if file.source in render.MADE:
+            built.append(file)
+        else:
+            wheels.append(file)
+    groups: dict[str, tuple[str, Sequence[File]]] = {"wheels": ("wheels", wheels)}
+    if " AS built\n" in dockerfile:
+        groups["built"] = ("what was built", built)
+    if debs := target.of_kind("deb"):
+        groups["debs"] = ("packages", debs)
+    if target.of_image:
+        groups["interpreter"] = ("the interpreter", (target.of_image,))
+    return {
+        name: LinkFiles(what=f"check {what}", files=tuple(files), folder=str(work / name / name))
+        for name, (what, files) in groups.items()
+    }
+
+
 def plan(
     build: Build,
     target: Target,
@@ -156,7 +183,9 @@ def plan(
     `command` is the builder's. `instance` is the buildx instance that builds, if the engine does
     not.
     """
-    profile, lock, settings = build.profile, build.lock, build.settings
+    profile = build.profile
+    lock = build.lock
+    settings = build.settings
     # The stages that download are replaced, so upstream URLs must not affect the fingerprint.
     urls = render.placeholder_urls(lock)
     files = render.render(profile, lock, "dockerfile", target.python, urls, project=project)
@@ -181,34 +210,21 @@ def plan(
     context = work / "context"
     uv = lock.tool(target.platform)  # runs in the image's build, not on this machine
     every = (*target.of_kind("wheel"), uv)
-    wheels = tuple(file for file in every if file.source not in render.MADE)
-    built = tuple(file for file in every if file.source in render.MADE)
-    debs = target.of_kind("deb")
+    linked = _linked(target, every, texts["Dockerfile"], work)
     steps: list[Step] = [
         *base.make,
-        LinkFiles(what="check wheels", files=wheels, folder=str(work / "wheels" / "wheels")),
+        *linked.values(),
         *(Write(what=f"write {n}", path=str(context / n), text=t) for n, t in texts.items()),
         WritePayload(what="add the payload", path=str(context / "payload.pyz")),
     ]
     if project:
         place = str(context / project_layer.CONTEXT / "files")
         steps.append(CopyProject(what="copy the project's files", project=project, folder=place))
-    contexts = ["--build-context", f"wheels={work / 'wheels'}"]
-    if " AS built\n" in texts["Dockerfile"]:
-        place = str(work / "built" / "built")
-        steps.append(LinkFiles(what="check what was built", files=built, folder=place))
-        contexts += ["--build-context", f"built={work / 'built'}"]
-    if debs:
-        steps.append(
-            LinkFiles(what="check packages", files=debs, folder=str(work / "debs" / "debs"))
-        )
-        contexts += ["--build-context", f"debs={work / 'debs'}"]
-    if interpreter := target.of_image:
-        folder = work / "interpreter"
-        place = str(folder / "interpreter")
-        steps.append(LinkFiles(what="check the interpreter", files=(interpreter,), folder=place))
-        contexts += ["--build-context", f"interpreter={folder}"]
-    exported, layout = work / "exported", work / "layout"
+    contexts = []
+    for name in linked:
+        contexts += ["--build-context", f"{name}={work / name}"]
+    exported = work / "exported"
+    layout = work / "layout"
     if instance:
         at = f"@{instance.base_digest}" if instance.base_digest else ""
         contexts += ["--build-context", f"{_BASE}=oci-layout://{base.folder}{at}"]
@@ -221,10 +237,14 @@ def plan(
             what="build the image",
             argv=(
                 *command.argv,
-                *("--platform", target.platform, "--pull=false"),
-                *("--build-arg", f"BASE_IMAGE={_BASE if instance else base.ref}"),
+                "--platform",
+                target.platform,
+                "--pull=false",
+                "--build-arg",
+                f"BASE_IMAGE={_BASE if instance else base.ref}",
                 *(("--build-arg", f"SOURCE_DATE_EPOCH={epoch}") if epoch is not None else ()),
-                *(command.digests_option, str(work / "image.json")),
+                command.digests_option,
+                str(work / "image.json"),
                 *contexts,
                 *(x for k, v in labels.items() for x in ("--label", f"{k}={v}")),
                 *(x for t in tags for x in ("--tag", t)),
@@ -314,7 +334,9 @@ def _digest(identity: str) -> str:
 
 def prepare_dockerfile(build: Build, target: Target, engine: Engine) -> DockerEnvironment:
     """Find the base image and plan; `ToolError` (exit 4) if the engine's builder is missing."""
-    profile, request, settings = build.profile, build.request, build.settings
+    profile = build.profile
+    request = build.request
+    settings = build.settings
     assert target.base is not None, "a target with a base"
     engine.require_builder()
     ref = image_base.base_ref(target.base, request, settings)
@@ -347,7 +369,9 @@ def prepare_on_instance(name: str, build: Build, target: Target) -> Product:
 
     An image that exists is used without asking the instance, which may be out of reach.
     """
-    profile, request, settings = build.profile, build.request, build.settings
+    profile = build.profile
+    request = build.request
+    settings = build.settings
     assert target.base is not None, "a target with a base"
     aside = request.output or request.push
     engine = None if aside else connection.connect()
@@ -364,8 +388,15 @@ def prepare_on_instance(name: str, build: Build, target: Target) -> Product:
     command = BuildCommand(
         builder=BUILDER,
         argv=(
-            *("docker", "buildx", "build", "--progress", "plain", "--builder", name),
-            *("--provenance=false", "--sbom=false"),
+            "docker",
+            "buildx",
+            "build",
+            "--progress",
+            "plain",
+            "--builder",
+            name,
+            "--provenance=false",
+            "--sbom=false",
         ),
         digests_option="--metadata-file",
         version_argv=("docker", "buildx", "inspect", name),
