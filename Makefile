@@ -15,6 +15,7 @@ test-all:        ## the slow tests, too
 lint: .venv/dev
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
+	.venv/bin/python tools/rooms.py --check
 
 types: .venv/dev
 	.venv/bin/mypy
