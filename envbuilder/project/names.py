@@ -66,9 +66,8 @@ def _python_of_conda() -> Mapping[str, str]:
 @cache
 def _imports() -> _Imports:
     read = table("imports.yaml", _Imports)
-    meant, modules = (
-        {types.canonical(k): v for k, v in t.items()} for t in (read.meant, read.modules)
-    )
+    meant = {types.canonical(name): other for name, other in read.meant.items()}
+    modules = {types.canonical(name): other for name, other in read.modules.items()}
     return _Imports(meant, modules, read.limited)
 
 

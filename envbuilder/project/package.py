@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,8 @@ from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped, first
 from envbuilder.project.lines import read_text
-from envbuilder.project.literals import Lines, plain
-from envbuilder.project.setup_files import cfg_sections, evaluated
+from envbuilder.project.literals import FileReference, Text, as_list, text_of
+from envbuilder.project.setup_files import cfg_sections, read_python
 from envbuilder.project.tables import parse_toml
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def read(project: Path) -> Package:
             f"install_project: {' and '.join(FILES)} say nothing of a package",
             "To import from folders of the project, write python_path: [.]",
         )
-    every = [each for s in stated for each in _strings(s.get("folders"))]
+    every = chain.from_iterable(_strings(s.get("folders")) for s in stated)
     folders = tuple(dict.fromkeys(f for f in every if _is_folder(project, f)))
     commands = dict[str, str]()
     odd = list[str]()
@@ -155,15 +156,17 @@ def _version(project: Path, folders: Iterable[str], value: Any) -> str:
     places = value if isinstance(value, dict) else {}
     module, _, name = str(places.get("attr", "")).rpartition(".")
     below = module.replace(".", "/")
-    modules = [f"{f}/{below}{end}" for f in folders for end in (".py", "/__init__.py") if module]
-    modules += _strings(places.get("path"))
+    modules = [*_strings(places.get("path"))]
+    if module:
+        for folder in folders:
+            modules += [f"{folder}/{below}.py", f"{folder}/{below}/__init__.py"]
     for file in (*modules, *_strings(places.get("file"))):
         if _is_folder(project, str(PurePosixPath(file).parent)) and (project / file).is_file():
             with suppress(InvalidError):
                 stated = read_text(project, file).strip()
                 if file in modules:
-                    values = evaluated(project, file, lambda module: module.names)
-                    stated = str(plain(values.get(name or "__version__")))
+                    names = read_python(project, file).names
+                    stated = text_of(names.get(name or "__version__"))
                 return _version(project, (), stated)
     return ""
 
@@ -241,26 +244,26 @@ def _setup_cfg(project: Path) -> dict[str, Any]:
 def _setup_py(project: Path) -> dict[str, Any]:
     """Return what the call of `setup` in setup.py shows."""
     try:
-        given = evaluated(project, "setup.py", lambda module: plain(module.setup))
+        keywords = read_python(project, "setup.py").setup
     except InvalidError:
         return {}
-    if given is None:
+    if keywords is None:
         return {}
-    packages, version, entries = map(given.get, ("packages", "version", "entry_points"))
-    commands = entries.get("console_scripts") if isinstance(entries, dict) else None
-    if isinstance(entries, str):  # as in setup.cfg, but in the section of its name
-        part = re.search(r"\[\s*console_scripts\s*\]([^\[]*)", entries)
-        commands = part[1] if part else None
-    lines = commands.splitlines() if isinstance(commands, str) else _list(commands)
+    version = keywords.get("version")
+    version = {"file": version.path} if isinstance(version, FileReference) else text_of(version)
+    entries = keywords.get("entry_points")
+    if isinstance(entries, Text):  # as in setup.cfg, but in the section of its name
+        part = re.search(r"\[\s*console_scripts\s*\]([^\[]*)", entries.text)
+        commands = part[1] if part else ""
+    else:
+        scripts = as_list(_table(entries, "console_scripts"))
+        commands = "\n".join(map(text_of, scripts))
     return {
-        "name": given.get("name"),
-        "version": {"file": version.path} if isinstance(version, Lines) else version,
-        "folders": [
-            _table(given, "package_dir", ""),
-            *(each.path for each in _list(packages) if isinstance(each, Lines)),
-        ],
-        "commands": [line for line in lines if isinstance(line, str) and line.strip()],
-        "extensions": "ext_modules" in given,
+        "name": text_of(keywords.get("name")),
+        "version": version,
+        "folders": [text_of(_table(keywords, "package_dir", ""))],
+        "commands": [line for line in commands.splitlines() if line.strip()],
+        "extensions": "ext_modules" in keywords,
     }
 
 

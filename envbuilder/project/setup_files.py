@@ -1,8 +1,7 @@
 """Read setup.cfg, and setup.py by its syntax tree: nothing of a project runs.
 
-Of setup.py, that counts which is written down: literals, names and lists of them, and requirement
-files that it reads. What it computes while it runs is refused with its line, or noted if the rest
-does not depend on it.
+Of setup.py, that counts which it states literally, and the requirements files that it reads. The
+user has to write down what else it computes.
 """
 
 from __future__ import annotations
@@ -12,10 +11,9 @@ import configparser
 import posixpath
 import shlex
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,18 +22,14 @@ from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped
 from envbuilder.project.conda import read_pixi
-from envbuilder.project.lines import Dropped, Listed, python_versions, read_text
+from envbuilder.project.lines import Listed, Needed, python_versions, read_text
 from envbuilder.project.literals import (
-    LONGEST_LIST,
-    Lines,
-    Names,
-    Returned,
+    REST,
+    FileReference,
+    StaticReader,
     Text,
-    Unknown,
-    Values,
     as_list,
-    is_setup,
-    plain,
+    text_of,
 )
 from envbuilder.project.requirements_txt import read_lines
 from envbuilder.project.tables import (
@@ -45,7 +39,6 @@ from envbuilder.project.tables import (
     read_pyproject,
 )
 
-Taken = TypeVar("Taken")
 _LARGEST = 256 << 10
 """Maximum size in bytes of a setup.py; the parser takes a hundred times as much memory."""
 
@@ -66,7 +59,7 @@ def read_setup(project: Path, file: str, extras: Sequence[str], groups: Sequence
     """
     chosen_names("group", groups, (), file)
     is_python = file.endswith(".py")
-    stated = evaluated(project, file, Module.stated) if is_python else _of_cfg(project, file)
+    stated = _of_python(project, file, extras) if is_python else _of_cfg(project, file)
     beside = posixpath.join(posixpath.dirname(file), "setup.cfg")
     other = _Stated()
     if is_python and (project / beside).is_file():
@@ -195,224 +188,73 @@ def _cfg_lines(value: str, file: str, key: str) -> list[tuple[str, str]]:
 # setup.py
 
 
-def evaluated(project: Path, file: str, take: Callable[[Module], Taken]) -> Taken:
-    """Return what `take` gets of a module of the project. Raise `InvalidError` if it is unreadable.
-
-    Nothing of it runs.
-    """
+def read_python(project: Path, file: str) -> StaticReader:
+    """Read a Python file of a project. Raise `InvalidError` if that cannot be done."""
     text = read_text(project, file, _LARGEST)
+    reader = StaticReader(file)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(text)
+        reader.read_module(tree)
     except SyntaxError as error:
         line = f":{error.lineno}" if error.lineno else ""
         raise InvalidError(f"{escaped(file)}{line}: not valid Python 3") from error
     except (ValueError, MemoryError, RecursionError) as error:
         raise InvalidError(f"{escaped(file)}: cannot be parsed") from error
-    module = Module(project, file)
-    try:
-        with suppress(Returned):
-            module.run(tree.body, module.names)
-        return take(module)
-    except RecursionError as error:
-        raise InvalidError(f"{escaped(file)}: nested too deeply") from error
+    return reader
 
 
-class Module(Values):
-    """Evaluates the little of a module that needs no machine to run on."""
+def _of_python(project: Path, file: str, extras: Sequence[str]) -> _Stated:
+    """Return what a setup.py states; of its extras, the requirements of the chosen ones."""
+    reader = read_python(project, file)
+    keywords = reader.setup
+    if keywords is None:
+        reader.refuse(1, "no call of setup() is found")
+    rest = keywords.get(REST)
+    requires = keywords.get("install_requires", rest)
+    of_extras = keywords.get("extras_require", rest or {})
+    if not isinstance(of_extras, dict):
+        of_extras = {REST: of_extras}
+    stated = _Stated(python=text_of(keywords.get("python_requires")))
+    if requires is not None:
+        stated.requires = _python_lines(reader, requires, "install_requires", stated.notes)
+    chosen = {"", *map(types.canonical, extras)}
+    computed = of_extras.pop(REST, None)
+    for key, value in of_extras.items():
+        # `:marker` stands for what everybody needs where the marker is true.
+        name, _, marker = key.partition(":")
+        lines = stated.extras.setdefault(name, [])
+        if types.canonical(name) in chosen:
+            what = f"extras_require {escaped(key, 60)}"
+            for where, text in _python_lines(reader, value, what, stated.notes):
+                lines.append((where, f"{text}; {marker}" if marker else text))
+    if computed is not None and chosen - {"", *map(types.canonical, stated.extras)}:
+        reader.refuse(getattr(computed, "line", 1), "extras_require is computed while it runs")
+    if everywhere := stated.extras.pop("", None):
+        stated.requires = [*(stated.requires or ()), *everywhere]
+    return stated
 
-    def __init__(self, project: Path, file: str) -> None:
-        super().__init__(project, file)
-        self.setup: Names | None = None
-        """What `setup` is called with, if it is."""
-        self._notes: list[str] = []
-        self.names: Names = {"__name__": "__main__", "__file__": posixpath.basename(file)}
 
-    def stated(self) -> _Stated:
-        """Return what the call of `setup` states; raise `InvalidError` if it is computed."""
-        if self.setup is None:
-            self.refuse(1, "no call of setup() is found")
-        keywords = self.setup
-        requires = keywords.get("install_requires")
-        extras = keywords.get("extras_require") or {}
-        result = _Stated(notes=self._notes)
-        if "install_requires" in keywords:
-            result.requires = self._lines(requires, "install_requires")
-        if isinstance(extras, dict):
-            for name, value in extras.items():
-                with suppress(InvalidError):  # of an extra that is not chosen, most often
-                    # `:marker` is an extra that holds wherever the marker is true.
-                    extra, _, marker = str(name).partition(":")
-                    lines = self._lines(value, f"extras_require {escaped(extra, 60)}")
-                    if not extra and marker:
-                        lines = [(where, f"{text}; {marker}") for where, text in lines]
-                        result.requires = [*(result.requires or ()), *lines]
-                    result.extras[extra] = lines
-        python = plain(keywords.get("python_requires"))
-        result.python = python if isinstance(python, str) else ""
-        return result
-
-    def _lines(self, value: Any, key: str) -> list[tuple[str, str]]:
-        """Return requirements as lines for pip."""
-        if isinstance(value, Unknown):
-            self.refuse(value.line, f"{key} is computed while it runs")
-        result = []
-        for item in as_list(value) or ():
-            where = f"{escaped(self.file)}: {key}"
-            if isinstance(item, Text | Lines):
-                where = f"{escaped(self.file)}:{item.line}"
-            if isinstance(item, Lines):
-                result.append((where, f"-r {shlex.quote(item.path)}"))
-            elif isinstance(item, str | Text):
-                result += [(where, each) for each in plain(item).splitlines()]
-            else:
-                place = f":{item.line}" if isinstance(item, Unknown) else f": {key}"
-                self._notes.append(
-                    Dropped(
-                        f"{escaped(self.file)}{place}: a requirement that is computed while it"
-                        " runs: left out."
-                    )
-                )
-        return result
-
-    # ---- statements
-
-    def run(self, body: Sequence[ast.stmt], names: Names) -> None:
-        """Run statements as far as they change names; raises `Returned`."""
-        for statement in body:
-            self.step()
-            method = getattr(self, f"_run_{type(statement).__name__.lower()}", None)
-            if method:
-                method(statement, names)
-            else:
-                self._forget(statement, names)
-
-    def _forget(self, statement: ast.stmt, names: Names) -> None:
-        """Forget what a statement may change."""
-        for name in _changed(statement):
-            names[name] = Unknown(statement)
-
-    def _run_import(self, statement: ast.stmt, names: Names) -> None:
-        """Modules are known by the names that are used of them."""
-
-    _run_importfrom = _run_classdef = _run_pass = _run_assert = _run_import
-
-    def _run_functiondef(self, statement: ast.FunctionDef, names: Names) -> None:
-        names[statement.name] = statement
-
-    def _run_return(self, statement: ast.Return, names: Names) -> None:
-        raise Returned(self.attempt(statement.value, names))
-
-    def _run_assign(self, statement: ast.Assign, names: Names) -> None:
-        value = self.attempt(statement.value, names)
-        for target in statement.targets:
-            self.assign(target, value, names)
-
-    def _run_annassign(self, statement: ast.AnnAssign, names: Names) -> None:
-        if statement.value:
-            self.assign(statement.target, self.attempt(statement.value, names), names)
-
-    def _run_augassign(self, statement: ast.AugAssign, names: Names) -> None:
-        sum_of = ast.BinOp(statement.target, statement.op, statement.value)
-        ast.copy_location(sum_of, statement)
-        self.assign(statement.target, self.attempt(sum_of, names), names)
-
-    def _run_expr(self, statement: ast.Expr, names: Names) -> None:
-        call = statement.value
-        if not isinstance(call, ast.Call):
-            return
-        if is_setup(call):
-            self._take_setup(call, names)
-            return
-        function = call.func
-        if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
-            held = names.get(function.value.id)
-            values = [self.attempt(argument, names) for argument in call.args]
-            names.update(_mutated(function.value.id, function.attr, held, values))
-        elif isinstance(function, ast.Name):
-            called = names.get(function.id)
-            if isinstance(called, ast.FunctionDef) and any(map(is_setup, ast.walk(called))):
-                with suppress(Unknown):
-                    self.call(called, call, names)
-
-    def _take_setup(self, call: ast.Call, names: Names) -> None:
-        keywords: Names = {}
-        for keyword in call.keywords:
-            value = self.attempt(keyword.value, names)
-            if keyword.arg is None:
-                keywords.update(value if isinstance(value, dict) else {})
-            else:
-                keywords[keyword.arg] = value
-        self.setup = {**(self.setup or {}), **keywords}
-
-    def _run_if(self, statement: ast.If, names: Names) -> None:
-        test = self.attempt(statement.test, names)
-        if not isinstance(test, Unknown):
-            self.run(statement.body if plain(test) else statement.orelse, names)
-            return
-        if any(is_setup(node) for node in ast.walk(statement)):
-            self.run([*statement.body, *statement.orelse], names)
-            return
-        before = dict(names)
-        branches = []
-        for body in (statement.body, statement.orelse):
-            branch = dict(before)
-            with suppress(Returned):
-                self.run(body, branch)
-            branches.append(branch)
-        for name in {**branches[0], **branches[1]}:
-            left, right = (branch.get(name) for branch in branches)
-            if left is not right and left != right:
-                earlier = before.get(name)
-                names[name] = Unknown(statement) if earlier is None else earlier
-                if isinstance(earlier, list):
-                    names[name] = [*earlier, Unknown(statement)]
-            elif name not in names:
-                names[name] = left
-
-    def _run_for(self, statement: ast.For, names: Names) -> None:
-        items = self.attempt(statement.iter, names)
-        if isinstance(items, Lines):
-            for name in _changed(statement):
-                held = names.get(name)
-                names[name] = [*held, items] if isinstance(held, list) else Unknown(statement)
-        elif isinstance(items, list):
-            for item in items:
-                self.assign(statement.target, item, names)
-                self.run(statement.body, names)
+def _python_lines(
+    reader: StaticReader, value: Any, key: str, notes: list[str]
+) -> list[tuple[str, str]]:
+    """Return requirements as lines for pip, with their places; add notes on unknown ones."""
+    if not isinstance(value, Text | FileReference | list):
+        reader.refuse(getattr(value, "line", 1), f"{key} is computed while it runs")
+    lines = []
+    for item in as_list(value):
+        line = getattr(item, "line", None)
+        where = f"{escaped(reader.file)}:{line}" if line else f"{escaped(reader.file)}: {key}"
+        if isinstance(item, FileReference):
+            lines.append((where, f"-r {shlex.quote(item.path)}"))
+        elif isinstance(item, Text):
+            lines += [(where, text) for text in item.text.splitlines()]
         else:
-            self._forget(statement, names)
-
-    def _run_with(self, statement: ast.With, names: Names) -> None:
-        for item in statement.items:
-            if item.optional_vars:
-                self.assign(item.optional_vars, self.attempt(item.context_expr, names), names)
-        self.run(statement.body, names)
-
-    def _run_try(self, statement: ast.Try, names: Names) -> None:
-        self.run([*statement.body, *statement.orelse, *statement.finalbody], names)
-
-
-def _mutated(name: str, method: str, held: Any, values: list[Any]) -> Iterator[tuple[str, Any]]:
-    """Yield a name with its new value, if a method changes it."""
-    if isinstance(held, list) and method in {"append", "extend", "insert"} and values:
-        more = as_list(values[0]) if method == "extend" else [values[-1]]
-        yield name, [*held, *(more if more is not None else values)][: LONGEST_LIST + 1]
-    elif isinstance(held, dict) and method == "update" and values:
-        yield name, {**held, **(values[0] if isinstance(values[0], dict) else {})}
-
-
-def _changed(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement may change."""
-    result = set()
-    for node in ast.walk(statement):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del):
-            result.add(node.id)
-        elif (
-            isinstance(node, ast.Attribute)
-            and isinstance(node.value, ast.Name)
-            and node.attr in {"append", "extend", "insert", "update", "add"}
-        ):
-            result.add(node.value.id)
-    return result
+            notes.append(
+                Needed(
+                    f"{where}: a requirement that is computed while it runs is left out. Write it"
+                    " under requirements: in envbuilder.yaml."
+                )
+            )
+    return lines

@@ -197,8 +197,8 @@ REPOSITORY = {
     "libs/x/pyproject.toml": '[project]\nname = "x"\ndependencies = ["own[dev]"]\n',
     "setup.cfg": "[options]\ninstall_requires = file: more.in, setup.py\n",
     "setup.py": "def f(name='more.in', *a):\n    r = []\n    for x in open(name):\n"
-    "        r.append(x)\n    return r + f(*a)\nd = {x: [y] for x, y in [('a', 'b')] * 9}\n"
-    "d['c'] = sum(d.values(), [])\nsetup(install_requires=f() + d['c'], **d)\n",
+    "        r.append(x)\n    return r, f(*a)\nd = {'extras_require': {'dev': ['b']}}\n"
+    "r, _ = f()\nsetup(install_requires=[*r, 'x'], **d)\n",
     "environment.yml": "channels: [https://example.org/c, a]\ndependencies:\n- a::b==1.0=0\n"
     "- numpy=1.26|1.27\n- pip:\n  - -r requirements.txt\nvariables: {A: b}\n",
     "conda.txt": "# platform: linux-64\nnumpy=1.0=0\nrich=1.0=pypi_0\n",

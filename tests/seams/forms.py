@@ -62,16 +62,11 @@ def _setup(lines: Sequence[str]) -> tuple[str, Listed]:
     return f"{text}\n", Listed(tuple(lines))
 
 
-def _setup_appended(lines: Sequence[str]) -> tuple[str, Listed]:
-    text = f"from setuptools import setup\nrequired = [{_quoted(lines)}]\n"
-    text += 'required.append("idna")\nsetup(name="thing", install_requires=required)\n'
-    return text, Listed((*lines, "idna"))
-
-
 def _setup_file(lines: Sequence[str]) -> tuple[str, Listed]:
     text = "from setuptools import setup\nwith open('base.txt') as f:\n"
-    text += "    required = f.read().splitlines()\nrequired.append('idna')\n"
-    return f"{text}setup(name='thing', install_requires=required)\n", Listed((*lines, "idna"))
+    text += "    required = f.read().splitlines()\n"
+    text += "setup(name='thing', install_requires=[*required, 'idna'])\n"
+    return text, Listed((*lines, "idna"))
 
 
 def _setup_cfg(lines: Sequence[str]) -> tuple[str, Listed]:
@@ -106,7 +101,6 @@ FORMS: dict[str, tuple[str, Callable[[Sequence[str]], tuple[str, Listed]]]] = {
     "source here": ("pyproject.toml", _source_here),
     "named index": ("pyproject.toml", _named_index),
     "setup": ("setup.py", _setup),
-    "setup, appended": ("setup.py", _setup_appended),
     "setup, from a file": ("setup.py", _setup_file),
     "setup.cfg": ("setup.cfg", _setup_cfg),
     "conda": ("environment.yml", _conda),
