@@ -113,10 +113,11 @@ def command(offline: bool, as_json: bool) -> None:
 
     Takes the requirements of the file that the README names, else of the best one: uv.lock,
     pylock.toml, requirements.txt, pyproject.toml, environment.yml or another list of conda's,
-    setup.py, setup.cfg; in folders below if none is at the top. Says what of it is taken, changed,
-    dropped, and left to you; what README, Dockerfiles, scripts and imports name are suggestions in
-    comments. Nothing of the repository is run. The package index is asked which names and builds of
-    the framework it has. A file that exists is never changed: what would be written is printed.
+    Pipfile, Pipfile.lock, pixi.toml, cog.yaml, setup.py, setup.cfg; in folders below if none is at
+    the top. Says what of it is taken, changed, dropped, and left to you; what README, Dockerfiles,
+    scripts and imports name are suggestions in comments. Nothing of the repository is run. The
+    package index is asked which names and builds of the framework it has. A file that exists is
+    never changed: what would be written is printed.
 
     \b
     Examples:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -30,7 +29,6 @@ from envbuilder.project.lines import (
     Listed,
     Needed,
     parse,
-    read_text as read_project_text,
 )
 
 
@@ -348,50 +346,8 @@ def _read_named(project: Path, entry: RequirementFile, where: str) -> Listed:
         raise InvalidError(f"{where}: {error.message}", error.hints) from error
 
 
-# The files that requirements are read from, by their names
+# The files that requirements are read from
 
-SUPPORTED = (
-    "requirements.txt, pyproject.toml, setup.py, setup.cfg, uv.lock, pylock.toml, Pipfile,"
-    " Pipfile.lock, environment.yml, pixi.toml, cog.yaml"
-)
-
-
-def _read_text_list(project: Path, file: str) -> Listed:
-    """Read a .txt, which pip or conda may have written."""
-    from envbuilder.project.conda import read_conda_list
-    from envbuilder.project.requirements_txt import read_requirements_txt
-
-    is_condas = _OF_CONDA.search(read_project_text(project, file))
-    return (read_conda_list if is_condas else read_requirements_txt)(project, file)
-
-
-_OF_CONDA = re.compile(r"^# platform: |^[A-Za-z0-9_.-]+=[^=\s]+=[A-Za-z0-9_.]+\s*$", re.MULTILINE)
-"""What `conda list --export` writes, and pip never does."""
-
-
-@cache
-def _readers() -> tuple[tuple[re.Pattern[str], Callable[..., Listed]], ...]:
-    """Return the readers of files, by their names, imported when there is one."""
-    from envbuilder.project.conda import read_environment_yml, read_pixi
-    from envbuilder.project.foreign_locks import read_pipfile, read_pylock, read_uv_lock
-    from envbuilder.project.requirements_txt import read_cog
-    from envbuilder.project.setup_files import read_project, read_setup
-
-    return (
-        (re.compile(r"pyproject\.toml\Z"), read_project),
-        (re.compile(r"setup\.(py|cfg)\Z"), read_setup),
-        (re.compile(r"uv\.lock\Z"), read_uv_lock),
-        (re.compile(r"Pipfile(\.lock)?\Z"), read_pipfile),
-        (re.compile(r"pixi\.toml\Z"), read_pixi),
-        (re.compile(r"pylock(\.[^.]+)?\.toml\Z"), read_pylock),
-        (re.compile(r"cog\.ya?ml\Z"), read_cog),
-        (re.compile(r".+\.(txt|in)\Z"), _read_text_list),
-        (re.compile(r".+\.ya?ml\Z"), read_environment_yml),
-    )
-
-
-_PLAIN = re.compile(r"\.(txt|in|ya?ml)\Z")
-"""Kinds of files that have neither extras nor groups."""
 _INSTEAD = {
     "poetry.lock": "List pyproject.toml, or the result of: poetry export -o requirements.txt",
     "pdm.lock": "List pyproject.toml, or the result of: pdm export -o requirements.txt",
@@ -441,22 +397,24 @@ def _with_own(project: Path, listed: Listed) -> Listed:
 
 
 def _read(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
+    from envbuilder.project.forms import SUPPORTED, form_of
+
     name = PurePosixPath(file).name
+    form = form_of(name)
+    if form is None:
+        raise InvalidError(
+            f"{escaped(file)}: not a kind of file that requirements are read from",
+            _INSTEAD.get(name, f"Supported are {SUPPORTED}."),
+        )
     try:
-        for pattern, reader in _readers():
-            if pattern.match(name) and not _PLAIN.search(name):
-                return reader(project, file, extras, groups)
-            if pattern.match(name):
-                _require_none(file, extras, groups)
-                return reader(project, file)
+        if form.has_extras:
+            return form.read(project, file, extras, groups)
+        _require_none(file, extras, groups)
+        return form.read(project, file)
     except InvalidError as error:
         if isinstance(error.__cause__, FileNotFoundError) and not error.hint:
             raise InvalidError(error.message, _suggestion(project, file)) from error
         raise
-    raise InvalidError(
-        f"{escaped(file)}: not a kind of file that requirements are read from",
-        _INSTEAD.get(name, f"Supported are {SUPPORTED}."),
-    )
 
 
 def unread(project: Path) -> Iterator[str]:
@@ -475,11 +433,6 @@ def unread(project: Path) -> Iterator[str]:
                     yield f"{name} lists requirements. Name it: requirements_from: [{name}]"
 
 
-def is_supported(name: str) -> bool:
-    """Return whether a file of this name is one that requirements are read from."""
-    return any(pattern.match(name) for pattern, _ in _readers())
-
-
 def _require_none(file: str, extras: Sequence[str], groups: Sequence[str]) -> None:
     for kind, names in (("extras", extras), ("groups", groups)):
         if names:
@@ -491,13 +444,15 @@ def _require_none(file: str, extras: Sequence[str], groups: Sequence[str]) -> No
 
 def _suggestion(project: Path, file: str) -> str:
     """Return the files that could be meant, in the folder of the missing one and at the top."""
+    from envbuilder.project.forms import SUPPORTED, form_of
+
     names: list[str] = []
     for folder in dict.fromkeys((PurePosixPath(file).parent, PurePosixPath())):
         if ".." not in folder.parts and not folder.is_absolute():
             with contextlib.suppress(OSError, ValueError):
                 paths = islice((project / folder).iterdir(), _MOST_ENTRIES)
                 files = [path.name for path in paths if path.is_file()]
-                names += [(folder / n).as_posix() for n in sorted(files) if is_supported(n)]
+                names += [(folder / n).as_posix() for n in sorted(files) if form_of(n)]
     if not names:
         return f"Supported are {SUPPORTED}."
     return f"The project has {', '.join(escaped(n, 80) for n in names[:_MOST_SUGGESTIONS])}."

@@ -18,6 +18,8 @@ from envbuilder.core import decoding, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import Extra, RequirementFile
 from envbuilder.project import environments
+from envbuilder.project.conda import read_environment_yml
+from envbuilder.project.forms import FORMS, Form, form_of
 from envbuilder.project.lines import Line, Listed, read_text, url_path
 from envbuilder.project.tables import pyproject
 
@@ -28,28 +30,6 @@ _MOST_MENTIONED = 5
 """Other files, and extras or groups, that the comments name."""
 _MOST_READ = 30
 """Files that are read in order to choose one."""
-_LOCKS = re.compile(r"uv\.lock|pylock(\..+)?\.toml")
-"""Files that keep versions, so that they come before what they were made from."""
-_CONDA_FILE = re.compile(r"(conda[-_.]?)?env(ironment)?\.ya?ml|conda\.ya?ml")
-_KINDS = tuple(
-    map(
-        re.compile,
-        (
-            r"uv\.lock",
-            r"pylock(\..+)?\.toml",
-            r"requirements\.txt",
-            r"pyproject\.toml",
-            r"environment\.ya?ml",
-            _CONDA_FILE.pattern,
-            r"Pipfile(\.lock)?",
-            r"pixi\.toml",
-            r"cog\.yaml",
-            r"setup\.(py|cfg)",
-            r"(?i).*(req|dependenc|environment).*\.(txt|in)|pip\.txt",
-        ),
-    )
-)
-"""The names of files that list requirements, the best ones first; others may be conda's."""
 _CONDA = re.compile(r"^dependencies:\s*(#.*)?$", re.MULTILINE)
 _LATE = re.compile(r"docker|binder|demos?|examples?|notebooks?|benchmarks?|eval(uation)?s?|tools")
 _NEVER = re.compile(r"docs?|tests?|ci|submodules|third_?party|vendor|external")
@@ -144,9 +124,7 @@ def choose(folder: Path, files: Sequence[str], shown: Shown) -> Choice:
                     sources.append(msgspec.structs.replace(source, why=why))
                     break
     chosen = [source.main.file for source in sources]
-    made_from = (
-        {"pyproject.toml"} if any(_LOCKS.fullmatch(_name(file)) for file in chosen) else set()
-    )
+    made_from = {"pyproject.toml"} if any(_form(file).keeps_versions for file in chosen) else set()
     return Choice(
         sources=tuple(sources),
         others=tuple(file for file in ordered if file not in {*chosen, *made_from}),
@@ -157,7 +135,7 @@ def choose(folder: Path, files: Sequence[str], shown: Shown) -> Choice:
 
 def _including(folder: Path, file: str, usable: Iterable[str]) -> Source | None:
     """Return the environment of conda's whose list for pip includes a file, if there is one."""
-    for other in (each for each in usable if _CONDA_FILE.fullmatch(_name(each))):
+    for other in (each for each in usable if _form(each).read is read_environment_yml):
         with suppress(InvalidError):
             if file in (source := _read(folder, other)).listed.read_from:
                 return source
@@ -177,9 +155,8 @@ def _is_stub(source: Source) -> bool:
 def _is_complete(source: Source) -> bool:
     """Return whether a file has what the project itself requires."""
     name = source.main.file
-    return (
-        name in environments.OWN or bool(_LOCKS.fullmatch(name)) or source.listed.itself is not None
-    )
+    is_lock = "/" not in name and _form(name).keeps_versions
+    return name in environments.OWN or is_lock or source.listed.itself is not None
 
 
 def _reason(file: str, ordered: Sequence[str], shown: Shown) -> str:
@@ -200,7 +177,8 @@ def _candidates(folder: Path, files: Iterable[str], shown: Shown) -> tuple[list[
     ranked = []
     for file in files:
         path = PurePosixPath(file)
-        if not environments.is_supported(path.name) or not _may_list(folder, file, shown):
+        form = form_of(path.name)
+        if not form or not (file in order or form.is_usual or _may_list(folder, file)):
             continue
         above = path.parts[:-1]
         stem = path.name.partition(".")[0]
@@ -214,7 +192,7 @@ def _candidates(folder: Path, files: Iterable[str], shown: Shown) -> tuple[list[
             bool(_HARDWARE.fullmatch(stem)),
             named,
             len(above),
-            _kind(path.name),
+            FORMS.index(form),
             order.get(file, place),
             file,
         )
@@ -223,19 +201,12 @@ def _candidates(folder: Path, files: Iterable[str], shown: Shown) -> tuple[list[
     return [f for _, f in ordered], [f for (aside, *_), f in ordered if not aside or f in order]
 
 
-def _kind(name: str) -> int:
-    return next((n for n, kind in enumerate(_KINDS) if kind.fullmatch(name)), len(_KINDS))
+def _may_list(folder: Path, file: str) -> bool:
+    """Return whether a file of an unusual name lists requirements, as its folder or content shows.
 
-
-def _may_list(folder: Path, file: str, shown: Shown) -> bool:
-    """Return whether a file of a supported kind is one that lists requirements, by its name.
-
-    Any YAML may be conda's, which its content shows.
+    Any YAML may be conda's.
     """
-    name = _name(file)
-    if file in shown.files or _kind(name) < len(_KINDS):
-        return True
-    if not name.endswith((".yml", ".yaml")):
+    if not file.endswith((".yml", ".yaml")):
         return PurePosixPath(file).parent.name == "requirements"
     try:
         return file.count("/") < 3 and bool(_CONDA.search(read_text(folder, file, 1 << 16)))
@@ -243,8 +214,10 @@ def _may_list(folder: Path, file: str, shown: Shown) -> bool:
         return False
 
 
-def _name(file: str) -> str:
-    return PurePosixPath(file).name
+def _form(file: str) -> Form:
+    form = form_of(PurePosixPath(file).name)
+    assert form is not None, "it is a candidate"
+    return form
 
 
 def _read(folder: Path, file: str) -> Source:

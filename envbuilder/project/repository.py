@@ -25,6 +25,7 @@ from envbuilder.core import decoding, process
 from envbuilder.core.errors import EnvbuilderError, InvalidError
 from envbuilder.core.project_file import ProjectPath
 from envbuilder.core.types import DebianPackage
+from envbuilder.project.forms import form_of
 from envbuilder.project.lines import read_text
 from envbuilder.project.names import distribution_of
 
@@ -34,9 +35,8 @@ _MOST_TEXTS = 8
 """Texts of each kind that are read."""
 _MOST_COMMANDS = 2000
 _LONGEST_LINE = 4000
-_KEPT = re.compile(
-    r".+\.(py|txt|in|toml|ya?ml|lock|cfg|sh|md|rst)|(?i:readme.*|.*dockerfile.*)|Pipfile|setup\.cfg"
-)
+_KEPT = re.compile(r".+\.(py|sh|md|rst)|(?i:readme.*|.*dockerfile.*)")
+"""Code and texts, in addition to what requirements are read from."""
 _SKIPPED = frozenset({"node_modules", "__pycache__", "site-packages", "envbuilder.lock"})
 _README = re.compile(r"(?i)(readme(\.(md|rst|txt))?|install(ation)?\.(md|rst|txt))")
 _DOCKERFILE = re.compile(r"(?i)(.*\.)?dockerfile(\..*)?")
@@ -67,8 +67,12 @@ def files(folder: Path) -> Iterator[str]:
             path = f"{above}/{entry.name}" if above else entry.name
             if entry.is_dir(follow_symlinks=False):
                 folders += [(path, depth + 1)] if depth < _DEEPEST else []
-            elif _KEPT.fullmatch(entry.name) and _is_valid(path, ProjectPath) and _is_file(entry):
+            elif _says_something(entry.name) and _is_valid(path, ProjectPath) and _is_file(entry):
                 yield path
+
+
+def _says_something(name: str) -> bool:
+    return bool(_KEPT.fullmatch(name) or form_of(name))
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:

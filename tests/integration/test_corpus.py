@@ -25,6 +25,7 @@ from envbuilder.profiles.frameworks import FRAMEWORKS, is_build_extra
 from envbuilder.project import environments, first_file, repository
 from envbuilder.project.catalog import adapt
 from envbuilder.project.environments import Contents
+from envbuilder.project.forms import form_of
 from envbuilder.project.lines import on_hardware
 
 ROOT = Path(__file__).parents[2]
@@ -49,9 +50,7 @@ def definitions(folder: Path) -> Iterator[Definition]:
     assert definition is not None
     yield definition
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and (
-            environments.is_supported(path.name) or path.name.startswith("setup.")
-        ):
+        if path.is_file() and (form_of(path.name) or path.name.startswith("setup.")):
             name = path.relative_to(folder).as_posix()
             yield Definition(requirements_from=(RequirementFile(file=name),))
 

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from envbuilder.commands import init
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import Definition, Environment, RequirementFile
 from envbuilder.core.settings import load as load_settings
 from envbuilder.profiles.profile import Resolution
 from envbuilder.project import environments
-from envbuilder.project.environments import is_supported, read
+from envbuilder.project.environments import read
+from envbuilder.project.forms import SUPPORTED, form_of
 from envbuilder.project.lines import Line
 from tests.support.repositories import lay
 from tests.support.requirement_projects import refusal, texts
@@ -272,6 +274,7 @@ def test_of_packages_that_are_the_same_the_most_complete_is_taken(tmp_path: Path
 
 # The files that requirements are read from, by their names
 
+GUIDE = Path(__file__).parents[3] / "docs/guides/your-own-project.md"
 PYLOCK = 'lock-version = "1.0"\ncreated-by = "x"\npackages = []\n'
 
 
@@ -298,6 +301,12 @@ def test_a_file_is_read_by_its_kind(tmp_path: Path, file: str, text: str) -> Non
     assert texts(read(tmp_path, file).requirements) == ["rich"]
 
 
+@pytest.mark.parametrize("name", SUPPORTED.split(", "))
+def test_help_and_guide_name_each_kind(name: str) -> None:
+    assert name in str(init.command.help)
+    assert name in GUIDE.read_text()
+
+
 def test_locks_are_read_by_their_kind(tmp_path: Path) -> None:
     lay(tmp_path, {"pylock.toml": PYLOCK, "pylock.gpu.toml": PYLOCK, "uv.lock": "version = 3\n"})
     for name in ("pylock.toml", "pylock.gpu.toml"):
@@ -310,7 +319,7 @@ def test_locks_are_read_by_their_kind(tmp_path: Path) -> None:
     [
         ("poetry.lock", "pyproject.toml"),
         ("pixi.lock", "List pixi.toml."),
-        ("other.toml", "Supported are requirements.txt, pyproject.toml"),
+        ("other.toml", "Supported are uv.lock, pylock.toml, requirements.txt"),
         ("pylock.a.b.toml", "Supported are"),
         (".txt", "Supported are"),
         ("requirements", "Supported are"),
@@ -322,7 +331,7 @@ def test_other_files_are_refused(tmp_path: Path, file: str, hint: str) -> None:
     message, next_step = refusal(tmp_path, file)
     assert message.endswith(": not a kind of file that requirements are read from")
     assert hint in next_step
-    assert not is_supported(file)
+    assert not form_of(file)
 
 
 @pytest.mark.parametrize("file", ["requirements.txt", "environment.yml"])
@@ -336,7 +345,7 @@ def test_files_without_extras_and_groups(tmp_path: Path, file: str) -> None:
 def test_a_missing_file(tmp_path: Path) -> None:
     assert refusal(tmp_path, "requirement.txt") == (
         "requirement.txt: no such file",
-        f"Supported are {environments.SUPPORTED}.",
+        f"Supported are {SUPPORTED}.",
     )
     lay(tmp_path, {"requirements.txt": "", "train.py": "", "req/a.in": "", "req/sub/b.txt": ""})
     assert refusal(tmp_path, "uv.lock") == (
