@@ -56,16 +56,6 @@ _INSTEAD = (
     help="Move this package only, to the newest version that fits the others; can be repeated.",
 )
 @click.option(
-    "--no-align",
-    is_flag=True,
-    help="Let each profile have its own release of the framework, instead of one for all.",
-)
-@click.option(
-    "--allow-old",
-    is_flag=True,
-    help="Take a pre-release or an older major version if only that has a wheel.",
-)
-@click.option(
     "--as-of",
     "day",
     type=click.DateTime(["%Y-%m-%d"]),
@@ -84,8 +74,6 @@ def command(
     backend: str | None,
     upgrade: bool,
     packages: tuple[str, ...],
-    no_align: bool,
-    allow_old: bool,
     day: datetime | None,
     output_dir: Path | None,
     as_json: bool,
@@ -127,14 +115,7 @@ def command(
     of_conda = _conda_entries(profile, settings, output_dir, requested=False)
     if packages:
         _require_locked(packages, [*listed(ANY)], of_conda)
-    outcomes = resolution.solved(
-        settings,
-        listed,
-        upgrade=upgrade,
-        packages=packages,
-        align=not no_align,
-        allow_old=allow_old,
-    )
+    outcomes = resolution.solved(settings, listed, upgrade=upgrade, packages=packages)
     if output_dir or all(outcome.obstacle for outcome in outcomes):
         change = None
     code = settle(outcomes, _ELSEWHERE, change)

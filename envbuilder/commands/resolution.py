@@ -68,23 +68,21 @@ def solved(
     *,
     upgrade: bool = False,
     packages: Sequence[str] = (),
-    align: bool = True,
-    allow_old: bool = False,
     report: Callable[[str], object] = console.result,
 ) -> tuple[Outcome, ...]:
     """Resolve what is to be locked; return the result of each, of which nothing is written.
 
     `listed` returns the entries to lock by a choice of releases and Pythons. Where packages turn
     out to have wheels for another Python only, or to need another release of the framework, that is
-    chosen, reported, and resolved again. `allow_old`: versions that are too old may be taken, too.
+    chosen, reported, and resolved again.
     """
     from envbuilder.locks import target_wheels
     from envbuilder.locks.blockers import Diagnosis
     from envbuilder.packages.python import upstream
 
     read = upstream.Pages().read
-    choosing = Choosing(target_wheels.Hashes(settings, read), keep=not upgrade, align=align)
-    with Diagnosis(settings, allow_old=allow_old) as diagnosis:
+    choosing = Choosing(target_wheels.Hashes(settings, read), keep=not upgrade)
+    with Diagnosis(settings) as diagnosis:
         resolve = partial(
             resolved,
             settings=settings,

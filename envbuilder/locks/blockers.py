@@ -53,10 +53,9 @@ _OF_PYTHON = frozenset({"source", "wheel", "release", "conflict"})
 class Diagnosis:
     """The pages of the user's indexes, opened when something cannot be resolved, and kept."""
 
-    def __init__(self, settings: Settings, *, allow_old: bool = False) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._stack = ExitStack()
-        self._allow_old = allow_old
         self._lock = threading.RLock()
         self._indexes: dict[str, index_pages.Index] = {}
         self._stated: dict[str, tuple[str, ...]] = {}
@@ -95,8 +94,6 @@ class Diagnosis:
         Pages are read only of `wheels` that are old themselves or pre-releases, and of what newer
         releases of these require.
         """
-        if self._allow_old:
-            return ()
         today = profile.resolution.as_of or date.today().isoformat()
         recent = (date.fromisoformat(today) - _RECENT).isoformat()
         old = {
@@ -157,7 +154,6 @@ class Diagnosis:
                     if distribution(c) not in excluded
                 ),
                 self._unbuilt,
-                old=self._allow_old,
             )
             (walk.follow if follow else walk.require)(
                 (Requirement(line), places.get(line, whose))
@@ -420,8 +416,9 @@ def explained(blockers: Sequence[Blocker], target: index_pages.Target) -> str:
             f"To have them built, by code of their own, sealed off: build_from_source:"
             f" [{', '.join(built)}]"
         )
-    if any(blocker.instead for blocker in blockers):
-        items.append("To take what is that old: `envbuilder lock --allow-old`")
+    old = sorted({each.replace(" ", "==") for blocker in blockers for each in blocker.instead})
+    if old:
+        items.append(f"To take what is that old, require it: {', '.join(old)}")
     return text.with_items(f"{platform} with Python {python}: {count} {verb} in the way", items)
 
 

@@ -84,7 +84,7 @@ class Walk:
     """Follows the requirements of a target to the newest releases that fit.
 
     `offered`: more releases; of packages that are `named`, the only ones. `unbuilt` returns what a
-    release requires of which there is only the source. `old`: no version with a wheel is too old.
+    release requires of which there is only the source.
     """
 
     def __init__(
@@ -97,15 +97,12 @@ class Walk:
         overrides: Iterable[str] = (),
         constraints: Iterable[tuple[Requirement, str]] = (),
         unbuilt: Callable[[str, Release], Sequence[str]] = lambda *_: (),
-        *,
-        old: bool = False,
     ) -> None:
         self._index = index
         (self._platform, self._python) = target
         self._offered = offered
         self._named = named
         self._unbuilt = unbuilt
-        self._old = old
         self._ranks = ranks(target)
         self._excluded = frozenset(excluded)
         self._overrides = {
@@ -146,7 +143,7 @@ class Walk:
                     todo |= self._required(name, release, self._unbuilt(name, release))
             for (name, release, _), lines in pairs:
                 todo |= self._required(name, release, lines)
-        for name, release in self.chosen.items() if not self._old else ():
+        for name, release in self.chosen.items():
             newer = self.newer(name, release.version)
             releases = self._index.releases(name)
             needs = self.needs(name)

@@ -49,8 +49,6 @@ class Choosing(NamedTuple):
     """Returns the Pythons for which the hash of a build's wheel can be had."""
     keep: bool = True
     """Whether what the locks have stays while it fits."""
-    align: bool = True
-    """Whether all profiles get one release, if there is one for them."""
     pythons: Mapping[str, tuple[Line, ...]] = {}
     required: Mapping[str, Line] = {}
     """Environment → the Python, and the release, that packages in it need, and which these are."""
@@ -169,7 +167,6 @@ class ProjectProfiles:
             profiles,
             locks if self._choosing.keep else {},
             self._choosing.offered,
-            align=self._choosing.align,
         )
 
     def _locked(self, profile: Profile) -> Locked | None:

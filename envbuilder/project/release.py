@@ -260,8 +260,6 @@ def decide(
     profiles: Sequence[Profile],
     locks: Mapping[str, Locked],
     offered: Offered,
-    *,
-    align: bool = True,
 ) -> dict[str, Decision]:
     """Return profile → its release and Python; without a profile that has none the project allows.
 
@@ -275,7 +273,7 @@ def decide(
     undecided = [p for p in profiles if p.name in options]
     verified = Counter(str(p.release) for p in undecided).most_common(1)
     common = _common(options, standing, (limits.preferred, *dict(verified)))
-    taken = {p.name: options[p.name].best(p, common, align) for p in undecided}
+    taken = {p.name: options[p.name].best(p, common) for p in undecided}
     pools = {name: options[name].pythons(chosen) for name, chosen in taken.items()}
     python = _python(undecided, pools, standing)
     return standing | {
@@ -308,15 +306,15 @@ class _Options(Struct, frozen=True):
         """Return the Pythons to choose from; those without wheels only if there are no others."""
         return self.available(chosen.release) or self.allowed[chosen.release]
 
-    def best(self, profile: Profile, common: str, align: bool) -> Chosen:
+    def best(self, profile: Profile, common: str) -> Chosen:
         """Return the common release, else the profile's own, else the nearest that is available."""
         order = [*self.chosen]
         older = itertools.dropwhile(
             lambda release: release != common, releases.table_of(profile.framework)
         )
         near = [r for r in older if r in self.chosen]
-        preferred = [common, profile.release, *near] if align else [profile.release]
-        release = next(filter(self.available, filter(None, (*preferred, *order))), "")
+        preferred = filter(None, (common, profile.release, *near))
+        release = next(filter(self.available, (*preferred, *order)), "")
         return self.chosen[release or (common if common in self.chosen else order[0])]
 
     def why_not(self, common: str) -> str:

@@ -204,7 +204,6 @@ LOCK = (
     ("lock", "--upgrade-package", "torch"),
     ("lock", "--upgrade-package", "six"),
     ("lock", "--as-of", "2026-06-30"),
-    ("lock", "--no-align"),
     ("lock", "--output-dir", "elsewhere"),
     ("add", "einops"),
     ("add", "six"),

@@ -88,8 +88,6 @@ complete -c envbuilder -n '__fish_seen_subcommand_from lock' -l check -d 'Only c
 complete -c envbuilder -n '__fish_seen_subcommand_from lock' -l backend -x -a 'conda' -d 'Lock the packages of this backend\'s channels instead of the wheels.'
 complete -c envbuilder -n '__fish_seen_subcommand_from lock' -l upgrade -d 'Move to the newest versions that fit.'
 complete -c envbuilder -n '__fish_seen_subcommand_from lock' -l upgrade-package -x -d 'Move this package only, to the newest version that fits the others; can be repeated.'
-complete -c envbuilder -n '__fish_seen_subcommand_from lock' -l no-align -d 'Let each profile have its own release of the framework, instead of one for all.'
-complete -c envbuilder -n '__fish_seen_subcommand_from lock' -l allow-old -d 'Take a pre-release or an older major version if only that has a wheel.'
 complete -c envbuilder -n '__fish_seen_subcommand_from lock' -l as-of -x -d 'Take no release from after this day; it becomes as_of: in envbuilder.yaml.'
 complete -c envbuilder -n '__fish_seen_subcommand_from lock' -l output-dir -r -F -d 'Folder for the lock. Without it: next to envbuilder.yaml, or your configuration folder.'
 complete -c envbuilder -n '__fish_seen_subcommand_from lock' -l json -d 'With --check: print the result as JSON.'

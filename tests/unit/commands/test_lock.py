@@ -241,25 +241,6 @@ def test_a_release_that_a_package_needs_is_that_of_all_profiles(
     assert "mps: locked, unchanged" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("option", "release"), [([], "2.7.0"), (["--no-align"], "2.7.1")])
-def test_each_profile_may_have_its_own(
-    elsewhere: list[Profile],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    option: list[str],
-    release: str,
-) -> None:
-    monkeypatch.setattr(
-        target_wheels.Hashes,
-        "__call__",
-        lambda _, b: () if (b.index, b.release) == ("pytorch-cpu", "2.7.1") else b.pythons,
-    )
-    text = "requirements: ['torch>=2.6,<2.8']\nprofiles: [cpu, mps]\n"
-    (tmp_path / "envbuilder.yaml").write_text(text)
-    assert run("lock", *option) == 0
-    assert {p.name: p.release for p in elsewhere} == {"cpu": "2.7.0", "mps": release}
-
-
 def test_a_release_that_no_profile_has_is_an_error(
     elsewhere: list[Profile], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

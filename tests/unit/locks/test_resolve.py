@@ -319,7 +319,7 @@ def test_a_version_that_is_too_old_is_refused_unless_a_lock_has_it(
     origin = (twice, msgspec.structs.replace(accepted, targets=()))
     partly = made(found, FakeUv(two), twice, origin=origin, **options)
     assert [t.python for t in partly.targets] == ["3.11"]
-    assert "envbuilder lock --allow-old" in partly.missing["linux/amd64 3.12"]
+    assert "require it: left==1.0" in partly.missing["linux/amd64 3.12"]
     again = made(found, FakeUv(two), twice, previous=accepted, origin=origin, **options)
     assert (len(again.targets), again.missing) == (2, {})
     upgraded = made(

@@ -161,11 +161,6 @@ def test_with_a_wish_the_newest_that_most_have(tmp_path: Path) -> None:
         "mps": "2.7.0 (macos) 3.11",
         "xpu": "2.7.0 (xpu) 3.11",
     }
-    apart = Choosing(offered, align=False)
-    assert decided(project(tmp_path, text, apart), ["cpu", "mps"]) == {
-        "cpu": "2.7.0 (cpu) 3.11",
-        "mps": "2.7.1 (macos) 3.11",
-    }
 
 
 def test_what_is_locked_stays_while_it_fits(tmp_path: Path) -> None:
