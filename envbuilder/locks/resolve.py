@@ -150,7 +150,7 @@ def resolve(
                     built += more
                     continue
                 solution = _finished(solution, obstacles, foundry, partly=partly)
-                tools, urls = _tools(profile, uv, (previous, origin and origin[1]), on_progress)
+                tools, urls = _tools(profile, uv, (basis, origin and origin[1]), on_progress)
                 # While the folder exists that wheels of the user's own were found in.
                 lock = _sized(
                     replace(

@@ -355,6 +355,8 @@ def _download_one(
 def _changed(file: File, origin: str, finding: str) -> ChangedFileError:
     """Return the error for a source that has other bytes under the name of a locked file."""
     size = "" if file.size is None else f" ({file.size} bytes)"
+    # `lock` asks the indexes for wheels again; what else a lock has, it keeps.
+    command = ("lock",) if file.kind == "wheel" else ("lock", "--upgrade")
     return ChangedFileError(
         f"{file.basename}: {origin} serves another file under this name: expected sha256"
         f" {file.sha256}{size}, but it {finding}",
@@ -365,7 +367,7 @@ def _changed(file: File, origin: str, finding: str) -> ChangedFileError:
                 f" {indexes.mirror_setting(file.source)}, or put the file into a folder named in"
                 " PIP_FIND_LINKS."
             ),
-            Hint("If the new file is the right one, lock again", ("lock",)),
+            Hint("If the new file is the right one, lock again", command),
         ),
     )
 

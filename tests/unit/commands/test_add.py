@@ -437,6 +437,13 @@ def test_only_the_named_package_is_upgraded(
     assert "Did you mean 'leaf'?" in capsys.readouterr().err
 
 
+def test_nothing_of_what_is_not_locked_can_be_upgraded(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("lock", "--upgrade-package", "leaf") == 2
+    assert "nothing is locked yet\nLock it:\n  envbuilder lock\n" in capsys.readouterr().err
+
+
 def test_a_day_that_the_locks_are_made_as_of_is_the_file_s(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

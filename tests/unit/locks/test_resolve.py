@@ -410,9 +410,11 @@ def test_the_locked_uv_is_kept_while_the_profile_names_it(
 ) -> None:
     before = made(found, FakeUv())
     uv = FakeUv()
-    again = made(found, uv, previous=before, upgrade=True)
+    again = made(found, uv, previous=before)
     assert again.tools == before.tools
     assert not [c for c in uv.calls if c["requirements"].startswith("uv==")]
+    made(found, uv, previous=before, upgrade=True)
+    assert [c for c in uv.calls if c["requirements"].startswith("uv==")], "a wrong hash would stay"
     # Another version is resolved for every platform.
     other = FakeUv(lambda r, url: FakeUv.usual(r, url).replace("0.13.8", "0.13.9"))
     moved = made(found, other, profile(tools=Tools(uv="0.13.9")), previous=before)
