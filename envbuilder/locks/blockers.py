@@ -291,7 +291,7 @@ class PassedOverError(UnresolvableError):
     """A target would get versions of packages that are too old."""
 
     def __init__(self, blockers: tuple[Blocker, ...], target: index_pages.Target) -> None:
-        super().__init__(explained(blockers, target))
+        super().__init__(explained(blockers, target), target)
         self.blockers = blockers
 
 
@@ -419,7 +419,7 @@ def explained(blockers: Sequence[Blocker], target: index_pages.Target) -> str:
     old = sorted({each.replace(" ", "==") for blocker in blockers for each in blocker.instead})
     if old:
         items.append(f"To take what is that old, require it: {', '.join(old)}")
-    return text.with_items(f"{platform} with Python {python}: {count} {verb} in the way", items)
+    return text.with_items(f"{count} {verb} in the way", items)
 
 
 def _sentence(blocker: Blocker, platform: str, python: str) -> str:

@@ -305,8 +305,8 @@ def _offers(
             try:
                 offer = foundry.prepare(blocker.name, exact, pythons=[python]).offer
             except (BuildError, InvalidError) as error:
-                why = f"{platform} with Python {python}: {error.message}. {error.hint}"
-                solution.failures[platform, python] = UnresolvableError(why)
+                why = f"{error.message}. {error.hint}"
+                solution.failures[platform, python] = UnresolvableError(why, (platform, python))
                 continue
             stem = offer.file.removesuffix("-any.whl")
             offers.append(replace(offer, file=f"{stem}-{_ANY_OF[platform]}.whl"))
@@ -329,17 +329,16 @@ def _finished(
     targets = []
     for place, blockers in obstacles.items():
         if blockers and not any(b.kind == "source" and foundry.allows(b.name) for b in blockers):
-            failures[place] = UnresolvableError(explained(blockers, place))
+            failures[place] = UnresolvableError(explained(blockers, place), place)
     for target in solution.targets:
         try:
             targets.append(foundry.finish(target))
         except BuildError as error:
             place = target.platform, target.python
-            why = f"{place[0]} with Python {place[1]}: {error.message}"
-            failures[place] = UnresolvableError(why)
+            failures[place] = UnresolvableError(error.message, place)
     if failures and not (partly and targets):
         raise next(iter(failures.values()))
-    missing = {" ".join(p): str(why).partition(": ")[2] for p, why in failures.items()}
+    missing = {" ".join(place): failure.reason for place, failure in failures.items()}
     return solution._replace(targets=tuple(targets), missing=missing)
 
 

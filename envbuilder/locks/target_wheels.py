@@ -47,8 +47,14 @@ _USUAL = frozenset({"opencv-python-headless"})
 class ClashError(UnresolvableError):
     """Two wheels install different bytes at one path."""
 
-    def __init__(self, reason: str, names: frozenset[str], preferred: Iterable[str] = ()) -> None:
-        super().__init__(reason)
+    def __init__(
+        self,
+        reason: str,
+        target: tuple[str, str],
+        names: frozenset[str],
+        preferred: Iterable[str] = (),
+    ) -> None:
+        super().__init__(reason, target)
         family = next((f for f in map(frozenset, SAME) if names <= f), frozenset())
         self.instead = next(iter(family & _USUAL.union(preferred)), "")
         """The package that takes the place of both; empty if there is none."""
@@ -179,7 +185,8 @@ def compared(
         first = conflict[1].name
         second = conflict[2].name
         raise ClashError(
-            f"{platform} with Python {python}: {escaped(why)}. {edit}",
+            f"{escaped(why)}. {edit}",
+            (platform, python),
             frozenset({first, second}),
             (n for w in wheels if frameworks.of_name(w.file.name) for n in w.file.requires),
         )
@@ -286,9 +293,9 @@ def _of_indexes(
     name = foreign[0].name
     source = sources[types.canonical(name)]
     raise UnresolvableError(
-        f"{platform} with Python {python}: {name} is required, but no source states the hash of a"
-        f" build for this hardware (index {source}) that fits, and PyPI's builds are for other"
-        f" hardware: {_elsewhere(source)}"
+        f"{name} is required, but no source states the hash of a build for this hardware (index"
+        f" {source}) that fits, and PyPI's builds are for other hardware: {_elsewhere(source)}",
+        (platform, python),
     )
 
 

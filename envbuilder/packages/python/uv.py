@@ -237,8 +237,13 @@ _ANNOTATION = re.compile(r"^([a-z0-9-]+)==(\S+) +# via (.+)$", re.MULTILINE)
 class UnresolvableError(Exception):
     """No choice of files satisfies a target; the message is one line, as a lock's `reason` is."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(text.one_line(reason))
+    def __init__(self, reason: str, target: tuple[str, str] | None = None) -> None:
+        self.reason = text.one_line(reason)
+        """The message without the target."""
+        message = self.reason
+        if target:
+            message = f"{target[0]} with Python {target[1]}: {message}"
+        super().__init__(message)
 
 
 class Found(Struct, frozen=True, kw_only=True):
@@ -372,10 +377,11 @@ class Uv(Struct, frozen=True, kw_only=True):
             proof = done.stderr.partition("No solution found when resolving dependencies")[2]
             raise UnresolvableError(
                 text.with_proof(
-                    f"{platform} with Python {python}: no wheels satisfy all requirements (nothing"
-                    " is built from source; PIP_FIND_LINKS names folders of wheels of your own)",
+                    "no wheels satisfy all requirements (nothing is built from source;"
+                    " PIP_FIND_LINKS names folders of wheels of your own)",
                     _URL.sub("<url>", proof),
-                )
+                ),
+                (platform, python),
             )
         if done.returncode != 0:
             raise BuildError(

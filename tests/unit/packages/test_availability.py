@@ -142,7 +142,7 @@ def test_everything_that_is_in_the_way_is_found_at_once() -> None:
     assert found.blockers["old"].needs == (("app 2.0", ""),)
     text = explained([*found.blockers.values()], LINUX)
     assert 'nor a source; it has one for Python 3.10. To go on: python: "3.10"' in text
-    assert text.startswith("linux/amd64 with Python 3.11: 6 packages stand in the way: • ")
+    assert text.startswith("6 packages stand in the way: • ")
     assert text.endswith("build_from_source: [compiled, old]")
     assert "low: no release is what all require: requirements.txt:4 needs >=2" in text
     assert "nowhere (requirements.txt:3): no index has it. Correct" in text
