@@ -250,12 +250,6 @@ def test_only_valid_expressions_are_written_as_such(
     assert problems(content) is None
 
 
-@given(data=st.binary(max_size=300))
-def test_no_metadata_makes_reading_fail(data: bytes) -> None:
-    assert all(isinstance(s, str) for s in sbom.declared_licences(data))
-    sbom.of_metadata(data)
-
-
 @given(text=st.text(st.characters(codec="utf-8"), min_size=1, max_size=200))
 def test_whatever_a_project_calls_its_licence_the_document_is_valid(
     problems: Callable[[bytes], Any], text: str

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from envbuilder.host import cpu, model as host, probe
-from envbuilder.host.snapshot import Reader, Snapshot
+from envbuilder.host.snapshot import Reader
 from envbuilder.payload.machine import threads
 from tests.support.repositories import lay
 
@@ -368,19 +368,3 @@ def test_nothing_that_threads_parses_raises(first: str, second: str) -> None:
         assert folder.startswith("sys/fs/cgroup")
         assert ".." not in folder.split("/")
         assert version in {1, 2}
-
-
-@given(
-    st.dictionaries(
-        st.sampled_from([*epyc(), "proc/self/cgroup", "proc/self/mountinfo"]), lists, max_size=6
-    ),
-    st.integers(0, 3000),
-)
-def test_no_text_makes_the_cpu_raise(changes: dict[str, str], cut: int) -> None:
-    text = (block(0, 0) + "\n" + block(1, 1) + "\n" + arm(2, "0xd0c"))[:cut]
-    taken = Snapshot(live=False, system="linux", files={"proc/cpuinfo": text, **changes})
-    here = cpu.linux(taken)
-    assert here.logical is None or here.logical <= threads.MOST_CPUS
-    cpu.machine(taken)
-    cpu.virtual(taken)
-    cpu.memory_limit(taken)

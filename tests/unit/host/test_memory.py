@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, strategies as st
 
 from envbuilder.host import memory, model as host, probe
-from envbuilder.host.memory import Slot
 from envbuilder.host.snapshot import Snapshot
 from tests.support.repositories import lay
 
@@ -413,24 +412,3 @@ def test_no_table_makes_the_parser_raise(some: list[bytes], cut: int, noise: byt
         assert here.bandwidth is None or 0 < here.bandwidth <= 2**53
         assert (here.modules or 0) <= (here.slots or 0)
         assert (here.channels or 0) <= (here.channels_available or 2**53)
-
-
-@given(st.binary(max_size=200))
-def test_no_bytes_make_the_parser_raise(blob: bytes) -> None:
-    memory.parse(blob)
-    memory.parse(blob + END)
-
-
-@given(st.lists(st.builds(Slot, bank=st.text(max_size=12), locator=st.text(max_size=12))))
-def test_every_slot_has_a_channel_or_none(devices: list[Slot]) -> None:
-    assert len(memory.channels_of(devices)) == len(devices)
-
-
-@given(st.text(max_size=60), st.text(max_size=20), st.integers(0, 2**53))
-def test_no_text_makes_the_amounts_raise(mounts: str, option: str, total: int) -> None:
-    files = {
-        "proc/self/mountinfo": mounts + MOUNT.format("/dev/shm", "tmpfs", f"rw,{option}"),
-        "proc/meminfo": f"MemTotal: {total} kB\n",
-    }
-    here = memory.decide(Snapshot(live=False, system="linux", files=files))
-    assert here.shm_bytes is None or 0 <= here.shm_bytes <= 2**53

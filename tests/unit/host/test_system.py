@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import given, strategies as st
 
 from envbuilder.host import model as host, probe
-from envbuilder.host.snapshot import Reader, Snapshot
+from envbuilder.host.snapshot import Reader
 from tests.support.repositories import lay
 
 HEX = "0123456789abcdef" * 4
@@ -128,23 +127,3 @@ def test_wsl_1_says_that_it_has_no_gpu(kernel: str, wsl: bool, first: bool, tmp_
     here = found(tmp_path, {"proc/sys/kernel/osrelease": kernel})
     assert here.wsl is wsl
     assert any("WSL 1" in note for note in here.notes) is first
-
-
-@given(
-    st.dictionaries(
-        st.sampled_from(
-            [
-                "libc.txt",
-                "proc/self/cgroup",
-                "run/systemd/container",
-                "run/host/container-manager",
-                "proc/sys/kernel/osrelease",
-            ]
-        ),
-        st.text(max_size=60),
-    ),
-    st.dictionaries(st.sampled_from(["container", "KUBERNETES_SERVICE_HOST"]), st.text()),
-)
-def test_no_text_makes_the_system_raise(files: dict[str, str], environ: dict[str, str]) -> None:
-    here = probe.decide(Snapshot(live=False, system="linux", files=files), environ)
-    assert here.libc is None or here.libc.startswith(("glibc", "musl"))

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
 from envbuilder.core import resources
@@ -200,16 +199,6 @@ def test_a_base_of_debian_packages_is_a_base(tmp_path: Path) -> None:
 def test_deep_nesting_is_an_error_and_not_the_end_of_the_process(tmp_path: Path, text: str) -> None:
     with pytest.raises(InvalidError, match="not valid YAML"):
         load(tmp_path, text)
-
-
-@given(st.text(max_size=200))
-def test_any_text_is_a_profile_or_a_clear_error(
-    tmp_path_factory: pytest.TempPathFactory, text: str
-) -> None:
-    folder = tmp_path_factory.mktemp("p")
-    (folder / "mine.yaml").write_text(text, encoding="utf-8")
-    with pytest.raises(InvalidError):
-        profiles.load("mine", (folder,))
 
 
 @pytest.mark.parametrize(

@@ -421,10 +421,3 @@ def test_a_pipfile_and_its_lock(tmp_path: Path) -> None:
     lay(tmp_path, {"Pipfile.lock": "{", "Pipfile": "[packages]\nrich = 3\n"})
     assert "not valid JSON" in refusal(tmp_path, "Pipfile.lock")[0]
     assert refusal(tmp_path, "Pipfile")[0].startswith("Pipfile:2: rich: expected versions")
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(edited([PIPFILE, PIPFILE_LOCK], ['"', "[", "]", "{", "}", "^", "~", "||", " ", "path", "*"]))
-def test_any_pipfile_is_read_or_refused(tmp_path: Path, text: str) -> None:
-    outcome(tmp_path, "Pipfile", text)
-    outcome(tmp_path, "Pipfile.lock", text)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.project.environments import read
 from envbuilder.project.tables import parse_toml
-from tests.support.edited_text import edited
 from tests.support.repositories import lay
-from tests.support.requirement_projects import outcome, places, refusal, texts
+from tests.support.requirement_projects import places, refusal, texts
 
 SLEAP = """\
 [build-system]
@@ -275,17 +273,6 @@ def test_poetrys_own_tables(tmp_path: Path) -> None:
     # With both, the standard table counts.
     lay(tmp_path, {"pyproject.toml": f'{POETRY}{PROJECT}dependencies = ["rich"]\n'})
     assert listing(tmp_path) == ["rich"]
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    edited(
-        [SLEAP, PROJECT, POETRY],
-        ['"', "[", "]", "{", "}", "= 3\n", "= []\n", "sleap-nn[all]", "\n"],
-    )
-)
-def test_any_text_is_read_or_refused(tmp_path: Path, text: str) -> None:
-    outcome(tmp_path, "pyproject.toml", text)
 
 
 MANY = 200_000

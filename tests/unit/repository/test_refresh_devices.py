@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
 
 from envbuilder.core import resources
 from tools import refresh_devices as refresh
@@ -292,17 +291,6 @@ def test_a_table_that_is_something_else(update: Any, old: str) -> None:
 def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert refresh.main(["arm-cpus", str(tmp_path / "none")], folder=tmp_path) == 2
     assert "none" in capsys.readouterr().err
-
-
-@given(st.text())
-def test_no_text_crashes_a_parser(text: str) -> None:
-    for table in refresh.TABLES.values():
-        for candidate in (text, f"\n10de  {text}", f"DEVICE({text}", f"#define INTEL_{text}"):
-            try:
-                rows, _ = refresh.merge(table, [], table.parse(candidate), "2")
-            except refresh.UnexpectedError:
-                continue
-            assert rows
 
 
 def test_the_tables_in_the_repository_are_as_the_script_writes_them(

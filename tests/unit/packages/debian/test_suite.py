@@ -156,13 +156,6 @@ def test_relations_read_as_the_reference_parser_does(groups: list[list[Atom]]) -
         assert [[a["name"] for a in g] for g in reference] == [[a.name for a in g] for g in groups]
 
 
-@given(st.text(max_size=200))
-def test_any_text_can_be_a_list_or_a_field(text: str) -> None:
-    list(package.parse_packages([text.encode(errors="replace")]))
-    relations(text)
-    assert all(map(len, mirrors.parse_sources(text)))
-
-
 @given(versions, versions)
 def test_versions_are_ordered(one: str, other: str) -> None:
     order = package.compare(one, other)

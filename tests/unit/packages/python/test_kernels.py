@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -57,16 +56,6 @@ def test_pieces_may_end_anywhere(size: int, before: int) -> None:
     pieces = [data[at : at + size] for at in range(0, len(data), size)]
     nvidia = len(NVIDIA) - 16
     assert kernels.of_library(pieces) == Counter({ALL: 2 * nvidia, GFX: 800})
-
-
-@given(st.data())
-def test_any_bytes_are_read_or_refused(data: st.DataObject) -> None:
-    whole = bytearray(NVIDIA + compressed(AMD, 2) + AMD)
-    for _ in range(data.draw(st.integers(0, 8))):
-        place = data.draw(st.integers(0, len(whole) - 1))
-        whole[place : place + data.draw(st.integers(0, 8))] = data.draw(st.binary(max_size=9))
-    with suppress(InvalidError):
-        kernels.of_library([bytes(whole)])
 
 
 def test_an_absurd_amount_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,15 +62,6 @@ def test_tags_that_fit(platform: Any, tag: str, fits: bool) -> None:
         assert uv_compile.parse_pylock(text, platform, "3.12")
 
 
-@given(st.text(max_size=200))
-def test_any_text_is_a_pylock_or_a_clear_error(text: str) -> None:
-    for start in ("", "[[packages]]\n", 'packages = [{name = "x", version = "1", wheels = [{'):
-        try:
-            uv_compile.parse_pylock(start + text, "linux/amd64", "3.11")
-        except BuildError:
-            continue
-
-
 @given(st.dictionaries(st.from_regex(r"[a-z]{1,9}", fullmatch=True), st.just("1.0"), min_size=1))
 def test_preferences_are_valid_toml(pins: dict[str, str]) -> None:
     import tomllib

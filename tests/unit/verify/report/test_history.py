@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from filelock import FileLock
-from hypothesis import given, strategies as st
 
 from envbuilder.core import decoding, files
 from envbuilder.core.errors import BuildError, InvalidError
@@ -217,14 +216,6 @@ def test_what_is_no_file_is_named(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nowhere", Path("/dev/zero")):
         with pytest.raises(InvalidError, match=str(path)):
             history.read(path)
-
-
-@given(st.binary(max_size=200))
-def test_no_bytes_break_the_reader(tmp_path_factory: Any, content: bytes) -> None:
-    path = tmp_path_factory.getbasetemp() / "any.json"
-    path.write_bytes(content)
-    with pytest.raises(InvalidError):
-        history.read(path)
 
 
 def test_a_folder_that_cannot_be_read_is_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
