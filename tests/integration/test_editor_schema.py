@@ -22,13 +22,12 @@ BAD = {
     "python: '3.12'\nrequirements: rich\n": (1, 'Incorrect type. Expected "array".'),
     "python: 3.10\n": (0, 'Incorrect type. Expected "string".'),
     "requirements_from:\n  - ../r.txt\n": (
-        *(1, "Expected the path of a file in the project, without `..`."),
+        1,
+        "Expected the path of a file in the project, without `..`.",
     ),
     "environments:\n  default: {}\n": (
-        *(
-            1,
-            "Expected a name of lower-case letters, digits and hyphens; 'default' is what the top",
-        ),
+        1,
+        "Expected a name of lower-case letters, digits and hyphens; 'default' is what the top",
     ),
     "environments:\n  train:\n    profiles: [cpu]\n": (2, "Property profiles is not allowed."),
     "profiles:\n  - cpu\n  - cpu\n": (1, "Array has duplicate items."),

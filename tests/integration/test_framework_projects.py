@@ -17,7 +17,10 @@ from tests.support import examples
     [
         pytest.param("flax", "jax_prefix", "jax 0.12.0.1", "JAX", marks=pytest.mark.jax),
         pytest.param(
-            *("keras", "tensorflow_prefix", "tensorflow 2.21.0", "TensorFlow"),
+            "keras",
+            "tensorflow_prefix",
+            "tensorflow 2.21.0",
+            "TensorFlow",
             marks=[pytest.mark.tensorflow, pytest.mark.soak],
         ),
     ],

@@ -19,9 +19,9 @@ NEEDED = {"conda": "conda_channel", "network": "tiny_lock", "torch": "torch_pref
 """What a guide needs → the fixture that skips where it is missing."""
 OF_HARDWARE = {"amd", "arc-laptop", "epyc", "mac", "pascal", "several-devices"}
 OF_PROJECTS = {
-    *("your-own-project", "mirrors", "from-elsewhere 1", "from-elsewhere 2", "from-elsewhere 3"),
-    *("conda", "cuda-extension", "notebooks", "offline", "which-pytorch"),
-    *("somebodys-repository 1", "somebodys-repository 2"),
+    "your-own-project", "mirrors", "from-elsewhere 1", "from-elsewhere 2", "from-elsewhere 3",
+    "conda", "cuda-extension", "notebooks", "offline", "which-pytorch",
+    "somebodys-repository 1", "somebodys-repository 2",
 }  # fmt: skip
 SHORT = {"arc-laptop", "epyc", "mac", "pascal"}
 LONGEST = 110

@@ -124,8 +124,14 @@ def test_a_hostile_build_gets_nowhere(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not outside.exists()
     assert seen.pop("processes") == "[]"
     assert set(seen.values()) <= {
-        *("OSError", "ConnectionRefusedError", "FileNotFoundError", "KeyError", "PermissionError"),
-        *("ProcessLookupError", "CalledProcessError", "TimeoutError"),
+        "OSError",
+        "ConnectionRefusedError",
+        "FileNotFoundError",
+        "KeyError",
+        "PermissionError",
+        "ProcessLookupError",
+        "CalledProcessError",
+        "TimeoutError",
     }, seen
 
 

@@ -388,7 +388,13 @@ _AGREE = st.one_of(
 _TRIP = _step("bundle_trip", options=st.just([]))
 _WRITTEN = _step("command", words=_words(READ[13:28]))
 LOOK = st.one_of(
-    *(_SETTLED, _SETTLED, _AGREE, _INSIDE, _WORKS, _TRIP, _WRITTEN),
+    _SETTLED,
+    _SETTLED,
+    _AGREE,
+    _INSIDE,
+    _WORKS,
+    _TRIP,
+    _WRITTEN,
     _step("history_does_not_matter"),
     _step("clone"),
     st.tuples(
@@ -399,10 +405,14 @@ LOOK = st.one_of(
     _step("rendered"),
 )
 SOURCE_LOOK = st.one_of(
-    *(_SETTLED, _INSIDE, _TRIP, _WRITTEN, _step("clone"), _step("command", words=_words(LOCK)))
+    _SETTLED, _INSIDE, _TRIP, _WRITTEN, _step("clone"), _step("command", words=_words(LOCK))
 )
 ELSEWHERE_LOOK = st.one_of(
-    *(_SETTLED, _INSIDE, _WORKS, _step("rendered"), _step("command", words=_words(LOCK))),
+    _SETTLED,
+    _INSIDE,
+    _WORKS,
+    _step("rendered"),
+    _step("command", words=_words(LOCK)),
     _step("upgrade_one", name=st.sampled_from(["six", "torch", "einops"])),
     _step("history_does_not_matter"),
 )

@@ -52,8 +52,13 @@ class Browser:
         # Chromium reads commands from descriptor 3 and answers on 4.
         self._child = subprocess.Popen(
             [
-                *("/bin/sh", "-c", 'exec "$@" 3<&0 4>&1 0</dev/null 1>/dev/null', "sh"),
-                *(program, *FLAGS, f"--user-data-dir={folder}"),
+                "/bin/sh",
+                "-c",
+                'exec "$@" 3<&0 4>&1 0</dev/null 1>/dev/null',
+                "sh",
+                program,
+                *FLAGS,
+                f"--user-data-dir={folder}",
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -147,18 +147,23 @@ PYTHON_AARCH64 = _stub("linux-aarch64", "__glibc >=2.17")
 PYTHON_STUB = _stub("linux-64", "__glibc >=2.17")
 """Of channels without a Python that works."""
 MATRIX = (
-    *(GPU_ONLY, GPU_LIB_CUDA, GPU_LIB_CPU, NEW_GLIBC, NEEDS_V3, FAST_V3, FAST_V1, *LEVELS),
-    *(
-        PYTORCH,
-        NEEDS_PYTORCH,
-        TINY_LIB,
-        PLACED,
-        OWNER_A,
-        OWNER_B,
-        ACTIVATED,
-        SCRIPTED,
-        PYTHON_OSX,
-        PYTHON_AARCH64,
-    ),
+    GPU_ONLY,
+    GPU_LIB_CUDA,
+    GPU_LIB_CPU,
+    NEW_GLIBC,
+    NEEDS_V3,
+    FAST_V3,
+    FAST_V1,
+    *LEVELS,
+    PYTORCH,
+    NEEDS_PYTORCH,
+    TINY_LIB,
+    PLACED,
+    OWNER_A,
+    OWNER_B,
+    ACTIVATED,
+    SCRIPTED,
+    PYTHON_OSX,
+    PYTHON_AARCH64,
 )
 """All but a Python for linux-64."""

@@ -25,8 +25,11 @@ from envbuilder.profiles import lock
 from envbuilder.profiles.lock import File, Target
 
 OF_CUDA = (
-    *("torch/version.py", "torch/lib/libc10_cuda.so", "torch/include/caffe2/core/macros.h"),
-    *("torch/include/ATen/cuda/CUDAConfig.h", "torch/include/c10/cuda/impl/cuda_cmake_macros.h"),
+    "torch/version.py",
+    "torch/lib/libc10_cuda.so",
+    "torch/include/caffe2/core/macros.h",
+    "torch/include/ATen/cuda/CUDAConfig.h",
+    "torch/include/c10/cuda/impl/cuda_cmake_macros.h",
 )
 NO_DEVICE = b"\ntorch._C._cuda_getDeviceCount = lambda: 0\n"
 """What it says on a machine without a GPU."""

@@ -17,8 +17,19 @@ def fatbin(*entries: str) -> bytes:
         variant = {"a": 1, "f": 2}.get(arch[-1], 0)
         header, size = (72, 24) if kind == "compute" else (64, 8 * number)
         content += struct.pack(
-            *("<HHIQIIHHIIIQ", 1 if kind == "compute" else 2, 0x101, header, size, 0, 0),
-            *(7, 1, int(arch.rstrip("af")), 0, 0, variant << 20 | 0x2011),
+            "<HHIQIIHHIIIQ",
+            1 if kind == "compute" else 2,
+            0x101,
+            header,
+            size,
+            0,
+            0,
+            7,
+            1,
+            int(arch.rstrip("af")),
+            0,
+            0,
+            variant << 20 | 0x2011,
         ).ljust(header + size, b"\0")
     return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(content)) + content
 

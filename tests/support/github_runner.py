@@ -196,10 +196,19 @@ class _Job:
         started = succeeded(
             subprocess.run(
                 [
-                    *("docker", "run", "--rm", "--detach", "--init", "--network", "none"),
-                    *("--user", f"{os.getuid()}:{os.getgid()}"),
+                    "docker",
+                    "run",
+                    "--rm",
+                    "--detach",
+                    "--init",
+                    "--network",
+                    "none",
+                    "--user",
+                    f"{os.getuid()}:{os.getgid()}",
                     *(word for volume in volumes for word in ("--volume", volume)),
-                    *(self.runner.image, "sleep", "3600"),
+                    self.runner.image,
+                    "sleep",
+                    "3600",
                 ],
                 capture_output=True,
                 text=True,

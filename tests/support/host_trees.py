@@ -185,8 +185,16 @@ _CUDA_12 = Requires(
 )
 _ROCM_72 = Requires(
     gfx=(
-        *("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1101", "gfx1102"),
-        *("gfx1150", "gfx1151", "gfx1200", "gfx1201"),
+        "gfx90a",
+        "gfx942",
+        "gfx950",
+        "gfx1100",
+        "gfx1101",
+        "gfx1102",
+        "gfx1150",
+        "gfx1151",
+        "gfx1200",
+        "gfx1201",
     ),
     gfx_partly=("gfx908", "gfx1030", "gfx1103"),
     cpu_flags_wanted=_SSE41,

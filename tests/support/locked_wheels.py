@@ -22,8 +22,18 @@ def fetched(cache: Path) -> Path:
         part = folder.with_suffix(f".{os.getpid()}.part")
         done = subprocess.run(
             [
-                *(sys.executable, "-m", "pip", "download", "--quiet", "--require-hashes"),
-                *("--only-binary", ":all:", "--dest", part, "--requirement", FILE),
+                sys.executable,
+                "-m",
+                "pip",
+                "download",
+                "--quiet",
+                "--require-hashes",
+                "--only-binary",
+                ":all:",
+                "--dest",
+                part,
+                "--requirement",
+                FILE,
             ],
             capture_output=True,
             text=True,

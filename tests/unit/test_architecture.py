@@ -14,8 +14,11 @@ import pytest
 
 STARTERS = {"subprocess", "multiprocessing", "pty"}
 ELSEWHERE = (
-    *("payload/", "containers/inside/guard.py", "notebooks/inside/"),
-    *("packages/sources/inside.py", "build/inside/"),
+    "payload/",
+    "containers/inside/guard.py",
+    "notebooks/inside/",
+    "packages/sources/inside.py",
+    "build/inside/",
 )
 """Modules that run in other interpreters than envbuilder's."""
 EXECUTORS = {
@@ -71,7 +74,10 @@ def test_one_module_starts_programs(repository: Path) -> None:
 
 
 COMMANDS = (
-    *(("-m", "uv"), ("-m", "pip"), ("python", "find"), ("python", "install")),
+    ("-m", "uv"),
+    ("-m", "pip"),
+    ("python", "find"),
+    ("python", "install"),
     *((p, c) for p in ("pip", "pip3") for c in ("compile", "download", "install", "sync", "wheel")),
     *(("uv", c) for c in ("build", "pip", "python", "run", "sync", "tool", "venv")),
 )
@@ -146,9 +152,19 @@ def test_one_module_prints(repository: Path) -> None:
 
 
 MSGSPEC = {
-    *("Meta", "Struct", "UNSET", "UnsetType", "field", "structs", "to_builtins"),
-    *("DecodeError", "MsgspecError", "ValidationError"),
-    *("json.encode", "json.format", "json.decode"),
+    "Meta",
+    "Struct",
+    "UNSET",
+    "UnsetType",
+    "field",
+    "structs",
+    "to_builtins",
+    "DecodeError",
+    "MsgspecError",
+    "ValidationError",
+    "json.encode",
+    "json.format",
+    "json.decode",
 }
 """What all modules may use of msgspec; of `json.decode`, only calls without a type."""
 
@@ -199,7 +215,10 @@ def test_the_rule_on_decoding_sees(source: str) -> None:
 
 def test_pure_modules_do_not_reach_out(repository: Path) -> None:
     pure = {
-        *("build/plan.py", "build/render.py", "core/types.py", "profiles/lock.py"),
+        "build/plan.py",
+        "build/render.py",
+        "core/types.py",
+        "profiles/lock.py",
         *(f"profiles/{name}.py" for name in ("fit", "choice", "needs", "accelerators")),
         *(f"host/{name}.py" for name in ("model_fit", "describe", "model")),
         *(f"doctor/{name}.py" for name in ("accelerators", "diagnosis")),
@@ -230,11 +249,28 @@ def test_the_payload_imports_nothing_of_ours(repository: Path) -> None:
 
 
 HEAVY = {
-    *("docker", "torch", "requests", "urllib3", "rich", "uv", "packaging", "cyclonedx"),
-    *("packageurl", "pynvml", "debian"),
+    "docker",
+    "torch",
+    "requests",
+    "urllib3",
+    "rich",
+    "uv",
+    "packaging",
+    "cyclonedx",
+    "packageurl",
+    "pynvml",
+    "debian",
 }
 SLOW = {
-    *("concurrent", "ctypes", "email", "http", "logging", "socket", "ssl", "subprocess", "tarfile"),
+    "concurrent",
+    "ctypes",
+    "email",
+    "http",
+    "logging",
+    "socket",
+    "ssl",
+    "subprocess",
+    "tarfile",
     "tomllib",
 }
 """Modules of the standard library that take several milliseconds."""

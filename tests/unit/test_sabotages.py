@@ -7,10 +7,22 @@ from pathlib import Path
 from tests.support.sabotages import DEVICES, EVERY, FORGED, OF_TENSORFLOW, PLANTED, Device
 
 CLASSES = {
-    *("nothing learned", "labels leak", "clock", "device faked", "other data"),
-    *("precision lowered", "framework shadowed", "report forged", "optimizer no-op"),
-    *("gradient wrong", "dropout off", "profiler lies", "wrong numbers"),
-    *("changed after the build", "payload ends", "step wrong"),
+    "nothing learned",
+    "labels leak",
+    "clock",
+    "device faked",
+    "other data",
+    "precision lowered",
+    "framework shadowed",
+    "report forged",
+    "optimizer no-op",
+    "gradient wrong",
+    "dropout off",
+    "profiler lies",
+    "wrong numbers",
+    "changed after the build",
+    "payload ends",
+    "step wrong",
 }
 HELPERS = {"forged_report.py"}
 

@@ -55,9 +55,12 @@ def test_from_nothing_to_a_command_and_again_the_same(
     )
     done = exited(7, project.within("python", "-c", code))
     assert done.stdout.split("|") == [
-        *(f"{prefix}/venv", str(prefix)),
+        f"{prefix}/venv",
+        str(prefix),
         f"{prefix}/venv/lib/python3.11/site-packages/setuptools/__init__.py",
-        *(f"by {prefix}", "of a package, with spaces", "of the profile\n"),
+        f"by {prefix}",
+        "of a package, with spaces",
+        "of the profile\n",
     ]
     assert (prefix / "venv/bin/python").resolve() == prefix / "bin/python3.11"
     assert project.within("tiny").stdout == f"tiny-lib 1.0 of {prefix}\n"

@@ -72,8 +72,12 @@ def _shown(folder: Path) -> dict[str, str]:
 def test_exports_name_every_file_and_give_nothing_away(served: Served, tmp_path: Path) -> None:
     shown = _shown(tmp_path / "out")
     assert set(shown) == {
-        *("environment.yml", "pixi.lock", "pixi.toml", "requirements.txt"),
-        *("conda-linux-64-py311.txt", "conda-linux-aarch64-py311.txt"),
+        "environment.yml",
+        "pixi.lock",
+        "pixi.toml",
+        "requirements.txt",
+        "conda-linux-64-py311.txt",
+        "conda-linux-aarch64-py311.txt",
     }
     assert not any(TOKEN in text or str(tmp_path) in text for text in shown.values())
     for name, text in shown.items():

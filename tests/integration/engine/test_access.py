@@ -75,8 +75,18 @@ def test_folders_volumes_and_variables_are_there(bench: Bench) -> None:
     volume = f"envbuilder-test-{secrets.token_hex(6)}"
     secret = "one line\nand 'another'"
     options = (
-        *("-v", "./my data, ä:/data", "-v", "./fixed:/ro:ro", "-v", f"{volume}:/models"),
-        *("-e", "A=b c", "-e", "TOKEN", "-e", "LINES"),
+        "-v",
+        "./my data, ä:/data",
+        "-v",
+        "./fixed:/ro:ro",
+        "-v",
+        f"{volume}:/models",
+        "-e",
+        "A=b c",
+        "-e",
+        "TOKEN",
+        "-e",
+        "LINES",
     )
     variables = {**bench.variables, "TOKEN": "secret", "LINES": secret, "OTHER": "mine"}
     try:

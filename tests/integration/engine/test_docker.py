@@ -98,8 +98,17 @@ def test_a_base_of_another_python_is_refused_before_anything_is_fetched(
 ) -> None:
     cache = tmp_path / "cache"
     done = cli(
-        *("build", "--profile", profile, "--backend", "docker", "--base-image", base_image),
-        *("--builder", builder, "--python-version", "3.12"),
+        "build",
+        "--profile",
+        profile,
+        "--backend",
+        "docker",
+        "--base-image",
+        base_image,
+        "--builder",
+        builder,
+        "--python-version",
+        "3.12",
         environment={"ENVBUILDER_CACHE_DIR": str(cache)},
     )
     assert done.returncode == 1
@@ -111,7 +120,7 @@ def test_a_base_of_another_python_is_refused_before_anything_is_fetched(
 
 def test_a_base_image_that_cannot_be_had_is_named(cli: Cli, docker_client: Any, tiny: Path) -> None:
     done = cli(
-        *("build", "--profile", "tiny", "--backend", "docker", "--base-image", "127.0.0.1:1/none:1")
+        "build", "--profile", "tiny", "--backend", "docker", "--base-image", "127.0.0.1:1/none:1"
     )
     assert done.returncode == 1
     assert "The base image 127.0.0.1:1/none:1 is not in the engine" in done.stderr
@@ -119,7 +128,7 @@ def test_a_base_image_that_cannot_be_had_is_named(cli: Cli, docker_client: Any, 
 
 
 def test_no_engine_is_4(cli: Cli, tmp_path: Path) -> None:
-    done = cli(*("build", *CPU, "x:1"), environment={"DOCKER_HOST": f"unix://{tmp_path}/none.sock"})
+    done = cli("build", *CPU, "x:1", environment={"DOCKER_HOST": f"unix://{tmp_path}/none.sock"})
     assert done.returncode == 4
     assert "no container engine answers" in done.stderr
     assert "--backend venv" in done.stderr

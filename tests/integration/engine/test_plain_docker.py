@@ -125,17 +125,39 @@ def test_a_rendered_folder_builds_and_trains(
     assert {p.name for p in folder.iterdir()} == {"Dockerfile", "requirements.txt", "payload.pyz"}
     with pytorch_index(own) as index:
         done = docker(
-            *("build", "--network", "host", "--tag", TAG),
-            *("--build-arg", f"BASE_IMAGE={base_image}"),
-            *("--build-arg", f"PYTORCH_CPU_INDEX={index}"),
-            *(*build_options(own), str(folder)),
+            "build",
+            "--network",
+            "host",
+            "--tag",
+            TAG,
+            "--build-arg",
+            f"BASE_IMAGE={base_image}",
+            "--build-arg",
+            f"PYTORCH_CPU_INDEX={index}",
+            *build_options(own),
+            str(folder),
         )
     assert done.returncode == 0, done.stderr[-4000:]
     done = docker(
-        *("run", "--rm", "--network", "none", "--volume", f"{mnist_dir}:/data:ro"),
-        *("--env", "OMP_WAIT_POLICY", TAG),  # of our own environment
-        *("python", "/opt/envbuilder/payload.pyz", "verify", "--device", "cpu"),
-        *("--data", "/data", "--quick", "--epochs", "1"),
+        "run",
+        "--rm",
+        "--network",
+        "none",
+        "--volume",
+        f"{mnist_dir}:/data:ro",
+        "--env",
+        "OMP_WAIT_POLICY",
+        TAG,  # of our own environment
+        "python",
+        "/opt/envbuilder/payload.pyz",
+        "verify",
+        "--device",
+        "cpu",
+        "--data",
+        "/data",
+        "--quick",
+        "--epochs",
+        "1",
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["report"]["status"] == "unproven"
@@ -170,15 +192,28 @@ def test_it_downloads_the_locks_python(
     with index_server.serve([offer]) as url:
         mirror = url.replace("/simple", "/files")
         done = docker(
-            *("build", "--network", "host", "--tag", TAG),
-            *("--build-arg", f"BASE_IMAGE={base_image}"),
-            *("--build-arg", f"PYTHON_STANDALONE_MIRROR={mirror}"),
-            *(*build_options(own), str(folder)),
+            "build",
+            "--network",
+            "host",
+            "--tag",
+            TAG,
+            "--build-arg",
+            f"BASE_IMAGE={base_image}",
+            "--build-arg",
+            f"PYTHON_STANDALONE_MIRROR={mirror}",
+            *build_options(own),
+            str(folder),
         )
     assert done.returncode == 0, done.stderr[-4000:]
     done = succeeded(
         docker(
-            *("run", "--rm", "--network", "none", TAG, "python", "-c"),
+            "run",
+            "--rm",
+            "--network",
+            "none",
+            TAG,
+            "python",
+            "-c",
             f"import ctypes, sqlite3, ssl, setuptools; {FACTS}",
         )
     )
@@ -229,8 +264,15 @@ def test_packages_without_wheels_are_built_inside(
         folder = tmp_path / "image"
         assert len([*folder.glob("sources/lib-*.tar")]) == 1
         done = docker(
-            *("build", "--network", "host", "--tag", TAG),
-            *("--build-arg", f"BASE_IMAGE={base_image}", *build_options(own), str(folder)),
+            "build",
+            "--network",
+            "host",
+            "--tag",
+            TAG,
+            "--build-arg",
+            f"BASE_IMAGE={base_image}",
+            *build_options(own),
+            str(folder),
         )
         assert done.returncode == 0, done.stderr[-4000:]
     program = "import antlr4, tiny, lib, straight; print(tiny.x)"

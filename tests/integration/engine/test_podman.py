@@ -63,7 +63,14 @@ def built(
     cli: Cli, environment: dict[str, str] | None, base: str, *options: str, profile: str = "tiny"
 ) -> dict[str, Any]:
     done = cli(
-        *("build", "--profile", profile, "--backend", "docker", "--base-image", base, "--json"),
+        "build",
+        "--profile",
+        profile,
+        "--backend",
+        "docker",
+        "--base-image",
+        base,
+        "--json",
         *options,
         environment=environment,
     )

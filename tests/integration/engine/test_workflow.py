@@ -36,8 +36,18 @@ pytestmark = pytest.mark.slow
 
 FILE = ".github/workflows/environments.yml"
 COMMAND = (
-    *("ci", "--provider", "github", "--profiles", "cpu", "--platform", "linux/amd64"),
-    *("--python-version", "3.11", "--quick", "--output", FILE),
+    "ci",
+    "--provider",
+    "github",
+    "--profiles",
+    "cpu",
+    "--platform",
+    "linux/amd64",
+    "--python-version",
+    "3.11",
+    "--quick",
+    "--output",
+    FILE,
 )
 LOCK = "envbuilder.lock/default.cpu.json"
 ID = "default.cpu-linux-amd64-py3.11-venv"
@@ -54,8 +64,17 @@ def packages(
     folder = tmp_path_factory.mktemp("packages")
     subprocess.run(
         [
-            *(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index"),
-            *("--no-build-isolation", "--wheel-dir", folder, repository),
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "--quiet",
+            "--no-deps",
+            "--no-index",
+            "--no-build-isolation",
+            "--wheel-dir",
+            folder,
+            repository,
         ],
         check=True,
     )

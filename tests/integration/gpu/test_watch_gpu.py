@@ -21,8 +21,21 @@ FORMS = watching.HERE / "watched_forms.py"
 JAX = watching.HERE / "watched_jax.py"
 LIBRARIES = ("accelerate", "lightning", "transformers")
 OF_TORCH = (
-    *("plain", "pinned", "halves", "compiled", "late", "compiles", "hooked", "lbfgs", "graphs"),
-    *("adversaries", "folds", "threads", "starts", "spawned", "ranks"),
+    "plain",
+    "pinned",
+    "halves",
+    "compiled",
+    "late",
+    "compiles",
+    "hooked",
+    "lbfgs",
+    "graphs",
+    "adversaries",
+    "folds",
+    "threads",
+    "starts",
+    "spawned",
+    "ranks",
 )
 FAULTS = [fault for fault in watching.FAULTS if fault[0] != "fallback"]
 

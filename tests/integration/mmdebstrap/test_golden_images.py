@@ -118,8 +118,16 @@ def made(
         Store(own.store_dir).link(file, found)
     done = succeeded(
         cli(
-            *("build", "--profile", name, "--builder", "layers", "--target-host", str(host)),
-            *("--output", f"oci:{folder / 'image'}", "--json"),
+            "build",
+            "--profile",
+            name,
+            "--builder",
+            "layers",
+            "--target-host",
+            str(host),
+            "--output",
+            f"oci:{folder / 'image'}",
+            "--json",
             environment={
                 **NO_ENGINE,
                 "PIP_FIND_LINKS": str(found),

@@ -270,8 +270,14 @@ def test_only_documented_settings_decide(
 BACKEND = "[build-system]\nrequires=[]\nbuild-backend='setup'\nbackend-path=['.']\n"
 LISTS = {
     "requirements.txt": (
-        *("-e .", "--index-url {theirs}", "--extra-index-url {theirs}", "--find-links {theirs}"),
-        *("--no-binary top", "--only-binary=:none:", "--pre", "--trusted-host 127.0.0.1"),
+        "-e .",
+        "--index-url {theirs}",
+        "--extra-index-url {theirs}",
+        "--find-links {theirs}",
+        "--no-binary top",
+        "--only-binary=:none:",
+        "--pre",
+        "--trusted-host 127.0.0.1",
         "-r ../../secret",
     ),
     "pyproject.toml": (f"[project]\nname='x'\nversion='1'\ndynamic=['dependencies']\n{BACKEND}",),

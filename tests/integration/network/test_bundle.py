@@ -237,7 +237,7 @@ def test_a_project_finds_its_own_in_its_clone_without_network(
     """As docs/guides/offline.md has it, whose test builds and trains."""
     examples.copy("script", tmp_path)
     told = json.loads(
-        succeeded(cli(*("bundle", "--profile", "cpu", *BUNDLE[3:]), "-o", "script.tar")).stdout
+        succeeded(cli("bundle", "--profile", "cpu", *BUNDLE[3:], "-o", "script.tar")).stdout
     )
     assert (told["environment"], told["members"]["project"]) == ("default", 3)
     there.cwd = there.home / "clone"

@@ -101,7 +101,13 @@ def walled(cli: Cli, torch_wheels: Path, tmp_path: Path) -> Path:
     """The requirements of `cpu` where PyTorch's index is out of reach, with all the wheels."""
     succeeded(
         cli(
-            *("render", "--profile", "cpu", "--target", "requirements", "-o", "out"),
+            "render",
+            "--profile",
+            "cpu",
+            "--target",
+            "requirements",
+            "-o",
+            "out",
             environment={"ENVBUILDER_INDEX_PYTORCH_CPU": CLOSED},
         )
     )
@@ -141,7 +147,13 @@ def test_the_script_makes_an_environment(
 ) -> None:
     done = succeeded(
         cli(
-            *("render", "--profile", "cpu", "--target", "script", "-o", "out"),
+            "render",
+            "--profile",
+            "cpu",
+            "--target",
+            "script",
+            "-o",
+            "out",
             environment={"ENVBUILDER_INDEX_PYTORCH_CPU": torch_index},
         )
     )

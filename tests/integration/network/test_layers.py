@@ -102,8 +102,16 @@ def built(cli: Cli, profile: str, base: str, builder: str) -> dict[str, Any]:
     result: dict[str, Any] = json.loads(
         succeeded(
             cli(
-                *("build", "--profile", profile, "--backend", "docker", "--base-image", base),
-                *("--builder", builder, "--json"),
+                "build",
+                "--profile",
+                profile,
+                "--backend",
+                "docker",
+                "--base-image",
+                base,
+                "--builder",
+                builder,
+                "--json",
             )
         ).stdout
     )
@@ -151,8 +159,17 @@ def test_the_engine_gets_lower_layers_while_others_are_made(
     began = time.time()
     done = succeeded(
         cli(
-            *("build", "--profile", "cpu", "--backend", "docker", "--base-image", base_image),
-            *("--builder", "layers", "--rebuild", "--json"),
+            "build",
+            "--profile",
+            "cpu",
+            "--backend",
+            "docker",
+            "--base-image",
+            base_image,
+            "--builder",
+            "layers",
+            "--rebuild",
+            "--json",
         )
     )
     ahead = f"envbuilder/ahead:{json.loads(done.stdout)['fingerprint'][:12]}"
@@ -221,16 +238,14 @@ def outputs(
     result: dict[str, Any] = json.loads(
         succeeded(
             cli(
-                *(
-                    "build",
-                    "--profile",
-                    profile,
-                    "--base-image",
-                    base,
-                    "--output",
-                    target,
-                    "--json",
-                ),
+                "build",
+                "--profile",
+                profile,
+                "--base-image",
+                base,
+                "--output",
+                target,
+                "--json",
                 *options,
                 environment={**NOWHERE, **(environment or {})},
             )
@@ -297,9 +312,17 @@ def test_an_image_for_another_architecture_needs_no_emulation(
     for name in ("one", "two"):
         done = succeeded(
             cli(
-                *("build", "--profile", "arm", "--target-host", str(host)),
-                *("--base-image", f"oci:{base.folder}", "--output", f"oci:{name}", "--json"),
-                *("--rebuild",),
+                "build",
+                "--profile",
+                "arm",
+                "--target-host",
+                str(host),
+                "--base-image",
+                f"oci:{base.folder}",
+                "--output",
+                f"oci:{name}",
+                "--json",
+                "--rebuild",
                 environment=NOWHERE,
             )
         )
@@ -340,8 +363,17 @@ def test_killed_at_any_point_the_next_build_is_the_same(
     (cache / "store").symlink_to(test_cache / "store")
     environment = {**os.environ, **session_environment, "ENVBUILDER_CACHE_DIR": str(cache)}
     command = [
-        *(sys.executable, "-m", "envbuilder", "build", "--profile", profile, "--rebuild"),
-        *("--base-image", base, "--output", "killed.tar"),
+        sys.executable,
+        "-m",
+        "envbuilder",
+        "build",
+        "--profile",
+        profile,
+        "--rebuild",
+        "--base-image",
+        base,
+        "--output",
+        "killed.tar",
     ]
     began = time.monotonic()
     subprocess.run(command, env=environment, cwd=tmp_path, check=True, capture_output=True)

@@ -32,8 +32,15 @@ DATA = "envbuilder/data"
 SHARED = f"envbuilder_ml-{__version__}.data/data"
 """Where a wheel has what is installed below the prefix itself."""
 PARTS = (
-    *("envbuilder", "profiles", "templates", "requirements", "share"),
-    *("tests", "benchmarks", "docs", "tools"),
+    "envbuilder",
+    "profiles",
+    "templates",
+    "requirements",
+    "share",
+    "tests",
+    "benchmarks",
+    "docs",
+    "tools",
 )
 RUBBISH = ("__pycache__", "*.pyc", ".*_cache", ".hypothesis")
 Installed = Callable[..., subprocess.CompletedProcess[str]]

@@ -43,7 +43,14 @@ def push(cli: Cli, tiny: Path, base: str, tmp_path: Path) -> Any:
 
     def run(ref: str, *options: str, failing: bool = False) -> Any:
         done = cli(
-            *("build", "--profile", "tiny", "--base-image", base, "--push", ref, "--json"),
+            "build",
+            "--profile",
+            "tiny",
+            "--base-image",
+            base,
+            "--push",
+            ref,
+            "--json",
             *options,
             environment=environment,
         )

@@ -81,8 +81,15 @@ def refused(done: subprocess.CompletedProcess[str], why: str = "") -> None:
 def test_cosign_verifies_what_we_signed(cli: Cli, cosign: Tool, lock: Path, keys: str) -> None:
     def blob(key: str, kind: str = LOCK) -> subprocess.CompletedProcess[str]:
         return cosign(
-            *("verify-blob-attestation", *OFFLINE, "--key", key, "--type", kind),
-            *("--signature", "cpu.json.intoto.jsonl", "cpu.json"),
+            "verify-blob-attestation",
+            *OFFLINE,
+            "--key",
+            key,
+            "--type",
+            kind,
+            "--signature",
+            "cpu.json.intoto.jsonl",
+            "cpu.json",
         )
 
     accepted(cli("sign", "--key", "ours.pem", "cpu.json"))
@@ -102,9 +109,18 @@ def test_we_verify_what_cosign_signed(cli: Cli, cosign: Tool, lock: Path, tmp_pa
     (tmp_path / "empty.json").write_text("{}")
     accepted(
         cosign(
-            *("attest-blob", "--yes", "--tlog-upload=false", "--key", "cosign.key"),
-            *("--type", LOCK, "--predicate", "empty.json"),
-            *("--output-signature", "by-cosign", "cpu.json"),
+            "attest-blob",
+            "--yes",
+            "--tlog-upload=false",
+            "--key",
+            "cosign.key",
+            "--type",
+            LOCK,
+            "--predicate",
+            "empty.json",
+            "--output-signature",
+            "by-cosign",
+            "cpu.json",
         )
     )
 
@@ -129,7 +145,13 @@ def build(cli: Cli, tiny: Path, real_engine: Engine, base_image: str, tmp_path: 
 
     def run(*options: str) -> subprocess.CompletedProcess[str]:
         return cli(
-            *("build", "--profile", "tiny", "--base-image", f"oci:{base}", "--json", *options),
+            "build",
+            "--profile",
+            "tiny",
+            "--base-image",
+            f"oci:{base}",
+            "--json",
+            *options,
             environment={"ENVBUILDER_DATA_DIR": str(tmp_path / "data")},
         )
 

@@ -111,8 +111,15 @@ def test_a_job_that_does_not_start_is_cancelled_and_named(site: Site) -> None:
     exited(
         5,
         site.run(
-            *("verify", "--fleet", str(settings), "--folder", "late", "--nodes", "n-waits"),
-            *("--wait", "3s"),
+            "verify",
+            "--fleet",
+            str(settings),
+            "--folder",
+            "late",
+            "--nodes",
+            "n-waits",
+            "--wait",
+            "3s",
         ),
     )
     entry = site.entries("late")["n-waits"]

@@ -48,8 +48,14 @@ def verified(site: Site, folder: str) -> subprocess.CompletedProcess[str]:
         sbatch=["--dependency=singleton"],
     )
     return site.run(
-        *("verify", "--fleet", str(settings), "--folder", folder),
-        *("--quick", "--backend", "venv"),
+        "verify",
+        "--fleet",
+        str(settings),
+        "--folder",
+        folder,
+        "--quick",
+        "--backend",
+        "venv",
         timeout=SOONEST_SECONDS,
     )
 

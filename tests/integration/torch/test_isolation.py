@@ -355,7 +355,12 @@ def test_the_shell_that_activates_is_nobody_elses(
         5,
         project.run(
             source,
-            *("verify", "--profile", "little", "--backend", "conda", *QUICK),
+            "verify",
+            "--profile",
+            "little",
+            "--backend",
+            "conda",
+            *QUICK,
             BASH_ENV=str(hook),
             ENV=str(hook),
             CONDA_PREFIX=str(outside.folder / "other"),

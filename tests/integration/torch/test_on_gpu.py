@@ -22,8 +22,17 @@ pytestmark = pytest.mark.slow
 def start(repository: Path, out: Path, python: Path, *options: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [
-            *(repository / "tools" / "on_gpu.sh", "run", out, "--quick"),
-            *("--device", "cpu", "--python", python, "--packed", out / "nothing", *options),
+            repository / "tools" / "on_gpu.sh",
+            "run",
+            out,
+            "--quick",
+            "--device",
+            "cpu",
+            "--python",
+            python,
+            "--packed",
+            out / "nothing",
+            *options,
         ],
         env={**os.environ, "PYTHON": sys.executable},
         stdout=subprocess.PIPE,
@@ -67,7 +76,11 @@ def test_all_of_it_but_what_takes_long(
     assert found["verdict"] == "passed"
     files = {path.name for path in out.iterdir()}
     assert files == {
-        *("summary.json", "summary.txt", "host.tar.gz", "report.json", "report.html"),
+        "summary.json",
+        "summary.txt",
+        "host.tar.gz",
+        "report.json",
+        "report.html",
         "logs.tar.gz",
     }
     with tarfile.open(out / "logs.tar.gz") as tar:

@@ -31,16 +31,14 @@ def test_a_full_epoch_reaches_the_accuracy(cli: Cli, torch_prefix: Path, mnist_d
     data = json.loads(
         succeeded(
             cli(
-                *(
-                    "verify",
-                    "--profile",
-                    "cpu",
-                    "--backend",
-                    "venv",
-                    "--data",
-                    str(mnist_dir),
-                    "--json",
-                )
+                "verify",
+                "--profile",
+                "cpu",
+                "--backend",
+                "venv",
+                "--data",
+                str(mnist_dir),
+                "--json",
             )
         ).stdout
     )

@@ -34,8 +34,18 @@ def layers(cli: Cli, session_environment: dict[str, str], tmp_path: Path) -> lis
     base = small_image(tmp_path / "base", (BASE,))
     host = linux_host(session_environment, tmp_path, "x86_64", "linux/amd64")
     done = cli(
-        *("build", "--profile", "cpu", "--python-version", "3.11", "--target-host", str(host)),
-        *("--base-image", f"oci:{base.folder}", "--output", "oci:image", "--rebuild"),
+        "build",
+        "--profile",
+        "cpu",
+        "--python-version",
+        "3.11",
+        "--target-host",
+        str(host),
+        "--base-image",
+        f"oci:{base.folder}",
+        "--output",
+        "oci:image",
+        "--rebuild",
         environment=NO_ENGINE,
     )
     if done.returncode == 1 and (

@@ -64,8 +64,17 @@ def test_only_a_missing_processor_is_excused(
     assert done.returncode == expected
     assert ("::notice::" in done.stdout) == (code == 3 and expected == 0)
     assert (tmp_path / "arguments").read_text().split() == [
-        *("verify", "--profile", "zendnn", "--backend", "venv", "--python-version", "3.11"),
-        *("--output", f"{ROW['ID']}.json", "--html", f"{ROW['ID']}.html"),
+        "verify",
+        "--profile",
+        "zendnn",
+        "--backend",
+        "venv",
+        "--python-version",
+        "3.11",
+        "--output",
+        f"{ROW['ID']}.json",
+        "--html",
+        f"{ROW['ID']}.html",
     ]
 
 

@@ -115,8 +115,13 @@ def the_callers_threads_are_kept(world: World) -> None:
     world.write("~/py", f'#!/bin/sh\necho $OMP_NUM_THREADS >>{seen}\nexec {sys.executable} "$@"\n')
     world.path("~/py").chmod(0o755)
     world.envbuilder(
-        *("verify", "--quick", "--profile", "cpu", "--inherit-environment"),
-        *("--python", str(world.path("~/py"))),
+        "verify",
+        "--quick",
+        "--profile",
+        "cpu",
+        "--inherit-environment",
+        "--python",
+        str(world.path("~/py")),
         variables={"OMP_NUM_THREADS": "1"},
     )
     assert set(seen.read_text().split()) == {"1"}, seen.read_text()

@@ -105,7 +105,10 @@ def test_a_profile_that_fails_does_not_stop_the_others(found: Settings, products
     outcomes = run(found, "cpu", "cuda", "zendnn", "rocm", said=said)
     assert [o.profile for o in outcomes] == ["cpu", "cuda", "zendnn", "rocm"]
     assert [o.error.message if o.error else "" for o in outcomes] == [
-        *("", "no GPU", "wrong hash", "unexpected ZeroDivisionError: of ours")
+        "",
+        "no GPU",
+        "wrong hash",
+        "unexpected ZeroDivisionError: of ours",
     ]
     assert outcomes[0].result is not None
     assert batch.exit_code(outcomes) == 3, "the host is checked before anything is built"

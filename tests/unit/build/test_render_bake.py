@@ -41,9 +41,7 @@ def test_each_profile_and_platform_has_a_target_and_its_dockerfile() -> None:
     files = baked("cpu", "zendnn")
     text = files["docker-bake.hcl"].decode()
     assert MARK in text
-    assert {*blocks(text, "target")} == {
-        *("cpu-linux-amd64", "cpu-linux-arm64", "zendnn-linux-amd64")
-    }
+    assert {*blocks(text, "target")} == {"cpu-linux-amd64", "cpu-linux-arm64", "zendnn-linux-amd64"}
     assert 'context   = "zendnn"' in blocks(text, "target")["zendnn-linux-amd64"]
     groups = blocks(text, "group")
     assert {*groups} == {"default", "cpu", "zendnn", "linux-amd64", "linux-arm64"}

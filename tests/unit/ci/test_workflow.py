@@ -183,7 +183,9 @@ GITLAB = replace(
 def test_gitlab_has_a_job_for_each_row() -> None:
     jobs = rendered(GITLAB)
     assert set(jobs) == {
-        *(".envbuilder", "envbuilder-locks", "envbuilder-reports"),
+        ".envbuilder",
+        "envbuilder-locks",
+        "envbuilder-reports",
         *(row.id for row in GITLAB.rows),
     }
     cpu, zendnn, cuda = (jobs[row.id] for row in GITLAB.rows)

@@ -68,8 +68,13 @@ def test_a_lock_that_is_not_the_bundles_can_be_taken_from_it(
     assert wheels.endswith("default.cpu.json is not this project's, which builds use")
     assert packages.endswith("default.cpu.conda.json is not in this project: it cannot be built")
     assert shlex.split(lines[-1]) == [
-        *("tar", "-xf", "my bundle.tar", "-C", str(tmp_path / "my project")),
-        *("--strip-components=1", "project/envbuilder.lock"),
+        "tar",
+        "-xf",
+        "my bundle.tar",
+        "-C",
+        str(tmp_path / "my project"),
+        "--strip-components=1",
+        "project/envbuilder.lock",
     ]
 
 

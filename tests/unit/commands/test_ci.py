@@ -101,7 +101,8 @@ def test_a_profiles_own_conda_lock(
     (folder / "cpu.conda.json").write_text(conda_locks.dump(lock_of_python(cpu)))
     (row,) = as_json(capsys, "--profiles", "cpu", "--backend", "conda")["matrix"]
     assert (row["backend"], row["lock"], row["conda_lock"]) == (
-        *("conda", ""),
+        "conda",
+        "",
         "config/profiles/locks/cpu.conda.json",
     )
 
@@ -282,8 +283,11 @@ def test_a_wheel_is_of_this_version_and_in_this_folder(
     assert ci(capsys, *options, "--check")[0] == 0
     assert ci(capsys, "--output", FILE, "--check")[0] == 2
     for other in (
-        *("ci/envbuilder_ml-9.9-py3-none-any.whl", "ci/other-0.1.0-py3-none-any.whl"),
-        *(f"../{project.name}/{wheel}", str(project / wheel), f"ci/../{wheel}"),
+        "ci/envbuilder_ml-9.9-py3-none-any.whl",
+        "ci/other-0.1.0-py3-none-any.whl",
+        f"../{project.name}/{wheel}",
+        str(project / wheel),
+        f"ci/../{wheel}",
     ):
         code, printed = ci(capsys, f"--wheel={other}")
         assert (code, "is not the path of a wheel" in printed) == (2, True), other

@@ -130,7 +130,14 @@ def test_json_is_one_object_with_everything(
     show(monkeypatch, here)
     said = json.loads(shown(capsys, "--json", *(["--model", model] if model else [])))
     assert set(said) == {
-        *("schema", "host", "framework", "profile", "reason", "fits", "memory", "model"),
+        "schema",
+        "host",
+        "framework",
+        "profile",
+        "reason",
+        "fits",
+        "memory",
+        "model",
         "releases",
     }
     assert (said["framework"], said["schema"]) == ("torch", 1)

@@ -50,11 +50,28 @@ def payload(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Payload:
 
 def run(*arguments: str, rank: int = 0, profile: str = "cpu", named: bool = True) -> int:
     return command_line.run(
-        *("fleet", "join", "--profile", profile, "--folder", ".", "--attempt", "17"),
-        *("--nodes", "2", "--node-rank", str(rank)),
+        "fleet",
+        "join",
+        "--profile",
+        profile,
+        "--folder",
+        ".",
+        "--attempt",
+        "17",
+        "--nodes",
+        "2",
+        "--node-rank",
+        str(rank),
         *(("--node-name", f"n{rank}") if named else ()),
-        *("--master-address", "10.1.0.1", "--master-port", "29500", "--limit", "300"),
-        *("--output", "result.json", *arguments),
+        "--master-address",
+        "10.1.0.1",
+        "--master-port",
+        "29500",
+        "--limit",
+        "300",
+        "--output",
+        "result.json",
+        *arguments,
     )
 
 
@@ -63,11 +80,29 @@ def test_node_0_writes_the_result_of_all(payload: Payload, tmp_path: Path) -> No
     (call,) = payload.calls
     run_id = call[call.index("--run-id") + 1]
     assert call == [
-        *("parallel-node", "--device", "cpu", "--data", str(mnist.subset().folder)),
-        *("--nodes", "2", "--node-rank", "0", "--node-name", "n0"),
-        *("--folder", str(tmp_path), "--attempt", "17"),
-        *("--master-address", "10.1.0.1", "--master-port", "29500"),
-        *("--limit", "300", "--run-id", run_id),
+        "parallel-node",
+        "--device",
+        "cpu",
+        "--data",
+        str(mnist.subset().folder),
+        "--nodes",
+        "2",
+        "--node-rank",
+        "0",
+        "--node-name",
+        "n0",
+        "--folder",
+        str(tmp_path),
+        "--attempt",
+        "17",
+        "--master-address",
+        "10.1.0.1",
+        "--master-port",
+        "29500",
+        "--limit",
+        "300",
+        "--run-id",
+        run_id,
     ]
     result = json.loads((tmp_path / "result.json").read_text())
     scaling = result.pop("scaling")

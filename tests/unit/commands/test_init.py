@@ -71,7 +71,9 @@ def test_it_prints_what_it_wrote_and_what_comes_next(
     lay(folder, {"requirements.txt": "rich>=13\ntorch>=2\n", "train.py": ""})
     assert run("init", "--offline") == 0
     assert {path.name for path in folder.iterdir()} == {
-        *("envbuilder.yaml", "requirements.txt", "train.py")
+        "envbuilder.yaml",
+        "requirements.txt",
+        "train.py",
     }
     assert capsys.readouterr().out == (
         f"wrote {folder / 'envbuilder.yaml'}:\n"
@@ -116,7 +118,9 @@ def test_what_becomes_of_each_line(folder: Path, capsys: pytest.CaptureFixture[s
         }
     ]
     assert [text[:24] for text in result["changed"]] == [
-        *("requirements.txt:1: torc", "requirements.txt:2: skle", "requirements.txt:6: Writ")
+        "requirements.txt:1: torc",
+        "requirements.txt:2: skle",
+        "requirements.txt:6: Writ",
     ]
     assert [text[:22] for text in result["dropped"]] == ["requirements.txt:3: -i"]
     assert result["suggested"] == [{"requirement": "tqdm", "source": "README.md"}]

@@ -84,7 +84,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_lock_of_another_schema_is_2_and_the_way_out_is_named(
     project: Path, command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(*[*command[:1], "--profile", "tiny", *command[1:]]) == 2
+    assert run(*command[:1], "--profile", "tiny", *command[1:]) == 2
     printed = capsys.readouterr().err
     assert "lock schema 1 is unknown to this envbuilder (it reads 2)" in printed
     assert "envbuilder lock" in printed
@@ -277,7 +277,7 @@ def test_a_platform_that_is_left_out_is_an_error_where_it_is_this_machines(
     both = replace(profile, platforms=("linux/amd64", "linux/arm64"))
     why = "1 package stands in the way: • leaf (envbuilder.yaml:1): has no wheel"
     partly = replace(
-        *(lock,), targets=(replace(lock.targets[0], platform="linux/arm64"),),
+        lock, targets=(replace(lock.targets[0], platform="linux/arm64"),),
         missing={"linux/amd64 3.11": why},
     )  # fmt: skip
     outcomes = [
@@ -308,7 +308,10 @@ def test_locks_are_resolved_side_by_side_and_stay_in_order(
     monkeypatch.setattr(resolve, "resolve", resolved)
     settings = load_settings()
     made = resolution.resolved(
-        *([entry(project, n) for n in "abcd"], settings, upstream.read_url, Diagnosis(settings)),
+        [entry(project, n) for n in "abcd"],
+        settings,
+        upstream.read_url,
+        Diagnosis(settings),
         upgrade=False,
     )
     assert [outcome.entry.name for outcome in made] == ["a", "b", "c", "d"]
@@ -356,7 +359,7 @@ def test_one_that_fails_ends_the_programs_that_the_others_wait_for(
     settings = load_settings()
     with pytest.raises(BuildError, match="broken"):
         resolution.resolved(
-            *(entries, settings, upstream.read_url, Diagnosis(settings)), upgrade=False
+            entries, settings, upstream.read_url, Diagnosis(settings), upgrade=False
         )
     assert ended.wait(10)
     assert not any(each.path.exists() for each in entries)

@@ -60,10 +60,25 @@ def execution(**changes: Any) -> Execution:
 def test_nothing_of_the_host_is_in_the_container_but_what_is_named() -> None:
     command = execution().command
     assert command == (
-        *("apptainer", "--quiet", "exec", "--containall", "--no-mount", "bind-paths", "--no-eval"),
-        *("--net", "--network", "none", "--workdir", "/tmp/ours/work", "--pwd", "/tmp"),
-        *("--mount", 'type=bind,"source=/home/me/a,b",target=/data,readonly'),
-        *("/shared/cpu.sif", "python", "-I"),
+        "apptainer",
+        "--quiet",
+        "exec",
+        "--containall",
+        "--no-mount",
+        "bind-paths",
+        "--no-eval",
+        "--net",
+        "--network",
+        "none",
+        "--workdir",
+        "/tmp/ours/work",
+        "--pwd",
+        "/tmp",
+        "--mount",
+        'type=bind,"source=/home/me/a,b",target=/data,readonly',
+        "/shared/cpu.sif",
+        "python",
+        "-I",
     )
 
 

@@ -111,7 +111,7 @@ def test_where_the_profile_can_never_work_another_one_is_the_whole_answer() -> N
 
 def test_a_package_without_kernels_for_the_gpu_limits() -> None:
     found = diagnosis.diagnose(
-        *(with_gpu(ADA), PROFILES, {}, SEEN, None), lambda *_: {"old 1.0": {"sm_70": 1}}
+        with_gpu(ADA), PROFILES, {}, SEEN, None, lambda *_: {"old 1.0": {"sm_70": 1}}
     )
     problem = only(found, "package")
     assert problem.severity == "limits"
@@ -123,7 +123,7 @@ def test_a_package_without_kernels_for_the_gpu_limits() -> None:
 def test_another_release_is_named_once() -> None:
     here = with_gpu(changed(ADA, sm="5.0", driver_version="390.1"))
     found = diagnosis.diagnose(
-        *(here, PROFILES, {}, SEEN, BY_NAME["cuda"]), advice=lambda *_: "Take another."
+        here, PROFILES, {}, SEEN, BY_NAME["cuda"], advice=lambda *_: "Take another."
     )
     assert {"driver-old", "kernels"} <= {*codes(found)}
     assert sum(p.fix.count("Take another.") for p in found) == 1

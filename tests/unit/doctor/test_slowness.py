@@ -231,15 +231,24 @@ def test_room_on_disks(free: int, needed: int, told: bool) -> None:
     [
         (
             {"closed": ("/var/cache/envbuilder",)},
-            *("blocks", "folder", "/var/cache/envbuilder cannot be written to", "_CACHE_DIR"),
+            "blocks",
+            "folder",
+            "/var/cache/envbuilder cannot be written to",
+            "_CACHE_DIR",
         ),
         (
             {"shared_store": "/srv/store is not the wheel"},
-            *("limits", "shared-store", "/srv/store is not the wheel", "ENVBUILDER_SHARED_STORE="),
+            "limits",
+            "shared-store",
+            "/srv/store is not the wheel",
+            "ENVBUILDER_SHARED_STORE=",
         ),
         (
             {"engine": "buildx is missing", "engine_fix": "Install docker-buildx."},
-            *("limits", "engine", "buildx is missing", "Install docker-buildx."),
+            "limits",
+            "engine",
+            "buildx is missing",
+            "Install docker-buildx.",
         ),
     ],
 )

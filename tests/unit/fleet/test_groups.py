@@ -120,7 +120,12 @@ def test_a_result_that_cannot_be_is_mixed_up(changes: dict[str, Any], detail: st
 @pytest.mark.parametrize(
     "content",
     [
-        *(b"", b"{}", b"[]", b"\xff", b"[" * 100_000, b'{"a":1,"a":2}'),
+        b"",
+        b"{}",
+        b"[]",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"a":1,"a":2}',
         across_result().replace(b"0.9", b"1e999"),
     ],
 )

@@ -35,7 +35,9 @@ def test_a_node_that_passed_on_a_quiet_machine_is_verified() -> None:
     [
         (
             {"known__speed": "not_judged", "known__speed_reason": "machine busy: epoch 1"},
-            *(0, "busy", "machine busy: epoch 1"),
+            0,
+            "busy",
+            "machine busy: epoch 1",
         ),
         (
             {
@@ -43,15 +45,21 @@ def test_a_node_that_passed_on_a_quiet_machine_is_verified() -> None:
                 "status": "failed",
                 "reasons": ["device: trained on cpu"],
             },
-            *(5, "wrong", "it trained on cpu, not on xpu: device: trained on cpu"),
+            5,
+            "wrong",
+            "it trained on cpu, not on xpu: device: trained on cpu",
         ),
         (
             {"status": "unproven", "reasons": ["step not proven"]},
-            *(0, "unproven", "step not proven"),
+            0,
+            "unproven",
+            "step not proven",
         ),
         (
             {"status": "failed", "reasons": ["gradients: wrong"]},
-            *(5, "failed", "gradients: wrong"),
+            5,
+            "failed",
+            "gradients: wrong",
         ),
     ],
 )

@@ -271,7 +271,8 @@ SLICE = "sys/fs/cgroup/user.slice"
                 f"{SLICE}/cpu.max": "400000 100000\n",
                 f"{SLICE}/memory.max": "17179869184\n",
             },
-            *(2.5, 8 << 30),
+            2.5,
+            8 << 30,
         ),
         # A container with its own namespace.
         (
@@ -281,7 +282,8 @@ SLICE = "sys/fs/cgroup/user.slice"
                 "sys/fs/cgroup/cpu.max": "50000 100000\n",
                 "sys/fs/cgroup/memory.max": "1073741824\n",
             },
-            *(0.5, 1 << 30),
+            0.5,
+            1 << 30,
         ),
         # A group inside a container without a namespace: the path is the host's, the mount shows
         # the container's part of it (Docker, version 1).
@@ -301,7 +303,8 @@ SLICE = "sys/fs/cgroup/user.slice"
                 "sys/fs/cgroup/memory/job/memory.limit_in_bytes": "9223372036854771712\n",
                 "sys/fs/cgroup/memory/memory.limit_in_bytes": "2147483648\n",
             },
-            *(1.5, 2 << 30),
+            1.5,
+            2 << 30,
         ),
         # Version 1 without limits.
         (
@@ -311,7 +314,8 @@ SLICE = "sys/fs/cgroup/user.slice"
                 "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
                 "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854710272\n",  # 64 KiB
             },
-            *(None, None),
+            None,
+            None,
         ),
         # Systemd's hybrid layout: version 2 is beside the others.
         (
@@ -321,7 +325,8 @@ SLICE = "sys/fs/cgroup/user.slice"
                 + mounted("/", "/sys/fs/cgroup/unified"),
                 "sys/fs/cgroup/unified/app/memory.max": "4096\n",
             },
-            *(None, 4096),
+            None,
+            4096,
         ),
     ],
 )

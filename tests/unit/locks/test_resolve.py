@@ -287,7 +287,9 @@ def test_two_wheels_with_other_bytes_at_one_path_cannot_be_locked(
         " does for both, overrides: {left: right}; or pin another version of one of them"
     )
     partly = made(
-        *(found, FakeUv(two), twice),
+        found,
+        FakeUv(two),
+        twice,
         contents=clash,
         origin=(twice, lock),
         explain=lambda *_: pytest.fail("no index page is to blame"),

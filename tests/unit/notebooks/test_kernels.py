@@ -23,9 +23,22 @@ def choice(project: str = "/home/ann/My Project", **request: str) -> kernels.Cho
 def test_a_kernel_is_started_by_this_envbuilder_wherever_the_notebook_is() -> None:
     spec = kernels.spec(choice(backend="docker", base_image="mine:1"), "7.4.0", {})
     assert spec.argv == (
-        *(sys.executable, "-P", "-m", "envbuilder", "jupyter", "--environment", "default"),
-        *("--backend", "docker", "--base-image", "mine:1"),
-        *("--quiet", "--project", "/home/ann/My Project", "--connection-file", "{connection_file}"),
+        sys.executable,
+        "-P",
+        "-m",
+        "envbuilder",
+        "jupyter",
+        "--environment",
+        "default",
+        "--backend",
+        "docker",
+        "--base-image",
+        "mine:1",
+        "--quiet",
+        "--project",
+        "/home/ann/My Project",
+        "--connection-file",
+        "{connection_file}",
     )
     assert (spec.display_name, spec.interrupt_mode) == ("My Project (default)", "message")
 

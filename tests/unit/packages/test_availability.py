@@ -68,8 +68,8 @@ REQUIRES = {
     "hydra-1.3": ["old"],
     "app-1.0": ["low<2"],
     "app-2.0": [
-        *("old", "low>=1; python_version >= '3.8'"),
-        *("compiled; extra == 'fast'", "gone; os_name == 'nt'"),
+        "old", "low>=1; python_version >= '3.8'",
+        "compiled; extra == 'fast'", "gone; os_name == 'nt'",
     ],
 }  # fmt: skip
 

@@ -357,7 +357,10 @@ def test_each_alone_then_all_together(monkeypatch: pytest.MonkeyPatch) -> None:
     everyone = (0, 1, 2)
     assert started == [(everyone, 0), (everyone, 1), (everyone, 2), (everyone, None)]
     assert phases == [
-        *("count devices", "device 0 alone", "device 1 alone", "device 2 alone"),
+        "count devices",
+        "device 0 alone",
+        "device 1 alone",
+        "device 2 alone",
         "3 ranks together",
     ]
     assert (report["status"], report["ranks"], report["batch"]) == (PASSED, 3, 192)

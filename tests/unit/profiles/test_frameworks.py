@@ -14,13 +14,30 @@ from envbuilder.profiles.profile import Profile
 
 def test_runtime_libraries_are_not_packages_of_users() -> None:
     libraries = (
-        *("nvidia-cudnn-cu12", "nvidia-cublas-cu13", "nvidia-cublas", "nvidia-cuda-cupti"),
-        *("nvidia-nvtx", "nvidia-cusparselt-cu13", "triton", "triton-rocm", "pytorch-triton-xpu"),
-        *("cuda-bindings", "intel-sycl-rt", "mkl", "umf", "oneccl-devel"),
+        "nvidia-cudnn-cu12",
+        "nvidia-cublas-cu13",
+        "nvidia-cublas",
+        "nvidia-cuda-cupti",
+        "nvidia-nvtx",
+        "nvidia-cusparselt-cu13",
+        "triton",
+        "triton-rocm",
+        "pytorch-triton-xpu",
+        "cuda-bindings",
+        "intel-sycl-rt",
+        "mkl",
+        "umf",
+        "oneccl-devel",
     )
     of_users = (
-        *("nvidia-ml-py", "cuda-python", "numpy", "intel-extension-for-pytorch", "mkl-service"),
-        *("triton-model-analyzer", "torchmetrics", "rocm-docs"),
+        "nvidia-ml-py",
+        "cuda-python",
+        "numpy",
+        "intel-extension-for-pytorch",
+        "mkl-service",
+        "triton-model-analyzer",
+        "torchmetrics",
+        "rocm-docs",
     )
     assert tuple(filter(frameworks.is_runtime, (*libraries, *of_users))) == libraries
 
@@ -28,8 +45,18 @@ def test_runtime_libraries_are_not_packages_of_users() -> None:
 LIBRARY = Library((resources.profiles_dir(),))
 PLAIN: dict[str, set[str]] = {
     "torch": {
-        *("numpy", "setuptools", "packaging", "psutil", "zentorch", "pyyaml", "cmake"),
-        *("deprecated", "wrapt", "safetensors", "intel-extension-for-pytorch", "pyelftools"),
+        "numpy",
+        "setuptools",
+        "packaging",
+        "psutil",
+        "zentorch",
+        "pyyaml",
+        "cmake",
+        "deprecated",
+        "wrapt",
+        "safetensors",
+        "intel-extension-for-pytorch",
+        "pyelftools",
     },
     "jax": set(),
     "tensorflow": {"zentf"},
@@ -81,10 +108,28 @@ def test_no_distribution_is_of_two_frameworks() -> None:
 
 def test_conda_packages_that_are_the_hardwares() -> None:
     libraries = (
-        *("pytorch-cuda", "pytorch-mutex", "cpuonly", "cudatoolkit", "cuda", "cuda-version"),
-        *("cuda-cudart", "libcublas", "libcusparse", "cudnn", "nccl", "torchtriton"),
+        "pytorch-cuda",
+        "pytorch-mutex",
+        "cpuonly",
+        "cudatoolkit",
+        "cuda",
+        "cuda-version",
+        "cuda-cudart",
+        "libcublas",
+        "libcusparse",
+        "cudnn",
+        "nccl",
+        "torchtriton",
     )
-    of_users = (*("cuda-nvcc", "cuda-python", "cupy", "libcurl", "numpy", "pytorch", "nccl-tests"),)
+    of_users = (
+        "cuda-nvcc",
+        "cuda-python",
+        "cupy",
+        "libcurl",
+        "numpy",
+        "pytorch",
+        "nccl-tests",
+    )
     assert tuple(filter(frameworks.is_conda_runtime, (*libraries, *of_users))) == libraries
 
 

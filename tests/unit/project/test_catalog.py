@@ -146,11 +146,16 @@ def test_packages_for_nvidia_gpus_are_those_of_other_hardware_elsewhere(tmp_path
     text = f'framework: torch\nrequirements: ["{gpu}", {others}]\n'
     project = library(tmp_path, text)
     assert project.profile("cuda").requirements[-5:-1] == (
-        *("decord==0.6.0", "nvidia-cutlass-dsl", "cupy-cuda12x", "nvidia-ml-py"),
+        "decord==0.6.0",
+        "nvidia-cutlass-dsl",
+        "cupy-cuda12x",
+        "nvidia-ml-py",
     )
     mps = project.profile("mps")
     assert mps.requirements[-4:] == (
-        *('faiss-cpu>=1.7; python_version == "3.12"', "eva-decord>=0.6.0", "nvidia-ml-py"),
+        'faiss-cpu>=1.7; python_version == "3.12"',
+        "eva-decord>=0.6.0",
+        "nvidia-ml-py",
         "tensorflow",
     )
     assert [line.partition(": ")[2] for line in mps.warnings[-5:-1]] == [

@@ -126,11 +126,18 @@ def test_an_exported_environment(tmp_path: Path) -> None:
     lay(tmp_path, {"env.yaml": EXPORTED})
     listed = read(tmp_path, "env.yaml")
     assert texts(listed.requirements) == [
-        *("torch==2.1.0", "opencv-python==4.5.1.*", "librosa==0.10.1", "tqdm"),
+        "torch==2.1.0",
+        "opencv-python==4.5.1.*",
+        "librosa==0.10.1",
+        "tqdm",
         "torch-scatter==2.1.2",
     ]
     assert texts(listed.conda) == [
-        *("opencv ==4.5.1", "librosa ==0.10.1", "tqdm", "hmmer ==3.3.2", "ffmpeg ==4.3"),
+        "opencv ==4.5.1",
+        "librosa ==0.10.1",
+        "tqdm",
+        "hmmer ==3.3.2",
+        "ffmpeg ==4.3",
         "r-ggplot2 3.4.*",
     ]
     assert listed.channels == ("bioconda", "mamba-forge")
@@ -158,9 +165,7 @@ def test_a_name_of_condas_is_a_package_of_the_index_only_if_a_table_says_so(tmp_
     python = "redis-py, typing-extensions, mkl_fft, libpysal, unrar, python-avro"
     lay(tmp_path, {"env.yml": f"dependencies: [{programs}, {python}, {{pip: [redis, mine]}}]\n"})
     listed = read(tmp_path, "env.yml")
-    assert texts(listed.requirements) == [
-        *("redis", "typing-extensions", "libpysal", "redis", "mine")
-    ]
+    assert texts(listed.requirements) == ["redis", "typing-extensions", "libpysal", "redis", "mine"]
     needed = [str(note) for note in listed.notes if isinstance(note, lines.Needed)]
     (note,) = needed
     assert note == (

@@ -118,7 +118,11 @@ def test_the_contents_name_where_each_line_stands(tmp_path: Path) -> None:
     assert found.conda == (Line("ffmpeg", "./conda/environment.yml:2"),)
     assert (found.channels, len(found.notes)) == (("conda-forge",), 2)
     assert found.read_from == (
-        *("conda/environment.yml", "more.txt", "pins.txt", "pyproject.toml", "requirements.txt"),
+        "conda/environment.yml",
+        "more.txt",
+        "pins.txt",
+        "pyproject.toml",
+        "requirements.txt",
     )
 
 

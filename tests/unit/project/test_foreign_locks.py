@@ -84,14 +84,17 @@ def test_indexes_of_pytorchs_own_are_the_profiles_matter(tmp_path: Path) -> None
     cpu = listing(tmp_path, "torch-indexes", ("cpu",))
     assert texts(cpu.requirements) == ["lightning-utilities>=0.11", "torch>=2.7"]
     assert texts(cpu.constraints) == [
-        *("filelock==3.20.0", "lightning-utilities==0.15.2", "packaging==25.0"),
+        "filelock==3.20.0",
+        "lightning-utilities==0.15.2",
+        "packaging==25.0",
         'torch==2.9.1; sys_platform == "darwin"',
         'torch==2.9.1+cpu; sys_platform != "darwin"',
     ]
     cuda = listing(tmp_path, "torch-indexes", ("cu128",))
     assert texts(cuda.constraints)[-2:] == ["torch==2.9.1+cu128", "triton==3.5.1"]
     assert texts(listing(tmp_path, "torch-indexes").constraints) == [
-        *("lightning-utilities==0.15.2", "packaging==25.0"),
+        "lightning-utilities==0.15.2",
+        "packaging==25.0",
     ]
 
 

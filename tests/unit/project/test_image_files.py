@@ -39,7 +39,11 @@ def test_files_and_folders_are_listed_once_in_order(tmp_path: Path) -> None:
     assert not contents.files[0].executable
     assert contents.omitted == ()
     assert names(collect(tmp_path, ".")) == [
-        *("other.py", "src/a.py", "src/b.py", "src/b/c.py", "train.py")
+        "other.py",
+        "src/a.py",
+        "src/b.py",
+        "src/b/c.py",
+        "train.py",
     ]
 
 
@@ -62,9 +66,19 @@ def test_the_digest_follows_from_names_bytes_and_the_right_to_execute(tmp_path: 
 
 
 LITTER = (
-    *(".git/config", "src/.hg/x", ".envbuilder/default/x", "src/__pycache__/x.pyc", "x.pyc"),
-    *(".env", "src/.env.local", "keys/id_ed25519", ".netrc", "image/project/x"),
-    *(".venv/bin/python", "cenv/bin/python", ".mypy_cache/x"),
+    ".git/config",
+    "src/.hg/x",
+    ".envbuilder/default/x",
+    "src/__pycache__/x.pyc",
+    "x.pyc",
+    ".env",
+    "src/.env.local",
+    "keys/id_ed25519",
+    ".netrc",
+    "image/project/x",
+    ".venv/bin/python",
+    "cenv/bin/python",
+    ".mypy_cache/x",
 )
 
 
@@ -76,9 +90,21 @@ def test_secrets_and_litter_are_never_copied(tmp_path: Path) -> None:
     contents = collect(tmp_path, ".")
     assert names(contents) == [".env.example", ".gitignore", "keys/id_ed25519.pub", "train.py"]
     assert {*contents.omitted} == {
-        *(".git", "src/.hg", ".envbuilder", "src/__pycache__", "x.pyc", ".env", "src/.env.local"),
-        *("keys/id_ed25519", ".netrc", "image/project", ".venv", "cenv", ".mypy_cache"),
-        *("deploy", "src/server.pem"),
+        ".git",
+        "src/.hg",
+        ".envbuilder",
+        "src/__pycache__",
+        "x.pyc",
+        ".env",
+        "src/.env.local",
+        "keys/id_ed25519",
+        ".netrc",
+        "image/project",
+        ".venv",
+        "cenv",
+        ".mypy_cache",
+        "deploy",
+        "src/server.pem",
     }
     # Whoever lists them does not get them, either.
     for name in (".env", ".git/config", ".venv", "deploy"):
@@ -89,9 +115,23 @@ def test_secrets_and_litter_are_never_copied(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *(".envrc", ".git-credentials", ".npmrc", "_netrc", ".pgpass", "kaggle.json"),
-        *(".aws/config", ".ssh/config", "server.p12", "a.PFX", "a.jks", "a.ppk", "a.kdbx", "a.key"),
-        *("id_ed25519_sk", ".vault-token", ".docker/config.json"),
+        ".envrc",
+        ".git-credentials",
+        ".npmrc",
+        "_netrc",
+        ".pgpass",
+        "kaggle.json",
+        ".aws/config",
+        ".ssh/config",
+        "server.p12",
+        "a.PFX",
+        "a.jks",
+        "a.ppk",
+        "a.kdbx",
+        "a.key",
+        "id_ed25519_sk",
+        ".vault-token",
+        ".docker/config.json",
     ],
 )
 def test_what_holds_logins_or_keys_is_never_copied(name: str, tmp_path: Path) -> None:
@@ -102,12 +142,14 @@ def test_what_holds_logins_or_keys_is_never_copied(name: str, tmp_path: Path) ->
 @pytest.mark.parametrize(
     "text",
     [
-        *(KEY, KEY.replace("OPENSSH ", ""), KEY.replace("OPENSSH", "ENCRYPTED SIGSTORE")),
-        *("-----BEGIN PGP PRIVATE KEY BLOCK-----\n\nx", "AGE-SECRET-KEY-1QQQ", "\n" * 5000 + KEY),
-        *(
-            "PuTTY-User-Key-File-3: ssh-ed25519",
-            '{"private_key": "-----BEGIN PRIVATE KEY-----\\nx"}',
-        ),
+        KEY,
+        KEY.replace("OPENSSH ", ""),
+        KEY.replace("OPENSSH", "ENCRYPTED SIGSTORE"),
+        "-----BEGIN PGP PRIVATE KEY BLOCK-----\n\nx",
+        "AGE-SECRET-KEY-1QQQ",
+        "\n" * 5000 + KEY,
+        "PuTTY-User-Key-File-3: ssh-ed25519",
+        '{"private_key": "-----BEGIN PRIVATE KEY-----\\nx"}',
     ],
 )
 def test_private_keys_are_known_by_their_content(text: str, tmp_path: Path) -> None:

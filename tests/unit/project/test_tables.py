@@ -75,7 +75,11 @@ def test_dependencies_with_their_lines(tmp_path: Path) -> None:
 def test_extras_that_name_others(tmp_path: Path) -> None:
     lay(tmp_path, {"pyproject.toml": SLEAP})
     assert listing(tmp_path, ("all-extras",))[4:] == [
-        *("wandb", "torch>=2.7", "torchvision>=0.20.0", "matplotlib", "rich"),
+        "wandb",
+        "torch>=2.7",
+        "torchvision>=0.20.0",
+        "matplotlib",
+        "rich",
     ]
     assert listing(tmp_path, ("VIZ", "viz"))[4:] == ["matplotlib", "rich"]
     assert listing(tmp_path, ("loop",))[4:] == ["tqdm"]
@@ -268,7 +272,9 @@ def test_poetrys_own_tables(tmp_path: Path) -> None:
     assert places(listed.requirements)[0] == "pyproject.toml:5"
     assert texts(listed.pythons) == ["<3.12,>=3.9"]
     assert listing(tmp_path, ("more",), ("test", "dev"))[-3:] == [
-        *("later<3,>=2.1", "black", "pytest<9,>=8"),
+        "later<3,>=2.1",
+        "black",
+        "pytest<9,>=8",
     ]
     # With both, the standard table counts.
     lay(tmp_path, {"pyproject.toml": f'{POETRY}{PROJECT}dependencies = ["rich"]\n'})

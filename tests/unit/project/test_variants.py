@@ -131,7 +131,10 @@ def test_what_lines_add_to_a_profile(
         *(
             ("cpu", line, "", f"{line}: profile 'cpu' has torch 2.13.0+cpu")
             for line in (
-                *("torch==2.5.1", "torch<2", "torch==2.12.1+cu126", "torch>=2.14"),
+                "torch==2.5.1",
+                "torch<2",
+                "torch==2.12.1+cu126",
+                "torch>=2.14",
                 # It counts where its marker holds on one of the targets.
                 'torch==2.2.2; platform_machine == "aarch64"',
             )

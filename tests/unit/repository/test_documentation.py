@@ -64,9 +64,14 @@ def test_every_variable_has_a_row(repository: Path) -> None:
     source = "".join(p.read_text() for p in (repository / "envbuilder").rglob("*.py"))
     read = set(re.findall(r'(?:environ\.get\(|envvar=|VARIABLE = )"(ENVBUILDER_[A-Z_]+)"', source))
     assert read == {
-        *("ENVBUILDER_CONFIG_DIR", "ENVBUILDER_CACHE_DIR", "ENVBUILDER_DATA_DIR"),
-        *("ENVBUILDER_BASE_IMAGE", "ENVBUILDER_TARGET_HOST", ownership.VARIABLE),
-        *(assumed.GPU_VARIABLE, variables.DEFAULT_THREADS),
+        "ENVBUILDER_CONFIG_DIR",
+        "ENVBUILDER_CACHE_DIR",
+        "ENVBUILDER_DATA_DIR",
+        "ENVBUILDER_BASE_IMAGE",
+        "ENVBUILDER_TARGET_HOST",
+        ownership.VARIABLE,
+        assumed.GPU_VARIABLE,
+        variables.DEFAULT_THREADS,
     }
     assert read <= named
 

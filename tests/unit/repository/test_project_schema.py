@@ -20,8 +20,11 @@ from tools import project_schema
 
 SCHEMA = json.loads(project_schema.schema())
 STRUCTURES = (
-    *(project_file.Definition, project_file.Environment, project_file.RequirementFile),
-    *(settings.ProjectConfiguration, settings.Signatures),
+    project_file.Definition,
+    project_file.Environment,
+    project_file.RequirementFile,
+    settings.ProjectConfiguration,
+    settings.Signatures,
 )
 
 

@@ -46,7 +46,13 @@ def test_no_text_is_a_request_or_an_escape(text: str, escaped: str) -> None:
 def test_examples_keep_their_lines() -> None:
     text = "First\nparagraph.\n\n\b\nExamples:\n  one\n  two\n"
     assert list(refresh_shell_files._description(text)) == [
-        *("First paragraph.", ".PP", ".nf", "Examples:", "  one", "  two", ".fi"),
+        "First paragraph.",
+        ".PP",
+        ".nf",
+        "Examples:",
+        "  one",
+        "  two",
+        ".fi",
     ]
 
 

@@ -31,8 +31,11 @@ def test_which_releases_fit_which_gpu(framework: str, gpu: str, cell: str) -> No
 @pytest.mark.parametrize(
     ("framework", "gpu"),
     [
-        *(("jax", "Tesla P100"), ("jax", "Tesla V100"), ("jax", "Arc B580")),
-        *(("tensorflow", "GeForce RTX 5090"), ("tensorflow", "GB10 (arm64)")),
+        ("jax", "Tesla P100"),
+        ("jax", "Tesla V100"),
+        ("jax", "Arc B580"),
+        ("tensorflow", "GeForce RTX 5090"),
+        ("tensorflow", "GB10 (arm64)"),
     ],
 )
 def test_which_gpus_no_release_fits(framework: str, gpu: str) -> None:

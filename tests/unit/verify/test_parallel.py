@@ -266,8 +266,16 @@ def test_the_payload_is_started_twice_and_both_are_reported(
     own = parallel[parallel.index("--run-id") + 1]
     assert own != verify[verify.index("--run-id") + 1]
     assert parallel == [
-        *("parallel", "--device", "cpu", "--devices", "2", "--data", data),
-        *("--run-id", own, "--quick"),
+        "parallel",
+        "--device",
+        "cpu",
+        "--devices",
+        "2",
+        "--data",
+        data,
+        "--run-id",
+        own,
+        "--quick",
     ]
     stored = kept()["scaling"]
     assert (stored["ranks"], stored["efficiency"], "schema" in stored) == (2, 0.9, False)

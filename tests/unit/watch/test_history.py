@@ -110,7 +110,8 @@ def test_what_changed_is_said(
 def test_what_was_not_seen_is_unknown() -> None:
     nothing = watched(processes=())
     assert (judge.device(nothing), judge.dtype(nothing), judge.framework(nothing)) == (
-        *("unknown", "unknown"),
+        "unknown",
+        "unknown",
         "",
     )
     parameters = on_cpu(work=(), parameters=(placed("cpu", "float16"),))

@@ -277,7 +277,11 @@ def test_an_image_that_exists_gets_the_names_that_it_lacks(found: Settings) -> N
     first = usual.plan.artifact.ref
     claim = records.claim(usual.plan.fingerprint, found)
     assert {n for n, i in engine.images.items() if i.id == ids[1]} == {
-        *("localhost/x:1", first, "envbuilder/cpu:latest", "me/x", claim)
+        "localhost/x:1",
+        first,
+        "envbuilder/cpu:latest",
+        "me/x",
+        claim,
     }
     (kept,) = records.read(folder / usual.plan.fingerprint)
     assert {*kept.names} == {"x:1", first, "envbuilder/cpu:latest", "me/x", claim}, "for `clean`"

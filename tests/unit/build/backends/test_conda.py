@@ -82,7 +82,10 @@ def planned(
         else lockfile.Target(platform="linux/amd64", python="3.11", base=None, files=())
     )
     return conda.plan(
-        *(a_build(found, profile, wheels), target, own, own.targets[0]),
+        a_build(found, profile, wheels),
+        target,
+        own,
+        own.targets[0],
         rattler=rattler,
         channels=CHANNELS,
     )

@@ -40,8 +40,20 @@ def refused(argv: list[str], path: str | None, *folders: Path) -> ToolError | No
         *(
             (name, name, "add_requirements")
             for name in (
-                *("pip", "pip3", "pip3.11", "conda", "mamba", "micromamba", "uv", "uvx", "poetry"),
-                *("easy_install-3.11", "jupyter", "torchrun", "accelerate", "ipython"),
+                "pip",
+                "pip3",
+                "pip3.11",
+                "conda",
+                "mamba",
+                "micromamba",
+                "uv",
+                "uvx",
+                "poetry",
+                "easy_install-3.11",
+                "jupyter",
+                "torchrun",
+                "accelerate",
+                "ipython",
             )
         ),
         ("pip", "mise", "add_requirements"),

@@ -79,7 +79,8 @@ def test_the_locks_interpreter(
     seal = next(step for step in plan.steps if isinstance(step, Seal))
     assert (seal.facts["facts"]["python"], seal.base_python) == (["3.11.16", "a" * 64], "")
     other = prepared(
-        *(settings, monkeypatch),
+        settings,
+        monkeypatch,
         here=here,
         managed=managed,
         locked=replace(LOCKED, sha256="b" * 64),

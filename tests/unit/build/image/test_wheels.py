@@ -178,8 +178,15 @@ def test_two_files_of_one_name_are_left_to_the_installer(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "row",
     [
-        *("", "a.py,,", "a.py", "a.py,sha256=x", "a.py,sha256=x,", "a.py,,1", "a.py,sha256=x,?"),
-        *("a.py,sha256=x,1,more", "a.py,sha256=x,1\na.py,sha256=y,1"),
+        "",
+        "a.py,,",
+        "a.py",
+        "a.py,sha256=x",
+        "a.py,sha256=x,",
+        "a.py,,1",
+        "a.py,sha256=x,?",
+        "a.py,sha256=x,1,more",
+        "a.py,sha256=x,1\na.py,sha256=y,1",
     ],
 )
 def test_what_the_record_does_not_tell_of_is_left_to_the_installer(

@@ -168,7 +168,11 @@ def test_a_build_that_is_removed_again_leaves_the_projects_link_alone(
 @pytest.mark.parametrize(
     "marker",
     [
-        *("", "{", "[]", '{"fingerprint": "other"}', '{"made_by": "envbuilder"}'),
+        "",
+        "{",
+        "[]",
+        '{"fingerprint": "other"}',
+        '{"made_by": "envbuilder"}',
         # Of a version that did not seal the base interpreter.
         '{"fingerprint": "THIS", "digest": "sha256:0", "tree": "sha256:0"}',
     ],

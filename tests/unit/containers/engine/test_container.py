@@ -38,8 +38,15 @@ def test_limits_leave_the_machine_a_reserve(memory: int, cpus: int, expected: Li
 
 
 CONFINED = (
-    *("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
-    *("--ipc", "private", "--ulimit", "core=0:0"),
+    "--read-only",
+    "--cap-drop",
+    "ALL",
+    "--security-opt",
+    "no-new-privileges",
+    "--ipc",
+    "private",
+    "--ulimit",
+    "core=0:0",
 )
 LIMITS = Limits(memory=6 << 30, processes=4096)
 
@@ -71,12 +78,32 @@ def test_a_verifications_container() -> None:
         mounts={"/d": "/data"},
     )
     assert flags(made) == (
-        *("--platform", "linux/arm64", "--network", "none", *CONFINED),
-        *("--memory", "6442450944", "--memory-swap", "-1", "--pids-limit", "4096"),
-        *("--security-opt", "label=disable", "--user", "1000:1000"),
-        *("--tmpfs", "/tmp:exec", "--tmpfs", "/home/env:mode=0700", "--workdir", "/home/env"),
-        *("--mount", "type=bind,source=/d,target=/data,readonly"),
-        *("--env=A=1", "--entrypoint", "python"),
+        "--platform",
+        "linux/arm64",
+        "--network",
+        "none",
+        *CONFINED,
+        "--memory",
+        "6442450944",
+        "--memory-swap",
+        "-1",
+        "--pids-limit",
+        "4096",
+        "--security-opt",
+        "label=disable",
+        "--user",
+        "1000:1000",
+        "--tmpfs",
+        "/tmp:exec",
+        "--tmpfs",
+        "/home/env:mode=0700",
+        "--workdir",
+        "/home/env",
+        "--mount",
+        "type=bind,source=/d,target=/data,readonly",
+        "--env=A=1",
+        "--entrypoint",
+        "python",
     )
     assert made.words == ("x", "-I")
 
@@ -96,12 +123,34 @@ def test_a_users_command_may_write_its_project_and_scratch_files() -> None:
     )
     assert flags(made) == (
         *CONFINED,
-        *("--memory", "6442450944", "--memory-swap", "-1", "--pids-limit", "4096"),
-        *("--security-opt", "label=disable", "--user", "7:8"),
-        *("--mount", "type=bind,source=/p,target=/work", "--volume", "/tmp", "--workdir", "/work"),
-        *("--mount", "type=bind,source=/dev/dri/by-path,target=/dev/dri/by-path,readonly"),
-        *("--shm-size", "1g", "--device", "/dev/dri"),
-        *("--group-add", "500", "--group-add", "44", "--group-add", "992"),
+        "--memory",
+        "6442450944",
+        "--memory-swap",
+        "-1",
+        "--pids-limit",
+        "4096",
+        "--security-opt",
+        "label=disable",
+        "--user",
+        "7:8",
+        "--mount",
+        "type=bind,source=/p,target=/work",
+        "--volume",
+        "/tmp",
+        "--workdir",
+        "/work",
+        "--mount",
+        "type=bind,source=/dev/dri/by-path,target=/dev/dri/by-path,readonly",
+        "--shm-size",
+        "1g",
+        "--device",
+        "/dev/dri",
+        "--group-add",
+        "500",
+        "--group-add",
+        "44",
+        "--group-add",
+        "992",
     )
     kept = flags(made, keep_groups=True)
     assert kept[-2:] == ("--group-add", "keep-groups")
@@ -124,11 +173,18 @@ def test_a_users_ports_volumes_and_variables() -> None:
     )
     assert flags(given) == (
         *CONFINED,
-        *("--security-opt", "label=disable", "--user", "7:8"),
-        *("--mount", 'type=bind,"source=/d,e",target=/data,readonly'),
-        *("--mount", "type=volume,source=models,target=/models"),
-        *("--publish=127.0.0.1:8080:80", "--publish=[::1]:1:2"),
-        *("--env=A=1", "--env=TOKEN"),
+        "--security-opt",
+        "label=disable",
+        "--user",
+        "7:8",
+        "--mount",
+        'type=bind,"source=/d,e",target=/data,readonly',
+        "--mount",
+        "type=volume,source=models,target=/models",
+        "--publish=127.0.0.1:8080:80",
+        "--publish=[::1]:1:2",
+        "--env=A=1",
+        "--env=TOKEN",
     )
 
 

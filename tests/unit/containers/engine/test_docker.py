@@ -191,7 +191,12 @@ def test_devices_by_cdi() -> None:
     amd = Container(image="x:1", user="1:1", limits=Limits(), devices=devices)
     argv = engine().run_command(amd, terminal=False)
     assert argv[-7:] == (
-        *("--device", "amd.com/gpu=all", "--group-add", "110", "--group-add", "992"),
+        "--device",
+        "amd.com/gpu=all",
+        "--group-add",
+        "110",
+        "--group-add",
+        "992",
         "x:1",
     )
 
@@ -241,8 +246,16 @@ def test_the_client_adds_nothing_of_its_own_settings_to_a_verification(
         (
             there,
             [
-                *("--host", "tcp://there:2376", "--tlsverify", "--tlscacert", __file__),
-                *("--tlscert", __file__, "--tlskey", __file__, "run"),
+                "--host",
+                "tcp://there:2376",
+                "--tlsverify",
+                "--tlscacert",
+                __file__,
+                "--tlscert",
+                __file__,
+                "--tlskey",
+                __file__,
+                "run",
             ],
         ),
     ):

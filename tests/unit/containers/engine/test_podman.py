@@ -36,8 +36,14 @@ AMD = Devices(nodes=("/dev/kfd", "/dev/dri"), groups=(110, 992), shm_size="1g")
             AMD,
             PODMAN,
             [
-                *("--device", "/dev/kfd", "--device", "/dev/dri"),
-                *("--group-add", "110", "--group-add", "992"),
+                "--device",
+                "/dev/kfd",
+                "--device",
+                "/dev/dri",
+                "--group-add",
+                "110",
+                "--group-add",
+                "992",
             ],
         ),
         (

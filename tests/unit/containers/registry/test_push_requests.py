@@ -44,7 +44,7 @@ class Bench(Far):
         if mount_from:
             note = blobs._file(self.notes, f"far.example {self.blob.digest}", "repository")
             files.write(note, mount_from.encode())
-        return blobs.send(*(self.connection, self.blob, self.layout, self.notes, self.shown.append))
+        return blobs.send(self.connection, self.blob, self.layout, self.notes, self.shown.append)
 
     @property
     def requests(self) -> list[tuple[str, str]]:

@@ -68,7 +68,9 @@ def packages(subdir: str) -> tuple[Package, ...]:
         package("gxx", "14.2.0", subdir, depends=["gcc 14.2.0", "python"], build_number=7),
         package("gcc", "14.2.0", subdir, license="GPL-3.0-only WITH GCC-exception-3.1"),
         package(
-            *("lab-tools", "1.0", "noarch"),
+            "lab-tools",
+            "1.0",
+            "noarch",
             channel="lab",
             noarch="python",
             depends=["python >=3.12"],
@@ -76,7 +78,9 @@ def packages(subdir: str) -> tuple[Package, ...]:
         ),
         package("pip", "25.0", "noarch", noarch="python", depends=["python >=3.9"]),
         package(
-            *("python", "3.12.8", subdir),
+            "python",
+            "3.12.8",
+            subdir,
             build="h9e4cc4f_1_cpython",
             build_number=1,
             timestamp=1733407517000,

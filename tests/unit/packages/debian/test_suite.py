@@ -75,7 +75,8 @@ NEEDS_2 = stanza("tool", Depends="virtual (>= 2)")
         # What the base has is left out.
         (
             (*BASE, stanza("tool", Depends="libc6 (>= 2.2), helper"), stanza("helper")),
-            *(False, ["helper", "tool"]),
+            False,
+            ["helper", "tool"],
         ),
         # Exact versions move the base along.
         ((*BASE, DEV), False, ["libc6", "libc6-dev"]),
@@ -84,12 +85,14 @@ NEEDS_2 = stanza("tool", Depends="virtual (>= 2)")
         # What is tied to a moved package moves, too.
         (
             (*BASE, stanza("g++", Depends="gcc-12-base (= 12)")),
-            *(False, ["g++", "gcc-12-base", "libgcc-s1", "libstdc++6"]),
+            False,
+            ["g++", "gcc-12-base", "libgcc-s1", "libstdc++6"],
         ),
         # The first alternative that can be had.
         (
             (stanza("tool", Depends="gone | second | third"), stanza("second"), stanza("third")),
-            *(False, ["second", "tool"]),
+            False,
+            ["second", "tool"],
         ),
         # Providers stand in.
         ((*BASE, NEEDS, stanza("real", Provides="virtual, x")), False, ["real", "tool"]),
@@ -98,14 +101,17 @@ NEEDS_2 = stanza("tool", Depends="virtual (>= 2)")
         (
             (
                 stanza("mawk", Priority="required", Provides="awk"),
-                *(stanza("tool", Depends="awk"), stanza("gawk", Provides="awk")),
+                stanza("tool", Depends="awk"),
+                stanza("gawk", Provides="awk"),
             ),
-            *(False, ["tool"]),
+            False,
+            ["tool"],
         ),
         # Circles end.
         (
             (stanza("one", Depends="tool"), stanza("tool", Pre_Depends="one")),
-            *(False, ["one", "tool"]),
+            False,
+            ["one", "tool"],
         ),
     ],
 )

@@ -165,7 +165,9 @@ def test_only_wheels_that_are_in_the_store_are_looked_at(wheels: Wheels) -> None
     "record",
     [
         f"{SHARED},,0\nleft-1.0.dist-info/RECORD,,\n",
-        *("", f"{SHARED}\n", "other.py,sha256=x,0\n"),  # silence is like no hash
+        "",
+        f"{SHARED}\n",
+        "other.py,sha256=x,0\n",  # silence is like no hash
     ],
 )
 def test_a_shared_file_without_a_hash_is_refused(wheels: Wheels, record: str) -> None:

@@ -225,8 +225,11 @@ def test_a_build_that_imports_the_framework_gets_the_targets_own() -> None:
 
 KERNELS = "7.5;8.0;8.6;9.0;10.0;12.0"
 TOOLKIT = (
-    *("nvidia-cuda-nvcc==13.0.*", "nvidia-cuda-crt==13.0.*", "nvidia-nvvm==13.0.*"),
-    *("nvidia-cuda-cccl==13.0.*", "nvidia-cuda-runtime==13.0.96"),
+    "nvidia-cuda-nvcc==13.0.*",
+    "nvidia-cuda-crt==13.0.*",
+    "nvidia-nvvm==13.0.*",
+    "nvidia-cuda-cccl==13.0.*",
+    "nvidia-cuda-runtime==13.0.96",
 )
 
 
