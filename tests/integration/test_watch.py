@@ -185,21 +185,3 @@ def test_a_framework_is_imported_as_ever_even_if_it_cannot_be_observed(tmp_path:
     assert (done.returncode, done.stderr) == (0, "own")
     assert done.stdout == str(package / "__init__.py")
     assert (parts, left_out) == ((), 0)
-
-
-def test_a_training_within_another_one_runs_unchanged(tmp_path: Path) -> None:
-    """The inner command has both hooks on its path."""
-    package = tmp_path / "lib" / "torch"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("VALUE = 1\n")
-    with supervise.Session.laid(tmp_path) as outer, supervise.Session.laid(tmp_path) as inner:
-        folders = (inner.hook, outer.hook, tmp_path / "lib")
-        done = subprocess.run(
-            [sys.executable, "-c", HOOKED],
-            env={"PYTHONPATH": os.pathsep.join(map(str, folders)), "PATH": os.environ["PATH"]},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == str(package / "__init__.py")

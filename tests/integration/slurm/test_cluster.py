@@ -5,14 +5,10 @@ What Slurm's commands print here is what the product reads.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import pwd
-
 import pytest
 
 from envbuilder.fleet.slurm import parse_jobs
-from tests.support.slurm import USER, SlurmCluster
+from tests.support.slurm import SlurmCluster
 from tests.support.slurm_configuration import Limits, Node
 from tests.support.slurm_jobs import await_state, expire, fields, submit, until
 from tests.support.slurm_processes import alive
@@ -29,16 +25,6 @@ JOB_PROCESSES = 4
 def queue(cluster: SlurmCluster, *jobs: str) -> list[str]:
     argv = ("squeue", "--noheader", "--states=all", f"--jobs={','.join(jobs)}", QUEUE)
     return sorted(cluster.run(argv).stdout.splitlines())
-
-
-@pytest.mark.parametrize(
-    ("node", "gpus"), [("n-cuda", "0"), ("n-xpu", "0,1"), ("n-zen", ""), ("n-plain", "")]
-)
-def test_each_node_runs_what_the_user_sends_it(cluster: SlurmCluster, node: str, gpus: str) -> None:
-    asked = (f"--gres=gpu:{1 + gpus.count(',')}",) if gpus else ()
-    script = 'id -un; echo "$SLURMD_NODENAME"; echo "$CUDA_VISIBLE_DEVICES"'
-    done = cluster.run(("srun", f"--nodelist={node}", *asked, "sh", "-c", script))
-    assert (done.returncode, done.stdout.splitlines()) == (0, [USER, node, gpus])
 
 
 @pytest.mark.parametrize(
@@ -167,30 +153,3 @@ def test_ended_jobs_are_forgotten(slurm_works: None) -> None:
         until(lambda: brief.run(show).returncode != 0, "the job to be forgotten")
         assert brief.run(show).stderr == "slurm_load_jobs error: Invalid job id specified\n"
         assert queue(brief, job) == []
-
-
-class BrokenError(Exception):
-    """A test that fails."""
-
-
-@pytest.mark.parametrize("end", [contextlib.nullcontext(), pytest.raises(BrokenError)])
-def test_nothing_is_left_of_a_cluster(
-    cluster: SlurmCluster, end: contextlib.AbstractContextManager[object]
-) -> None:
-    """Another one that runs at the same time is left alone."""
-    bystander = submit(cluster, "n-plain", LONG)
-    with end, SlurmCluster([Node("n-1"), Node("n-2")]) as doomed:
-        job = submit(doomed, "n-1", STRAYING)
-        await_state(doomed, job, "RUNNING")
-        until(lambda: len(doomed.processes("n-1")) == JOB_PROCESSES, "its processes")
-        pids = doomed.processes("n-1") | {child.pid for child in doomed._daemons.values()}
-        if not isinstance(end, contextlib.nullcontext):
-            raise BrokenError
-    assert len(pids) == JOB_PROCESSES + 4
-    assert not any(map(alive, pids))
-    assert not doomed.folder.exists()
-    assert await_state(cluster, bystander, "RUNNING")
-
-
-def test_jobs_are_nobody_that_matters() -> None:
-    assert pwd.getpwnam(USER).pw_uid not in (0, os.getuid())

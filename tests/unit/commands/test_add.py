@@ -238,19 +238,6 @@ def test_what_stands_in_the_way_of_a_build_is_the_lock_that_failed(
     assert error.endswith("Run:\n  envbuilder lock\n")
 
 
-def test_a_lock_that_cannot_be_written_changes_nothing(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (project / "envbuilder.lock" / "notebooks.tiny.json").mkdir(parents=True)
-    assert run("add", "more") == 2
-    assert (project / "envbuilder.yaml").read_text() == TEXT
-    assert locks(project) == {"notebooks.tiny.json"}
-    error = capsys.readouterr().err
-    assert "notebooks.tiny.json: cannot be written: Is a directory" in error
-    assert "envbuilder.yaml is left as it was." in error
-    assert "--output-dir" not in error
-
-
 def test_a_project_file_that_cannot_be_written_changes_no_lock(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

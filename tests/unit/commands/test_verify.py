@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import errno
 import functools
 import json
 import signal
 import sys
 from collections.abc import Callable
-from io import StringIO
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
-from envbuilder.core import console, files, process, text
+from envbuilder.core import files, process, text
 from envbuilder.core.settings import Settings, load as load_settings
 from envbuilder.host import model as host, probe
 from envbuilder.verify import page
@@ -24,7 +22,6 @@ from tests.support import command_line
 from tests.support.pretended_payload import LIFE, Clock, perform, quick_report
 from tests.support.reports import BUSY, QUIET, epoch, measured, written
 from tests.support.sabotages import FORGED, SHORT, Forged
-from tests.support.streams import Broken
 
 HERE = host.Host(
     os="linux",
@@ -76,7 +73,14 @@ def own() -> Settings:
 
 run = functools.partial(
     command_line.run,
-    *("verify", "--python", sys.executable, "--profile", "cpu", "--quick", "--epochs", "1"),
+    "verify",
+    "--python",
+    sys.executable,
+    "--profile",
+    "cpu",
+    "--quick",
+    "--epochs",
+    "1",
 )
 
 
@@ -377,19 +381,6 @@ def test_a_comparison_that_makes_no_sense_is_2(
 # ---- where reports go
 
 PAGE = '<meta name="generator" content="envbuilder">'
-LOCK = '{"schema": 1, "profile": "cpu", "targets": []}'
-
-
-@pytest.mark.parametrize("option", ["--output", "--html"])
-@pytest.mark.parametrize("content", [LOCK, "<!DOCTYPE html>\n<h1>Mine</h1>", "-----BEGIN"])
-def test_no_file_of_the_users_is_replaced(
-    payload: Payload, tmp_path: Path, capsys: Shown, option: str, content: str
-) -> None:
-    (tmp_path / "mine").write_text(content)
-    assert run(option, "mine") == 2
-    assert "mine: exists, and is another kind of file" in capsys.readouterr().err
-    assert (tmp_path / "mine").read_text() == content
-    assert payload.started == 0
 
 
 def test_a_report_and_a_page_replace_earlier_ones(payload: Payload, capsys: Shown) -> None:
@@ -397,34 +388,6 @@ def test_a_report_and_a_page_replace_earlier_ones(payload: Payload, capsys: Show
         assert run("--output", "r.json", "--html", "r.html", "-q") == 0
         report = json.loads(Path("r.json").read_text())
         Path("r.json").write_text(json.dumps(report, sort_keys=True))  # as jq does
-
-
-@pytest.mark.parametrize(("number", "code"), [(errno.EPIPE, 0), (errno.ENOSPC, 1)])
-@pytest.mark.parametrize("form", [(), ("--json",)])
-def test_every_report_is_kept_when_the_output_is_lost(
-    own: Settings,
-    monkeypatch: pytest.MonkeyPatch,
-    number: int,
-    code: int,
-    form: tuple[str, ...],
-) -> None:
-    monkeypatch.setattr("sys.stdout", console.Results(Broken(number)))
-    monkeypatch.setattr(console, "discard", lambda: monkeypatch.setattr("sys.stdout", StringIO()))
-    assert run("--output", "r.json", "--html", "r.html", *form) == code
-    assert len(kept(own)) == 1
-    assert Path("r.json").exists()
-    assert Path("r.html").exists()
-
-
-def test_a_failure_to_write_loses_no_other_report_and_is_said(
-    own: Settings, monkeypatch: pytest.MonkeyPatch, capsys: Shown
-) -> None:
-    full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
-    monkeypatch.setattr(history, "keep", full)
-    assert run("--output", "r.json", "--html", "r.html", "-q") == 1
-    assert "the report cannot be written: No space left on device" in capsys.readouterr().err
-    assert Path("r.json").exists()
-    assert Path("r.html").exists()
 
 
 def test_bytes_that_are_no_text_lose_no_report(own: Settings, tmp_path: Path) -> None:

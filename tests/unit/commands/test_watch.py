@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +20,6 @@ from envbuilder.core.files import MARKER
 from envbuilder.core.settings import Settings, load
 from envbuilder.watch import history, model
 from tests.support import command_line
-from tests.support.streams import Broken
 from tests.support.watched import observed, watched
 
 WORDS = ("python", "train.py", "caf\udce9", "--hf-token", "hf_secret")
@@ -146,14 +144,6 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_command_runs(
     )
     assert code == 125
     assert "lock.json: exists, and is another kind of file" in error
-
-
-def test_messages_that_nobody_reads_change_no_code(
-    run: Run, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.stderr", console.Messages(Broken(errno.EPIPE)))
-    assert run(Watching(), code=3, processes=(observed(),)) == 3
-    assert len([*settings.watches_dir.glob("*.json")]) == 1
 
 
 def test_a_report_is_never_larger_than_can_be_read(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from envbuilder.core import text
 from envbuilder.core.errors import EnvbuilderError
 from envbuilder.core.text import (
     is_public,
-    log_text,
     public,
     redacted,
     redacted_values,
@@ -102,10 +101,8 @@ def test_options_of_printable() -> None:
     [
         (text.amount(0), "0"),
         (text.amount(0.0123), "0.0123"),
-        (text.amount(0.123), "0.123"),
         (text.amount(1.234), "1.23"),
         (text.amount(9.999), "10.0"),
-        (text.amount(12.34), "12.3"),
         (text.amount(1234.5), "1,234"),
         (text.amount(-1.5), "-1.50"),
         (text.amount(1e300), "1e+300"),
@@ -115,19 +112,15 @@ def test_options_of_printable() -> None:
         (text.counted(2, "process"), "2 processes"),
         (text.times(0.8643), "0.86×"),
         (text.times(18.14), "18.1×"),
-        (text.times(240.3), "240×"),
         (text.percent(0.9835), "98.35 %"),
-        (text.percent(0.6, 0), "60 %"),
         (text.percent(None), "-"),
         (text.duration(0), "0 ns"),
         (text.duration(4.1e-6), "4.10 µs"),
         (text.duration(37.96), "38.0 s"),
         (text.duration(192.4), "3 min 12 s"),
         (text.rate(2.2e11, "FLOP/s"), "220 GFLOP/s"),
-        (text.rate(5, "B/s"), "5.00 B/s"),
         (text.memory(25276510208), "23.5 GiB"),
         (text.memory(None), "-"),
-        (text.gibibytes(25276510208), "23.5 GiB"),
         (text.gibibytes(2**41), "2,048.0 GiB"),
         (text.gigabytes(1.25e9), "1.2 GB"),
         (text.bandwidth(1_008_000_000_000), "1008 GB/s"),
@@ -150,26 +143,26 @@ SECRET = "c4nary"
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        (f"https://me:{SECRET}@host/simple", "https://…@host/simple"),
-        (f"https://{SECRET}@host:80/x and", "https://…@host:80/x and"),
-        (f"http://u:{SECRET}@{SECRET}@host/x", "http://…@host/x"),
-        (f"http://u:{SECRET}/{SECRET}@host:80/x", "http://…@host:80/x"),
-        (f"http://u:{SECRET}?{SECRET}#@host/x", "http://…@host/x"),
-        (f"Failed to parse: http://u:{SECRET}@host:bad/x", "Failed to parse: http://…@host:bad/x"),
-        (f"('http://u:{SECRET}@h', 3)", "('http://…@h', 3)"),
-        (f"u:{SECRET}@proxy:3128", "…@proxy:3128"),
-        (f"proxy=u:{SECRET}@proxy:3128", "proxy=…@proxy:3128"),
-        (f"https://host/x?token={SECRET}&y=1 and", "https://host/x?… and"),
-        (f"https://host/x?{SECRET}", "https://host/x?…"),
-        (f"https://host/t/{SECRET}/lab/noarch", "https://host/t/…/lab/noarch"),
-        (f"https%3A%2F%2Fu%3A{SECRET}%40host%2Fx", "https%3A%2F%2F…%40host%2Fx"),
-        (f"Authorization: Basic {SECRET}==", "Authorization: Basic …"),
-        (f"{{'authorization': 'Bearer {SECRET}'}}", "{'authorization': 'Bearer …'}"),
+        ("https://me:c4nary@host/simple", "https://…@host/simple"),
+        ("https://c4nary@host:80/x and", "https://…@host:80/x and"),
+        ("http://u:c4nary@c4nary@host/x", "http://…@host/x"),
+        ("http://u:c4nary/c4nary@host:80/x", "http://…@host:80/x"),
+        ("http://u:c4nary?c4nary#@host/x", "http://…@host/x"),
+        ("Failed to parse: http://u:c4nary@host:bad/x", "Failed to parse: http://…@host:bad/x"),
+        ("('http://u:c4nary@h', 3)", "('http://…@h', 3)"),
+        ("u:c4nary@proxy:3128", "…@proxy:3128"),
+        ("proxy=u:c4nary@proxy:3128", "proxy=…@proxy:3128"),
+        ("https://host/x?token=c4nary&y=1 and", "https://host/x?… and"),
+        ("https://host/x?c4nary", "https://host/x?…"),
+        ("https://host/t/c4nary/lab/noarch", "https://host/t/…/lab/noarch"),
+        ("https%3A%2F%2Fu%3Ac4nary%40host%2Fx", "https%3A%2F%2F…%40host%2Fx"),
+        ("Authorization: Basic c4nary==", "Authorization: Basic …"),
+        ("{'authorization': 'Bearer c4nary'}", "{'authorization': 'Bearer …'}"),
         (
-            f"cannot be cast to integer value as '{SECRET}'",
+            "cannot be cast to integer value as 'c4nary'",
             "cannot be cast to integer value as '…'",
         ),
-        (f"one\nhttps://{SECRET}@a\nu:{SECRET}@b", "one\nhttps://…@a\n…@b"),
+        ("one\nhttps://c4nary@a\nu:c4nary@b", "one\nhttps://…@a\n…@b"),
     ],
 )
 def test_credentials_are_taken_out(text: str, shown: str) -> None:
@@ -195,22 +188,22 @@ def test_other_text_stays(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        (f"bash -c 'python t.py --token {SECRET} -n 3'", "bash -c 'python t.py --token … -n 3'"),
-        (f"FOO_TOKEN={SECRET} python t.py", "FOO_TOKEN=… python t.py"),
-        (f"export DB_PASSWORD='{SECRET} {SECRET}' && x", "export DB_PASSWORD='…' && x"),
-        (f'password: "{SECRET} unfinished', 'password: "…'),
-        (f"--password={SECRET} --epochs 3", "--password=… --epochs 3"),
-        (f'{{"token": "{SECRET}", "n": 5}}', '{"token": "…", "n": 5}'),
-        (f'"{{\\"apiKey\\": \\"{SECRET}\\"}}"', '"{\\"apiKey\\": \\"…\\"}"'),
-        (f'CMD ["--token", "{SECRET}"]', 'CMD ["--token", "…"]'),
-        (f"  accessToken: {SECRET} # mine", "  accessToken: … # mine"),
-        (f"curl -H 'X-Api-Key: {SECRET}' url", "curl -H 'X-Api-Key: …' url"),
-        (f"AWS_SECRET_ACCESS_KEY={SECRET}/+x= y", "AWS_SECRET_ACCESS_KEY=… y"),
-        (f"MYSQL_PWD={SECRET} PWD=/home", "MYSQL_PWD=… PWD=/home"),
+        ("bash -c 'python t.py --token c4nary -n 3'", "bash -c 'python t.py --token … -n 3'"),
+        ("FOO_TOKEN=c4nary python t.py", "FOO_TOKEN=… python t.py"),
+        ("export DB_PASSWORD='c4nary c4nary' && x", "export DB_PASSWORD='…' && x"),
+        ('password: "c4nary unfinished', 'password: "…'),
+        ("--password=c4nary --epochs 3", "--password=… --epochs 3"),
+        ('{"token": "c4nary", "n": 5}', '{"token": "…", "n": 5}'),
+        ('"{\\"apiKey\\": \\"c4nary\\"}"', '"{\\"apiKey\\": \\"…\\"}"'),
+        ('CMD ["--token", "c4nary"]', 'CMD ["--token", "…"]'),
+        ("  accessToken: c4nary # mine", "  accessToken: … # mine"),
+        ("curl -H 'X-Api-Key: c4nary' url", "curl -H 'X-Api-Key: …' url"),
+        ("AWS_SECRET_ACCESS_KEY=c4nary/+x= y", "AWS_SECRET_ACCESS_KEY=… y"),
+        ("MYSQL_PWD=c4nary PWD=/home", "MYSQL_PWD=… PWD=/home"),
         ("login with hf_AbCdEfGhIjKlMnOp", "login with …"),
         ("ghp_0123456789abcdef01, AKIAIOSFODNN7EXAMPLE", "…, …"),
         ("sk-proj-abcdefghijklmnop1234", "…"),
-        (f"-----BEGIN RSA PRIVATE KEY-----\n{SECRET}\n-----END RSA PRIVATE KEY-----\nx", "…\nx"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nc4nary\n-----END RSA PRIVATE KEY-----\nx", "…\nx"),
     ],
 )
 def test_the_value_behind_the_name_of_a_secret_is_taken_out(text: str, shown: str) -> None:
@@ -246,10 +239,10 @@ def test_what_only_looks_like_a_secret_stays(text: str) -> None:
     ("argv", "shown"),
     [
         (("t", "--hf-token", SECRET, "--lr", "0.1"), ("t", "--hf-token", "…", "--lr", "0.1")),
-        (("t", f"--api-key={SECRET};& {SECRET}", "--x"), ("t", "--api-key=…", "--x")),
-        (("t", f"WANDB_API_KEY={SECRET},;"), ("t", "WANDB_API_KEY=…")),
-        (("bash", "-c", f"TOKEN={SECRET} t"), ("bash", "-c", "TOKEN=… t")),
-        (("t", f"https://me:{SECRET}@host/x"), ("t", "https://…@host/x")),
+        (("t", "--api-key=c4nary;& c4nary", "--x"), ("t", "--api-key=…", "--x")),
+        (("t", "WANDB_API_KEY=c4nary,;"), ("t", "WANDB_API_KEY=…")),
+        (("bash", "-c", "TOKEN=c4nary t"), ("bash", "-c", "TOKEN=… t")),
+        (("t", "https://me:c4nary@host/x"), ("t", "https://…@host/x")),
         (("t", "--use-token", "--max-tokens", "512"), None),
     ],
 )
@@ -266,9 +259,7 @@ def test_data_is_kept_without_its_secrets() -> None:
 
 
 def test_a_credential_in_a_file_is_named_by_its_line() -> None:
-    text = (
-        f"[a]\nurl = 'https://me:{SECRET}@host/x?y=1'\n\nhf_token = '{SECRET}'\nhttps://host/?x\n"
-    )
+    text = "[a]\nurl = 'https://me:c4nary@host/x?y=1'\n\nhf_token = 'c4nary'\nhttps://host/?x\n"
     assert secrets_in(text) == [(2, "https"), (4, "hf_token")]
 
 
@@ -278,16 +269,11 @@ def test_a_credential_in_a_file_is_named_by_its_line() -> None:
     st.sampled_from(["", ":8080", ":bad"]),
 )
 def test_no_password_survives_in_the_form_that_urls_have(word: str, scheme: str, port: str) -> None:
-    password = f"{SECRET}{quote(word, safe='')}"
+    password = f"c4nary{quote(word, safe='')}"
     url = f"{scheme}://me:{password}@host{port}/simple"
     for line in (url, f"tried {url}, twice", f"'{url}'", quote(url, safe="")):
         assert SECRET not in redacted(line)
         assert "host" in redacted(line)
-
-
-@given(st.text(st.characters(), max_size=300))
-def test_any_text_can_be_redacted(text: str) -> None:
-    log_text(text).encode()
 
 
 @pytest.mark.parametrize(
@@ -310,7 +296,7 @@ def test_a_megabyte_of_names_takes_no_time(text: str) -> None:
 
 
 def test_no_error_holds_credentials() -> None:
-    url = f"https://me:{SECRET}@host/simple"
+    url = "https://me:c4nary@host/simple"
     error = EnvbuilderError(f"{url} does not answer", f"Set {url}")
     assert error.message == str(error) == "https://…@host/simple does not answer"
     assert error.hint == "Set https://…@host/simple"
@@ -322,13 +308,13 @@ def test_no_error_holds_credentials() -> None:
         ("https://host/simple", "https://host/simple"),
         ("https://host:80/simple/", "https://host:80/simple/"),
         ("file:///folder", "file:///folder"),
-        (f"https://me:{SECRET}@host/simple", "https://host/simple"),
-        (f"https://{SECRET}@host:80/simple", "https://host:80/simple"),
-        (f"https://host/simple?token={SECRET}", "https://host/simple"),
-        (f"https://me:{SECRET}@host/simple/?token={SECRET}", "https://host/simple/"),
-        (f"https://host/simple#{SECRET}", "https://host/simple"),
-        (f"https://host/t/{SECRET}/lab", "https://host/lab"),
-        (f"https://host/lab/t/{SECRET}", "https://host/lab"),
+        ("https://me:c4nary@host/simple", "https://host/simple"),
+        ("https://c4nary@host:80/simple", "https://host:80/simple"),
+        ("https://host/simple?token=c4nary", "https://host/simple"),
+        ("https://me:c4nary@host/simple/?token=c4nary", "https://host/simple/"),
+        ("https://host/simple#c4nary", "https://host/simple"),
+        ("https://host/t/c4nary/lab", "https://host/lab"),
+        ("https://host/lab/t/c4nary", "https://host/lab"),
     ],
 )
 def test_a_public_url_holds_no_credentials(url: str, without: str) -> None:

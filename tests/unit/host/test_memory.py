@@ -348,30 +348,28 @@ MOUNT = "25 24 0:23 / {} rw,nosuid - {} shm {}\n"
 @pytest.mark.parametrize(
     ("mounts", "size"),
     [
-        (MOUNT.format("/dev/shm", "tmpfs", "rw,size=65536k"), 64 << 20),
-        (MOUNT.format("/dev/shm", "tmpfs", "rw,size=2g,inode64"), 2 << 30),
-        (MOUNT.format("/dev/shm", "tmpfs", "rw,size=1048576"), 1 << 20),
-        (MOUNT.format("/dev/shm", "tmpfs", "rw,nr_inodes=5,size=25%"), 8 << 30),
-        (MOUNT.format("/dev/shm", "tmpfs", "rw,inode64"), 16 << 30),
-        (MOUNT.format("/dev/shm", "tmpfs", "rw,size=0k"), 32 << 30),
-        (MOUNT.format("/dev/shm", "tmpfs", "rw,size=many"), None),
-        (MOUNT.format("/dev/shm", "tmpfs", "rw,size=9999999999999999t"), None),
-        (MOUNT.format("/dev/shm", "ext4", "rw,size=1k"), None),
-        (MOUNT.format("/dev/shm", "tmpfs", "rw,size=1k") + MOUNT.format("/x", "tmpfs", "rw"), 1024),
-        (MOUNT.format("/dev/shm", "tmpfs", "rw,size=1k") * 2, 1024),
-        (
-            MOUNT.format("/dev/shm", "tmpfs", "rw,size=1k")
-            + MOUNT.format("/dev/shm", "tmpfs", "rw,size=2k"),
-            2048,
-        ),
-        (MOUNT.format("/dev/shm", "tmpfs", "rw,size=1k")[:-3], None),  # cut off
-        (MOUNT.format("/run", "tmpfs", "rw"), 0),
-        ("25 24 0:23 / /dev/shm\n", None),
-        ("\n", 0),
+        ("/dev/shm tmpfs rw,size=65536k", 64 << 20),
+        ("/dev/shm tmpfs rw,size=2g,inode64", 2 << 30),
+        ("/dev/shm tmpfs rw,size=1048576", 1 << 20),
+        ("/dev/shm tmpfs rw,nr_inodes=5,size=25%", 8 << 30),
+        ("/dev/shm tmpfs rw,inode64", 16 << 30),
+        ("/dev/shm tmpfs rw,size=0k", 32 << 30),
+        ("/dev/shm tmpfs rw,size=many", None),
+        ("/dev/shm tmpfs rw,size=9999999999999999t", None),
+        ("/dev/shm ext4 rw,size=1k", None),
+        ("/dev/shm tmpfs rw,size=1k; /x tmpfs rw", 1024),
+        ("/dev/shm tmpfs rw,size=1k; /dev/shm tmpfs rw,size=2k", 2048),
+        ("/run tmpfs rw", 0),
     ],
 )
 def test_shared_memory(mounts: str, size: int | None, tmp_path: Path) -> None:
-    assert found(tmp_path, {"proc/self/mountinfo": mounts, "dev/null": ""}).shm_bytes == size
+    lines = "".join(MOUNT.format(*mount.split()) for mount in mounts.split("; "))
+    assert found(tmp_path, {"proc/self/mountinfo": lines, "dev/null": ""}).shm_bytes == size
+
+
+@pytest.mark.parametrize(("lines", "size"), [("25 24 0:23 / /dev/shm\n", None), ("\n", 0)])
+def test_mounts_that_are_cut_off(lines: str, size: int | None, tmp_path: Path) -> None:
+    assert found(tmp_path, {"proc/self/mountinfo": lines, "dev/null": ""}).shm_bytes == size
 
 
 def test_shared_memory_that_is_not_known_is_not_absent(tmp_path: Path) -> None:

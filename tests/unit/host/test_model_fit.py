@@ -296,24 +296,6 @@ def test_what_was_unknown_contradicts_nothing_that_was_said(
     assert told(None).verdict in {"unknown", told(size).verdict}
 
 
-@given(PARAMETERS, PARAMETERS, QUANT, hosts())
-def test_a_larger_dense_model_is_never_faster(
-    one: int, other: int, quant: str, pools: list[Pool]
-) -> None:
-    small, large = (
-        sizing.estimate(dense(n), quant, pools).tokens_per_second or 0 for n in sorted((one, other))
-    )
-    assert large <= small * (1 + 1e-9)
-
-
-@given(models(), QUANT, QUANT, hosts())
-def test_fewer_bits_are_never_worse(model: Model, one: str, other: str, pools: list[Pool]) -> None:
-    few, many = sorted((one, other), key=sizing.bits_of)
-    light, heavy = (sizing.estimate(model, quant, pools) for quant in (few, many))
-    assert light.weights_bytes <= heavy.weights_bytes
-    assert RANK[light.verdict] >= RANK[heavy.verdict]
-
-
 @given(PARAMETERS, QUANT, hosts())
 def test_no_ceiling_above_the_fastest_or_below_the_slowest_memory(
     parameters: int, quant: str, pools: list[Pool]
@@ -403,13 +385,6 @@ def test_sentences(model: str, pools: list[Pool], lines: tuple[str, ...]) -> Non
     assert sizing.sentences(found) == lines
 
 
-def test_a_slow_and_a_fast_ceiling_keep_their_digits() -> None:
-    slow = sizing.estimate(dense(8 * GB), "fp8", [memory(bandwidth=GB)])
-    fast = sizing.estimate(dense(10**6), "fp8", [memory(bandwidth=2 * GB)])
-    assert "at most 0.12 tokens/s" in sizing.sentences(slow)[2]
-    assert "at most 2,000 tokens/s" in sizing.sentences(fast)[2]
-
-
 GIB = 2**30
 MAIN = Memory(total_bytes=64 * GIB, bandwidth=80 * 10**9)
 LINUX = Host(os="linux", memory=MAIN)
@@ -476,25 +451,3 @@ def test_main_memory_is_what_the_container_allows(
 ) -> None:
     here = changed(LINUX, memory=Memory(total_bytes=total, limit_bytes=limit))
     assert sizes(here, None) == [("memory", usable, None)]
-
-
-@given(
-    st.lists(
-        st.builds(
-            Gpu,
-            vendor=st.sampled_from(["nvidia", "intel", "amd", "apple", "unknown"]),
-            name=st.text(max_size=5),
-            state=st.sampled_from(["usable", "present", "unknown"]),
-            memory_kind=st.sampled_from(["dedicated", "shared", None]),
-            memory_bytes=st.none() | st.integers(0, 2**53),
-            mig=st.none() | st.booleans(),
-        ),
-        max_size=4,
-    ),
-    st.sampled_from([None, "nvidia", "intel", "apple"]),
-)
-def test_there_is_always_a_pool_and_main_memory_at_most_once(gpus: list[Gpu], vendor: Any) -> None:
-    found = sizing.pools(changed(LINUX, gpus=tuple(gpus)), vendor)
-    assert found
-    assert [p.kind for p in found].count("memory") <= 1
-    assert all(p.kind == "accelerator" for p in found[:-1])

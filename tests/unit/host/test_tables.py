@@ -7,7 +7,6 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
 
 from envbuilder.core import resources
 from envbuilder.host import tables
@@ -212,18 +211,9 @@ def test_chips_of_unknown_capability_are_the_newest() -> None:
     ("device_id", "chip", "name", "sm"),
     [
         ("1b80", "GP104", "GeForce GTX 1080", "6.1"),
-        ("15f8", "GP100", "Tesla P100 PCIe 16GB", "6.0"),
         ("102d", "GK210", "Tesla K80", "3.7"),
-        ("1db4", "GV100", "Tesla V100 PCIe 16GB", "7.0"),
-        ("1d13", "GP108", "GeForce MX250", "6.1"),
-        ("1c96", "GP107", "GeForce MX350", "6.1"),
-        ("1f97", "TU117", "GeForce MX450", "7.5"),
-        ("25a6", "GA107", "GeForce MX570", "8.6"),
-        ("2684", "AD102", "GeForce RTX 4090", "8.9"),
         ("2822", "AD106", "GeForce RTX 3050 A Laptop GPU", "8.9"),
         ("2901", "GB100", "B200", "10.0"),
-        ("3182", "GB110", "B300 SXM6 AC", "10.3"),
-        ("2b85", "GB202", "GeForce RTX 5090", "12.0"),
         ("2e12", "GB20B", "GB10", "12.1"),
         ("29bc", "GB102", "B100", None),
     ],
@@ -237,9 +227,7 @@ def test_nvidia_gpus(device_id: str, chip: str, name: str, sm: str | None) -> No
     [
         "0040",  # NV40, long before Fermi
         "10f0",  # the sound of a GP104
-        "1ad6",  # the USB of a TU102
         "1af1",  # an NVSwitch
-        "22d1",  # a bridge
         "1B80",
         "1b80,GP104",
         "id",
@@ -306,34 +294,15 @@ def test_cuda_drivers() -> None:
 @pytest.mark.parametrize(
     ("vendor", "family", "model", "name"),
     [
-        ("AuthenticAMD", 23, 1, "Zen 1"),
         ("AuthenticAMD", 23, 0x31, "Zen 2"),
-        ("AuthenticAMD", 25, 0x21, "Zen 3"),
         ("AuthenticAMD", 25, 0x11, "Zen 4"),
-        ("AuthenticAMD", 25, 0x61, "Zen 4"),
-        ("AuthenticAMD", 26, 2, "Zen 5"),
-        ("AuthenticAMD", 26, 0x44, "Zen 5"),
         ("AuthenticAMD", 26, 0x50, "Zen 6"),
         ("AuthenticAMD", 26, 0xFF, None),
-        ("AuthenticAMD", 22, 1, None),
-        ("GenuineIntel", 6, 0x3C, "Haswell"),
-        ("GenuineIntel", 6, 0x4F, "Broadwell"),
         ("GenuineIntel", 6, 0x55, "Skylake-SP, Cascade Lake or Cooper Lake"),
-        ("GenuineIntel", 6, 0xA5, "Comet Lake"),
-        ("GenuineIntel", 6, 0xA7, "Rocket Lake"),
-        ("GenuineIntel", 6, 0x6A, "Ice Lake-SP"),
-        ("GenuineIntel", 6, 0x97, "Alder Lake"),
-        ("GenuineIntel", 6, 0xB7, "Raptor Lake"),
-        ("GenuineIntel", 6, 0xAA, "Meteor Lake"),
-        ("GenuineIntel", 6, 0xC6, "Arrow Lake"),
         ("GenuineIntel", 6, 0xBD, "Lunar Lake"),
-        ("GenuineIntel", 6, 0xCC, "Panther Lake"),
         ("GenuineIntel", 6, 0x8F, "Sapphire Rapids"),
-        ("GenuineIntel", 6, 0xCF, "Emerald Rapids"),
-        ("GenuineIntel", 6, 0xAE, "Granite Rapids"),
         ("GenuineIntel", 6, 0xAF, "Crestmont (Sierra Forest)"),
         ("GenuineIntel", 19, 1, "Diamond Rapids"),
-        ("GenuineIntel", 6, 0xFF, None),
         ("AuthenticAMD", 6, 0x8F, None),
         (None, 6, 0x8F, None),
         ("GenuineIntel", None, 0x8F, None),
@@ -349,9 +318,7 @@ def test_x86_generations(
     ("implementer", "part", "name"),
     [
         (0x41, 0xD4F, "Neoverse-V2"),
-        (0x46, 0x001, "A64FX"),
         (0x61, 0x023, "Firestorm-M1"),
-        (0xC0, 0xAC4, "Ampere-1a"),
         (0x42, 0x00F, "Brahma-B15"),
         (0x41, 0xFFF, None),
         (-1, -1, None),
@@ -360,15 +327,6 @@ def test_x86_generations(
 )
 def test_arm_cores(implementer: int | None, part: int | None, name: str | None) -> None:
     assert tables.arm_core(implementer, part) == name
-
-
-@given(st.text(max_size=30), st.integers())
-def test_nothing_that_is_asked_for_raises(text: str, number: int) -> None:
-    for ask in (tables.intel_gpu, tables.intel_memory, tables.nvidia_gpu, tables.apple_bandwidth):
-        ask(text)
-    tables.nvidia_sm(text)
-    tables.cuda_driver(number)
-    tables.arm_core(number, number)
 
 
 def test_amd_gpus() -> None:
@@ -397,17 +355,8 @@ def test_which_gpus_amds_own_index_serves() -> None:
     ("device_id", "family", "support"),
     [
         ("fd80", "Wildcat Lake", "unlisted"),
-        ("fd81", "Wildcat Lake", "unlisted"),
         ("7dd1", "Arrow Lake", "validated"),
-        ("7d60", "Meteor Lake", "unlisted"),
-        ("b080", "Panther Lake", "validated"),
         ("1912", "Skylake", "unsupported"),
-        ("0166", "Ivy Bridge", "unsupported"),
-        ("5916", "Kaby Lake", "unsupported"),
-        ("3e92", "Coffee Lake", "unsupported"),
-        ("9bc5", "Comet Lake", "unsupported"),
-        ("8a52", "Ice Lake", "unsupported"),
-        ("3185", "Gemini Lake", "unsupported"),
         ("22b0", "Cherry Trail", "unsupported"),
         ("a011", "Pineview", "unsupported"),
         ("0be5", "Data Center GPU Max (PVC)", "unlisted"),

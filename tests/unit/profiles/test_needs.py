@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
 from envbuilder.core import resources, types
@@ -178,10 +177,3 @@ def test_without_a_usable_lock_nothing_is_chosen() -> None:
         choice = choose_best([cpu], here, locks=locks)
         assert choice.profile is None
         assert "run `envbuilder lock --profile cpu`" in choice.fits[0].reasons[0]
-
-
-@given(st.text(max_size=60))
-def test_any_file_name_and_version_is_survived(text: str) -> None:
-    files = (wheel(text, version=text), wheel(text, "nvidia-cuda-runtime", text))
-    found = accelerators.needs(profile("cuda", requires=Requires()), lock_of(*files), "linux/amd64")
-    assert isinstance(found, Needs)

@@ -19,9 +19,23 @@ from envbuilder.profiles.profile import Profile
 
 SHIPPED = (resources.profiles_dir(),)
 NAMES = (
-    *("cpu", "cpu-debian", "cpu-ipex", "cuda", "cuda-legacy", "jax-cpu", "jax-cuda", "jax-xpu"),
-    *("mps", "rocm", "tensorflow-cpu", "tensorflow-cuda", "xpu", "xpu-ipex", "zendnn"),
-    *("zendnn-debian", "zendnn-tensorflow"),
+    "cpu",
+    "cpu-debian",
+    "cpu-ipex",
+    "cuda",
+    "cuda-legacy",
+    "jax-cpu",
+    "jax-cuda",
+    "jax-xpu",
+    "mps",
+    "rocm",
+    "tensorflow-cpu",
+    "tensorflow-cuda",
+    "xpu",
+    "xpu-ipex",
+    "zendnn",
+    "zendnn-debian",
+    "zendnn-tensorflow",
 )
 
 EXPECTS = "expects: {device: cpu, version: 2.13.0}"
@@ -68,17 +82,6 @@ def test_a_shipped_profile_is_whole_and_its_lock_fits_and_names_no_place(name: s
         expected = profile.expected(target.python).version
         # PyPI's wheels of torch do not state their build.
         assert held in (expected, expected.partition("+")[0])
-
-
-def test_states_of_shipped_locks() -> None:
-    folder = resources.profiles_dir() / "locks"
-    states = {n: profile_lock.load(folder / f"{n}.json").state for n in NAMES}
-    assert states["cuda"] == states["mps"] == "locked"
-    others = [n for n in NAMES if profiles.load(n, SHIPPED).framework != "torch"]
-    assert {states[name] for name in others} == {"locked"}
-    assert states["cpu-debian"] == states["zendnn-debian"] == "locked"
-    assert states["xpu-ipex"] == "unlocked"
-    assert states["cpu"] == states["zendnn"] == states["xpu"] == "claimed"
 
 
 def test_archived_extensions_are_opt_in_and_warn() -> None:
@@ -245,21 +248,13 @@ def test_each_python_can_have_another_version() -> None:
     [
         ("gpu", "cuda (NVIDIA), rocm (AMD), xpu (Intel) or mps (Apple)"),
         ("nvidia", "'cuda'"),
-        ("cuda12", "'cuda'"),
-        ("cu128", "'cuda'"),
         ("gtx1080", "'cuda-legacy'"),
-        ("pascal", "'cuda-legacy'"),
         ("AMD", "'rocm'"),
-        ("gfx1100", "'rocm'"),
-        ("mi300x", "'rocm'"),
         ("arc", "'xpu'"),
-        ("intel", "'xpu'"),
         ("m1", "'mps'"),
-        ("apple_silicon", "'mps'"),
         ("epyc", "'zendnn'"),
         ("zendn", "'zendnn'"),
         ("jax", "'jax-cpu' or 'jax-cuda'"),
-        ("TensorFlow", "'tensorflow-cpu' or 'tensorflow-cuda'"),
         ("x" * 10_000, ""),
         ("none of these", ""),
     ],

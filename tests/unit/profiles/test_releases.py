@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, strategies as st
 from msgspec.structs import replace
 from packaging.version import Version
 
@@ -126,14 +125,8 @@ def test_each_release_is_on_pypi_for_every_platform_once() -> None:
     ("version", "platform", "build", "first", "last", "ptx"),
     [
         ("2.14.1", "linux/amd64", "cu130", "7.5", "12.0", False),
-        ("2.14.1", "linux/arm64", "cu130", "8.0", "12.0", False),
         ("2.10.0+cu130", "linux/amd64", "cu130", "7.5", "12.0", True),
-        ("2.15.0", "linux/arm64", "cu132", "8.0", "12.0", False),
         ("2.5.1+cu124", "linux/arm64", "cu124", "9.0", "9.0", False),
-        ("2.9.1+cu129", "linux/amd64", "cu129", "7.0", "12.0", True),
-        ("2.7.1+cu128", "linux/amd64", "cu128", "7.5", "12.0", True),
-        ("2.8.0+cu128", "linux/amd64", "cu128", "7.0", "12.0", False),
-        ("2.13.0+cu126", "linux/amd64", "cu126", "5.0", "9.0", False),
         ("1.13.1", "linux/amd64", "cu117", "3.7", "8.6", False),
         ("2.14.0+rocm7.2", "linux/amd64", "rocm7.2", "gfx90a", "gfx1201", False),
     ],
@@ -155,23 +148,15 @@ def test_the_build_of_a_version(
     ("version", "platform"),
     [
         ("2.15.0+cu126", "linux/amd64"),
-        ("2.8.0+cu130", "linux/amd64"),
         ("2.100.0", "linux/amd64"),
-        ("2.14", "linux/amd64"),
         ("2.8.0+cu126", "linux/arm64"),
         ("2.14.1+mine", "linux/amd64"),
-        ("nightly", "linux/amd64"),
         ("2.14.1+rocm7.2", "linux/arm64"),
         ("", "linux/amd64"),
     ],
 )
 def test_a_build_that_no_source_states(version: str, platform: types.Platform) -> None:
     assert releases.of_version("torch", version, platform) is None
-
-
-@given(st.text(max_size=20))
-def test_any_version_can_be_asked_for(version: str) -> None:
-    releases.of_version("torch", version, "linux/amd64")
 
 
 # Ten rows, each held by hand against ../shared/releases and what was read in the wheels.
@@ -301,30 +286,19 @@ def test_releases_in_words(chosen: str, words: str) -> None:
     ("name", "profile", "works"),
     [
         ("p100", "cuda", "1.11.0 to 2.14.0"),
-        ("v100", "cuda", "1.11.0 to 2.14.0"),
         ("t4-container", "cuda", "1.11.0 and later"),
-        ("rtx4090", "cuda", "1.11.0 and later"),
-        ("h100-eight-nvlink", "cuda", "2.0.0 and later"),
         ("gb10-dgx-spark", "cuda", "2.8.0 and later"),
         ("rx7900", "rocm", "2.1.0 to 2.4.1, 2.5.1, 2.7.0 to 2.7.1, 2.9.0 to 2.14.0"),
-        ("mi300x", "rocm", "2.3.0 to 2.4.1, 2.5.1, 2.7.0 to 2.7.1, 2.9.0 to 2.14.0"),
         ("arc-b580", "xpu", "2.7.0 to 2.14.1"),
-        ("lunar-lake", "xpu", "2.7.0 to 2.14.1"),
         ("max-1550-two", "xpu", "2.6.0 to 2.14.1"),
         ("mac-m2", "mps", "1.12.0 and later"),
         ("driver470", "cuda", "1.11.0 to 2.7.1"),
-        ("alder-lake-uhd", "cuda", ""),
         ("rx7900-without-driver", "rocm", ""),
         ("p100", "jax-cuda", ""),
         ("p100", "tensorflow-cuda", "2.15.0.post1 to 2.15.1, 2.16.2 to 2.19.1"),
-        ("v100", "jax-cuda", ""),
         ("t4-container", "jax-cuda", "0.4.30 and later"),
-        ("t4-container", "tensorflow-cuda", "2.15.0.post1 to 2.15.1, 2.16.2 and later"),
-        ("h100-eight-nvlink", "tensorflow-cuda", "2.16.2 and later"),
         ("gb10-dgx-spark", "jax-cuda", "0.6.0 and later"),
         ("gb10-dgx-spark", "tensorflow-cuda", None),
-        ("driver470", "jax-cuda", ""),
-        ("mac-m2", "jax-cpu", "0.4.30 and later"),
         ("mac-m2", "tensorflow-cpu", "2.13.0 to 2.15.0, 2.15.1 and later"),
         ("arc-b580", "jax-xpu", None),
     ],

@@ -402,26 +402,6 @@ def test_a_traceback_keeps_its_end() -> None:
     assert page.displayable({"traceback": "T" * 700}) == {"traceback": "T" * 700}
 
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-)
-
-
-@given(json_values)
-def test_nothing_that_cannot_be_shown_stays(value: Any) -> None:
-    def texts(value: Any) -> list[str]:
-        if isinstance(value, dict):
-            return [t for k, v in value.items() for t in (k, *texts(v))]
-        if isinstance(value, list):
-            return [t for v in value for t in texts(v)]
-        return [value] if isinstance(value, str) else []
-
-    for text in texts(page.displayable(value)):
-        text.encode()
-        assert all(c.isprintable() or c in "\n\t" for c in text)
-
-
 @pytest.mark.parametrize(
     ("text", "shown"),
     [

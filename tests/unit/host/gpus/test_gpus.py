@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -123,9 +122,6 @@ def mi300x() -> dict[str, Any]:
     return data
 
 
-TREES = {"b580": arc_b580, "lunar": lunar_lake, "strix": strix_halo, "mi300x": mi300x}
-
-
 def probed(tmp_path: Path, data: dict[str, Any]) -> Gpu:
     (gpu,) = probe.host(host_trees.plant(tmp_path, data)).gpus
     return gpu
@@ -168,11 +164,6 @@ def test_a_card_without_its_own_switch_has_its_own_link(tmp_path: Path) -> None:
     data = card("8086:0bda", "xe", link=GEN5_X16)
     data["files"]["sys/devices/pci0000:00/0000:00:01.0/vendor"] = "0x8086\n"
     assert probed(tmp_path, data).link == Link(speed=32, width=16, max_speed=32, max_width=16)
-
-
-def test_an_nvidia_card_in_a_narrow_slot(tmp_path: Path) -> None:
-    gpu = probed(tmp_path, card("10de:2684", "nvidia", link="2.5 4 16.0 16"))
-    assert gpu.link == Link(speed=2.5, width=4, max_speed=16.0, max_width=16)
 
 
 def test_a_sleeping_card_is_not_woken(tmp_path: Path) -> None:
@@ -421,25 +412,3 @@ def test_the_group_file_is_read_only_where_there_is_a_render_node(tmp_path: Path
     reader.groups["dev/dri/renderD128"] = 105
     intel.read(reader)
     assert "etc/group" in reader.absent | set(reader.unreadable)
-
-
-@pytest.mark.parametrize("name", TREES)
-def test_a_missing_file_makes_no_other_device(name: str, tmp_path: Path) -> None:
-    data = TREES[name]()
-    whole = probed(tmp_path / "whole", data)
-    for number, path in enumerate((*data["files"], *data["nodes"], *data["links"])):
-        root = tmp_path / str(number)
-        shutil.copytree(tmp_path / "whole", root, symlinks=True)
-        (root / path).unlink()
-        for gpu in probe.host(root).gpus:
-            assert gpu.memory_kind in {whole.memory_kind, None}, path
-            assert gpu.family in {whole.family, None}, path
-            assert gpu.link is None or _within(gpu.link, whole.link), path
-            assert (gpu.memory_bytes or 0) <= (whole.memory_bytes or 0), path
-            assert gpu.state == whole.state or gpu.state != "usable", path
-
-
-def _within(found: Link, whole: Link | None) -> bool:
-    """Whether some of the link's numbers are missing and no other differs."""
-    names = Link.__struct_fields__
-    return all(getattr(found, n) in {None, getattr(whole, n)} for n in names)

@@ -230,12 +230,6 @@ def test_no_pair_of_nothing(answer: object) -> None:
     assert nvidia.peers(taken(answer)) == ()
 
 
-def test_no_answer_means_no_pairs(tmp_path: Path) -> None:
-    data = tree(None)
-    del data["files"]["nvml.json"]
-    assert nvidia.peers(probe.fetch(host_trees.plant(tmp_path, data))) == ()
-
-
 @given(st.recursive(st.none() | st.integers() | st.text(max_size=9), st.lists, max_leaves=3))
 def test_any_value_in_the_answer_is_survived(value: object) -> None:
     for key in nvml.Device.__struct_fields__:
