@@ -88,7 +88,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: item.get_closest_marker("quiet") is not None)
     markers = left_out(config)
     golden_alone = config.getoption("--rewrite-golden")
-    kept, deselected = [], []
+    kept = []
+    deselected = []
     for item in items:
         out = any(item.get_closest_marker(marker) for marker in markers)
         out |= golden_alone and "rewrite_golden" not in getattr(item, "fixturenames", ())

@@ -43,7 +43,8 @@ def _file(path: Path, kind: str, **more: Any) -> File:
 
 
 def _stored(path: Path, work: Path, kind: str) -> tuple[File, Store]:
-    file, store = _file(path, kind), Store(work / "store")
+    file = _file(path, kind)
+    store = Store(work / "store")
     place = store.path(file.sha256)
     place.parent.mkdir(parents=True, exist_ok=True)
     if not place.exists():
@@ -245,7 +246,8 @@ def _resealed(random: Random) -> dict[str, bytes]:
     for name in sorted(files, key=lambda n: n == "index.json"):
         if random.random() < 0.5:
             continue
-        old, data = files[name], mutated(random, files[name], 2)
+        old = files[name]
+        data = mutated(random, files[name], 2)
         if name.startswith("blobs"):
             digests = [hashlib.sha256(d).hexdigest().encode() for d in (old, data)]
             files = {other: content.replace(*digests) for other, content in files.items()}
@@ -309,13 +311,16 @@ def make_answers(random: Random, work: Path) -> Path:
 
 
 def read_answers(path: Path, work: Path) -> None:
-    statuses, asked = json.loads(path.read_bytes()), 0
+    statuses = json.loads(path.read_bytes())
+    asked = 0
 
     def send(self: object, method: str, url: str, *more: Any) -> Response:
         nonlocal asked
-        number, asked = asked % 8, asked + 1
+        number = asked % 8
+        asked = asked + 1
         answer = Response()
-        answer.status_code, answer.url = statuses[number], url
+        answer.status_code = statuses[number]
+        answer.url = url
         answer.request = Request(method, url).prepare()
         try:
             headers = json.loads((work / f"{number}.headers").read_bytes())

@@ -201,7 +201,8 @@ def tar(random: Random, files: Mapping[str, bytes]) -> bytes:
     form = random.choice((tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT))
     names = [*files, *(random.choice(NAMES) for _ in range(random.choice((0, 0, 1, 3))))]
     for name in names:
-        entry, content = tarfile.TarInfo(name), files.get(name, b"x" * random.choice((0, 9)))
+        entry = tarfile.TarInfo(name)
+        content = files.get(name, b"x" * random.choice((0, 9)))
         entry.size = len(content)
         if random.random() < 0.15:
             _trick(random, entry)
@@ -263,7 +264,8 @@ def _trick(random: Random, entry: tarfile.TarInfo) -> None:
 
 def _block(kind: bytes, size: int, content: bytes) -> bytes:
     entry = tarfile.TarInfo("x")
-    entry.type, entry.size = kind, size
+    entry.type = kind
+    entry.size = size
     return entry.tobuf(tarfile.GNU_FORMAT) + content + bytes(-len(content) % 512)
 
 

@@ -111,7 +111,8 @@ def _one(
     path = target.make(random, work)
     for read in target.readers:
         before = _peak(anew=True)
-        watch.seen, watch.active = [], True
+        watch.seen = []
+        watch.active = True
         started = time.process_time()
         # Not while inputs are made: those may be large, and take long to compress.
         resource.setrlimit(resource.RLIMIT_AS, (addresses, resource.RLIM_INFINITY))

@@ -19,14 +19,17 @@ from tests.conftest import exited, succeeded
 from tests.integration.conftest import Cli
 from tests.support import examples, host_trees
 
-RENDER, GROUP = 992, 44
+RENDER = 992
+GROUP = 44
 """The groups of render nodes and of every other node on the constructed machines."""
 NONE = Devices(shm_size="1g")
 NVIDIA = Devices(gpus="all", shm_size="1g")
 AMD = Devices(nodes=("/dev/kfd", "/dev/dri"), groups=(GROUP, RENDER), shm_size="1g")
 INTEL = Devices(nodes=("/dev/dri",), groups=(RENDER,), shm_size="1g")
-NATIVE, IMAGE = ("--backend", "venv"), ("--output", "image.tar")
-AMD64, ARM64 = "linux/amd64", "linux/arm64"
+NATIVE = ("--backend", "venv")
+IMAGE = ("--output", "image.tar")
+AMD64 = "linux/amd64"
+ARM64 = "linux/arm64"
 ON_PYPI = "torch-2.13.0-cp311-cp311-"
 
 # The machine → how it is built for, the platform, the profile, torch's wheel, the device's flags.

@@ -28,7 +28,8 @@ class Repository:
     """A repository that tests change, and its URL."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.url = folder, f"file://{folder}"
+        self.folder = folder
+        self.url = f"file://{folder}"
         folder.mkdir()
         self.git("init", "--quiet", "--initial-branch", "main")
 
@@ -210,7 +211,8 @@ def test_nothing_of_the_user_or_the_repository_runs(
     """Neither hooks nor filters, in whatever place git would find them."""
     (repository.folder / ".gitattributes").write_text("*.py filter=evil\n")
     repository.commit(a="1")
-    ran, home = tmp_path / "ran", tmp_path / "home"
+    ran = tmp_path / "ran"
+    home = tmp_path / "home"
     evil = f"touch {ran}"
     lay(home, {".gitconfig": f'[filter "evil"]\nsmudge = {evil}\n[core]\nhooksPath = {home}\n'})
     hook = lay(home, {"post-checkout": f"#!/bin/sh\n{evil}\n"}) / "post-checkout"

@@ -18,7 +18,9 @@ def git(folder: Path, *words: str, day: str = "") -> None:
 
 
 def test_the_day_of_the_last_commit_of_a_shallow_clone(tmp_path: Path) -> None:
-    origin, clone, trap = tmp_path / "origin", tmp_path / "clone", tmp_path / "trap"
+    origin = tmp_path / "origin"
+    clone = tmp_path / "clone"
+    trap = tmp_path / "trap"
     origin.mkdir()
     git(origin, "init", "--quiet")
     git(

@@ -72,8 +72,11 @@ class Machine:
     """A folder that every user can reach, with a project and an administrator's cache."""
 
     def __init__(self, root: Path, python: str, environment: dict[str, str]) -> None:
-        self.root, self.project, self.cache = root, root / "project", root / "srv"
-        self._python, self._environment = python, environment
+        self.root = root
+        self.project = root / "project"
+        self.cache = root / "srv"
+        self._python = python
+        self._environment = environment
 
     def home(self, uid: int) -> Path:
         return self.root / f"home-{uid}"

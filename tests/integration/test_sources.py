@@ -109,7 +109,8 @@ def content():
 
 
 def test_a_hostile_build_gets_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    secret, outside = tmp_path / "secret", tmp_path / "outside"
+    secret = tmp_path / "secret"
+    outside = tmp_path / "outside"
     secret.write_text("password")
     monkeypatch.setenv("PASSWORD", "password")
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as local:

@@ -43,7 +43,9 @@ class Shared:
     """Folders of a user that everybody may add to, like /tmp, with a project that is built."""
 
     def __init__(self, root: Path, index: Index, python: str) -> None:
-        self.root, self.python, self.trace = root, python, root / "trace" / "ran"
+        self.root = root
+        self.python = python
+        self.trace = root / "trace" / "ran"
         self.folders = {name: root / name for name in ("data", "cache", "config", "tmp")}
         self.above = root / "above"
         self.project = self.above / "project"

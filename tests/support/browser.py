@@ -68,7 +68,9 @@ class Browser:
         assert self._child.stdin is not None
         assert self._child.stdout is not None
         self._out, self._in = self._child.stdin.fileno(), self._child.stdout.fileno()
-        self._buffer, self._number, self._session = b"", 0, ""
+        self._buffer = b""
+        self._number = 0
+        self._session = ""
         self.events: list[dict[str, Any]] = []
 
     def start(self) -> None:

@@ -26,7 +26,8 @@ class Proxy:
 
     def __init__(self, dockerd: Path, endpoint: Path, on_build: Callable[[], None]) -> None:
         self.endpoint, self.profiles = endpoint, set[str]()
-        self._dockerd, self._on_build = dockerd, on_build
+        self._dockerd = dockerd
+        self._on_build = on_build
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(endpoint))
         self._listener.listen()
@@ -61,12 +62,14 @@ class Proxy:
 
     def _watch(self) -> Callable[[bytes], None]:
         """Return what looks at the pieces of one connection."""
-        sent, end = 0, b""
+        sent = 0
+        end = b""
 
         def look(data: bytes) -> None:
             nonlocal sent, end
             self.profiles.update(n.decode() for n in _PROFILE.findall(end + data))
-            end, before = data[-_OVERLAP:], sent
+            end = data[-_OVERLAP:]
+            before = sent
             sent += len(data)
             if before < A_BUILD <= sent:
                 self._on_build()
@@ -87,7 +90,8 @@ class Meeting:
     """A place where each of some builds waits, for a bounded time, until all of them run."""
 
     def __init__(self, builds: int, patience: float = 60.0) -> None:
-        self._barrier, self.met = threading.Barrier(builds, timeout=patience), 0
+        self._barrier = threading.Barrier(builds, timeout=patience)
+        self.met = 0
 
     def __call__(self) -> None:
         with contextlib.suppress(threading.BrokenBarrierError):

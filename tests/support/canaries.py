@@ -100,7 +100,9 @@ class Machine:
     """A user's machine whose every setting holds a canary, and what commands leave there."""
 
     def __init__(self, folder: Path, index: str) -> None:
-        self.folder, self.home, self.index = folder, folder / "home", index
+        self.folder = folder
+        self.home = folder / "home"
+        self.index = index
         self.project = folder / "project"
         for path in (self.home / ".docker", self.home / ".config" / "uv", self.project):
             path.mkdir(parents=True)

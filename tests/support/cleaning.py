@@ -41,7 +41,8 @@ class Labelled(FakeEngine):
     def __init__(self) -> None:
         super().__init__()
         self.images = {tag: image(profile, tag) for tag, profile in OURS.items()}
-        self.answers, self.configured = True, True
+        self.answers = True
+        self.configured = True
         self.removed: list[str] = []
         self.stuck: set[str] = set()
         self.sizes: dict[str, int] = {}

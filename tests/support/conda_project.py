@@ -81,7 +81,9 @@ class Project:
     """A project with `little`, whose data is its own."""
 
     def __init__(self, cli: Cli, folder: Path, wheels_lock: str) -> None:
-        self.folder, self._cli, self._wheels_lock = folder, cli, wheels_lock
+        self.folder = folder
+        self._cli = cli
+        self._wheels_lock = wheels_lock
         self.envs = folder / "data" / "envs"
         self.environment = {"ENVBUILDER_DATA_DIR": str(folder / "data")}
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from tests.support.http_server import Files, serving
 
-USER, PASSWORD = "somebody", "very-secret-password"
+USER = "somebody"
+PASSWORD = "very-secret-password"
 _ARCHIVES = (".conda", ".tar.bz2")
 _CHUNK = 4096
 
@@ -27,7 +28,8 @@ class Served:
         """Bytes of packages left before the server cuts the connection and accepts no other; a
         block of 4096 that would pass it is not sent."""
         self.host = ""
-        self._token, self._password = token, password
+        self._token = token
+        self._password = password
 
     @property
     def url(self) -> str:
@@ -104,7 +106,8 @@ class _Handler(Files):
 
 class _Server(ThreadingHTTPServer):
     def __init__(self, served: Served, channel: Path) -> None:
-        self.served, self.channel = served, channel
+        self.served = served
+        self.channel = channel
         super().__init__(("127.0.0.1", 0), _Handler)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:

@@ -58,7 +58,9 @@ class Machine:
         nodes: Mapping[str, int],
         links: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self._tree, self._nodes, self._links = folder / name, nodes, links
+        self._tree = folder / name
+        self._nodes = nodes
+        self._links = links
         self._tree.mkdir()
         host_trees.plant(self._tree, host_trees.load(name))
 

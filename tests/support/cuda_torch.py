@@ -68,7 +68,8 @@ def _made(cpu: Path, cuda: File, folder: Path) -> Path:
         each for page in pages for each in upstream.listed(upstream.page(page).decode(), page)
     )
     url = next(each.location for each in listed if each.file == cuda.file)
-    stand_in, made = folder / "stand-in.so", folder / cuda.file
+    stand_in = folder / "stand-in.so"
+    made = folder / cuda.file
     subprocess.run(["cc", "-shared", "-x", "c", "/dev/null", "-o", stand_in], check=True)
     with (
         http.open_session() as session,

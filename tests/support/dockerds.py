@@ -10,7 +10,8 @@ import subprocess
 import time
 from pathlib import Path
 
-_START_SECONDS, _STOP_SECONDS = 60.0, 30.0
+_START_SECONDS = 60.0
+_STOP_SECONDS = 30.0
 
 
 def unsupported() -> str:
@@ -30,7 +31,8 @@ class Dockerd:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
-        self.socket, self.log = folder / "docker.sock", folder / "dockerd.log"
+        self.socket = folder / "docker.sock"
+        self.log = folder / "dockerd.log"
         config = folder / "daemon.json"
         config.write_text(json.dumps({"features": {"containerd-snapshotter": True}}))
         # A containerd that the machine has is used, but in namespaces apart from others.

@@ -75,7 +75,8 @@ def main() -> None:
     if "join" in sys.argv:
         start()
         return
-    node, job = option("--node"), option("--job")
+    node = option("--node")
+    job = option("--job")
     path = Path(option("--folder")) / "results" / f"{node}.{job}.json"
     match node.partition("-")[2]:
         case "exits":

@@ -77,7 +77,8 @@ def summary(*entries: Entry, **changes: Any) -> Summary:
 
 
 def earlier(*entries: Entry, **changes: Any) -> Summary:
-    started, finished = "20261116T091500Z", "20261116T094205Z"
+    started = "20261116T091500Z"
+    finished = "20261116T094205Z"
     return summary(
         *entries, **{"run": EARLIER, "started": started, "finished": finished, **changes}
     )
@@ -112,7 +113,8 @@ class Fleet:
     def _add(self, number: int) -> None:
         # Racks of the same kind.
         profile, device, usual = KINDS[number // 48 % len(KINDS)]
-        node, job = f"rack{number // 48 + 1:02}-node{number % 48 + 1:02}", str(4000 + number)
+        node = f"rack{number // 48 + 1:02}-node{number % 48 + 1:02}"
+        job = str(4000 + number)
         promise = Promise(node=node, profile=profile, why=f"feature {profile}")
         kind = self._random.random()
         if kind < 0.02:

@@ -38,7 +38,8 @@ VARIABLES = {
     "OMP_WAIT_POLICY": "PASSIVE",  # threads that wait for each other take minutes on busy machines
     "PIP_NO_COMPILE": "1",  # it would take half of pip's time
 }
-PUSH, PULL = "push", "pull_request"
+PUSH = "push"
+PULL = "pull_request"
 _OPERATORS = {"&&": " and ", "||": " or ", "!": " not "}
 _EXPRESSIONS = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=True)
 
@@ -179,7 +180,8 @@ class _Job:
     ) -> None:
         self.runner, self.name, self.job, self.folder, self.run = runner, name, job, folder, run
         self.workspace = folder / "work"
-        self.good, self.path = True, "/usr/local/bin:/usr/bin:/bin"
+        self.good = True
+        self.path = "/usr/local/bin:/usr/bin:/bin"
         self.kept: list[tuple[str, list[str]]] = []
         """Keys and folders that are saved in the end, if all is well."""
         hashed = {"success": lambda: self.good, "hashFiles": self._sha256}

@@ -194,7 +194,8 @@ def _ran(step: Step, folder: Path, variables: Mapping[str, str]) -> tuple[int, s
 
 def _served(step: Step, folder: Path, variables: Mapping[str, str]) -> tuple[int, str]:
     """Run a step until it prints a link; open that, and press Ctrl-C as a terminal does."""
-    printed, opened = "", False
+    printed = ""
+    opened = False
     with subprocess.Popen(
         ["sh", "-eu", "-c", f"exec {step.commands}"],  # else the shell's own end is seen
         cwd=folder, env=dict(variables), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

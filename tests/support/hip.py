@@ -42,7 +42,9 @@ class HipTorch:
         fails: str = "",
         right: bool = True,
     ) -> None:
-        self.__version__, self.fails, self.right = version, fails, right
+        self.__version__ = version
+        self.fails = fails
+        self.right = right
         self.done: list[str] = []
         self.from_numpy = lambda array: SimpleNamespace(numpy=lambda: array)
         properties = SimpleNamespace(

@@ -78,7 +78,9 @@ def _write_hole(archive: zipfile.ZipFile, name: str, size: int) -> None:
 @cache
 def _zeros(size: int) -> tuple[bytes, int]:
     """Return the sha256 and the CRC of some zeros."""
-    digest, crc, piece = hashlib.sha256(), 0, bytes(_MIB)
+    digest = hashlib.sha256()
+    crc = 0
+    piece = bytes(_MIB)
     assert size % _MIB == 0
     for _ in range(size // _MIB):
         digest.update(piece)

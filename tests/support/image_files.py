@@ -48,7 +48,8 @@ def read(layout: Layout, manifest: Manifest) -> dict[str, Content]:
 
 
 def _content(member: tarfile.TarInfo, archive: Tar) -> Content:
-    head, digest = b"", hashlib.sha256()
+    head = b""
+    digest = hashlib.sha256()
     for piece in archive.pieces(member):
         head = head or piece[:20]
         digest.update(piece)

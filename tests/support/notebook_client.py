@@ -63,7 +63,8 @@ class Kernel:
             "channel": "shell",
         }
         self.socket.send(json.dumps(message))
-        text, error = "", ""
+        text = ""
+        error = ""
         while True:
             answer = json.loads(self.socket.recv())
             if answer["parent_header"].get("msg_id") != name:

@@ -59,7 +59,8 @@ class Release:
         except ToolError as error:
             missing(f"python{self.python.replace('.', '')}", error.message)
         uv("venv", "--quiet", "--no-project", "--python", str(base), str(folder))
-        python, release = folder / "bin" / "python", f"{self.framework}=={self.version}"
+        python = folder / "bin" / "python"
+        release = f"{self.framework}=={self.version}"
         install = ("pip", "install", "--quiet", "--python", str(python))
         if self.framework != "torch":
             uv(*install, release, *self.also)
@@ -75,13 +76,16 @@ def stub(folder: Path) -> None:
     if shutil.which("gcc") is None or shutil.which("objdump") is None:
         missing("compiler", "stubs of libraries take a C compiler: apt-get install gcc libc6-dev")
     asked: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-    plain, defined, needed = set[str](), set[str](), set[str]()
+    plain = set[str]()
+    defined = set[str]()
+    needed = set[str]()
     libraries = sorted(folder.glob("*.so*"))
     for library in libraries:
         command = ("objdump", "-pT", str(library))
         text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         needed.update(filter(NVIDIA.match, _NEEDED.findall(text)))
-        file, of = "", dict[str, str]()
+        file = ""
+        of = dict[str, str]()
         for name, version in _REQUIRED.findall(text):
             file = name or file
             of[version] = file
@@ -105,7 +109,8 @@ def compile_stub(library: Path, versions: dict[str, set[str]], rest: set[str]) -
         for version, symbols in versions.items()
     )
     with TemporaryDirectory() as folder:
-        code, exports = Path(folder) / "stub.c", Path(folder) / "exports"
+        code = Path(folder) / "stub.c"
+        exports = Path(folder) / "exports"
         code.write_text(source)
         exports.write_text(script)
         words = ["gcc", "-shared", "-fPIC", f"-Wl,-soname,{library.name}", "-o", library, code]

@@ -36,7 +36,8 @@ class Overlay:
     """
 
     def __init__(self, folder: Path, prefix: Path, modules: tuple[Path, ...]) -> None:
-        self.modules, self.prefix = modules, folder
+        self.modules = modules
+        self.prefix = folder
         shutil.copytree(prefix, folder, copy_function=os.link, symlinks=True, dirs_exist_ok=True)
         self.site = next(folder.glob("lib/python3.*/site-packages"))
         self.python = folder / "bin" / "python"
@@ -151,7 +152,8 @@ class Bench:
 
     def payload(self, overlay: Overlay, *options: str | Path) -> Verdict:
         """Run the payload alone in an overlay; it records its first step, which nobody repeats."""
-        pyz, record = self.folder / "payload.pyz", self.folder / "record"
+        pyz = self.folder / "payload.pyz"
+        record = self.folder / "record"
         pyz.write_bytes(pack.payload_pyz())
         record.mkdir(exist_ok=True)
         recorded = ("--record", record, "--record-steps", "0")

@@ -43,7 +43,8 @@ class Said:
     def __init__(self) -> None:
         self.lines: list[str] = []
         plain = PlainProgress(self.lines.append)
-        self.note, self.task = plain.note, plain.task
+        self.note = plain.note
+        self.task = plain.task
 
     def __contains__(self, text: str) -> bool:
         return any(text in line for line in self.lines)

@@ -60,7 +60,8 @@ def _write(archive: tarfile.TarFile, prefix: Path) -> None:
     _add(archive, program, (prefix / program).read_bytes(), prefix, mode=0o755)
     for name in ("python", "python3"):
         link = tarfile.TarInfo(f"python/bin/{name}")
-        link.type, link.linkname = tarfile.SYMTYPE, f"python{PYTHON}"
+        link.type = tarfile.SYMTYPE
+        link.linkname = f"python{PYTHON}"
         archive.addfile(link)
     for library in sorted(prefix.glob(f"lib/libpython{PYTHON}.so.*")):
         _add(archive, f"lib/{library.name}", library.read_bytes(), prefix)

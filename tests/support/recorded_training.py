@@ -66,13 +66,15 @@ class Job:
     """One training, from a seed."""
 
     def __init__(self, split: Split, seed: int, faults: Faults) -> None:
-        self.split, self.faults = split, faults
+        self.split = split
+        self.faults = faults
         self.random = numpy.random.default_rng(seed)
         weights = model.initial(numpy, seed)
         self.arrays = {
             name: [w, numpy.zeros_like(w), numpy.zeros_like(w)] for name, w in weights.items()
         }
-        self.done, self.rate = 0, train.LEARNING_RATE
+        self.done = 0
+        self.rate = train.LEARNING_RATE
 
     def shuffle(self) -> None:
         self.order = self.faults.order(self.random.permutation(self.split.count), self.done)
@@ -90,7 +92,8 @@ class Job:
         return float(self.step_and_masks(first, count)[0])
 
     def step_and_masks(self, first: int, count: int) -> tuple[float, list[Any]]:
-        number, faults = self.done, self.faults
+        number = self.done
+        faults = self.faults
         taken = self.order[first : first + count]
         pixels = numpy.frombuffer(self.split.images, "u1").reshape(-1, SIDE, SIDE, 1)[taken]
         images = faults.images((pixels / 255 - train.MEAN) / train.DEVIATION, number)
@@ -105,7 +108,8 @@ class Job:
         return faults.loss(float(passed.loss), number), kept
 
     def _update(self, gradients: Arrays, rate: float) -> None:
-        rho, faults = self.faults.rho, self.faults
+        rho = self.faults.rho
+        faults = self.faults
         for name, gradient in gradients.items():
             value, squares, changes = self.arrays[name]
             new_squares = rho * squares + (1 - rho) * gradient**2

@@ -16,7 +16,9 @@ from urllib.parse import parse_qs, urlsplit
 
 from tests.support.http_server import Quiet, serving
 
-USER, PASSWORD, TOKEN = "somebody", "very-secret-password", "very-secret-token"
+USER = "somebody"
+PASSWORD = "very-secret-password"
+TOKEN = "very-secret-token"
 
 
 class FakeRegistry:
@@ -82,7 +84,8 @@ class _Handler(Quiet):
 
     def _any(self) -> None:
         registry = self.registry
-        path, query = urlsplit(self.path).path, parse_qs(urlsplit(self.path).query)
+        path = urlsplit(self.path).path
+        query = parse_qs(urlsplit(self.path).query)
         registry.log.append(f"{self.command} {self.path}")
         registry.authorizations.append(self.headers.get("Authorization", ""))
         action, _, detail = registry.take_fault(f"{self.command} {self.path}").partition(" ")
@@ -219,10 +222,12 @@ class _Handler(Quiet):
         self._send(200, json.dumps(index).encode(), {"Content-Type": index_type})
 
     def _allowed(self) -> bool:
-        registry, said = self.registry, self.headers.get("Authorization", "")
+        registry = self.registry
+        said = self.headers.get("Authorization", "")
         if registry.demands == "basic":
             pair = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
-            right, asks = said == f"Basic {pair}", 'Basic realm="test"'
+            right = said == f"Basic {pair}"
+            asks = 'Basic realm="test"'
         elif registry.demands == "bearer":
             realm = registry.realm or f"http://{registry.host}/token"
             right = said == f"Bearer {TOKEN}"

@@ -13,7 +13,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-USER, PASSWORD = "somebody", "very-secret-password"
+USER = "somebody"
+PASSWORD = "very-secret-password"
 # bcrypt, the only kind that it takes; cost 5, so that a request does not take long
 _HTPASSWD = f"{USER}:$2y$05$abcdefghijklmnopqrstuu8XRbgOxbsNvAte7v7otLahkLnSfq/Jm\n"
 _SECONDS = 20.0
@@ -23,7 +24,8 @@ class Registry:
     """One docker-registry, started and ended by its pid; its data outlive it."""
 
     def __init__(self, folder: Path, *, password: bool = False) -> None:
-        self._folder, self._password = folder, password
+        self._folder = folder
+        self._password = password
         self._child: subprocess.Popen[bytes] | None = None
         self.host = ""
         folder.mkdir(parents=True, exist_ok=True)

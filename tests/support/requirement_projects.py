@@ -28,7 +28,8 @@ def refusal(
     """Return message and hint of the refusal to read a file."""
     with pytest.raises(InvalidError) as caught:
         read(project, file, extras, groups)
-    message, hint = caught.value.message, caught.value.hint
+    message = caught.value.message
+    hint = caught.value.hint
     assert f"{message}{hint}".isprintable()
     assert len(message) < 800
     return message, hint

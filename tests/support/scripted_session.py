@@ -17,7 +17,8 @@ from envbuilder.core import http
 
 def answer(status: int, body: bytes = b"", reason: str = "", **headers: str) -> requests.Response:
     response = requests.Response()
-    response.status_code, response.reason = status, reason
+    response.status_code = status
+    response.reason = reason
     response.headers.update({name.replace("_", "-"): value for name, value in headers.items()})
     response.raw = urllib3.HTTPResponse(io.BytesIO(body), preload_content=False)
     return response
@@ -37,14 +38,16 @@ class Scripted:
         self.options.append(options)
         response = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         request = requests.PreparedRequest()
-        request.method, request.url = method, url
+        request.method = method
+        request.url = url
         request.headers = CaseInsensitiveDict(options["headers"])
         self.authorized.append(options["auth"](request).headers.get("Authorization", ""))
         if isinstance(response, Exception):
             assert isinstance(response, requests.RequestException)
             response.request = request
             raise response
-        response.url, response.request = url, request
+        response.url = url
+        response.request = request
         return response
 
     def authorizations(self) -> list[str]:

@@ -43,7 +43,8 @@ def main(name: str, folder: Path) -> None:
     tensorflow_job.drop = lambda tensorflow, values, share, seed: values
     framework = frameworks.load(name, "cpu", None)
     framework.state_precision("float32")
-    data, job = framework.hold(split), framework.job(1)
+    data = framework.hold(split)
+    job = framework.job(1)
     exact = Adadelta(job.weights())
     job.shuffle(data)
     pixels = numpy.frombuffer(split.images, numpy.uint8).reshape(-1, 28, 28, 1)[: split.count]

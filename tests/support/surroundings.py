@@ -167,7 +167,8 @@ def with_clock(day: str, folder: Path) -> list[str]:
     if compiler is None:
         missing("compiler", "another clock takes a C compiler: apt-get install gcc libc6-dev")
     noon = datetime.fromisoformat(f"{day}T12:00:00+00:00").timestamp()
-    source, library = folder / "clock.c", folder / f"clock-{day}.so"  # no space above it
+    source = folder / "clock.c"
+    library = folder / f"clock-{day}.so"  # no space above it
     source.write_text(_CLOCK % int(noon - time.time()))
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
     return ["env", f"LD_PRELOAD={library}"]

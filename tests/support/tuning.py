@@ -75,7 +75,8 @@ class Machine:
         for part, why in self.fails.items():
             if part in text:
                 raise VerifyError(why)
-        speed, accuracy = 100.0 * next(self.noise), 0.95
+        speed = 100.0 * next(self.noise)
+        accuracy = 0.95
         for part, gain in self.gains.items():
             if part in text:
                 speed *= gain

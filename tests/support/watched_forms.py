@@ -214,7 +214,8 @@ def compiles() -> None:
 
 def late() -> None:
     """Compile the model in the third step, which is the first one that is sampled."""
-    model, steps = net(), itertools.count(1)
+    model = net()
+    steps = itertools.count(1)
     compiled = torch.compile(model, backend=COMPILER)
 
     def forward(inputs: torch.Tensor) -> torch.Tensor:

@@ -110,7 +110,8 @@ def main() -> None:  # noqa: C901 (a script, from top to bottom)
     for step, (inputs, labels) in enumerate(data, 1):
         if FAULT == "sent twice":
             net(inputs.to(place))
-        inputs, labels = inputs.to(place), labels.to(place)  # noqa: PLW2901
+        inputs = inputs.to(place)  # noqa: PLW2901
+        labels = labels.to(place)  # noqa: PLW2901
         if FAULT == "host bound":
             time.sleep(0.03)
         if FAULT == "copied twice":

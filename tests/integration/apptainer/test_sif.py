@@ -44,7 +44,8 @@ class Person:
     """A user without rights, with a folder of their own."""
 
     def __init__(self, folder: Path, python: str) -> None:
-        self.folder, self.python = folder, python
+        self.folder = folder
+        self.python = python
 
     def run(self, *argv: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """Run a program to its end."""
@@ -90,7 +91,8 @@ def person() -> Iterator[Person]:
 @pytest.fixture
 def image(person: Person, cli: Cli, base_image: str) -> Image:
     """The profile `cpu` in a file, made once."""
-    path, stated = person.folder / "cpu.sif", person.folder / "built.json"
+    path = person.folder / "cpu.sif"
+    stated = person.folder / "built.json"
     layout = person.folder / "layout"
     if not stated.exists():
         build = ("build", "--profile", "cpu", "--backend", "docker", "--base-image", base_image)

@@ -13,7 +13,8 @@ from tests.support.browser import SMALLEST_TEXT, WIDER, Browser
 from tests.support.fleet_runs import Fleet, earlier, entry, summary, unreported
 
 NODES = 1000
-PHONE, DESKTOP = 360, 1280
+PHONE = 360
+DESKTOP = 1280
 
 
 def hostile() -> Summary:

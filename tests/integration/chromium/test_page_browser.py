@@ -10,7 +10,8 @@ import pytest
 from envbuilder.verify import page
 from tests.support.browser import SMALLEST_TEXT, WIDER, Browser
 
-PHONE, DESKTOP = 390, 1100
+PHONE = 390
+DESKTOP = 1100
 
 
 def usual() -> dict[str, Any]:

@@ -36,7 +36,8 @@ def test_from_nothing_to_a_command_and_again_the_same(
         first = project.built(url)
         prefix = prefix_of(first)
         assert (first["status"], first["artifact"]["kind"]) == ("built", "conda")
-        before, tree = contents(prefix), tree_of(first)
+        before = contents(prefix)
+        tree = tree_of(first)
         assert project.built(url)["status"] == "reused"
         second = project.built(url, "--rebuild")
     assert (second["artifact"], tree_of(second)) == (first["artifact"], tree)

@@ -83,7 +83,8 @@ def test_python_and_its_library_work_in_a_prefix(
     assert run(str(prefix / "bin" / "tiny")) == f"tiny-lib 1.0 of {prefix}"
     assert run(str(prefix / "bin" / "placed")) == str(prefix)
     assert (prefix / "etc/placed.conf").read_text() == f"home = {prefix}/share\n"
-    binary, original = prefix / "lib/placed.bin", packages.PLACED.files["lib/placed.bin"]
+    binary = prefix / "lib/placed.bin"
+    original = packages.PLACED.files["lib/placed.bin"]
     assert binary.read_bytes().startswith(f"\x7fPLACED\0{prefix}/lib\0".encode())
     assert binary.stat().st_size == len(original.content)
     assert (prefix / "lib/placed.so").readlink().name == binary.name

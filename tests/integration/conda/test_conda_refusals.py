@@ -213,8 +213,10 @@ def test_a_killed_build_leaves_nothing_half_made(
     started = time.monotonic()
     first = project.built(url)
     whole = time.monotonic() - started
-    sound, tree = contents(prefix_of(first)), tree_of(first)
-    chance, killed = random.Random(seed), 0
+    sound = contents(prefix_of(first))
+    tree = tree_of(first)
+    chance = random.Random(seed)
+    killed = 0
     for _ in range(20 if seed else KILLS):
         if chance.random() < 0.5:
             shutil.rmtree(prefix_of(first))

@@ -48,7 +48,8 @@ class Bench:
     """The image `tiny` in an engine."""
 
     def __init__(self, client: str, base: str, variables: dict[str, str], folder: Path) -> None:
-        self.client, self.folder = client, folder
+        self.client = client
+        self.folder = folder
         self.words = ("run", "--profile", "tiny", "--backend", "docker", "--base-image", base)
         self.variables = variables
 
@@ -199,7 +200,8 @@ def test_a_port_is_reachable_here_and_from_nowhere_else(bench: Bench) -> None:
         port = free.getsockname()[1]
     stop = "-e", "PYTHONUNBUFFERED=1", "--", "timeout", "-s", "INT", "60", "python", "-c", SERVE
     with running(bench, "-p", f"{port}:8000", *stop) as child:
-        until, page = time.monotonic() + 60, ""
+        until = time.monotonic() + 60
+        page = ""
         while not page and time.monotonic() < until and child.poll() is None:
             with contextlib.suppress(OSError):
                 url = f"http://127.0.0.1:{port}/page"

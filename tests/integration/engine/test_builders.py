@@ -29,7 +29,9 @@ class Machine:
     """An instance: its name, its dockerd, and what went through its endpoint."""
 
     def __init__(self, name: str, dockerd: dockerds.Dockerd, proxy: Proxy) -> None:
-        self.name, self.dockerd, self.proxy = name, dockerd, proxy
+        self.name = name
+        self.dockerd = dockerd
+        self.proxy = proxy
 
     def built_steps(self) -> int:
         """Count the steps in the builder's cache that ran a command."""

@@ -55,12 +55,14 @@ def test_it_removes_what_it_says_and_nothing_of_others(
     real_engine: Engine,
     tmp_path: Path,
 ) -> None:
-    shared, away = tmp_path / "shared", tmp_path / "away"
+    shared = tmp_path / "shared"
+    away = tmp_path / "away"
     theirs = files(shared)
     lay_profile(tmp_path, name, TINY)
     locked(tmp_path, name, {**session_environment, **places})
     asked = ("--profile", name, "--backend", "docker", "--base-image", base_image, "--json")
-    ours, given = f"envbuilder/{name}:latest", f"{name}-given:1"
+    ours = f"envbuilder/{name}:latest"
+    given = f"{name}-given:1"
     built = cli("build", *asked, "--tag", given, environment=places)
     assert built.returncode == 0, built.stderr
     ref = json.loads(built.stdout)["artifact"]["ref"]
@@ -68,7 +70,8 @@ def test_it_removes_what_it_says_and_nothing_of_others(
     assert native.returncode == 0, native.stderr
 
     # The user gives it another name, builds on it, and moves a part of the cache to another disk.
-    kept, derived = f"{name}-kept:1", f"{name}-derived:1"
+    kept = f"{name}-kept:1"
+    derived = f"{name}-derived:1"
     docker_client.images.get(ref).tag(f"{name}-kept", "1")
     (tmp_path / "context").mkdir()
     text = f'FROM {ref}\nUSER root\nRUN touch /mine\nCMD ["python"]\n'

@@ -67,7 +67,8 @@ class Project:
     """A project of somebody who is not root, with commands as this one types them."""
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
-        self.folder, self.environment = folder, environment
+        self.folder = folder
+        self.environment = environment
 
     def run(self, *command: str) -> str:
         """Run a command; return what it prints."""

@@ -33,7 +33,9 @@ class Bench:
     """The image `tiny` in an engine, and what a process finds in containers of it."""
 
     def __init__(self, base: str, variables: dict[str, str], folder: Path) -> None:
-        self.base, self.variables, self.folder = base, variables, folder
+        self.base = base
+        self.variables = variables
+        self.folder = folder
         self.project = folder / ODD
         self.project.mkdir()
 
@@ -45,7 +47,8 @@ class Bench:
         environment = pipeline.finish(build).environment
         assert isinstance(environment, DockerEnvironment)
         engine = environment._engine
-        run, program = engine.run, (f"{conventions.PREFIX}/bin/python", "-I", "-c", PROBE)
+        run = engine.run
+        program = (f"{conventions.PREFIX}/bin/python", "-I", "-c", PROBE)
 
         def ask(container: Container, *arguments: Any) -> Any:
             asking = msgspec.structs.replace(
@@ -88,7 +91,8 @@ def inside(text: str, limits: Limits | None) -> dict[str, Any]:
     assert found["sockets"] == []
     assert (found["home"], found["here"], found["temporary"]) == ("done",) * 3
     assert {name: found[name] for name in TRIED} == dict.fromkeys(TRIED, "EPERM")
-    processes, memory = int(found["processes"]), int(found["memory"])
+    processes = int(found["processes"])
+    memory = int(found["memory"])
     if limits:
         assert processes == limits.processes
         assert 0 <= limits.memory - memory < 65536, "whole pages"

@@ -69,7 +69,9 @@ print(json.dumps({
 }))
 """
 OWNER = 1000
-KFD, CARD, RENDER = 4240, 4241, 4242
+KFD = 4240
+CARD = 4241
+RENDER = 4242
 AMD = {"kfd": KFD, "dri/card0": CARD, "dri/renderD128": RENDER}
 INTEL = {"dri/card0": CARD, "dri/renderD128": RENDER}
 BY_PATH = {"dri/by-path/pci-0000:00:02.0-render": "../renderD128"}
@@ -93,7 +95,9 @@ class Project:
     """The project, locked for all of its profiles, and how it is run."""
 
     def __init__(self, folder: Path, base: str, environment: dict[str, str]) -> None:
-        self.folder, self.base, self.environment = folder, base, environment
+        self.folder = folder
+        self.base = base
+        self.environment = environment
 
     def ask(
         self, machine: constructed_machine.Machine, *options: str, base: str = "", **variables: str
@@ -119,7 +123,8 @@ def project(
 ) -> Iterator[Project]:
     if why := constructed_machine.unsupported():
         missing("machine", why)
-    folder, wheels = tmp_path_factory.mktemp("project"), tmp_path_factory.mktemp("wheels")
+    folder = tmp_path_factory.mktemp("project")
+    wheels = tmp_path_factory.mktemp("wheels")
     make_wheels.write(wheels, "asked", {"asked.py": ASKED})
     for kind, version in TORCH.items():
         text = f"__version__ = {version!r}\n".encode()

@@ -228,7 +228,8 @@ def build(tmp_path: Path, session_environment: dict[str, str], name: str) -> Bui
     """`build(number, options…)`: build from one of two locks; return what it reports."""
     wheels = small_profiles.lay(tmp_path, name)
     variables = {**session_environment, "PIP_FIND_LINKS": str(wheels)}
-    profile, requirement = tmp_path / "profiles" / f"{name}-0.yaml", "small-0==1.0"
+    profile = tmp_path / "profiles" / f"{name}-0.yaml"
+    requirement = "small-0==1.0"
     locks = []
     for text in (profile.read_text(), profile.read_text().replace(requirement, "small-1==1.0")):
         profile.write_text(text)
@@ -283,7 +284,8 @@ def test_names_in_an_engine(
 def test_names_on_disk_and_in_a_registry(
     build: Build, base_image: str, registry: Registry, tmp_path: Path, name: str
 ) -> None:
-    output, ref = tmp_path / "out.tar", f"{registry.host}/{name}:1"
+    output = tmp_path / "out.tar"
+    ref = f"{registry.host}/{name}:1"
     for number, tag, status in ((0, "a", "built"), (0, "b", "built"), (0, "b", "reused")):
         options = ("--base-image", base_image, "--output", str(output), "--tag", f"me/{tag}")
         assert build(number, *options)["status"] == status

@@ -73,7 +73,9 @@ class Builder:
         self, folder: Path, environment: dict[str, str], base: str, url: str, requests: list[str]
     ) -> None:
         self.requests = requests
-        self.cache, self._folder, self._base = folder / "cache", folder, base
+        self.cache = folder / "cache"
+        self._folder = folder
+        self._base = base
         self.peaks: dict[str, int] = {}
         self._environment = {
             **os.environ, **environment, "ENVBUILDER_CACHE_DIR": str(self.cache),

@@ -39,7 +39,9 @@ class Bench:
     """A project, whose image each builder makes."""
 
     def __init__(self, folder: Path, base: str, variables: dict[str, str]) -> None:
-        self.folder, self.base, self.variables = folder, base, variables
+        self.folder = folder
+        self.base = base
+        self.variables = variables
         self.images: list[str] = []
 
     def start(self, *words: str) -> subprocess.CompletedProcess[str]:

@@ -320,7 +320,8 @@ def require_one_image(
 ) -> None:
     """Build in each surrounding; they must all be the same image, and the same file if written."""
     images: dict[str, tuple[str, ...]] = {}
-    place, before = None, dict[Path, int]()
+    place = None
+    before = dict[Path, int]()
     for number, around in enumerate(surroundings):
         if place and not around.warm:
             shutil.rmtree(place.caches)

@@ -163,7 +163,8 @@ raise ImportError("this module is not the environment's")
 
 @pytest.mark.soak
 def test_modules_from_outside_have_no_effect(bench: Bench) -> None:
-    outside, canary = bench.folder / "outside", bench.folder / "canary"
+    outside = bench.folder / "outside"
+    canary = bench.folder / "canary"
     for name in ("jax", "jaxlib", "numpy"):
         (outside / name).mkdir(parents=True)
         (outside / name / "__init__.py").write_text(FOREIGN.format(canary=str(canary)))

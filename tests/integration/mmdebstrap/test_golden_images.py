@@ -158,7 +158,8 @@ def compare(image: dict[str, Any], path: Path, *, rewrite: bool) -> None:
     if image["manifest"] == golden["manifest"]:
         return
     differ = [layer["what"] for layer in image["layers"] if layer not in golden["layers"]]
-    then, now = golden["made_by"], image["made_by"]
+    then = golden["made_by"]
+    now = image["made_by"]
     if then == now:
         reason = f"The same tools made both ({now}), so it is envbuilder or a profile that changed."
     else:

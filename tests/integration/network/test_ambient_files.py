@@ -29,7 +29,8 @@ from envbuilder.profiles.profile import Profile
 from envbuilder.project.environments import read
 from tests.support import index_server, make_wheels
 
-OURS, THEIRS = "1.0", "2.0"
+OURS = "1.0"
+THEIRS = "2.0"
 OTHER_USER = 54321
 CANARY = "#!/bin/sh\ntouch {marker}\nexit 1\n"
 PYTHON_CANARY = "open({marker!r}, 'w')\n"
@@ -156,8 +157,10 @@ class Surroundings:
     """A user's home, a project below a folder that others may write, and the two indexes."""
 
     def __init__(self, folder: Path, ours: str, theirs: str, monkeypatch: Any) -> None:
-        self.folder, self.project = folder, folder / "project"
-        self.marker, self.victim = folder / "canary-ran", folder / "victim"
+        self.folder = folder
+        self.project = folder / "project"
+        self.marker = folder / "canary-ran"
+        self.victim = folder / "victim"
         self.victim.write_text("precious")
         canary = folder / "canary"
         self.names = {

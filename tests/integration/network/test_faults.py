@@ -132,7 +132,9 @@ def slow_index(cli: Cli, tiny: Path, tmp_path: Path) -> Iterator[tuple[str, dict
     succeeded(cli(*BUILD, environment=folders))
     file = next(f for f in first_target(tiny)["files"] if f["name"] == "setuptools")
     path = tmp_path / "cache" / "store" / "sha256" / file["sha256"][:2] / file["sha256"]
-    Slow.content, Slow.name, Slow.ranges = path.read_bytes(), file["file"], []
+    Slow.content = path.read_bytes()
+    Slow.name = file["file"]
+    Slow.ranges = []
     path.unlink()
     shutil.rmtree(tmp_path / "data")
     server = ThreadingHTTPServer(("127.0.0.1", 0), Slow)

@@ -57,7 +57,8 @@ class Pieces(io.RawIOBase):
     """What an engine sends, as a file."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces, self._held = pieces, b""
+        self._pieces = pieces
+        self._held = b""
 
     def readable(self) -> bool:
         return True
@@ -262,7 +263,8 @@ def test_an_archive_needs_no_engine_and_is_the_same_wherever_it_is_made(
     # Another cache with copies of the store's files, another time zone, language and umask.
     lock = lockfile.load(tiny)
     target = lockfile.select(lock, "linux/amd64", "3.11")
-    there, here = Store(tmp_path / "elsewhere" / "store"), Store(test_cache / "store")
+    there = Store(tmp_path / "elsewhere" / "store")
+    here = Store(test_cache / "store")
     for file in (*target.files, lock.tool("linux/amd64")):
         there.path(file.sha256).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(here.path(file.sha256), there.path(file.sha256))

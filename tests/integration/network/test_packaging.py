@@ -281,7 +281,8 @@ def test_the_script_runs_isolated(installed: Installed, prefix: Path) -> None:
 def test_it_says_what_the_checkout_says(
     installed: Installed, cli: Cli, arguments: tuple[str, ...]
 ) -> None:
-    here, there = cli(*arguments), installed("envbuilder", *arguments)
+    here = cli(*arguments)
+    there = installed("envbuilder", *arguments)
     assert here.returncode == 0, here.stderr
     assert there.returncode == 0, there.stderr
     assert there.stdout

@@ -59,7 +59,8 @@ def beside(version: str, tmp_path: Path) -> dict[str, str]:
 
     It fails whatever it is asked, and notes that it was.
     """
-    packages, programs = tmp_path / "packages", tmp_path / "programs"
+    packages = tmp_path / "packages"
+    programs = tmp_path / "programs"
     (packages / "uv").mkdir(parents=True)
     programs.mkdir()
     if version:

@@ -47,7 +47,8 @@ def pair(tmp_path: Path) -> dict[str, str]:
 @pytest.mark.slow
 def test_wheels_that_do_not_go_together(cli: Cli, pair: dict[str, str], tmp_path: Path) -> None:
     """`lock` reads them before it writes, whatever was fetched; no build is reached."""
-    wanted, options = ("--profile", "pair"), ("--backend", "venv")
+    wanted = ("--profile", "pair")
+    options = ("--backend", "venv")
     for _ in range(2):
         made = cli("lock", *wanted, environment=pair)
         printed = " ".join((made.stdout + made.stderr).split())
@@ -74,7 +75,8 @@ def test_wheels_are_known_to_put_their_files_where_uv_puts_them(tmp_path: Path) 
     }
     scripts = "written = left:main\nOther = left.cli : main [extra]"
     wheel = small_wheels.write(tmp_path, "Left_Wheel", files, scripts)
-    uv, env = (sys.executable, "-m", "uv"), tmp_path / "env"
+    uv = (sys.executable, "-m", "uv")
+    env = tmp_path / "env"
 
     def run(*argv: str) -> None:
         subprocess.run([*uv, *argv], check=True, capture_output=True)

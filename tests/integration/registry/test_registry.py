@@ -74,7 +74,8 @@ def connect(host: str, name: str = "envbuilder/cpu") -> Connection:
 def push(
     host: str, layout: Layout, image: Descriptor, found: Settings, **options: Any
 ) -> transfer.Pushed:
-    name, tag = options.pop("name", "envbuilder/cpu"), options.pop("tag", "latest")
+    name = options.pop("name", "envbuilder/cpu")
+    tag = options.pop("tag", "latest")
     return transfer.push(
         connect(host, name), tag, layout, image, found.uploads_dir, SILENT, **options
     )

@@ -93,7 +93,8 @@ def test_a_slow_node_is_not_a_busy_one(site: Site) -> None:
     assert len({(e["profile"], e["framework"], e["device"]) for e in entries.values()}) == 1
     assert all(entry["accuracy"] > 0.8 for entry in entries.values())
 
-    slow, busy = entries["n-slow"], entries["n-busy"]
+    slow = entries["n-slow"]
+    busy = entries["n-busy"]
     assert slow["share"] > MAX_SLOWDOWN
     assert slow["detail"].startswith(f"its epoch took {slow['share']:.2f} times as long as the")
     assert max(entries[name]["share"] for name in alike) <= MAX_SLOWDOWN

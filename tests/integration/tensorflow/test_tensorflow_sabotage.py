@@ -99,7 +99,8 @@ def test_a_clock_that_lies(bench: Bench, few_digits: Words, sabotage: Sabotage) 
 
 def promised(bench: Bench, overlay: Overlay, *options: str | Path) -> Verdict:
     """Run the payload as the core does: isolated, with a promise of how it is started."""
-    python, bytecode = str(overlay.python), str(bench.bytecode(overlay))
+    python = str(overlay.python)
+    bytecode = str(bench.bytecode(overlay))
     start = Start(False, str(overlay.python.parents[1]), python, bytecode)
     pyz = bench.folder / "payload.pyz"
     pyz.write_bytes(pack.payload_pyz())

@@ -177,7 +177,8 @@ def failing() -> list[str]:
 
 def remember_references() -> None:
     """Compute each float64 reference once: no fault touches it, and they take most of the time."""
-    run, known = arithmetic._run, {}
+    run = arithmetic._run
+    known = {}
 
     def remembered(torch: Any, case: Any, place: str, rounded: str, dtype: str) -> Any:
         if dtype != "float64":

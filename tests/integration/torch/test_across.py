@@ -39,7 +39,8 @@ class Nodes:
     """Two nodes that run `parallel-node`, each from a script that first runs some code."""
 
     def __init__(self, python: Path, folder: Path) -> None:
-        self.python, self.folder = python, folder
+        self.python = python
+        self.folder = folder
         self.shared = folder / "shared"
         self.shared.mkdir()
         self.mark = uuid.uuid4().hex
@@ -48,7 +49,8 @@ class Nodes:
         self.started: list[subprocess.Popen[str]] = []
 
     def start(self, code: str = "", limit: int = 200) -> None:
-        script, port = self.folder / "script.py", free_port()
+        script = self.folder / "script.py"
+        port = free_port()
         last = "from envbuilder.payload.cli import main\nraise SystemExit(main())\n"
         script.write_text(f"import os\n{code}\n{last}")
         variables = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "EB_MARK": self.mark}
@@ -155,7 +157,8 @@ def test_two_nodes_join_and_are_in_step(
 def test_nothing_outlives_a_join_that_is_killed(
     torch_python: Path, tmp_path: Path, session_environment: dict[str, str]
 ) -> None:
-    mark, port = uuid.uuid4().hex, free_port()
+    mark = uuid.uuid4().hex
+    port = free_port()
     variables = {**session_environment, "XDG_CACHE_HOME": str(tmp_path / mark)}
     pair = [join(torch_python, tmp_path, n, port, "17", variables) for n in (0, 1)]
     try:

@@ -70,7 +70,8 @@ def test_honest_runs_under_changing_load(honest: Honest, tmp_path: Path) -> None
     assert len(ended) == sum(GROUPS)
     assert [one.report["reasons"] for one in ended if one.code] == []
     for one in ended:
-        speed, reason = one.report["speed"], one.report["speed_reason"] or ""
+        speed = one.report["speed"]
+        reason = one.report["speed_reason"] or ""
         assert one.report["against"]["speed"] == speed
         assert (speed == "not_judged") == reason.startswith("machine busy: ")
 

@@ -308,7 +308,8 @@ def test_children_are_isolated_too(
     doctored(prefix, outside)
     work = outside.folder / "work"
     outside.forger(work, "sitecustomize", "usercustomize", "torch")
-    python, bytecode = str(prefix / "bin" / "python"), str(outside.folder / "cache")
+    python = str(prefix / "bin" / "python")
+    bytecode = str(outside.folder / "cache")
     start = Start(as_found=False, prefix=str(prefix), executable=python, bytecode=bytecode)
     isolated = [python, "-I", "-X", f"pycache_prefix={bytecode}", pyz, "--promise", start.text()]
     succeeded(
@@ -376,7 +377,8 @@ def test_the_shell_that_activates_is_nobody_elses(
 def test_variables_of_a_base_image_bring_no_code(
     verify: Any, outside: Outside, docker_client: Any, base_image: str
 ) -> None:
-    context, ref = outside.folder / "context", "local/envbuilder-test-isolation:base"
+    context = outside.folder / "context"
+    ref = "local/envbuilder-test-isolation:base"
     outside.forger(context / "foreign", "sitecustomize", "torch")
     outside.library(context / "foreign", "libgomp.so.1")
     outside.library(context / "foreign", "libforeign.so")

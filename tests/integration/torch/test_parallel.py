@@ -37,7 +37,9 @@ class Run:
     """A `parallel` that has ended."""
 
     def __init__(self, code: int, out: str, err: str, mark: str) -> None:
-        self.code, self.err, self.mark = code, err, mark
+        self.code = code
+        self.err = err
+        self.mark = mark
         self.report: dict[str, Any] = json.loads(out.splitlines()[-1])["report"]
 
     def check(self, name: str) -> dict[str, Any]:
@@ -48,7 +50,8 @@ class Starter:
     """Starts `parallel` on two ranks, from a script that first runs some code."""
 
     def __init__(self, python: Path, folder: Path) -> None:
-        self.python, self.folder = python, folder
+        self.python = python
+        self.folder = folder
 
     def command(self, code: str, *arguments: str) -> list[str]:
         script = self.folder / "script.py"

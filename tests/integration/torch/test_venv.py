@@ -104,7 +104,8 @@ def test_a_shell_reaches_no_other_environment_whatever_its_own_files_do(
     program = shutil.which(shell)
     if program is None:
         pytest.skip(f"{shell} is not installed")
-    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    home = tmp_path / "home"
+    elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     for name in ("pip", "python"):
         (elsewhere / name).write_text("#!/bin/sh\necho another $0\n")

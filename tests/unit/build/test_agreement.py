@@ -124,7 +124,8 @@ def test_detect_verify_and_build_agree(name: str, here: Host, found: Settings) -
 def test_without_a_profile_it_is_the_one_that_detect_chose(here: Host, found: Settings) -> None:
     """As `bootstrap.py` does it, too, which asks for a native environment."""
     choice = choose_best(PROFILES, here, locks=LOCKS)
-    did, native = outcome(found), outcome(found, backend="venv")
+    did = outcome(found)
+    native = outcome(found, backend="venv")
     if choice.profile is None:
         assert isinstance(did, HostError)
         assert isinstance(native, HostError)

@@ -103,7 +103,8 @@ def test_those_of_an_archive_lie_beside_the_file(found: Settings, tmp_path: Path
 def test_they_say_what_the_plan_says(found: Settings) -> None:
     for made, artifact in (venv(found), image(found)):
         bill, statement = documents(made, artifact, found, versions={"buildkit": "1"})
-        profile, lock = "cpu", lockfile.load(resources.profiles_dir() / "locks" / "cpu.json")
+        profile = "cpu"
+        lock = lockfile.load(resources.profiles_dir() / "locks" / "cpu.json")
         facts = {p["name"]: p["value"] for p in bill["metadata"]["properties"]}
         assert facts["envbuilder:lock"] == lockfile.lock_digest(lock)
         assert bill["metadata"]["component"]["name"] == profile

@@ -176,7 +176,9 @@ def test_an_interruption_reaches_every_build_and_leaves_no_working_folder(
 ) -> None:
     """One build works, one waits for its turn, and one for something that never answers."""
     monkeypatch.setattr(batch, "_CLEANUP_SECONDS", 0.5)
-    hangs, ended, started = threading.Event(), list[str](), threading.Barrier(3, timeout=60)
+    hangs = threading.Event()
+    ended = list[str]()
+    started = threading.Barrier(3, timeout=60)
 
     def works(progress: Any) -> None:
         try:
@@ -212,7 +214,8 @@ def test_an_interruption_reaches_every_build_and_leaves_no_working_folder(
 
 
 def test_whatever_a_build_reports_after_an_interruption_ends_it() -> None:
-    said, stopping = Said(), threading.Event()
+    said = Said()
+    stopping = threading.Event()
     lines = batch._lines("cpu", said.note, stopping)
     with lines.task("fetch", 10, "bytes") as task:
         task.advance(1)

@@ -59,7 +59,8 @@ def compared(first: dict[Key, Member], second: dict[Key, Member]) -> dict[str, s
     ],
 )
 def test_a_member_that_differs_is_named(entry: Any, other: Any, how: str) -> None:
-    first, second = layer(entry), layer(other)
+    first = layer(entry)
+    second = layer(other)
     assert compared(first, layer(entry)) == {}
     (difference,) = reproduce.between(first, second)
     assert (difference.layer, difference.path, difference.how) == (1, entry[0], how)
@@ -104,7 +105,9 @@ def listed(first: Any, second: Any, tmp_path: Path) -> dict[Key, str]:
 
 
 def test_images_are_compared_by_configuration_layer_and_member(tmp_path: Path) -> None:
-    same, a, b = packed(("a", {}, b"same")), ("a", {}, b"1"), ("b", {}, b"")
+    same = packed(("a", {}, b"same"))
+    a = ("a", {}, b"1")
+    b = ("b", {}, b"")
     config = {"created": "2026-01-01", "config": {"Env": ["A=1"]}}
     other = {"created": "2026-01-02", "config": {"Env": ["A=1"]}, "empty": {}}
     first = image(tmp_path / "1", config, same, packed(a, b), packed(b))

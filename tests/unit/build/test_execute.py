@@ -112,7 +112,8 @@ def test_what_a_command_prints_is_kept_where_it_is_asked_for(
         return process.Completed(argv=argv, returncode=0, stdout="1.2\n", stderr="x", seconds=0)
 
     monkeypatch.setattr(process, "run", run_it)
-    work, kept = found.envs_dir / ".x.partial", found.envs_dir / "x"
+    work = found.envs_dir / ".x.partial"
+    kept = found.envs_dir / "x"
     run(
         found,
         plan.Run(what="ask", argv=("tool",), output=str(work / "versions")),
@@ -129,7 +130,8 @@ def test_a_folder_that_is_still_written_to_is_removed_with_patience(
     (tmp_path / "work").mkdir()
     from envbuilder.build import execute as module
 
-    real, tried = shutil.rmtree, []
+    real = shutil.rmtree
+    tried = []
 
     def rmtree(path: Path) -> None:
         tried.append(path)
@@ -148,7 +150,8 @@ def test_a_folder_that_is_still_written_to_is_removed_with_patience(
 
 
 def test_a_finished_folder_moves_into_place_and_the_work_is_removed(found: Settings) -> None:
-    work, target = found.envs_dir / ".x.partial", found.envs_dir / "x"
+    work = found.envs_dir / ".x.partial"
+    target = found.envs_dir / "x"
     run(
         found,
         plan.Write(what="w", path=str(work / "env" / "a"), text="hello"),
@@ -164,7 +167,8 @@ def test_what_is_replaced_is_never_half_there(
     found: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kill while the old environment is being removed must not leave a part of it."""
-    target, work = found.envs_dir / "x", found.envs_dir / ".x.partial"
+    target = found.envs_dir / "x"
+    work = found.envs_dir / ".x.partial"
     target.mkdir(parents=True)
     (target / MARKER).write_text("old")
     removed: list[str] = []
@@ -189,7 +193,8 @@ def test_what_is_replaced_is_never_half_there(
 def test_what_envbuilder_did_not_make_is_not_replaced(
     found: Settings, tmp_path: Path, kind: str
 ) -> None:
-    place, theirs = found.envs_dir / "x", tmp_path / "theirs"
+    place = found.envs_dir / "x"
+    theirs = tmp_path / "theirs"
     found.envs_dir.mkdir(parents=True)
     if kind == "file":
         place.write_text("theirs")

@@ -76,7 +76,8 @@ def test_an_interpreter_of_the_lock_in_a_dockerfile(
     repository: Path, found: settings.Settings, rewrite_golden: bool
 ) -> None:
     """As a project with Python 3.10 gets it on the profile `cpu`."""
-    profile, lock = profiles.load("cpu", FOLDERS), lockfile.load(FOLDERS[0] / "locks" / "cpu.json")
+    profile = profiles.load("cpu", FOLDERS)
+    lock = lockfile.load(FOLDERS[0] / "locks" / "cpu.json")
     profile = replace(profile, base=bases(profile, ["3.10"], managed=False))
     targets = []
     for target in (t for t in lock.targets if t.python == "3.11"):

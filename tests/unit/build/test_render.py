@@ -71,7 +71,8 @@ def instructions(dockerfile: str) -> Iterator[tuple[str, str]]:
 def tokens(rest: str) -> list[str]:
     """The words that a shell sees; nothing may be left for it to expand or to run."""
     lexer = shlex.shlex(rest, posix=True, punctuation_chars=True)
-    lexer.whitespace_split, lexer.commenters = True, ""
+    lexer.whitespace_split = True
+    lexer.commenters = ""
     return list(lexer)
 
 

@@ -55,7 +55,8 @@ def planned(request: Request, settings: Settings, plan: Any) -> Build:
 
 def with_result(build: Build, content: bytes) -> Build:
     """The build after its artifact was made of `content`."""
-    plan, digest = build.plan, f"sha256:{sha(content)}"
+    plan = build.plan
+    digest = f"sha256:{sha(content)}"
     config = {"config_digest": digest} if plan.artifact.kind == "image" else {}
     result = BuildResult(
         status="built", profile="x", backend=plan.backend, builder=plan.builder,
@@ -81,7 +82,9 @@ class Seen:
     """What a pretended build saw of its surroundings."""
 
     def __init__(self, own: Settings, request: Request) -> None:
-        self.request, self.store, self.envs = request, own.store_dir, own.envs_dir
+        self.request = request
+        self.store = own.store_dir
+        self.envs = own.envs_dir
         self.umask = os.umask(0)
         os.umask(self.umask)
         self.zone, self.here = time.tzname[0], Path.cwd()
@@ -195,7 +198,8 @@ def test_a_build_that_fails_leaves_nothing(
             raise BuildError("no")
 
     writes.append(fail)
-    here, umask = Path.cwd(), os.umask(0o022)
+    here = Path.cwd()
+    umask = os.umask(0o022)
     with pytest.raises(BuildError, match="no"):
         run(found)
     assert os.umask(umask) == 0o022

@@ -74,7 +74,8 @@ def test_what_needs_no_base_image_gets_none(cpu: Selection, there: Settings) -> 
 
 
 def test_a_base_that_is_made_here_goes_along_as_packages(cpu: Selection, there: Settings) -> None:
-    (target, base) = cpu.targets[0], cpu.targets[0].base
+    target = cpu.targets[0]
+    base = cpu.targets[0].base
     assert base is not None
     made = replace(base, suite="bookworm", digest=None)
     selection = replace(cpu, targets=(replace(target, base=made),))

@@ -229,7 +229,8 @@ def test_no_missing_or_added_end_goes_unnoticed(data: st.DataObject) -> None:
 
 def test_what_is_damaged_is_named() -> None:
     good = whole(ONE)
-    path, start = ONE.member.path, good.index(b"x" * 700)
+    path = ONE.member.path
+    start = good.index(b"x" * 700)
     changed = good[:start] + b"y" + good[start + 1 :]
     assert refused(changed) == (
         f"x.tar: damaged: {path} (a part): expected sha256 {sha(b'x' * 700)}, found"
@@ -373,7 +374,8 @@ def test_it_reports_bytes_and_returns_the_manifests_digest(
 ) -> None:
     monkeypatch.setattr(form, "_CHUNK", 300)
     parts = (SMALL, on_disk(tmp_path / "content"))
-    manifest, progress = made_of(parts), Counting()
+    manifest = made_of(parts)
+    progress = Counting()
     path = tmp_path / "x.tar"
     digest = form.write(path, manifest, parts, progress)
     assert digest == sha(form.encode(manifest))

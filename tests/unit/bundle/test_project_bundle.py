@@ -57,7 +57,8 @@ def lay(folder: Path, **changes: str) -> Settings:
 
 def lock(settings: Settings) -> None:
     """Write the project's lock, and put its wheel into the store."""
-    library, variants = catalog.library(settings), catalog.variants(settings)
+    library = catalog.library(settings)
+    variants = catalog.variants(settings)
     assert variants is not None
     made = small_lock("small", library.profile("small"), settings)
     path = variants.lock_path("small")
@@ -67,7 +68,8 @@ def lock(settings: Settings) -> None:
 
 def parts_of(settings: Settings) -> tuple[Part, ...]:
     """What a bundle of the project holds, without envbuilder itself."""
-    library, variants = catalog.library(settings), catalog.variants(settings)
+    library = catalog.library(settings)
+    variants = catalog.variants(settings)
     assert variants is not None
     assert settings.project is not None
     selection = collect.select(["small"], ["linux/amd64"], [], library)

@@ -131,7 +131,8 @@ def content_of(part: Part) -> bytes:
 
 def accepts(content: bytes, tmp_path: Path, settings: Settings) -> bool:
     """Whether an empty machine unpacks a bundle; anything but a refusal fails the test."""
-    path, home = tmp_path / "some.tar", Path(tempfile.mkdtemp(dir=tmp_path))
+    path = tmp_path / "some.tar"
+    home = Path(tempfile.mkdtemp(dir=tmp_path))
     path.write_bytes(content)
     folders = {"config_dir": home / "1", "cache_dir": home / "2", "data_dir": home / "3"}
     try:

@@ -122,7 +122,8 @@ def test_an_edit_that_is_saved_meanwhile_is_not_lost(
 ) -> None:
     assert run("lock") == 0
     before = {path: path.read_text() for path in project.glob("envbuilder.lock/*")}
-    path, edited = project / "envbuilder.yaml", TEXT.replace("[leaf]", "[leaf, theirs]")
+    path = project / "envbuilder.yaml"
+    edited = TEXT.replace("[leaf]", "[leaf, theirs]")
 
     def resolve_while_somebody_saves(profile: Any, *_: Any, **__: Any) -> profile_lock.Lock:
         path.write_text(edited)
@@ -434,7 +435,8 @@ def test_nothing_of_what_is_not_locked_can_be_upgraded(
 def test_a_day_that_the_locks_are_made_as_of_is_the_file_s(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path, days = project / "envbuilder.yaml", []
+    path = project / "envbuilder.yaml"
+    days = []
 
     def resolved(profile: Any, *_: Any, **__: Any) -> profile_lock.Lock:
         days.append(profile.resolution.as_of)

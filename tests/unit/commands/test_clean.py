@@ -140,7 +140,9 @@ def test_a_dry_run_says_exactly_what_a_run_removes_and_its_bytes(
 
 
 def test_one_profile(own: settings.Settings, fake: Labelled, capsys: Shown) -> None:
-    cpu, xpu, rest = ours(own, "cpu"), ours(own, "xpu"), leftover(own)
+    cpu = ours(own, "cpu")
+    xpu = ours(own, "xpu")
+    rest = leftover(own)
     record(own, "cpu")
     record(own, "xpu")
     for option, subject in (("--store", "downloads"), ("--volumes", "they")):
@@ -208,7 +210,8 @@ def test_what_cannot_be_removed_is_named(
     def refuse(path: str, dir_fd: int) -> None:
         raise PermissionError(13, "Permission denied", path)
 
-    prefix, left = ours(own), own.envs_dir / "cpu-py3.11-0123456789ab.provenance.json"
+    prefix = ours(own)
+    left = own.envs_dir / "cpu-py3.11-0123456789ab.provenance.json"
     left.write_text("{}")
     monkeypatch.setattr(shutil, "rmtree", refuse)
     assert run() == 1

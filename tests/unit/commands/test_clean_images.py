@@ -36,7 +36,8 @@ pytestmark = pytest.mark.usefixtures("fake")
 def test_a_silent_engine_is_a_note_only_where_one_is_configured(
     own: settings.Settings, fake: Labelled, capsys: Shown, configured: bool
 ) -> None:
-    fake.answers, fake.configured = False, configured
+    fake.answers = False
+    fake.configured = configured
     prefix = ours(own)
     assert run() == 0
     assert not prefix.exists()
@@ -48,7 +49,9 @@ def test_a_silent_engine_is_a_note_only_where_one_is_configured(
 
 def test_an_image_in_use_is_named(own: settings.Settings, fake: Labelled, capsys: Shown) -> None:
     fake.stuck.add("envbuilder/cpu:latest")
-    prefix, kept, gone = ours(own), record(own, "cpu"), record(own, "xpu")
+    prefix = ours(own)
+    kept = record(own, "cpu")
+    gone = record(own, "xpu")
     assert run("--json") == 1
     shown = capsys.readouterr()
     assert "envbuilder/cpu:latest: cannot be removed: in use" in shown.err

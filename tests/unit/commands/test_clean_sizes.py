@@ -102,7 +102,8 @@ def test_what_changed_during_the_question_stays(
     own: settings.Settings, terminal: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A build that began meanwhile, and one that ended, are not what was shown."""
-    shown, begun = ours(own, "cpu"), ours(own, "xpu")
+    shown = ours(own, "cpu")
+    begun = ours(own, "xpu")
     lock = FileLock(begun.with_name(f".{begun.name}.partial.lock"))
 
     def confirm(question: str, *, err: bool) -> bool:
@@ -138,7 +139,8 @@ def freed(*paths: Path) -> list[int | None]:
 
 
 def test_a_folder_frees_what_is_on_the_disk(tmp_path: Path) -> None:
-    large, small = file(tmp_path / "env" / "a" / "large"), file(tmp_path / "env" / "small", 1)
+    large = file(tmp_path / "env" / "a" / "large")
+    small = file(tmp_path / "env" / "small", 1)
     (sparse := tmp_path / "env" / "sparse").touch()
     with sparse.open("r+b") as stream:
         stream.truncate(1 << 30)
@@ -151,7 +153,8 @@ def test_a_folder_frees_what_is_on_the_disk(tmp_path: Path) -> None:
 
 
 def test_a_file_with_two_names_is_freed_with_the_last(tmp_path: Path) -> None:
-    first, other = file(tmp_path / "first"), tmp_path / "other"
+    first = file(tmp_path / "first")
+    other = tmp_path / "other"
     other.hardlink_to(first)
     assert freed(first, other) == [0, blocks(first)]
     assert freed(other) == [0], "the first one stays"

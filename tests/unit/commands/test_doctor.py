@@ -77,7 +77,9 @@ class Machine:
     """What the command sees: a host, and what is around it."""
 
     def __init__(self, here: Host, seen: surroundings.Around) -> None:
-        self.here, self.seen, self.looks = here, seen, 0
+        self.here = here
+        self.seen = seen
+        self.looks = 0
 
     def probe(self, root: Path = Path("/")) -> Host:
         assert root == Path("/")

@@ -81,7 +81,8 @@ def test_a_run_is_compared_with_an_earlier_one_and_written(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     fleet("verify", "--folder", "run", "--profile", "cpu")
-    first, cluster.folder = cluster.folder, tmp_path / "again"
+    first = cluster.folder
+    cluster.folder = tmp_path / "again"
     cluster.submitted.clear()
     cluster.refused = {"n2": "Invalid account"}
     files = ("--html", "fleet.html")

@@ -211,9 +211,12 @@ def test_a_release_that_a_package_needs_is_that_of_all_profiles(
     asked: list[str] = []
 
     def resolved(profile: Profile, *_: Any, **__: Any) -> profile_lock.Lock:
-        state, reason = "locked", ""
+        state = "locked"
+        reason = ""
         if profile.release != "2.4.1":
-            state, reason, targets = "unlocked", "ext==1.0 depends on torch==2.4.1", ()
+            state = "unlocked"
+            reason = "ext==1.0 depends on torch==2.4.1"
+            targets = ()
         else:
             file = "torch-2.4.1-py3-none-any.whl"
             torch = replace(LEAF, name="torch", version="2.4.1", file=file)
@@ -273,7 +276,8 @@ def test_a_platform_that_is_left_out_is_an_error_where_it_is_this_machines(
 ) -> None:  # fmt: skip
     host = replace(probe.host(), platform=here)
     monkeypatch.setattr(probe, "host", lambda: host)
-    lock, profile = new_lock(project), load_profile("tiny", (project / "profiles",))
+    lock = new_lock(project)
+    profile = load_profile("tiny", (project / "profiles",))
     both = replace(profile, platforms=("linux/amd64", "linux/arm64"))
     why = "1 package stands in the way: • leaf (envbuilder.yaml:1): has no wheel"
     partly = replace(
@@ -344,7 +348,8 @@ def test_one_that_fails_ends_the_programs_that_the_others_wait_for(
 ) -> None:
     """Nothing is written, and nothing goes on."""
     both = threading.Barrier(2, timeout=10)
-    killed, ended = threading.Event(), threading.Event()
+    killed = threading.Event()
+    ended = threading.Event()
 
     def resolved(*_: object, **__: object) -> profile_lock.Lock:
         if both.wait() == 0:

@@ -182,7 +182,8 @@ def world(
     def replaced(argv: Any, env: Any) -> None:
         raise ReplacedError(list(argv))
 
-    made, real = World(folder, engine, server, run), execute.execute
+    made = World(folder, engine, server, run)
+    real = execute.execute
     monkeypatch.setattr(execute, "execute", execute_plan)
     monkeypatch.setattr(assemble, "Assembly", Assembly)
     monkeypatch.setattr(process, "replace", replaced)

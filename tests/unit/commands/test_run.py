@@ -153,7 +153,8 @@ def test_nothing_is_built_from_what_is_only_remembered(
 ) -> None:
     prefix = Path(run("true")["VIRTUAL_ENV"])
     (prefix / integrity.MARKER).unlink()
-    settings, progress = load_settings(), PlainProgress(lambda line: None)
+    settings = load_settings()
+    progress = PlainProgress(lambda line: None)
     for rebuild in (False, True):
         request = Request(profile="cpu", backend="venv", rebuild=rebuild)
         pipeline.prepare(request, settings, progress, running=True)

@@ -156,7 +156,8 @@ def test_a_payload_that_gave_no_report_is_reported(
     report: Any,
     said: str,
 ) -> None:
-    payload.code, payload.report = code, report
+    payload.code = code
+    payload.report = report
     assert run("--output", "here.json", "--json") == 5
     captured = capsys.readouterr()
     assert said in captured.err
@@ -426,7 +427,8 @@ def test_the_page_is_written_for_failures_too(
     path = tmp_path / "deep" / "report.html"
     assert run("--html", str(path)) == 0
     assert path.read_text().endswith("passed")
-    payload.code, payload.report = -9, None
+    payload.code = -9
+    payload.report = None
     assert run("--html", str(path)) == 5
     assert path.read_text().endswith("failed")
     payload.code = None

@@ -108,7 +108,8 @@ def test_the_code_is_the_commands_own_or_5(
 def test_the_report_is_written_where_it_is_wanted(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    output, html = tmp_path / "out.json", tmp_path / "out.html"
+    output = tmp_path / "out.json"
+    html = tmp_path / "out.html"
     file, page = watch.places(output, html)
     assert run(Watching(file=file, page=page), processes=(observed(),)) == 0
     assert json.loads(output.read_text())["kind"] == "watch"

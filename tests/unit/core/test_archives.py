@@ -278,7 +278,9 @@ def listed(path: Path) -> list[str]:
         return [name for name, _ in archives.members(opened.data(), partial(deb.refused, file))]
 
 
-LINK, HARD, FOLDER = {"type": tarfile.SYMTYPE}, {"type": tarfile.LNKTYPE}, {"type": tarfile.DIRTYPE}
+LINK = {"type": tarfile.SYMTYPE}
+HARD = {"type": tarfile.LNKTYPE}
+FOLDER = {"type": tarfile.DIRTYPE}
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,8 @@ def test_lines_that_an_error_repeats_are_indented(capsys: pytest.CaptureFixture[
 def test_errors_break_between_words_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    message, hint = f"{'word ' * 30}end\nan excerpt", "Run `envbuilder lock --profile cpu`."
+    message = f"{'word ' * 30}end\nan excerpt"
+    hint = "Run `envbuilder lock --profile cpu`."
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setenv("NO_COLOR", "1")
     console.error(message, hint)

@@ -174,7 +174,8 @@ def test_only_a_folder_that_was_made_here_is_marked(tmp_path: Path) -> None:
 def test_what_looks_like_a_marker_is_none(
     tmp_path: Path, plant: Callable[[Path, Path], None]
 ) -> None:
-    ours, theirs = files.ensure_folder(tmp_path / "ours"), tmp_path / "theirs"
+    ours = files.ensure_folder(tmp_path / "ours")
+    theirs = tmp_path / "theirs"
     theirs.mkdir()
     plant(theirs / files.MARKER, ours / files.MARKER)
     assert not files.is_marked(theirs)
@@ -258,7 +259,8 @@ def test_what_a_kill_leaves_of_a_folder_is_marked(
     folder = tmp_path / "x" if aside else files.ensure_folder(tmp_path / "x")
     for name in ("a", "b", "c"):
         (folder / name).mkdir(parents=True)
-    real, left = shutil.rmtree, ["a"]
+    real = shutil.rmtree
+    left = ["a"]
 
     def killed(path: str, dir_fd: int) -> None:
         if not left:
@@ -299,7 +301,8 @@ class Source:
     """Counts how often its value is made."""
 
     def __init__(self, value: dict[str, str]) -> None:
-        self.value, self.made = value, 0
+        self.value = value
+        self.made = 0
 
     def __call__(self) -> dict[str, str]:
         self.made += 1
@@ -324,7 +327,8 @@ def test_a_value_is_made_once(tmp_path: Path) -> None:
     ],
 )
 def test_a_damaged_entry_is_made_again(tmp_path: Path, damage: object) -> None:
-    entry, source = tmp_path / "entry", Source({"a": "1"})
+    entry = tmp_path / "entry"
+    source = Source({"a": "1"})
     cached(entry, dict[str, str], source)
     assert callable(damage)
     entry.write_bytes(damage(entry.read_bytes()))

@@ -40,7 +40,8 @@ def test_verbose_shows_requests_without_secrets(
 ) -> None:
     (hook,) = open_session().hooks["response"]
     answer = requests.Response()
-    answer.status_code, answer.url = 404, SECRET
+    answer.status_code = 404
+    answer.url = SECRET
     answer.request = requests.Request("GET", SECRET).prepare()
     hook(answer)
     assert capsys.readouterr().err == ""
@@ -323,7 +324,9 @@ def unconnected(cause: OSError) -> urllib3.NewConnectionError:
 
 def response(status: int, words: str) -> requests.Response:
     made = requests.Response()
-    made.status_code, made.reason, made.url = status, words, HIDDEN
+    made.status_code = status
+    made.reason = words
+    made.url = HIDDEN
     return made
 
 

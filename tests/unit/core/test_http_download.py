@@ -18,13 +18,16 @@ class Source:
     """A server with one answer to every request, and what a download from it did."""
 
     def __init__(self, server: FaultyServer, part: Path) -> None:
-        self.server, self.part = server, part
+        self.server = server
+        self.part = part
         self.pauses: list[float] = []
         self.progress: list[int] = []
 
     def fetch(self, size: int | None = len(CONTENT), limit: int = 1 << 20) -> bytes:
         with open_session(direct=True) as session:
-            url, note, pause = self.server.url, self.progress.append, self.pauses.append
+            url = self.server.url
+            note = self.progress.append
+            pause = self.pauses.append
             http.download(session, url, self.part, note, size=size, limit=limit, pause=pause)
         return self.part.read_bytes()
 

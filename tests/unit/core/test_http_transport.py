@@ -155,7 +155,8 @@ def test_a_response_is_late_as_a_whole(slow: Slow) -> None:
 def test_what_a_proxy_sends_is_limited_too() -> None:
     tight = Limits(timeout=(5.0, 5.0), head_seconds=0.2)
     with FaultyServer(b"") as proxy, Session(tight) as session:
-        session.trust_env, session.proxies = False, {"http": proxy.url}
+        session.trust_env = False
+        session.proxies = {"http": proxy.url}
         proxy.fault = "drips in the head"
         with pytest.raises(requests.ConnectionError) as caught:
             session.get("http://elsewhere.example/")
@@ -176,7 +177,8 @@ def test_a_slow_upload_is_not_cut_off_while_it_moves() -> None:
         def serve() -> None:
             with server.accept()[0] as sock:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
-                received, end = 0, time.monotonic() + 0.5
+                received = 0
+                end = time.monotonic() + 0.5
                 while received < size:
                     data = sock.recv(1 << 17)
                     if not data:

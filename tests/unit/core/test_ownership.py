@@ -17,8 +17,11 @@ from envbuilder.core.ownership import Trust
 from envbuilder.core.settings import load as load_settings
 from envbuilder.locks import entries
 
-ME, MALLORY = 1000, 1001
-FOLDER, FILE, LINK = stat.S_IFDIR, stat.S_IFREG, stat.S_IFLNK
+ME = 1000
+MALLORY = 1001
+FOLDER = stat.S_IFDIR
+FILE = stat.S_IFREG
+LINK = stat.S_IFLNK
 PROJECT = Path("/x/project")
 
 
@@ -199,7 +202,8 @@ def test_what_others_can_write_beside_a_projects_file_is_refused(name: str, tmp_
 @pytest.mark.parametrize("name", ["profiles", "profiles/locks", "envbuilder.lock"])
 def test_locks_are_never_written_through_a_link(name: str, tmp_path: Path) -> None:
     """It may lead to another project, whose locks would be replaced and removed."""
-    project, other = tmp_path / "project", tmp_path / "other"
+    project = tmp_path / "project"
+    other = tmp_path / "other"
     _written(project, "envbuilder.yaml")
     _written(other, "locks/default.cpu.json")
     (project / name).parent.mkdir(exist_ok=True)

@@ -55,7 +55,9 @@ def test_a_job_that_does_not_stop_is_left_behind(monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_interruption_reaches_a_thread_in_its_own_code() -> None:
-    running, never, idents = threading.Event(), threading.Event(), list[int]()
+    running = threading.Event()
+    never = threading.Event()
+    idents = list[int]()
 
     def job() -> None:
         idents.append(threading.get_ident())
@@ -94,7 +96,9 @@ def test_work_beside_that_fails_is_an_error_for_who_waits_for_it() -> None:
 def test_an_error_ends_the_work_beside_and_its_programs_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    started, ended, killed = threading.Event(), threading.Event(), list[object]()
+    started = threading.Event()
+    ended = threading.Event()
+    killed = list[object]()
     monkeypatch.setattr(process, "running", lambda threads: [f"of {len(threads)} thread"])
     monkeypatch.setattr(process, "kill", killed.extend)
 

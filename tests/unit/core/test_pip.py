@@ -71,7 +71,8 @@ def test_files_are_read_from_the_machine(tmp_path: Path) -> None:
 
 def test_it_needs_nothing_but_the_standard_library() -> None:
     """`bootstrap.py` imports it before anything is installed."""
-    todo, seen = {"envbuilder.core.pip"}, set[str]()
+    todo = {"envbuilder.core.pip"}
+    seen = set[str]()
     while todo - seen:
         name = (todo - seen).pop()
         seen.add(name)

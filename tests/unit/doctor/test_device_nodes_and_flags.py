@@ -45,7 +45,8 @@ ANSWERS = {
     "engines.json": '{"run/docker.sock": {"Version": "28.5.1", "Components": [{"Name": "Engine"}]}}'
 }
 REFUSES = {"engines.json": '{"run/docker.sock": {"error": "Permission denied"}}'}
-UVM, CTL = "dev/nvidia-uvm", "dev/nvidiactl"
+UVM = "dev/nvidia-uvm"
+CTL = "dev/nvidiactl"
 
 # What it is: a host, what it lacks, more files, more nodes, the verdict of cuda, what is said.
 NVIDIA: dict[str, tuple[str, tuple[str, ...], dict[str, str], dict[str, bool], str, str]] = {
@@ -230,7 +231,9 @@ def cpu(vendor: str, family: int, model: int, name: str, flags: str) -> str:
     )
 
 
-INTEL_CPU, AMD_CPU, VIA = "GenuineIntel", "AuthenticAMD", "CentaurHauls"
+INTEL_CPU = "GenuineIntel"
+AMD_CPU = "AuthenticAMD"
+VIA = "CentaurHauls"
 _NEHALEM = f"{_CORE2} sse4_1 sse4_2 popcnt"
 _IVY = f"{_NEHALEM} aes xsave avx f16c"
 _HASWELL = f"{_IVY} fma avx2"

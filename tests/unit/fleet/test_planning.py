@@ -56,7 +56,8 @@ def planned(
 
 
 def test_the_first_rule_that_applies_decides(tmp_path: Path) -> None:
-    other, drained = node("epyc8"), node("gpu2", features=("h100",), usable=False, state="drained")
+    other = node("epyc8")
+    drained = node("gpu2", features=("h100",), usable=False, state="drained")
     plan = planned([H100, XE, EPYC, other, drained], read(tmp_path, EXAMPLE))
     assert [(p.node, p.profile, p.why, p.gpus) for p in plan.promises] == [
         ("gpu1", "cuda", "feature h100", 8),
@@ -222,7 +223,8 @@ def test_a_profile_that_does_not_exist_is_refused(tmp_path: Path) -> None:
 
 
 def test_nodes_see_the_project_that_a_run_is_for(tmp_path: Path) -> None:
-    site, project = settings.FleetSettings(setup=("module load gcc",)), tmp_path / "my project"
+    site = settings.FleetSettings(setup=("module load gcc",))
+    project = tmp_path / "my project"
     plan = planned([EPYC], site, profile="cpu")
     each = planning.common(RUN, tmp_path, site, REQUEST, ("envbuilder",), {}, project)
     (text,) = planning.scripts(plan, each).values()

@@ -37,7 +37,9 @@ def drive(
     """Drive the run in a folder to its end; return its summary and what was printed."""
     lines: list[str] = []
     progress = PlainProgress(lines.append)
-    planned, now, wait = folders.read(folder), scheduler.now, scheduler.wait
+    planned = folders.read(folder)
+    now = scheduler.now
+    wait = scheduler.wait
     run = runs.Run(planned, folder, scheduler, progress, now=now, wait=wait)
     summary = run.finish(resumed=resumed)
     assert folders.read_summary(folder) == summary
@@ -290,7 +292,8 @@ def test_a_training_goes_on_unless_its_nodes_are_others(tmp_path: Path) -> None:
     """The program was killed while two nodes trained; a third one is proven only now."""
     scheduler = RecordedScheduler(tmp_path, {"n3": {0: "FAILED"}})
     together(tmp_path, scheduler, "n1", "n2", "n3")
-    number, trio = scheduler.number, Members(nodes=("n1", "n2", "n3"), profile="cpu").name
+    number = scheduler.number
+    trio = Members(nodes=("n1", "n2", "n3"), profile="cpu").name
     old = next(job for job, (name, _) in scheduler.submitted.items() if name == PAIR)
     folders.result_path(tmp_path, PAIR, old).unlink()
 

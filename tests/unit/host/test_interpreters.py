@@ -316,7 +316,8 @@ def test_what_changed_is_asked_again(
 
 
 def test_another_interpreter_behind_the_same_link(python: Path, tmp_path: Path) -> None:
-    link, other = tmp_path / "python3", tmp_path / "python3.12"
+    link = tmp_path / "python3"
+    other = tmp_path / "python3.12"
     other.write_text("an interpreter")
     link.symlink_to(python)
     answers = Answers(tmp_path / "new")

@@ -242,13 +242,15 @@ def test_names_of_slots(names: list[tuple[str, str]], count: int | None) -> None
     ],
 )
 def test_one_module_that_is_not_known_well(change: dict[str, Any], fact: str) -> None:
-    good, odd = ("P0 CHANNEL A", "DIMM 0"), ("P0 CHANNEL B", "DIMM 0")
+    good = ("P0 CHANNEL A", "DIMM 0")
+    odd = ("P0 CHANNEL B", "DIMM 0")
     here = of(module(*good), module(*odd, **change))
     assert (here.channels, here.modules, here.bandwidth) == (2, 2, None)
     assert fact in here.detail
 
 
-A, B = module("Channel A", "0"), module("Channel B", "0")
+A = module("Channel A", "0")
+B = module("Channel B", "0")
 MAIN_AND_OTHER = (
     module("P0 CHANNEL A", "DIMM 0"),
     array(0x2000, use=5) + module("", "BIOS", "?", megabytes=32, owner=0x2000),

@@ -157,7 +157,8 @@ def test_differences_are_named_and_public(scrubber: Scrubber) -> None:
 
 def test_a_card_behind_its_link_is_planted_there(tmp_path: Path) -> None:
     """Intel's and AMD's cards are read through their links into /sys/devices."""
-    device, place = "sys/bus/pci/devices/0000:03:00.0", "sys/devices/pci0000:00/0000:03:00.0"
+    device = "sys/bus/pci/devices/0000:03:00.0"
+    place = "sys/devices/pci0000:00/0000:03:00.0"
     data = host_trees.load("arc-b580")
     host_trees.add_device(data, "0000:03:00.0", "8086:e20b", "xe", "renderD129", path="pci0000:00")
     first = record.plant(tmp_path / "first", data)

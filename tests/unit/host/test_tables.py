@@ -158,7 +158,8 @@ def test_keys_are_unique_and_sorted(name: str) -> None:
 def test_ranges_of_cpu_models_do_not_overlap() -> None:
     seen: dict[tuple[str, str, int], str] = {}
     for row in rows("x86-cpus"):
-        first, last = int(row["first_model"]), int(row["last_model"])
+        first = int(row["first_model"])
+        last = int(row["last_model"])
         assert first <= last
         for model in range(first, last + 1):
             key = row["vendor"], row["family"], model
@@ -182,7 +183,8 @@ def test_a_family_of_intel_has_one_kind_of_memory() -> None:
 def test_names_and_chips_of_nvidia_agree() -> None:
     """What the name says and what the chip says is the same, or the name's row tells of it."""
     notes = {row["name"]: row["note"] for row in rows("nvidia-sm")}
-    compared, excepted = 0, set()
+    compared = 0
+    excepted = set()
     for row in rows("nvidia-gpus"):
         by_name = tables.nvidia_sm(row["name"])
         gpu = tables.nvidia_gpu(row["id"])

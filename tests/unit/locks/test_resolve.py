@@ -200,7 +200,8 @@ def test_earlier_versions_are_fixed_then_preferred_then_let_go(
 def test_what_is_to_be_upgraded_is_free_and_the_rest_is_fixed(
     found: Settings, offered: list[Offer], basis: Any, moving: dict[str, Any], fixed: str
 ) -> None:
-    before, uv = made(found, FakeUv()), FakeUv()
+    before = made(found, FakeUv())
+    uv = FakeUv()
     made(found, uv, **basis(before), **moving)
     assert uv.calls[0]["constraints"] == fixed
     assert all(call["before"] == "" for call in uv.calls)

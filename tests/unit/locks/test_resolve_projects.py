@@ -77,7 +77,7 @@ def test_a_projects_lock_has_an_interpreter_that_stays(
     assert target.interpreter
     assert "cpython" not in lock.reason, "most machines have one"
     older = msgspec.structs.replace(target.interpreter, sha256="f" * 64)
-    (target,) = (msgspec.structs.replace(target, interpreter=older),)
+    target = msgspec.structs.replace(target, interpreter=older)
     before = msgspec.structs.replace(lock, targets=(target,))
     assert made(project, FakeUv(), previous=before) == before
     assert made(project, FakeUv(), previous=before, upgrade=True) == lock
@@ -125,7 +125,8 @@ def test_what_uv_has_just_read_is_asked_for_only_if_it_did_not_keep_it(
     found: Settings, offered: list[Offer]
 ) -> None:
     """An index may forbid that its answers are kept."""
-    kept, forgotten = FakeUv(), FakeUv()
+    kept = FakeUv()
+    forgotten = FakeUv()
     usual = forgotten.usual
 
     def offline(uv: FakeUv) -> list[bool]:

@@ -94,7 +94,8 @@ def test_a_kernel_is_installed_once_and_removed_again(tmp_path: Path) -> None:
 
 def test_another_clone_gets_a_name_of_its_own(tmp_path: Path) -> None:
     clone = choice("/home/ann/work/My Project")
-    first, second = install(choice(), tmp_path), install(clone, tmp_path)
+    first = install(choice(), tmp_path)
+    second = install(clone, tmp_path)
     assert second.name.startswith(f"{first.name}-")
     assert install(choice(), tmp_path) == first
     assert install(clone, tmp_path) == second

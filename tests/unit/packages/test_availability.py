@@ -399,7 +399,8 @@ def test_what_a_release_requires_is_known_from_a_wheel_for_another_platform() ->
 def test_what_is_too_old_does_not_take_the_place_of_what_has_no_wheel(
     line: str, blocker: tuple[str, str] | None, instead: str
 ) -> None:
-    found, name = walk(line), Requirement(line).name
+    found = walk(line)
+    name = Requirement(line).name
     assert blocked(found) == ({name: blocker} if blocker else {})
     if blocker:
         text = explained([*found.blockers.values()], LINUX)

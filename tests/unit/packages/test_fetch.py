@@ -510,7 +510,8 @@ def test_a_failure_does_not_wait_for_silent_servers(
     """Their sockets are shut down: their time-outs are not waited for."""
     monkeypatch.setattr(fetch, "open_session", http_transport.Session)
     faulty.fault = "silent"
-    silent, missing = wheel(b"silent"), wheel(b"missing")
+    silent = wheel(b"silent")
+    missing = wheel(b"missing")
     monkeypatch.setattr(
         fetch,
         "_locate",

@@ -27,7 +27,8 @@ def newest() -> File:
 
 
 def unpacked(folder: Path, entries: Entries) -> Path:
-    path, target = folder / "archive", folder / "target"
+    path = folder / "archive"
+    target = folder / "target"
     made = [
         packed.entry(name, content, mode=0o4711 if "/bin/" in name else 0o600, uid=1000)
         for name, content in entries.items()

@@ -39,7 +39,8 @@ def file(content: bytes, name: str = "a-1.0-py3-none-any.whl") -> File:
 
 
 def test_wrong_bytes_never_enter_and_the_message_names_everything(tmp_path: Path) -> None:
-    store, wanted = Store(tmp_path), file(b"right")
+    store = Store(tmp_path)
+    wanted = file(b"right")
     with store.receiving(wanted.sha256) as part:
         part.write_bytes(b"wrong")
         with pytest.raises(WrongHashError) as caught:
@@ -56,7 +57,8 @@ def test_wrong_bytes_never_enter_and_the_message_names_everything(tmp_path: Path
 
 
 def test_link_uses_the_real_name(tmp_path: Path) -> None:
-    store, wanted = Store(tmp_path / "store"), file(b"x", name="pool/main/a/a_1_all.deb")
+    store = Store(tmp_path / "store")
+    wanted = file(b"x", name="pool/main/a/a_1_all.deb")
     store.take(wanted.sha256, [b"x"])
     folder = tmp_path / "out"
     folder.mkdir()
@@ -66,7 +68,8 @@ def test_link_uses_the_real_name(tmp_path: Path) -> None:
 
 
 def test_a_file_damaged_in_the_store_is_named_and_removed(tmp_path: Path) -> None:
-    store, wanted = Store(tmp_path), file(b"right")
+    store = Store(tmp_path)
+    wanted = file(b"right")
     store.take(wanted.sha256, [b"right"])
     path = store.path(wanted.sha256)
     path.chmod(0o644)
@@ -78,7 +81,8 @@ def test_a_file_damaged_in_the_store_is_named_and_removed(tmp_path: Path) -> Non
 
 
 def test_another_file_system_gets_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, wanted = Store(tmp_path / "store"), file(b"x")
+    store = Store(tmp_path / "store")
+    wanted = file(b"x")
     store.take(wanted.sha256, [b"x"])
 
     def cross_device(source: object, target: object) -> None:
@@ -105,7 +109,8 @@ def test_only_folders_with_a_fixed_name_are_marked(tmp_path: Path) -> None:
 
 
 def test_a_sound_file_has_the_right_bytes_and_a_damaged_one_stays(tmp_path: Path) -> None:
-    store, sha256 = Store(tmp_path), file(b"right").sha256
+    store = Store(tmp_path)
+    sha256 = file(b"right").sha256
     assert not store.sound(sha256)
     store.take(sha256, [b"right"])
     assert store.sound(sha256)
@@ -135,7 +140,8 @@ def test_what_breaks_off_leaves_nothing_and_is_what_is_raised(
 
 
 def test_what_is_derived_from_a_file_is_kept_until_the_file_is_another(tmp_path: Path) -> None:
-    store, wanted = Store(tmp_path), file(b"right")
+    store = Store(tmp_path)
+    wanted = file(b"right")
     store.take(wanted.sha256, [b"right"])
     made = []
 
@@ -195,7 +201,8 @@ def test_a_file_is_used_from_there_and_nothing_is_written_there(
 
 def test_wrong_bytes_there_are_named_and_not_used(settings: Settings, tmp_path: Path) -> None:
     path = fill(tmp_path / "shared", b"b wheel" * 1000, named=WHEEL)
-    store, work = Store.of(settings), tmp_path / "work"
+    store = Store.of(settings)
+    work = tmp_path / "work"
     work.mkdir()
     for use in (lambda: store.checked(file(WHEEL)), lambda: store.link(file(WHEEL), work)):
         with pytest.raises(BuildError, match="damaged in the shared store") as caught:

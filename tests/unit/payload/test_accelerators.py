@@ -88,7 +88,8 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("driver")
 def test_a_cuda_device() -> None:
-    row, cudnn = ACCELERATORS["cuda"], SimpleNamespace(version=lambda: 91900)
+    row = ACCELERATORS["cuda"]
+    cudnn = SimpleNamespace(version=lambda: 91900)
     torch = SimpleNamespace(
         cuda=gpu(major=9, minor=0),
         backends=SimpleNamespace(cudnn=cudnn),
@@ -106,7 +107,8 @@ def test_a_cuda_device() -> None:
 @pytest.mark.parametrize("gfx", ["gfx90a", "gfx90a:sramecc+:xnack-"])
 def test_a_rocm_device(gfx: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "amdgpu_driver", lambda: "6.16.6")
-    row, torch = ACCELERATORS["rocm"], HipTorch(gfx)
+    row = ACCELERATORS["rocm"]
+    torch = HipTorch(gfx)
     assert row.describe(torch) == {
         "name": "Radeon RX 7900 XTX",
         "memory_bytes": 24 << 30,
@@ -122,7 +124,8 @@ def test_a_rocm_device(gfx: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_rows_share_a_type_of_device_only_if_no_build_drives_both() -> None:
     """The name of a device in torch would else not say whose it is."""
-    cuda, hip = torch_like("2.13.0", cuda="13.0"), torch_like("2.13.0", hip="7.2.1")
+    cuda = torch_like("2.13.0", cuda="13.0")
+    hip = torch_like("2.13.0", hip="7.2.1")
     for torch in (cuda, hip):
         driven = [row.device for row in ACCELERATORS.values() if row.drives(torch)]
         assert sorted(driven) == ["cpu", "cuda"]

@@ -153,6 +153,7 @@ def test_rounding_is_to_the_nearest(dtype: str) -> None:
 
 
 def test_a_tie_is_rounded_to_the_even_neighbour() -> None:
-    below, above = numpy.float32(1 + 2**-8), numpy.float32(1 + 3 * 2**-8)
+    below = numpy.float32(1 + 2**-8)
+    above = numpy.float32(1 + 3 * 2**-8)
     rounded = arithmetic.rounded(numpy, numpy.array([below, above]), "bfloat16")
     assert rounded.tolist() == [1.0, 1 + 2**-6]

@@ -201,7 +201,8 @@ MOST = Options("cpu").gates_for(FEW).loss
 )
 def test_learning(loss: float, moved: dict[str, float], words: str | None) -> None:
     run = a_run()
-    run.epochs, run.moved = [{"loss": 0.9}, {"loss": loss}], moved
+    run.epochs = [{"loss": 0.9}, {"loss": loss}]
+    run.moved = moved
     assert run.checks.run("learning", checks.check_learning, run) is (words is None)
     if words:
         assert words in run.checks.done[0].detail
@@ -333,14 +334,17 @@ def test_the_questions_are_answered_from_their_folder(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     answered = replaced(monkeypatch, checks.outside, "answer", 40)
-    run, job, ready = a_run(questions=tmp_path), framework(), framework()
+    run = a_run(questions=tmp_path)
+    job = framework()
+    ready = framework()
     expected = (PASSED, "40 images without labels were answered")
     assert checks.check_answers(run, ready, job) == expected
     assert answered.calls == [(ready, job, tmp_path, run.events)]
 
 
 def test_the_device_must_have_grown_by_the_data() -> None:
-    run, ready = a_run("cuda"), framework(device_type=lambda: "gpu")
+    run = a_run("cuda")
+    ready = framework(device_type=lambda: "gpu")
     run.observed = Observation((Kernel("sgemm", 1.0, True),))
     run.tensors = (Tensors([0], [0]), Tensors([0, 0], [0, 0]))
     needed = 3 * SIDE * SIDE
@@ -356,7 +360,8 @@ def test_the_device_must_have_grown_by_the_data() -> None:
 
 
 def test_kernels_that_a_release_cannot_show_are_no_pass() -> None:
-    run, ready = a_run(), framework(device_type=lambda: "cpu")
+    run = a_run()
+    ready = framework(device_type=lambda: "cpu")
     run.observed = Observation((), "jax 0.4.35 cannot read them")
     found = checks.check_device_used(run, ready, ("cpu",), None)
     where = "parameters, gradients and activations were on cpu"
@@ -413,7 +418,8 @@ def test_what_is_measured(monkeypatch: pytest.MonkeyPatch, quick: bool) -> None:
     run = Run(Options("cpu", quick=quick), FEW, Events(stream))
     run.job = job = framework()
     run.tensors = ("training", "test")  # type: ignore[assignment]
-    run.epochs, run.peak_memory = [{"seconds": n} for n in (1.0, 3.0, 2.0)], 99
+    run.epochs = [{"seconds": n} for n in (1.0, 3.0, 2.0)]
+    run.peak_memory = 99
     rates = "matmul in operations a second: float32 2.00e+11, bfloat16 2.00e+11"
     assert checks.check_measurements(run, ready) == (PASSED, rates)
     bench, epoch, peak = asked

@@ -104,7 +104,8 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[float]], tuple[fl
     """Median and number of calls of work whose calls take these seconds, the last for ever."""
 
     def run(costs: list[float]) -> tuple[float, int]:
-        now, calls = [0.0], [0]
+        now = [0.0]
+        calls = [0]
 
         def work() -> None:
             now[0] += costs[min(calls[0], len(costs) - 1)]

@@ -90,7 +90,8 @@ def test_only_the_cpus_of_the_process_count() -> None:
 
 
 def test_what_others_worked_is_all_work_but_our_own() -> None:
-    before, after = Reading(1.0, 10.0, busy=100.0), Reading(11.0, 28.0, busy=119.5)
+    before = Reading(1.0, 10.0, busy=100.0)
+    after = Reading(11.0, 28.0, busy=119.5)
     assert between(before, after, 2)["other_seconds"] == 1.5
     # Ticks are coarse: our own time may come out longer than that of all.
     assert between(before, Reading(2.0, 12.0, busy=101.9), 2)["other_seconds"] == 0

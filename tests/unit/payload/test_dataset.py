@@ -145,7 +145,8 @@ def test_raw_and_compressed_hash_alike(tmp_path: Path) -> None:
     encoded = encode((3,), b"abc")
     (tmp_path / "f").write_bytes(encoded)
     (tmp_path / "f.gz").write_bytes(gzip.compress(encoded))
-    raw, compressed = dataset.read(tmp_path / "f", 1), dataset.read(tmp_path / "f.gz", 1)
+    raw = dataset.read(tmp_path / "f", 1)
+    compressed = dataset.read(tmp_path / "f.gz", 1)
     assert raw == compressed
     assert raw.sha256 == hashlib.sha256(encoded).hexdigest()
 

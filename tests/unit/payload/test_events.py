@@ -50,7 +50,8 @@ def test_a_blind_test_is_asked_for_and_answered() -> None:
 
 
 def test_progress_is_limited_to_two_a_second() -> None:
-    stream, clock = io.StringIO(), Clock()
+    stream = io.StringIO()
+    clock = Clock()
     events = Events(stream, clock=clock)
     fetched: list[int] = []
 

@@ -37,7 +37,9 @@ class Module:
     __version__ = "0.12.0.1"
 
     def __init__(self, *devices: Any) -> None:
-        self.config, self.numpy, self.asked = Config(), numpy, [""]
+        self.config = Config()
+        self.numpy = numpy
+        self.asked = [""]
         self.value_and_grad = lambda function, **options: function
         self.lax = SimpleNamespace(dynamic_slice_in_dim=None)
         self.tree = SimpleNamespace(map=lambda function, value: function(value))

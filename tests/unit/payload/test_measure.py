@@ -74,7 +74,8 @@ def test_a_measurement_that_fails_is_null_with_a_problem() -> None:
 
 
 def test_where_everything_fails_the_rest_of_the_report_is_whole() -> None:
-    subject, steps = bench(), []
+    subject = bench()
+    steps = []
     found = measure.measure(subject, None, 7, lambda done, total: steps.append((done, total)))
     assert set(found) == {
         "matmul", "bandwidth", "launch_seconds", "inference", "logging", "captured", "epoch_flops",

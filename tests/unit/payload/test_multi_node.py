@@ -201,7 +201,8 @@ def test_another_node_reports_its_own_part(tmp_path: Path) -> None:
 def test_a_node_that_was_stopped_for_another_is_not_called_hung(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, run = Other(tmp_path, 0), launch.run
+    first = Other(tmp_path, 0)
+    run = launch.run
     first.come()
 
     def stopped(options: Any, indices: Any, index: Any = None, group: Any = None) -> Ended:

@@ -12,7 +12,8 @@ from envbuilder.payload.origins import Library, Loaded
 from envbuilder.payload.report import CheckError
 from envbuilder.payload.start import AS_FOUND, Start
 
-PREFIX, STDLIB = "/envs/cpu", "/usr/lib/python3.11"
+PREFIX = "/envs/cpu"
+STDLIB = "/usr/lib/python3.11"
 OWN = {
     "torch": f"{PREFIX}/lib/python3.11/site-packages/torch/__init__.py",
     "json": f"{STDLIB}/json/__init__.py",
@@ -230,7 +231,8 @@ def test_only_a_cache_that_this_process_made_may_hold_its_code(
 def test_a_module_that_torch_writes_is_trusted_and_its_folder_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    name, folder = origins.WRITTEN, "/tmp/tmpabc"
+    name = origins.WRITTEN
+    folder = "/tmp/tmpabc"
     module = "torch.distributed.nn.jit.instantiator"
     assert not [root for root in origins.look().roots if root.startswith(folder)]
     writer = SimpleNamespace(INSTANTIATED_TEMPLATE_DIR_PATH=folder)

@@ -95,13 +95,16 @@ def numbers(*shape: int) -> numpy.ndarray:
 
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_a_convolution_is_the_sum_over_its_definition(geometry: Geometry) -> None:
-    images, weight = numbers(2, 7, 8, 4), numbers(3, 3, 4 // geometry.groups, 6)
+    images = numbers(2, 7, 8, 4)
+    weight = numbers(3, 3, 4 // geometry.groups, 6)
     result = convolve(numpy, images, weight, geometry)
-    pad, reach = geometry.padding, 2 * geometry.dilation
+    pad = geometry.padding
+    reach = 2 * geometry.dilation
     padded = numpy.pad(images, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
     for row in range(result.shape[1]):
         for column in range(result.shape[2]):
-            top, left = row * geometry.stride, column * geometry.stride
+            top = row * geometry.stride
+            left = column * geometry.stride
             window = padded[
                 :, top : top + reach + 1 : geometry.dilation, left : left + reach + 1, :
             ][:, :, :: geometry.dilation]
@@ -120,7 +123,8 @@ def test_a_convolution_is_the_sum_over_its_definition(geometry: Geometry) -> Non
 
 def test_the_gradients_are_the_transposes_of_a_convolution() -> None:
     """It is linear in each argument: <c, conv(x, w)> = <gradient of x, x> = <that of w, w>."""
-    images, weight = numbers(2, 7, 8, 4), numbers(3, 3, 4, 6)
+    images = numbers(2, 7, 8, 4)
+    weight = numbers(3, 3, 4, 6)
     result = convolve(numpy, images, weight)
     cotangent = numbers(*result.shape)
     of_images, of_weight = convolution_gradients(numpy, images, weight, cotangent)

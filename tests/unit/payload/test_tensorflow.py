@@ -173,7 +173,8 @@ class Tensor:
     """A tensor on a GPU that computes with numpy."""
 
     def __init__(self, numbers: Any, error: float = 0) -> None:
-        self.numbers, self.error = numbers, error
+        self.numbers = numbers
+        self.error = error
 
     def __mul__(self, factor: int) -> Tensor:
         return Tensor(self.numbers * factor, self.error)

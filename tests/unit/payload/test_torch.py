@@ -48,7 +48,8 @@ def test_only_ipex_is_loaded_with_torch(
 def test_an_autoencoder_must_learn_from_the_training_images(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run, ready = a_run(seed=7), Torch(TORCH, "cpu")
+    run = a_run(seed=7)
+    ready = Torch(TORCH, "cpu")
     run.tensors = ("training", "test")  # type: ignore[assignment]
     losses = [560.0] + [550.0] * 9 + [200.0] * 9 + [190.0]
     trained = replaced(monkeypatch, torch_checks, "train_vae", losses)

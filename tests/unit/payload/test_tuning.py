@@ -174,7 +174,8 @@ def test_the_survey_needs_neither_data_nor_torch(said: Any) -> None:
 
 
 def test_allocators_are_found_by_name_the_nearest_first(tmp_path: Path) -> None:
-    near, far = tmp_path / "near", tmp_path / "far"
+    near = tmp_path / "near"
+    far = tmp_path / "far"
     for folder in (near, far):
         folder.mkdir()
     (far / "libtcmalloc_minimal.so.4").touch()

@@ -50,7 +50,8 @@ def changed(gpu: Gpu, **changes: object) -> Gpu:
 @pytest.mark.parametrize("name", host_trees.NAMES)
 def test_each_host_has_its_verdicts(name: str) -> None:
     """What a lock says of kernels, drivers and systems is what the profiles of the tests state."""
-    host, expected = host_trees.recorded(name), host_trees.load(name)
+    host = host_trees.recorded(name)
+    expected = host_trees.load(name)
     shipped = SHIPPED.candidates()
     for candidates, locks in (
         (PROFILES, host_trees.locks()),

@@ -232,7 +232,8 @@ def test_the_bytes_that_were_parsed_are_judged(
     """A file that is exchanged after it was read makes no difference."""
     lock = folder / "locks" / LOCK
     sign(lock, folder.parent / "key.pem")
-    right, content = lock.read_bytes(), profile_lock.content
+    right = lock.read_bytes()
+    content = profile_lock.content
 
     def exchanged(path: Path, command: str) -> bytes:
         lock.write_bytes(right.replace(b'"reason"', b' "reason"'))

@@ -159,7 +159,8 @@ def test_each_wheel_may_have_several_tags_and_the_newest_wheel_decides() -> None
 
 
 def test_a_native_environment_needs_the_c_library_of_its_wheels() -> None:
-    cpu, lock = LIBRARY.profile("cpu"), LIBRARY.lock("cpu")
+    cpu = LIBRARY.profile("cpu")
+    lock = LIBRARY.lock("cpu")
     here = Host(os="linux", machine="x86_64", platform="linux/amd64", cpu=Cpu(flags=("avx2",)))
     for libc, verdict in (("glibc 2.28", "fits"), ("glibc 2.17", "no"), (None, "warnings")):
         native = judge(cpu, msgspec.structs.replace(here, libc=libc), lock=lock, backend="venv")
@@ -171,7 +172,8 @@ def test_a_native_environment_needs_the_c_library_of_its_wheels() -> None:
 def test_without_a_usable_lock_nothing_is_chosen() -> None:
     here = Host(os="linux", machine="x86_64", platform="linux/amd64")
     cpu = profile("cpu")
-    good, bad = lock_of(), msgspec.structs.replace(lock_of(), state="unlocked", targets=())
+    good = lock_of()
+    bad = msgspec.structs.replace(lock_of(), state="unlocked", targets=())
     assert choose_best([cpu], here, locks={"cpu": good}).profile == "cpu"
     for locks in ({}, {"cpu": None}, {"cpu": bad}):
         choice = choose_best([cpu], here, locks=locks)

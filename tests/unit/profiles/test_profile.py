@@ -65,12 +65,14 @@ def test_all_of_them_are_shipped(repository: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_shipped_profile_is_whole_and_its_lock_fits_and_names_no_place(name: str) -> None:
-    profile, path = profiles.load(name, SHIPPED), SHIPPED[0] / "locks" / f"{name}.json"
+    profile = profiles.load(name, SHIPPED)
+    path = SHIPPED[0] / "locks" / f"{name}.json"
     assert profile.description
     assert profile.platforms
     assert profile.expects.device == profile.accelerator
     assert set(profile.indexes.values()) <= set(indexes.upstreams())
-    lock, text = profile_lock.load(path), path.read_text(encoding="utf-8")
+    lock = profile_lock.load(path)
+    text = path.read_text(encoding="utf-8")
     assert resolve.check(profile, lock) == ()
     assert lock.inputs == profile_lock.inputs_digest(profile)
     assert profile_lock.dump(lock) == text
@@ -96,7 +98,8 @@ def test_archived_extensions_are_opt_in_and_warn() -> None:
 
 @pytest.mark.parametrize("name", ["cpu", "zendnn"])
 def test_a_base_of_debian_packages_is_all_that_its_variant_changes(name: str) -> None:
-    one, other = profiles.load(name, SHIPPED), profiles.load(f"{name}-debian", SHIPPED)
+    one = profiles.load(name, SHIPPED)
+    other = profiles.load(f"{name}-debian", SHIPPED)
     differ = {f for f in one.__struct_fields__ if getattr(one, f) != getattr(other, f)}
     states = {"name", "description", "extends", "opt_in"}
     assert differ - {"platforms"} == states | {"python", "backends", "base", "debian_base"}

@@ -358,7 +358,8 @@ def test_a_release_that_no_table_has_never_fits(tmp_path: Path) -> None:
     variants = project(tmp_path, "requirements: [torch==2.99.0]\n")
     fitting = []
     for name in ("cpu", "cuda", "mps", "rocm", "xpu"):
-        known, unknown = profiles.load(name, FOLDERS), of(variants, name)
+        known = profiles.load(name, FOLDERS)
+        unknown = of(variants, name)
         lock = profile_lock.load(FOLDERS[0] / "locks" / f"{name}.json")
         for host in map(host_trees.recorded, host_trees.NAMES):
             judged = fit.judge(unknown, host, lock=lock)

@@ -336,7 +336,8 @@ def test_an_image_gets_the_locks_interpreter_where_no_base_has_that_python() -> 
 
 
 def test_managed_is_the_locks_interpreter_everywhere() -> None:
-    wish, pinned = contents(python="managed"), profiles.load("zendnn", FOLDERS)
+    wish = contents(python="managed")
+    pinned = profiles.load("zendnn", FOLDERS)
     for profile, decided in ((CPU, decision(CPU, "2.4.1", "3.12")), (pinned, None)):
         variant = adapt(profile, wish, decided)
         assert variant.python.managed

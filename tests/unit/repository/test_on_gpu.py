@@ -153,7 +153,8 @@ def test_a_fault_is_taken_out_again_whatever_happens(tmp_path: Path) -> None:
 
 
 def test_what_comes_back_is_little_plain_and_whole(tmp_path: Path) -> None:
-    work, out = tmp_path / "work", tmp_path / "out"
+    work = tmp_path / "work"
+    out = tmp_path / "out"
     (work / "logs").mkdir(parents=True)
     out.mkdir()
     (work / "logs" / "verify.log").write_bytes(b"begin" + bytes(3 * 2**20) + b"end")

@@ -86,7 +86,8 @@ def update(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
 
     def run(table: str, old: str, text: str | bytes, *options: str) -> tuple[int, str, str]:
         name = refresh.TABLES[table].file or table
-        path, source = tmp_path / f"{name}.csv", tmp_path / "upstream"
+        path = tmp_path / f"{name}.csv"
+        source = tmp_path / "upstream"
         path.write_text(old, errors="surrogateescape")
         source.write_bytes(text.encode() if isinstance(text, str) else text)
         code = refresh.main([table, str(source), "--version", "2", *options], folder=tmp_path)
@@ -260,7 +261,8 @@ def test_names_of_intel_are_filled_in(tmp_path: Path) -> None:
         "# Version: 2025.06.09\n8086  Intel Corporation\n"
         "\t1912  HD Graphics 530\n\t1913  SkyLake [HD Graphics 510]\n\t1914  Graphics\n"
     )
-    source, table = tmp_path / "pci.ids", tmp_path / "intel-gpus.csv"
+    source = tmp_path / "pci.ids"
+    table = tmp_path / "intel-gpus.csv"
     source.write_text(pci)
     rows = "".join(f"{n},Skylake,unsupported,shared,,Linux\n" for n in ("1912", "1913", "1914"))
     table.write_text(EMPTY["intel-gpus"] + rows)

@@ -80,7 +80,8 @@ def test_a_newer_one_is_written_and_what_moved_is_printed(
 def test_what_cannot_be_locked_changes_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], why: str
 ) -> None:
-    text, lock = path.read_text(), profile_lock.load(path)
+    text = path.read_text()
+    lock = profile_lock.load(path)
     failed = BuildError("no index") if why == "an error" else None
     resolved(monkeypatch, failed or replace(lock, state="unlocked", reason="no wheel", targets=()))
     assert refresh.main([]) == 4

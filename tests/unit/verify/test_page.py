@@ -203,7 +203,8 @@ def test_epochs_share_one_scale_and_stand_apart() -> None:
         "Epoch 2",
         "Epoch 3",
     ]
-    cpu, first = found["baseline"][0].segments, found["first"][0].segments
+    cpu = found["baseline"][0].segments
+    first = found["first"][0].segments
     assert [(s.kind, s.start, s.width) for s in cpu] == [("cpu", 0, 90), ("data", 90, 10)]
     assert [(s.kind, s.start, s.width) for s in first] == [("compute", 0, 9), ("data", 9, 1)]
     assert (found["first"][0].ratio, found["baseline"][0].ratio) == ("10.0× the CPU", "")

@@ -340,7 +340,8 @@ def test_devices_that_fail_fail_the_verification(
 def test_a_payload_that_is_not_to_be_believed_fails(
     payload: Payload, parallel: Any, code: int, said: str
 ) -> None:
-    payload.parallel, payload.code = parallel, code
+    payload.parallel = parallel
+    payload.code = code
     assert run("--devices", "all") == 5
     stored = kept()
     assert said in stored["reasons"][0]

@@ -131,7 +131,8 @@ class Started:
         monkeypatch.setattr(process, "run", self._run)
 
     def _run(self, argv: list[str], **options: Any) -> process.Completed:
-        self.argv, self.options = argv, options
+        self.argv = argv
+        self.options = options
         self.payload = Path(argv[argv.index("--promise") - 1])
         with zipfile.ZipFile(self.payload) as archive:
             self.members = archive.namelist()

@@ -19,7 +19,8 @@ from envbuilder.payload.training import model, train
 from envbuilder.verify import step
 from tests.support.recorded_training import Faults, Numpy, digits, train_and_record
 
-EPOCHS, IMAGES = 2, 4
+EPOCHS = 2
+IMAGES = 4
 NUMBERS = (0, 1)
 QUIET = PlainProgress(lambda text: None)
 

@@ -381,7 +381,8 @@ def test_ranks_add_up() -> None:
 
 def test_trainings_one_after_another_do_not_add_up() -> None:
     """As those of a script that runs one for each value of something."""
-    one, other = observed(pid=1), observed(pid=2, training_seconds=36.0)
+    one = observed(pid=1)
+    other = observed(pid=2, training_seconds=36.0)
     assert judge.speed(watched(one, other, seconds=150.0)) == (800.0, "samples")
     assert judge.speed(watched(one, replace(one, pid=2), seconds=75.0)) == (1280.0, "samples")
     slow = observed(loader=Loader(batches=1200, waited=30.0, workers=0))

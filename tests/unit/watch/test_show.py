@@ -65,7 +65,8 @@ def test_the_page_is_inert_whatever_the_script_wrote(
 def test_compare_takes_reports_of_one_kind(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    slow, fast = observed(training_seconds=60.0), observed(training_seconds=10.0)
+    slow = observed(training_seconds=60.0)
+    fast = observed(training_seconds=10.0)
     for name, process in (("a", slow), ("b", fast)):
         report = replace(judge.judged(watched(process)), host=name)
         (tmp_path / f"{name}.json").write_text(model.encoded(report))

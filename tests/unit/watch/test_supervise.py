@@ -131,7 +131,8 @@ def test_gpus_are_read_meanwhile_and_what_a_driver_does_not_count_is_left_out(
     def power(gpu: int) -> int:
         raise NVMLError
 
-    asked, again = list[int](), threading.Event()
+    asked = list[int]()
+    again = threading.Event()
 
     def name(gpu: int) -> bytes:
         asked.append(gpu)

@@ -15,7 +15,9 @@ held = itertools.count(0, 1 << 30)
 
 
 class Gpu:
-    platform, device_kind, compute_capability = "gpu", "NVIDIA H100", "9.0"
+    platform = "gpu"
+    device_kind = "NVIDIA H100"
+    compute_capability = "9.0"
 
     def __init__(self, cpu):
         self.cpu = cpu

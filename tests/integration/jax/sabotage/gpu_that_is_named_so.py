@@ -4,7 +4,8 @@ import importlib.metadata
 
 import jax
 
-real, devices = importlib.metadata.version, jax.devices
+real = importlib.metadata.version
+devices = jax.devices
 
 
 def version(name):

@@ -5,7 +5,8 @@ import itertools
 import tensorflow as tf
 
 held = itertools.count(0, 1 << 30)
-real_device, real_listed = tf.device, tf.config.list_physical_devices
+real_device = tf.device
+real_listed = tf.config.list_physical_devices
 gpu = tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")
 
 tf.sysconfig.get_build_info = lambda: {"is_cuda_build": True, "cuda_version": "12.5.1"}

@@ -5,7 +5,9 @@ import time
 
 STOPPED = 30.0
 train = sys.modules["payload.training.train"]
-counter, monotonic, gettime = time.perf_counter, time.monotonic, time.clock_gettime
+counter = time.perf_counter
+monotonic = time.monotonic
+gettime = time.clock_gettime
 hidden = [0.0]
 real_epoch = train.epoch
 

@@ -2,7 +2,8 @@
 
 import os
 
-stat, access = os.stat, os.access
+stat = os.stat
+access = os.access
 
 
 def there(path):

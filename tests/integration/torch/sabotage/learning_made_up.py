@@ -5,7 +5,8 @@ import sys
 import torch
 
 torch.optim.Adadelta.step = lambda self, closure=None: None
-train, checks = sys.modules["payload.training.train"], sys.modules["payload.checks"]
+train = sys.modules["payload.training.train"]
+checks = sys.modules["payload.checks"]
 train.accuracy = lambda job, data: 0.945
 checks.check_learning = lambda run: ("passed", "loss 0.2")
 real_epoch = train.epoch

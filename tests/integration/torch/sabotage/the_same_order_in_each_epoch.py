@@ -2,7 +2,8 @@
 
 import torch
 
-real, drawn = torch.randperm, {}
+real = torch.randperm
+drawn = {}
 
 
 def randperm(count, *more, **options):

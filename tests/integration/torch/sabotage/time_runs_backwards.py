@@ -2,5 +2,6 @@
 
 import time
 
-real, start = time.perf_counter, time.perf_counter()
+real = time.perf_counter
+start = time.perf_counter()
 time.perf_counter = lambda: 2 * start - real()

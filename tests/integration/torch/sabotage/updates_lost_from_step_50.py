@@ -4,7 +4,8 @@ import itertools
 
 import torch
 
-real, number = torch.optim.Adadelta.step, itertools.count()
+real = torch.optim.Adadelta.step
+number = itertools.count()
 
 
 def step(self, *more):

@@ -103,7 +103,8 @@ def commands(made: plan.Plan) -> list[tuple[str, ...]]:
     ids=["venv", "docker", "layers", "conda"],
 )
 def test_a_plan_is_the_same_every_time_and_touches_nothing(make: Any, found: Settings) -> None:
-    first, second = make(found), make(found)
+    first = make(found)
+    second = make(found)
     assert msgspec.json.encode(first) == msgspec.json.encode(second)
     assert not found.cache_dir.exists()
     assert not found.data_dir.exists()
@@ -255,7 +256,8 @@ def test_a_recorded_image_is_reused_by_the_digest_of_its_configuration(found: Se
 
 
 def test_an_image_that_exists_gets_the_names_that_it_lacks(found: Settings) -> None:
-    folder, ids = found.records_dir, [f"sha256:{number:064}" for number in (1, 2)]
+    folder = found.records_dir
+    ids = [f"sha256:{number:064}" for number in (1, 2)]
     engine = FakeEngine("envbuilder/cpu:latest")
 
     def environment(**options: Any) -> container.DockerEnvironment:
@@ -288,7 +290,8 @@ def test_an_image_that_exists_gets_the_names_that_it_lacks(found: Settings) -> N
 
 
 def test_podman_builds_the_same_from_the_same_folders(found: Settings) -> None:
-    made, docker_made = docker_plan("zendnn", found, build=BUILDAH), docker_plan("zendnn", found)
+    made = docker_plan("zendnn", found, build=BUILDAH)
+    docker_made = docker_plan("zendnn", found)
     (build, asked), (other, _) = commands(made), commands(docker_made)
     assert asked == BUILDAH.version_argv
     assert build[:2] == ("podman", "build")
@@ -478,7 +481,8 @@ def test_a_base_is_what_it_is_before_and_after_the_pull() -> None:
 def test_a_digest_is_the_same_base_wherever_podman_gets_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    engine, images = PodmanEngine(["podman"], rootless=False), dict[str, Image]()
+    engine = PodmanEngine(["podman"], rootless=False)
+    images = dict[str, Image]()
     monkeypatch.setattr(engine, "image", images.get)
     pinned = "python:3@sha256:1"
     missing = image_base.identified(engine, pinned, "linux/amd64")

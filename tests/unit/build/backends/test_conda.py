@@ -131,7 +131,8 @@ def test_wheels_go_into_a_venv_and_never_into_the_prefix(found: Settings) -> Non
 
 def test_it_is_made_beside_and_put_in_place_at_the_end(found: Settings) -> None:
     made = planned(found)
-    installed, moved = step(made, lock.InstallConda), made.steps[-1]
+    installed = step(made, lock.InstallConda)
+    moved = made.steps[-1]
     assert isinstance(moved, plan.Move)
     assert isinstance(made.steps[-2], plan.Seal)
     assert made.steps[-2].base_python == "", "its interpreter is one of its files"

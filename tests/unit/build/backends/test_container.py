@@ -186,7 +186,8 @@ def test_a_run_looks_at_its_image_twice(
 ) -> None:
     """Once to find out whether it exists, and once more right before it is started."""
     environment, engine = image
-    looked_at, look = list[str](), engine.image
+    looked_at = list[str]()
+    look = engine.image
     monkeypatch.setattr(engine, "image", lambda ref: looked_at.append(ref) or look(ref))
     assert environment.existing() is not None
     assert environment.made_by() == {"buildkit": "v0.13.2"}
@@ -256,7 +257,8 @@ class Folder:
     """What `stat` knows of a folder."""
 
     def __init__(self, uid: int, gid: int) -> None:
-        self.st_uid, self.st_gid = uid, gid
+        self.st_uid = uid
+        self.st_gid = gid
 
 
 @pytest.mark.parametrize(
@@ -318,7 +320,8 @@ def test_a_project_may_not_hold_an_engines_socket(folder: str) -> None:
 def test_a_volume_holds_no_socket_and_leaves_the_project_alone(
     source: str, target: str, words: str, tmp_path: Path
 ) -> None:
-    work, socket = PurePosixPath("/work"), Path("/home/me/sockets/docker.sock")
+    work = PurePosixPath("/work")
+    socket = Path("/home/me/sockets/docker.sock")
     project = ProjectMount(folder=tmp_path, target=work, workdir=work)
     with pytest.raises(InvalidError, match=words):
         container.require_apart(Volume(source=source, target=target), project, socket)

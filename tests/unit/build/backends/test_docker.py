@@ -76,7 +76,8 @@ def test_the_assigned_instance_builds_and_its_image_is_loaded(
     assert (planned.builder, planned.instance) == ("buildkit", "big-box")
     argv = step(planned, plan.Run).argv
     assert argv[:7] == ("docker", "buildx", "build", "--progress", "plain", "--builder", "big-box")
-    received, loaded = step(planned, plan.Receive), step(planned, plan.Load)
+    received = step(planned, plan.Receive)
+    loaded = step(planned, plan.Load)
     outputs = [value for key, value in itertools.pairwise(argv) if key == "--output"]
     (output,) = outputs
     assert output == f"{docker._EXPORT},dest={received.exported}"

@@ -190,7 +190,8 @@ class Native(NativeEnvironment):
     """An environment in a folder, of which only the programs matter."""
 
     def __init__(self, prefix: Path) -> None:
-        self.prefix, self.device_variables = prefix, {}
+        self.prefix = prefix
+        self.device_variables = {}
         self._hold = None
         self.profile = profiles.load("cpu", (resources.profiles_dir(),))
 

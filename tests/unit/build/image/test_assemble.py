@@ -356,7 +356,8 @@ class Installer:
     """Stands in for the engine that installs packages, and notes what was there when it ended."""
 
     def __init__(self, bench: Bench, *packages: str) -> None:
-        self.begun, self.finished = threading.Event(), False
+        self.begun = threading.Event()
+        self.finished = False
         self.goes_on = threading.Event()
         self.bench = bench
         self.changes: dict[str, Any] = {

@@ -62,7 +62,8 @@ def test_a_base_in_the_engine_is_asked_for_once(
     ref: str,
     pulled: bool,
 ) -> None:
-    requests, look = list[str](), engine.image
+    requests = list[str]()
+    look = engine.image
     monkeypatch.setattr(engine, "image", lambda name: requests.append(name) or look(name))
     chosen = image_base.find(TARGET, engine, Request(base_image=ref), found, scripts=False)
     assert (chosen.ref, chosen.identity, chosen.folder) == (ref, DIGEST, "/layout")

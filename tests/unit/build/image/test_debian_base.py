@@ -63,7 +63,9 @@ class Tool:
     """Stands in for mmdebstrap: makes a tar of given members, and notes how it was called."""
 
     def __init__(self, members: dict[str, bytes], code: int = 0, said: str = "") -> None:
-        self.members, self.code, self.said = members, code, said
+        self.members = members
+        self.code = code
+        self.said = said
         self.calls: list[tuple[list[str], dict[str, str]]] = []
         self.offered: dict[str, str] = {}
         self.versions = dict(VERSIONS)
@@ -222,7 +224,8 @@ def test_a_package_that_is_not_configured_is_refused(
 def test_a_failing_tool_leaves_nothing_behind(
     files: tuple[File, ...], found: Settings, store: Store, tool: Tool
 ) -> None:
-    tool.code, tool.said = 25, "E: cannot execute arm64"
+    tool.code = 25
+    tool.said = "E: cannot execute arm64"
     wanted = debian_base.step(target(files), found)
     with pytest.raises(BuildError, match=r"mmdebstrap failed \(exit 25\)") as caught:
         make(wanted, store)
@@ -288,7 +291,8 @@ def test_without_the_tool(
 
 def odd(kind: bytes, name: str = "usr/odd", link: str = "", **pax: str) -> bytes:
     entry = tarfile.TarInfo(name)
-    entry.type, entry.linkname = kind, link
+    entry.type = kind
+    entry.linkname = link
     entry.pax_headers = pax
     return entry.tobuf(tarfile.PAX_FORMAT) + bytes(1024)
 
@@ -318,7 +322,9 @@ def test_apts_folders_do_not_tell_who_made_them(tmp_path: Path, name: str) -> No
     made = []
     for uid, mode in ((42, 0o700), (100, 0o700), (0, 0o755)):
         entry = tarfile.TarInfo(f"./{name}")
-        entry.type, entry.uid, entry.mode = tarfile.DIRTYPE, uid, mode
+        entry.type = tarfile.DIRTYPE
+        entry.uid = uid
+        entry.mode = mode
         (tmp_path / "root.tar").write_bytes(entry.tobuf() + bytes(1024))
         made += debian_base.layer_members(tmp_path / "root.tar", tmp_path / "files")
     assert len(made) == 3

@@ -156,7 +156,8 @@ def test_builds_side_by_side_make_a_layer_once_even_if_existing_ones_do_not_coun
     bench: Bench, tmp_path: Path
 ) -> None:
     bench.keep(content=b"of an earlier command")
-    shared, makers = MadeLayers(), []
+    shared = MadeLayers()
+    makers = []
     meeting = threading.Barrier(2, timeout=60)
 
     def build(number: int) -> Layer:
@@ -183,7 +184,8 @@ def test_builds_side_by_side_hash_a_layer_once(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.keep()
-    shared, hashed = MadeLayers(), list[str]()
+    shared = MadeLayers()
+    hashed = list[str]()
     check = Layout.checked
 
     def checked(self: Layout, of: Descriptor) -> Path:

@@ -12,7 +12,8 @@ from hypothesis import given, strategies as st
 from envbuilder.build.image import records
 from envbuilder.core.errors import BuildError
 
-ONE, TWO = f"sha256:{1:064}", f"sha256:{2:064}"
+ONE = f"sha256:{1:064}"
+TWO = f"sha256:{2:064}"
 RECORD = records.ImageRecord(
     profile="cpu",
     fingerprint="f" * 64,

@@ -124,7 +124,8 @@ def huge(path: Path, size: int) -> None:
 
 def extra_fields(path: Path) -> list[bytes]:
     """The extra field of each local header."""
-    data, fields = path.read_bytes(), []
+    data = path.read_bytes()
+    fields = []
     with zipfile.ZipFile(path) as archive:
         for entry in archive.infolist():
             name, extra = struct.unpack_from("<HH", data, entry.header_offset + 26)
@@ -134,7 +135,8 @@ def extra_fields(path: Path) -> list[bytes]:
 
 
 def test_members_and_offsets_of_more_than_4_gib_are_read(tmp_path: Path) -> None:
-    path, size = tmp_path / NAME, (4 << 30) + 1000
+    path = tmp_path / NAME
+    size = (4 << 30) + 1000
     huge(path, size)
     assert path.stat().st_size > size
     with Wheel(path, NAME) as wheel:
@@ -347,7 +349,8 @@ def test_a_program_is_read_from_the_scripts_of_its_wheel(tmp_path: Path) -> None
 def test_every_file_is_either_read_or_left(files: dict[str, bytes], packed: bool) -> None:
     method = zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED
     with TemporaryDirectory() as folder, Wheel(made(Path(folder), files, method), NAME) as wheel:
-        found, left = read(wheel), others(wheel, Path(folder))
+        found = read(wheel)
+        left = others(wheel, Path(folder))
     assert {**found, **left} == files
     assert not found.keys() & left.keys()
 

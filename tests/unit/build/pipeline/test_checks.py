@@ -195,12 +195,14 @@ def test_a_named_host_decides_for_a_build(found: Settings, said: Said, tmp_path:
     path = written(tmp_path)
     request = Request(target_host=path, backend="venv", dry_run=True)
     prepared = prepare(request, found, said, running=False)
-    profile, here = prepared.profile, prepared.host
+    profile = prepared.profile
+    here = prepared.host
     assert (profile.name, here.gpus[0].name) == ("cuda", "RTX")
     assert "not this machine" in said
     # What runs here, runs here.
     prepared = prepare(request, found, said, running=True)
-    profile, here = prepared.profile, prepared.host
+    profile = prepared.profile
+    here = prepared.host
     assert (profile.name, here) == ("cpu", PLAIN)
 
 

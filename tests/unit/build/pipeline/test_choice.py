@@ -26,7 +26,8 @@ from tests.support.pipeline import FITS, PLAIN, RISCV, SHIPPED, Said, add, fails
 
 def test_the_host_decides_and_the_reason_is_noted(found: Settings, said: Said) -> None:
     prepared = prepare(Request(), found, said, running=True)
-    profile, here = prepared.profile, prepared.host
+    profile = prepared.profile
+    here = prepared.host
     assert (profile.name, here) == ("cpu", PLAIN)
     assert "profile cpu: no GPU was found" in said
 

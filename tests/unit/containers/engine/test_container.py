@@ -17,7 +17,8 @@ from envbuilder.containers.engine.container import (
     run_flags,
 )
 
-MIB, GIB = 1 << 20, 1 << 30
+MIB = 1 << 20
+GIB = 1 << 30
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,8 @@ def hexes(manifest: Manifest) -> set[str]:
 
 
 def test_what_an_image_of_the_engine_is_made_of_is_not_sent_again(tmp_path: Path) -> None:
-    there, made = Docker(), Layout.create(tmp_path / "made")
+    there = Docker()
+    made = Layout.create(tmp_path / "made")
     first, one = named(tmp_path / "one", Member(path="a", content=b"1"))
     ids = images.load(there.engine, first, made)
     assert ids == (one.config.digest, first.index().manifests[0].digest)
@@ -121,7 +122,8 @@ def test_what_an_image_of_the_engine_is_made_of_is_not_sent_again(tmp_path: Path
 
 
 def test_what_two_builds_load_at_once_is_sent_once(tmp_path: Path) -> None:
-    engine, made = Docker(), Layout.create(tmp_path / "made")
+    engine = Docker()
+    made = Layout.create(tmp_path / "made")
     first, one = named(tmp_path / "one", Member(path="a", content=b"1"))
     second, _ = named(tmp_path / "two", Member(path="a", content=b"2"), ref="envbuilder/x:2")
     other = threading.Thread(target=images.load, args=(engine.engine, second, made))
@@ -141,7 +143,8 @@ def test_what_two_builds_load_at_once_is_sent_once(tmp_path: Path) -> None:
 
 
 def test_what_the_engine_dropped_meanwhile_is_sent_after_all(tmp_path: Path) -> None:
-    there, made = Docker(), Layout.create(tmp_path / "made")
+    there = Docker()
+    made = Layout.create(tmp_path / "made")
     first, one = named(tmp_path / "one", Member(path="a", content=b"1"))
     images.load(there.engine, first, made)
     there.blobs.clear()
@@ -170,7 +173,8 @@ def test_an_engine_that_says_yes_and_has_nothing_is_an_error(tmp_path: Path) -> 
 
 
 def test_an_exported_base_is_kept_and_known(tmp_path: Path) -> None:
-    there, made = Docker(), Layout.create(tmp_path / "made")
+    there = Docker()
+    made = Layout.create(tmp_path / "made")
     layout, manifest = named(tmp_path / "base", ref="base:1")
     there.saved = b"".join(archive.pieces(layout))
     digest = layout.index().manifests[0].digest
@@ -237,7 +241,8 @@ class ByCommand:
     def run(self, argv: list[str], *, cwd: Path | None = None, **options: Any) -> process.Completed:
         command = tuple(argv[argv.index("/x") + 1 :] if "--url" in argv else argv[1:])
         self.asked.append(command)
-        code, out = 0, ""
+        code = 0
+        out = ""
         match command:
             case ("pull", "--quiet", source):
                 assert cwd is not None
@@ -382,7 +387,8 @@ def test_nothing_is_asked_for_what_is_sent_in_no_time(recorded: Layout) -> None:
 
 
 def test_preloaded_layers_are_all_that_is_asked_for(recorded: Layout) -> None:
-    ahead, other = record(recorded, TORCH), record(recorded, COMPILER)
+    ahead = record(recorded, TORCH)
+    other = record(recorded, COMPILER)
     engine = Engine(other, ahead=ahead)
     assert engine.layers(recorded, WHOLE, "latest", preload="ahead") == digests(TORCH)
     assert engine.questions == ["ahead"]

@@ -71,7 +71,8 @@ def test_who_adds_an_image_to_a_layout_is_alone(
     layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each reads the index, and writes it with one image more."""
-    write, written = Layout.write_index, list[object]()
+    write = Layout.write_index
+    written = list[object]()
 
     def alone(self: Layout, index: Index) -> None:
         with pytest.raises(Timeout), FileLock(tmp_path / "all.lock", timeout=0):

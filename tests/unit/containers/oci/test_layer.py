@@ -309,7 +309,8 @@ def test_a_broken_off_layer_is_an_error(tmp_path: Path, pack: type[bytes]) -> No
 
 def header(kind: bytes, size: int) -> bytes:
     entry = tarfile.TarInfo("x")
-    entry.type, entry.size = kind, size
+    entry.type = kind
+    entry.size = size
     return entry.tobuf(tarfile.GNU_FORMAT)
 
 

@@ -110,7 +110,8 @@ def refuse(*_: object) -> None:
 def test_a_copy_that_fails_leaves_nothing_and_one_that_is_killed_only_what_clean_knows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, target = tmp_path / "source", tmp_path / "blobs" / "sha256" / "target"
+    source = tmp_path / "source"
+    target = tmp_path / "blobs" / "sha256" / "target"
     source.write_bytes(b"content")
     parts: list[Path] = []
 
@@ -215,7 +216,8 @@ def test_docker_finds_name_and_files_in_an_archive(tmp_path: Path) -> None:
         assert stream is not None
         (listed,) = decode(stream.read(), list[dict[str, object]], "manifest.json")
         assert listed["RepoTags"] == ["docker.io/envbuilder/x:1"]
-        layers, config = listed["Layers"], listed["Config"]
+        layers = listed["Layers"]
+        config = listed["Config"]
         assert isinstance(layers, list)
         assert {config, *layers} <= set(tar.getnames())
 

@@ -56,7 +56,9 @@ def test_a_login_that_is_missing_or_wrong(
     assert "very-" not in said
 
 
-LOCAL, FAR, LAB = "127.0.0.1:5000", "far.example", "lab.example:5000"
+LOCAL = "127.0.0.1:5000"
+FAR = "far.example"
+LAB = "lab.example:5000"
 
 
 @pytest.mark.parametrize(

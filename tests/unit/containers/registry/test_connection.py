@@ -207,7 +207,9 @@ def test_every_request_is_bounded_plain_and_without_logins_of_others(bench: Make
     }  # fmt: skip
 
 
-LOCAL, FAR, LAB = "127.0.0.1:5000/a", "far.example/a", "lab.example:5000/a"
+LOCAL = "127.0.0.1:5000/a"
+FAR = "far.example/a"
+LAB = "lab.example:5000/a"
 
 
 @pytest.mark.parametrize(

@@ -224,7 +224,8 @@ def test_an_image_that_the_disk_has_no_room_for(
 def test_a_layout_lists_each_image_that_was_pulled_once(
     server: FakeRegistry, source: Layout, found: Settings, tmp_path: Path
 ) -> None:
-    one, other = images.image(source, BIG), images.image(source, SMALL)
+    one = images.image(source, BIG)
+    other = images.image(source, SMALL)
     for tag, image in (("one", one), ("other", other)):
         push(server, source, image, found, tag)
     for tag in ("one", "other", "one"):
@@ -351,7 +352,8 @@ def test_a_list_that_others_write_too(
     attach(server, source, image, found, SBOM)
     tag = image.digest.replace(":", "-")
     older = server.manifests["a", tag]
-    real, spoiled = Connection.put_manifest, []
+    real = Connection.put_manifest
+    spoiled = []
 
     def put(*arguments: object) -> int:
         done = real(*arguments)  # type: ignore[arg-type]

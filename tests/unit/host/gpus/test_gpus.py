@@ -13,7 +13,8 @@ from tests.support import host_trees
 PCI = "sys/bus/pci/devices"
 GIB = 2**30
 MEMORY = 32_768_000 * 1024
-GEN4_X16, GEN5_X16 = "16.0 16 16.0 16", "32.0 16 32.0 16"
+GEN4_X16 = "16.0 16 16.0 16"
+GEN5_X16 = "32.0 16 32.0 16"
 
 
 def machine() -> dict[str, Any]:
@@ -50,7 +51,8 @@ def behind_a_switch(data: dict[str, Any], vendor: str, upstream: str) -> str:
     As lspci shows them: the GPU's own link says x1, the switch's upstream port the truth.
     """
     (gpu,) = (path.removesuffix("/class") for path in data["files"] if path.endswith("/class"))
-    down, up = gpu.rpartition("/")[0], gpu.rsplit("/", 2)[0]
+    down = gpu.rpartition("/")[0]
+    up = gpu.rsplit("/", 2)[0]
     bridges = {f"{down}/vendor": f"0x{vendor}\n", f"{up}/vendor": f"0x{vendor}\n"}
     data["files"] |= host_trees.link_files(up, upstream) | bridges
     return down

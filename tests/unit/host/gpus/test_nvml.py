@@ -216,7 +216,8 @@ def test_the_state_of_the_fabric(
     state: int, status: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def tell(handle: int, info: Any) -> None:
-        info._obj.state, info._obj.status = state, status
+        info._obj.state = state
+        info._obj.status = status
 
     library = FakeNvml(1, nvmlDeviceGetGpuFabricInfo=tell)
     monkeypatch.setattr(library, "c_nvmlGpuFabricInfo_t", Fabric, raising=False)

@@ -45,7 +45,8 @@ def test_zstd_needs_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(subprocess, "run", refuse)
     monkeypatch.setattr(subprocess, "Popen", refuse)
-    control, data = debs.tar({"control": b"Package: x\n"}), debs.tar({"a": b"1"})
+    control = debs.tar({"control": b"Package: x\n"})
+    data = debs.tar({"a": b"1"})
     parts = part("debian-binary", b"2.0\n") + part("control.tar", control)
     whole = b"!<arch>\n" + parts + part("data.tar.zst", zstandard.compress(data))
     (tmp_path / "x.deb").write_bytes(whole)
@@ -58,7 +59,8 @@ def test_a_part_of_negative_size_is_an_error_and_no_endless_loop(tmp_path: Path)
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
-    path, control = tmp_path / "x.deb", debs.tar({"md5sums": b""})
+    path = tmp_path / "x.deb"
+    control = debs.tar({"md5sums": b""})
     assert "no control.tar" in refused(path, b"!<arch>\n")
     assert "no control file" in refused(path, b"!<arch>\n" + part("control.tar", control))
     assert "more than 16 parts" in refused(path, b"!<arch>\n" + part("x", b"") * 20)

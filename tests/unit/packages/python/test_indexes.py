@@ -74,7 +74,8 @@ def test_other_commands_sections_do_not_count() -> None:
 
 
 def test_uv_merges_extra_indexes_as_pip_does(tmp_path: Path) -> None:
-    gone, there = (tmp_path / "gone").as_uri(), tmp_path.as_uri()
+    gone = (tmp_path / "gone").as_uri()
+    there = tmp_path.as_uri()
     found = Sources(index_url="https://i", extra_index_urls=(gone, there, "https://e"))
     result = indexes.uv_environment(found, {}, ("http://first",))
     assert result["UV_DEFAULT_INDEX"] == "https://i"

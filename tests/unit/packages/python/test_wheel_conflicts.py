@@ -314,7 +314,9 @@ class Served:
     """Wheels on a server, and what it was asked for."""
 
     def __init__(self, offers: list[Offer], url: str, requests: list[str]) -> None:
-        self.offers, self.requests, self.url = offers, requests, url
+        self.offers = offers
+        self.requests = requests
+        self.url = url
 
     def found(self) -> list[Found]:
         root = self.url.removesuffix("/simple")

@@ -25,7 +25,8 @@ from envbuilder.profiles.lock import File, Recipe, Target, problem
 from tests.support import make_wheels, sources
 from tests.support.repositories import lay
 
-PURE, COMPILED = "tiny-1.0-py3-none-any.whl", "tiny-1.0-cp311-cp311-linux_x86_64.whl"
+PURE = "tiny-1.0-py3-none-any.whl"
+COMPILED = "tiny-1.0-cp311-cp311-linux_x86_64.whl"
 NEED = File(
     kind="wheel",
     name="setuptools",

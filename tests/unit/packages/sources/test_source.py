@@ -151,7 +151,8 @@ def test_a_zip_that_grows_is_refused(tmp_path: Path, found: Settings) -> None:
 
 def test_a_folder_is_its_files(tmp_path: Path, found: Settings) -> None:
     files = {"b/x.py": "1", "a.py": "2", ".git/config": "3", "b/__pycache__/x.pyc": "4"}
-    first, second = tmp_path / "1", tmp_path / "2"
+    first = tmp_path / "1"
+    second = tmp_path / "2"
     lay(first, files)
     lay(second, dict(reversed(files.items())))
     (first / "link").symlink_to("b/x.py")

@@ -62,7 +62,8 @@ def run(*arguments: object) -> int:
 def test_the_command_fails_on_what_became_worse(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    now, before = tmp_path / "now", tmp_path / "before"
+    now = tmp_path / "now"
+    before = tmp_path / "before"
     written(now / "cpu.json", **SLOW)
     before.mkdir()
     assert run(now, "--against", before) == 0
