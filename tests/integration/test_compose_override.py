@@ -122,8 +122,7 @@ def test_there_are_scripts() -> None:
 def test_a_machine_without_the_device_has_none_in_its_override(
     profile: str, note: str, target: str, tmp_path: Path
 ) -> None:
-    machine = Machine(tmp_path, profile, target).lay({"dev/null": ""})
-    assert machine.service(note) == {}
+    assert Machine(tmp_path, profile, target).lay({"dev/null": ""}).service(note) == {}
 
 
 def test_amd_has_its_nodes_and_their_groups(tmp_path: Path) -> None:
@@ -198,8 +197,7 @@ def test_an_intel_gpu_is_no_amd_gpu(tmp_path: Path) -> None:
 def test_of_several_vendors_the_profiles_own_counts(
     profile: str, keys: set[str], tmp_path: Path
 ) -> None:
-    machine = Machine(tmp_path, profile).lay(INTEL | RADEON | GEFORCE)
-    assert set(machine.service()) == keys
+    assert set(Machine(tmp_path, profile).lay(INTEL | RADEON | GEFORCE).service()) == keys
 
 
 def test_wsl_has_one_node_for_intel_and_the_drivers_of_windows(tmp_path: Path) -> None:
@@ -353,8 +351,7 @@ def test_what_it_did_not_write_stays(kind: str, tmp_path: Path) -> None:
         case "link":
             path.symlink_to(other)
     before = path.lstat()
-    done = exited(2, machine.run(timeout=10))
-    assert f"error: {path}: exists" in done.stderr
+    assert f"error: {path}: exists" in exited(2, machine.run(timeout=10)).stderr
     now = path.lstat()  # it was read, perhaps in the next second
     assert (now.st_ino, now.st_mode, now.st_ctime_ns) == (
         before.st_ino,

@@ -84,5 +84,4 @@ def test_it_ends_with_whoever_started_it(guarded: Start, how: str) -> None:
 
 
 def test_a_kernel_that_a_signal_ended_is_told_as_shells_do(guarded: Start) -> None:
-    guard = guarded("import os; os.kill(os.getpid(), 9)")
-    assert guard.wait(10) == 128 + 9
+    assert guarded("import os; os.kill(os.getpid(), 9)").wait(10) == 128 + 9

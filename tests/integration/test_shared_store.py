@@ -145,8 +145,7 @@ def test_two_users_build_from_it_and_nothing_of_it_changes(filled: Machine) -> N
     before = filled.snapshot()
     for uid in USERS:
         done = succeeded(filled.user(uid, *BUILD, ENVBUILDER_SHARED_STORE=str(filled.cache)))
-        prefix = json.loads(done.stdout)["artifact"]["ref"]
-        assert prefix.startswith(str(filled.home(uid)))
+        assert json.loads(done.stdout)["artifact"]["ref"].startswith(str(filled.home(uid)))
         script = "import setuptools; print(setuptools.__version__)"
         asked = (
             "run",

@@ -395,8 +395,7 @@ def _state(check: Act, environment: str, profile: str) -> bool | None:
 
 def _fresh(scene: Scene) -> bool:
     """Lock the project; return whether `check` then finds nothing."""
-    locked = run(scene, ["lock"])
-    return locked.ended.code == 0 and run(scene, ["check"]).ended.code == 0
+    return run(scene, ["lock"]).ended.code == 0 and run(scene, ["check"]).ended.code == 0
 
 
 @step

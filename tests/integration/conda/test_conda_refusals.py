@@ -132,8 +132,7 @@ def test_what_opens_a_channel_is_nowhere_told(
         other = {"ENVBUILDER_CACHE_DIR": str(tmp_path / "other")}
         refused = project.build(wrong, "--rebuild", **other)
     assert refused.returncode == 1
-    said = done.stdout + done.stderr + refused.stderr
-    assert "very-secret" not in said
+    assert "very-secret" not in (done.stdout + done.stderr + refused.stderr)
     shutil.rmtree(tmp_path / "cache" / "store")
     for path, content in contents(tmp_path).items():
         assert b"very-secret" not in content, path

@@ -161,8 +161,7 @@ def test_a_rendered_folder_builds_and_trains(
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["report"]["status"] == "unproven"
-    labels = docker_client.images.get(TAG).labels
-    assert labels["io.envbuilder.profile"] == "cpu"
+    assert docker_client.images.get(TAG).labels["io.envbuilder.profile"] == "cpu"
 
 
 @pytest.mark.soak

@@ -252,8 +252,7 @@ def test_the_image_is_for_arm_and_its_python_is_in_it(image: Image, target: Targ
     assert python == image.root.resolve("usr/bin/python3") == "usr/bin/python3.11"
     assert image.root.versions[python] == target.base.python_version  # type: ignore[union-attr]
     assert payload.lstrip("/") in image.files
-    interpreter = image.root.resolve("lib/ld-linux-aarch64.so.1")
-    assert interpreter in image.files
+    assert image.root.resolve("lib/ld-linux-aarch64.so.1") in image.files
 
 
 def test_the_lock_of_cpu_for_arm_stays_a_claim(

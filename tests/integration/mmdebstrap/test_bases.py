@@ -184,8 +184,7 @@ def test_it_runs_in_the_engine(
     shown = run(ref, INSTALLED, remove=True, network_mode="none").decode().split("\n")
     expected = sorted(f"{f.name} {f.version} installed" for f in target.base_files)
     assert sorted(filter(None, shown)) == expected
-    audit = run(ref, ["dpkg", "--audit"], remove=True, network_mode="none")
-    assert audit == b""
+    assert run(ref, ["dpkg", "--audit"], remove=True, network_mode="none") == b""
     verified = run(ref, ["sh", "-c", "dpkg --verify | grep -v ' /usr/share/' || true"], remove=True)
     assert verified == b""
     # What is read in the engine and in the layout is the same.

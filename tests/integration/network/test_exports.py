@@ -160,8 +160,7 @@ def test_the_script_makes_an_environment(
     script = ("env", f"PYTHON={torch_python}", "sh", "out/setup-venv.sh", "made")
     done = succeeded(run(*script, cwd=tmp_path))
     assert "torch 2.13.0+cpu is ready" in done.stdout
-    again = exited(2, run(*script, cwd=tmp_path))
-    assert "exists already" in again.stderr
+    assert "exists already" in exited(2, run(*script, cwd=tmp_path)).stderr
     shutil.rmtree(tmp_path / "made")
 
 

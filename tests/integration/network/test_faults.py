@@ -50,8 +50,7 @@ def test_a_wrong_hash_is_1_and_nothing_is_kept(cli: Cli, tiny: Path, tmp_path: P
                     file["sha256"] = wrong
 
     edit(tiny, change)
-    done = exited(1, cli(*BUILD, environment=own_folders(tmp_path)))
-    assert "setuptools" in done.stderr
+    assert "setuptools" in exited(1, cli(*BUILD, environment=own_folders(tmp_path))).stderr
     assert not list((tmp_path / "cache" / "store").glob(f"sha256/*/{wrong}"))
     assert not list((tmp_path / "data").rglob("bin"))
 

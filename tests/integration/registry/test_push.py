@@ -114,8 +114,7 @@ def test_what_somebody_else_pushed_there_is_not_ours(push: Any, registry: Regist
 def test_to_disk_and_to_a_registry(push: Any, registry: Registry, tmp_path: Path) -> None:
     ref = f"{registry.host}/envbuilder/tiny:1"
     place = tmp_path / "tiny.tar"
-    built = push(ref, "--output", str(place))
-    assert built["artifact"]["kind"] == "archive"
+    assert push(ref, "--output", str(place))["artifact"]["kind"] == "archive"
     assert place.is_file()
     image, _ = connect(ref).read_manifest("1")
     assert len(attached(connect(ref), image.digest)) == 2

@@ -112,8 +112,7 @@ def test_profiles_share_their_layers(registry: Registry, layout: Layout, found: 
     torch = noise(PIECE)
     cpu = images.image(layout, torch, b"tuned allocator")
     zendnn = images.image(layout, torch, b"zentorch")
-    again = push(registry.host, layout, cpu, found)
-    assert again.bytes > PIECE
+    assert push(registry.host, layout, cpu, found).bytes > PIECE
     # The configuration is the same, too: these images are no real ones.
     second = push(registry.host, layout, zendnn, found, name="envbuilder/zendnn")
     assert (second.mounted, second.sent) == (2, 1)

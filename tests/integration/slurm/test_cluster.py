@@ -137,8 +137,7 @@ def test_a_job_whose_time_is_over_is_ended(cluster: SlurmCluster) -> None:
     job = submit(cluster, "n-plain", f"trap 'echo TERM' TERM; {LONG}; echo after", "--time=0:05")
     assert await_state(cluster, job, "RUNNING")["TimeLimit"] == "00:01:00"  # rounded up
     expire(cluster, job)
-    read = await_state(cluster, job, "TIMEOUT")
-    assert read["Reason"] == "TimeLimit"
+    assert await_state(cluster, job, "TIMEOUT")["Reason"] == "TimeLimit"
     output = (cluster.work / f"slurm-{job}.out").read_text()
     assert "DUE TO TIME LIMIT" in output
     assert output.split()[-2:] == ["TERM", "after"]

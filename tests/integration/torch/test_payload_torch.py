@@ -268,8 +268,7 @@ def execute(pyz: Path, *command: str, **environment: str) -> subprocess.Complete
 
 def test_exec_becomes_the_command_with_a_thread_count(pyz: Path) -> None:
     code = "import os; print(os.environ['OMP_NUM_THREADS']); raise SystemExit(7)"
-    done = exited(7, execute(pyz, sys.executable, "-c", code))
-    assert int(done.stdout) >= 1
+    assert int(exited(7, execute(pyz, sys.executable, "-c", code)).stdout) >= 1
     assert execute(pyz, sys.executable, "-c", code, OMP_NUM_THREADS="3").stdout == "3\n"
 
 

@@ -211,8 +211,7 @@ def test_check_fails_where_lock_does(project: Path, capsys: pytest.CaptureFixtur
     assert run("lock") == 2
     capsys.readouterr()
     assert run("check") == 2
-    out = capsys.readouterr().out
-    assert "✗ default.tiny             unlocked\n" in out
+    assert "✗ default.tiny             unlocked\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("key", "kind"), [("python_path", "folder"), ("files", "file or folder")])

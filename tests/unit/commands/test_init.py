@@ -268,8 +268,7 @@ def test_again_it_changes_nothing_and_says_what_it_would_write(
     text = (folder / "envbuilder.yaml").read_text()
     capsys.readouterr()
     assert run("init", "--offline") == 0
-    out = capsys.readouterr().out
-    assert "exists already, and stays as it is\ntaken: 1 package" in out
+    assert "exists already, and stays as it is\ntaken: 1 package" in capsys.readouterr().out
     (folder / "envbuilder.yaml").write_text(text.replace("requirements.txt", "list.txt"))
     assert run("init", "--offline") == 0
     assert "  -  - list.txt\n  +  - requirements.txt\n" in capsys.readouterr().out
@@ -481,8 +480,7 @@ def test_a_file_that_cannot_be_read_is_left_out(
         folder,
         {"pyproject.toml": "[project\n", "setup.cfg": "[options]\ninstall_requires = rich\n"},
     )
-    result = report(capsys)
-    assert result["needs_you"][0].startswith("pyproject.toml:1: not valid TOML")
+    assert report(capsys)["needs_you"][0].startswith("pyproject.toml:1: not valid TOML")
     assert active(folder)[:2] == ["requirements_from:", "  - setup.cfg"]
 
 

@@ -175,8 +175,7 @@ def test_a_profile_with_another_release_says_why(
 ) -> None:
     assert run(*command) == 0
     assert [(p.name, p.release) for p in elsewhere] == [("mps", "2.13.0"), ("rocm", "2.14.0")]
-    out = capsys.readouterr().out
-    assert (TABLE in out) == (command == ["lock"])
+    assert (TABLE in capsys.readouterr().out) == (command == ["lock"])
     assert all(len(line) <= 80 for line in TABLE.splitlines())
 
 

@@ -343,8 +343,7 @@ def test_a_profile_that_was_asked_for_is_the_only_one_looked_at() -> None:
 
 def test_a_warning_does_not_block() -> None:
     unsure = changed(ADA, sm=None)
-    found = only(diagnose(with_gpu(unsure), asked="cuda"), "sm-unread")
-    assert found.severity == "limits"
+    assert only(diagnose(with_gpu(unsure), asked="cuda"), "sm-unread").severity == "limits"
 
 
 def test_one_gpu_that_does_not_work_is_told_once_and_does_not_block() -> None:

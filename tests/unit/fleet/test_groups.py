@@ -64,8 +64,7 @@ def test_no_group_has_more_ranks_than_can_train(count: int, gpus: int, sizes: li
 
 
 def test_a_name_is_that_of_its_nodes_only() -> None:
-    other = groups.Members(nodes=("n1", "n3"), profile="cpu")
-    assert PAIR.name != other.name
+    assert PAIR.name != groups.Members(nodes=("n1", "n3"), profile="cpu").name
     assert PAIR.name == groups.Members(nodes=("n1", "n2"), profile="cpu", device="else").name
     assert groups.Members(nodes=("n1", "n2"), profile="").name.startswith("ddp-any-")
 

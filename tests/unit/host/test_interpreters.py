@@ -113,8 +113,7 @@ def test_inside_a_venv_its_base_is_taken(machine: Machine, monkeypatch: pytest.M
         "venv/bin/python", "3.11.9", base_executable=str(base), base_prefix=str(base.parent.parent)
     )
     monkeypatch.setattr(sys, "executable", str(inside))
-    found = machine.find()
-    assert found.path == base
+    assert machine.find().path == base
 
 
 def test_the_base_is_found_where_an_old_python_does_not_say(machine: Machine) -> None:

@@ -20,8 +20,7 @@ GIB = 2**30
 
 @pytest.mark.parametrize("name", host_trees.NAMES)
 def test_recorded_hosts(name: str, tmp_path: Path) -> None:
-    found = host_trees.probed(tmp_path, name)
-    assert found == host_trees.recorded(name)
+    assert host_trees.probed(tmp_path, name) == host_trees.recorded(name)
 
 
 @pytest.mark.parametrize("name", host_trees.NAMES)
@@ -227,5 +226,4 @@ def test_no_process_is_started_on_linux(monkeypatch: pytest.MonkeyPatch) -> None
         *((os, name) for name in ("fork", "posix_spawn", "posix_spawnp", "system", "execve")),
     ):
         monkeypatch.setattr(module, name, refuse)
-    found = probe.host()
-    assert found.os == "linux"
+    assert probe.host().os == "linux"

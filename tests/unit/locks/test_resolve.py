@@ -137,8 +137,7 @@ def test_how_uv_is_called(found: Settings, offered: list[Offer]) -> None:
     uv = FakeUv()
     mac = profile(platforms=("macos/arm64",), indexes={}, requirements=("jinja2",))
     uv.answer = lambda *_: package("jinja2", "3.1", "https://i/jinja2-3.1-py3-none-any.whl")
-    lock = made(found, uv, mac)
-    assert lock.targets[0].base is None
+    assert made(found, uv, mac).targets[0].base is None
     first = uv.calls[0]
     assert "aarch64-apple-darwin" in first["argv"]
     assert first["env"]["MACOSX_DEPLOYMENT_TARGET"] == "14.0"
@@ -413,8 +412,7 @@ def test_the_locked_uv_is_kept_while_the_profile_names_it(
 ) -> None:
     before = made(found, FakeUv())
     uv = FakeUv()
-    again = made(found, uv, previous=before)
-    assert again.tools == before.tools
+    assert made(found, uv, previous=before).tools == before.tools
     assert not [c for c in uv.calls if c["requirements"].startswith("uv==")]
     made(found, uv, previous=before, upgrade=True)
     assert [c for c in uv.calls if c["requirements"].startswith("uv==")], "a wrong hash would stay"

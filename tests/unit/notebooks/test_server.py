@@ -179,6 +179,5 @@ def test_it_is_built_apart_from_the_project(
     )
     progress = PlainProgress(seen.append)
     project: Any = SimpleNamespace(settings=settings, host=None, progress=progress)
-    prefix = server.prefix(project)
-    assert prefix == Path("/envs/jupyter")
+    assert server.prefix(project) == Path("/envs/jupyter")
     assert seen == [server.NAME, signed, "in use"]

@@ -228,8 +228,7 @@ def test_others_learn_of_an_interruption(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.usefixtures("time")
 def test_an_attempt_is_made_once(tmp_path: Path) -> None:
-    report = measured(tmp_path, device="mps")
-    assert "mps has one device" in report["reasons"][0]
+    assert "mps has one device" in measured(tmp_path, device="mps")["reasons"][0]
     assert end_of(tmp_path, 0) is None
     Other(tmp_path, 0).come()
     (reason,) = measured(tmp_path)["reasons"]

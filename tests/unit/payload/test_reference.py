@@ -69,8 +69,7 @@ def test_equal_results_have_no_error_and_wrong_ones_are_named() -> None:
     assert reference.compare(results, steps, error_of).worst()[1] == 0
     results[0].gradients["conv2.weight"] = steps[0].exact.gradients["conv2.weight"] * 0
     wrong = reference.trials(numpy, [batch(2)])
-    comparison = reference.compare(results, wrong, error_of)
-    assert comparison.worst() == ("conv2.weight", 1.0)
+    assert reference.compare(results, wrong, error_of).worst() == ("conv2.weight", 1.0)
 
 
 def test_what_is_not_finite_is_infinitely_wrong() -> None:

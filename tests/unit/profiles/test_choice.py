@@ -102,8 +102,7 @@ def test_kernels_and_driver(host: Host, sm: str | None, driver: str | None, verd
     gpu = changed(ADA, name="NVIDIA", sm=sm, driver_version=driver)
     fit = judge(BY_NAME["cuda"], msgspec.structs.replace(host, gpus=(gpu,)))
     assert fit.verdict == verdict
-    advised = "Jetson AI Lab" in "; ".join(fit.reasons)
-    assert advised == (sm == "8.7") or host is LINUX
+    assert ("Jetson AI Lab" in "; ".join(fit.reasons)) == (sm == "8.7") or host is LINUX
 
 
 def test_without_ptx_a_newer_gpu_does_not_fit() -> None:
@@ -176,8 +175,7 @@ def test_under_wsl_the_driver_is_that_of_windows(driver: str, verdict: str) -> N
     fit = judge(legacy, host, lock=SHIPPED.lock("cuda-legacy"))
     assert fit.verdict == verdict, fit.reasons
     linux = msgspec.structs.replace(host, wsl=False)
-    on_linux = judge(legacy, linux, lock=SHIPPED.lock("cuda-legacy"))
-    assert on_linux.verdict == "fits"
+    assert judge(legacy, linux, lock=SHIPPED.lock("cuda-legacy")).verdict == "fits"
 
 
 def test_only_what_cannot_exist_here_is_impossible() -> None:

@@ -59,8 +59,7 @@ def load(folder: Path, text: str, name: str = "mine") -> Profile:
 
 def test_all_of_them_are_shipped(repository: Path) -> None:
     assert profiles.names(SHIPPED) == NAMES
-    listed = re.findall(r"`([a-z-]+)`", (repository / "README.md").read_text())
-    assert {*NAMES} <= {*listed}
+    assert {*NAMES} <= {*re.findall(r"`([a-z-]+)`", (repository / "README.md").read_text())}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -227,8 +226,7 @@ def test_keys_that_named_torch_name_what_to_write(tmp_path: Path, old: str, hint
 
 def test_a_variant_has_the_framework_of_what_it_extends(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("extends: jax-cpu\ndescription: d\n")
-    mine = profiles.load("mine", (tmp_path, *SHIPPED))
-    assert mine.framework == "jax"
+    assert profiles.load("mine", (tmp_path, *SHIPPED)).framework == "jax"
     lacking = "extends: jax-cpu\ndescription: d\nrequirements: [flax]\n"
     (tmp_path / "mine.yaml").write_text(lacking)
     with pytest.raises(InvalidError, match=r"'mine' has no jax: requirements: replaces those"):

@@ -75,8 +75,7 @@ def test_added_packages(
 ) -> None:
     change = added(before, *more, environment=environment)
     assert (change.text, change.lines, change.before) == (after, changes, before)
-    listed = environments.merged(change.definition, environment).requirements
-    assert {*more} <= {*listed}
+    assert {*more} <= {*environments.merged(change.definition, environment).requirements}
 
 
 def test_other_spellings_are_understood_and_said() -> None:

@@ -181,8 +181,7 @@ def test_every_profile_can_have_a_project(profile: profiles.Profile) -> None:
     assert {*variant.base} | {*variant.debian_base} <= {*variant.python.supported}
     assert variant.backends
     # What was derived is a profile that a file could state.
-    again = msgspec.convert(msgspec.to_builtins(variant), profiles.Profile)
-    assert again == variant
+    assert msgspec.convert(msgspec.to_builtins(variant), profiles.Profile) == variant
 
 
 @pytest.mark.parametrize(

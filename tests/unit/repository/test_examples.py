@@ -46,8 +46,7 @@ def test_the_readme_is_short_and_has_the_command(name: str) -> None:
 def test_the_committed_locks_are_fresh_and_complete(tmp_path: Path) -> None:
     """If a profile changed: `envbuilder lock` in that project's folder."""
     locked = entries(examples.LOCKED, tmp_path)
-    folder = tmp_path / "envbuilder.lock"
-    assert {e.path for e in locked} == {*folder.iterdir()}
+    assert {e.path for e in locked} == {*(tmp_path / "envbuilder.lock").iterdir()}
     for entry in locked:
         assert not isinstance(entry.profile, InvalidError)
         lock = profile_lock.load(entry.path)

@@ -166,7 +166,6 @@ def test_no_host_url_or_path_is_named(files: dict[str, str], name: str) -> None:
 def test_nothing_is_locked_for_pythons_that_are_not_supported(
     project: Project, files: dict[str, str], name: str
 ) -> None:
-    oldest = project["project"]["requires-python"].removeprefix(">=")
-    assert oldest in pythons(project)
+    assert project["project"]["requires-python"].removeprefix(">=") in pythons(project)
     versions = set(re.findall(r"python_\w*version [<>=!]+ '([\d.]+)'", files[name]))
     assert versions <= set(pythons(project))

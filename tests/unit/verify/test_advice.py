@@ -53,8 +53,7 @@ def test_devices_that_do_not_train_together_are_verified_alone() -> None:
 
 
 def test_every_check_of_a_verification_has_advice() -> None:
-    known = set(advice._STEPS) | {"extension", "compile"}
-    assert set(REQUIRED) <= known
+    assert set(REQUIRED) <= (set(advice._STEPS) | {"extension", "compile"})
 
 
 def test_a_changed_environment_is_rebuilt_not_tried_again() -> None:

@@ -170,8 +170,7 @@ def test_the_payload_is_started_in_a_folder_that_goes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    done = begin(found, notes, inherit=inherit)
-    assert done.returncode == 7
+    assert begin(found, notes, inherit=inherit).returncode == 7
     assert notes[-1] == "a line of the payload"
     assert started.argv[0] == str(Path.cwd() / PROGRAM)
     assert started.argv[-3:] == ["verify", "--data", str(Path.cwd() / "digits")]

@@ -70,8 +70,7 @@ def added_up() -> Any:
 
 
 def as_bfloat16(values: Any, *_: Any) -> Any:
-    rounded = values.astype("f4").view("u4") + 0x8000 & 0xFFFF0000
-    return rounded.astype("u4").view("f4")
+    return (values.astype("f4").view("u4") + 0x8000 & 0xFFFF0000).astype("u4").view("f4")
 
 
 def constant() -> Any:
@@ -276,8 +275,7 @@ def test_the_steps_that_are_drawn(images: int, epochs: int) -> None:
         drawn = {number // count for number in numbers}
         assert {0, epochs - 1} <= drawn
         assert len(drawn) >= min(epochs, step.MOST_DRAWN)
-        least = min(step.LEAST_STEPS, count * epochs)
-        assert least <= len(numbers) <= step.MOST_DRAWN + 3
+        assert min(step.LEAST_STEPS, count * epochs) <= len(numbers) <= step.MOST_DRAWN + 3
     drawn = {step.draw(images, epochs) for _ in range(20)}
     assert len(drawn) > 1 or count < 4
 

@@ -52,8 +52,7 @@ def test_where_room_is_short_shares_stay_together_and_then_wheels(room: int) -> 
 
 def test_the_order_that_a_lock_has_does_not_matter_to_large_wheels() -> None:
     one = parts([SIX, SYMPY, TORCH], SIZES, shares, room=50)
-    other = parts([TORCH, SIX, SYMPY], SIZES, shares, room=50)
-    assert one == other
+    assert one == parts([TORCH, SIX, SYMPY], SIZES, shares, room=50)
 
 
 FILES = st.dictionaries(

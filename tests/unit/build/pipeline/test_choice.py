@@ -27,8 +27,7 @@ from tests.support.pipeline import FITS, PLAIN, RISCV, SHIPPED, Said, add, fails
 def test_the_host_decides_and_the_reason_is_noted(found: Settings, said: Said) -> None:
     prepared = prepare(Request(), found, said, running=True)
     profile = prepared.profile
-    here = prepared.host
-    assert (profile.name, here) == ("cpu", PLAIN)
+    assert (profile.name, prepared.host) == ("cpu", PLAIN)
     assert "profile cpu: no GPU was found" in said
 
 
@@ -53,11 +52,9 @@ def configured(found: Settings, **options: Any) -> Settings:
 def test_the_configuration_names_the_profile(found: Settings, said: Said) -> None:
     add(found, FITS)
     mine = configured(found, profile="mine")
-    profile = prepare(Request(), mine, said, running=True).profile
-    assert profile.name == "mine"
+    assert prepare(Request(), mine, said, running=True).profile.name == "mine"
     assert "profile mine: set in the configuration" in said
-    asked = prepare(Request(profile="cpu"), mine, said, running=True).profile
-    assert asked.name == "cpu"
+    assert prepare(Request(profile="cpu"), mine, said, running=True).profile.name == "cpu"
 
 
 def test_a_configured_profile_must_exist_and_fit(found: Settings) -> None:
@@ -154,6 +151,5 @@ def test_the_choice_of_a_backend_is_noted(
     assert f"backend venv: the base image {BASE.ref} is not in the engine" in said
     engine.add(f"{BASE.ref}@{BASE.digest}")
     monkeypatch.setattr(docker, "prepare", lambda *args: first)
-    second = prepare(Request(profile="cpu"), found, said, running=True).product
-    assert second is first
+    assert prepare(Request(profile="cpu"), found, said, running=True).product is first
     assert "backend docker: an engine answers" in said

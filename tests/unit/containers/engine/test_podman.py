@@ -57,8 +57,7 @@ def test_device_flags(devices: Devices, engine: PodmanEngine, flags: list[str]) 
     """Its documentation's: no GPU of either make was at hand with podman."""
     container = Container(image="x:1", user="1:1", limits=Limits(), devices=devices)
     made = list(engine.run_command(container, terminal=False))
-    start = made.index("--shm-size")
-    assert made[start:] == ["--shm-size", "1g", *flags, "x:1"]
+    assert made[made.index("--shm-size") :] == ["--shm-size", "1g", *flags, "x:1"]
 
 
 @pytest.mark.parametrize(
@@ -113,8 +112,7 @@ def test_a_container_becomes_flags_of_the_client(monkeypatch: pytest.MonkeyPatch
         assert {"--http-proxy=false", "/home/env:mode=1777,U", "--interactive"} <= {*argv}
         assert ("--env-host=false" in argv) is not remote
         assert options["holds_stdin"]
-        removal = calls[-1][0]
-        assert removal[1:-1] == ["rm", "--force", "--time", "0", "--ignore"]
+        assert calls[-1][0][1:-1] == ["rm", "--force", "--time", "0", "--ignore"]
 
 
 def test_it_is_asked_for_full_names(programs: dict[str, tuple[int, str, str]]) -> None:

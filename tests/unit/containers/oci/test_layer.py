@@ -35,8 +35,7 @@ def read(path: Path) -> dict[str, tuple[tarfile.TarInfo, bytes]]:
 
 def written(folder: Path, members: Sequence[Member]) -> tuple[layer.Layer, bytes]:
     path = folder / "layer"
-    made = layer.write(members, path, EPOCH)
-    return made, path.read_bytes()
+    return layer.write(members, path, EPOCH), path.read_bytes()
 
 
 def test_digest_size_and_diff_id_are_those_of_the_bytes(tmp_path: Path) -> None:

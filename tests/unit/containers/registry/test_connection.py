@@ -249,8 +249,7 @@ def test_no_proxy_is_used_for_this_machine(
     monkeypatch: pytest.MonkeyPatch, name: str, direct: bool
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example:8080")
-    made = Connection(reference.parse(name))
-    assert made.session.trust_env is not direct
+    assert Connection(reference.parse(name)).session.trust_env is not direct
 
 
 def test_the_body_of_an_answer_is_read_so_that_the_connection_is_used_again(bench: Make) -> None:
