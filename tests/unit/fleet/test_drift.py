@@ -51,15 +51,11 @@ def test_nodes_that_came_and_went() -> None:
         ("verified", "failed", "worse"),
         ("busy", "wrong", "worse"),
         ("verified", "drained", "worse"),
-        ("slow", "lost", "worse"),
         ("verified", "slow", "worse"),
         ("failed", "verified", "better"),
-        ("failed", "slow", "better"),
-        ("slow", "busy", "better"),
         ("failed", "killed", "changed"),
         ("pending", "drained", "changed"),
         ("verified", "busy", None),
-        ("busy", "verified", None),
     ],
 )
 def test_outcomes_have_ranks(before: Any, now: Any, kind: str | None) -> None:
@@ -181,9 +177,7 @@ def test_groups_are_not_compared() -> None:
     ("before", "now", "kinds"),
     [
         (8, 7, ["device"]),
-        (7, 8, ["device"]),
         (8, None, []),
-        (None, 8, []),
     ],
 )
 def test_another_number_of_gpus_is_another_device_if_both_runs_state_it(
@@ -201,9 +195,7 @@ def test_another_number_of_gpus_is_another_device_if_both_runs_state_it(
     ("before", "now", "why"),
     [
         (1, 3, "trained 1 epoch on each node, this one 3 epochs"),
-        (3, 1, "trained 3 epochs on each node, this one 1 epoch"),
         (0, 1, "trained an unknown number on each node, this one 1 epoch"),
-        (1, 0, "trained 1 epoch on each node, this one an unknown number"),
         (0, 0, "trained an unknown number on each node, this one an unknown number"),
     ],
 )

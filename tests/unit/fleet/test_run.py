@@ -64,10 +64,6 @@ def test_each_end_has_an_outcome_of_its_own(tmp_path: Path) -> None:
         "wrong": {0: "RUNNING", 3: failed("wrong", "JOB", 3, "error: no NVIDIA GPU was found\n")},
         "stuck": {0: "PENDING"},
         "endless": {0: "RUNNING"},
-        "killed": {0: "RUNNING", 9: "NODE_FAIL"},
-        "cancelled": {0: "RUNNING", 9: "CANCELLED"},
-        "memory": {0: "RUNNING", 9: "OUT_OF_MEMORY"},
-        "over-time": {0: "RUNNING", 9: "TIMEOUT"},
         "stopped": {0: "RUNNING", 9: failed("stopped", "JOB", None, "")},
         "silent": {0: "RUNNING", 9: "COMPLETED"},
         "gone": {0: "RUNNING", 9: "GONE"},
@@ -76,7 +72,7 @@ def test_each_end_has_an_outcome_of_its_own(tmp_path: Path) -> None:
         "empty": {0: "RUNNING", 9: b"{}"},
     }
     laid(tmp_path, *script, "refused")
-    (tmp_path / "logs" / "exits.113.log").write_text("start\nfleet: command not found\n\n")
+    (tmp_path / "logs" / "exits.109.log").write_text("start\nfleet: command not found\n\n")
     scheduler = RecordedScheduler(
         tmp_path, script, refused={"refused": "Invalid feature specification"}
     )
@@ -87,10 +83,6 @@ def test_each_end_has_an_outcome_of_its_own(tmp_path: Path) -> None:
         "wrong": "wrong",
         "stuck": "pending",
         "endless": "timed-out",
-        "killed": "killed",
-        "cancelled": "killed",
-        "memory": "killed",
-        "over-time": "timed-out",
         "stopped": "timed-out",
         "silent": "lost",
         "gone": "lost",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder.core import console, process, results
-from envbuilder.core.errors import InvalidError, VerifyError
+from envbuilder.core.errors import VerifyError
 from envbuilder.profiles.lock import inputs_digest
 from envbuilder.profiles.profile import Expected, Profile, load, search_path
 from envbuilder.verify import tune, tune_settings
@@ -31,12 +30,11 @@ from tests.support.tuning import (
     outcome_with,
     run,
     settings,
-    trial,
     verdicts,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from envbuilder.core.settings import Settings
 
@@ -175,29 +173,6 @@ def test_a_trial_that_fails_says_why(start: Any, why: str) -> None:
         tune.asking(start(), DATASET, EXPECTS)(())
 
 
-def test_progress_counts_every_turn() -> None:
-    seen: list[int] = []
-
-    class Task:
-        def advance(self, amount: int) -> None:
-            raise AssertionError
-
-        def update(self, done: int, total: int | None = None) -> None:
-            seen.append(done)
-
-    class Bar(console.PlainProgress):
-        @contextmanager
-        def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[Any]:
-            assert total == 3 * 2
-            yield Task()
-
-    def timed(arguments: tuple[str, ...]) -> tune_settings.Trial:
-        return trial(100)
-
-    tune.measure(timed, (ACTIVE, LIBC), [], Bar(), "try")
-    assert seen == [1, 2, 3, 4, 5, 6]
-
-
 @pytest.mark.parametrize(
     "report",
     [
@@ -273,27 +248,6 @@ def test_a_tuned_profile_that_is_tuned_again_keeps_what_it_had(
     own = saved(found, again.text)
     assert (own.extends, own.environment["OMP_WAIT_POLICY"]) == ("cpu", "active")
     assert own.preload == ()
-
-
-def test_an_interrupted_trial_writes_nothing(found: Settings) -> None:
-    class Interrupted(Machine):
-        def __call__(self, arguments: tuple[str, ...]) -> object:
-            if len(self.asked) > 5:
-                raise KeyboardInterrupt
-            return super().__call__(arguments)
-
-    with pytest.raises(KeyboardInterrupt):
-        run(Interrupted())
-    assert not found.config_dir.exists()
-
-
-def test_a_file_that_cannot_be_written_is_named_after_the_results(
-    found: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InvalidError, match="cannot be written"):
-        finish(BETTER, found, output=tmp_path / "file" / "tune.json")
-    assert json.loads(capsys.readouterr().out)["settings"][0]["gain"] == 1.3
 
 
 def test_results_are_kept_in_a_file(found: Settings, tmp_path: Path) -> None:

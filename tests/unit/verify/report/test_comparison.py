@@ -222,13 +222,6 @@ def test_compare_refuses_what_makes_no_sense(
     assert said in capsys.readouterr().err
 
 
-def test_a_table_that_cannot_be_written_is_2(tmp_path: Path, capsys: Shown) -> None:
-    written(tmp_path / "a.json")
-    (tmp_path / "file").write_text("")
-    assert run("a.json", "-o", "file/table.md", "--format", "markdown") == 2
-    assert "file/table.md: cannot be written" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("name", "content"),
     [
