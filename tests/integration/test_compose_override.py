@@ -16,6 +16,7 @@ import yaml
 
 from envbuilder.containers.engine.container import limits
 from tests.conftest import exited, missing, succeeded
+from tests.support.folders import names_in
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 PROFILES = ("cpu", "cuda", "rocm", "xpu")
@@ -359,7 +360,7 @@ def test_what_it_did_not_write_stays(kind: str, tmp_path: Path) -> None:
         before.st_ctime_ns,
     )
     assert other.read_text() == "services: {mine: {}}\n"
-    assert sorted(p.name for p in machine.project.iterdir()) == ["compose-override.sh", NAME]
+    assert names_in(machine.project) == {"compose-override.sh", NAME}
 
 
 def test_a_folder_that_cannot_be_written_is_named(open_folder: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from envbuilder.build.backends import conda
 from tests.conftest import exited
+from tests.support.folders import names_in
 
 
 def test_what_a_user_states_holds_after_the_activation(tmp_path: Path) -> None:
@@ -31,7 +32,7 @@ def test_what_a_user_states_holds_after_the_activation(tmp_path: Path) -> None:
         seen = json.loads(done.stdout)
         assert (seen["CXX"], seen["OMP"], seen["OTHER"]) == expected
         assert "_envbuilder_stated" not in seen
-    assert [path.name for path in tmp_path.iterdir()] == ["activate.sh"]
+    assert names_in(tmp_path) == {"activate.sh"}
     script.write_text("return 3\n")
     done = exited(
         3, subprocess.run(["bash", "-c", conda._INSIDE, str(script), "touch", "x"], check=False)

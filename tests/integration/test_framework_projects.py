@@ -9,6 +9,7 @@ import pytest
 from tests.conftest import succeeded
 from tests.integration.conftest import Cli
 from tests.support import examples
+from tests.support.folders import names_in
 
 
 @pytest.mark.slow
@@ -38,7 +39,7 @@ def test_a_project_for_another_framework(
     examples.copy(name, tmp_path)
     succeeded(cli("lock"))
     kind = framework.partition(" ")[0]
-    locked = {path.name for path in (tmp_path / "envbuilder.lock").iterdir()}
+    locked = names_in(tmp_path / "envbuilder.lock")
     assert locked == {f"default.{kind}-cpu.json", f"default.{kind}-cuda.json"}
     assert cli("check").returncode == 0
     ran = cli("run", "--backend", "venv", "--", *examples.ONE_THREAD, "python", "train.py")

@@ -310,5 +310,7 @@ def _link(source: Path, target: Path) -> None:
 def _lines(text: str) -> list[str]:
     """Return the lines of an input that has several; all are plain paths in the workspace."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    assert not any(Path(line).is_absolute() or set(line) & set("*?[]!~") for line in lines), lines
+    for line in lines:
+        assert not Path(line).is_absolute(), lines
+        assert not set(line) & set("*?[]!~"), lines
     return lines

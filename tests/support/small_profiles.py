@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import Struct
 
 from tests.support import make_wheels
+from tests.support.folders import names_in
 from tests.support.projects import lay_profile
 
 COUNT = 5
@@ -111,7 +112,7 @@ def require_whole(cache: Path, files: Mapping[str, str]) -> None:
         assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name, files[path.name]
         assert path.stat().st_nlink == 1, f"{path}: still linked from a working folder"
         assert path.stat().st_mode & 0o777 == 0o444
-    partial = {p.name for p in (cache / "store" / "partial").iterdir()}
+    partial = names_in(cache / "store" / "partial")
     assert partial <= {f"{sha256}.lock" for sha256 in files}
     working = [p for p in (cache / "build").glob("*") if p.suffix != ".lock"]
     unfinished = [p for p in cache.rglob("*.part") if "uv-resolve" not in p.parts]

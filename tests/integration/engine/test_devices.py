@@ -19,6 +19,7 @@ from tests.conftest import missing
 from tests.integration.conftest import start
 from tests.integration.engine.conftest import PODMAN_BASE
 from tests.support import constructed_machine, make_wheels
+from tests.support.folders import names_in
 from tests.support.projects import lay_profile
 
 TORCH = {
@@ -143,7 +144,7 @@ def project(
     assert done.returncode != 2, f"{done.stdout}{done.stderr}"
     if done.returncode != 0:
         missing("network", f"the package index cannot be asked: {done.stdout}{done.stderr}")
-    locks = {path.name for path in (folder / "envbuilder.lock").iterdir()}
+    locks = names_in(folder / "envbuilder.lock")
     assert locks == {f"default.{kind}.json" for kind in TORCH}
     yield Project(folder, base_image, environment)
     cleaned = start(("clean", "--yes"), environment, cwd=folder)

@@ -35,6 +35,7 @@ from tests.integration.network.test_layers import require_equal
 from tests.integration.network.test_own_python import FACTS, PROFILE
 from tests.integration.test_git_sources import Repository
 from tests.support import index_server, make_wheels, sources
+from tests.support.folders import names_in
 from tests.support.http_server import Files, serving
 from tests.support.projects import lay_profile
 from tests.support.python_archive import Archive
@@ -122,7 +123,7 @@ def test_a_rendered_folder_builds_and_trains(
 ) -> None:
     folder = tmp_path / "image"
     assert cli("render", "--profile", "cpu", "-o", str(folder)).returncode == 0
-    assert {p.name for p in folder.iterdir()} == {"Dockerfile", "requirements.txt", "payload.pyz"}
+    assert names_in(folder) == {"Dockerfile", "requirements.txt", "payload.pyz"}
     with pytorch_index(own) as index:
         done = docker(
             "build",

@@ -26,6 +26,7 @@ from packaging.version import Version
 from envbuilder import __version__
 from tests.conftest import exited, missing, succeeded
 from tests.support import make_wheels as small_wheels
+from tests.support.folders import names_in
 from tests.support.locked_wheels import fetched
 
 COPIED = ("bootstrap.py", "pyproject.toml", "README.md", "LICENSE")
@@ -220,7 +221,7 @@ def test_the_locked_versions_come_although_the_index_has_newer_ones(
     found = installed(checkout)
     assert {name: found.get(name) for name in locked} == locked
     assert not (fake / "started").exists()
-    assert {p.name for p in (tmp_path / "spoiled").iterdir()} == {
+    assert names_in(tmp_path / "spoiled") == {
         "modules", "constraint.txt", "pip.conf",
     }  # fmt: skip
     assert {path.rpartition("/")[2] for path in index.asked}.isdisjoint(index.newer)

@@ -57,4 +57,6 @@ def test_a_release_counts_if_its_files_are_these(
     assert lines[2] == f"envbuilder-ml=={__version__} --hash=sha256:{offer.sha256}"
     pins = [line for line in lines[3:] if not line.startswith("    --hash=sha256:")]
     assert {"click", "msgspec", "uv"} <= {pin.partition("==")[0] for pin in pins}
-    assert all("==" in pin and pin.endswith("\\") for pin in pins)
+    for pin in pins:
+        assert "==" in pin
+        assert pin.endswith("\\")

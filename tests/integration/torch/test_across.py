@@ -22,6 +22,7 @@ import envbuilder
 from envbuilder.core import resources
 from envbuilder.verify.report import model as report
 from tests.conftest import missing
+from tests.support.folders import names_in
 from tests.support.left_over import left_over, wait_for
 
 SUBSET = resources.mnist_subset_dir()
@@ -143,7 +144,7 @@ def test_two_nodes_join_and_are_in_step(
     details = {check.name: check.detail for check in scaling.checks}
     assert "bit for bit" in details["weights equal"]
     assert details["nodes"] == "n0, n1: 1 each; they meet at 127.0.0.1 through lo"
-    left = {path.name for path in (tmp_path / "attempt-17").iterdir()}
+    left = names_in(tmp_path / "attempt-17")
     assert not {name for name in left if name.endswith((".gradients", ".weights"))}
     # The same attempt again: none of its files is taken for a new one.
     again = join(torch_python, tmp_path, 0, port, "17", variables)

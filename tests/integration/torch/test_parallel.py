@@ -116,7 +116,8 @@ def test_a_rank_that_dies_fails_and_leaves_nobody_behind(
     assert said in run.report["reasons"][0]
     assert run.report["reasons"][0].startswith("together: ranks: ")
     assert run.report["samples_per_second"] is run.report["efficiency"] is None
-    assert all(device["samples_per_second"] > 0 for device in run.report["devices"])
+    for device in run.report["devices"]:
+        assert device["samples_per_second"] > 0
     assert left_over(run.mark) == []
 
 

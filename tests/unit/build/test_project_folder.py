@@ -17,6 +17,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import Definition
 from envbuilder.core.settings import Settings, load as load_settings
 from envbuilder.project.package import FOLDER, Package
+from tests.support.folders import names_in
 
 ADDER = Package(name="My.Adder", version="1.0-beta", commands={"add": "adder.cli:main.run"})
 
@@ -38,7 +39,7 @@ def test_the_link_follows_the_environment(settings: Settings, tmp_path: Path) ->
         assert (tmp_path / ".envbuilder" / "default").readlink() == tmp_path / name
     test = replace(settings, environment="test")
     assert project_folder.link(test, tmp_path / "three") == ""
-    names = {p.name for p in (tmp_path / ".envbuilder").iterdir()}
+    names = names_in(tmp_path / ".envbuilder")
     assert names == {".gitignore", "default", "test"}
     assert (tmp_path / ".envbuilder" / ".gitignore").read_text() == "*\n"
 
@@ -67,7 +68,7 @@ def test_a_folder_that_cannot_be_written(
 ) -> None:
     monkeypatch.setattr(os, "replace", Mock(side_effect=OSError(28, "No space left on device")))
     assert "No space left" in project_folder.link(settings, tmp_path / "env")
-    assert {p.name for p in (tmp_path / ".envbuilder").iterdir()} <= {".gitignore"}
+    assert names_in(tmp_path / ".envbuilder") <= {".gitignore"}
 
 
 def test_an_environment_may_have_any_name(settings: Settings, tmp_path: Path) -> None:
@@ -137,7 +138,7 @@ def test_another_command_may_lay_the_same_meanwhile(
 
     monkeypatch.setattr(Path, "rename", late)
     laid = project_folder.lay(settings, ADDER.texts)
-    assert [path.name for path in laid.iterdir()] == ["there"]
+    assert names_in(laid) == {"there"}
 
 
 def test_without_a_folder_for_data_the_cache_serves(settings: Settings) -> None:

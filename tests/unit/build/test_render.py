@@ -135,7 +135,8 @@ def check_words(profile: profiles.Profile, lock: Lock, made: Instructions) -> No
             name, *options = tokens(rest)
             Requirement(name)
             assert options
-            assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", o) for o in options)
+            for o in options:
+                assert re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", o)
         elif keyword == "ADD":
             checksum, url, folder = rest.split()
             assert re.fullmatch(r"--checksum=sha256:[0-9a-f]{64}", checksum)

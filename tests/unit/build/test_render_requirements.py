@@ -116,7 +116,8 @@ def check_pylock(case: tuple[profiles.Profile, Lock]) -> None:
     assert len(listed) == len(expected)
     assert set(listed) == expected
     for package in data.get("packages", []):
-        assert all(w["path"] == f"wheels/{w['name']}" for w in package["wheels"])
+        for w in package["wheels"]:
+            assert w["path"] == f"wheels/{w['name']}"
         marked = Requirement(
             package["name"] + (f" ; {package['marker']}" if "marker" in package else "")
         )

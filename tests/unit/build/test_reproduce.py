@@ -29,6 +29,7 @@ from envbuilder.core.settings import Settings, load as load_settings
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import File, Target
 from tests.support.engines import FakeEngine
+from tests.support.folders import names_in
 from tests.support.pipeline import a_build
 
 QUIET = PlainProgress(lambda line: None)
@@ -90,7 +91,7 @@ class Seen:
         self.zone, self.here = time.tzname[0], Path.cwd()
         wheel = Store(own.store_dir).path(WHEEL.sha256)
         self.content, self.inode = wheel.read_bytes(), wheel.stat().st_ino
-        self.bases = {p.name for p in (own.cache_dir / "bases").iterdir()}
+        self.bases = names_in(own.cache_dir / "bases")
 
 
 @pytest.fixture
@@ -142,7 +143,8 @@ def test_the_second_build_sees_other_surroundings(
     assert outcome.seconds == (1.5, 1.5)
     assert outcome.made_by == {"uv": "1"}
     (first, second), _ = builds
-    assert all(s.request.rebuild for s in (first, second))
+    for s in (first, second):
+        assert s.request.rebuild
     assert first.store == found.store_dir
     assert second.content == first.content == CONTENT
     assert second.inode != first.inode, "a copy, not a link"
@@ -233,7 +235,8 @@ def test_an_image_of_a_trial_is_removed_whatever_happens(
     with pytest.raises(BuildError, match="the second fails"):
         run(found)
     assert there < set(removed)
-    assert all(ref.startswith("envbuilder-reproduce:") for ref in removed)
+    for ref in removed:
+        assert ref.startswith("envbuilder-reproduce:")
 
 
 def test_an_image_that_cannot_be_removed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,7 @@ from tests.support.cleaning import (
     store,
     working,
 )
+from tests.support.folders import names_in
 from tests.support.watched import watched
 
 pytestmark = pytest.mark.usefixtures("fake")
@@ -94,7 +95,8 @@ def test_no_link_is_followed(own: settings.Settings, tmp_path: Path, capsys: Sho
     inside = folder(ours(own, "xpu") / "data")
     (inside / "elsewhere").symlink_to(elsewhere[0])
     assert run("--store") == 0
-    assert all((p / "bin" / "python").exists() for p in elsewhere)
+    for p in elsewhere:
+        assert (p / "bin" / "python").exists()
     assert all(link.is_symlink() for link in links)
     assert not inside.exists()
 
@@ -108,7 +110,8 @@ def test_a_running_build_is_left_alone(own: settings.Settings) -> None:
         assert all(path.exists() for path in running)
         assert not killed.exists()
     assert run() == 0
-    assert not any(path.exists() for path in running)
+    for path in running:
+        assert not path.exists()
 
 
 def test_an_environment_in_which_a_command_runs_is_in_use(
@@ -166,7 +169,7 @@ def test_an_environments_documents_go_with_it_and_nobody_elses(own: settings.Set
     theirs = own.envs_dir / "cpu-py3.11-aa.notes.json"
     theirs.write_text("mine")
     assert run("--profile", "cpu") == 0
-    left = {p.name for p in own.envs_dir.iterdir()}
+    left = names_in(own.envs_dir)
     assert left == {
         *(kept.name + suffix for suffix in ("", *attestations.SUFFIXES.values())),
         theirs.name,
@@ -178,7 +181,8 @@ def test_the_store_only_when_asked(own: settings.Settings, capsys: Shown) -> Non
     strange = folder(own.cache_dir / "somebody's")
     report = folder(own.reports_dir)
     assert run() == 0
-    assert all(p.exists() for p in made)
+    for p in made:
+        assert p.exists()
     assert run("--store") == 0
     assert not any(p.exists() for p in made)
     assert strange.exists()
@@ -232,7 +236,8 @@ def test_nothing_below_a_link_is_removed(own: settings.Settings, capsys: Shown) 
     for link, target in ((own.cache_dir, made.cache_dir), (own.data_dir, made.data_dir)):
         link.symlink_to(target)
     assert run("--store") == 0
-    assert all(p.exists() for p in mine)
+    for p in mine:
+        assert p.exists()
     said = capsys.readouterr()
     assert said.out == "nothing to remove\n"
     assert f"  {own.cache_dir}\n" in said.err
@@ -261,7 +266,8 @@ def test_a_link_above_the_folders_is_no_obstacle(
         monkeypatch.setenv(f"ENVBUILDER_{name}_DIR", str(tmp_path / "link" / path.name))
     gone = [ours(own), store(own, "store", *DOWNLOADED["store"])]
     assert run("--store") == 0
-    assert not any(p.exists() for p in gone)
+    for p in gone:
+        assert not p.exists()
 
 
 def test_files_of_others_in_folders_of_ours_stay(own: settings.Settings, capsys: Shown) -> None:
@@ -347,7 +353,8 @@ def test_downloads_stay_while_a_build_or_a_download_is_running(
     building = working(own.cache_dir / "build" / "cpu-0123456789ab")
     with FileLock(f"{building}.lock"):
         assert run("--store") == 0
-        assert all(p.exists() for p in made)
+        for p in made:
+            assert p.exists()
     assert "in use by another envbuilder" in capsys.readouterr().err
     with FileLock(made[0] / "partial" / f"{DIGEST}.lock"):
         assert run("--store") == 0
@@ -394,7 +401,8 @@ def test_a_folder_that_cannot_be_read_stays_and_is_named(
     monkeypatch.setattr(Path, "iterdir", refuse)
     kept = report(capsys, "--store", "--reports")["kept"]
     reason = "cannot be read: Permission denied"
-    assert all({"name": str(path), "reason": reason} in kept for path in unreadable)
+    for path in unreadable:
+        assert {"name": str(path), "reason": reason} in kept
 
 
 def test_what_a_dry_run_says_is_what_a_run_removes_whatever_is_there(

@@ -48,7 +48,8 @@ def test_a_terminal_is_asked_once_after_the_sizes(
     made = [ours(own), leftover(own), record(own, "cpu")]
     assert asking() == 0
     assert terminal == ["Remove all of it?"]
-    assert not any(p.exists() for p in made)
+    for p in made:
+        assert not p.exists()
     assert "at least" in capsys.readouterr().err
 
 
@@ -75,7 +76,8 @@ def test_without_a_terminal_and_consent_all_is_listed_and_nothing_removed(
     shown = capsys.readouterr()
     assert "nothing was removed" in shown.err
     assert "To remove what is listed, add --yes." in shown.err
-    assert all(str(path) in shown.out for path in made)
+    for path in made:
+        assert str(path) in shown.out
     assert all(path.exists() for path in made)
     assert fake.removed == []
 
@@ -205,7 +207,8 @@ def test_the_table_fits_80_columns_and_shows_the_largest_first() -> None:
         (inventory.ENVIRONMENTS, "n" * 200, 1_310_000_000),
         (inventory.IMAGES, "envbuilder/cpu:latest", 310_000_000),
     )
-    assert all(len(line) <= 80 for line in shown)
+    for line in shown:
+        assert len(line) <= 80
     firsts = ["envir", "nnnnn", "small", "image", "envbu", "total"]
     assert [line.split()[0][:5] for line in shown] == firsts
     assert shown[-1].endswith("1.62 GB")

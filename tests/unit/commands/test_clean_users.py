@@ -115,7 +115,8 @@ def test_all_of_all_projects_goes_only_with_all_and_names_them(
     assert printed(capsys) == "nothing to remove\n"
     assert asking("--all") == 2
     said = capsys.readouterr().err
-    assert all(f"    used by {project(name)}\n" in said for name in ("a", "b"))
+    for name in ("a", "b"):
+        assert f"    used by {project(name)}\n" in said
     assert run("--all") == 0
     assert not shared.exists()
     assert not users.of_environment(shared).exists()

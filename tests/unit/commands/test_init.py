@@ -24,6 +24,7 @@ from envbuilder.profiles.profile import Profile
 from envbuilder.project import repository
 from envbuilder.project.lines import Line
 from tests.support.command_line import run
+from tests.support.folders import names_in
 from tests.support.repositories import lay
 from tests.support.user_index import refused
 
@@ -70,7 +71,7 @@ def test_it_prints_what_it_wrote_and_what_comes_next(
 ) -> None:
     lay(folder, {"requirements.txt": "rich>=13\ntorch>=2\n", "train.py": ""})
     assert run("init", "--offline") == 0
-    assert {path.name for path in folder.iterdir()} == {
+    assert names_in(folder) == {
         "envbuilder.yaml",
         "requirements.txt",
         "train.py",
@@ -320,7 +321,8 @@ def test_where_nothing_fits_the_nearest_is_taken_and_said(
     result = report(capsys)
     written = active(folder)[2:]
     assert len(written) == len(expected)
-    assert all(line.startswith(words) for line, words in zip(written, expected, strict=True))
+    for line, words in zip(written, expected, strict=True):
+        assert line.startswith(words)
     possible = {"cpu", "cuda", "jax-cpu", "jax-cuda"}
     assert not possible.intersection(each["profile"] for each in result["impossible"])
 
@@ -355,7 +357,8 @@ def test_names_that_no_index_has_are_excluded_and_said(
     (folder / "envbuilder.yaml").unlink()
     del answers["rich"]
     assert run("init") == 0
-    assert not any(line.startswith("exclude") for line in active(folder)), "none answered"
+    for line in active(folder):
+        assert not line.startswith("exclude"), "none answered"
 
 
 MAC = "sys_platform == 'darwin'"

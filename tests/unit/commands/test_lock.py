@@ -176,7 +176,8 @@ def test_a_profile_with_another_release_says_why(
     assert run(*command) == 0
     assert [(p.name, p.release) for p in elsewhere] == [("mps", "2.13.0"), ("rocm", "2.14.0")]
     assert (TABLE in capsys.readouterr().out) == (command == ["lock"])
-    assert all(len(line) <= 80 for line in TABLE.splitlines())
+    for line in TABLE.splitlines():
+        assert len(line) <= 80
 
 
 def test_one_release_for_all_is_one_line(
@@ -366,7 +367,8 @@ def test_one_that_fails_ends_the_programs_that_the_others_wait_for(
             entries, settings, upstream.read_url, Diagnosis(settings), upgrade=False
         )
     assert ended.wait(10)
-    assert not any(each.path.exists() for each in entries)
+    for each in entries:
+        assert not each.path.exists()
 
 
 CPU = profiles.load("cpu", [resources.profiles_dir()])

@@ -84,7 +84,8 @@ def test_tables_keep_their_columns_and_show_markup_as_text() -> None:
     out.print(table)
     out.print(HOSTILE)
     lines = screen.getvalue().splitlines()
-    assert all(line.isprintable() for line in lines)
+    for line in lines:
+        assert line.isprintable()
     assert "[/bold] :smile:" in screen.getvalue()
     assert "c4nary" not in screen.getvalue()
     assert len({len(line) for line in lines if line.startswith(("│", "┃"))}) == 1
@@ -94,7 +95,9 @@ def test_lines_that_an_error_repeats_are_indented(capsys: pytest.CaptureFixture[
     console.error(f"failed:\n{HOSTILE}", f"Look at {HOSTILE}")
     lines = capsys.readouterr().err.splitlines()
     assert [line[:2] for line in lines] == ["er", "  ", "  ", "Lo", "  "]
-    assert all(line.isprintable() and "c4nary" not in line for line in lines)
+    for line in lines:
+        assert line.isprintable()
+        assert "c4nary" not in line
 
 
 def test_errors_break_between_words_on_a_terminal(
@@ -153,7 +156,8 @@ def test_whatever_is_printed_is_escaped() -> None:
     screen = io.StringIO()
     for stream in (console.Results(screen), console.Messages(screen)):
         assert stream.write(HOSTILE_TEXT) == len(HOSTILE_TEXT)
-        assert all(line.isprintable() for line in screen.getvalue().splitlines())
+        for line in screen.getvalue().splitlines():
+            assert line.isprintable()
 
 
 def test_messages_hold_no_credentials() -> None:

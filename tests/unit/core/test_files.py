@@ -16,10 +16,7 @@ import pytest
 from envbuilder.core import files
 from envbuilder.core.errors import BuildError
 from envbuilder.core.files import cached
-
-
-def names_in(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()}
+from tests.support.folders import names_in
 
 
 def write(path: Path, content: bytes, then: BaseException | None = None) -> None:

@@ -149,7 +149,8 @@ def test_a_pipe_that_a_descendant_keeps_open_is_not_waited_for(
         assert done.seconds < 20
         reading = set(threading.enumerate()) - before
         assert reading
-        assert all(thread.daemon for thread in reading), "this program could not exit"
+        for thread in reading:
+            assert thread.daemon, "this program could not exit"
     finally:
         os.kill(int(done.stdout), signal.SIGKILL)
 
@@ -364,7 +365,8 @@ def test_a_process_of_ours_ends_even_if_its_cleanup_hangs(
     assert exit_of_ours.code == process.exit_code(number)
     assert exit_of_ours.killed == ["a child"]
     assert exit_of_ours.cleaned.is_set()
-    assert all(thread.daemon for thread in set(threading.enumerate()) - before)
+    for thread in set(threading.enumerate()) - before:
+        assert thread.daemon
     assert capfd.readouterr().err == (
         "error: stopped before everything was cleaned up; the next run does\n"
     )

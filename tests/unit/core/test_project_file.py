@@ -9,6 +9,7 @@ import pytest
 
 from envbuilder import cli
 from envbuilder.core import decoding, project_file
+from tests.support.folders import names_in
 
 
 class Mistake(NamedTuple):
@@ -288,9 +289,11 @@ def refused(folder: Path, text: str, capsys: pytest.CaptureFixture[str]) -> str:
     assert (ended.value.code, printed.out) == (2, "")
     lines = printed.err.splitlines()
     assert len(lines) <= 10
-    assert all(line.isprintable() and len(line) < 600 for line in lines), lines
-    assert {p.name for p in folder.iterdir()} == {"envbuilder.yaml", "r.txt"}
-    assert [p.name for p in folder.parent.iterdir()] == ["project"]
+    for line in lines:
+        assert line.isprintable(), lines
+        assert len(line) < 600, lines
+    assert names_in(folder) == {"envbuilder.yaml", "r.txt"}
+    assert names_in(folder.parent) == {"project"}
     return printed.err
 
 

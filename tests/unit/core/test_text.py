@@ -338,7 +338,9 @@ def test_a_proof_is_one_line_and_is_shown_indented(printed: str, proof: str) -> 
     assert len(reason) < 2100
     first, *rest = text.indented_proof(reason).splitlines()
     assert first == "cpu: no wheels fit:"
-    assert all(line.startswith("    ") and len(line) <= 100 for line in rest)
+    for line in rest:
+        assert line.startswith("    ")
+        assert len(line) <= 100
     assert text.indented_proof("another reason") == "another reason"
 
 

@@ -9,10 +9,7 @@ import pytest
 
 from envbuilder.core import together
 from envbuilder.core.errors import InvalidError
-
-
-def names_in(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()}
+from tests.support.folders import names_in
 
 
 @pytest.fixture

@@ -289,7 +289,8 @@ def test_flags_of_x86_are_asked_of_x86_alone(tmp_path: Path) -> None:
     here = host_trees.probed(tmp_path, "graviton3")
     fits = {fit.profile: fit for fit in chosen(here).fits}
     assert fits["cpu"].verdict == "fits"
-    assert not any("avx" in reason for reason in fits["zendnn"].reasons)
+    for reason in fits["zendnn"].reasons:
+        assert "avx" not in reason
 
 
 def test_a_host_that_was_recorded_before_such_flags_were_kept_is_unknown(tmp_path: Path) -> None:

@@ -131,13 +131,15 @@ def test_the_page_loads_nothing_and_runs_one_script_only() -> None:
 def test_drawings_and_tables_say_what_they_show() -> None:
     text = page.render(mixed(), drift.compare(earlier(entry("gone")), mixed()))
     seen = Seen(text)
-    assert all(d.get("aria-hidden") == "true" or d.get("aria-label") for d in seen.all("svg"))
+    for d in seen.all("svg"):
+        assert d.get("aria-hidden") == "true" or d.get("aria-label")
     for table in re.findall(r"<table.*?</table>", text, re.DOTALL):
         assert 'scope="col"' in table
         assert 'scope="row"' in table
     hidden = re.search(r'<div class="nodes" aria-hidden="true">(.*?)</div>', text, re.DOTALL)
     assert hidden is not None
-    assert all('tabindex="-1"' in tile for tile in hidden[1].split("<a ")[1:])
+    for tile in hidden[1].split("<a ")[1:]:
+        assert 'tabindex="-1"' in tile
 
 
 def poisoned(run: Summary, poison: str) -> Summary:
@@ -271,7 +273,9 @@ def test_every_node_is_one_point_in_the_frame(values: list[float]) -> None:
     (strip,) = shown["rows"]
     points = dots(strip["points"]) + dots(strip["outliers"])
     assert len(points) == len(values)
-    assert all(0 <= x <= 100 and 0 <= y <= 100 for x, y in points)
+    for x, y in points:
+        assert 0 <= x <= 100
+        assert 0 <= y <= 100
     assert 0 <= shown["median"] < shown["limit"] <= 100
     start, width = strip["box"]
     assert 0 <= start <= start + width <= 100

@@ -227,7 +227,9 @@ def test_the_doctor_and_the_reasons_name_what_is_wrong(name: str, tmp_path: Path
     check_promise(judged, tmp_path, name)
     codes = [problem.code for problem in judged.problems]
     assert set(data.get("doctor", ())) <= set(codes)
-    assert all(problem.text and problem.fix for problem in judged.problems)
+    for problem in judged.problems:
+        assert problem.text
+        assert problem.fix
     for profile, part in data.get("reasons", {}).items():
         assert part in "; ".join(judged.fits[profile].reasons), profile
 

@@ -163,4 +163,5 @@ def test_no_answer_and_no_file_crashes(said: str, printed: str, spec: str, live_
     assert msgspec.json.decode(msgspec.json.encode(found), type=Containers) == found
     for engine in found.engines:
         assert (engine.socket + engine.detail).isprintable()
-    assert all(note.isprintable() for note in engines.notes(taken))
+    for note in engines.notes(taken):
+        assert note.isprintable()

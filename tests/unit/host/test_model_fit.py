@@ -254,7 +254,8 @@ def test_whatever_the_host_the_answer_is_consistent(
     found = sizing.estimate(model, quant, pools)
     placed = sum(size for _, size in found.placement)
     assert placed == (found.weights_bytes if found.verdict in {"fits", "split"} else 0)
-    assert all(size > 0 for _, size in found.placement)
+    for _, size in found.placement:
+        assert size > 0
     assert 0 < found.active_bytes <= found.weights_bytes
     assert (found.spare_bytes is None) == (found.verdict == "unknown")
     assert (found.verdict == "no") == (found.spare_bytes is not None and found.spare_bytes < 0)
@@ -264,7 +265,9 @@ def test_whatever_the_host_the_answer_is_consistent(
     assert (found.tokens_per_second is not None) == ceiling
     lines = sizing.sentences(found)
     assert 2 <= len(lines) <= 3
-    assert all(len(line) <= 76 and line.isprintable() for line in lines)
+    for line in lines:
+        assert len(line) <= 76
+        assert line.isprintable()
 
 
 @given(models(), QUANT, hosts(), st.integers(0, 4), BYTES)

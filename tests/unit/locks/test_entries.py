@@ -27,7 +27,10 @@ def test_every_environment_on_every_profile_that_is_not_opt_in(tmp_path: Path) -
     labels = [e.label for e in found]
     assert {"default.cpu", "default.mps", "test.cpu", "test.rocm"} <= {*labels}
     assert not [label for label in labels if label.endswith("xpu-ipex")]
-    assert all(isinstance(e.profile, Profile) and e.origin and not e.required for e in found)
+    for e in found:
+        assert isinstance(e.profile, Profile)
+        assert e.origin
+        assert not e.required
     assert {e.path for e in found} == {tmp_path / "envbuilder.lock" / f"{n}.json" for n in labels}
 
 

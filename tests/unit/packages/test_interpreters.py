@@ -13,6 +13,7 @@ from envbuilder.core.errors import BuildError
 from envbuilder.packages import interpreters
 from envbuilder.profiles.lock import File, Lock, Target
 from tests.support import packed
+from tests.support.folders import names_in
 
 TARGET = Target(platform="linux/amd64", python="3.10", base=None, files=())
 Entries = dict[str, bytes | str]
@@ -76,12 +77,12 @@ def test_modes_are_plain_and_links_stay(tmp_path: Path) -> None:
     ],
 )
 def test_another_form_is_refused(tmp_path: Path, entries: Entries, words: str) -> None:
-    outside = {p.name for p in tmp_path.iterdir()}
+    outside = names_in(tmp_path)
     with pytest.raises(BuildError, match=words) as raised:
         unpacked(tmp_path, PLAIN | entries)
     assert "Choose another Python" in raised.value.hint
     assert raised.value.exit_code == 1
-    assert {p.name for p in tmp_path.iterdir()} <= outside | {"archive", "target"}
+    assert names_in(tmp_path) <= outside | {"archive", "target"}
 
 
 @pytest.mark.parametrize("program", [{}, {"python/bin/python3.10": "python3.11"}])

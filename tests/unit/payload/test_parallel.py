@@ -118,7 +118,8 @@ def test_cores_go_whole_to_one_rank_each(cores: int, ranks: int) -> None:
     assert sorted(given_out) == list(range(2 * cores))
     sizes = {len(part) // 2 for part in parts}
     assert max(sizes) - min(sizes) <= 1
-    assert all({cpu % cores for cpu in part} == set(part[::2]) for part in parts)
+    for part in parts:
+        assert {cpu % cores for cpu in part} == set(part[::2])
 
 
 def test_cores_are_read_from_the_topology(tmp_path: Path) -> None:
@@ -277,7 +278,8 @@ def test_what_is_wrong_fails_and_says_why(spoilt: Ended, said: str) -> None:
     report = scaled(spoilt)
     assert report["status"] == "failed"
     assert any(said in reason for reason in report["reasons"]), report["reasons"]
-    assert all(reason.startswith("together: ") for reason in report["reasons"])
+    for reason in report["reasons"]:
+        assert reason.startswith("together: ")
 
 
 def test_gradients_are_equal_only_where_both_comparisons_say_so() -> None:

@@ -14,7 +14,8 @@ def test_the_tables_contradict_neither_themselves_nor_each_other() -> None:
         assert module != types.canonical(package)
         assert names.meant(package) == package
         assert module not in known
-    assert all(name == types.canonical(name) for name in known)
+    for name in known:
+        assert name == types.canonical(name)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,8 @@ def test_the_table_of_condas_names_is_normalised_and_needs_no_row_by_hand() -> N
     table = names._python_of_conda()
     assert len(table) > 23_000
     for name, held in table.items():
-        assert all(types.canonical(each) == each for each in (name, *held.split(",")))
+        for each in (name, *held.split(",")):
+            assert types.canonical(each) == each
     for name, distribution in names._conda().python.items():
         assert table.get(types.canonical(name)) != distribution, f"{name} is needless"
 

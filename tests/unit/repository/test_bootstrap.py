@@ -216,7 +216,8 @@ def test_an_old_python_can_read_it(repository: Path) -> None:
         if annotation is not None
     ]
     # Evaluated where they are not quoted; `list[str]` is no expression of Python 3.6.
-    assert all(isinstance(a, ast.Name | ast.Constant) for a in annotations)
+    for a in annotations:
+        assert isinstance(a, ast.Name | ast.Constant)
     top = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     assert not [n for n in top if isinstance(n, ast.ImportFrom) and n.module == "__future__"]
 

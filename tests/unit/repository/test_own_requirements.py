@@ -12,6 +12,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.support.folders import names_in
+
 SETS = {"run": None, "test": "test", "docs": "docs", "dev": "dev"}
 """Names of the files, and the extra that each is for."""
 PLATFORMS = {
@@ -32,7 +34,7 @@ def project(repository: Path) -> Project:
 @pytest.fixture(scope="module")
 def files(repository: Path) -> dict[str, str]:
     folder = repository / "requirements"
-    assert {path.name for path in folder.iterdir()} == {f"{name}.txt" for name in SETS}
+    assert names_in(folder) == {f"{name}.txt" for name in SETS}
     return {name: (folder / f"{name}.txt").read_text(encoding="utf-8") for name in SETS}
 
 

@@ -100,7 +100,8 @@ def test_only_what_is_asked_for_is_upgraded_and_only_once(
     uv = Uv()
     assert run(monkeypatch, uv, "--upgrade-package", "rich") == 0
     assert [("--upgrade-package=rich" in r) for r in uv.runs[:4]] == [True, False, False, False]
-    assert not any("--upgrade" in r for r in uv.runs)
+    for r in uv.runs:
+        assert "--upgrade" not in r
     assert run(monkeypatch, uv, "--upgrade") == 0
     assert sum("--upgrade" in r for r in uv.runs) == 1
 

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from envbuilder.watch.inside import operators, record, sitecustomize
+from tests.support.folders import names_in
 
 
 def test_a_framework_is_observed_even_if_a_library_asked_for_it_before(
@@ -83,7 +84,7 @@ def test_each_framework_of_a_process_has_its_part(
     (tmp_path / "out").mkdir()
     for framework in ("torch", "tensorflow"):
         record.Record(framework, "2.0", str(tmp_path / "hook")).write(finished=True)
-    names = {path.name for path in (tmp_path / "out").iterdir()}
+    names = names_in(tmp_path / "out")
     assert names == {f"{os.getpid()}-torch.json", f"{os.getpid()}-tensorflow.json"}
 
 

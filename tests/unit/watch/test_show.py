@@ -31,7 +31,8 @@ def test_the_text_says_what_did_the_work_and_that_it_is_no_proof(
     assert "about as fast" in text
     assert re.search(r"^Observed +5 sampled steps", text, re.MULTILINE)
     assert show.ADVICE.split(" it is ")[0] in text.replace("\n", " ")
-    assert all(len(line) <= 80 for line in text.splitlines())
+    for line in text.splitlines():
+        assert len(line) <= 80
 
 
 def test_one_sentence_of_advice_for_the_largest_loss(capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,7 +79,8 @@ def test_compare_takes_reports_of_one_kind(
     code, out, _ = command_line.printed(capsys, "compare", str(tmp_path))
     assert code == 0
     assert "on device" in out
-    assert all(len(line) <= 80 for line in out.splitlines())
+    for line in out.splitlines():
+        assert len(line) <= 80
     code, out, _ = command_line.printed(capsys, "compare", *names, "-o", str(tmp_path / "t.txt"))
     assert (code, out) == (0, "")
     assert "on device" in (tmp_path / "t.txt").read_text()

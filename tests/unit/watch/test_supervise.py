@@ -14,13 +14,14 @@ import pytest
 
 from envbuilder.core import process
 from envbuilder.watch import model, supervise
+from tests.support.folders import names_in
 
 OBSERVED = {"framework": "torch", "version": "2", "pid": 1, "seconds": 1.0}
 
 
 def test_the_hook_is_laid_for_one_command_and_leaves_nothing(tmp_path: Path) -> None:
     with supervise.Session.laid(tmp_path) as session:
-        names = {path.name for path in session.hook.iterdir()}
+        names = names_in(session.hook)
         assert {"sitecustomize.py", "record.py", "torch_.py"} <= names
         assert "__init__.py" not in names
         with supervise.Session.laid(tmp_path) as beside:
@@ -37,7 +38,7 @@ def test_a_killed_commands_folder_goes_with_the_next_and_no_others(tmp_path: Pat
         assert not (tmp_path / "0a").exists()
         with supervise.Session.laid(tmp_path):
             assert running.hook.is_dir()
-    assert [path.name for path in tmp_path.iterdir()] == ["laid"]
+    assert names_in(tmp_path) == {"laid"}
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o077])

@@ -310,7 +310,8 @@ def test_no_word_of_a_plan_goes_through_a_shell(found: Settings) -> None:
     for made in (venv_plan("zendnn", found), docker_plan("zendnn", found)):
         for argv in commands(made):
             assert argv[0] not in {"sh", "bash"}
-            assert all(isinstance(word, str) for word in argv)
+            for word in argv:
+                assert isinstance(word, str)
 
 
 def test_the_base_image_comes_from_the_request_then_the_configuration(found: Settings) -> None:

@@ -301,7 +301,8 @@ def test_the_programs_that_refuse_are_one_quoted_script(profile: str) -> None:
     assert text.startswith("#!/bin/sh\n")
     words = shlex.split(text, comments=True)
     assert words[0] == "printf"
-    assert all(hint.command_line() in text for hint in foreign.advice(profile))
+    for hint in foreign.advice(profile):
+        assert hint.command_line() in text
     assert words[-2:] == ["exit", "125"]
     assert {"pip", "pip3", "conda", "mamba", "uv"} <= set(foreign.REFUSED)
 

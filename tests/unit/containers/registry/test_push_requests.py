@@ -16,6 +16,7 @@ from envbuilder.containers.registry.blobs import Sent
 from envbuilder.core import files
 from envbuilder.core.errors import BuildError
 from tests.support.cleaning import is_known
+from tests.support.folders import names_in
 from tests.support.scripted_session import Far, answer
 
 Make = Callable[..., "Bench"]
@@ -129,9 +130,10 @@ def test_a_blob_that_is_there_is_not_sent_and_it_is_noted_where(bench: Make) -> 
     (note,) = made.notes.glob("*.repository")
     assert note.read_text() == "a"
     assert stat.S_IMODE(note.stat().st_mode) == 0o600
-    names = {path.name for path in made.notes.iterdir()} - {files.MARKER}
+    names = names_in(made.notes) - {files.MARKER}
     assert len(names) == 2
-    assert all(is_known("uploads", name) for name in names)
+    for name in names:
+        assert is_known("uploads", name)
 
 
 def test_a_note_that_cannot_be_written_fails_no_push(bench: Make) -> None:
@@ -312,4 +314,5 @@ def test_an_upload_that_cannot_be_cancelled_is_left(bench: Make, cancelled: Any)
     made = bench(*cancelled)
     blobs.require_allowed(made.connection)
     assert made.pauses == []
-    assert all(url.startswith("https://far.example/") for _, url in made.requests)
+    for _, url in made.requests:
+        assert url.startswith("https://far.example/")

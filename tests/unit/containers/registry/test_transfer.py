@@ -26,6 +26,7 @@ from envbuilder.core import http
 from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
 from envbuilder.core.settings import Configuration, Settings
 from tests.support import image_layouts as images
+from tests.support.folders import names_in
 from tests.support.registry_fixture import FakeRegistry
 from tests.support.registry_requests import (
     BIG,
@@ -49,11 +50,11 @@ def test_an_image_comes_back_as_it_went(
     assert pulled.checked(manifest.layers[0]).read_bytes() == BIG
     assert pulled.read_config(manifest) == source.read_config(manifest)
     assert done == len(BIG) + len(SMALL) + manifest.config.size
-    assert sorted(p.name for p in (tmp_path / "b").iterdir()) == [
+    assert names_in(tmp_path / "b") == {
         "blobs",
         "index.json",
         "oci-layout",
-    ]
+    }
 
 
 def test_what_is_there_does_not_travel_again(

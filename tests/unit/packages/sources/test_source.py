@@ -22,6 +22,7 @@ from envbuilder.packages.sources.source import Location
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import Recipe
 from tests.support import sources
+from tests.support.folders import names_in
 from tests.support.packed import entry, tar, zipped
 from tests.support.repositories import lay
 
@@ -111,7 +112,7 @@ def test_an_index_in_a_folder(
     recipe = source.of_release(link, found)
     assert recipe == Recipe(kind="sdist", location=archive.name, sha256=file_sha256(archive))
     folder = source.unpack(recipe, found, tmp_path / "unpacked")
-    assert sorted(path.name for path in folder.iterdir()) == ["own.py", "pyproject.toml"]
+    assert names_in(folder) == {"own.py", "pyproject.toml"}
 
 
 @pytest.mark.parametrize(

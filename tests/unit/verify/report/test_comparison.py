@@ -109,7 +109,8 @@ def test_nothing_in_a_report_breaks_a_table(
     assert bars == {len(comparison.COLUMNS) + 1}
     parsed = list(csv.reader(io.StringIO(comparison.comma_separated(rows))))
     assert [len(line) for line in parsed] == [len(comparison.Row.__struct_fields__)] * 2
-    assert not any(cell[:1] in set("=+-@") for cell in parsed[1])
+    for cell in parsed[1]:
+        assert cell[:1] not in set("=+-@")
     assert json.loads(comparison.as_json(rows))["schema"] == 1
 
 
@@ -400,7 +401,8 @@ def test_equal_machines_are_told_apart(tmp_path: Path, capsys: Shown) -> None:
     written(tmp_path / "friday.json", known__time="20261120T080000Z", known__backend="docker")
     assert run("monday.json", "friday.json") == 0
     table = capsys.readouterr().out
-    assert all(said in table for said in ("monday.json", "2026-11-16", "docker", "2026-11-20"))
+    for said in ("monday.json", "2026-11-16", "docker", "2026-11-20"):
+        assert said in table
     assert max(map(len, table.splitlines())) <= 80
 
 
