@@ -210,7 +210,6 @@ class LanguageServer:
 
     def _send(self, message: dict[str, Any]) -> None:
         body = json.dumps({"jsonrpc": "2.0", **message}).encode()
-        assert self._process.stdin is not None
         self._process.stdin.write(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
         self._process.stdin.flush()
 
@@ -228,7 +227,6 @@ class LanguageServer:
 
     def _receive(self) -> Any:
         end = time.monotonic() + PATIENCE
-        assert self._process.stdout is not None
         while True:
             head, separator, rest = self._buffer.partition(b"\r\n\r\n")
             size = int(head.partition(b"Content-Length: ")[2].split(b"\r\n")[0]) if separator else 0

@@ -124,7 +124,6 @@ def check(tmp_path: Path, state: str, fault: str, number: signal.Signals) -> Non
     with FaultyServer(bytes(100_000)) as server:
         server.fault = fault
         with start(tmp_path, server.url, state) as running:
-            assert running.stdout is not None
             assert running.stdout.readline() == "up\n", running.stderr.read()
             time.sleep(0.2)
             sent = time.monotonic()
@@ -174,7 +173,6 @@ def test_every_state_ends_soon_after_every_signal(
 
 def test_a_second_signal_does_not_cut_the_cleaning_up_short(tmp_path: Path) -> None:
     with FaultyServer(b"") as server, start(tmp_path, server.url, "in_a_child") as running:
-        assert running.stdout is not None
         running.stdout.readline()
         for _ in range(20):
             running.send_signal(signal.SIGINT)

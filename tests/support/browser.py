@@ -65,8 +65,6 @@ class Browser:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        assert self._child.stdin is not None
-        assert self._child.stdout is not None
         self._out, self._in = self._child.stdin.fileno(), self._child.stdout.fileno()
         self._buffer = b""
         self._number = 0

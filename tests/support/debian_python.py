@@ -95,5 +95,4 @@ def _files(deb: Path) -> Iterator[tuple[str, Entry]]:
                 yield path, Entry(link=member.linkname)
             elif member.isfile():
                 stream = data.extractfile(member)
-                assert stream is not None
                 yield path, Entry(stream.read(), member.mode)

@@ -66,7 +66,6 @@ def _write_hole(archive: zipfile.ZipFile, name: str, size: int) -> None:
     entry = zipfile.ZipInfo(name)
     entry.file_size = entry.compress_size = size
     entry.CRC = _zeros(size)[1]
-    assert archive.fp is not None
     entry.header_offset = archive.fp.tell()
     archive.fp.write(entry.FileHeader())
     archive.fp.seek(size, io.SEEK_CUR)

@@ -36,7 +36,6 @@ def write_lock(folder: Path, **torch: Any) -> None:
     from envbuilder.project import catalog
 
     variants = catalog.variants(load_settings())
-    assert variants is not None
     variant = variants.of(profiles.load("cpu", FOLDERS))
     targets = []
     for target in (t for t in LOCK.targets if t.python == "3.11"):

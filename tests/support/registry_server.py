@@ -77,7 +77,6 @@ class Registry:
 
     @property
     def pid(self) -> int:
-        assert self._child is not None
         return self._child.pid
 
 

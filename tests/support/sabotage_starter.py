@@ -27,8 +27,6 @@ class AfterImport:
             spec = importlib.util.find_spec(name)
         finally:
             sys.meta_path.insert(0, self)
-        assert spec is not None
-        assert spec.loader is not None
         load = spec.loader.exec_module
 
         def load_and_break(module: Any) -> None:

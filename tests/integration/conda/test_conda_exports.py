@@ -97,7 +97,6 @@ def test_pixis_lock_installs_a_python_that_works(served: Served, tmp_path: Path)
 
     read = rattler.LockFile.from_path(tmp_path / "out" / "pixi" / "pixi.lock")
     environment = read.default_environment()
-    assert environment is not None
     platform = next(p for p in environment.platforms() if p.name == "lab-linux-64")
     records = environment.conda_repodata_records_for_platform(platform)
     for record in records:

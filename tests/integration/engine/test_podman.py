@@ -90,7 +90,6 @@ def test_an_image_is_built_reused_run_and_removed(
     result = built(cli, environment, BASE, "--rebuild", "--tag", tag)
     assert result["builder"] == "layers"
     found = engine_of_podman._inspect(tag)
-    assert found is not None
     assert result["artifact"]["digest"] == f"sha256:{found['Id']}"
     assert found["Labels"]["io.envbuilder.fingerprint"] == result["fingerprint"]
     assert found["Config"]["User"] == "1000:1000"
@@ -134,7 +133,6 @@ def test_buildah_builds_and_its_names_go_to_the_next_image(
     first = built(cli, alone, BASE, *asked, "--rebuild")
     assert first["builder"] == "buildah"
     found = engine_of_podman._inspect(tag)
-    assert found is not None
     assert first["artifact"]["digest"] == f"sha256:{found['Id']}"
     again = built(cli, alone, BASE, *asked)
     assert again["status"] == "reused"
@@ -143,7 +141,6 @@ def test_buildah_builds_and_its_names_go_to_the_next_image(
     # podman looks for a short name among its own before it looks among Docker Hub's.
     second = built(cli, alone, BASE, "--tag", tag, "--rebuild")
     found = engine_of_podman._inspect(tag)
-    assert found is not None
     assert second["artifact"]["digest"] == f"sha256:{found['Id']}"
     assert call("run", "--rm", tag, "id", "-u").stdout == "1000\n"
     cli("clean", "--all", "--yes", "--profile", "tiny", environment=alone)
@@ -171,7 +168,6 @@ def test_it_is_the_same_image_in_podman_in_docker_and_in_an_archive(
     assert loaded.returncode == 0, loaded.stderr
     name = "docker.io/envbuilder/tiny:latest"
     found = engine_of_podman._inspect(name)
-    assert found is not None
     assert {f"sha256:{found['Id']}"} == digests
     assert call("run", "--rm", name, "id", "-u").stdout == "1000\n"
     call("rmi", "--force", found["Id"])

@@ -220,7 +220,6 @@ def test_an_interrupted_run_leaves_no_container(
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert child.stdout is not None
     assert child.stdout.readline() == "up\n"
     assert bench.left() != ""
     child.send_signal(number)

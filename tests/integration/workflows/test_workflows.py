@@ -64,7 +64,6 @@ def options(
     if "conda" in chosen:
         lay_locked(tmp_path, monkeypatch)
         variants = catalog.variants(load_settings())
-        assert variants is not None
         variant = variants.of(profiles.load("cpu", FOLDERS))
         path = conda_locks.beside(variants.lock_path("cpu"))
         path.write_text(conda_locks.dump(lock_of_python(variant)))

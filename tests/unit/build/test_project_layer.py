@@ -72,13 +72,11 @@ def test_what_is_stated_is_planned(
     assert [file.path for file in project.files] == ["src/pkg/a.py", "train.py"]
     assert (project.command, project.ports) == (("python", "train.py"), (8000,))
     more = planned(tmp_path, "more")
-    assert more is not None
     assert [file.path for file in more.files] == ["src/pkg/a.py", "tests/t.py", "train.py"]
     assert capsys.readouterr().err == "note: never copied into an image: src/.env\n"
     assert planned(tmp_path, text="command: [python]\n") is None
     assert planned(tmp_path, text="profile: cpu\n") is None
     bare = planned(tmp_path, text="files: [train.py]\n")
-    assert bare is not None
     assert bare.command == conventions.COMMAND
 
 

@@ -338,7 +338,6 @@ def built(bench: Bench, **changes: Any) -> None:
 def test_the_second_build_reads_copies_of_the_projects_files(bench: Bench) -> None:
     outcome = run(bench.settings)
     layer = project_layer.planned(bench.settings)
-    assert layer is not None
     assert (outcome.status, outcome.fingerprint) == ("equal", layer.digest)
     first, second = bench.read_from
     assert first == bench.folder

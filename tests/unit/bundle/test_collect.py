@@ -56,7 +56,6 @@ def test_another_base_image_goes_along_whatever_its_digest_is(
 ) -> None:
     assert needed(cpu, there, "mine:1") == {Needed(ref="mine:1", platform="linux/amd64")}
     first, second = (target.base for target in cpu.targets)
-    assert first is not None
     assert second is not None
     configured = replace(there, configuration=Configuration(base_images={first.ref: "ours:1"}))
     assert needed(cpu, configured) == {

@@ -32,7 +32,6 @@ def test_any_header_is_what_tar_reads(folder: str, name: str, size: int) -> None
     assert len(head) % form.BLOCK == 0
     with tarfile.open(fileobj=io.BytesIO(head + form.END), mode="r:") as archive:
         member = archive.next()
-    assert member is not None
     assert (member.name, member.size, member.isreg()) == (path, size, True)
     assert (member.mtime, member.uid, member.gid, member.mode) == (0, 0, 0, 0o644)
 
@@ -41,7 +40,6 @@ def test_a_bundle_is_a_plain_tar(bundle: Path, parts: tuple[Part, ...]) -> None:
     with tarfile.open(bundle, "r:") as archive:
         names = archive.getnames()
         itself = archive.extractfile("wheels/envbuilder_ml-1-py3-none-any.whl")
-        assert itself is not None
         assert itself.read() == b"itself"
     assert names[0].startswith("manifest-")
     assert names[1:] == [

@@ -64,7 +64,6 @@ def test_a_project_whose_conda_packages_are_locked(
     path = project / "envbuilder.lock" / "default.cpu.conda.json"
     assert "conda packages are not locked" in matrix(capsys, "--backend", "conda")[1]
     variants = catalog.variants(load_settings())
-    assert variants is not None
     variant = variants.of(profiles.load("cpu", FOLDERS))
     path.write_text(conda_locks.dump(lock_of_python(variant)))
     (row,) = as_json(capsys, "--backend", "conda")["matrix"]

@@ -106,7 +106,6 @@ class World:
         self.edition = edition
         for environment in ("default", "test"):
             variants = catalog.variants(load_settings(environment=environment))
-            assert variants is not None
             inputs = profile_lock.inputs_digest(variants.of(profiles.load("cpu", FOLDERS)))
             targets = [
                 replace(

@@ -180,7 +180,6 @@ def test_what_is_missing_is_said_and_no_credential(
     reasons |= {"default": "name not found", "docker.io": "connection refused"}
     texts = said(found, lock)
     target = profile_lock.first(lock, HOST.platform)
-    assert target is not None
     count = sum(f.source == "default" for f in target.of_kind("wheel")) + 1  # uv
     assert (
         "your package index (index.example) does not answer (name not found)"
@@ -200,11 +199,9 @@ def test_a_machine_that_has_everything_is_not_called_broken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     target = profile_lock.first(lock, HOST.platform)
-    assert target is not None
     for file in (*target.of_kind("wheel"), lock.tool(HOST.platform)):
         (tmp_path / file.basename).touch()
     monkeypatch.setattr(fetch, "find_links", lambda: (tmp_path,))
-    assert target.base is not None
     assert target.base.digest is not None
     kept = base_images.folder(found.cache_dir, target.base.digest, target.platform)
     kept.mkdir(parents=True)

@@ -137,7 +137,6 @@ def test_drawings_and_tables_say_what_they_show() -> None:
         assert 'scope="col"' in table
         assert 'scope="row"' in table
     hidden = re.search(r'<div class="nodes" aria-hidden="true">(.*?)</div>', text, re.DOTALL)
-    assert hidden is not None
     for tile in hidden[1].split("<a ")[1:]:
         assert 'tabindex="-1"' in tile
 

@@ -141,7 +141,6 @@ def test_what_a_kernel_needs_is_beside_the_environment(
 @pytest.mark.parametrize("name", [server.NAME, server.KERNEL])
 def test_it_names_no_place(name: str) -> None:
     path = profile_lock.path_for(name, server.library().folders)
-    assert path is not None
     text = path.read_text()
     assert "://" not in text
     assert '"/' not in text

@@ -367,7 +367,6 @@ def test_what_needs_no_download(tmp_path: Path) -> None:
     folder = lay(tmp_path / "mine", RAW)
     for quick in (False, True):
         data = mnist.local(folder, quick=quick)
-        assert data is not None
         assert data.folder == folder
     assert mnist.local(None, quick=True) == mnist.subset()
     assert mnist.local(None, quick=False) is None

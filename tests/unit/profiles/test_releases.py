@@ -135,7 +135,6 @@ def test_the_build_of_a_version(
     version: str, platform: types.Platform, build: str, first: str, last: str, ptx: bool
 ) -> None:
     found = releases.of_version("torch", version, platform)
-    assert found is not None
     assert (found.build, found.kernels[0], found.kernels[-1], found.ptx) == (
         build,
         first,
@@ -224,7 +223,6 @@ def test_the_build_in_a_lock(framework: types.Framework, wheels: str, build: str
 
 def test_kernels_that_are_not_verified_are_not_known() -> None:
     build = releases.of_version("torch", "2.15.0+cu130", "linux/amd64")
-    assert build is not None
     assert build.certainty == "unverified"
     assert build.kernels
     needs = build.needs()
@@ -234,7 +232,6 @@ def test_kernels_that_are_not_verified_are_not_known() -> None:
 def test_what_builds_need() -> None:
     def needs(version: str, platform: types.Platform, *, wsl: bool = False) -> Needs:
         build = releases.of_version("torch", version, platform)
-        assert build is not None
         return build.needs(wsl=wsl)
 
     assert needs("2.4.1", "linux/amd64").nvidia_driver == "525.60.13"
@@ -246,7 +243,6 @@ def test_what_builds_need() -> None:
     assert not {*rocm.gfx} & {*rocm.gfx_partly}
     assert not rocm.sm
     jax = releases.of_version("jax", "0.7.0", "linux/amd64", "cuda12")
-    assert jax is not None
     assert (jax.needs().sm_partly, jax.needs().gfx_partly) == (("5.2", "6.0", "7.0"), ())
 
 

@@ -227,7 +227,6 @@ def test_without_a_comparison_the_page_says_so() -> None:
 
 def test_the_loss_curve_stays_in_its_frame() -> None:
     line = page.line(checked().training.losses)
-    assert line is not None
     assert line.logarithmic
     assert line.path.startswith("M0.0 0.0L")
     assert line.path.endswith("L100.0 100.0")
@@ -241,7 +240,6 @@ def test_a_loss_that_was_not_finite_breaks_the_curve_and_is_told() -> None:
     losses = [[1, 2.0], [2, 1.0], [3, None], [4, 1e31], [5, 0.5], [6, 0.4]]
     training = {"epochs": [epoch(1.0)], "losses": losses}
     line = page.line(checked(training=training).training.losses)
-    assert line is not None
     assert line.path.count("M") == 2
     assert line.missing == 2
     assert "At 2 of the recorded steps" in Seen(page.render(changed(training=training))).text

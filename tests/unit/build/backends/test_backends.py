@@ -185,7 +185,6 @@ def test_a_build_is_told_the_locks_time_and_tells_what_it_made(found: Settings) 
     made = docker_plan("cpu", found)
     build, asked = (s for s in made.steps if isinstance(s, plan.Run))
     base = TARGET.base
-    assert base is not None
     assert f"SOURCE_DATE_EPOCH={base.epoch}" in build.argv
     record = made.steps[-1]
     assert isinstance(record, plan.RecordImage)
@@ -246,7 +245,6 @@ def test_a_recorded_image_is_reused_by_the_digest_of_its_configuration(found: Se
     environment, engine = built_image(found, (OTHER,))
     engine.images["trial:1"] = Image(id=OTHER, tags=("trial:1",), labels={})
     existing = environment.existing()
-    assert existing is not None
     assert existing.digest == f"sha256:{1:064}"
     assert environment.changed() == ""
     assert environment.made_by() == {"buildkit": "v0.13.2"}
@@ -316,7 +314,6 @@ def test_no_word_of_a_plan_goes_through_a_shell(found: Settings) -> None:
 
 def test_the_base_image_comes_from_the_request_then_the_configuration(found: Settings) -> None:
     base = TARGET.base
-    assert base is not None
     configured = msgspec.structs.replace(
         found,
         configuration=msgspec.structs.replace(
@@ -385,7 +382,6 @@ def test_nvidias_gpus_come_by_the_runtime_or_cdi_and_force_leaves_out_what_neith
     environment = container.DockerEnvironment(build, target, made, engine)
     environment.run_payload(lambda seen: ("probe",), {"data": Path("/data")}, lambda line: None)
     (started,) = engine.containers
-    assert started.devices is not None
     assert (started.devices.gpus, started.devices.cdi) == (gpus, cdi)
     assert (started.image, started.user) == ("sha256:trial:1", "1000:1000")
     assert started.limits == engine.limits
@@ -411,7 +407,6 @@ def test_an_environment_is_compared_once_however_often_its_payload_starts(
     made = venv_plan("cpu", found)
     build = a_build(found, CPU)
     environment: venv.NativeEnvironment | None = venv.NativeEnvironment(build, TARGET, made)
-    assert environment is not None
     (environment.prefix / resources.OWN).mkdir(parents=True)
     (environment.prefix / resources.OWN / "payload.pyz").write_bytes(pack.payload_pyz())
     integrity.close(environment.prefix, {})

@@ -410,7 +410,6 @@ def test_layers_of_wheels_are_made_while_an_engine_installs_packages(
 def test_the_images_user_has_a_line_of_its_own(base: bytes) -> None:
     passwd, group, *_ = assemble._users({"etc/passwd": base, "etc/group": base})
     for member, entry in ((passwd, conventions.PASSWD), (group, conventions.GROUP)):
-        assert member.content is not None
         assert member.content.decode().splitlines() == [*base.decode().splitlines(), entry]
 
 

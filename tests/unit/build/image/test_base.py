@@ -184,7 +184,6 @@ def test_a_python_is_offered_only_where_the_lock_has_images_of_it(
 ) -> None:
     made = on_layout(found, tmp_path, "cpu", "3.12")
     check = made.base_check
-    assert check is not None
     assert check.pythons == ("3.11", "3.12")
     other = msgspec.structs.replace(check, pythons=("3.12",))
     with pytest.raises(BuildError) as caught:

@@ -109,7 +109,6 @@ def huge(path: Path, size: int) -> None:
         entry = zipfile.ZipInfo("a/huge.so")
         entry.file_size = entry.compress_size = size
         entry.CRC = entry.header_offset = 0
-        assert archive.fp is not None
         archive.fp.write(entry.FileHeader(zip64=True))
         archive.fp.seek(size, io.SEEK_CUR)
         archive.start_dir = archive.fp.tell()

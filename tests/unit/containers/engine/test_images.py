@@ -66,7 +66,6 @@ class Docker:
             self.sent.append({n.rpartition("/")[2] for n in tar.getnames() if "sha256" in n})
             self.blobs |= self.sent[-1]
             stream = tar.extractfile("index.json")
-            assert stream is not None
             listed = decode(stream.read(), Index, "index.json").manifests
         for found in listed:
             if not self.wanted <= self.blobs:

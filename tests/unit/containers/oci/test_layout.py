@@ -214,7 +214,6 @@ def test_docker_finds_name_and_files_in_an_archive(tmp_path: Path) -> None:
     archive.save(layout, tmp_path / "a.tar")
     with tarfile.open(tmp_path / "a.tar") as tar:
         stream = tar.extractfile("manifest.json")
-        assert stream is not None
         (listed,) = decode(stream.read(), list[dict[str, object]], "manifest.json")
         assert listed["RepoTags"] == ["docker.io/envbuilder/x:1"]
         layers = listed["Layers"]

@@ -406,7 +406,6 @@ def test_an_identity_token_goes_first(tmp_path: Path, helper: list[Any]) -> None
     assert found == Credential(user="me", secret="tok", is_token=True)
     helper[0] = json.dumps({"Username": "<token>", "Secret": "tok"})
     found = auth.stored_credential("x.example", docker(tmp_path, STORE))
-    assert found is not None
     assert found.is_token
 
 

@@ -365,7 +365,6 @@ def test_no_text_of_a_channel_breaks_pixis_lock(licence: str, tmp_path: Path) ->
     path = tmp_path / "pixi.lock"
     path.write_text(rendered("pixi", msgspec.structs.replace(lock, targets=(target,)))["pixi.lock"])
     read = rattler.LockFile.from_path(path).default_environment()
-    assert read is not None
     (platform,) = read.platforms()
     found = read.conda_repodata_records_for_platform(platform)
     assert {r.license for r in found if r.name.normalized == first.name} == {licence}

@@ -213,7 +213,6 @@ def test_the_lock_of_the_first_folder_counts(tmp_path: Path) -> None:
     library = Library(folders)
     assert lockfile.path_for("cpu", library) == folders[1] / "locks" / "cpu.conda.json"
     found = lockfile.find("cpu", library)
-    assert found is not None
     assert found.inputs == "1" * 64
     assert lockfile.find_for_use("cpu", library) == found
     assert library.signed == ()

@@ -74,7 +74,6 @@ def test_packages_fit_any_minimal_system(found: Settings) -> None:
     # libc6 is in every minimal system, but `tool` needs this very version of it.
     assert names(files) == ["helper", "libc6", "tool"]
     image = CPU.base["3.11"]
-    assert base is not None
     assert (base.ref, base.digest, base.status) == (image.ref, image.digest, None)
 
 
@@ -138,7 +137,6 @@ def test_a_base_made_of_packages(found: Settings) -> None:
         ("dpkg", "base"), ("libc6", "base"), ("python3", "base"), ("python3.11", "base"),
         ("helper", ""), ("tool", ""),
     ]  # fmt: skip
-    assert base is not None
     assert (base.suite, base.date, base.digest) == ("bookworm", "2026-07-11", None)
     assert (base.python_path, base.python_version) == ("/usr/bin/python3.11", "3.11.2")
     assert base.ref.startswith("envbuilder/debian:bookworm-")
@@ -148,7 +146,6 @@ def test_a_base_made_of_packages(found: Settings) -> None:
 def test_what_is_unpacked_has_another_name(found: Settings) -> None:
     resolver = Debs(profile(debian_base=SYSTEM), found, None, lambda _: None)
     base, _ = resolver.of("linux/arm64", "3.11")
-    assert base is not None
     assert base.unpacked
     assert base.ref.startswith("envbuilder/debian:bookworm-unpacked-")
 

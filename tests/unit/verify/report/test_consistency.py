@@ -284,7 +284,6 @@ def test_a_share_that_noise_explains_is_no_warning(share: float | None) -> None:
 
 def test_more_than_the_matmul_rate_is_a_warning() -> None:
     warning = consistency.matmul_rate(model.check(measured(measurements={"matmul_share": 1.27})))
-    assert warning is not None
     assert (warning.name, warning.status, warning.seconds) == ("matmul rate", "warning", 0.0)
     assert "127 % of the matmul rate" in warning.detail
     assert "the machine was busy" in warning.detail
