@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from envbuilder import cli
-from envbuilder.core import resources, settings
+from envbuilder.core import settings
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import DEFAULT, Definition, RequirementFile
 from envbuilder.core.settings import Configuration, Settings
@@ -27,12 +27,12 @@ from envbuilder.project.catalog import adapt
 from envbuilder.project.environments import Contents
 from envbuilder.project.forms import form_of
 from envbuilder.project.lines import on_hardware
+from tests.support.shipped import FOLDERS, shipped_profile
 
 ROOT = Path(__file__).parents[2]
 CORPUS = ROOT.parent / "shared" / "corpus"
 """Dependency files of public repositories, read where they lie; they are no part of this one."""
-FOLDERS = (resources.profiles_dir(),)
-PROFILES = tuple(profiles.load(name, FOLDERS) for name in profiles.names(FOLDERS))
+PROFILES = tuple(shipped_profile(name) for name in profiles.names(FOLDERS))
 MACHINES = {
     "linux/amd64": ("linux", "Linux", "x86_64"),
     "linux/arm64": ("linux", "Linux", "aarch64"),
@@ -143,7 +143,7 @@ def test_check_has_an_answer_for_every_repository(
         pytest.skip("no ../shared/corpus beside this checkout")
     # They do not change between 300 projects.
     monkeypatch.setattr(profiles, "load", functools.cache(profiles.load))
-    of_origin = functools.cache(lambda name: entries_lock(profiles.load(name, FOLDERS), FOLDERS))
+    of_origin = functools.cache(lambda name: entries_lock(shipped_profile(name), FOLDERS))
     entries_lock = entries._lock_of
     monkeypatch.setattr(entries, "_lock_of", lambda profile, _: of_origin(profile.name))
     repositories = sorted(path for path in CORPUS.iterdir() if path.is_dir())

@@ -17,6 +17,7 @@ from envbuilder.core.settings import Settings
 from envbuilder.host import interpreters, model as host
 from envbuilder.profiles import lock as lockfile, profile as profiles
 from envbuilder.project import catalog
+from tests.support.shipped import shipped_lock, shipped_profile
 
 SHIPPED = (resources.profiles_dir(),)
 FITS = "extends: cpu\n"
@@ -53,8 +54,8 @@ class Said:
 def a_build(settings: Settings, profile: Any = None, lock: Any = None, **fields: Any) -> Build:
     """A build of a profile (a shipped one by its name) as the stages before the plan leave it."""
     if isinstance(profile, str):
-        lock = lockfile.load(SHIPPED[0] / "locks" / f"{profile}.json")
-        profile = profiles.load(profile, SHIPPED)
+        lock = shipped_lock(profile)
+        profile = shipped_profile(profile)
     return Build(
         request=fields.pop("request", Request()),
         settings=settings,
@@ -77,7 +78,7 @@ def add(found: Settings, text: str, lock: str | None = "fresh", name: str = "min
         return
     profile = profiles.load(name, (folder, *SHIPPED))
     made = msgspec.structs.replace(
-        lockfile.load(SHIPPED[0] / "locks" / "cpu.json"),
+        shipped_lock("cpu"),
         profile=name,
         inputs="0" * 64 if lock == "stale" else lockfile.inputs_digest(profile),
         **({"state": "unlocked", "reason": "nobody did", "targets": ()} if lock == "none" else {}),

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.core import resources
-from envbuilder.profiles import lock as profile_lock, profile as profiles
+from envbuilder.profiles import lock as profile_lock
+from tests.support.shipped import shipped_lock, shipped_profile
 
-FOLDERS = (resources.profiles_dir(),)
-LOCK = profile_lock.load(resources.profiles_dir() / "locks" / "cpu.json")
+LOCK = shipped_lock("cpu")
 
 
 def lay_profile(folder: Path, name: str, text: str) -> None:
@@ -36,7 +35,7 @@ def write_lock(folder: Path, **torch: Any) -> None:
     from envbuilder.project import catalog
 
     variants = catalog.variants(load_settings())
-    variant = variants.of(profiles.load("cpu", FOLDERS))
+    variant = variants.of(shipped_profile("cpu"))
     targets = []
     for target in (t for t in LOCK.targets if t.python == "3.11"):
         others = {f.name for f in target.of_kind("wheel")} - {"torch"}

@@ -11,13 +11,14 @@ from hypothesis import HealthCheck, settings, strategies as st
 from msgspec.structs import replace
 
 from envbuilder.build import render
-from envbuilder.core import resources, types
+from envbuilder.core import types
 from envbuilder.core.project_file import Environment
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.lock import File, Lock, LockedBase, Target
+from tests.support.shipped import shipped_profile
 from tests.support.tools import tools
 
-CPU = profiles.load("cpu", (resources.profiles_dir(),))
+CPU = shipped_profile("cpu")
 
 PYTHON = "3.11"
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import msgspec
 
-from envbuilder.core import resources
 from envbuilder.core.process import Completed
 from envbuilder.core.settings import Settings
 from envbuilder.locks import resolve
 from envbuilder.packages.python.uv import Offer
 from envbuilder.profiles.lock import File, Lock
-from envbuilder.profiles.profile import Profile, Python, load as load_profile
+from envbuilder.profiles.profile import Profile, Python
+from tests.support.shipped import shipped_profile
 from tests.support.tools import tools
 
-CPU = load_profile("cpu", (resources.profiles_dir(),))
+CPU = shipped_profile("cpu")
 
 TORCH = "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
 

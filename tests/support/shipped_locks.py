@@ -13,13 +13,14 @@ from envbuilder.profiles import lock as lockfile, profile as profiles
 from envbuilder.profiles.lock import File, Lock, Target
 from tests.support import make_wheels
 from tests.support.projects import lay_profile
+from tests.support.shipped import shipped_lock
 
 SHIPPED = resources.profiles_dir()
 
 
 def target(profile: str, platform: words.Platform) -> Target:
     """A target of a shipped lock, for Python 3.11."""
-    return lockfile.select(lockfile.load(SHIPPED / "locks" / f"{profile}.json"), platform, "3.11")
+    return lockfile.select(shipped_lock(profile), platform, "3.11")
 
 
 def generate(folder: Path, shipped: Target, library: bytes) -> dict[str, Path]:
@@ -45,7 +46,7 @@ def lay(
     """Lay out a project with the profile `mine`, locked to generated wheels, which get stored."""
     lay_profile(folder, "mine", text)
     mine = profiles.load("mine", (folder / "profiles", SHIPPED))
-    lock = lockfile.load(SHIPPED / "locks" / f"{profile}.json")
+    lock = shipped_lock(profile)
     files = tuple(_locked(f, wheels[f.file]) if f.kind == "wheel" else f for f in shipped.files)
     made = msgspec.structs.replace(
         lock,

@@ -23,7 +23,7 @@ import pytest
 import requests
 from msgspec.structs import replace
 
-from envbuilder.core import resources, settings
+from envbuilder.core import settings
 from envbuilder.core.settings import load as load_settings
 from envbuilder.packages.debian import mirrors
 from envbuilder.packages.python import indexes
@@ -40,6 +40,7 @@ from tests.support.http_server import Files, serving
 from tests.support.projects import lay_profile
 from tests.support.python_archive import Archive
 from tests.support.repositories import lay
+from tests.support.shipped import shipped_lock
 
 pytestmark = pytest.mark.network
 TAG = "envbuilder-test/plain:image"
@@ -89,7 +90,7 @@ def pytorch_index(own: settings.Settings) -> Iterator[str]:
         if requests.get(f"{upstream}/torch/", timeout=20).ok:
             yield upstream
             return
-    lock = lockfile.load(resources.profiles_dir() / "locks" / "cpu.json")
+    lock = shipped_lock("cpu")
     machine = "arm64" if platform.machine() == "aarch64" else "amd64"
     target = lockfile.select(lock, f"linux/{machine}", "3.11")
     torch = next(f for f in target.of_kind("wheel") if f.name == "torch")

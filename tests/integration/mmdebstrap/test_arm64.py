@@ -18,7 +18,6 @@ from debian.deb822 import Deb822
 from envbuilder.containers.oci import rootfs
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.containers.oci.rootfs import RootFs
-from envbuilder.core import resources
 from envbuilder.core.settings import load as load_settings
 from envbuilder.packages.debian import deb as dpkg_status
 from envbuilder.packages.store import Store
@@ -30,6 +29,7 @@ from tests.support import image_files
 from tests.support.arm_host import arm_host
 from tests.support.image_files import Content
 from tests.support.projects import lay_profile
+from tests.support.shipped import shipped_lock
 
 pytestmark = [pytest.mark.network, pytest.mark.soak]
 
@@ -88,7 +88,7 @@ class Image(NamedTuple):
 
 def shipped() -> Target:
     """The wheels of `cuda` for ARM, as they are locked."""
-    lock = lockfile.load(resources.profiles_dir() / "locks" / "cuda.json")
+    lock = shipped_lock("cuda")
     return lockfile.select(lock, "linux/arm64", "3.11")
 
 
@@ -259,7 +259,7 @@ def test_the_lock_of_cpu_for_arm_stays_a_claim(
     cli: Cli, session_environment: dict[str, str], tmp_path: Path
 ) -> None:
     """Its torch, which the index of PyTorch alone has, was never seen where the lock was made."""
-    lock = lockfile.load(resources.profiles_dir() / "locks" / "cpu.json")
+    lock = shipped_lock("cpu")
     torch = next(f for f in lockfile.select(lock, "linux/arm64", "3.11").files if f.name == "torch")
     assert torch.provenance != "read"
     assert lock.state == "claimed"

@@ -33,6 +33,7 @@ from tests.support import debs, make_wheels
 from tests.support.arm_host import linux_host
 from tests.support.images import PYTHON
 from tests.support.projects import lay_profile
+from tests.support.shipped import shipped_lock
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
@@ -176,7 +177,7 @@ def compare(image: dict[str, Any], path: Path, *, rewrite: bool) -> None:
 def test_the_image_of_cpu_debian(
     cli: Cli, own: Settings, host: Path, tmp_path: Path, repository: Path, rewrite_golden: bool
 ) -> None:
-    lock = lockfile.load(SHIPPED / "locks" / "cpu-debian.json")
+    lock = shipped_lock("cpu-debian")
     target = lockfile.select(lock, PLATFORM, "3.11")
     packages = [f for f in target.files if f.kind == "deb"]
     try:
@@ -221,7 +222,7 @@ def generated(folder: Path, store: Store, tool: File) -> Sequence[File]:
         inputs=lockfile.inputs_digest(profile),
         state="locked",
         reason="",
-        tools=lockfile.load(SHIPPED / "locks" / "cpu.json").tools,
+        tools=shipped_lock("cpu").tools,
         targets=(target,),
     )
     (folder / "profiles" / "locks" / "generated.json").write_text(lockfile.dump(lock))
@@ -262,7 +263,7 @@ def _kept(store: Store, content: bytes) -> words.Sha256:
 def test_an_image_of_generated_packages(
     cli: Cli, own: Settings, host: Path, tmp_path: Path, repository: Path, rewrite_golden: bool
 ) -> None:
-    lock = lockfile.load(SHIPPED / "locks" / "cpu.json")
+    lock = shipped_lock("cpu")
     tool = obtain_tool(lock, lock.targets[0], own)
     files = (*generated(tmp_path, Store(own.store_dir), tool), tool)
     once = made(cli, "generated", tmp_path / "once", files, own, host)

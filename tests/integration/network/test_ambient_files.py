@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from envbuilder.core import pip, resources
+from envbuilder.core import pip
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.core.settings import Configuration, Settings
@@ -28,6 +28,7 @@ from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.profile import Profile
 from envbuilder.project.environments import read
 from tests.support import index_server, make_wheels
+from tests.support.shipped import shipped_profile
 
 OURS = "1.0"
 THEIRS = "2.0"
@@ -234,7 +235,7 @@ def around(
 
 def plain_profile() -> Profile:
     return msgspec.structs.replace(
-        profiles.load("cpu", (resources.profiles_dir(),)),
+        shipped_profile("cpu"),
         platforms=("linux/amd64",),
         python=profiles.Python(default="3.11", supported=("3.11",)),
         requirements=("top",),

@@ -14,16 +14,17 @@ from typing import Any
 import pytest
 import yaml
 
-from envbuilder.core import resources, uv_program
+from envbuilder.core import uv_program
 from envbuilder.core.settings import load as load_settings
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
 from tests.conftest import exited, succeeded
 from tests.integration.conftest import Cli, offer_of
 from tests.support import index_server
+from tests.support.shipped import shipped_lock
 
 PLATFORM = "linux/arm64" if platform.machine() == "aarch64" else "linux/amd64"
-LOCK = lockfile.load(resources.profiles_dir() / "locks" / "cpu.json")
+LOCK = shipped_lock("cpu")
 TARGET = lockfile.select(LOCK, PLATFORM, "3.11")
 CLOSED = "http://127.0.0.1:1/whl"
 """An index that is out of reach: only root could listen there."""

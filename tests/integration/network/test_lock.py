@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from envbuilder.core import resources
 from envbuilder.core.errors import BuildError
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.locks import blockers, resolve
@@ -21,9 +20,9 @@ from envbuilder.profiles.lock import Lock
 from envbuilder.profiles.profile import Profile
 from envbuilder.project.lines import Line
 from tests.support import index_server, make_wheels as small_wheels
+from tests.support.shipped import shipped_profile
 
 Served = TypeVar("Served")
-SHIPPED = (resources.profiles_dir(),)
 
 
 def wheel(folder: Path, name: str, version: str, *needs: str, tag: str = "py3-none-any") -> Path:
@@ -98,7 +97,7 @@ def default(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> Default:
 
 def profile(*requirements: str, **changes: object) -> Profile:
     plain = msgspec.structs.replace(
-        profiles.load("cpu", SHIPPED),
+        shipped_profile("cpu"),
         platforms=("linux/amd64",),
         python=profiles.Python(default="3.11", supported=("3.11",)),
         requirements=requirements or ("top",),
@@ -253,9 +252,7 @@ def test_the_release_that_a_package_needs(default: Default, wheels: Path, own: S
     wheel(wheels, "ext", "2.0", "torch>=2.13")
     wheel(wheels, "loose", "3.0", "torch")
     wanted = ("torch==2.13.0", "loose", "ext<2")
-    asked = msgspec.structs.replace(
-        profiles.load("cuda", [resources.profiles_dir()]), requirements=wanted, constraints=()
-    )
+    asked = msgspec.structs.replace(shipped_profile("cuda"), requirements=wanted, constraints=())
 
     def releases(*limits: str) -> list[Line | None]:
         with blockers.Diagnosis(own) as diagnosis:

@@ -17,7 +17,6 @@ from envbuilder.build import stages
 from envbuilder.build.pipeline import prepare
 from envbuilder.build.request import Request
 from envbuilder.containers.engine import connection, docker_client
-from envbuilder.core import resources
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import EnvbuilderError, HostError, ToolError
 from envbuilder.core.settings import Settings
@@ -30,8 +29,8 @@ from envbuilder.profiles.library import Library
 from envbuilder.project import catalog
 from tests.support import host_trees
 from tests.support.engines import FakeEngine
+from tests.support.shipped import FOLDERS
 
-FOLDERS = (resources.profiles_dir(),)
 LIBRARY = Library(FOLDERS)
 PROFILES = LIBRARY.candidates()
 LOCKS = LIBRARY.locks(PROFILES)

@@ -31,6 +31,7 @@ from tests.support.command_line import run
 from tests.support.engines import BUILDKIT, FakeEngine
 from tests.support.pipeline import a_build
 from tests.support.provenance import read
+from tests.support.shipped import shipped_lock
 from tests.unit.build.backends.test_backends import docker_plan, shipped, venv_plan
 
 QUIET = PlainProgress(lambda line: None)
@@ -104,7 +105,7 @@ def test_they_say_what_the_plan_says(found: Settings) -> None:
     for made, artifact in (venv(found), image(found)):
         bill, statement = documents(made, artifact, found, versions={"buildkit": "1"})
         profile = "cpu"
-        lock = lockfile.load(resources.profiles_dir() / "locks" / "cpu.json")
+        lock = shipped_lock("cpu")
         facts = {p["name"]: p["value"] for p in bill["metadata"]["properties"]}
         assert facts["envbuilder:lock"] == lockfile.lock_digest(lock)
         assert bill["metadata"]["component"]["name"] == profile

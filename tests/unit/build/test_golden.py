@@ -18,17 +18,17 @@ from envbuilder.packages.conda import exports
 from envbuilder.packages.debian import suite
 from envbuilder.profiles import lock as lockfile, profile as profiles
 from envbuilder.project.release import bases
+from tests.support.shipped import FOLDERS, shipped_lock, shipped_profile
 
-FOLDERS = (resources.profiles_dir(),)
 NAMES = profiles.names(FOLDERS)
-LOCKED = [n for n in NAMES if lockfile.load(FOLDERS[0] / "locks" / f"{n}.json").targets]
+LOCKED = [n for n in NAMES if shipped_lock(n).targets]
 
 
 def rendered(
     name: str, target: render.RenderTarget, found: settings.Settings
 ) -> tuple[render.RenderedFile, ...]:
-    profile = profiles.load(name, FOLDERS)
-    lock = lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
+    profile = shipped_profile(name)
+    lock = shipped_lock(name)
     image = profile.image_python
     python = image if target in render.IMAGE_TARGETS else profile.python.default
     urls = render.source_urls(lock, found)
@@ -52,7 +52,7 @@ def test_rendered_files_are_the_golden_ones(
         if target in {"conda-explicit", "pixi"}:
             return  # no shipped profile has a conda lock
         backend = "conda" if target == "conda" else "docker"
-        assert backend not in profiles.load(name, FOLDERS).backends
+        assert backend not in shipped_profile(name).backends
         return
     # The payload changes with its sources; its own tests look at it.
     files = tuple(f for f in files if not f.name.endswith("payload.pyz"))
@@ -77,8 +77,8 @@ def test_an_interpreter_of_the_lock_in_a_dockerfile(
     repository: Path, found: settings.Settings, rewrite_golden: bool
 ) -> None:
     """As a project with Python 3.10 gets it on the profile `cpu`."""
-    profile = profiles.load("cpu", FOLDERS)
-    lock = lockfile.load(FOLDERS[0] / "locks" / "cpu.json")
+    profile = shipped_profile("cpu")
+    lock = shipped_lock("cpu")
     profile = replace(profile, base=bases(profile, ["3.10"], managed=False))
     targets = []
     for target in (t for t in lock.targets if t.python == "3.11"):
@@ -98,19 +98,19 @@ def test_an_interpreter_of_the_lock_in_a_dockerfile(
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - set(LOCKED)))
 def test_an_unlocked_profile_says_why(name: str) -> None:
-    lock = lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
+    lock = shipped_lock(name)
     assert lock.state == "unlocked"
     assert lock.reason
     with pytest.raises(InvalidError, match="not locked"):
-        lockfile.require_usable(profiles.load(name, FOLDERS), lock)
+        lockfile.require_usable(shipped_profile(name), lock)
 
 
 @pytest.mark.parametrize("name", LOCKED)
 def test_shipped_locks_are_fresh(name: str) -> None:
     from envbuilder.locks import resolve
 
-    lock = lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
-    assert resolve.check(profiles.load(name, FOLDERS), lock) == ()
+    lock = shipped_lock(name)
+    assert resolve.check(shipped_profile(name), lock) == ()
 
 
 @pytest.mark.parametrize("name", LOCKED)

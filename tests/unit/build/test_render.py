@@ -42,6 +42,7 @@ from tests.support.random_locks import (
     used,
     wheel,
 )
+from tests.support.shipped import shipped_lock
 from tests.support.tools import tools
 
 KEYWORDS = {"ARG", "FROM", "ADD", "RUN", "COPY", "ENV", "LABEL", "USER", "WORKDIR", "ENTRYPOINT"}
@@ -233,7 +234,7 @@ def of_no_index(kind: types.SourceKind, built: bool = True, **more: Any) -> File
 
 
 def with_file(file: File, *needs: File) -> tuple[profiles.Profile, Lock]:
-    lock = lockfile.load(resources.profiles_dir() / "locks" / "cpu.json")
+    lock = shipped_lock("cpu")
     target = lockfile.select(lock, "linux/amd64", PYTHON)
     target = replace(target, files=(*target.files, file), build_files=needs)
     return CPU, replace(lock, targets=(target,))

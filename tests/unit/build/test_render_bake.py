@@ -11,17 +11,14 @@ from msgspec.structs import replace
 
 from envbuilder.build import render
 from envbuilder.build.render import BakeSource
-from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.resources import MARK
-from envbuilder.profiles import lock as lockfile, profile as profiles
-
-FOLDERS = (resources.profiles_dir(),)
+from tests.support.shipped import shipped_lock, shipped_profile
 
 
 def source(name: str, called: str = "") -> BakeSource:
-    profile = profiles.load(name, FOLDERS)
-    lock = lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
+    profile = shipped_profile(name)
+    lock = shipped_lock(name)
     python = profile.image_python if profile.makes_images else profile.python.default
     urls = render.placeholder_urls(lock)
     profile = replace(profile, name=called or name)

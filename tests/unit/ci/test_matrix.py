@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from envbuilder.ci.matrix import LockedProfile, Omission, Row, Selection, rows
 from envbuilder.ci.workflow import SERVICES
 from envbuilder.core import resources, types
-from envbuilder.profiles import lock as profile_lock, profile as profiles
+from envbuilder.profiles import lock as profile_lock
 from tests.support.conda_locks import lock_of_python
+from tests.support.shipped import shipped_profile
 
-FOLDERS = (resources.profiles_dir(),)
 RUNNERS = SERVICES["github"].runners
 EVERYTHING = Selection()
 
@@ -22,7 +22,7 @@ def shipped(name: str, environment: str = "") -> LockedProfile:
     path = f"profiles/locks/{name}.json"
     return LockedProfile(
         environment=environment,
-        profile=profiles.load(name, FOLDERS),
+        profile=shipped_profile(name),
         lock=profile_lock.load(resources.profiles_dir().parent / path),
         path=path,
     )

@@ -22,12 +22,13 @@ from envbuilder.locks.entries import Entry
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.conda.lock import Lock as CondaLock
 from envbuilder.packages.python import upstream
-from envbuilder.profiles import lock as profile_lock, profile as profiles
+from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.profile import Profile, load as load_profile
 from envbuilder.profiles.releases import Build
 from envbuilder.project.lines import Line
 from tests.support import conda_locks
 from tests.support.command_line import run
+from tests.support.shipped import shipped_profile
 from tests.support.tools import tools
 
 PROFILE = """\
@@ -371,7 +372,7 @@ def test_one_that_fails_ends_the_programs_that_the_others_wait_for(
         assert not each.path.exists()
 
 
-CPU = profiles.load("cpu", [resources.profiles_dir()])
+CPU = shipped_profile("cpu")
 
 
 def lock_of(version: str = "1.0", **changes: Any) -> CondaLock:

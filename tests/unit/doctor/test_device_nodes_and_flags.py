@@ -11,17 +11,15 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.core import resources
 from envbuilder.doctor import diagnosis
 from envbuilder.doctor.surroundings import Around
 from envbuilder.host import probe
 from envbuilder.host.model import Host
 from envbuilder.profiles.choice import Choice, choose_best, workarounds
 from envbuilder.profiles.library import Library
-from envbuilder.profiles.profile import load as load_profile
 from tests.support import host_trees
+from tests.support.shipped import FOLDERS, shipped_profile
 
-FOLDERS = (resources.profiles_dir(),)
 LIBRARY = Library(FOLDERS)
 PROFILES = LIBRARY.candidates()
 LOCKS = LIBRARY.locks(PROFILES)
@@ -162,7 +160,7 @@ def chosen(here: Host) -> Choice:
 
 
 def blocking(here: Host, name: str) -> list[str]:
-    asked = load_profile(name, FOLDERS)
+    asked = shipped_profile(name)
     found = diagnosis.diagnose(here, PROFILES, LOCKS, Around(), asked)
     return [f"{p.text} {p.fix}" for p in found if p.severity == "blocks"]
 

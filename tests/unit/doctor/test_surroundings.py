@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from envbuilder.build import render
 from envbuilder.containers.oci.layout import MARK
 from envbuilder.containers.registry import base_images
-from envbuilder.core import resources
 from envbuilder.core.errors import ToolError
 from envbuilder.core.http import open_session
 from envbuilder.core.settings import Configuration, Settings
@@ -31,6 +30,7 @@ from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import BUILT, File, Lock, Recipe, Target
 from tests.support.broken_hosts import BY_NAME, LINUX
 from tests.support.http_server import Quiet, serving
+from tests.support.shipped import shipped_lock
 
 CPU = BY_NAME["cpu"]
 HOST = replace(LINUX, containers=Containers())
@@ -47,7 +47,7 @@ def configured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def lock() -> Lock:
-    return profile_lock.load(resources.profiles_dir() / "locks" / "cpu.json")
+    return shipped_lock("cpu")
 
 
 @pytest.fixture(autouse=True)

@@ -17,13 +17,9 @@ from envbuilder.fleet import pods
 from envbuilder.fleet.model import LONGEST_REASON, PROVEN, Entry, Summary
 from envbuilder.payload.report import UNREPEATED
 from envbuilder.payload.training.dataset import load
-from envbuilder.profiles import profile as profiles
 from envbuilder.verify.run import SUBSET, payload_arguments, pod_job
 from tests.support.kubernetes import DATA, RUN, job_name, job_text, log_of, pod_name
-
-
-def shipped(name: str) -> profiles.Profile:
-    return profiles.load(name, (resources.profiles_dir(),))
+from tests.support.shipped import shipped_profile
 
 
 def lay(folder: Path, *nodes: str, run: str = RUN) -> None:
@@ -34,7 +30,7 @@ def lay(folder: Path, *nodes: str, run: str = RUN) -> None:
 
 def shown(folder: Path) -> Summary:
     data = load(resources.mnist_subset_dir(), SUBSET)
-    return pods.judge_run(folder, pods.read_jobs(folder), shipped, data)
+    return pods.judge_run(folder, pods.read_jobs(folder), shipped_profile, data)
 
 
 def entry(folder: Path, log: str) -> Entry:
@@ -173,7 +169,7 @@ def test_a_job_that_was_damaged_is_refused(old: str, new: str, words: str, tmp_p
 
 
 def test_the_guides_job_starts_what_a_verification_of_its_profile_starts() -> None:
-    profile = shipped("cuda")
+    profile = shipped_profile("cuda")
     (container,) = yaml.safe_load(job_text())["spec"]["template"]["spec"]["containers"]
     promise = isolation.container_start(conventions.variables(profile)).text()
     assert container["args"] == [

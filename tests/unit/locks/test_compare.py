@@ -9,14 +9,14 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.core import resources
 from envbuilder.locks import compare, target_wheels
 from envbuilder.packages import interpreters
 from envbuilder.packages.python.uv import Found, Uv
 from envbuilder.profiles import lock as profile_lock, profile as profiles, releases
 from envbuilder.profiles.lock import File, Target
+from tests.support.shipped import FOLDERS, shipped_lock, shipped_profile
 
-CPU = profile_lock.load(resources.profiles_dir() / "locks" / "cpu.json")
+CPU = shipped_lock("cpu")
 
 
 def with_versions(**versions: str | None) -> profile_lock.Lock:
@@ -82,9 +82,8 @@ def test_each_line_once_with_the_locks_that_it_holds_for() -> None:
     assert compare.grouped({}) == compare.grouped({"cpu": []}) == {}
 
 
-FOLDERS = (resources.profiles_dir(),)
 TORCH_AND_RICH = msgspec.structs.replace(
-    profiles.load("cpu", FOLDERS),
+    shipped_profile("cpu"),
     requirements=("torch==2.13.0+cpu", 'rich; sys_platform == "linux"'),
 )
 
@@ -146,7 +145,7 @@ def test_what_requires_another_name_of_the_framework_requires_the_locked_one() -
     uv = Resolver()
     names = ("tensorflow-cpu", "tf-keras", "numpy", "protobuf")
     wheels = [Found(file=wheel(name), url="") for name in names]
-    tensorflow = profiles.load("tensorflow-cpu", FOLDERS)
+    tensorflow = shipped_profile("tensorflow-cpu")
     stated = target_wheels.with_dependencies(
         wheels, tensorflow, "linux/amd64", "3.11", cast("Uv", uv)
     )
@@ -159,7 +158,7 @@ def test_what_requires_another_name_of_the_framework_requires_the_locked_one() -
     assert uv.pins["tensorflow"] == uv.pins["tensorflow-cpu"] == "1"
 
 
-PROFILE = profiles.load("cpu", FOLDERS)
+PROFILE = shipped_profile("cpu")
 
 
 def with_torch(**changes: str) -> profile_lock.Lock:
@@ -198,8 +197,8 @@ def test_another_release_is_the_project_s_choice() -> None:
 
 
 def test_another_build_of_the_same_release_from_a_folder() -> None:
-    cuda = profiles.load("cuda", FOLDERS)
-    lock = profile_lock.load(resources.profiles_dir() / "locks" / "cuda.json")
+    cuda = shipped_profile("cuda")
+    lock = shipped_lock("cuda")
     first, *others = lock.targets
     files = tuple(replace(f, version="2.13.0+cpu") if f.name == "torch" else f for f in first.files)
     mixed = replace(lock, targets=(replace(first, files=files), *others))
@@ -233,14 +232,14 @@ def test_an_interpreter_from_elsewhere() -> None:
 
 @pytest.mark.parametrize("name", profiles.names(FOLDERS))
 def test_no_shipped_lock_has_objections(name: str) -> None:
-    lock = profile_lock.load(resources.profiles_dir() / "locks" / f"{name}.json")
-    assert [*compare.foreign_files(profiles.load(name, FOLDERS), lock, lock)] == []
+    lock = shipped_lock(name)
+    assert [*compare.foreign_files(shipped_profile(name), lock, lock)] == []
 
 
 @pytest.mark.parametrize("name", ["rocm", "xpu", "cuda", "cuda-legacy"])
 def test_a_second_triton(name: str) -> None:
-    profile = profiles.load(name, FOLDERS)
-    lock = profile_lock.load(resources.profiles_dir() / "locks" / f"{name}.json")
+    profile = shipped_profile(name)
+    lock = shipped_lock(name)
     assert [*compare.foreign_files(profile, lock, lock)] == []
     other = "triton-rocm" if name.startswith("cuda") else "triton"
     first, *others = lock.targets

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import load as load_settings
 from envbuilder.locks.entries import Entry, of_project, unused_locks
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.profile import Profile
+from tests.support.shipped import shipped_lock
 
 
 def entries(folder: Path, text: str, name: str | None = None) -> list[Entry]:
@@ -59,7 +59,7 @@ def test_an_own_lock_that_is_damaged_or_stale_is_not_built_on(
 ) -> None:
     own = tmp_path / "config" / "profiles" / "locks" / "cpu.json"
     own.parent.mkdir(parents=True)
-    shipped = profile_lock.load(resources.profiles_dir() / "locks" / "cpu.json")
+    shipped = shipped_lock("cpu")
     own.write_text(text or profile_lock.dump(replace(shipped, inputs="0" * 64)))
     (entry,) = entries(tmp_path, "requirements: [einops]\n", "cpu")
     assert entry.origin[1] == shipped

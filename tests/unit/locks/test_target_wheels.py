@@ -14,16 +14,17 @@ from hypothesis import given, strategies as st
 from msgspec.structs import replace
 from urllib3 import HTTPResponse
 
-from envbuilder.core import http, resources, types
+from envbuilder.core import http, types
 from envbuilder.core.settings import load as load_settings
 from envbuilder.locks import target_wheels
 from envbuilder.packages.python.uv import Found, Offer, StaticIndex, UnresolvableError, Uv
 from envbuilder.profiles import profile as profiles, releases
 from envbuilder.profiles.lock import File
 from tests.support.http_server import Quiet, serving
+from tests.support.shipped import shipped_profile
 
 NOTHING = StaticIndex(url="", offers={})
-TENSORFLOW_CPU = profiles.load("tensorflow-cpu", (resources.profiles_dir(),))
+TENSORFLOW_CPU = shipped_profile("tensorflow-cpu")
 
 
 def wheel(name: str, version: str) -> Found:
@@ -84,7 +85,7 @@ def test_where_the_profile_has_that_name_nothing_is_left_out() -> None:
 
 def test_pypi_s_build_is_no_other_one_in_a_folder_of_wheels() -> None:
     """To uv, torch==2.13.0 is also a 2.13.0+cpu."""
-    cuda, cpu = (profiles.load(n, [resources.profiles_dir()]) for n in ("cuda", "cpu"))
+    cuda, cpu = (shipped_profile(n) for n in ("cuda", "cpu"))
     asked = Asked()
     for profile in (cuda, cpu):
         target_wheels.of_target(profile, "linux/amd64", "3.11", {}, cast("Uv", asked))
@@ -308,7 +309,7 @@ def test_a_silent_host_is_soon_left_alone(error: type[Exception], most: int) -> 
 def test_what_needs_an_nvidia_gpu_is_left_out_elsewhere_whoever_requires_it(
     name: str, left: bool
 ) -> None:
-    profile = profiles.load(name, (resources.profiles_dir(),))
+    profile = shipped_profile(name)
     assert ("nvidia-cutlass-dsl" in target_wheels.left_out(profile)) == left
 
 
@@ -318,7 +319,7 @@ def test_a_platform_whose_index_is_silent_leaves_those_that_pypi_serves() -> Non
         'torch==2.5.1+cu124; platform_machine == "aarch64"',
     )
     profile = replace(
-        profiles.load("cuda", (resources.profiles_dir(),)),
+        shipped_profile("cuda"),
         release="2.5.1",
         requirements=lines,
         indexes={"torch": "pytorch-cu124"},

@@ -13,7 +13,6 @@ import requests
 from msgspec.structs import replace
 from packaging.requirements import Requirement
 
-from envbuilder.core import resources
 from envbuilder.locks.blockers import Diagnosis, explained
 from envbuilder.packages import index_pages
 from envbuilder.packages.availability import Blocker, Walk
@@ -21,7 +20,7 @@ from envbuilder.packages.fetch import Place
 from envbuilder.packages.python.uv import Found, Offer
 from envbuilder.packages.sources import foundry
 from envbuilder.profiles.lock import File
-from envbuilder.profiles.profile import load as load_profile
+from tests.support.shipped import shipped_profile
 from tests.support.user_index import refused
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
     from envbuilder.packages.python.upstream import Listed
 
-CPU = load_profile("cpu", (resources.profiles_dir(),))
+CPU = shipped_profile("cpu")
 WHEEL = File(
     kind="wheel", name="x", version="1", file="x-1-py3-none-any.whl", sha256="a" * 64, size=1,
     source="default", provenance="read", by="a test",
@@ -485,7 +484,7 @@ def test_no_python_is_proposed_that_the_framework_has_no_build_for(
     monkeypatch.setitem(PAGES, "eight", {"eight-1.0-cp38-cp38-manylinux2014_x86_64.whl": ""})
     open_index(monkeypatch)
     for name, expected in (("cpu", ["3.8"]), ("tensorflow-cuda", [])):
-        profile = load_profile(name, (resources.profiles_dir(),))
+        profile = shipped_profile(name)
         profile = replace(profile, requirements=("eight",), release=None)
         with Diagnosis(found) as diagnosis:
             ways = [way.python for way in diagnosis.ways(profile, "3.11", {})]

@@ -20,6 +20,7 @@ from envbuilder.profiles.profile import Profile, load as load_profile
 from envbuilder.signatures import statement as statements
 from envbuilder.signatures.envelope import OtherSubjectError, UnknownKeyError, UnsignedError
 from tests.support import signing
+from tests.support.shipped import shipped_lock
 
 SHIPPED = resources.profiles_dir()
 
@@ -86,7 +87,7 @@ def test_a_missing_lock_says_how_to_make_one(copied: Path) -> None:
 
 # A lock of the user's own instead of the shipped one
 
-CPU_LOCK = profile_lock.load(SHIPPED / "locks" / "cpu.json")
+CPU_LOCK = shipped_lock("cpu")
 CPU = load_profile("cpu", (SHIPPED,))
 WAY_BACK = "to return to that one, remove the file"
 

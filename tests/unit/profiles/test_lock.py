@@ -13,16 +13,17 @@ import pytest
 from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
-from envbuilder.core import resources, types
+from envbuilder.core import types
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import File, Lock, LockedBase, Target
-from envbuilder.profiles.profile import DebianBase, load as load_profile
+from envbuilder.profiles.profile import DebianBase
 from tests.support import absence
+from tests.support.shipped import shipped_profile
 from tests.support.tools import tools
 
 HASH = "0" * 64
-CPU = load_profile("cpu", (resources.profiles_dir(),))
+CPU = shipped_profile("cpu")
 WHEEL = "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
 
 

@@ -16,6 +16,7 @@ from envbuilder.packages.python import indexes
 from envbuilder.profiles import lock as profile_lock, profile as profiles
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.profile import Profile
+from tests.support.shipped import shipped_lock, shipped_profile
 
 SHIPPED = (resources.profiles_dir(),)
 NAMES = (
@@ -64,7 +65,7 @@ def test_all_of_them_are_shipped(repository: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_shipped_profile_is_whole_and_its_lock_fits_and_names_no_place(name: str) -> None:
-    profile = profiles.load(name, SHIPPED)
+    profile = shipped_profile(name)
     path = SHIPPED[0] / "locks" / f"{name}.json"
     assert profile.description
     assert profile.platforms
@@ -87,7 +88,7 @@ def test_a_shipped_profile_is_whole_and_its_lock_fits_and_names_no_place(name: s
 
 def test_archived_extensions_are_opt_in_and_warn() -> None:
     for name in NAMES:
-        profile = profiles.load(name, SHIPPED)
+        profile = shipped_profile(name)
         ipex = profile.expects.extension == "ipex"
         assert profile.opt_in == (
             ipex or name.endswith("-debian") or name in {"jax-xpu", "zendnn-tensorflow"}
@@ -97,8 +98,8 @@ def test_archived_extensions_are_opt_in_and_warn() -> None:
 
 @pytest.mark.parametrize("name", ["cpu", "zendnn"])
 def test_a_base_of_debian_packages_is_all_that_its_variant_changes(name: str) -> None:
-    one = profiles.load(name, SHIPPED)
-    other = profiles.load(f"{name}-debian", SHIPPED)
+    one = shipped_profile(name)
+    other = shipped_profile(f"{name}-debian")
     differ = {f for f in one.__struct_fields__ if getattr(one, f) != getattr(other, f)}
     states = {"name", "description", "extends", "opt_in"}
     assert differ - {"platforms"} == states | {"python", "backends", "base", "debian_base"}
@@ -110,7 +111,7 @@ def test_a_base_of_debian_packages_is_all_that_its_variant_changes(name: str) ->
 
 
 def test_the_python_of_an_image_is_the_locked_one() -> None:
-    lock = profile_lock.load(resources.profiles_dir() / "locks" / "xpu.json")
+    lock = shipped_lock("xpu")
     target = profile_lock.select(lock, "linux/amd64", "3.14")
     assert target.base is not None
     deb = next(f for f in target.of_kind("deb") if f.name == "python3.14")
@@ -122,7 +123,7 @@ def test_claims_agree_with_locks() -> None:
     rows = csv.DictReader(table.read_text().splitlines())
     stated = {row["file"]: row["sha256"] for row in rows}
     for name in NAMES:
-        lock = profile_lock.load(resources.profiles_dir() / "locks" / f"{name}.json")
+        lock = shipped_lock(name)
         for target in lock.targets:
             for file in target.files:
                 assert stated.get(file.file, file.sha256) == file.sha256
@@ -234,7 +235,7 @@ def test_a_variant_has_the_framework_of_what_it_extends(tmp_path: Path) -> None:
 
 
 def test_each_python_can_have_another_version() -> None:
-    profile = profiles.load("jax-cpu", SHIPPED)
+    profile = shipped_profile("jax-cpu")
     versions = {python: profile.expected(python).version for python in profile.python.supported}
     assert versions == {"3.11": "0.10.2", "3.12": "0.12.0.1", "3.13": "0.12.0.1"}
     assert profile.expected("3.12").framework == "jax"
@@ -271,7 +272,7 @@ def test_no_profile_is_suggested_that_does_not_exist() -> None:
 
 
 def test_a_fault_is_noted_for_its_release_and_its_cpus_alone() -> None:
-    cpu = profiles.load("cpu", SHIPPED)
+    cpu = shipped_profile("cpu")
     for flags in (None, ("avx512f", "fma")):
         (note,) = cpu.notes(flags)
         assert note.startswith("torch 2.13.0+cpu miscompiles a convolution gradient")

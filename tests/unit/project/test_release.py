@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import load as load_settings
 from envbuilder.profiles import fit, lock as profile_lock, profile as profiles
@@ -14,6 +13,7 @@ from envbuilder.project import catalog, release as chosen_release
 from envbuilder.project.catalog import Choosing
 from envbuilder.project.lines import Line
 from tests.support import host_trees
+from tests.support.shipped import FOLDERS, shipped_lock, shipped_profile
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from envbuilder.profiles.releases import Build
     from envbuilder.project.catalog import ProjectProfiles
 
-FOLDERS = [resources.profiles_dir()]
 EVERY = ("cpu", "cuda", "cuda-legacy", "mps", "rocm", "xpu")
 
 
@@ -36,14 +35,14 @@ def project(folder: Path, text: str, choosing: Choosing = catalog.ANY) -> Projec
 
 
 def of(variants: ProjectProfiles, name: str) -> Profile:
-    return variants.of(profiles.load(name, FOLDERS))
+    return variants.of(shipped_profile(name))
 
 
 def decided(variants: ProjectProfiles, names: Collection[str] = EVERY) -> dict[str, str]:
     """Profile → release, build and Python."""
     result = {}
     for name in names:
-        profile = profiles.load(name, FOLDERS)
+        profile = shipped_profile(name)
         try:
             decision = variants.decision(profile)
         except InvalidError:
@@ -136,10 +135,10 @@ def test_what_is_not_to_be_had_is_an_exception_with_its_reason(tmp_path: Path) -
         "cuda": "2.13.0 (cu130) 3.11",
     }
     variants = project(tmp_path, "requirements: ['torch>=2.6,<2.8']\n", without("pytorch-xpu"))
-    xpu = variants.decision(profiles.load("xpu", FOLDERS))
+    xpu = variants.decision(shipped_profile("xpu"))
     assert xpu.chosen.release == "2.7.1"  # none is: the resolver says what is missing
     variants = project(tmp_path, "requirements: ['torch>=2.6']\n", without("pytorch-rocm7"))
-    rocm = variants.decision(profiles.load("rocm", FOLDERS))
+    rocm = variants.decision(shipped_profile("rocm"))
     assert rocm.chosen.title == "2.9.1 (rocm6.4)"
     assert rocm.why == "no source that answers states a hash of 2.13.0 (rocm7.2)"
 
@@ -168,7 +167,7 @@ def test_what_is_locked_stays_while_it_fits(tmp_path: Path) -> None:
     locks.mkdir()
 
     def lay(name: str, release: str, python: str) -> None:
-        lock = profile_lock.load(FOLDERS[0] / "locks" / f"{name}.json")
+        lock = shipped_lock(name)
         text = profile_lock.dump(lock).replace("2.13.0", release).replace('"3.11"', f'"{python}"')
         (locks / f"default.{name}.json").write_text(text)
 
@@ -344,7 +343,7 @@ def test_a_pinned_release_that_no_table_has(
     } == expected
     for name in expected:
         profile = of(variants, name)
-        assert profile.warnings == profiles.load(name, FOLDERS).warnings, "a finding says so, once"
+        assert profile.warnings == shipped_profile(name).warnings, "a finding says so, once"
         assert profile.expects.version.startswith(profile.release or "-")
 
 
@@ -358,9 +357,9 @@ def test_a_release_that_no_table_has_never_fits(tmp_path: Path) -> None:
     variants = project(tmp_path, "requirements: [torch==2.99.0]\n")
     fitting = []
     for name in ("cpu", "cuda", "mps", "rocm", "xpu"):
-        known = profiles.load(name, FOLDERS)
+        known = shipped_profile(name)
         unknown = of(variants, name)
-        lock = profile_lock.load(FOLDERS[0] / "locks" / f"{name}.json")
+        lock = shipped_lock(name)
         for host in map(host_trees.recorded, host_trees.NAMES):
             judged = fit.judge(unknown, host, lock=lock)
             assert judged.verdict != "fits"
@@ -400,7 +399,7 @@ def test_of_a_project_from_then_the_release_is_from_then_too(
 ) -> None:
     variants = project(tmp_path, f"requirements: [rich]\nas_of: {day}\n")
     assert decided(variants, ("cuda",))["cuda"].startswith(expected)
-    adapted = variants.of(profiles.load("cuda", FOLDERS))
+    adapted = variants.of(shipped_profile("cuda"))
     assert adapted.resolution.as_of == of, "no package is older than what it has to run on"
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import Definition, Environment
 from envbuilder.profiles import lock as profile_lock, profile as profiles
@@ -17,16 +16,16 @@ from envbuilder.project.catalog import adapt, framework_of
 from envbuilder.project.environments import Contents
 from envbuilder.project.lines import Line
 from envbuilder.project.release import Decision
+from tests.support.shipped import FOLDERS, shipped_profile
 
 if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
 
-FOLDERS = (resources.profiles_dir(),)
-PROFILES = tuple(profiles.load(name, FOLDERS) for name in profiles.names(FOLDERS))
-CPU = profiles.load("cpu", FOLDERS)
-CUDA = profiles.load("cuda", FOLDERS)
-JAX_CPU = profiles.load("jax-cpu", FOLDERS)
+PROFILES = tuple(shipped_profile(name) for name in profiles.names(FOLDERS))
+CPU = shipped_profile("cpu")
+CUDA = shipped_profile("cuda")
+JAX_CPU = shipped_profile("jax-cpu")
 
 
 def lines(*texts: str, file: str = "requirements.txt") -> tuple[Line, ...]:
@@ -116,7 +115,7 @@ TRITON = (f"triton>=2.0; {LINUX}", "einops")
 def test_what_lines_add_to_a_profile(
     name: str, listed: tuple[str, ...], added: tuple[str, ...], limits: tuple[str, ...]
 ) -> None:
-    profile = profiles.load(name, FOLDERS)
+    profile = shipped_profile(name)
     variant = adapt(profile, contents(*listed))
     assert variant.requirements == (*profile.requirements, *added)
     assert variant.constraints == (*profile.constraints, *limits)
@@ -165,7 +164,7 @@ def test_what_lines_add_to_a_profile(
     ],
 )
 def test_lines_that_a_profile_cannot_have(name: str, line: str, python: str, words: str) -> None:
-    profile = profiles.load(name, FOLDERS)
+    profile = shipped_profile(name)
     pythons = lines(python) if python else ()
     with pytest.raises(InvalidError, match=r"requirements.txt:2: ") as raised:
         adapt(profile, contents("einops", line, pythons=pythons))
@@ -202,7 +201,7 @@ def test_a_framework_for_other_machines_does_not_count(
 
 
 def test_a_framework_counts_on_the_platforms_of_a_profile_alone() -> None:
-    zendnn = profiles.load("zendnn", FOLDERS)  # x86-64 alone
+    zendnn = shipped_profile("zendnn")  # x86-64 alone
     on_arm = contents('torch==2.2.2; platform_machine == "aarch64"')
     assert adapt(zendnn, on_arm).requirements == zendnn.requirements
     older = adapt(JAX_CPU, contents("jax<0.11", pythons=lines("==3.11.*")))
@@ -217,7 +216,7 @@ def test_a_profile_of_the_users_own_that_pins_no_version(stated: str) -> None:
         "torch==2.13.0",
     )
     tensorflow = msgspec.structs.replace(
-        profiles.load("tensorflow-cuda", FOLDERS), requirements=("tensorflow[and-cuda]>=2.20",)
+        shipped_profile("tensorflow-cuda"), requirements=("tensorflow[and-cuda]>=2.20",)
     )
     # Another name of it would bring a second build.
     assert adapt(tensorflow, contents("tensorflow-gpu>=2.21")).requirements[1:] == (
@@ -302,7 +301,7 @@ def test_a_python_that_the_profile_has_not(limits: tuple[str, ...], words: str) 
 
 def test_a_second_python_for_images_if_the_default_has_no_base() -> None:
     # Wheels that a profile pins go with the Pythons of its images.
-    xpu = msgspec.structs.replace(profiles.load("xpu", FOLDERS), builds=())
+    xpu = msgspec.structs.replace(shipped_profile("xpu"), builds=())
     variant = adapt(xpu, contents())
     assert variant.python.default == xpu.python.default
     assert variant.image_python in variant.base
@@ -336,7 +335,7 @@ def test_an_image_gets_the_locks_interpreter_where_no_base_has_that_python() -> 
 
 def test_managed_is_the_locks_interpreter_everywhere() -> None:
     wish = contents(python="managed")
-    pinned = profiles.load("zendnn", FOLDERS)
+    pinned = shipped_profile("zendnn")
     for profile, decided in ((CPU, decision(CPU, "2.4.1", "3.12")), (pinned, None)):
         variant = adapt(profile, wish, decided)
         assert variant.python.managed
@@ -347,7 +346,7 @@ def test_managed_is_the_locks_interpreter_everywhere() -> None:
         digests = {profile_lock.inputs_digest(p) for p in (variant, plain)}
         assert len(digests) == 2, "a lock of before is stale"
     # Of these, Python is a Debian package.
-    debian = adapt(profiles.load("cpu-debian", FOLDERS), wish, decision(CPU, "2.4.1", "3.11"))
+    debian = adapt(shipped_profile("cpu-debian"), wish, decision(CPU, "2.4.1", "3.11"))
     assert [*debian.debian_base] == ["3.11"]
 
 
@@ -382,7 +381,7 @@ def test_conda_packages_leave_the_conda_backend_alone() -> None:
     assert variant.backends == ("conda",)
     assert variant.conda.packages == (*CPU.conda.packages, "ffmpeg 6.*")
     assert variant.conda.channels == ("bioconda", "conda-forge")
-    both = adapt(profiles.load("zendnn", FOLDERS), contents(conda=lines("gxx", "cmake")))
+    both = adapt(shipped_profile("zendnn"), contents(conda=lines("gxx", "cmake")))
     assert both.conda.packages == ("gxx", "cmake")
     no_conda = msgspec.structs.replace(CPU, backends=("docker", "venv"))
     with pytest.raises(InvalidError, match=r"requirements.txt:1 needs ffmpeg of conda"):

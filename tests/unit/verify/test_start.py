@@ -15,7 +15,7 @@ from envbuilder.build import conventions
 from envbuilder.build.payload import TIMEOUT_SECONDS, payload_pyz
 from envbuilder.build.request import Request
 from envbuilder.containers import apptainer
-from envbuilder.core import process, resources
+from envbuilder.core import process
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import HostError, InvalidError, ToolError, VerifyError
 from envbuilder.core.settings import Configuration, Settings
@@ -25,6 +25,7 @@ from envbuilder.payload import start as payload_start
 from envbuilder.payload.machine import threads
 from envbuilder.profiles import lock as locks, profile as profiles
 from envbuilder.verify import start
+from tests.support.shipped import shipped_lock, shipped_profile
 
 
 def test_pytorch_is_measured() -> None:
@@ -76,7 +77,7 @@ def prepare(settings: Settings, notes: list[str], *, inherit: bool = False, **as
 def test_an_interpreter_of_the_user_is_taken_as_it_is(found: Settings, notes: list[str]) -> None:
     expects, facts, _ = prepare(found, notes, profile="cpu")
     # Its torch is not ours to demand; everything else is.
-    shipped = profiles.load("cpu", (resources.profiles_dir(),)).expects
+    shipped = shipped_profile("cpu").expects
     assert shipped.version != ""
     values = msgspec.structs.asdict(shipped) | {"version": ""}
     assert expects == profiles.Expected(**values, framework="torch")
@@ -232,12 +233,12 @@ FINGERPRINT = "f" * 64
 
 
 def shipped(name: str = "cpu") -> profiles.Profile:
-    return profiles.load(name, (resources.profiles_dir(),))
+    return shipped_profile(name)
 
 
 def labels(**changes: str) -> dict[str, str]:
     """The labels of an image of the shipped lock of `cpu`."""
-    lock = locks.load(resources.profiles_dir() / "locks" / "cpu.json")
+    lock = shipped_lock("cpu")
     stated = {"fingerprint": FINGERPRINT, "profile": "cpu", "lock": locks.lock_digest(lock)}
     return {f"io.envbuilder.{key}": text for key, text in (stated | changes).items()}
 

@@ -30,9 +30,9 @@ from envbuilder.profiles.lock import Lock
 from tests.support import project_layers
 from tests.support.engines import BUILDAH, BUILDKIT, FakeEngine
 from tests.support.pipeline import a_build
+from tests.support.shipped import shipped_lock, shipped_profile
 from tests.unit.build.backends import test_conda, test_layers
 
-FOLDERS = (resources.profiles_dir(),)
 BASE = image_base.Base(ref="base:1", identity="sha256:1")
 PYTHON = Interpreter(
     path=Path("/usr/bin/python3.11"),
@@ -41,7 +41,7 @@ PYTHON = Interpreter(
 
 
 def shipped(name: str) -> tuple[profiles.Profile, lockfile.Lock]:
-    return profiles.load(name, FOLDERS), lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
+    return shipped_profile(name), shipped_lock(name)
 
 
 CPU, LOCK = shipped("cpu")

@@ -22,10 +22,10 @@ from envbuilder.packages.conda import lock, lock as conda_lockfile, prefixes
 from envbuilder.profiles import lock as lockfile, profile as profiles
 from tests.support.conda_locks import package
 from tests.support.pipeline import a_build
+from tests.support.shipped import shipped_lock, shipped_profile
 
-FOLDERS = (resources.profiles_dir(),)
-CPU = profiles.load("cpu", FOLDERS)
-WHEELS = lockfile.load(FOLDERS[0] / "locks" / "cpu.json")
+CPU = shipped_profile("cpu")
+WHEELS = shipped_lock("cpu")
 CHANNELS = {"conda-forge": "https://conda.anaconda.org/conda-forge", "own": "https://own.invalid"}
 HOST = Host(
     os="linux",

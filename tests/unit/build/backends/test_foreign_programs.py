@@ -13,9 +13,9 @@ from hypothesis import given, strategies as st
 from envbuilder.build.access import Access
 from envbuilder.build.backends import foreign_programs as foreign, venv
 from envbuilder.build.backends.venv import NativeEnvironment
-from envbuilder.core import process, resources
+from envbuilder.core import process
 from envbuilder.core.errors import EnvbuilderError, ToolError
-from envbuilder.profiles import profile as profiles
+from tests.support.shipped import shipped_profile
 
 
 def lay(folder: Path, name: str, head: bytes = b"\x7fELF") -> str:
@@ -193,7 +193,7 @@ class Native(NativeEnvironment):
         self.prefix = prefix
         self.device_variables = {}
         self._hold = None
-        self.profile = profiles.load("cpu", (resources.profiles_dir(),))
+        self.profile = shipped_profile("cpu")
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def test_the_programs_that_refuse_are_one_quoted_script(profile: str) -> None:
 
 
 def test_an_environments_own_programs_win_over_those_that_refuse(tmp_path: Path) -> None:
-    profile = profiles.load("cpu", (resources.profiles_dir(),))
+    profile = shipped_profile("cpu")
     first = venv.place(profile, tmp_path).first["PATH"]
     assert first == (f"{tmp_path}/bin", f"{tmp_path}/{foreign.FOLDER}")
 

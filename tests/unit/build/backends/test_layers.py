@@ -19,18 +19,18 @@ from envbuilder.build.project_layer import ProjectLayer
 from envbuilder.build.request import Request
 from envbuilder.containers.engine import connection
 from envbuilder.containers.engine.interface import BuildCommand
-from envbuilder.core import resources, types, uv_program
+from envbuilder.core import types, uv_program
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.host.model import Host
-from envbuilder.profiles import lock as lockfile, profile as profiles
+from envbuilder.profiles import lock as lockfile
 from tests.support import project_layers
 from tests.support.engines import BUILDAH, BUILDKIT, FakeEngine
 from tests.support.images import image
 from tests.support.pipeline import a_build
+from tests.support.shipped import shipped_lock, shipped_profile
 
-FOLDERS = (resources.profiles_dir(),)
-LOCK = lockfile.load(FOLDERS[0] / "locks" / "cpu.json")
+LOCK = shipped_lock("cpu")
 TARGET = lockfile.select(LOCK, "linux/amd64", "3.11")
 BASE = image_base.Base(ref="base:1", identity="sha256:" + "1" * 64, folder="/base")
 
@@ -177,7 +177,7 @@ def test_a_machine_without_a_locked_uv_is_refused_before_an_engine_is_asked(
     """An Intel Mac, say."""
     monkeypatch.setattr(layers, "own_platform", lambda: None)
     monkeypatch.setattr(connection, "connect", lambda: pytest.fail("an engine was asked"))
-    profile = profiles.load("cpu", FOLDERS)
+    profile = shipped_profile("cpu")
     here = Host(os="darwin", machine="x86_64", platform=None)
     request = Request(profile="cpu", builder="layers")
     with pytest.raises(ToolError, match="this machine is none of these") as caught:
@@ -263,8 +263,8 @@ def test_a_base_named_by_digest_is_pulled_where_the_engine_lacks_it(
 def why_not(
     name: str = "cpu", build: BuildCommand = BUILDKIT, platform: str = "linux/amd64"
 ) -> str:
-    profile = profiles.load(name, FOLDERS)
-    lock = lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
+    profile = shipped_profile(name)
+    lock = shipped_lock(name)
     target = lockfile.select(lock, platform, "3.11")
     return layers.unsuitable(build, profile, target)
 

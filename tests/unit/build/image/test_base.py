@@ -22,21 +22,22 @@ from envbuilder.build.request import Build, Request
 from envbuilder.containers.engine import images
 from envbuilder.containers.engine.interface import BuildCommand, Image
 from envbuilder.containers.oci import reference
-from envbuilder.core import console, resources
+from envbuilder.core import console
 from envbuilder.core.errors import BuildError, ToolError, VerifyError
 from envbuilder.core.files import file_sha256
 from envbuilder.core.project_file import Definition
 from envbuilder.core.settings import Settings
 from envbuilder.packages import fetch
 from envbuilder.packages.store import Store
-from envbuilder.profiles import lock as profile_lock, profile as profiles
+from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import Target
 from tests.support import make_wheels
 from tests.support.engines import BUILDAH, BUILDKIT, FakeEngine
 from tests.support.images import BASE, Member, image
 from tests.support.pipeline import a_build
+from tests.support.shipped import shipped_lock, shipped_profile
 
-LOCK = profile_lock.load(resources.profiles_dir() / "locks" / "cpu.json")
+LOCK = shipped_lock("cpu")
 TARGET = next(t for t in LOCK.targets if t.python == "3.11" and t.base)
 DIGEST = "sha256:" + "0" * 64
 PROJECT = ProjectLayer(folder="/a", digest="0" * 64, files=())
@@ -93,7 +94,7 @@ def test_a_locked_base_that_the_engine_lacks_is_no_request_in_a_dry_run(
 def test_images_of_a_project_have_its_name(
     found: Settings, folder: str, environment: str, expected: str
 ) -> None:
-    profile = profiles.load("cpu", (resources.profiles_dir(),))
+    profile = shipped_profile("cpu")
 
     def names(above: str, environment: str = environment) -> tuple[str, ...]:
         settings = replace(
@@ -112,14 +113,13 @@ def test_images_of_a_project_have_its_name(
 
 
 def test_images_of_no_project_have_the_name_of_their_profile(found: Settings) -> None:
-    profile = profiles.load("cpu", (resources.profiles_dir(),))
+    profile = shipped_profile("cpu")
     for project in (None, Path("/a/app")):  # its envbuilder.yaml only holds configuration
         build = a_build(replace(found, project=project), profile)
         names = image_base.names(build, TARGET, "ab" * 32, PROJECT)
         assert names == ("envbuilder/cpu:py3.11-abababababab", "envbuilder/cpu:project")
 
 
-FOLDERS = (resources.profiles_dir(),)
 QUIET = console.PlainProgress(lambda _: None)
 IMAGE = Image(id="sha256:" + "a" * 64, tags=("base:1",), labels={})
 

@@ -19,6 +19,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.packages.conda import exports, lock as conda_lockfile, prefixes
 from envbuilder.packages.conda.lock import Lock, Package, Target
 from envbuilder.profiles import lock as lockfile, profile as profiles
+from tests.support.shipped import FOLDERS, shipped_lock, shipped_profile
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,16 +28,15 @@ if TYPE_CHECKING:
 
 rattler = pytest.importorskip("rattler")
 
-FOLDERS = (resources.profiles_dir(),)
-NAMES = [n for n in profiles.names(FOLDERS) if "conda" in profiles.load(n, FOLDERS).backends]
-SHIPPED = profiles.load("cuda", FOLDERS)
+NAMES = [n for n in profiles.names(FOLDERS) if "conda" in shipped_profile(n).backends]
+SHIPPED = shipped_profile("cuda")
 PROFILE = msgspec.structs.replace(
     SHIPPED,
     conda=msgspec.structs.replace(
         SHIPPED.conda, channels=("conda-forge", "lab"), packages=("gxx >=13", "lab-tools")
     ),
 )
-WHEELS = lockfile.load(FOLDERS[0] / "locks" / "cuda.json")
+WHEELS = shipped_lock("cuda")
 FORGE = "https://conda.anaconda.org/conda-forge"
 LAB = "https://lab.example/channels/lab"
 URLS = {"conda-forge": FORGE, "lab": LAB}
@@ -142,8 +142,8 @@ def strict_file(text: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_conda_accepts_the_file_of_every_profile(name: str, found: Settings) -> None:
-    profile = profiles.load(name, FOLDERS)
-    lock = lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
+    profile = shipped_profile(name)
+    lock = shipped_lock(name)
     urls = render.source_urls(lock, found)
     urls |= exports.channel_urls(profile.conda.channels, found)
     files = tuple(render.render(profile, lock, "conda", profile.python.default, urls))
@@ -174,8 +174,8 @@ def test_what_yaml_would_make_something_else_of_stays_text() -> None:
 def test_what_differs_by_hardware_stands_at_the_top(found: Settings) -> None:
     shown = {}
     for name in NAMES:
-        profile = profiles.load(name, FOLDERS)
-        lock = lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
+        profile = shipped_profile(name)
+        lock = shipped_lock(name)
         shown[name] = dict(exports.at_a_glance(profile, lock))
     assert shown["cuda"]["linux-64"].startswith("NVIDIA driver 580.65.06 or newer, a GPU of")
     assert "7.0" in shown["cuda-legacy"]["linux-64"]

@@ -19,8 +19,9 @@ from envbuilder.profiles.library import Library
 from envbuilder.profiles.lock import File
 from envbuilder.signatures.envelope import UnsignedError
 from tests.support import signing
+from tests.support.shipped import shipped_profile
 
-CPU = profiles.load("cpu", (resources.profiles_dir(),))
+CPU = shipped_profile("cpu")
 
 
 def package(name: str = "python", **changes: Any) -> Package:
@@ -296,7 +297,7 @@ def test_a_package_is_a_file_below_its_channel() -> None:
 
 @pytest.mark.parametrize("name", list(profiles.names((resources.profiles_dir(),))))
 def test_shipped_profiles_declare_every_platform_and_cuda_only_where_it_is(name: str) -> None:
-    profile = profiles.load(name, (resources.profiles_dir(),))
+    profile = shipped_profile(name)
     if "conda" not in profile.backends:
         return
     for platform in profile.platforms:

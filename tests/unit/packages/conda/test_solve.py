@@ -5,12 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from envbuilder.core import resources
 from envbuilder.packages.conda import solve
 from envbuilder.packages.conda.lock import Package
-from envbuilder.profiles import profile as profiles
+from tests.support.shipped import shipped_profile
 
-ZENDNN = profiles.load("zendnn", [resources.profiles_dir()])
+ZENDNN = shipped_profile("zendnn")
 
 
 def package(name: str, *depends: str) -> Package:

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.packages.debian import suite as debian
 from envbuilder.packages.debian.package import Package
 from envbuilder.packages.debian.suite import Debs, Suite
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import File, Lock, LockedBase, Target
-from envbuilder.profiles.profile import Base, DebianBase, Profile, load as load_profile
+from envbuilder.profiles.profile import Base, DebianBase, Profile
+from tests.support.shipped import shipped_profile
 from tests.support.tools import tools
 
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
 
-CPU = load_profile("cpu", (resources.profiles_dir(),))
+CPU = shipped_profile("cpu")
 
 
 def package(name: str, version: str = "1-1", **fields: Any) -> Package:
