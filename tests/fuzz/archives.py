@@ -31,6 +31,7 @@ from envbuilder.profiles.lock import File
 from tests.fuzz.inputs import QUIET, ROOT, private_settings, written
 from tests.fuzz.mutations import NAMES, PACKERS, mutated, packed, tar, zipped
 from tests.support import device_code
+from tests.support.folders import read_json
 from tests.support.images import BASE, STATUS, image
 
 
@@ -311,7 +312,7 @@ def make_answers(random: Random, work: Path) -> Path:
 
 
 def read_answers(path: Path, work: Path) -> None:
-    statuses = json.loads(path.read_bytes())
+    statuses = read_json(path)
     asked = 0
 
     def send(self: object, method: str, url: str, *more: Any) -> Response:
@@ -323,7 +324,7 @@ def read_answers(path: Path, work: Path) -> None:
         answer.url = url
         answer.request = Request(method, url).prepare()
         try:
-            headers = json.loads((work / f"{number}.headers").read_bytes())
+            headers = read_json(work / f"{number}.headers")
             answer.headers.update({str(k): str(v) for k, v in dict(headers).items()})
         except (ValueError, TypeError, RecursionError):
             pass

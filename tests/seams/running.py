@@ -26,6 +26,7 @@ from tests.seams.machine import Session
 from tests.seams.rows import counting_torch
 from tests.seams.scene import STRANGER, Act, Scene, normalised
 from tests.seams.world import SECRET, World
+from tests.support.folders import read_json
 
 COMMAND = """
 import json, os, signal, sys, time
@@ -237,7 +238,7 @@ def ran(
     made = [path.parent for path in outputs if str(path.parent) not in before]
     places = [*outputs, *(folder for folder in made if folder.is_relative_to(world.project))]
     act = scene.note(asked, ended, before, places, stopped=how in SIGNALS or "std" in how)
-    saw = [json.loads(path.read_text()) for path in sorted(_seen(world).iterdir())]
+    saw = [read_json(path) for path in sorted(_seen(world).iterdir())]
     call = Call(
         scene=scene, act=act, how=how, plan=plan, variables=variables, saw=saw, outputs=outputs
     )
@@ -373,7 +374,7 @@ def kept(call: Call) -> Iterator[str]:
                 yield f"{normalised(path.name)} is lost"
         elif path.suffix == ".json" and path.parent == call.scene.world.project:
             try:
-                json.loads(path.read_text())
+                read_json(path)
             except ValueError:
                 yield f"{path.name} is no JSON"
 
@@ -431,7 +432,7 @@ def truth(call: Call) -> Iterator[str]:
     is_new = act.before.get(str(path)) != act.after.get(str(path))
     if not (act.command == "watch" and is_new and call.saw) or call.how == "three at once":
         return
-    report = json.loads(path.read_text())
+    report = read_json(path)
     trained = sum(process.get("steps") or 0 for process in report["processes"])
     wanted = sum(each["steps"] for each in call.saw)
     if trained != wanted:

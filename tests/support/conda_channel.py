@@ -29,6 +29,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tests.support import packed
+from tests.support.folders import read_json
 
 PLACEHOLDER = "/placehold".ljust(250, "_") + "/env"
 """The prefix that files were made for; longer than those they are installed into."""
@@ -100,7 +101,7 @@ def copy(channel: Path, target: Path) -> Path:
 
 def records(channel: Path, subdir: str) -> dict[str, Any]:
     """What the repodata of a subdir says, by the archive's name."""
-    stated = json.loads((channel / subdir / "repodata.json").read_bytes())
+    stated = read_json(channel / subdir / "repodata.json")
     return {**stated["packages"], **stated["packages.conda"]}
 
 
@@ -155,7 +156,7 @@ def claim_subdir(channel: Path, package: Package, subdir: str) -> None:
 def alter(channel: Path, package: Package, change: Callable[[dict[str, Any]], None]) -> None:
     """Change a package's record; only `repodata.json` is left of its subdir's repodata."""
     folder = channel / package.subdir
-    stated = json.loads((folder / "repodata.json").read_bytes())
+    stated = read_json(folder / "repodata.json")
     key = "packages.conda" if package.kind == ".conda" else "packages"
     change(stated[key][package.file])
     _replace(folder / "repodata.json", json.dumps(stated).encode())

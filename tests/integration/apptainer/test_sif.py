@@ -21,6 +21,7 @@ from tests.conftest import exited, missing, succeeded
 from tests.integration.conftest import Cli
 from tests.support import slurm
 from tests.support.fleet_site import IMPORTS, Site, usable_python
+from tests.support.folders import read_json
 from tests.support.slurm_configuration import Node
 
 NODE = "n-cpu"
@@ -104,7 +105,7 @@ def image(person: Person, cli: Cli, base_image: str) -> Image:
         succeeded(person.run("apptainer", "build", *arguments, str(path), f"oci:{layout}@{digest}"))
         shutil.rmtree(layout)
         stated.write_text(done.stdout)
-    return Image(path, json.loads(stated.read_text()))
+    return Image(path, read_json(stated))
 
 
 @pytest.mark.slow
@@ -147,7 +148,7 @@ def test_a_node_of_a_fleet_proves_its_profile_in_an_image(
         )
         entry = site.entries("inside")[NODE]
         (result,) = (cluster.work / "inside" / "results").iterdir()
-        report = json.loads(result.read_text())["report"]
+        report = read_json(result)["report"]
     assert entry["outcome"] in {"verified", "busy"}
     assert entry["backend"] == "apptainer"
     assert report["status"] == "passed"

@@ -23,6 +23,7 @@ from tests.support.conda_project import (
     tree_of,
 )
 from tests.support.conda_server import serve
+from tests.support.folders import read_json
 
 
 @pytest.mark.slow
@@ -129,14 +130,14 @@ def test_elsewhere_it_has_the_same_digest(project: Project, source: str) -> None
 
 def test_documents_name_conda_packages_and_clean_removes_all(project: Project, source: str) -> None:
     result = project.built(source)
-    bill = json.loads(Path(result["documents"]["sbom"]).read_text())
+    bill = read_json(Path(result["documents"]["sbom"]))
     known = {c["purl"]: c for c in bill["components"]}
     placed = "pkg:conda/placed@1.0?build=0&channel=conda-forge&subdir=linux-64&type=tar.bz2"
     assert known[placed]["licenses"][0]["license"]["id"] == "Apache-2.0"
     names = {p["name"] for p in bill["metadata"]["properties"]}
     assert {"envbuilder:lock", "envbuilder:conda-lock"} <= names
     assert "pkg:pypi/setuptools@80.9.0" in known
-    statement = json.loads(Path(result["documents"]["provenance"]).read_text())
+    statement = read_json(Path(result["documents"]["provenance"]))
     used = statement["predicate"]["buildDefinition"]["resolvedDependencies"]
     assert "urn:envbuilder:conda-lock:little" in {d["uri"] for d in used}
     assert project.run(source, "clean", "--all", "--yes", "--profile", "little").returncode == 0
@@ -294,7 +295,7 @@ def test_the_cpu_profile_trains_inside(
         done = cli("verify", *chosen, *quick, environment=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "VERIFIED: cpu did the work" in done.stdout
-    found = json.loads(report.read_text())
+    found = read_json(report)
     assert found["backend"] == "conda"
     assert found["training"]["epochs"][0]["seconds"] > 0
     assert "libtcmalloc" in found["threads"]["allocator"]

@@ -29,6 +29,7 @@ from envbuilder.verify.report.speed import with_speed
 from tests.conftest import missing
 from tests.integration.conftest import start
 from tests.support import examples
+from tests.support.folders import read_json
 from tests.support.github_runner import PULL, PUSH, Run, Runner
 from tests.support.reports import BUSY, QUIET
 
@@ -156,7 +157,7 @@ def test_the_first_push_is_green(runner: Runner, first: Run) -> None:
     assert set(first.results.values()) == {"success"}, first.log
     assert list(first.results) == ["locks", "environment", "reports"]
     assert f"| {REPORT} | not compared | there is no earlier report of this name |" in first.summary
-    report = json.loads(reported(runner).read_text())
+    report = read_json(reported(runner))
     assert (report["status"], report["quick"]) == ("passed", True)
     assert report["framework"]["version"] == "2.13.0+cpu"
     downloads, reports = runner.caches.items()
@@ -264,7 +265,7 @@ def test_red_if_a_report_became_slower_unless_the_machine_was_busy(
     """The times of the real report, with what the machine did at that time."""
     assert first.results["reports"] == "success"
     path = runner.caches["reports-main-1-1"] / "earlier" / REPORT
-    report = json.loads(path.read_text())
+    report = read_json(path)
     earlier = tmp_path / "earlier" / REPORT
     earlier.parent.mkdir()
     earlier.write_text(json.dumps(while_machine_was(QUIET, report, faster=2)))

@@ -21,6 +21,7 @@ import pytest
 
 from tests.conftest import exited, succeeded
 from tests.integration.conftest import Cli
+from tests.support.folders import read_json
 from tests.support.http_server import Quiet, serving
 
 BUILD = ("build", "--profile", "tiny", "--backend", "venv", "--json")
@@ -28,7 +29,7 @@ BUILD = ("build", "--profile", "tiny", "--backend", "venv", "--json")
 
 def edit(lock: Path, change: Any) -> None:
     """Change a lock's data."""
-    data = json.loads(lock.read_text())
+    data = read_json(lock)
     change(data)
     lock.write_text(json.dumps(data))
 
@@ -71,7 +72,7 @@ def test_a_tampered_wheel_is_refused(cli: Cli, tiny: Path, tmp_path: Path) -> No
 
 
 def first_target(lock: Path) -> dict[str, Any]:
-    targets = json.loads(lock.read_text())["targets"]
+    targets = read_json(lock)["targets"]
     found: dict[str, Any] = next(t for t in targets if t["python"] == "3.11")
     return found
 

@@ -6,7 +6,6 @@ themselves is recorded, except in `make soak`: to be proven takes them minutes.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.fleet_site import Site
+from tests.support.folders import read_json
 from tests.support.left_over import wait_for
 from tests.support.slurm import SlurmCluster
 from tests.support.slurm_configuration import Node
@@ -40,7 +40,7 @@ def verify(site: Site, folder: str, nodes: str, *arguments: str) -> tuple[str, .
 
 
 def summary(site: Site, folder: str) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((site.cluster.work / folder / "summary.json").read_text())
+    content: dict[str, Any] = read_json(site.cluster.work / folder / "summary.json")
     return content
 
 
@@ -65,7 +65,7 @@ def test_two_nodes_that_were_proven_are_in_step(
     assert group["efficiency"] > 0
     assert group["images_per_second"] > 0
     assert "1 of 1 group of nodes trained together." in done.stdout
-    sent = json.loads((folder / "results" / f"{group['name']}.{group['job']}.json").read_text())
+    sent = read_json(folder / "results" / f"{group['name']}.{group['job']}.json")
     details = {check["name"]: check["detail"] for check in sent["scaling"]["checks"]}
     assert sent["scaling"]["backend"] == "gloo"
     assert sent["scaling"]["gradients_equal"]

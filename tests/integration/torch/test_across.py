@@ -22,7 +22,7 @@ import envbuilder
 from envbuilder.core import resources
 from envbuilder.verify.report import model as report
 from tests.conftest import missing
-from tests.support.folders import names_in
+from tests.support.folders import names_in, read_json
 from tests.support.left_over import left_over, wait_for
 
 SUBSET = resources.mnist_subset_dir()
@@ -81,7 +81,7 @@ class Nodes:
     def phase(self, rank: int) -> str:
         with contextlib.suppress(OSError, ValueError):
             state = self.shared / "attempt-7" / f"rank-{rank}.state.json"
-            return str(json.loads(state.read_text())["phase"])
+            return str(read_json(state)["phase"])
         return ""
 
     def stop(self) -> None:
@@ -134,7 +134,7 @@ def test_two_nodes_join_and_are_in_step(
     ends = [process.communicate() for process in pair]
     assert [process.returncode for process in pair] == [0, 0], ends
     assert not (tmp_path / "result1.json").exists()
-    result = json.loads((tmp_path / "result0.json").read_text())
+    result = read_json(tmp_path / "result0.json")
     assert (result["status"], result["attempt"], result["backend"]) == ("passed", "17", "external")
     scaling = report.check_scaling(result["scaling"])
     assert [device.node for device in scaling.devices] == ["n0", "n1"]

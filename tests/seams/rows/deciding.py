@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from tests.seams.rows import RELEASE, World, coded, done, locked, project, row, says, says_not
 from tests.seams.world import package
+from tests.support.folders import read_json
 
 
 def torch(world: World, index: str, version: str, *needs: str) -> None:
@@ -39,7 +40,7 @@ def came(world: World, day: str) -> None:
 
 def release_of(world: World, profile: str) -> str:
     """Return the release of torch in a lock of this world."""
-    lock = json.loads(world.path(f"envbuilder.lock/default.{profile}.json").read_text())
+    lock = read_json(world.path(f"envbuilder.lock/default.{profile}.json"))
     files = lock["targets"][0]["files"]
     return next(file["version"] for file in files if file["name"] == "torch")
 
@@ -209,7 +210,7 @@ def check_knows_that_there_is_no_package_to_install(world: World) -> None:
 def a_large_lock_can_be_packed(world: World) -> None:
     locked(world)
     path = world.path("envbuilder.lock/default.cpu.json")
-    large = json.dumps(json.loads(path.read_text()), indent=1) + "\n" * (1 << 20)
+    large = json.dumps(read_json(path), indent=1) + "\n" * (1 << 20)
     world.write("envbuilder.lock/default.cpu.json", large)
     ended = world.envbuilder("bundle", "--profile", "cpu", "-o", "all.bundle")
     says_not(ended, "larger than 1 MiB")

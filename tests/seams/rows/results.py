@@ -7,6 +7,7 @@ import sys
 
 from tests.seams.rows import World, bash, built, coded, done, locked, row, says, says_not
 from tests.seams.rows.advice import environment
+from tests.support.folders import read_json
 
 TRAINS = "import torch"
 
@@ -64,7 +65,7 @@ def two_verifications_have_their_own_logs(world: World) -> None:
 def a_report_of_an_older_version_is_not_damaged(world: World) -> None:
     built(world)
     world.envbuilder("verify", "--quick", "--output", "r.json")
-    report = json.loads(world.path("r.json").read_text())
+    report = read_json(world.path("r.json"))
     world.write("old.json", json.dumps({**report, "schema": 1}))
     says_not(world.envbuilder("compare", "old.json", "r.json"), "damaged")
 
@@ -73,7 +74,7 @@ def a_report_of_an_older_version_is_not_damaged(world: World) -> None:
 def a_report_may_be_written_on_one_line(world: World) -> None:
     built(world)
     done(world.envbuilder("watch", "--output", "r.json", "--", "true"))
-    report = json.loads(world.path("r.json").read_text())
+    report = read_json(world.path("r.json"))
     report["unseen"] = []
     world.write("one.json", json.dumps(report, separators=(",", ":")))
     done(world.envbuilder("compare", "r.json", "r.json"))

@@ -5,7 +5,6 @@ Trainings are recorded parts: the watched command writes what the hook would hav
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -18,6 +17,7 @@ from tests.conftest import missing
 from tests.seams.rows import RELEASE, World, bash, built, coded, done, project, row, says, says_not
 from tests.seams.world import SECRET, Ended
 from tests.support import watched
+from tests.support.folders import read_json
 
 WRITES = """
 import json, os, pathlib, sys
@@ -90,7 +90,7 @@ def every_process_is_seen_however_it_ends(world: World) -> None:
     built(world)
     world.write("train.py", CHILD)
     done(world.envbuilder("watch", "--output", "r.json", "--", "python", "train.py"))
-    processes = json.loads(world.path("r.json").read_text())["processes"]
+    processes = read_json(world.path("r.json"))["processes"]
     assert sum(process["steps"] or 0 for process in processes) == 1000
 
 
@@ -139,7 +139,7 @@ def a_report_knows_the_commit_of_a_folder_below(world: World) -> None:
         "cd ..; git init -q; git add project; git -c user.name=x -c user.email=x commit -qm x",
     )
     done(world.envbuilder("watch", "--output", "r.json", "--", "true"))
-    assert json.loads(world.path("r.json").read_text())["project"]["commit"]
+    assert read_json(world.path("r.json"))["project"]["commit"]
 
 
 ENGINE = (pytest.mark.engine, pytest.mark.soak)

@@ -29,6 +29,7 @@ from envbuilder.signatures.statement import Signed, Subject
 from tests.support import project_layers
 from tests.support.command_line import run
 from tests.support.engines import BUILDKIT, FakeEngine
+from tests.support.folders import read_json
 from tests.support.pipeline import a_build
 from tests.support.provenance import read
 from tests.support.shipped import shipped_lock
@@ -64,7 +65,7 @@ def ensure(made: plan.Plan, artifact: plan.Artifact, found: Settings, **more: An
 
 def documents(*build: Any, **more: Any) -> tuple[Any, Any]:
     """The SBOM and the provenance of an artifact that was built."""
-    bill, statement = (json.loads(Path(p).read_text()) for p in ensure(*build, **more).values())
+    bill, statement = (read_json(Path(p)) for p in ensure(*build, **more).values())
     return bill, statement
 
 
@@ -161,12 +162,12 @@ def test_a_reused_artifact_records_the_signatures_that_were_accepted_since(
 ) -> None:
     made, artifact = venv(found)
     paths = ensure(made, artifact, found, versions={"uv": "1.2.3"})
-    before = json.loads(Path(paths["provenance"]).read_text())
+    before = read_json(Path(paths["provenance"]))
     signed = Signed(name="cpu.json", digest=f"sha256:{'ab' * 32}", type="urn:a", keyid="cd" * 32)
     strict = msgspec.structs.replace(made, signatures=(signed,))
     for plan_ in (strict, strict, made):  # without a requirement, it stays as it is
         ensure(plan_, artifact, found, anew=False)
-        after = json.loads(Path(paths["provenance"]).read_text())
+        after = read_json(Path(paths["provenance"]))
         recorded = after["predicate"]["buildDefinition"]["internalParameters"].pop("signatures")
         assert [s["keyid"] for s in recorded] == [signed.keyid]
         assert after == before  # who built it, and with what, too
@@ -315,7 +316,7 @@ def test_a_profiles_bill_is_printed_or_written(
     printed = json.loads(capsys.readouterr().out)
     assert printed["specVersion"] == "1.6"
     assert run("sbom", "--profile", "cpu", "--output", "cpu.json") == 0
-    assert json.loads((tmp_path / "cpu.json").read_text()) == printed
+    assert read_json(tmp_path / "cpu.json") == printed
     assert capsys.readouterr().out == "cpu.json: cpu, linux/amd64, Python 3.11\n"
     assert (
         run("sbom", "--profile", "cpu", "--platform", "linux/arm64", "--python-version", "3.12")

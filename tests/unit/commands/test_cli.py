@@ -64,29 +64,19 @@ def test_each_command_explains_itself(name: str, capsys: pytest.CaptureFixture[s
         (["build", "--profil", "cpu"], "--profil"),
         (["build", "--profile", "nope"], "unknown profile 'nope'"),
         (["build", "--profile", "zendn"], "Did you mean 'zendnn'?"),
-        *(
-            (["build", "--profile", name], "unknown profile")
-            for name in ("../cpu", "/etc/passwd", "locks/cpu", ".")
-        ),
-        (["build", "--profile", "cpu; rm -rf /"], "unknown profile"),
+        *((["build", "--profile", name], "unknown profile") for name in ("../cpu", "/etc/passwd")),
         (["build", "--profile", "mps", "--backend", "docker"], "no docker backend"),
         (["build", "--profile", "cpu", "--backend", "conda"], "lock --backend conda"),
-        (["build", "--profile", "cpu", "--backend", "pixi"], "'pixi' is not one of"),
         (["build", "--profile", "cpu", "--tag", "a b; c"], "not an image reference"),
         (["build", "--profile", "cpu", "--base-image", "$(id)"], "not an image reference"),
         (["build", "--profile", "xpu-ipex", "--backend", "venv"], "not locked"),
         (["render", "--profile", "mps", "--target", "dockerfile"], "no Dockerfile"),
         (["render", "--profile", "cpu", "--python-version", "3.9"], "no Python 3.9"),
         (["build", "--output", "a.tar", "--output", "oci:b"], "--output is given 2 times"),
-        (
-            ["build", "--push", "h.example/a:1", "--push", "h.example/a:2"],
-            "--push is given 2 times",
-        ),
         (["lock", "--json"], "--json needs --check: otherwise, the locks are the result"),
         (["ci"], "Choose from:\n    github,\n"),
         (["-q", "profiles", "-v"], "--quiet and --verbose exclude each other"),
         (["verify", "--epochs", "0"], "--epochs"),
-        (["verify", "--data", "/does/not/exist"], "does not exist"),
         (["verify", "--python", "/does/not/exist"], "does not exist"),
     ],
 )
@@ -218,14 +208,10 @@ def test_lock_check_says_fresh_and_stale(
         ),
         ("extends: cpu\ndescription: x\npython: 3\n", "python: expected"),
         ("extends: cpu\ndescription: x\nrequirements: ['torch; rm']\n", "requirements"),
-        ("extends: cpu\ndescription: x\nrequirements: ['--index-url x']\n", "requirements"),
         ("extends: cpu\ndescription: x\nsystem_packages: ['curl; touch /x']\n", "system_packages"),
         ("extends: cpu\ndescription: x\nenvironment: {A: '$(id)'}\n", "environment"),
-        ("extends: cpu\ndescription: x\nenvironment: {'A B': x}\n", "environment"),
         ("extends: mine\ndescription: x\n", "cycle"),
         ("extends: nope\ndescription: x\n", "unknown profile"),
-        ("extends: cpu\nextends: cpu\n", "appears twice"),
-        ("- a\n", "expected a mapping"),
         ("a: [\n", "not valid YAML"),
         ("!!python/object/apply:os.system ['true']\n", "not valid YAML"),
     ],
@@ -307,11 +293,6 @@ def test_it_starts_again_where_text_is_not_utf8(
 )
 def test_words_of_other_tools_are_understood(words: list[str], meant: list[str]) -> None:
     assert cli.spelled(words) == meant
-
-
-def test_help_of_a_command_is_found_by_the_word(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("help", "build") == 0
-    assert "envbuilder build" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("before", [True, False])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from envbuilder.host import probe
 from envbuilder.packages import mnist
 from envbuilder.profiles import choice
 from tests.support import command_line
+from tests.support.folders import read_json
 from tests.support.reports import report_line
 from tests.unit.verify.test_parallel import FAILED, HERE, device, scaled
 
@@ -104,7 +104,7 @@ def test_node_0_writes_the_result_of_all(payload: Payload, tmp_path: Path) -> No
         "--run-id",
         run_id,
     ]
-    result = json.loads((tmp_path / "result.json").read_text())
+    result = read_json(tmp_path / "result.json")
     scaling = result.pop("scaling")
     assert result == {
         "schema": 1,
@@ -151,7 +151,7 @@ def test_what_fails_says_why(
     assert reason in shown
     assert "\x1b" not in shown
     if rank == 0:
-        result = json.loads((tmp_path / "result.json").read_text())
+        result = read_json(tmp_path / "result.json")
         assert result["status"] == "failed"
         assert any(reason in each for each in result["reasons"])
 

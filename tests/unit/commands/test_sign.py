@@ -31,6 +31,7 @@ from envbuilder.core import resources
 from envbuilder.core.console import PlainProgress
 from envbuilder.signatures import statement as statements
 from tests.support import command_line, signing
+from tests.support.folders import read_json
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -147,7 +148,7 @@ def test_five_refusals_for_each_kind(kind: str, run: Run, tmp_path: Path) -> Non
     elif kind == "provenance":
         statement(tmp_path / name, {"sha256": "b" * 64})
     else:
-        document = json.loads((tmp_path / name).read_text())
+        document = read_json(tmp_path / name)
         (tmp_path / name).write_text(json.dumps(document, indent=3))
     code, _, elsewhere = run(*verify)
     assert (code, "about other content" in elsewhere) == (5, True)
@@ -330,10 +331,7 @@ def test_a_signature_is_the_one_that_earlier_versions_made(run: Run, tmp_path: P
     for name in ("tiny.json", "tiny.tar"):
         shutil.copyfile(KEPT / name, tmp_path / name)
         assert run("sign", "--key", str(KEPT / "ed25519.pem"), name)[0] == 0
-        made, kept = (
-            json.loads((folder / f"{name}.intoto.jsonl").read_bytes())
-            for folder in (tmp_path, KEPT)
-        )
+        made, kept = (read_json(folder / f"{name}.intoto.jsonl") for folder in (tmp_path, KEPT))
         assert made == kept | {
             "signatures": [s for s in kept["signatures"] if s["keyid"] == KEY_IDS["ed25519"]]
         }

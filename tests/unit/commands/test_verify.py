@@ -19,6 +19,7 @@ from envbuilder.host import model as host, probe
 from envbuilder.verify import page
 from envbuilder.verify.report import history
 from tests.support import command_line
+from tests.support.folders import read_json
 from tests.support.pretended_payload import LIFE, Clock, perform, quick_report
 from tests.support.reports import BUSY, QUIET, epoch, measured, written
 from tests.support.sabotages import FORGED, SHORT, Forged
@@ -86,7 +87,7 @@ run = functools.partial(
 
 def kept(own: Settings) -> list[dict[str, Any]]:
     """The stored reports, oldest first."""
-    return [json.loads(e.path.read_text()) for e in history.entries(own.reports_dir)]
+    return [read_json(e.path) for e in history.entries(own.reports_dir)]
 
 
 def test_every_report_is_kept(own: Settings, payload: Payload, capsys: Shown) -> None:
@@ -162,7 +163,7 @@ def test_a_payload_that_gave_no_report_is_reported(
     captured = capsys.readouterr()
     assert said in captured.err
     (stored,) = kept(own)
-    assert stored == json.loads(captured.out) == json.loads((tmp_path / "here.json").read_text())
+    assert stored == json.loads(captured.out) == read_json(tmp_path / "here.json")
     assert stored["status"] == "failed"
     assert said in stored["reasons"][0]
     assert stored["device"]["used"] is None
@@ -387,7 +388,7 @@ PAGE = '<meta name="generator" content="envbuilder">'
 def test_a_report_and_a_page_replace_earlier_ones(payload: Payload, capsys: Shown) -> None:
     for _ in range(2):
         assert run("--output", "r.json", "--html", "r.html", "-q") == 0
-        report = json.loads(Path("r.json").read_text())
+        report = read_json(Path("r.json"))
         Path("r.json").write_text(json.dumps(report, sort_keys=True))  # as jq does
 
 
@@ -397,7 +398,7 @@ def test_bytes_that_are_no_text_lose_no_report(own: Settings, tmp_path: Path) ->
     (folder / "python").symlink_to(sys.executable)
     arguments = ("--python", str(folder / "python"), "--output", "r.json", "--html", "r.html")
     assert run(*arguments) == 0
-    report = json.loads(Path("r.json").read_text())
+    report = read_json(Path("r.json"))
     assert report["artifact"]["ref"] == str(folder / "python").replace("\udce9", "\\udce9")
     assert history.read(Path("r.json")).report.status == "passed"
     assert len(kept(own)) == 1

@@ -16,6 +16,7 @@ from envbuilder.fleet import folder as folders, judge
 from envbuilder.fleet.model import Group
 from tests.support import fleets
 from tests.support.fleet_runs import entry, summary, unreported
+from tests.support.folders import read_json
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ def test_what_would_make_other_scripts_is_refused(key: str, value: object, tmp_p
     folders.create(tmp_path / "run", plan, {})
     assert folders.read(tmp_path / "run").across == across
     file = tmp_path / "run" / folders.PLAN
-    data = json.loads(file.read_text())
+    data = read_json(file)
     data["across"][key] = value
     file.write_text(json.dumps(data))
     with pytest.raises(InvalidError, match="not the plan of a run"):
@@ -131,7 +132,7 @@ def test_what_was_written_is_read_from_the_file_and_from_its_folder(tmp_path: Pa
     file = tmp_path / folders.SUMMARY
     file.write_bytes(folders.encode(RUN))
     assert folders.read_summary(file) == folders.read_summary(tmp_path) == RUN
-    assert json.loads(file.read_text())["schema"] == 1
+    assert read_json(file)["schema"] == 1
 
 
 def changed(**values: Any) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from envbuilder.signatures.envelope import (
 from envbuilder.signatures.keys import PrivateKey
 from envbuilder.signatures.statement import Subject
 from tests.support import absence, signing
+from tests.support.folders import read_json
 
 KIND = "urn:test:v1"
 DIGEST = {"sha256": "a" * 64}
@@ -171,7 +172,7 @@ def test_one_line_that_several_keys_sign(key: PrivateKey, tmp_path: Path) -> Non
     other = signing.read_key(signing.lay_key(tmp_path / "other.pem", "ed25519"))
     statements.write_file(path, STATEMENT, other)
     assert path.read_bytes().count(b"\n") == 1
-    assert len(json.loads(path.read_bytes())["signatures"]) == 2
+    assert len(read_json(path)["signatures"]) == 2
     assert require([path], key).keyid == key.public.id
     assert require([path], other).keyid == other.public.id
 
@@ -194,7 +195,7 @@ def test_lines_of_other_tools_are_read(key: PrivateKey, tmp_path: Path) -> None:
         first, statements.make([Subject(digest={"a": "b"})], "urn:other", {}), key
     )
     statements.write_file(second, STATEMENT, key)
-    spaced = json.dumps(json.loads(second.read_bytes())).encode()  # blanks after commas, as others
+    spaced = json.dumps(read_json(second)).encode()  # blanks after commas, as others
     path.write_bytes(first.read_bytes() + b"\n" + spaced)
     assert require([path], key).type == KIND
     path.write_bytes(second.read_bytes() * 16)

@@ -21,6 +21,7 @@ from envbuilder.core.errors import BuildError
 from envbuilder.core.project_file import Definition
 from envbuilder.core.settings import Settings
 from envbuilder.host import model as host
+from tests.support.folders import read_json
 from tests.support.pipeline import FITS, PLAIN, SHIPPED, Said, add, fails, go
 
 # ---- what is said about the profile and its lock
@@ -30,7 +31,7 @@ def relocked(found: Settings, provenance: str) -> None:
     """`mine`, whose torch has a hash of this provenance and everything else a read one."""
     add(found, FITS + "warnings: [It is slow]\n")
     path = found.config_dir / "profiles" / "locks" / "mine.json"
-    data = json.loads(path.read_text())
+    data = read_json(path)
     for target in data["targets"]:
         for file in target["files"]:
             torch = file["name"] == "torch"
@@ -59,7 +60,7 @@ def test_a_shipped_lock_that_is_newer_than_the_users_own_is_noted(
 ) -> None:
     own = found.config_dir / "profiles" / "locks" / "cpu.json"
     own.parent.mkdir(parents=True)
-    data = json.loads((SHIPPED[0] / "locks" / "cpu.json").read_text())
+    data = read_json(SHIPPED[0] / "locks" / "cpu.json")
     own.write_text(json.dumps(data))
     prepare(Request(profile="cpu", backend="venv"), found, said, running=True)
     assert "is used instead of" not in said
@@ -121,7 +122,7 @@ def test_what_made_the_base_is_told_with_what_made_the_rest(found: Settings) -> 
     build = msgspec.structs.replace(build, plan=msgspec.structs.replace(build.plan, steps=(base,)))
     result = pipeline.finish(build).result
     assert result.made_by == build.product.made_by() | {"mmdebstrap": "1.3.5"}
-    told = json.loads(Path(result.documents["provenance"]).read_text())
+    told = read_json(Path(result.documents["provenance"]))
     assert told["predicate"]["runDetails"]["builder"]["version"]["mmdebstrap"] == "1.3.5"
 
 
