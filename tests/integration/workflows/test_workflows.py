@@ -23,7 +23,8 @@ from envbuilder.profiles import profile as profiles
 from envbuilder.project import catalog
 from tests.conftest import missing, succeeded
 from tests.support.conda_locks import lock_of_python
-from tests.support.projects import FOLDERS, lay_locked
+from tests.support.projects import lay_locked
+from tests.support.shipped import FOLDERS
 
 SCHEMAS = {"github": "vendor.github-workflows", "gitlab": "vendor.gitlab-ci"}
 LINT = """

@@ -23,7 +23,8 @@ from envbuilder.profiles import profile as profiles
 from envbuilder.project import catalog
 from tests.support import command_line
 from tests.support.conda_locks import lock_of_python
-from tests.support.projects import FOLDERS, lay_locked, write_lock
+from tests.support.projects import lay_locked, write_lock
+from tests.support.shipped import FOLDERS
 from tests.support.user_index import refused
 
 

@@ -38,8 +38,9 @@ from envbuilder.project import catalog
 from tests.support import images, signing
 from tests.support.engines import FakeEngine
 from tests.support.pipeline import PLAIN, PYTHON
-from tests.support.projects import FOLDERS, LOCK
+from tests.support.projects import LOCK
 from tests.support.registry_fixture import FakeRegistry
+from tests.support.shipped import FOLDERS
 
 PROJECT = """\
 profiles: [cpu]
