@@ -362,7 +362,7 @@ def _bundle_texts() -> dict[str, bytes]:
 @cache
 def _project_texts() -> dict[str, bytes]:
     names = ("envbuilder.yaml", "requirements.txt", "envbuilder.lock/default.cpu.json")
-    return {f"project/{n}": (ROOT / "examples" / "script" / n).read_bytes() for n in names}
+    return {f"project/{n}": (ROOT / "examples/script" / n).read_bytes() for n in names}
 
 
 def make_bundle(random: Random, work: Path) -> Path:

@@ -136,7 +136,7 @@ def torch_prefix(session_environment: dict[str, str]) -> Path:
 @pytest.fixture(scope="session")
 def torch_python(torch_prefix: Path) -> Path:
     """An interpreter with torch 2.13.0+cpu."""
-    return torch_prefix / "bin" / "python"
+    return torch_prefix / "bin/python"
 
 
 @pytest.fixture(scope="session")
@@ -310,14 +310,14 @@ def locked(
     done = start(("lock", "--profile", name), environment, cwd=folder)
     if done.returncode != 0:
         missing("network", f"{asked} cannot be asked: {done.stderr[-400:]}")
-    return folder / "profiles" / "locks" / f"{name}.json"
+    return folder / "profiles/locks" / f"{name}.json"
 
 
 @pytest.fixture
 def tiny(tiny_lock: str, tmp_path: Path) -> Path:
     """The test's folder as a project whose locked profile `tiny` builds in seconds."""
     lay_tiny(tmp_path)
-    lock = tmp_path / "profiles" / "locks" / "tiny.json"
+    lock = tmp_path / "profiles/locks/tiny.json"
     lock.write_text(tiny_lock)
     return lock
 

@@ -24,7 +24,7 @@ def test_all_that_a_venv_loads_of_its_base_is_sealed(tmp_path: Path) -> None:
     found = interpreters.find(version, [version], platform.machine())
     base = integrity.base_of(str(found.path))
     subprocess.run([found.path, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
-    python = tmp_path / "env" / "bin" / "python"
+    python = tmp_path / "env/bin/python"
     done = subprocess.run([python, "-I", "-c", _LOADED], check=True, capture_output=True, text=True)
     loaded = {*json.loads(done.stdout), str(python.resolve())}
     entries = {entry.path for entry in integrity.walk(tmp_path / "env", (), base)}

@@ -89,7 +89,7 @@ def test_a_mac_is_set_up_by_a_script_with_the_same_lock(cli: Cli, tmp_path: Path
     assert "profile mps: mps fits: macOS 14.5; Apple M2 Pro GPU" in refused.stderr
     assert "a native environment for macos/arm64 cannot be made on linux/" in refused.stderr
     assert cli("render", *host, "-o", "mac").returncode == 0
-    requirements = (tmp_path / "mac" / "requirements.txt").read_text()
+    requirements = (tmp_path / "mac/requirements.txt").read_text()
     assert "\ntorch==2.13.0 " in requirements
     assert "\neinops==0.8.2 " in requirements
-    assert (tmp_path / "mac" / "setup-venv.sh").is_file()
+    assert (tmp_path / "mac/setup-venv.sh").is_file()

@@ -30,7 +30,7 @@ from envbuilder.project.lines import on_hardware
 from tests.support.shipped import FOLDERS, shipped_profile
 
 ROOT = Path(__file__).parents[2]
-CORPUS = ROOT.parent / "shared" / "corpus"
+CORPUS = ROOT.parent / "shared/corpus"
 """Dependency files of public repositories, read where they lie; they are no part of this one."""
 PROFILES = tuple(shipped_profile(name) for name in profiles.names(FOLDERS))
 MACHINES = {

@@ -40,7 +40,7 @@ def program(repository: Path, test_cache: Path) -> Path:
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:
         missing("npm", "npm or node is not installed")
-    source = repository / "tests" / "data" / "yaml-language-server"
+    source = repository / "tests/data/yaml-language-server"
     lock = (source / "package-lock.json").read_bytes()
     folder = test_cache / f"yaml-language-server-{hashlib.sha256(lock).hexdigest()[:12]}"
     if not folder.exists():
@@ -52,7 +52,7 @@ def program(repository: Path, test_cache: Path) -> Path:
         if done.returncode != 0:
             missing("npm", f"its registry does not answer: {done.stderr[-400:]}")
         part.rename(folder)
-    return folder / "node_modules" / ".bin" / "yaml-language-server"
+    return folder / "node_modules/.bin/yaml-language-server"
 
 
 @pytest.fixture(scope="module")

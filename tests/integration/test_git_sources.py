@@ -271,6 +271,6 @@ def test_a_folder_of_the_project_is_what_git_tracks_of_it(
     files = {path.relative_to(built).as_posix() for path in built.rglob("*") if path.is_file()}
     assert files == {"pyproject.toml", "x.py", "sub/a name.py"}
     assert not (tmp_path / "ran").exists()
-    (repository.folder / "ops" / "x.py").write_text("x = 3\n")
+    (repository.folder / "ops/x.py").write_text("x = 3\n")
     edited = source.of_path(source.located("./ops"), replace(found, project=repository.folder))
     assert edited.sha256 != recipes[0].sha256

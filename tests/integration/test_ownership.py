@@ -57,10 +57,10 @@ def test_a_link_of_another_user_does_not_decide(cli: Cli, shared: Path) -> None:
 def test_profiles_and_locks_of_another_user_do_not_decide(
     name: str, cli: Cli, shared: Path
 ) -> None:
-    (shared / "profiles" / "locks").mkdir(parents=True)
+    (shared / "profiles/locks").mkdir(parents=True)
     (shared / "envbuilder.yaml").write_text("")
-    (shared / "profiles" / "mine.yaml").write_text("extends: cpu\ndescription: mine\n")
-    (shared / "profiles" / "locks" / "cpu.json").write_text("{}")
+    (shared / "profiles/mine.yaml").write_text("extends: cpu\ndescription: mine\n")
+    (shared / "profiles/locks/cpu.json").write_text("{}")
     assert cli("build", "--dry-run", "--profile", "cpu", "--backend", "venv").returncode == 2
     os.chown(shared / name, OTHER, OTHER)
     done = exited(2, cli("build", "--dry-run", "--profile", "cpu", "--backend", "venv"))

@@ -126,7 +126,7 @@ def machine(session_environment: dict[str, str], tiny_lock: str) -> Iterator[Mac
         made.project.mkdir()
         made.cache.mkdir(mode=0o755)
         lay_tiny(made.project)
-        (made.project / "profiles" / "locks" / "tiny.json").write_text(tiny_lock)
+        (made.project / "profiles/locks/tiny.json").write_text(tiny_lock)
         yield made
     finally:
         shutil.rmtree(root)
@@ -176,13 +176,13 @@ def test_a_line_in_the_configuration_is_enough(filled: Machine) -> None:
 
 @pytest.mark.slow
 def test_wrong_bytes_in_it_are_refused(filled: Machine) -> None:
-    wheel = max((filled.cache / "store" / "sha256").glob("*/*"), key=lambda p: p.stat().st_size)
+    wheel = max((filled.cache / "store/sha256").glob("*/*"), key=lambda p: p.stat().st_size)
     content = wheel.read_bytes()
     wheel.write_bytes(b"X" + content[1:])
     shared = {"ENVBUILDER_SHARED_STORE": str(filled.cache)}
     done = exited(1, filled.user(USERS[0], *BUILD, **shared))
     assert f"damaged in the shared store ({wheel})" in done.stderr
-    assert not list((filled.home(USERS[0]) / "data" / "envs").glob("tiny*"))
+    assert not list((filled.home(USERS[0]) / "data/envs").glob("tiny*"))
 
 
 @pytest.mark.slow
@@ -243,7 +243,7 @@ def test_folders_that_a_run_as_root_left_end_in_a_sentence(filled: Machine) -> N
     (first, _), shared = USERS, {"ENVBUILDER_SHARED_STORE": str(filled.cache)}
     assert filled.user(first, *BUILD, **shared).returncode == 0
     home = filled.home(first)
-    (home / "cache" / "store").mkdir(exist_ok=True)
+    (home / "cache/store").mkdir(exist_ok=True)
     places = [home / n for n in ("cache", "data", "cache/store", "cache/logs", "data/envs")]
     for place in places:
         status = place.stat()

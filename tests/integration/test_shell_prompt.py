@@ -134,7 +134,7 @@ def test_a_prompt_that_is_set_each_time(name: str, home: Path) -> None:
 
 def test_zsh_finds_its_own_folder_of_startup_files(home: Path) -> None:
     (home / "dot").mkdir()
-    (home / "dot" / ".zshrc").write_text("PROMPT='dotted> '\n")
+    (home / "dot/.zshrc").write_text("PROMPT='dotted> '\n")
     temporary = home / "tmp"
     temporary.mkdir()
     terminal = start("zsh", home, ZDOTDIR=str(home / "dot"), TMPDIR=str(temporary))

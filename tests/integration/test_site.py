@@ -57,7 +57,7 @@ def site(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             [program, "build", "--strict"], cwd=folder, capture_output=True, text=True, check=False
         )
     )
-    return folder / "build" / "site"
+    return folder / "build/site"
 
 
 def elsewhere(site: Path) -> Iterator[str]:

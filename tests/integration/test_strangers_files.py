@@ -45,7 +45,7 @@ class Shared:
     def __init__(self, root: Path, index: Index, python: str) -> None:
         self.root = root
         self.python = python
-        self.trace = root / "trace" / "ran"
+        self.trace = root / "trace/ran"
         self.folders = {name: root / name for name in ("data", "cache", "config", "tmp")}
         self.above = root / "above"
         self.project = self.above / "project"

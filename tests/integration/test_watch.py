@@ -27,7 +27,7 @@ def test_the_commit_and_whether_it_is_what_ran(tmp_path: Path) -> None:
     clean = supervise.source(tmp_path)
     assert (clean.is_clean, len(clean.commit or "")) == (True, 40)
     (tmp_path / "train.py").touch()
-    (tmp_path / ".git" / "config").write_text("[core]\nfsmonitor = touch ran\n")
+    (tmp_path / ".git/config").write_text("[core]\nfsmonitor = touch ran\n")
     assert supervise.source(tmp_path) == model.Source(commit=clean.commit, is_clean=False)
     assert not (tmp_path / "ran").exists()
 
@@ -167,11 +167,11 @@ print(torch.__spec__.origin, end="")
 
 
 def test_a_framework_is_imported_as_ever_even_if_it_cannot_be_observed(tmp_path: Path) -> None:
-    package = tmp_path / "lib" / "torch"
+    package = tmp_path / "lib/torch"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("VALUE = 1\n")
     (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "sitecustomize.py").write_text("import sys\nsys.stderr.write('own')\n")
+    (tmp_path / "own/sitecustomize.py").write_text("import sys\nsys.stderr.write('own')\n")
     with supervise.Session.laid(tmp_path) as session:
         folders = (session.hook, tmp_path / "own", tmp_path / "lib")
         done = subprocess.run(

@@ -233,7 +233,7 @@ def plant(scene: Scene, place: str, name: str) -> None:
     above = {
         "project": scene.world.project,
         ".envbuilder": scene.world.project / ".envbuilder",
-        "hook": scene.world.project / ".envbuilder" / "hook",
+        "hook": scene.world.project / ".envbuilder/hook",
         "data": scene.world.home / "data",
         "cache": scene.world.home / "cache",
         "tmp": scene.world.folder / "tmp",
@@ -266,7 +266,7 @@ def damage(scene: Scene, what: str) -> None:
         "environment": ".",
         "manifest": "*.json",
     }[what]
-    for environment in sorted((scene.world.home / "data" / "envs").glob("[!.]*")):
+    for environment in sorted((scene.world.home / "data/envs").glob("[!.]*")):
         for path in environment.glob(pattern) if pattern != "." else (environment,):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)

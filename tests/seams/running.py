@@ -168,7 +168,7 @@ def _seen(world: World) -> Path:
 
 
 def _environments(world: World) -> list[Path]:
-    return [path for path in (world.home / "data" / "envs").glob("cpu-*") if path.is_dir()]
+    return [path for path in (world.home / "data/envs").glob("cpu-*") if path.is_dir()]
 
 
 @step
@@ -197,7 +197,7 @@ def harmed(scene: Scene, what: str) -> None:
         if what == "environment":
             shutil.rmtree(environment)
         elif what == "python":
-            (environment / "bin" / "python").unlink(missing_ok=True)
+            (environment / "bin/python").unlink(missing_ok=True)
         elif what in {"torch", "six"}:
             for path in environment.glob(f"lib/python*/site-packages/{what}*"):
                 shutil.rmtree(path)
@@ -327,7 +327,7 @@ def has_other(world: World) -> bool:
     packages = next(folder.glob("lib/python*/site-packages"))
     for name in names:
         shutil.copytree(found[0] / name, packages / name)
-    module = packages / "torch" / "__init__.py"
+    module = packages / "torch/__init__.py"
     module.write_text(module.read_text().replace("2.12.1+cpu", "9.9.9", 1))
     return True
 

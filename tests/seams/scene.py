@@ -62,7 +62,7 @@ class Scene:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.repository = Repository(world.folder / "git" / "g")
+        self.repository = Repository(world.folder / "git/g")
         self.lists: dict[str, Listed] = {}
         self.values: dict[str, str] = {}
         """Module of a local source → the value in the working tree."""
@@ -104,7 +104,7 @@ class Scene:
                         found[str(path)] = _seen(path)
         for folder in skipped:
             found.update(_of_others(folder))
-        for path in (self.world.home / "data" / "envs").glob("[!.]*"):
+        for path in (self.world.home / "data/envs").glob("[!.]*"):
             found[str(path)] = "an environment"
         return found
 

@@ -83,7 +83,7 @@ def new_walk(
     tried = set() if hints_tried is None else hints_tried
     try:
         with index.served():
-            yield Walk(World(root / "x" / "w", index, program), tried)
+            yield Walk(World(root / "x/w", index, program), tried)
     finally:
         shutil.rmtree(root, ignore_errors=True)
 

@@ -104,14 +104,14 @@ class Machine:
         self.home = folder / "home"
         self.index = index
         self.project = folder / "project"
-        for path in (self.home / ".docker", self.home / ".config" / "uv", self.project):
+        for path in (self.home / ".docker", self.home / ".config/uv", self.project):
             path.mkdir(parents=True)
         lay_profile(self.project, "lab", json.dumps(PROFILE))
         host = index.partition("://")[2].partition("/")[0]
         (self.home / ".netrc").write_text(f"machine other.example login me password {CANARY}\n")
         auth = base64.b64encode(f"me:{CANARY}".encode()).decode()
         auths = {"registry.example": {"auth": auth}, "127.0.0.1:9": {"auth": auth}}
-        (self.home / ".docker" / "config.json").write_text(json.dumps({"auths": auths}))
+        (self.home / ".docker/config.json").write_text(json.dumps({"auths": auths}))
         (self.home / "pip.conf").write_text(f"[global]\nindex-url = {self.url(index)}\n")
         self.own = {
             **{k: v for k, v in os.environ.items() if not k.startswith(("PIP_", "UV_", "ENVB"))},

@@ -83,7 +83,7 @@ def report(capsys: Shown, *arguments: str) -> Any:
 def folder(path: Path, marker: Any = None) -> Path:
     """A folder with a file; `marker` is what its marker says (text as it is)."""
     (path / "bin").mkdir(parents=True)
-    (path / "bin" / "python").write_text("x")
+    (path / "bin/python").write_text("x")
     if marker is not None:
         text = marker if isinstance(marker, str) else json.dumps(marker)
         (path / MARKER).write_text(text)

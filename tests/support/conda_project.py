@@ -68,7 +68,7 @@ def lay_listed(folder: Path, *listed: str, channels: str = "conda-forge", **chan
         "conda": {"virtual_packages": PLATFORMS, "packages": changes.pop("of_profile", [])},
     }
     (folder / "profiles").mkdir(exist_ok=True)
-    (folder / "profiles" / "little.yaml").write_text(json.dumps(profile | changes))
+    (folder / "profiles/little.yaml").write_text(json.dumps(profile | changes))
     (folder / "envbuilder.yaml").write_text(
         f"profiles: [little]\nrequirements_from: [environment.yml]\n{_exclude(listed)}"
     )
@@ -84,12 +84,12 @@ class Project:
         self.folder = folder
         self._cli = cli
         self._wheels_lock = wheels_lock
-        self.envs = folder / "data" / "envs"
+        self.envs = folder / "data/envs"
         self.environment = {"ENVBUILDER_DATA_DIR": str(folder / "data")}
 
     def lay(self, *wanted: str, **options: Any) -> None:
         lay_little(self.folder, *wanted, **options)
-        (self.folder / "profiles" / "locks" / "little.json").write_text(self._wheels_lock)
+        (self.folder / "profiles/locks/little.json").write_text(self._wheels_lock)
 
     def run(self, url: str, *arguments: str, **variables: str) -> Any:
         return self._cli(*arguments, environment={**self.environment, CHANNEL: url, **variables})

@@ -15,7 +15,7 @@ from tests.conftest import succeeded
 def require_exact(framework: str, prefix: Path) -> None:
     """What the payload trains in this environment is the example's network and optimizer."""
     script = Path(__file__).with_name("steps_by_numpy.py")
-    python = prefix / "bin" / "python"
+    python = prefix / "bin/python"
     done = succeeded(
         subprocess.run(
             [str(python), str(script), framework, str(resources.mnist_subset_dir())],

@@ -43,7 +43,7 @@ from msgspec.structs import replace
 from tests.support import conda_channel, conda_packages, examples, host_trees
 from tests.support.notebooks import ENDED
 
-FOLDER = Path(__file__).resolve().parents[2] / "docs" / "guides"
+FOLDER = Path(__file__).resolve().parents[2] / "docs/guides"
 _COMMENT = re.compile(r"^<!-- tested\n(.*?)^-->$", re.MULTILINE | re.DOTALL)
 _BLOCK = re.compile(r"^(<!-- serves -->\n)?```(sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _WRITTEN = re.compile(

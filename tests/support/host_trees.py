@@ -40,7 +40,7 @@ from envbuilder.profiles.needs import Requires
 from envbuilder.profiles.profile import Expects, Profile, Python, Tools
 from tools import record_host
 
-FOLDER = Path(__file__).parents[1] / "data" / "hosts"
+FOLDER = Path(__file__).parents[1] / "data/hosts"
 NAMES = sorted(path.stem for path in FOLDER.glob("[!_]*.yaml"))
 _DEVICES = "sys/bus/pci/devices"
 _LINK = ("current_link_speed", "current_link_width", "max_link_speed", "max_link_width")

@@ -8,8 +8,8 @@ from typing import Any
 
 from envbuilder.payload.options import QUICK
 
-DATA = Path(__file__).resolve().parent.parent / "data" / "kubernetes"
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "kubernetes.md"
+DATA = Path(__file__).resolve().parent.parent / "data/kubernetes"
+GUIDE = Path(__file__).resolve().parents[2] / "docs/guides/kubernetes.md"
 RUN = "20261123t091500z-4f1a2b"
 
 

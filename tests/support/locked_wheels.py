@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.conftest import missing
 
-FILE = Path(__file__).resolve().parents[2] / "requirements" / "test.txt"
+FILE = Path(__file__).resolve().parents[2] / "requirements/test.txt"
 
 
 def fetched(cache: Path) -> Path:

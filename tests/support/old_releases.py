@@ -59,7 +59,7 @@ class Release:
         except ToolError as error:
             missing(f"python{self.python.replace('.', '')}", error.message)
         uv("venv", "--quiet", "--no-project", "--python", str(base), str(folder))
-        python = folder / "bin" / "python"
+        python = folder / "bin/python"
         release = f"{self.framework}=={self.version}"
         install = ("pip", "install", "--quiet", "--python", str(python))
         if self.framework != "torch":

@@ -40,7 +40,7 @@ class Overlay:
         self.prefix = folder
         shutil.copytree(prefix, folder, copy_function=os.link, symlinks=True, dirs_exist_ok=True)
         self.site = next(folder.glob("lib/python3.*/site-packages"))
-        self.python = folder / "bin" / "python"
+        self.python = folder / "bin/python"
 
     def at_start(self, fault: str) -> Overlay:
         """Import a module of `sabotage/` when the interpreter starts."""

@@ -17,7 +17,7 @@ LOCK = shipped_lock("cpu")
 def lay_profile(folder: Path, name: str, text: str) -> None:
     """A project with one profile, and a place for its locks."""
     (folder / "envbuilder.yaml").write_text("")
-    (folder / "profiles" / "locks").mkdir(parents=True, exist_ok=True)
+    (folder / "profiles/locks").mkdir(parents=True, exist_ok=True)
     (folder / "profiles" / f"{name}.yaml").write_text(text)
 
 
@@ -45,4 +45,4 @@ def write_lock(folder: Path, **torch: Any) -> None:
     inputs = profile_lock.inputs_digest(variant)
     lock = replace(LOCK, inputs=inputs, targets=tuple(targets))
     (folder / "envbuilder.lock").mkdir(exist_ok=True)
-    (folder / "envbuilder.lock" / "default.cpu.json").write_text(profile_lock.dump(lock))
+    (folder / "envbuilder.lock/default.cpu.json").write_text(profile_lock.dump(lock))

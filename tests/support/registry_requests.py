@@ -41,7 +41,7 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeRegi
 def log_in(folder: Path, host: str, user: str = USER, password: str = PASSWORD) -> None:
     (folder / "docker").mkdir(exist_ok=True)
     auth = base64.b64encode(f"{user}:{password}".encode()).decode()
-    (folder / "docker" / "config.json").write_text(json.dumps({"auths": {host: {"auth": auth}}}))
+    (folder / "docker/config.json").write_text(json.dumps({"auths": {host: {"auth": auth}}}))
 
 
 def connect(server: FakeRegistry, name: str = "a", waits: list[float] | None = None) -> Connection:

@@ -11,7 +11,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.project.environments import read
 from envbuilder.project.lines import Line, Listed
 
-DATA = Path(__file__).parent.parent / "data" / "project_files"
+DATA = Path(__file__).parent.parent / "data/project_files"
 
 
 def texts(lines: Sequence[Line]) -> list[str]:

@@ -54,7 +54,7 @@ def lay(
         inputs=lockfile.inputs_digest(mine),
         targets=(msgspec.structs.replace(shipped, files=files),),
     )
-    (folder / "profiles" / "locks" / "mine.json").write_text(lockfile.dump(made))
+    (folder / "profiles/locks/mine.json").write_text(lockfile.dump(made))
     for path in wheels.values():
         content = path.read_bytes()
         store.take(hashlib.sha256(content).hexdigest(), [content])

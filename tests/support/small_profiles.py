@@ -72,7 +72,7 @@ def tools(folder: Path, prefix: str = "small") -> dict[str, str]:
 
 
 def _lock(folder: Path, name: str) -> Any:
-    return json.loads((folder / "profiles" / "locks" / f"{name}.json").read_text())
+    return json.loads((folder / "profiles/locks" / f"{name}.json").read_text())
 
 
 def build_at_once(
@@ -106,13 +106,13 @@ def build_at_once(
 
 def require_whole(cache: Path, files: Mapping[str, str]) -> None:
     """Fail unless the store has one right copy of each file, and nothing half-made is left."""
-    stored = [p for p in (cache / "store" / "sha256").glob("*/*") if p.is_file()]
+    stored = [p for p in (cache / "store/sha256").glob("*/*") if p.is_file()]
     assert {p.name for p in stored} == set(files)
     for path in stored:
         assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name, files[path.name]
         assert path.stat().st_nlink == 1, f"{path}: still linked from a working folder"
         assert path.stat().st_mode & 0o777 == 0o444
-    partial = names_in(cache / "store" / "partial")
+    partial = names_in(cache / "store/partial")
     assert partial <= {f"{sha256}.lock" for sha256 in files}
     working = [p for p in (cache / "build").glob("*") if p.suffix != ".lock"]
     unfinished = [p for p in cache.rglob("*.part") if "uv-resolve" not in p.parts]

@@ -19,7 +19,7 @@ PLACES = "ENVBUILDER_TEST_BYTECODE"
 
 def keep(prefix: Path, modules: str, folder: Path) -> Path:
     """Import modules in an environment; return the folder of their bytecode."""
-    python = (prefix / "bin" / "python", "-I", "-X", f"pycache_prefix={folder}")
+    python = (prefix / "bin/python", "-I", "-X", f"pycache_prefix={folder}")
     subprocess.run([*python, "-c", f"import {modules}"], check=True, capture_output=True)
     return folder
 

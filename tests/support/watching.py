@@ -104,7 +104,7 @@ def require(
     prefix: Path, folder: Path, argv: Sequence[str], device: str, named: list[str], words: str
 ) -> model.Watched:
     """Run a training that ends well; what is found must be of these kinds, the first with words."""
-    report, done = watched(prefix / "bin" / "python", folder, argv, device, machine=QUIET)
+    report, done = watched(prefix / "bin/python", folder, argv, device, machine=QUIET)
     assert done.returncode == 0, done.stderr
     assert kinds(report) == named, report.findings
     assert words in f"{report.findings[0].says} {report.findings[0].advice}"

@@ -322,7 +322,7 @@ def test_no_registry_host_is_named(repository: Path) -> None:
 
 def test_unit_tests_mirror_the_rooms(repository: Path) -> None:
     """A test stands where the modules stand that it imports; the repository's own stand apart."""
-    folder = repository / "tests" / "unit"
+    folder = repository / "tests/unit"
     lost = []
     for path in sorted(folder.rglob("test_*.py")):
         place = path.parent.relative_to(folder)
@@ -345,9 +345,9 @@ def test_integration_tests_stand_where_their_need_is_named(repository: Path) -> 
 
     There is no GPU in CI: `tools/on_gpu.sh` runs those.
     """
-    text = (repository / ".ci" / "run").read_text()
+    text = (repository / ".ci/run").read_text()
     required = ",".join(re.findall(r"ENVBUILDER_REQUIRE\+?=(\S+)", text))
-    folder = repository / "tests" / "integration"
+    folder = repository / "tests/integration"
     needs = {p.parent.relative_to(folder).as_posix() for p in folder.rglob("test_*.py")} - {"."}
     assert needs - {"gpu"} <= set(required.split(","))
 

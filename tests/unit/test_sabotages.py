@@ -35,7 +35,7 @@ def test_there_are_at_least_fifty_and_each_class_is_tried_in_ci() -> None:
 
 
 def test_every_fault_is_tried_and_every_name_is_one(repository: Path) -> None:
-    folder = repository / "tests" / "integration" / "torch"
+    folder = repository / "tests/integration/torch"
     tests = "".join(path.read_text() for path in folder.glob("test_*.py"))
     modules = {path.stem for path in (folder / "sabotage").glob("*.py") if path.name not in HELPERS}
     listed = {s.name for s in EVERY if s not in (*FORGED, *PLANTED) and s.name}
@@ -45,6 +45,6 @@ def test_every_fault_is_tried_and_every_name_is_one(repository: Path) -> None:
 
 
 def test_the_faults_of_tensorflow_are_those_that_are_listed(repository: Path) -> None:
-    folder = repository / "tests" / "integration" / "tensorflow" / "sabotage"
+    folder = repository / "tests/integration/tensorflow/sabotage"
     assert {path.stem for path in folder.glob("*.py")} == {s.name for s in OF_TENSORFLOW if s.name}
     assert {s.kind for s in OF_TENSORFLOW} < CLASSES

@@ -147,7 +147,7 @@ def test_a_node_of_a_fleet_proves_its_profile_in_an_image(
             )
         )
         entry = site.entries("inside")[NODE]
-        (result,) = (cluster.work / "inside" / "results").iterdir()
+        (result,) = (cluster.work / "inside/results").iterdir()
         report = read_json(result)["report"]
     assert entry["outcome"] in {"verified", "busy"}
     assert entry["backend"] == "apptainer"

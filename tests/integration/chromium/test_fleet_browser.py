@@ -51,7 +51,7 @@ def generated(report: Path, nodes: int) -> str:
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("fleet")
-    report = repository / "docs" / "evidence" / "reports" / "zendnn.json"
+    report = repository / "docs/evidence/reports/zendnn.json"
     before = earlier(entry("gone"), *hostile().entries[:2])
     texts = {
         "large": generated(report, NODES),

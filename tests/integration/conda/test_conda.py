@@ -93,7 +93,7 @@ def test_the_records_are_what_conda_reads(prefix: Path) -> None:
     assert {r.channel for r in found} == {"https://conda.anaconda.org/conda-forge/"}
     for r in found:
         assert r.url.startswith("https://conda.anaconda.org/conda-forge/")
-    assert (prefix / "conda-meta" / "history").is_file()
+    assert (prefix / "conda-meta/history").is_file()
     # Other users of this machine may read what is there.
     modes = {p.stat().st_mode & 0o777 for p in (prefix / "conda-meta").iterdir()}
     assert modes == {0o644}
@@ -254,7 +254,7 @@ def test_torch_from_conda_takes_no_wheel(project: Project, conda_channel: Path) 
     """A library stands in for torch."""
     url = conda_channel.as_uri()
     project.lay("tiny-lib", framework="conda")
-    (project.folder / "profiles" / "locks" / "little.json").unlink()
+    (project.folder / "profiles/locks/little.json").unlink()
     project.lock(url)
     prefix = prefix_of(project.built(url))
     assert not (prefix / "venv").exists()

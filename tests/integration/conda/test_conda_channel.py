@@ -74,14 +74,14 @@ def test_python_and_its_library_work_in_a_prefix(
         "import ctypes, hashlib, json, lzma, sqlite3, ssl, sysconfig, tiny_lib, zlib\n"
         "print(sysconfig.get_path('purelib')); print(tiny_lib.__file__)"
     )
-    purelib, library = run(str(prefix / "bin" / "python"), "-c", program).splitlines()
+    purelib, library = run(str(prefix / "bin/python"), "-c", program).splitlines()
     assert purelib == str(prefix / "lib/python3.11/site-packages")
     # Debian's interpreter looks there; it is a link to the same folder.
     assert library == str(prefix / "lib/python3.11/dist-packages/tiny_lib/__init__.py")
     for unwanted in ("EXTERNALLY-MANAGED", "sitecustomize.py"):
         assert not (prefix / "lib/python3.11" / unwanted).exists()
-    assert run(str(prefix / "bin" / "tiny")) == f"tiny-lib 1.0 of {prefix}"
-    assert run(str(prefix / "bin" / "placed")) == str(prefix)
+    assert run(str(prefix / "bin/tiny")) == f"tiny-lib 1.0 of {prefix}"
+    assert run(str(prefix / "bin/placed")) == str(prefix)
     assert (prefix / "etc/placed.conf").read_text() == f"home = {prefix}/share\n"
     binary = prefix / "lib/placed.bin"
     original = packages.PLACED.files["lib/placed.bin"]

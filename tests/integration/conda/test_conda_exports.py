@@ -56,7 +56,7 @@ def served(
 ) -> Iterator[Served]:
     """A channel behind a token, a profile locked from it, and its exports in `out`."""
     lay_profile(tmp_path, "lab", json.dumps(PROFILE))
-    (tmp_path / "profiles" / "locks" / "lab.json").write_text(wheel_lock)
+    (tmp_path / "profiles/locks/lab.json").write_text(wheel_lock)
     with serve(conda_channel, token=TOKEN) as served:
         monkeypatch.setenv("ENVBUILDER_INDEX_LAB", served.secret_url)
         succeeded(cli("lock", "--backend", "conda", "--profile", "lab"))
@@ -95,7 +95,7 @@ def test_exports_name_every_file_and_give_nothing_away(served: Served, tmp_path:
 def test_pixis_lock_installs_a_python_that_works(served: Served, tmp_path: Path) -> None:
     import rattler
 
-    read = rattler.LockFile.from_path(tmp_path / "out" / "pixi" / "pixi.lock")
+    read = rattler.LockFile.from_path(tmp_path / "out/pixi/pixi.lock")
     environment = read.default_environment()
     platform = next(p for p in environment.platforms() if p.name == "lab-linux-64")
     records = environment.conda_repodata_records_for_platform(platform)
@@ -108,7 +108,7 @@ def test_pixis_lock_installs_a_python_that_works(served: Served, tmp_path: Path)
     asyncio.run(installing)
     script = "import sys, tiny_lib; print(sys.prefix)"
     done = subprocess.run(
-        [prefix / "bin" / "python", "-c", script], capture_output=True, text=True, check=False
+        [prefix / "bin/python", "-c", script], capture_output=True, text=True, check=False
     )
     assert done.stdout.strip() == str(prefix), done.stderr
 

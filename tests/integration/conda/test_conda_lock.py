@@ -46,7 +46,7 @@ def lock(cli: Cli, url: str, *options: str, name: str = "conda-test") -> Any:
 
 
 def locked(project: Path, name: str = "conda-test") -> Any:
-    return json.loads((project / "profiles" / "locks" / f"{name}.conda.json").read_text())
+    return json.loads((project / "profiles/locks" / f"{name}.conda.json").read_text())
 
 
 def builds(target: Any) -> list[str]:
@@ -110,7 +110,7 @@ def test_what_the_machine_has_is_what_the_profile_says(
     assert wanted in done.stderr
     assert said in done.stderr
     assert "Traceback" not in done.stderr
-    assert not (tmp_path / "profiles" / "locks").exists()
+    assert not (tmp_path / "profiles/locks").exists()
 
 
 def test_one_package_two_builds_and_the_profile_decides(
@@ -162,7 +162,7 @@ def test_no_hash_no_lock(cli: Cli, conda_matrix: Path, tmp_path: Path) -> None:
         done = lock(cli, served.url)
     assert done.returncode == 1
     assert "tiny-lib-1.0-pyh0_0.conda: its channel states no sha256" in done.stderr
-    assert not (tmp_path / "profiles" / "locks").exists()
+    assert not (tmp_path / "profiles/locks").exists()
     # What lies here can be read, and is.
     done = succeeded(lock(cli, channel.as_uri()))
     archive = channel / packages.TINY_LIB.place

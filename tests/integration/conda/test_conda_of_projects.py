@@ -99,7 +99,7 @@ def test_what_cannot_be_solved_is_2_and_says_why(
     assert len(done.stdout.splitlines()) <= 10
     assert not (tmp_path / LOCK).exists()
     # The wheels are locked all the same.
-    assert (tmp_path / "envbuilder.lock" / "default.little.json").exists()
+    assert (tmp_path / "envbuilder.lock/default.little.json").exists()
 
 
 @pytest.mark.slow
@@ -140,7 +140,7 @@ def test_a_channel_is_read_once_for_all_profiles(
     run: Run, conda_matrix: Path, tmp_path: Path
 ) -> None:
     lay(tmp_path, "tiny-lib")
-    (tmp_path / "profiles" / "other.yaml").write_text("extends: little\ndescription: The same\n")
+    (tmp_path / "profiles/other.yaml").write_text("extends: little\ndescription: The same\n")
     text = "profiles: [little, other]\nrequirements_from: [environment.yml]\n"
     (tmp_path / "envbuilder.yaml").write_text(text)
     with serve(conda_matrix) as served:
@@ -166,7 +166,7 @@ def test_built_and_run_without_a_word_about_the_backend(
     assert venv == f"{prefix}/venv"
     assert library == f"{prefix}/lib/python3.11/site-packages/tiny_lib/__init__.py"
     # Editors find the interpreter that has the wheels.
-    assert (tmp_path / ".envbuilder" / "default").readlink() == tmp_path / venv
+    assert (tmp_path / ".envbuilder/default").readlink() == tmp_path / venv
     again = run("run", "--", "placed", channel="http://127.0.0.1:1/gone")
     assert again.stdout == f"{prefix}\n"
 
@@ -181,6 +181,6 @@ def test_pytorch_stays_that_of_the_profile(run: Run, conda_channel: Path, tmp_pa
         "platforms": ["linux/amd64"],
         "conda": {"virtual_packages": {"linux/amd64": VIRTUAL}},
     }
-    (tmp_path / "profiles" / "little.yaml").write_text(json.dumps(profile))
+    (tmp_path / "profiles/little.yaml").write_text(json.dumps(profile))
     succeeded(run("lock", channel=conda_channel.as_uri()))
     assert {*locked(tmp_path)["linux/amd64"]} == {"python", "tiny-lib"}

@@ -133,7 +133,7 @@ def test_what_opens_a_channel_is_nowhere_told(
         refused = project.build(wrong, "--rebuild", **other)
     assert refused.returncode == 1
     assert "very-secret" not in (done.stdout + done.stderr + refused.stderr)
-    shutil.rmtree(tmp_path / "cache" / "store")
+    shutil.rmtree(tmp_path / "cache/store")
     for path, content in contents(tmp_path).items():
         assert b"very-secret" not in content, path
 

@@ -72,7 +72,7 @@ def bench(
 def test_folders_volumes_and_variables_are_there(bench: Bench) -> None:
     (bench.folder / "my data, ä").mkdir()
     (bench.folder / "fixed").mkdir()
-    (bench.folder / "fixed" / "file").touch()
+    (bench.folder / "fixed/file").touch()
     volume = f"envbuilder-test-{secrets.token_hex(6)}"
     secret = "one line\nand 'another'"
     options = (
@@ -101,7 +101,7 @@ def test_folders_volumes_and_variables_are_there(bench: Bench) -> None:
     assert answer["variables"] == {"A": "b c", "TOKEN": "secret", "LINES": secret, "OTHER": None}
     assert answer["ro"] == ["file"]
     assert answer["tried"] == ["OSError", "written"], "a new volume is its user's"
-    written = bench.folder / "my data, ä" / "written"
+    written = bench.folder / "my data, ä/written"
     assert written.read_text() == "by the command"
     assert written.stat().st_uid == os.getuid() == answer["uid"]
     assert "and /tmp can be written" in done.stderr
@@ -146,10 +146,10 @@ def test_what_is_downloaded_is_there_the_next_time(bench: Bench) -> None:
 
 
 def test_the_project_is_at_its_own_path(bench: Bench) -> None:
-    below = bench.folder / "notebooks, 1:2" / "of mine"
+    below = bench.folder / "notebooks, 1:2/of mine"
     below.mkdir(parents=True)
     (bench.folder / "data").mkdir()
-    (bench.folder / "data" / "file").write_text("of the project")
+    (bench.folder / "data/file").write_text("of the project")
     code = (
         "import os; print(os.getcwd()); print(open('../../data/file').read());"
         "print(os.stat('.').st_uid == os.getuid()); open('written', 'w')"

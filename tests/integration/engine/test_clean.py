@@ -75,7 +75,7 @@ def test_it_removes_what_it_says_and_nothing_of_others(
     docker_client.images.get(ref).tag(f"{name}-kept", "1")
     (tmp_path / "context").mkdir()
     text = f'FROM {ref}\nUSER root\nRUN touch /mine\nCMD ["python"]\n'
-    (tmp_path / "context" / "Dockerfile").write_text(text)
+    (tmp_path / "context/Dockerfile").write_text(text)
     command = ["docker", "build", "--quiet", "--tag", derived, str(tmp_path / "context")]
     subprocess.run(command, check=True, capture_output=True)
     (shared / "layers").rename(away)
@@ -110,7 +110,7 @@ def test_it_removes_what_it_says_and_nothing_of_others(
     assert files(away) == moved
     gone_files = before - files(tmp_path)
     assert {p for p in gone_files if not {*map(str, (p, *p.parents))} & set(removed)} == set()
-    assert files(tmp_path / "data" / "envs") <= {p for p in before if p.suffix == ".lock"}
+    assert files(tmp_path / "data/envs") <= {p for p in before if p.suffix == ".lock"}
     assert max(len(line) for line in done.stderr.splitlines() if "/" not in line) <= 80
 
     assert cli("clean", "--dry-run", environment=places).stdout == "nothing to remove\n"

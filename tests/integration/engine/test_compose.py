@@ -87,14 +87,14 @@ class Project:
     def train_with_compose(self, profile: str, root: Path) -> dict[str, Any]:
         """What `train.py` sees of a device for which the script is: nothing else differs."""
         self.render("compose")
-        shutil.copy(GOLDEN / profile / "compose" / "compose-override.sh", self.folder)
+        shutil.copy(GOLDEN / profile / "compose/compose-override.sh", self.folder)
         self.run("sh", "compose-override.sh", str(root))
         return printed_by_train(
             self.run("docker", "compose", "run", "--rm", "env", "python", "train.py")
         )
 
     def _without_network(self) -> None:
-        for path in (self.folder / "compose.yaml", self.folder / ".devcontainer" / "compose.yaml"):
+        for path in (self.folder / "compose.yaml", self.folder / ".devcontainer/compose.yaml"):
             text = path.read_text() if path.exists() else ""
             if text and "network_mode" not in text:
                 assert text.count("    build:\n") == 1
@@ -115,7 +115,7 @@ class Project:
 
     def look_at(self, root: Path) -> None:
         """Make the dev container's script look at this root."""
-        path = self.folder / ".devcontainer" / "devcontainer.json"
+        path = self.folder / ".devcontainer/devcontainer.json"
         command = 'compose-override.sh"]'
         text = path.read_text()
         assert text.count(command) == 1
@@ -150,7 +150,7 @@ def laid_project(
     (folder / "train.py").write_text(TRAIN)
     os.chown(folder, OWNER, OWNER)
     (folder / "bin").mkdir()
-    program = folder / "bin" / "envbuilder"
+    program = folder / "bin/envbuilder"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m envbuilder "$@"\n')
     program.chmod(0o755)
     environment = {

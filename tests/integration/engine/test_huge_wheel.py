@@ -55,7 +55,7 @@ def huge(wheel: lockfile.File, tiny_lock: str, tmp_path: Path) -> None:
     """A project with `huge`: the packages of `tiny`, and the wheel."""
     lay_profile(tmp_path, "huge", PROFILE)
     folders = (tmp_path / "profiles", resources.profiles_dir())
-    locks = tmp_path / "profiles" / "locks"
+    locks = tmp_path / "profiles/locks"
     tiny = locks / "tiny.json"
     tiny.write_text(tiny_lock)
     lock = lockfile.load(tiny)
@@ -124,7 +124,7 @@ def builder(
 ) -> Iterator[Builder]:
     """The others' files are in the store already."""
     del huge
-    store = tmp_path / "cache" / "store"
+    store = tmp_path / "cache/store"
     shutil.copytree(test_cache / "store", store, ignore=_only_small, copy_function=os.link)
     requests: list[str] = []
     with index_server.serve(
@@ -163,7 +163,7 @@ def test_it_is_built_in_little_memory_and_resumed_after_a_kill(
     builder: Builder, wheel: lockfile.File, tmp_path: Path, docker_client: Any
 ) -> None:
     assert wheel.size is not None
-    part = builder.cache / "store" / "partial" / wheel.sha256
+    part = builder.cache / "store/partial" / wheel.sha256
     builder.killed(
         lambda: part.exists() and part.stat().st_size > wheel.size // 3,
         "--output", "oci:image",
@@ -171,7 +171,7 @@ def test_it_is_built_in_little_memory_and_resumed_after_a_kill(
     arrived = part.stat().st_size
 
     def layers() -> dict[str, int]:
-        blobs = (builder.cache / "layers" / "blobs" / "sha256").glob("*")
+        blobs = (builder.cache / "layers/blobs/sha256").glob("*")
         return {p.name: p.stat().st_mtime_ns for p in blobs if len(p.name) == 64}
 
     builder.killed(lambda: len(layers()) > 4, "--output", "oci:image")
@@ -187,7 +187,7 @@ def test_it_is_built_in_little_memory_and_resumed_after_a_kill(
     require_usable(docker_client, second["artifact"]["ref"], wheel)
     docker_client.images.remove(second["artifact"]["ref"], force=True)
 
-    stored = next((builder.cache / "store" / "sha256").glob(f"*/{wheel.sha256}"))
+    stored = next((builder.cache / "store/sha256").glob(f"*/{wheel.sha256}"))
     if shutil.which("fallocate"):  # room for the engine's copies
         subprocess.run(["fallocate", "--dig-holes", stored], check=True)
     third = builder.run("buildkit, to the engine", "--builder", "buildkit")

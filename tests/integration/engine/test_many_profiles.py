@@ -69,7 +69,7 @@ def test_a_wrong_hash_in_one_profile_does_not_stop_the_others(
     docker_client: Any,
 ) -> None:
     environment, names = project
-    lock = tmp_path / "profiles" / "locks" / f"{names[1]}.json"
+    lock = tmp_path / "profiles/locks" / f"{names[1]}.json"
     data = json.loads(lock.read_text())
     for file in (f for t in data["targets"] for f in t["files"] if f["name"] == "small-1"):
         file["sha256"] = "0" * 64
@@ -116,7 +116,7 @@ def test_ctrl_c_ends_all_builds_and_leaves_nothing_half_made(
         finally:
             child.kill()
     assert "interrupted" in errors.read_text()
-    left = [p.name for p in (tmp_path / "cache" / "build").iterdir() if p.suffix != ".lock"]
+    left = [p.name for p in (tmp_path / "cache/build").iterdir() if p.suffix != ".lock"]
     assert left == []
     done = start(options(names, base_image, "--json"), environment, cwd=tmp_path)
     assert [b["status"] for b in json.loads(done.stdout)["builds"]] == ["built"] * COUNT

@@ -65,7 +65,7 @@ def bench(base_image: str, session_environment: dict[str, str], tmp_path: Path) 
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     (tmp_path / "ask.py").chmod(0o600)
-    (tmp_path / "src" / "tool").chmod(0o755)
+    (tmp_path / "src/tool").chmod(0o755)
     done = start(("lock", "--profile", "tiny"), session_environment, cwd=tmp_path)
     if done.returncode != 0:
         missing("network", f"the package index cannot be asked: {done.stderr[-400:]}")
@@ -157,7 +157,7 @@ def test_reproduce_makes_the_same_image_as_build(bench: Bench) -> None:
 def test_a_project_that_is_installed_has_its_commands(bench: Bench, builder: str) -> None:
     description = "[project]\nname = 'pkg'\nversion = '1.5'\nscripts = {ask = 'pkg.cli:main'}\n"
     (bench.folder / "pyproject.toml").write_text(description)
-    (bench.folder / "src" / "pkg" / "cli.py").write_text(
+    (bench.folder / "src/pkg/cli.py").write_text(
         "from importlib.metadata import version\ndef main(): print(version('pkg'), __file__)\n"
     )
     (bench.folder / "envbuilder.yaml").write_text("profiles: [tiny]\ninstall_project: true\n")

@@ -145,8 +145,8 @@ def stamped(tiny: Path, tmp_path: Path, session_environment: dict[str, str]) -> 
     package = tmp_path / "stamp"
     (package / "DEBIAN").mkdir(parents=True)
     control = "Package: stamp\nVersion: 1\nArchitecture: all\nMaintainer: x <x@y>\n"
-    (package / "DEBIAN" / "control").write_text(f"{control}Description: x\n")
-    script = package / "DEBIAN" / "postinst"
+    (package / "DEBIAN/control").write_text(f"{control}Description: x\n")
+    script = package / "DEBIAN/postinst"
     script.write_text("#!/bin/sh\ndate +%s%N > /etc/stamp\nmkdir /var/lib/stamp\n")
     script.chmod(0o755)
     deb = tmp_path / "stamp_1_all.deb"
@@ -305,7 +305,7 @@ def cached_steps(place: Place) -> list[bool]:
 
 def layers_made(place: Place) -> dict[Path, int]:
     """The files of the layer cache, which are new ones where a layer is made again."""
-    blobs = (place.cache / "layers" / "blobs").rglob("*")
+    blobs = (place.cache / "layers/blobs").rglob("*")
     return {path: path.stat().st_ino for path in blobs if path.is_file()}
 
 

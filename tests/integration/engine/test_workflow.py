@@ -216,7 +216,7 @@ def test_red_if_torch_was_exchanged_in_an_environment_that_was_kept(
     left = tmp_path / "left"
     (left / ".envbuilder").mkdir(parents=True)
     data = Path(".envbuilder") / "data"
-    (runner.folder / "1-environment-0" / "work" / data).rename(left / data)
+    (runner.folder / "1-environment-0/work" / data).rename(left / data)
     (version,) = left.glob(".envbuilder/data/envs/*/lib/python3.11/site-packages/torch/version.py")
     version.write_text(version.read_text().replace("+cpu", "+cu130"))
     run = runner.run(workflow, commit, PULL, passed=("locks",), left=left)

@@ -17,7 +17,7 @@ from tests.support import warm
 from tests.support.overlays import ONE_EPOCH, Bench, Words
 
 MODULES = Path(__file__).with_name("sabotage")
-OF_TORCH = MODULES.parents[1] / "torch" / "sabotage"
+OF_TORCH = MODULES.parents[1] / "torch/sabotage"
 
 pytestmark = pytest.mark.slow
 

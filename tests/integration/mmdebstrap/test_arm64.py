@@ -116,7 +116,7 @@ def project(
 
 @pytest.fixture(scope="module")
 def lock(project: Path) -> lockfile.Lock:
-    return lockfile.load(project / "profiles" / "locks" / "arm.json")
+    return lockfile.load(project / "profiles/locks/arm.json")
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +165,7 @@ def image(
     folder = tmp_path_factory.mktemp("one")
     store.root.mkdir(parents=True, exist_ok=True)
     (folder / "cache").mkdir()
-    (folder / "cache" / "store").symlink_to(store.root)
+    (folder / "cache/store").symlink_to(store.root)
     digest, layout = build(folder, NO_ENGINE, 0o022)
     manifest = layout.manifest("linux/arm64")
     files = image_files.read(layout, manifest)
@@ -193,7 +193,7 @@ def test_in_other_surroundings_it_is_the_same_image(
 ) -> None:  # fmt: skip
     """Nothing is shared: copies of the files, an own base, own layers; and no index."""
     folder = tmp_path / "with a space"
-    there = Store(folder / "cache" / "store")
+    there = Store(folder / "cache/store")
     for file in lock.files:
         if store.has(file.sha256):  # other machines' uv were not fetched
             there.path(file.sha256).parent.mkdir(parents=True, exist_ok=True)

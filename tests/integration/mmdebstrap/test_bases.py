@@ -82,7 +82,7 @@ def based(session_environment: dict[str, str], tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="module")
 def lock(based: Path) -> lockfile.Lock:
-    return lockfile.load(based / "profiles" / "locks" / "based.json")
+    return lockfile.load(based / "profiles/locks/based.json")
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ def made(wanted: MakeBase, own: Settings) -> Layout:
 
 
 def elsewhere(wanted: MakeBase, folder: Path) -> MakeBase:
-    return msgspec.structs.replace(wanted, layout=str(folder / "with a space" / "base"))
+    return msgspec.structs.replace(wanted, layout=str(folder / "with a space/base"))
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +207,7 @@ def test_without_mmdebstrap_nothing_is_downloaded(
     done = exited(4, start(argv, {**session_environment, **nothing}, cwd=based))
     assert "mmdebstrap is not on PATH" in done.stderr
     assert "apt-get install mmdebstrap" in done.stderr
-    assert not (tmp_path / "cache" / "store").exists()
+    assert not (tmp_path / "cache/store").exists()
 
 
 @pytest.fixture(scope="module")

@@ -191,7 +191,7 @@ def test_the_image_of_cpu_debian(
         missing("torch", f"the wheels of cpu-debian cannot be had here: {error.message}")
     files = (*target.files, obtain_tool(lock, target, own))
     image = made(cli, "cpu-debian", tmp_path / "once", files, own, host)
-    path = repository / "tests" / "golden" / "cpu-debian" / "image.json"
+    path = repository / "tests/golden/cpu-debian/image.json"
     compare(image, path, rewrite=rewrite_golden)
 
 
@@ -225,7 +225,7 @@ def generated(folder: Path, store: Store, tool: File) -> Sequence[File]:
         tools=shipped_lock("cpu").tools,
         targets=(target,),
     )
-    (folder / "profiles" / "locks" / "generated.json").write_text(lockfile.dump(lock))
+    (folder / "profiles/locks/generated.json").write_text(lockfile.dump(lock))
     return files
 
 
@@ -273,7 +273,7 @@ def test_an_image_of_generated_packages(
     finally:
         os.umask(before)
     assert again == once
-    path = repository / "tests" / "golden" / "generated" / "image.json"
+    path = repository / "tests/golden/generated/image.json"
     compare(once, path, rewrite=rewrite_golden)
 
 
@@ -282,7 +282,7 @@ def test_a_difference_is_told_with_its_layers_and_tools(tmp_path: Path) -> None:
         layers = [{"what": "base", "digest": digest}, {"what": "payload", "digest": "p"}]
         return {"manifest": digest, "made_by": {"mmdebstrap": maker}, "layers": layers}
 
-    path = tmp_path / "here" / "image.json"
+    path = tmp_path / "here/image.json"
     compare(image("one", "1.3.5"), path, rewrite=True)
     compare(image("one", "1.5.0"), path, rewrite=False)  # another version, the same bytes
     told = r"image.json of here: two is not the recorded one. What differs: \['base'\]"

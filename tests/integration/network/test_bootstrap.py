@@ -93,7 +93,7 @@ def index(locked_wheels: Path, repository: Path, tmp_path: Path) -> Iterator[Ind
     made = Index(folder)
     for wheel in locked_wheels.iterdir():
         shutil.copy(wheel, folder / "wheels")
-    for name, version in pins(repository / "requirements" / "test.txt").items():
+    for name, version in pins(repository / "requirements/test.txt").items():
         *first, last = version.release
         newer = ".".join(str(n) for n in (*first, last + 1000))
         wheel = small_wheels.write(folder / "wheels", name.replace("-", "_"), {}, version=newer)
@@ -149,7 +149,7 @@ def installed(checkout: Path) -> dict[str, Version]:
     """What is installed in `.venv`."""
     code = "from importlib.metadata import distributions as all; import json\n"
     code += "print(json.dumps([[d.name, d.version] for d in all()]))"
-    python = checkout / ".venv" / "bin" / "python"
+    python = checkout / ".venv/bin/python"
     listed = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=True)
     return {canonicalize_name(name): Version(v) for name, v in json.loads(listed.stdout)}
 
@@ -201,7 +201,7 @@ def test_the_locked_versions_come_although_the_index_has_newer_ones(
         "PATH": f"{fake}{os.pathsep}{os.environ['PATH']}",
     }
     done = succeeded(bootstrap(checkout, index.url, "setup", **environment))
-    locked = pins(checkout / "requirements" / "run.txt")
+    locked = pins(checkout / "requirements/run.txt")
     found = installed(checkout)
     assert {name: found.get(name) for name in locked} == locked
     assert set(found) == {*locked, "envbuilder-ml", "pip"} | set(found) & {"setuptools", "wheel"}
@@ -217,7 +217,7 @@ def test_the_locked_versions_come_although_the_index_has_newer_ones(
         bootstrap(checkout, index.url, "test", "-q", TEST_FILE, "-k", "broken", **environment)
     )
     assert " passed" in done.stdout
-    locked = pins(checkout / "requirements" / "test.txt")
+    locked = pins(checkout / "requirements/test.txt")
     found = installed(checkout)
     assert {name: found.get(name) for name in locked} == locked
     assert not (fake / "started").exists()
@@ -235,7 +235,7 @@ def test_the_locked_versions_come_although_the_index_has_newer_ones(
 @pytest.mark.slow
 def test_what_is_not_the_locked_file_is_refused(checkout: Path, index: Index) -> None:
     """Other bytes under a locked name, a version that is gone, an index that does not answer."""
-    version = pins(checkout / "requirements" / "run.txt")["click"]
+    version = pins(checkout / "requirements/run.txt")["click"]
     (wheel,) = (index.folder / "wheels").glob(f"click-{version}-*.whl")
     content = wheel.read_bytes()
     wheel.unlink()
@@ -264,7 +264,7 @@ def test_what_is_not_the_locked_file_is_refused(checkout: Path, index: Index) ->
 def test_a_refresh_without_reason_changes_nothing(checkout: Path, repository: Path) -> None:
     """The files are what uv makes of pyproject.toml, and newer releases do not get in unasked."""
     (checkout / "tools").mkdir()
-    shutil.copy(repository / "tools" / "refresh_requirements.py", checkout / "tools")
+    shutil.copy(repository / "tools/refresh_requirements.py", checkout / "tools")
     before = {path.name: path.read_bytes() for path in (checkout / "requirements").iterdir()}
     done = subprocess.run(
         [sys.executable, "tools/refresh_requirements.py"],

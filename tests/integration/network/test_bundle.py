@@ -110,7 +110,7 @@ def packed(
     """A bundle of the profile `tiny`."""
     folder = tmp_path_factory.mktemp("packed")
     lay_tiny(folder)
-    (folder / "profiles" / "locks" / "tiny.json").write_text(tiny_lock)
+    (folder / "profiles/locks/tiny.json").write_text(tiny_lock)
     done = start((*BUNDLE, "-o", "tiny.tar"), session_environment, cwd=folder)
     if done.returncode != 0 and "cannot be" in done.stderr:
         missing("network", done.stderr[-800:])
@@ -140,9 +140,9 @@ def test_a_bare_machine_installs_unbundles_builds_and_runs(
             there.home, [m for m in archive if m.name.startswith("wheels/")], filter="data"
         )
     there.run(sys.executable, "-m", "venv", "env")
-    pip = there.home / "env" / "bin" / "pip"
+    pip = there.home / "env/bin/pip"
     there.run(pip, "install", "--quiet", "--no-index", "--find-links", "wheels", "envbuilder-ml")
-    own = there.home / "env" / "bin" / "envbuilder"
+    own = there.home / "env/bin/envbuilder"
     told = json.loads(there.run(own, "unbundle", bundle, "--json"))
     assert told["new"] > 10
     assert "envbuilder verify --profile tiny --backend venv" in told["next"]
@@ -187,10 +187,10 @@ def test_conda_packages_go_along_with_what_installs_them(
             there.home, [m for m in archive if m.name.startswith("wheels/")], filter="data"
         )
     there.run(sys.executable, "-m", "venv", "env")
-    pip = there.home / "env" / "bin" / "pip"
+    pip = there.home / "env/bin/pip"
     wanted = ("--no-index", "--find-links", "wheels", "envbuilder-ml[conda]")
     there.run(pip, "install", "--quiet", *wanted)
-    own = there.home / "env" / "bin" / "envbuilder"
+    own = there.home / "env/bin/envbuilder"
     told = json.loads(there.run(own, "unbundle", "little.tar", "--json"))
     assert "envbuilder verify --profile little --backend conda" in told["next"]
     chosen = ("--profile", "little", "--backend", "conda")
@@ -209,7 +209,7 @@ def test_the_same_inputs_give_the_same_bytes(
     cli: Cli, tiny: Path, bundle: Path, tmp_path: Path
 ) -> None:
     succeeded(cli(*BUNDLE, "-o", "sub/other.tar", environment={"TZ": "Asia/Tokyo", "LC_ALL": "C"}))
-    assert (tmp_path / "sub" / "other.tar").read_bytes() == bundle.read_bytes()
+    assert (tmp_path / "sub/other.tar").read_bytes() == bundle.read_bytes()
 
 
 @pytest.mark.slow
@@ -224,7 +224,7 @@ def test_killed_at_any_point_and_run_again(bundle: Path, there: Machine) -> None
     told = json.loads(there.envbuilder("unbundle", bundle, "--json"))
     assert told["new"] + told["there"] > 10
     there.envbuilder("build", "--profile", "tiny", "--backend", "venv")
-    store = there.home / ".cache" / "envbuilder" / "store"
+    store = there.home / ".cache/envbuilder/store"
     assert [p for p in (store / "partial").iterdir() if p.suffix != ".lock"] == []
 
 
@@ -247,13 +247,13 @@ def test_a_project_finds_its_own_in_its_clone_without_network(
     assert told["next"] == [
         "envbuilder verify --profile cpu", "envbuilder run --profile cpu -- COMMAND",
     ]  # fmt: skip
-    mnist = there.home / ".cache" / "envbuilder" / "datasets" / "mnist"
+    mnist = there.home / ".cache/envbuilder/datasets/mnist"
     assert {path.name for path in mnist.glob("*-ubyte")} == MNIST_SHA256.keys()
     if verified:
         arguments = ("verify", "--profile", "cpu", "--quick", "--epochs", "1", "--json")
         assert json.loads(there.envbuilder(*arguments))["status"] == "passed"
     # A lock that is not the bundle's is named, and left; the bundle's can be had.
-    lock = there.cwd / "envbuilder.lock" / "default.cpu.json"
+    lock = there.cwd / "envbuilder.lock/default.cpu.json"
     locked = lock.read_bytes()
     lock.unlink()
     said = there.envbuilder("unbundle", tmp_path / "script.tar")
@@ -366,7 +366,7 @@ def test_a_locked_base_image_is_found_by_its_digest_without_network(
     quiet = PlainProgress(lambda line: None)
     registries.push(Connection(where), "1", layout, image, tmp_path / "uploads", quiet)
     lay_tiny(tmp_path)
-    profile = tmp_path / "profiles" / "tiny.yaml"
+    profile = tmp_path / "profiles/tiny.yaml"
     base = f'{{ref: "{where.name}:1", digest: "{image.digest}", python_path: /usr/bin/python3}}'
     profile.write_text(f"{profile.read_text()}base:\n  '3.11': {base}\n  '3.12': {base}\n")
     done = succeeded(cli("lock", "--profile", "tiny"))

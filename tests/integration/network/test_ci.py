@@ -46,7 +46,7 @@ def test_a_release_counts_if_its_files_are_these(
     with serve([offer]) as url:
         environment = {**session_environment, "PIP_EXTRA_INDEX_URL": url}
         done = start(OPTIONS, environment, cwd=tmp_path / "project")
-    written = tmp_path / "project" / "ci.requirements.txt"
+    written = tmp_path / "project/ci.requirements.txt"
     if more:
         assert done.returncode == 2, done.stderr
         assert "with other files than this one's" in done.stderr

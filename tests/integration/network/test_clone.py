@@ -80,4 +80,4 @@ def test_it_runs_from_any_folder(session_environment: dict[str, str], tmp_path: 
     done = run("adder", "1", "2")
     assert done.returncode == 127
     assert "adder: not found" in done.stderr
-    assert "wheel-0.45.1" not in (tmp_path / "envbuilder.lock" / "default.tiny.json").read_text()
+    assert "wheel-0.45.1" not in (tmp_path / "envbuilder.lock/default.tiny.json").read_text()

@@ -34,7 +34,7 @@ def test_commands_that_succeed_tell_no_credential(machine: Machine) -> None:
     for target in ("dockerfile", "script", "requirements", "pylock", "conda"):
         succeed("render", "--profile", "lab", "--target", target)
         succeed("render", "--profile", "lab", "--target", target, "-o", target)
-    note = (machine.project / "requirements" / "requirements.txt").read_text()
+    note = (machine.project / "requirements/requirements.txt").read_text()
     assert "wants credentials" in note
     succeed("build", "--profile", "lab", "--backend", "venv", "--dry-run", "--json")
     succeed("build", "--profile", "lab", "--backend", "venv", "--json")

@@ -85,7 +85,7 @@ def fresh(torch_python: Path, tmp_path: Path) -> Iterator[Callable[..., Path]]:
 
     def make(*options: str) -> Path:
         subprocess.run([torch_python, "-m", "venv", *options, folder], check=True)
-        return folder / "bin" / "python"
+        return folder / "bin/python"
 
     yield make
     shutil.rmtree(folder, ignore_errors=True)  # pytest would keep it, and it is large
@@ -112,9 +112,9 @@ def walled(cli: Cli, torch_wheels: Path, tmp_path: Path) -> Path:
             environment={"ENVBUILDER_INDEX_PYTORCH_CPU": CLOSED},
         )
     )
-    path = tmp_path / "out" / "requirements.txt"
+    path = tmp_path / "out/requirements.txt"
     assert f"\n--extra-index-url {CLOSED}\n" in path.read_text()
-    (tmp_path / "out" / "wheels").symlink_to(torch_wheels)
+    (tmp_path / "out/wheels").symlink_to(torch_wheels)
     return path
 
 
@@ -170,7 +170,7 @@ def test_a_script_that_fails_leaves_no_environment(
     cli: Cli, tiny: Path, torch_python: Path, tmp_path: Path
 ) -> None:
     cli("render", "--profile", "tiny", "--target", "script", "-o", "out")
-    wanted = tmp_path / "out" / "requirements.txt"
+    wanted = tmp_path / "out/requirements.txt"
     wanted.write_text(re.sub(r"sha256:\w{64}", "sha256:" + "0" * 64, wanted.read_text()))
     done = run("env", f"PYTHON={torch_python}", "sh", "out/setup-venv.sh", "made", cwd=tmp_path)
     assert done.returncode != 0
@@ -182,11 +182,11 @@ def test_a_script_that_fails_leaves_no_environment(
 def pylock(cli: Cli, torch_wheels: Path, tmp_path: Path) -> Path:
     """The pylock file of `cpu` with the folder of wheels that its header describes."""
     succeeded(cli("render", "--profile", "cpu", "--target", "pylock", "-o", "out"))
-    wheels = tmp_path / "out" / "wheels"
+    wheels = tmp_path / "out/wheels"
     wheels.mkdir()
     for path in torch_wheels.iterdir():
         (wheels / path.name).symlink_to(path)
-    return tmp_path / "out" / "pylock.cpu-py311.toml"
+    return tmp_path / "out/pylock.cpu-py311.toml"
 
 
 @pytest.mark.slow

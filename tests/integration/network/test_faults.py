@@ -52,7 +52,7 @@ def test_a_wrong_hash_is_1_and_nothing_is_kept(cli: Cli, tiny: Path, tmp_path: P
 
     edit(tiny, change)
     assert "setuptools" in exited(1, cli(*BUILD, environment=own_folders(tmp_path))).stderr
-    assert not list((tmp_path / "cache" / "store").glob(f"sha256/*/{wrong}"))
+    assert not list((tmp_path / "cache/store").glob(f"sha256/*/{wrong}"))
     assert not list((tmp_path / "data").rglob("bin"))
 
 
@@ -61,7 +61,7 @@ def test_a_tampered_wheel_is_refused(cli: Cli, tiny: Path, tmp_path: Path) -> No
     """An index that sends other bytes under the right name."""
     folders = own_folders(tmp_path)
     done = succeeded(cli(*BUILD, environment=folders))
-    store = tmp_path / "cache" / "store" / "sha256"
+    store = tmp_path / "cache/store/sha256"
     name = next(f for f in first_target(tiny)["files"] if f["name"] == "setuptools")
     path = store / name["sha256"][:2] / name["sha256"]
     path.chmod(0o644)
@@ -131,7 +131,7 @@ def slow_index(cli: Cli, tiny: Path, tmp_path: Path) -> Iterator[tuple[str, dict
     folders = own_folders(tmp_path)
     succeeded(cli(*BUILD, environment=folders))
     file = next(f for f in first_target(tiny)["files"] if f["name"] == "setuptools")
-    path = tmp_path / "cache" / "store" / "sha256" / file["sha256"][:2] / file["sha256"]
+    path = tmp_path / "cache/store/sha256" / file["sha256"][:2] / file["sha256"]
     Slow.content = path.read_bytes()
     Slow.name = file["file"]
     Slow.ranges = []
@@ -162,7 +162,7 @@ def test_killed_in_the_middle_of_a_download(
         stderr=subprocess.PIPE,
         text=True,
     )
-    part = tmp_path / "cache" / "store" / "partial" / sha256
+    part = tmp_path / "cache/store/partial" / sha256
     end = time.monotonic() + 60
     while not (part.exists() and part.stat().st_size > 0):
         if time.monotonic() > end or child.poll() is not None:
@@ -172,7 +172,7 @@ def test_killed_in_the_middle_of_a_download(
     child.send_signal(number)
     _, said = child.communicate(timeout=60)
     assert child.returncode == (130 if number == signal.SIGINT else -9), said
-    assert not list((tmp_path / "cache" / "store").glob(f"sha256/*/{sha256}"))
+    assert not list((tmp_path / "cache/store").glob(f"sha256/*/{sha256}"))
     Slow.pause = 0.0
     try:
         done = cli(*BUILD, environment=environment)

@@ -67,7 +67,7 @@ def running(
 def test_it_is_neither_removed_nor_built_again(
     running: int, cli: Cli, data: dict[str, str], tmp_path: Path
 ) -> None:
-    (prefix,) = (tmp_path / "data" / "envs").glob("tiny-*/bin/python")
+    (prefix,) = (tmp_path / "data/envs").glob("tiny-*/bin/python")
     cleaned: Any = cli("clean", "--yes", "--json", environment=data)
     assert cleaned.returncode == 0, cleaned.stderr
     kept = {each["name"]: each["reason"] for each in json.loads(cleaned.stdout)["kept"]}

@@ -263,7 +263,7 @@ def test_an_archive_needs_no_engine_and_is_the_same_wherever_it_is_made(
     # Another cache with copies of the store's files, another time zone, language and umask.
     lock = lockfile.load(tiny)
     target = lockfile.select(lock, "linux/amd64", "3.11")
-    there = Store(tmp_path / "elsewhere" / "store")
+    there = Store(tmp_path / "elsewhere/store")
     here = Store(test_cache / "store")
     for file in (*target.files, lock.tool("linux/amd64")):
         there.path(file.sha256).parent.mkdir(parents=True, exist_ok=True)
@@ -303,7 +303,7 @@ def test_an_image_for_another_architecture_needs_no_emulation(
     cli: Cli, session_environment: dict[str, str], tmp_path: Path
 ) -> None:
     lay_tiny(tmp_path)
-    (tmp_path / "profiles" / "arm.yaml").write_text(ARM)
+    (tmp_path / "profiles/arm.yaml").write_text(ARM)
     done = start(("lock", "--profile", "arm"), session_environment, cwd=tmp_path)
     if done.returncode != 0:
         missing("network", f"the package index cannot be asked: {done.stderr[-400:]}")

@@ -55,7 +55,7 @@ def build(
 ) -> Made:
     """Make the image in a folder of its own, from nothing but the wheels and the locked uv."""
     folder.mkdir()
-    store = Store(folder / "cache" / "store")
+    store = Store(folder / "cache/store")
     lock = shipped_locks.lay(folder, PROFILE, "cuda", SHIPPED, wheels, store)
     own = {**environment, **VARIABLES, "ENVBUILDER_CACHE_DIR": str(folder / "cache")}
     settings = load_settings({**os.environ, **own})

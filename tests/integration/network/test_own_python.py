@@ -60,7 +60,7 @@ def test_a_machine_without_that_python_gets_the_locks(
     (tmp_path / "store").rename(tmp_path / "gone")
     done = succeeded(cli("run", *argv, "--", "python", "-c", FACTS, environment=environment))
     assert json.loads(done.stdout) == [archive.version, f"{prefix}/lib/envbuilder/python"]
-    subprocess.run([prefix / "bin" / "python3", "-c", "import setuptools, zlib"], check=True)
+    subprocess.run([prefix / "bin/python3", "-c", "import setuptools, zlib"], check=True)
     marker = json.loads((prefix / "envbuilder.json").read_text())
     assert marker["facts"]["python"] == [archive.version, archive.sha256]
     assert marker["base"] == []

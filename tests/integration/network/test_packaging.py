@@ -75,9 +75,9 @@ def built(copy: Path, source_files: set[str], session_environment: dict[str, str
     """A folder with the sdist and the wheel that was built from it."""
     for place in ("envbuilder", "envbuilder/payload", "tests", "profiles/locks"):
         (copy / place / "__pycache__").mkdir()
-        (copy / place / "__pycache__" / "x.cpython-311.pyc").write_bytes(b"rubbish")
-    (copy / ".venv" / "bin").mkdir(parents=True)
-    (copy / ".venv" / "bin" / "python").write_text("rubbish")
+        (copy / place / "__pycache__/x.cpython-311.pyc").write_bytes(b"rubbish")
+    (copy / ".venv/bin").mkdir(parents=True)
+    (copy / ".venv/bin/python").write_text("rubbish")
     # Whether the index answers is asked apart: a project that does not build is a failure.
     wanted = copy.parent / "wanted.in"
     project = tomllib.loads((copy / "pyproject.toml").read_text())
@@ -111,7 +111,7 @@ def prefix(
     folder = tmp_path_factory.mktemp("installed") / "env"
     run = {"environment": session_environment}
     uv("venv", "--quiet", "--no-project", "--python", sys.executable, str(folder), **run)
-    python = str(folder / "bin" / "python")
+    python = str(folder / "bin/python")
     uv("pip", "install", "--quiet", "--python", python, str(wheel), **run)
     uv("pip", "check", "--quiet", "--python", python, **run)
     return folder
@@ -259,7 +259,7 @@ def test_every_way_to_start_it(installed: Installed, how: tuple[str, ...]) -> No
 
 
 def test_the_script_runs_isolated(installed: Installed, prefix: Path) -> None:
-    done = installed("python", "-I", str(prefix / "bin" / "envbuilder"), "--version")
+    done = installed("python", "-I", str(prefix / "bin/envbuilder"), "--version")
     assert (done.returncode, done.stdout) == (0, f"envbuilder {__version__}\n"), done.stderr
 
 

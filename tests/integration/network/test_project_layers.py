@@ -43,7 +43,7 @@ def build(cli: Cli, tiny: Path, tmp_path: Path) -> Callable[..., tuple[Any, list
         place = tmp_path / f"image{len(requirements)}"
         options = ("--base-image", base, "--output", f"oci:{place}")
         done = succeeded(cli("build", "--profile", "tiny", *options, environment=environment))
-        lock = json.loads((tmp_path / "envbuilder.lock" / "default.tiny.json").read_text())
+        lock = json.loads((tmp_path / "envbuilder.lock/default.tiny.json").read_text())
         return lock, list(Layout.open(place).manifest("linux/amd64").layers)
 
     return call

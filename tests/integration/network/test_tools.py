@@ -67,12 +67,12 @@ def beside(version: str, tmp_path: Path) -> dict[str, str]:
         program = programs / "uv"
         program.write_text(PROGRAM.format(log=tmp_path / "asked", version=version))
         program.chmod(0o755)
-        (packages / "uv" / "__init__.py").write_text(OTHER.format(program=str(program)))
+        (packages / "uv/__init__.py").write_text(OTHER.format(program=str(program)))
         info = packages / f"uv-{version}.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: uv\nVersion: {version}\n")
     else:
-        (packages / "uv" / "__init__.py").write_text(PACKAGE)
+        (packages / "uv/__init__.py").write_text(PACKAGE)
     return {
         "PYTHONPATH": str(packages),
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
@@ -129,7 +129,7 @@ def test_without_any_uv_what_must_be_fetched_is_4(
     project: Path, session_environment: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "uv").mkdir()
-    (tmp_path / "uv" / "__init__.py").write_text(PACKAGE)
+    (tmp_path / "uv/__init__.py").write_text(PACKAGE)
     environment = {
         **session_environment,
         "PYTHONPATH": str(tmp_path),

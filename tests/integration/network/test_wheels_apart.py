@@ -32,7 +32,7 @@ def pair(tmp_path: Path) -> dict[str, str]:
     """A project whose profile `pair` has two wheels from a folder; the command's variables."""
     (tmp_path / "envbuilder.yaml").write_text("")
     (tmp_path / "profiles").mkdir()
-    (tmp_path / "profiles" / "pair.yaml").write_text(PAIR)
+    (tmp_path / "profiles/pair.yaml").write_text(PAIR)
     wheels = tmp_path / "wheels"
     wheels.mkdir()
     small_wheels.write(wheels, "left", {SHARED: b"left"}, "tool = left:main")
@@ -84,7 +84,7 @@ def test_wheels_are_known_to_put_their_files_where_uv_puts_them(tmp_path: Path) 
     run("venv", "--offline", "--python", sys.executable, str(env))
     before = {path for path in env.rglob("*") if path.is_file()}
     install = ("pip", "install", "--offline", "--no-index", "--no-installer-metadata", str(wheel))
-    run(*install, "--python", str(env / "bin" / "python"))
+    run(*install, "--python", str(env / "bin/python"))
     installed = {path for path in env.rglob("*") if path.is_file()} - {*before, env / ".lock"}
     with zipfile.ZipFile(wheel) as archive:
         record, points = (

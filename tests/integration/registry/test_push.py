@@ -146,7 +146,7 @@ def test_with_a_password(push: Any, closed_registry: Registry, tmp_path: Path) -
     auth = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
     (tmp_path / "docker").mkdir()
     content = {"auths": {closed_registry.host: {"auth": auth}}}
-    (tmp_path / "docker" / "config.json").write_text(json.dumps(content))
+    (tmp_path / "docker/config.json").write_text(json.dumps(content))
     built = push(f"{closed_registry.host}/envbuilder/tiny:1")
     assert PASSWORD not in json.dumps(built)
     assert auth not in json.dumps(built)

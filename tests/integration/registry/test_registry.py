@@ -329,7 +329,7 @@ def test_a_credential_helper_knows_the_password(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     host = closed_registry.host
-    helper = tmp_path / "bin" / "docker-credential-tested"
+    helper = tmp_path / "bin/docker-credential-tested"
     helper.parent.mkdir()
     answer = json.dumps({"ServerURL": host, "Username": USER, "Secret": PASSWORD})
     helper.write_text(
@@ -338,7 +338,7 @@ def test_a_credential_helper_knows_the_password(
     helper.chmod(0o755)
     monkeypatch.setenv("PATH", f"{helper.parent}{os.pathsep}{os.environ['PATH']}")
     (tmp_path / "docker").mkdir()
-    (tmp_path / "docker" / "config.json").write_text(json.dumps({"credHelpers": {host: "tested"}}))
+    (tmp_path / "docker/config.json").write_text(json.dumps({"credHelpers": {host: "tested"}}))
     image = images.image(layout, b"small")
     push(host, layout, image, found)
     assert _is_there(closed_registry, image, found)
@@ -353,7 +353,7 @@ def test_a_credential_helper_knows_the_password(
 def _log_in(folder: Path, host: str, password: str) -> None:
     (folder / "docker").mkdir(exist_ok=True)
     auth = base64.b64encode(f"{USER}:{password}".encode()).decode()
-    (folder / "docker" / "config.json").write_text(json.dumps({"auths": {host: {"auth": auth}}}))
+    (folder / "docker/config.json").write_text(json.dumps({"auths": {host: {"auth": auth}}}))
 
 
 def test_attachments_leave_the_image_as_it_is(

@@ -54,7 +54,7 @@ def cosign(tmp_path: Path) -> Tool:
 @pytest.fixture
 def lock(tmp_path: Path) -> Path:
     """A lock in the test's folder."""
-    source = resources.profiles_dir() / "locks" / "cpu.json"
+    source = resources.profiles_dir() / "locks/cpu.json"
     return shutil.copy(source, tmp_path / "cpu.json")
 
 

@@ -79,7 +79,7 @@ def test_two_nodes_that_were_proven_are_in_step(
 
 def training(site: Site) -> bool:
     """Whether a rank of each node trains with the other."""
-    states = (site.cluster.work / "torn" / "meetings").glob("attempt-*/rank-*.state.json")
+    states = (site.cluster.work / "torn/meetings").glob("attempt-*/rank-*.state.json")
     return len([*states]) == 2
 
 

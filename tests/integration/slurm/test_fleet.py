@@ -97,7 +97,7 @@ def test_each_node_is_what_it_was_promised_or_named(site: Site) -> None:
     }
     assert "no NVIDIA GPU was found" in entries["n-cuda"]["detail"]
     # What Slurm says in the job that it gave.
-    results = site.cluster.work / "real" / "results"
+    results = site.cluster.work / "real/results"
     given = {n: json.loads(next(results.glob(f"{n}.*")).read_text())["gpus"] for n in RAN}
     assert given["n-cuda"] == GPUS
     assert (given["n-cpu"] or 0, right["gpus"]) == (0, 0)
@@ -135,7 +135,7 @@ def test_an_interrupted_run_cancels_its_own_jobs_and_goes_on(site: Site) -> None
     settings = site.settings(profiles=RULES)
     nodes = "n-canned1,n-sleeps"
     run = site.start("verify", "--fleet", str(settings), "--folder", "halted", "--nodes", nodes)
-    results = site.cluster.work / "halted" / "results"
+    results = site.cluster.work / "halted/results"
     until(lambda: results.is_dir() and len([*results.iterdir()]) == 1, "a result")
     until(lambda: is_running(site, "n-sleeps"), "the job to run")
     run.send_signal(signal.SIGINT)
@@ -148,7 +148,7 @@ def test_an_interrupted_run_cancels_its_own_jobs_and_goes_on(site: Site) -> None
     until(lambda: site.cluster.processes("n-sleeps") == set(), "the job to end")
     until(lambda: jobs(site) == [stranger], "Slurm to see that")
 
-    (site.cluster.work / "halted" / "go-on").touch()
+    (site.cluster.work / "halted/go-on").touch()
     first = site.entries("halted")["n-canned1"]["job"]
     succeeded(site.run("verify", "--resume", "halted"))
     entries = site.entries("halted")

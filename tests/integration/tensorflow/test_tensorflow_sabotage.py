@@ -27,7 +27,7 @@ from tests.support.sabotages import (
 )
 
 MODULES = Path(__file__).with_name("sabotage")
-OF_TORCH = MODULES.parents[1] / "torch" / "sabotage"
+OF_TORCH = MODULES.parents[1] / "torch/sabotage"
 ON_CPU = ("--framework", "tensorflow", "--device", "cpu")
 SUBSET = (*ON_CPU, *ONE_EPOCH, "--data", resources.mnist_subset_dir())
 

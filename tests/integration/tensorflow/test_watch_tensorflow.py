@@ -36,7 +36,7 @@ def test_a_fault_is_named_and_no_other(
 def test_an_honest_training_is_not_blamed_and_computes_the_same(
     kind: str, steps: int, tensorflow_prefix: Path, tmp_path: Path
 ) -> None:
-    python = tensorflow_prefix / "bin" / "python"
+    python = tensorflow_prefix / "bin/python"
     report, done = watching.watched(python, tmp_path, (str(TRAINING), kind))
     assert (report.findings, report.on_device) == ((), True)
     (trained,) = report.processes

@@ -127,8 +127,8 @@ def test_two_nodes_join_and_are_in_step(
 ) -> None:
     variables = {**session_environment, "OMP_NUM_THREADS": "1"}
     # What an earlier attempt has left.
-    (tmp_path / "attempt-16" / "node-1").mkdir(parents=True)
-    (tmp_path / "attempt-16" / "node-1" / "node.json").write_text('{"ended": {"returncode": 1}}')
+    (tmp_path / "attempt-16/node-1").mkdir(parents=True)
+    (tmp_path / "attempt-16/node-1/node.json").write_text('{"ended": {"returncode": 1}}')
     port = free_port()
     pair = [join(torch_python, tmp_path, n, port, "17", variables) for n in (1, 0)]
     ends = [process.communicate() for process in pair]

@@ -130,7 +130,7 @@ def hostile(outside: Outside) -> dict[str, str]:
     modules = outside.forger(folder / "modules", "sitecustomize", "usercustomize", "torch", "json")
     home = folder / "home"
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-    outside.forger(home / ".local" / "lib" / version / "site-packages", "usercustomize", "torch")
+    outside.forger(home / ".local/lib" / version / "site-packages", "usercustomize", "torch")
     outside.forger(folder, "sitecustomize", "torch", "numpy")
     startup = outside.forger(folder / "startup", "startup") / "startup.py"
     preload = outside.library(folder / "preload", "libforeign.so")
@@ -183,7 +183,7 @@ def copied(prefix: Path, folder: Path) -> Path:
 
 def wrapper(outside: Outside, text: str) -> Path:
     """A program `python` that sets a variable of its own and then does something else."""
-    folder = outside.folder / "wrapped" / "bin"
+    folder = outside.folder / "wrapped/bin"
     folder.mkdir(parents=True)
     modules = outside.forger(outside.folder / "modules", "sitecustomize")
     (folder / "python").write_text(f"#!/bin/bash\nexport PYTHONPATH={modules}\n{text}\n")
@@ -192,7 +192,7 @@ def wrapper(outside: Outside, text: str) -> Path:
 
 
 def mine(folder: Path) -> tuple[str | Path, ...]:
-    return ("--python", folder / "bin" / "python", "--profile", "cpu", *QUICK)
+    return ("--python", folder / "bin/python", "--profile", "cpu", *QUICK)
 
 
 @pytest.mark.parametrize("name", ["", 'exec -a "$0" '])
@@ -278,7 +278,7 @@ def test_the_option_is_for_an_interpreter_alone(verify: Any) -> None:
 
 def doctored(prefix: Path, outside: Outside) -> None:
     """Bytecode in an environment that is not its source's, and that no interpreter compares."""
-    source = packages(prefix) / "torch" / "version.py"
+    source = packages(prefix) / "torch/version.py"
     canary = str(outside.canaries / "bytecode")
     text = source.read_text() + f"\nopen({canary!r}, 'w').close()\n"
     compiled = compile(text, str(source), "exec")
@@ -308,7 +308,7 @@ def test_children_are_isolated_too(
     doctored(prefix, outside)
     work = outside.folder / "work"
     outside.forger(work, "sitecustomize", "usercustomize", "torch")
-    python = str(prefix / "bin" / "python")
+    python = str(prefix / "bin/python")
     bytecode = str(outside.folder / "cache")
     start = Start(as_found=False, prefix=str(prefix), executable=python, bytecode=bytecode)
     isolated = [python, "-I", "-X", f"pycache_prefix={bytecode}", pyz, "--promise", start.text()]
@@ -334,7 +334,7 @@ def test_the_bytecode_would_have_been_used(outside: Outside, torch_prefix: Path)
     """What the test above shows the absence of."""
     prefix = copied(torch_prefix, outside.folder / "mine")
     doctored(prefix, outside)
-    subprocess.run([prefix / "bin" / "python", "-I", "-c", "import torch.version"], check=True)
+    subprocess.run([prefix / "bin/python", "-I", "-c", "import torch.version"], check=True)
     assert outside.touched == ["bytecode"]
 
 
@@ -346,7 +346,7 @@ def test_the_shell_that_activates_is_nobody_elses(
     project: Project, source: str, outside: Outside
 ) -> None:
     project.built(source)
-    other = outside.folder / "other" / "etc" / "conda" / "activate.d"
+    other = outside.folder / "other/etc/conda/activate.d"
     other.mkdir(parents=True)
     (other / "other.sh").write_text(f"touch {outside.canaries}/activated\n")
     hook = outside.folder / "hook.sh"
@@ -406,7 +406,7 @@ def test_run_keeps_what_the_user_has_set_and_says_what_it_shadows(
 ) -> None:
     modules = outside.folder / "modules"
     (modules / "torch").mkdir(parents=True)
-    (modules / "torch" / "__init__.py").write_text("")
+    (modules / "torch/__init__.py").write_text("")
     code = "import torch; print(torch.__file__)"
     command = ("run", "--profile", "cpu", "--backend", "venv", "--", "python", "-c", code)
     done = subprocess.run(

@@ -33,7 +33,7 @@ def test_a_notebook_on_the_projects_torch(
     assert version.endswith("'2.13.0+cpu'")
     pid, folder, prefix = facts.split()
     assert folder == str(tmp_path)
-    assert Path(prefix) == (tmp_path / ".envbuilder" / "default").readlink()
+    assert Path(prefix) == (tmp_path / ".envbuilder/default").readlink()
     assert (results["interrupted"]["error"], results["after"]["text"]) == ("KeyboardInterrupt", "2")
     assert lab.server.returncode in notebooks.ENDED
     assert lab.seconds < notebooks.STOP_SECONDS
@@ -42,7 +42,7 @@ def test_a_notebook_on_the_projects_torch(
     assert lab.token not in lab.output
     text = (tmp_path / "envbuilder.yaml").read_text()
     assert text == "profiles: [cpu]\nrequirements: [einops]\n"
-    locked = (tmp_path / "envbuilder.lock" / "default.cpu.json").read_text()
+    locked = (tmp_path / "envbuilder.lock/default.cpu.json").read_text()
     assert not [name for name in ("jupyterlab", "ipykernel") if name in locked]
 
 

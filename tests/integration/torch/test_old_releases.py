@@ -128,7 +128,7 @@ def test_arrays_that_numpy_and_torch_do_not_share(
 def test_several_ranks_train_together(prefix: Prefix, tmp_path: Path) -> None:
     """torchrun of torch 1 has no options with hyphens, and none for its own address."""
     script = tmp_path / "script.py"
-    python = prefix(TORCH_1_13) / "bin" / "python"
+    python = prefix(TORCH_1_13) / "bin/python"
     script.write_text("from envbuilder.payload.cli import main\nraise SystemExit(main())\n")
     words = ["parallel", "--device", "cpu", "--devices", "2", "--steps", "5"]
     words += ["--data", str(resources.mnist_subset_dir())]

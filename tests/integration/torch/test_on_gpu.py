@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 def start(repository: Path, out: Path, python: Path, *options: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [
-            repository / "tools" / "on_gpu.sh",
+            repository / "tools/on_gpu.sh",
             "run",
             out,
             "--quick",
@@ -89,7 +89,7 @@ def test_all_of_it_but_what_takes_long(
         assert b"No module named 'numpy'" in log.read()
     with tarfile.open(out / "host.tar.gz") as tar:
         tar.extractall(tmp_path / "recorded", filter="data")
-    assert probe.host(tmp_path / "recorded" / "host").cpu == probe.host(environ={}).cpu
+    assert probe.host(tmp_path / "recorded/host").cpu == probe.host(environ={}).cpu
     # The interpreter in question is as it was, and its copy is gone.
     prefix = torch_python.parent.parent
     assert not list(prefix.glob("lib/python*/site-packages/sabotage*"))

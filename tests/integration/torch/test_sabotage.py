@@ -248,7 +248,7 @@ def test_an_extension_that_does_not_go_with_this_torch(
 ) -> None:
     (bench.folder / "envbuilder.yaml").write_text("")
     (bench.folder / "profiles").mkdir()
-    (bench.folder / "profiles" / "other.yaml").write_text(WITH_EXTENSION.format(name=name))
+    (bench.folder / "profiles/other.yaml").write_text(WITH_EXTENSION.format(name=name))
     overlay = bench.overlay.package(module, fault)
     bench.verify(overlay, profile="other").require_failed(check, words)
 
@@ -320,7 +320,7 @@ def test_an_exit_code_that_lies(bench: Bench) -> None:
 
 def test_a_report_that_cannot_be_written_leaves_the_verdict(bench: Bench) -> None:
     (bench.folder / "file").write_text("")
-    nowhere = bench.folder / "file" / "report"
+    nowhere = bench.folder / "file/report"
     options = ("--force", "--output", nowhere, "--html", nowhere)
     found = bench.verify(bench.overlay, *options, profile="cuda")
     found.require_failed("build", "is a cpu build")
@@ -330,7 +330,7 @@ def test_a_report_that_cannot_be_written_leaves_the_verdict(bench: Bench) -> Non
 @soak
 def test_a_passed_verification_without_its_report_is_1(bench: Bench) -> None:
     (bench.folder / "file").write_text("")
-    found = bench.verify(bench.overlay, "--output", bench.folder / "file" / "report.json")
+    found = bench.verify(bench.overlay, "--output", bench.folder / "file/report.json")
     assert (found.code, found.report["status"]) == (1, "passed")
     assert "the report cannot be written" in found.stderr
 
@@ -411,7 +411,7 @@ class Changed:
         return found
 
     def verify_as_it_is(self) -> Verdict:
-        python = self.prefix / "bin" / "python"
+        python = self.prefix / "bin/python"
         return self.bench.envbuilder("--profile", "cpu", "--python", python, *ONE_EPOCH)
 
 
@@ -435,7 +435,7 @@ def conv2d(images, weight, *rest, **options):
 
 @soak
 def test_torch_edited_after_the_build_so_that_results_change(changed: Changed) -> None:
-    file = changed.torch / "nn" / "functional.py"
+    file = changed.torch / "nn/functional.py"
     changed.replace(file, file.read_bytes() + EDITED)
     changed.verify().require_failed("run", "torch/nn/functional.py (changed)")
     changed.verify_as_it_is().require_failed("arithmetic", "float32 conv2d")
@@ -444,7 +444,7 @@ def test_torch_edited_after_the_build_so_that_results_change(changed: Changed) -
 def test_a_payload_put_in_place_after_the_build(changed: Changed) -> None:
     report = {"event": "report", "report": measured(checks=ALL_CHECKS)}
     changed.replace(
-        changed.prefix / "lib" / "envbuilder" / "payload.pyz",
+        changed.prefix / "lib/envbuilder/payload.pyz",
         f"print({json.dumps(report)!r})\n".encode(),
     )
     changed.verify().require_failed("run", "payload.pyz")
@@ -468,7 +468,7 @@ with open(cached, "wb") as stream:
 @pytest.mark.soak
 def test_bytecode_put_beside_a_module_is_not_run(changed: Changed) -> None:
     """Python believes bytecode that states its source's time and size; verification does not."""
-    python = changed.prefix / "bin" / "python"
+    python = changed.prefix / "bin/python"
     changed.bench.run(python, "-c", BYTECODE, changed.torch / "version.py")
     assert "this bytecode ran" in changed.bench.run(python, "-c", "import torch").stdout
     found = changed.verify()

@@ -110,10 +110,10 @@ def test_a_shell_reaches_no_other_environment_whatever_its_own_files_do(
     for name in ("pip", "python"):
         (elsewhere / name).write_text("#!/bin/sh\necho another $0\n")
         (elsewhere / name).chmod(0o755)
-    (home / ".config" / "fish").mkdir(parents=True)
+    (home / ".config/fish").mkdir(parents=True)
     (home / ".bashrc").write_text(f'PATH="{elsewhere}:$PATH"\nMINE=read\n')
     fish = f"set -gx PATH {elsewhere} $PATH\nset MINE read\n"
-    (home / ".config" / "fish" / "config.fish").write_text(fish)
+    (home / ".config/fish/config.fish").write_text(fish)
     path = f"{elsewhere}:{os.environ['PATH']}"
     places = {"HOME": str(home), "XDG_CONFIG_HOME": str(home / ".config"), "PATH": path}
     done = exited(
@@ -173,7 +173,7 @@ def test_a_killed_build_leaves_nothing_that_is_trusted(
         stderr=subprocess.PIPE,
         text=True,
     )
-    envs = tmp_path / "data" / "envs"
+    envs = tmp_path / "data/envs"
     wait_for(lambda: list(envs.glob(".*.partial/env")))
     child.send_signal(number)
     _, said = child.communicate(timeout=60)
@@ -192,7 +192,7 @@ def test_a_killed_build_leaves_nothing_that_is_trusted(
     done = succeeded(cli(*arguments, "--json", environment=environment))
     prefix = Path(json.loads(done.stdout)["artifact"]["ref"])
     again = subprocess.run(
-        [prefix / "bin" / "python", "-c", "import setuptools; print(setuptools.__version__)"],
+        [prefix / "bin/python", "-c", "import setuptools; print(setuptools.__version__)"],
         capture_output=True,
         text=True,
         check=True,

@@ -33,7 +33,7 @@ def libraries(torch_prefix: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     """A folder of libraries that train with the environment's torch."""
     folder = tmp_path_factory.mktemp("libraries")
     (folder / "overrides.txt").write_text(NO_TORCH)
-    python = torch_prefix / "bin" / "python"
+    python = torch_prefix / "bin/python"
     options = ("--python", python, "--target", folder, "--overrides", folder / "overrides.txt")
     done = subprocess.run(
         [uv.find_uv_bin(), "pip", "install", "-q", *options, *OF_LIBRARIES],
@@ -47,7 +47,7 @@ def libraries(torch_prefix: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 def _require_unnoticed(form: str, prefix: Path, folder: Path, *beside: Path) -> None:
-    python = prefix / "bin" / "python"
+    python = prefix / "bin/python"
     alone = watching.alone(python, _argv(form), *beside)
     report, done = watching.watched(python, folder, _argv(form), beside=beside)
     assert (report.findings, report.on_device) == ((), True)
@@ -108,7 +108,7 @@ def test_a_library_is_not_blamed_and_computes_the_same(
 def test_what_trains_in_a_way_of_its_own_is_not_changed(
     form: str, steps: list[int] | None, torch_prefix: Path, tmp_path: Path
 ) -> None:
-    python = torch_prefix / "bin" / "python"
+    python = torch_prefix / "bin/python"
     alone = watching.alone(python, _argv(form))
     report, done = watching.watched(python, tmp_path, _argv(form))
     assert (done.returncode, _lasting(done.stderr)) == (alone.returncode, _lasting(alone.stderr))
@@ -119,7 +119,7 @@ def test_what_trains_in_a_way_of_its_own_is_not_changed(
 
 @pytest.mark.soak
 def test_steps_of_a_compiled_model_are_looked_at(torch_prefix: Path, tmp_path: Path) -> None:
-    report, done = watching.watched(torch_prefix / "bin" / "python", tmp_path, _argv("compiled"))
+    report, done = watching.watched(torch_prefix / "bin/python", tmp_path, _argv("compiled"))
     assert report.processes[0].windows >= 1
     assert report.processes[0].work == ()
     assert done.returncode == 0, done.stderr
@@ -127,7 +127,7 @@ def test_steps_of_a_compiled_model_are_looked_at(torch_prefix: Path, tmp_path: P
 
 @pytest.mark.soak
 def test_an_idle_rank_is_named(torch_prefix: Path, tmp_path: Path) -> None:
-    report, done = watching.watched(torch_prefix / "bin" / "python", tmp_path, _argv("idle"))
+    report, done = watching.watched(torch_prefix / "bin/python", tmp_path, _argv("idle"))
     assert done.returncode == 0, done.stderr
     assert watching.kinds(report) == ["idle rank"]
     assert "Rank 1 took 0 steps" in report.findings[0].says
@@ -138,7 +138,7 @@ def test_an_idle_rank_is_named(torch_prefix: Path, tmp_path: Path) -> None:
 def test_what_ends_at_once_leaves_its_last_part(
     form: str, code: int, torch_prefix: Path, tmp_path: Path
 ) -> None:
-    report, done = watching.watched(torch_prefix / "bin" / "python", tmp_path, _argv(form))
+    report, done = watching.watched(torch_prefix / "bin/python", tmp_path, _argv(form))
     assert done.returncode == code
     assert len(done.stdout.splitlines()) == 40
     (trained,) = report.processes

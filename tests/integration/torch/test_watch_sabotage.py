@@ -18,7 +18,7 @@ def _soak(name: str, *values: object) -> object:
 
 
 def _python(prefix: Path) -> Path:
-    return prefix / "bin" / "python"
+    return prefix / "bin/python"
 
 
 @pytest.mark.slow

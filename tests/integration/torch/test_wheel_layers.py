@@ -72,7 +72,7 @@ def test_wheel_layers_are_the_golden_ones(
     layers: list[dict[str, Any]], repository: Path, rewrite_golden: bool
 ) -> None:
     made = {"compressor": dict(compressor()), "layers": layers}
-    path = repository / "tests" / "golden" / "cpu" / "wheel-layers.json"
+    path = repository / "tests/golden/cpu/wheel-layers.json"
     if rewrite_golden:
         path.write_text(json.dumps(made, indent=1) + "\n")
     golden = json.loads(path.read_text())

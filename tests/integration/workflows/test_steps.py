@@ -26,7 +26,7 @@ PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
 @pytest.fixture(scope="module")
 def jobs(repository: Path) -> Any:
-    path = repository / ".github" / "workflows" / "environments.yml"
+    path = repository / ".github/workflows/environments.yml"
     return yaml.safe_load(path.read_text())["jobs"]
 
 

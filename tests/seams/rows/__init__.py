@@ -147,7 +147,7 @@ def built(world: World, *lines: str, alone: bool = False) -> None:
         return
     home = world.take(*project_lines(*wanted))
     project(world, *wanted)
-    shutil.copytree(home / "project" / "envbuilder.lock", world.path("envbuilder.lock"))
+    shutil.copytree(home / "project/envbuilder.lock", world.path("envbuilder.lock"))
     world.history.append("envbuilder lock; envbuilder build")
     world.variables["ENVBUILDER_DATA_DIR"] = str(home / "data")
     world.variables["ENVBUILDER_CACHE_DIR"] = str(home / "cache")

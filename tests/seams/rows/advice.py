@@ -28,7 +28,7 @@ LOCK = "envbuilder.lock/default.cpu.json"
 
 def environment(world: World) -> Path:
     """Return the folder of the environment that was built."""
-    folders = [path for path in (world.home / "data" / "envs").glob("cpu-*") if path.is_dir()]
+    folders = [path for path in (world.home / "data/envs").glob("cpu-*") if path.is_dir()]
     assert folders, "no environment is there"
     return folders[0]
 

@@ -128,7 +128,7 @@ def clean_leaves_what_a_command_uses(world: World) -> None:
 @row("8.5", "B")
 def an_environment_without_python_is_built_again(world: World) -> None:
     built(world, alone=True)
-    (environment(world) / "bin" / "python").unlink()
+    (environment(world) / "bin/python").unlink()
     world.history.append("rm …/bin/python")
     says_not(done(world.envbuilder("build")), "unchanged, reused")
     coded(world.envbuilder("run", "--", "python", "-c", "import six"), 0)

@@ -37,7 +37,7 @@ def trained(world: World, *parts: Any, options: tuple[str, ...] = ()) -> Ended:
 
 def judged(world: World, expression: str) -> str:
     """Return what the program's own judge finds of a recorded report, an expression."""
-    tests = world.folder / "path" / "tests"
+    tests = world.folder / "path/tests"
     tests.parent.mkdir()
     tests.symlink_to(Path(__file__).parents[2])
     code = (

@@ -207,9 +207,9 @@ def stated(folder: Path, text: str = TEXT, environment: str = "default") -> Acce
 
 def test_python_imports_from_folders_of_the_project(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
-    (tmp_path / "tests" / "lib").mkdir(parents=True)
+    (tmp_path / "tests/lib").mkdir(parents=True)
     assert stated(tmp_path).python_path == (tmp_path / "src",)
-    both = (tmp_path / "src", tmp_path / "tests" / "lib")
+    both = (tmp_path / "src", tmp_path / "tests/lib")
     assert stated(tmp_path, environment="test").python_path == both
     with pytest.raises(InvalidError, match=r"envbuilder.yaml:9: python_path: 'no/such' is not"):
         stated(tmp_path, environment="wrong")

@@ -134,8 +134,8 @@ def prefix(folder: Path, **files: str) -> Prefix:
 def test_trees_are_compared_without_host_dependent_files(tmp_path: Path) -> None:
     first = prefix(tmp_path / "1", a="1", b="same", c="", d="")
     second = prefix(tmp_path / "2", a="2", b="same", e="")
-    (tmp_path / "1" / "d").chmod(0o755)
-    (tmp_path / "2" / "d").symlink_to("b")
+    (tmp_path / "1/d").chmod(0o755)
+    (tmp_path / "2/d").symlink_to("b")
     assert listed(first, second, tmp_path) == {
         (0, "a"): "content",
         (0, "c"): "only in the first",

@@ -68,7 +68,7 @@ def run(found: Settings, *steps: plan.Step) -> None:
 
 
 def test_what_another_process_built_meanwhile_is_left_alone(found: Settings) -> None:
-    target = found.envs_dir / "x" / "file"
+    target = found.envs_dir / "x/file"
     target.parent.mkdir(parents=True)
     target.write_text("in use")
     step = plan.Write(what="write", path=str(target), text="again")
@@ -155,8 +155,8 @@ def test_a_finished_folder_moves_into_place_and_the_work_is_removed(found: Setti
     target = found.envs_dir / "x"
     run(
         found,
-        plan.Write(what="w", path=str(work / "env" / "a"), text="hello"),
-        plan.WritePayload(what="p", path=str(work / "env" / "payload.pyz")),
+        plan.Write(what="w", path=str(work / "env/a"), text="hello"),
+        plan.WritePayload(what="p", path=str(work / "env/payload.pyz")),
         plan.Move(what="m", source=str(work / "env"), target=str(target)),
     )
     assert (target / "a").read_text() == "hello"
@@ -209,7 +209,7 @@ def test_what_envbuilder_did_not_make_is_not_replaced(
     with pytest.raises(BuildError, match="exists already, and envbuilder did not make it"):
         run(
             found,
-            plan.Write(what="w", path=str(work / "env" / "new"), text=""),
+            plan.Write(what="w", path=str(work / "env/new"), text=""),
             plan.Move(what="m", source=str(work / "env"), target=str(place)),
         )
     assert place.is_symlink() == (kind == "link")
@@ -217,13 +217,13 @@ def test_what_envbuilder_did_not_make_is_not_replaced(
 
 
 def test_what_a_killed_build_left_is_not_used(found: Settings) -> None:
-    left = found.envs_dir / ".x.partial" / "env" / "old"
+    left = found.envs_dir / ".x.partial/env/old"
     left.parent.mkdir(parents=True)
     left.write_text("half")
     work = found.envs_dir / ".x.partial"
     run(
         found,
-        plan.Write(what="w", path=str(work / "env" / "new"), text=""),
+        plan.Write(what="w", path=str(work / "env/new"), text=""),
         plan.Move(what="m", source=str(work / "env"), target=str(found.envs_dir / "x")),
     )
     assert names_in(found.envs_dir / "x") == {"new"}
@@ -294,5 +294,5 @@ def test_a_full_disk_is_said_and_nothing_stays(
 
     monkeypatch.setattr(AnyPath, "write_bytes", full)
     with pytest.raises(BuildError, match="no space left on the disk"):
-        run(found, plan.WritePayload(what="p", path=str(found.envs_dir / "a" / "b")))
+        run(found, plan.WritePayload(what="p", path=str(found.envs_dir / "a/b")))
     assert not (found.envs_dir / ".x.partial").exists()

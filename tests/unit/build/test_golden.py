@@ -45,7 +45,7 @@ def test_rendered_files_are_the_golden_ones(
     found: settings.Settings,
     rewrite_golden: bool,
 ) -> None:
-    folder = repository / "tests" / "golden" / name / target
+    folder = repository / "tests/golden" / name / target
     try:
         files = rendered(name, target, found)
     except InvalidError:
@@ -89,7 +89,7 @@ def test_an_interpreter_of_the_lock_in_a_dockerfile(
     lock = replace(lock, targets=tuple(targets))
     urls = render.source_urls(lock, found)
     first = next(render.render(profile, lock, "dockerfile", "3.10", urls))
-    path = repository / "tests" / "golden" / "python310" / "dockerfile" / "Dockerfile"
+    path = repository / "tests/golden/python310/dockerfile/Dockerfile"
     if rewrite_golden:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(first.content)

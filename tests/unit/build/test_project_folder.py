@@ -36,12 +36,12 @@ def settings(tmp_path: Path) -> Settings:
 def test_the_link_follows_the_environment(settings: Settings, tmp_path: Path) -> None:
     for name in ("one", "two", "two"):
         assert project_folder.link(settings, tmp_path / name) == ""
-        assert (tmp_path / ".envbuilder" / "default").readlink() == tmp_path / name
+        assert (tmp_path / ".envbuilder/default").readlink() == tmp_path / name
     test = replace(settings, environment="test")
     assert project_folder.link(test, tmp_path / "three") == ""
     names = names_in(tmp_path / ".envbuilder")
     assert names == {".gitignore", "default", "test"}
-    assert (tmp_path / ".envbuilder" / ".gitignore").read_text() == "*\n"
+    assert (tmp_path / ".envbuilder/.gitignore").read_text() == "*\n"
 
 
 def test_nothing_outside_of_a_project(settings: Settings, tmp_path: Path) -> None:
@@ -206,8 +206,8 @@ def test_what_is_locked_or_excluded_or_unknown_is_not_suggested(
 
 @pytest.mark.parametrize("wanted", [True, False])
 def test_commands_of_a_project_find_it_from_any_folder(tmp_path: Path, wanted: bool) -> None:
-    (tmp_path / "lib" / "adder").mkdir(parents=True)
-    (tmp_path / "lib" / "adder" / "__init__.py").write_text("")
+    (tmp_path / "lib/adder").mkdir(parents=True)
+    (tmp_path / "lib/adder/__init__.py").write_text("")
     text = "[project]\nname = 'adder'\n[project.scripts]\nadd = 'adder:main'\n"
     (tmp_path / "pyproject.toml").write_text(f"{text}[tool.pdm.build]\npackage-dir = 'lib'\n")
     (tmp_path / "envbuilder.yaml").write_text(f"install_project: {str(wanted).lower()}\n")
@@ -240,7 +240,7 @@ def test_commands_of_a_project_find_it_from_any_folder(tmp_path: Path, wanted: b
     ],
 )
 def test_a_missing_module_has_an_answer(tmp_path: Path, name: str | None, expected: str) -> None:
-    (tmp_path / "src" / "mine").mkdir(parents=True)
+    (tmp_path / "src/mine").mkdir(parents=True)
     for file in ("top.py", "common/utils.py", "a/b/deep/__init__.py"):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text("")

@@ -29,7 +29,7 @@ EPOCH = 1_790_000_000
 
 
 def planned(folder: Path, environment: str = "default", text: str = TEXT) -> ProjectLayer | None:
-    (folder / "src" / "pkg").mkdir(parents=True, exist_ok=True)
+    (folder / "src/pkg").mkdir(parents=True, exist_ok=True)
     (folder / "tests").mkdir(exist_ok=True)
     for name in ("train.py", "src/pkg/a.py", "src/.env", "tests/t.py"):
         (folder / name).write_text("x")
@@ -109,8 +109,8 @@ def test_a_file_that_changes_meanwhile_ends_the_build(
 ) -> None:
     written = layer.write(project_layer.members(project), tmp_path / "layer", EPOCH)
     assert written == layer.write(project_layer.members(project), tmp_path / "again", EPOCH)
-    project_layer.copy(project, tmp_path / "context" / "files")
-    copied = tmp_path / "context" / "files" / "train.py"
+    project_layer.copy(project, tmp_path / "context/files")
+    copied = tmp_path / "context/files/train.py"
     assert (copied.read_text(), copied.stat().st_mode & 0o777) == ("x", 0o755)
     (tmp_path / "train.py").write_text("y")
     with pytest.raises(BuildError, match=r"train\.py: changed while the image was made"):

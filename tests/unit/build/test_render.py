@@ -300,10 +300,10 @@ def test_a_wheel_without_some_files_is_made_inside(
     content = {"x/__init__.py": b"1", "x/some.txt": b"2", "x-1.0.data/purelib/x/some.txt": b"3"}
     make_wheels.write(tmp_path, "x", content)
     (tmp_path / "out").mkdir()
-    script = resources.folder("templates") / "docker" / "prune.py.j2"
+    script = resources.folder("templates") / "docker/prune.py.j2"
     monkeypatch.setattr("sys.argv", ["", str(tmp_path), str(tmp_path / "out"), *without])
     runpy.run_path(str(script))
-    with zipfile.ZipFile(tmp_path / "out" / "x-1.0-py3-none-any.whl") as wheel:
+    with zipfile.ZipFile(tmp_path / "out/x-1.0-py3-none-any.whl") as wheel:
         record = wheel.read("x-1.0.dist-info/RECORD").decode()
         assert sorted(line.split(",")[0] for line in record.splitlines()) == sorted(
             wheel.namelist()

@@ -348,8 +348,8 @@ def test_the_second_build_reads_copies_of_the_projects_files(bench: Bench) -> No
 def test_files_that_change_between_the_builds_are_named(bench: Bench) -> None:
     def edit() -> None:
         (bench.folder / "train.py").write_text("changed")
-        (bench.folder / "src" / "a.py").unlink()
-        (bench.folder / "src" / "new.py").write_text("")
+        (bench.folder / "src/a.py").unlink()
+        (bench.folder / "src/new.py").write_text("")
 
     bench.meanwhile = edit
     expected = "files changed between the two builds: src/a.py, src/new.py, train.py"

@@ -84,7 +84,7 @@ TARGETS = [
 def test_the_document_of_the_cpu_profile_is_the_golden_one(
     repository: Path, found: Settings, rewrite_golden: bool
 ) -> None:
-    golden = repository / "tests" / "golden" / "cpu" / "sbom.cdx.json"
+    golden = repository / "tests/golden/cpu/sbom.cdx.json"
     content = of_lock("cpu", 0, found)
     if rewrite_golden:
         golden.write_bytes(content)
@@ -288,7 +288,7 @@ def test_a_metadata_file_without_bounds_is_not_read(tmp_path: Path) -> None:
 
 
 def test_a_prefix_says_what_is_installed_in_it(tmp_path: Path) -> None:
-    site = tmp_path / "lib" / "python3.11" / "site-packages"
+    site = tmp_path / "lib/python3.11/site-packages"
     for folder, content in (
         ("torch-2.13.0+cpu.dist-info", b"Name: torch\nVersion: 2.13.0+cpu\nLicense: MIT\n"),
         ("Jinja2-3.1.6.dist-info", b"Name: Jinja2\nVersion: 3.1.6\n"),

@@ -23,7 +23,7 @@ def parts(found: Settings) -> tuple[Part, ...]:
     (folder / "tiny.yaml").write_text(PROFILE)
     (folder / "_mine.yaml").write_text(PARENT)
     lock = small_lock("tiny", profiles.load("tiny", [folder]), found)
-    (folder / "locks" / "tiny.json").write_text(lockfile.dump(lock))
+    (folder / "locks/tiny.json").write_text(lockfile.dump(lock))
     wanted = collect.select(["tiny"], ["linux/amd64"], [], Library([folder]))
     locked = collect.files(wanted, found, QUIET)
     return (
@@ -40,7 +40,7 @@ def manifest(parts: tuple[Part, ...]) -> Manifest:
 
 @pytest.fixture
 def bundle(parts: tuple[Part, ...], manifest: Manifest, tmp_path: Path) -> Path:
-    path = tmp_path / "out" / "tiny.tar"
+    path = tmp_path / "out/tiny.tar"
     form.write(path, manifest, parts, QUIET)
     return path
 

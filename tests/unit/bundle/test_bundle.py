@@ -222,7 +222,7 @@ def test_a_projects_own_files_are_never_changed(
 ) -> None:
     project = tmp_path / "project"
     (project / "profiles").mkdir(parents=True)
-    own_file = project / "profiles" / "tiny.yaml"
+    own_file = project / "profiles/tiny.yaml"
     own_file.write_text("mine: 1\n")
     inside = msgspec.structs.replace(there, project=project)
     with pytest.raises(InvalidError, match=r"project.profiles.tiny\.yaml") as caught:
@@ -241,7 +241,7 @@ def test_shipped_profiles_that_are_the_same_are_not_written(there: Settings) -> 
     assert unpacking.drafts(found, there, print, force=False) == ()  # type: ignore[arg-type]
     other = {"profiles/cpu.yaml": b"other"}
     (draft,) = unpacking.drafts(other, there, print, force=False)
-    assert draft.path == there.config_dir / "profiles" / "cpu.yaml"
+    assert draft.path == there.config_dir / "profiles/cpu.yaml"
     assert "shipped" in draft.why
 
 
@@ -319,7 +319,7 @@ def conda_lock(found: Settings, **changes: Any) -> conda_lockfile.Lock:
     tiny = profiles.load("tiny", [folder])
     lock = conda_locks.lock_of(tiny, conda_locks.package("python", "3.11.9"))
     lock = msgspec.structs.replace(lock, **changes)
-    (folder / "locks" / "tiny.conda.json").write_text(conda_lockfile.dump(lock))
+    (folder / "locks/tiny.conda.json").write_text(conda_lockfile.dump(lock))
     return lock
 
 
@@ -342,7 +342,7 @@ def test_a_conda_lock_and_its_packages_go_along(
     form.write(path, made_of(with_conda), with_conda, QUIET)
     unpack(path, there)
     assert Store(there.store_dir).sound(sha(b"python"))
-    placed = there.config_dir / "profiles" / "locks" / "tiny.conda.json"
+    placed = there.config_dir / "profiles/locks/tiny.conda.json"
     assert conda_lockfile.load(placed) == lock
 
 
@@ -352,7 +352,7 @@ def test_a_conda_lock_that_must_be_signed(
     del parts  # they make the profile and its lock
     conda_lock(found)
     key = signing.lay_key(tmp_path / "key.pem")
-    locks = found.config_dir / "profiles" / "locks"
+    locks = found.config_dir / "profiles/locks"
     library = Library([locks.parent], (str(key.with_suffix(".pub")),))
     for name in ("tiny.json", "tiny.conda.json"):
         with pytest.raises(envelope.UnsignedError, match=rf"/{name}"):
@@ -441,7 +441,7 @@ def test_the_signature_of_a_lock_travels_with_it(
 ) -> None:
     folder = found.config_dir / "profiles"
     key = signing.lay_key(tmp_path / "key.pem")
-    lock = folder / "locks" / "tiny.json"
+    lock = folder / "locks/tiny.json"
     signed(lock, sha(lock.read_bytes()), key, LOCK_TYPE)
     wanted = collect.select(["tiny"], ["linux/amd64"], [], Library([folder]))
     texts = collect.texts(wanted, Library([folder]))

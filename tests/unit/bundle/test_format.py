@@ -425,7 +425,7 @@ def test_a_part_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_made_names_it(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BuildError, match=r"/file/x\.tar: ") as raised:
-        form.write(tmp_path / "file" / "x.tar", made_of((SMALL,)), (SMALL,), QUIET)
+        form.write(tmp_path / "file/x.tar", made_of((SMALL,)), (SMALL,), QUIET)
     assert "--output" in raised.value.hint
 
 

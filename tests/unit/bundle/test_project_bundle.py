@@ -114,12 +114,12 @@ def test_it_holds_what_the_environment_is_read_from_and_no_more(project_bundle: 
 def test_a_fresh_lock_of_the_profile_goes_along(tmp_path: Path) -> None:
     settings = lay(tmp_path / "mine")
     lock(settings)
-    folder = tmp_path / "mine" / "profiles"
+    folder = tmp_path / "mine/profiles"
     (folder / "locks").mkdir()
     library = Library([folder])
     made = profile_lock.load(tmp_path / "mine" / LOCK)
     fresh = profile_lock.inputs_digest(library.profile("small"))
-    path = folder / "locks" / "small.json"
+    path = folder / "locks/small.json"
     path.write_text(profile_lock.dump(replace(made, inputs=fresh)))
     parts = parts_of(settings)
     assert "locks/small.json" in texts_of(*parts)

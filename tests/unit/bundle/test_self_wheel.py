@@ -41,7 +41,7 @@ def installed(tmp_path: Path) -> Path:
         path.write_bytes(content)
         lines.append(f"{name},sha256={record(content)},{len(content)}")
     lines += ["../../bin/envbuilder,sha256=x,1", "envbuilder/__pycache__/a.pyc,,"]
-    (folder / "envbuilder_ml-9.dist-info" / "RECORD").write_text("\n".join(lines) + "\n")
+    (folder / "envbuilder_ml-9.dist-info/RECORD").write_text("\n".join(lines) + "\n")
     return folder
 
 
@@ -71,7 +71,7 @@ def test_an_installation_becomes_a_wheel_again(installed: Path) -> None:
 
 
 def test_a_changed_installation_is_not_passed_on(installed: Path) -> None:
-    (installed / "envbuilder" / "__init__.py").write_text("x = 2\n")
+    (installed / "envbuilder/__init__.py").write_text("x = 2\n")
     with pytest.raises(BuildError, match="changed after envbuilder was installed"):
         own._repacked(distribution(installed))
 

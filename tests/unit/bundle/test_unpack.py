@@ -94,7 +94,7 @@ def test_a_full_disk_is_told_by_its_folder(
     named: bool, bundle: Path, there: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(self: Store, sha256: str, pieces: object) -> None:
-        names = [str(tmp_path / "disk" / "x")] if named else []
+        names = [str(tmp_path / "disk/x")] if named else []
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), *names)
 
     monkeypatch.setattr(Store, "take", full)
@@ -252,7 +252,7 @@ def second(settings: Settings, more: str = "", **changes: Any) -> tuple[Part, ..
     """The profile `other` and its lock, which has the files of `tiny`'s targets."""
     folder = settings.config_dir / "profiles"
     (folder / "other.yaml").write_text(PROFILE + more)
-    lock = profile_lock.load(folder / "locks" / "tiny.json")
+    lock = profile_lock.load(folder / "locks/tiny.json")
     lock = replace(lock, profile="other", **changes)
     other = profiles.load("other", [folder])
     lock = replace(lock, inputs=profile_lock.inputs_digest(other))
@@ -365,7 +365,7 @@ def differing(path: Path, old: bytes, new: bytes, settings: Settings) -> list[st
 
 
 def test_a_difference_is_shown_from_yours_to_the_bundles(there: Settings) -> None:
-    path = there.config_dir / "profiles" / "a.yaml"
+    path = there.config_dir / "profiles/a.yaml"
     assert differing(path, b"one\ntwo\n", b"one\nthree\n", there) == [
         f"--- {path}",
         "+++ the bundle's",
@@ -378,7 +378,7 @@ def test_a_difference_is_shown_from_yours_to_the_bundles(there: Settings) -> Non
 
 
 def test_of_a_long_difference_the_beginning_is_shown(there: Settings) -> None:
-    path = there.config_dir / "profiles" / "a.yaml"
+    path = there.config_dir / "profiles/a.yaml"
 
     def lines(count: int) -> list[str]:
         return differing(path, b"", b"".join(b"%d\n" % n for n in range(count)), there)
@@ -414,7 +414,7 @@ def test_a_lock_is_there_before_its_profile(
 
 def test_a_folder_that_cannot_be_written_to_says_which_to_set(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    draft = unpacking.Draft(path=tmp_path / "file" / "a.yaml", content=b"a")
+    draft = unpacking.Draft(path=tmp_path / "file/a.yaml", content=b"a")
     with pytest.raises(BuildError, match=r"/file/a\.yaml: cannot be written: ") as raised:
         unpacking.write([draft])
     assert raised.value.hint == "Set ENVBUILDER_CONFIG_DIR to a folder you can write to."

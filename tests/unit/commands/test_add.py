@@ -192,7 +192,7 @@ def test_a_lock_that_can_no_longer_be_made_is_kept(
     capsys.readouterr()
     assert run("lock", "--profile", "tiny") == 2
     out = capsys.readouterr().out
-    path = project / "envbuilder.lock" / "default.tiny.json"
+    path = project / "envbuilder.lock/default.tiny.json"
     stays = f"cannot be locked now; the lock in {path} is kept: seldom does not exist"
     assert f"default.tiny: {stays}\n  envbuilder.yaml:3: seldom\n" in out
     assert packages(project, "default.tiny") == {"torch", "leaf"}
@@ -283,7 +283,7 @@ CONFLICT = b"<<<<<<< HEAD\n{}\n=======\n{}\n>>>>>>> other\n"
 def test_what_cannot_be_read_is_made_anew_with_the_others(
     project: Path, capsys: pytest.CaptureFixture[str], damage: bytes, reason: str
 ) -> None:
-    path = project / "envbuilder.lock" / "default.small.json"
+    path = project / "envbuilder.lock/default.small.json"
     path.parent.mkdir()
     path.write_bytes(damage)
     assert run("check") == 2
@@ -299,7 +299,7 @@ def test_what_cannot_be_read_is_made_anew_with_the_others(
 def test_what_cannot_be_read_is_kept_if_nothing_can_be_locked(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = project / "envbuilder.lock" / "default.tiny.json"
+    path = project / "envbuilder.lock/default.tiny.json"
     path.parent.mkdir()
     path.write_bytes(CONFLICT)
     (project / "envbuilder.yaml").write_text("profiles: [tiny]\nrequirements: [seldom]\n")
@@ -336,7 +336,7 @@ def test_locks_that_the_project_rules_out_are_removed(
 ) -> None:
     assert run("lock") == 0
     (project / "envbuilder.yaml").write_text("profiles: [small]\nrequirements: [leaf]\n")
-    (project / "envbuilder.lock" / "notes.tiny.json").write_text("{}")
+    (project / "envbuilder.lock/notes.tiny.json").write_text("{}")
     assert run("lock", "--profile", "small") == 0
     assert len(locks(project)) == 5
     capsys.readouterr()

@@ -146,7 +146,7 @@ def test_a_lock_that_somebody_altered(project: Path, check: Check, change: str) 
     )
     (project / "envbuilder.yaml").write_text(text)
     write_lock(project)
-    path = project / "envbuilder.lock" / "default.cpu.json"
+    path = project / "envbuilder.lock/default.cpu.json"
     data = json.loads(path.read_text())
     torch = next(file for file in _files(data) if file["name"] == "torch")
     rich = {**torch, "name": "rich", "version": "15.0.0", "file": "rich-15.0.0-py3-none-any.whl",
@@ -171,7 +171,7 @@ def test_an_earlier_lock_says_what_was_not_checked(project: Path, check: Check) 
 
 
 def test_a_damaged_lock(project: Path, check: Check) -> None:
-    (project / "envbuilder.lock" / "default.cpu.json").write_text("{")
+    (project / "envbuilder.lock/default.cpu.json").write_text("{")
     code, printed = check()
     assert code == 2
     assert "✗ default.cpu              damaged" in printed
@@ -209,9 +209,9 @@ def test_what_to_do_about_a_profile_that_does_not_fit(project: Path, check: Chec
 
 
 def test_a_lock_of_the_users_own_that_hides_a_shipped_one(project: Path, check: Check) -> None:
-    own = project / "config" / "profiles" / "locks" / "cpu.json"
+    own = project / "config/profiles/locks/cpu.json"
     own.parent.mkdir(parents=True)
-    shutil.copy(resources.profiles_dir() / "locks" / "cpu.json", own)
+    shutil.copy(resources.profiles_dir() / "locks/cpu.json", own)
     assert check() == (0, "✓ default.cpu              claimed\n")
     own.write_text(profile_lock.dump(replace(LOCK, reason="made by hand")))
     code, printed = check()

@@ -62,7 +62,7 @@ def test_a_projects_environments(
 def test_a_project_whose_conda_packages_are_locked(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = project / "envbuilder.lock" / "default.cpu.conda.json"
+    path = project / "envbuilder.lock/default.cpu.conda.json"
     assert "conda packages are not locked" in matrix(capsys, "--backend", "conda")[1]
     variants = catalog.variants(load_settings())
     variant = variants.of(profiles.load("cpu", FOLDERS))
@@ -95,7 +95,7 @@ def test_a_profiles_own_conda_lock(
 ) -> None:
     monkeypatch.setenv("ENVBUILDER_CONFIG_DIR", str(tmp_path / "config"))
     monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "config" / "profiles" / "locks"
+    folder = tmp_path / "config/profiles/locks"
     folder.mkdir(parents=True)
     cpu = profiles.load("cpu", FOLDERS)
     (folder / "cpu.conda.json").write_text(conda_locks.dump(lock_of_python(cpu)))

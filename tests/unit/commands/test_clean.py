@@ -47,8 +47,8 @@ def test_only_what_carries_our_mark_is_removed(
     own: settings.Settings, fake: Labelled, capsys: Shown
 ) -> None:
     removed = [ours(own, "cpu"), ours(own, "xpu"), leftover(own)]
-    removed.append(working(own.cache_dir / "build" / "cpu-0123456789ab"))
-    removed.append(working(own.cache_dir / "reproduce" / "tmp123"))
+    removed.append(working(own.cache_dir / "build/cpu-0123456789ab"))
+    removed.append(working(own.cache_dir / "reproduce/tmp123"))
     removed += [record(own, "cpu"), record(own, "xpu")]
     kept = [
         folder(own.records_dir / "no-record"),
@@ -59,19 +59,19 @@ def test_only_what_carries_our_mark_is_removed(
         folder(own.envs_dir / "binary", "\0"),
         folder(own.envs_dir / ".hidden", {"made_by": "envbuilder"}),
         folder(own.envs_dir / "not-hidden.partial"),
-        folder(own.cache_dir / "store" / "sha256"),
+        folder(own.cache_dir / "store/sha256"),
         folder(own.reports_dir),
         folder(own.data_dir / "other", {"made_by": "envbuilder"}),
-        folder(own.cache_dir / "build" / "theirs"),
-        folder(own.cache_dir / "build" / "xpu-0123456789ab"),
-        folder(own.cache_dir / "reproduce" / "theirs"),
+        folder(own.cache_dir / "build/theirs"),
+        folder(own.cache_dir / "build/xpu-0123456789ab"),
+        folder(own.cache_dir / "reproduce/theirs"),
         folder(own.envs_dir / ".theirs.partial"),
     ]
     (own.envs_dir / "a-file").write_text("x")
     (own.envs_dir / ".x.partial").write_text("a file, too")
     assert run() == 0
     assert [p for p in removed if p.exists()] == []
-    assert [p for p in kept if not (p / "bin" / "python").exists()] == []
+    assert [p for p in kept if not (p / "bin/python").exists()] == []
     assert (own.envs_dir / "a-file").exists()
     assert (own.envs_dir / ".x.partial").exists()
     shown = capsys.readouterr().out
@@ -88,7 +88,7 @@ def test_no_link_is_followed(own: settings.Settings, tmp_path: Path, capsys: Sho
         own.envs_dir / "cpu-py3.11-0123456789ab",
         own.envs_dir / ".cpu-py3.11-0123456789ab.partial",
         own.cache_dir / "store",
-        own.cache_dir / "build" / "cpu-0123456789ab",
+        own.cache_dir / "build/cpu-0123456789ab",
     ]
     for link, target in zip(links, elsewhere, strict=True):
         link.symlink_to(target)
@@ -96,7 +96,7 @@ def test_no_link_is_followed(own: settings.Settings, tmp_path: Path, capsys: Sho
     (inside / "elsewhere").symlink_to(elsewhere[0])
     assert run("--store") == 0
     for p in elsewhere:
-        assert (p / "bin" / "python").exists()
+        assert (p / "bin/python").exists()
     assert all(link.is_symlink() for link in links)
     assert not inside.exists()
 
@@ -104,7 +104,7 @@ def test_no_link_is_followed(own: settings.Settings, tmp_path: Path, capsys: Sho
 def test_a_running_build_is_left_alone(own: settings.Settings) -> None:
     """Also the environment that it makes anew."""
     killed = working(own.envs_dir / ".xpu-py3.11-0123456789ab.partial")
-    running = [leftover(own), working(own.cache_dir / "build" / "cpu-0123456789ab"), ours(own)]
+    running = [leftover(own), working(own.cache_dir / "build/cpu-0123456789ab"), ours(own)]
     with FileLock(f"{running[0]}.lock"), FileLock(f"{running[1]}.lock"):
         assert run() == 0
         assert all(path.exists() for path in running)
@@ -231,7 +231,7 @@ def test_nothing_below_a_link_is_removed(own: settings.Settings, capsys: Shown) 
     """A link to another installation's cache: everything in there has its marks."""
     other = own.cache_dir.with_name("other")
     made = msgspec.structs.replace(own, cache_dir=other / "cache", data_dir=other / "data")
-    mine = [working(made.cache_dir / "build" / "cpu-0123456789ab"), ours(made)]
+    mine = [working(made.cache_dir / "build/cpu-0123456789ab"), ours(made)]
     mine += [store(made, name, *contents) for name, contents in DOWNLOADED.items()]
     for link, target in ((own.cache_dir, made.cache_dir), (own.data_dir, made.data_dir)):
         link.symlink_to(target)
@@ -274,19 +274,19 @@ def test_files_of_others_in_folders_of_ours_stay(own: settings.Settings, capsys:
     for name, contents in DOWNLOADED.items():
         store(own, name, *contents)
     theirs = [
-        own.cache_dir / "store" / "mine" / f"{3:064}",
-        own.cache_dir / "logs" / "app.log",
-        own.cache_dir / "datasets" / "imagenet" / "train.tar",
-        own.cache_dir / "bases" / "my-base" / "oci-layout",
+        own.cache_dir / "store/mine" / f"{3:064}",
+        own.cache_dir / "logs/app.log",
+        own.cache_dir / "datasets/imagenet/train.tar",
+        own.cache_dir / "bases/my-base/oci-layout",
     ]
     for path in theirs:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("theirs")
-    (own.cache_dir / "uploads" / "empty").mkdir()
+    (own.cache_dir / "uploads/empty").mkdir()
     said = report(capsys, "--store")
     left = {p for p in own.cache_dir.rglob("*") if p.is_file() and p.name != files.MARKER}
     assert left == set(theirs)
-    assert (own.cache_dir / "uploads" / "empty").is_dir()
+    assert (own.cache_dir / "uploads/empty").is_dir()
     kept = {k["name"] for k in said["kept"]}
     assert {str(theirs[1]), str(theirs[2].parent), str(theirs[3].parent)} <= kept
 
@@ -294,7 +294,7 @@ def test_files_of_others_in_folders_of_ours_stay(own: settings.Settings, capsys:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 def test_what_holds_files_of_another_user_stays(own: settings.Settings, capsys: Shown) -> None:
     made = store(own, "store", *DOWNLOADED["store"], "partial/planted")
-    os.chown(made / "partial" / "planted", 4711, -1)
+    os.chown(made / "partial/planted", 4711, -1)
     assert {"name": str(made / "partial"), "reason": inventory.FOREIGN} in report(
         capsys, "--store"
     )["kept"]
@@ -333,7 +333,7 @@ def test_a_marker_that_is_not_ours_says_nothing(
     environment = folder(own.envs_dir / "thesis")
     (environment / MARKER).symlink_to(ours(own) / MARKER)
     real = files.ensure_folder(tmp_path / "real") / files.MARKER
-    theirs = folder(own.cache_dir / "build" / "cpu-0123456789ab")
+    theirs = folder(own.cache_dir / "build/cpu-0123456789ab")
     marker = theirs / files.MARKER
     if forged == "a link":
         marker.symlink_to(real)
@@ -350,7 +350,7 @@ def test_downloads_stay_while_a_build_or_a_download_is_running(
     own: settings.Settings, capsys: Shown
 ) -> None:
     made = [store(own, name, *contents) for name, contents in DOWNLOADED.items()]
-    building = working(own.cache_dir / "build" / "cpu-0123456789ab")
+    building = working(own.cache_dir / "build/cpu-0123456789ab")
     with FileLock(f"{building}.lock"):
         assert run("--store") == 0
         for p in made:
@@ -412,13 +412,13 @@ def test_what_a_dry_run_says_is_what_a_run_removes_whatever_is_there(
     for name, contents in DOWNLOADED.items():
         store(own, name, *contents)
         (own.cache_dir / name / "theirs.txt").write_text("theirs")
-    (own.cache_dir / "logs" / "link.log").symlink_to(tmp_path)
-    (own.cache_dir / "store" / "partial" / f"{5:064}").symlink_to(tmp_path)
+    (own.cache_dir / "logs/link.log").symlink_to(tmp_path)
+    (own.cache_dir / "store/partial" / f"{5:064}").symlink_to(tmp_path)
     for prefix in (ours(own, "cpu"), ours(own, "xpu")):
         (prefix / "data").symlink_to(tmp_path)
     folder(own.envs_dir / "theirs")
-    working(own.cache_dir / "build" / "cpu-0123456789ab")
-    folder(own.cache_dir / "build" / "cuda-0123456789ab")
+    working(own.cache_dir / "build/cpu-0123456789ab")
+    folder(own.cache_dir / "build/cuda-0123456789ab")
     record(own, "cpu")
     (record(own, "xpu") / "notes").write_text("theirs")
     fake.add(image("cpu", "thesis:1", content="FROM ours"))
@@ -438,7 +438,7 @@ def test_what_a_dry_run_says_is_what_a_run_removes_whatever_is_there(
 def test_a_folder_that_holds_a_mount_stays_and_a_dry_run_says_so(
     own: settings.Settings, capsys: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left = working(own.cache_dir / "build" / "cpu-0123456789ab")
+    left = working(own.cache_dir / "build/cpu-0123456789ab")
     (left / "home").mkdir()
     table = f"41 36 98:0 / {left}/home rw - ext4 a rw\n"
     monkeypatch.setattr(files, "mount_table", lambda: table)

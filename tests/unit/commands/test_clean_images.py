@@ -132,9 +132,9 @@ def test_images_that_a_killed_build_gave_to_the_engine_go(
 ) -> None:
     fake.images.clear()
     loaded = fake.add(image("cpu", "envbuilder/ahead:1", content="lower layers"))
-    trial = working(own.cache_dir / "reproduce" / "tmp123")
+    trial = working(own.cache_dir / "reproduce/tmp123")
     twice = fake.add(image("xpu", "envbuilder-reproduce:1"))
-    elsewhere = msgspec.structs.replace(own, data_dir=trial / "second" / "data")
+    elsewhere = msgspec.structs.replace(own, data_dir=trial / "second/data")
     path = record(elsewhere, "xpu")
     (read,) = records.read(path)
     records.keep(path, msgspec.structs.replace(read, names=twice.tags))

@@ -141,14 +141,14 @@ def freed(*paths: Path) -> list[int | None]:
 
 
 def test_a_folder_frees_what_is_on_the_disk(tmp_path: Path) -> None:
-    large = file(tmp_path / "env" / "a" / "large")
-    small = file(tmp_path / "env" / "small", 1)
-    (sparse := tmp_path / "env" / "sparse").touch()
+    large = file(tmp_path / "env/a/large")
+    small = file(tmp_path / "env/small", 1)
+    (sparse := tmp_path / "env/sparse").touch()
     with sparse.open("r+b") as stream:
         stream.truncate(1 << 30)
     outside = file(tmp_path / "outside")
-    (link := tmp_path / "env" / "link").symlink_to(outside)
-    folders = (tmp_path / "env", tmp_path / "env" / "a")
+    (link := tmp_path / "env/link").symlink_to(outside)
+    folders = (tmp_path / "env", tmp_path / "env/a")
     assert freed(tmp_path / "env") == [blocks(large, small, sparse, link, *folders)]
     assert blocks(sparse) < 1 << 20
     assert freed(tmp_path / "gone") == [0]
@@ -160,8 +160,8 @@ def test_a_file_with_two_names_is_freed_with_the_last(tmp_path: Path) -> None:
     other.hardlink_to(first)
     assert freed(first, other) == [0, blocks(first)]
     assert freed(other) == [0], "the first one stays"
-    file(tmp_path / "env" / "third").unlink()
-    (tmp_path / "env" / "third").hardlink_to(first)
+    file(tmp_path / "env/third").unlink()
+    (tmp_path / "env/third").hardlink_to(first)
     paths = (tmp_path / "env", first, other)
     assert freed(*paths) == [blocks(tmp_path / "env"), 0, blocks(first)]
 

@@ -128,8 +128,8 @@ def test_an_image_that_a_killed_build_left_goes_from_any_project(
 ) -> None:
     fake.images.clear()
     twice = fake.add(image("xpu", "envbuilder/xpu:latest"))
-    trial = working(own.cache_dir / "reproduce" / "tmp123")
-    record(msgspec.structs.replace(own, data_dir=trial / "second" / "data"), "xpu")
+    trial = working(own.cache_dir / "reproduce/tmp123")
+    record(msgspec.structs.replace(own, data_dir=trial / "second/data"), "xpu")
     monkeypatch.chdir(project("mine"))
     assert run() == 0
     assert fake.removed == list(twice.tags)

@@ -179,7 +179,7 @@ def test_a_compose_file_that_is_not_ours_stays(
     assert names_in(tmp_path) == {"compose.yaml", "requirements.txt"}
     assert run(*render, "devcontainer") == 0
     assert len(capsys.readouterr().out.splitlines()) == 6
-    assert (tmp_path / ".devcontainer" / "image" / "Dockerfile").exists()
+    assert (tmp_path / ".devcontainer/image/Dockerfile").exists()
     assert (tmp_path / "requirements.txt").read_text() == "mine\n"
 
 
@@ -190,7 +190,7 @@ def test_lock_check_says_fresh_and_stale(
     assert "fresh" in capsys.readouterr().out
     (tmp_path / "envbuilder.yaml").write_text("")
     (tmp_path / "profiles").mkdir()
-    (tmp_path / "profiles" / "mine.yaml").write_text(
+    (tmp_path / "profiles/mine.yaml").write_text(
         "extends: cpu\ndescription: Mine\nrequirements: ['torch==2.13.0+cpu', numpy]\n"
     )
     assert run("lock", "--check", "--profile", "mine") == 2
@@ -221,7 +221,7 @@ def test_bad_profiles_are_2_with_the_place(
 ) -> None:
     (tmp_path / "envbuilder.yaml").write_text("")
     (tmp_path / "profiles").mkdir()
-    (tmp_path / "profiles" / "mine.yaml").write_text(text)
+    (tmp_path / "profiles/mine.yaml").write_text(text)
     assert run("build", "--profile", "mine") == 2
     shown = capsys.readouterr().err
     assert said in shown

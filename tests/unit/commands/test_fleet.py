@@ -151,7 +151,7 @@ def test_proven_nodes_train_together(cluster: Cluster, tmp_path: Path) -> None:
     assert (shown["across"], shown["groups"][0]["efficiency"]) == (True, 0.9)
     # Another interpreter is used for both.
     fleet("verify", "--folder", "other", "--profile", "cpu", "--ddp", "--python", "/p", "--dry-run")
-    for script in (tmp_path / "other" / "scripts").iterdir():
+    for script in (tmp_path / "other/scripts").iterdir():
         assert "--profile cpu --python /p" in script.read_text()
 
 
@@ -174,7 +174,7 @@ def test_a_dry_run_writes_the_scripts_of_groups(cluster: Cluster, tmp_path: Path
     names = [line.rpartition("/")[2] for line in done.stdout.split()]
     assert names[:2] == ["n1.sbatch", "n2.sbatch"]
     assert names[2].startswith("ddp-cpu-")
-    assert "#SBATCH --nodelist=n1,n2\n" in (tmp_path / "run" / "scripts" / names[2]).read_text()
+    assert "#SBATCH --nodelist=n1,n2\n" in (tmp_path / "run/scripts" / names[2]).read_text()
     assert cluster.submitted == {}
 
 
@@ -228,7 +228,7 @@ def test_a_run_without_groups_gets_none_later(cluster: Cluster) -> None:
 def test_the_file_in_this_folder_is_read(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "fleet.yaml").write_text("profiles: [{node: n2, profile: zendnn}]\n")
     fleet("verify", "--folder", "run", "--dry-run")
-    assert names_in(tmp_path / "run" / "scripts") == {"n2.sbatch"}
+    assert names_in(tmp_path / "run/scripts") == {"n2.sbatch"}
 
 
 def test_two_do_not_follow_one_run(cluster: Cluster) -> None:

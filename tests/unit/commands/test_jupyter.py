@@ -51,7 +51,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "mine"
     (folder / "profiles").mkdir(parents=True)
     (folder / "envbuilder.yaml").write_text(TEXT)
-    (folder / "profiles" / "small.yaml").write_text(f"name: small\n{PROFILE}")
+    (folder / "profiles/small.yaml").write_text(f"name: small\n{PROFILE}")
     monkeypatch.setattr(pipeline, "finish", lambda build: build)
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
     monkeypatch.chdir(folder)

@@ -61,10 +61,10 @@ def new_lock(folder: Path) -> profile_lock.Lock:
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project whose lock is of another schema."""
     (tmp_path / "envbuilder.yaml").write_text("")
-    (tmp_path / "profiles" / "locks").mkdir(parents=True)
-    (tmp_path / "profiles" / "tiny.yaml").write_text(PROFILE)
+    (tmp_path / "profiles/locks").mkdir(parents=True)
+    (tmp_path / "profiles/tiny.yaml").write_text(PROFILE)
     text = profile_lock.dump(new_lock(tmp_path)).replace('"schema": 2', '"schema": 1')
-    (tmp_path / "profiles" / "locks" / "tiny.json").write_text(text)
+    (tmp_path / "profiles/locks/tiny.json").write_text(text)
     for name in ("CACHE", "DATA", "CONFIG"):
         monkeypatch.setenv(f"ENVBUILDER_{name}_DIR", str(tmp_path / name.lower()))
     monkeypatch.chdir(tmp_path)
@@ -97,7 +97,7 @@ def test_the_way_out_makes_it_again(
     monkeypatch.setattr(resolve, "resolve", lambda *_, **__: new_lock(project))
     assert run("lock", "--profile", "tiny") == 0
     assert "tiny: locked, 1 targets, 4 files" in capsys.readouterr().out
-    path = project / "profiles" / "locks" / "tiny.json"
+    path = project / "profiles/locks/tiny.json"
     assert profile_lock.load(path) == new_lock(project)
 
 
@@ -109,7 +109,7 @@ def shipped(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = (project / "profiles").rename(project / "shipped")
     (folder / "devices").symlink_to(resources.profiles_dir() / "devices")
     monkeypatch.setattr(resources, "profiles_dir", lambda: folder)
-    path = folder / "locks" / "tiny.json"
+    path = folder / "locks/tiny.json"
     path.write_text(profile_lock.dump(lock))
     return path
 

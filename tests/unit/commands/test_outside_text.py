@@ -96,7 +96,7 @@ def _profile(text: str, folder: Path) -> list[list[str]]:
     }
     (profiles / "lab.yaml").write_text(texts[folder.name])
     lock = {"schema": 2, "profile": "lab", "inputs": "0" * 64, "state": "unlocked", "reason": text}
-    (profiles / "locks" / "lab.json").write_text(json.dumps({**lock, "tools": {}, "targets": []}))
+    (profiles / "locks/lab.json").write_text(json.dumps({**lock, "tools": {}, "targets": []}))
     return [
         ["profiles"],
         ["profiles", "--json"],
@@ -125,7 +125,7 @@ def _lock(text: str, folder: Path) -> list[list[str]]:
         "f": {"inputs": text},
     }
     content = json.dumps({**whole, **changes[folder.name]})
-    (profiles / "locks" / "lab.json").write_text(content)
+    (profiles / "locks/lab.json").write_text(content)
     return [["profiles"], ["profiles", "show", "lab"], ["lock", "--check"], ["build", "-p", "lab"]]
 
 

@@ -19,11 +19,11 @@ def test_the_projects_files_are_copied_anew(tmp_path: Path) -> None:
     project = project_layers.lay(tmp_path / "code", files)
     for _ in range(2):
         assert [*_copied(project, output)] == [output / "project"]
-    (output / "project" / "files" / "left.py").touch()
-    (tmp_path / "code" / "train.py").write_bytes(b"3")
+    (output / "project/files/left.py").touch()
+    (tmp_path / "code/train.py").write_bytes(b"3")
     changed = project_layers.lay(tmp_path / "code", {"train.py": b"3"})
     assert [*_copied(changed, output)] == [output / "project"]
-    copies = [p for p in (output / "project" / "files").rglob("*") if p.is_file()]
+    copies = [p for p in (output / "project/files").rglob("*") if p.is_file()]
     assert [(p.name, p.read_bytes()) for p in copies] == [("train.py", b"3")]
 
 

@@ -83,7 +83,7 @@ class ReplacedError(BaseException):
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """How often the only Python of this machine was run; no unit test can start a program."""
-    python = tmp_path / "bin" / "python3.11"
+    python = tmp_path / "bin/python3.11"
     python.parent.mkdir()
     python.touch(mode=0o755)
     values = {"version": "3.11.7", "final": True, "bits": 64, "implementation": "cpython"}
@@ -201,7 +201,7 @@ def resolved(
     monkeypatch.setattr(pipeline, "finish", lambda build: pytest.fail("built"))
     monkeypatch.delenv("CI", raising=False)
     lay_locked(tmp_path, monkeypatch)
-    (tmp_path / "envbuilder.lock" / "default.cpu.json").unlink()
+    (tmp_path / "envbuilder.lock/default.cpu.json").unlink()
     (tmp_path / "envbuilder.yaml").write_text(
         "profiles: [cpu, cuda, mps]\npython: '3.11'\nenvironments: {test: {requirements: [b]}}\n"
     )

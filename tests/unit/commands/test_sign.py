@@ -83,7 +83,7 @@ def lay_bundle(path: Path, content: bytes = b"itself") -> Path:
 
 
 def lay_lock(path: Path) -> Path:
-    return shutil.copy(resources.profiles_dir() / "locks" / "mps.json", path)
+    return shutil.copy(resources.profiles_dir() / "locks/mps.json", path)
 
 
 def lay(kind: str, folder: Path) -> str:
@@ -217,13 +217,13 @@ def test_the_image_next_to_its_provenance_is_compared(run: Run, tmp_path: Path) 
 def test_an_environment_next_to_its_provenance_is_read_again(run: Run, tmp_path: Path) -> None:
     env = tmp_path / "env"
     (env / "lib").mkdir(parents=True)
-    (env / "lib" / "a.py").write_text("a = 1\n")
+    (env / "lib/a.py").write_text("a = 1\n")
     integrity.close(env, {"made_by": "envbuilder"})
     digest = integrity.marker(env)["digest"].removeprefix("sha256:")
     path = statement(tmp_path / "env.provenance.json", {"envbuilderTree": digest})
     run("sign", "--key", "key.pem", path.name)
     assert run("verify-signature", "--key", "key.pub", path.name)[0] == 0
-    (env / "lib" / "a.py").write_text("a = 2\n")
+    (env / "lib/a.py").write_text("a = 2\n")
     code, _, error = run("verify-signature", "--key", "key.pub", path.name)
     assert (code, "about other content" in error) == (5, True)
     # Nor does it help to declare the file, and the list of such files, as host-dependent.
@@ -311,7 +311,7 @@ def test_attestations_have_no_key_in_the_configuration(kind: str, run: Run, tmp_
     assert (code, "Add --key PUB" in error) == (2, True)
 
 
-KEPT = Path(__file__).parents[2] / "data" / "signed"
+KEPT = Path(__file__).parents[2] / "data/signed"
 """A lock and a bundle as 0.1.0 wrote them, each signed with an ed25519 and a P-256 key."""
 KEY_IDS = {
     "ed25519": "0439953b0e47ad0186b1dbda4ed26fa1d662a8e9c4ff3e0b889597843fafe92e",

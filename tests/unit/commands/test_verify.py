@@ -425,7 +425,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_page_is_written_for_failures_too(
     payload: Payload, tmp_path: Path, capsys: Shown
 ) -> None:
-    path = tmp_path / "deep" / "report.html"
+    path = tmp_path / "deep/report.html"
     assert run("--html", str(path)) == 0
     assert path.read_text().endswith("passed")
     payload.code = -9

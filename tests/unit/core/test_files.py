@@ -151,7 +151,7 @@ def test_only_a_folder_that_was_made_here_is_marked(tmp_path: Path) -> None:
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     assert not files.is_marked(files.ensure_folder(theirs))
-    ours = files.ensure_folder(tmp_path / "above" / "ours")
+    ours = files.ensure_folder(tmp_path / "above/ours")
     assert files.is_marked(files.ensure_folder(ours))
     assert not files.is_marked(ours.parent)
     assert not files.is_marked(files.ensure_folder(tmp_path / "plain", marked=False))
@@ -187,8 +187,8 @@ def test_folders_are_closed_to_others_and_so_are_those_above_that_are_new(
     tmp_path: Path, umask: int
 ) -> None:
     with umasked(umask):
-        folder = files.ensure_folder(tmp_path / "above" / "ours" / "within", marked=False)
-        marked = files.ensure_folder(tmp_path / "above" / "marked")
+        folder = files.ensure_folder(tmp_path / "above/ours/within", marked=False)
+        marked = files.ensure_folder(tmp_path / "above/marked")
         below = files.ensure_folder(marked / "below")
     assert {mode(p) for p in (folder, *list(folder.parents)[:2], marked, below)} == {0o700}
 
@@ -221,7 +221,7 @@ def test_a_folder_whose_marker_cannot_be_written_is_not_left(
 @pytest.mark.parametrize("at", [".", "a", "a/b"])
 def test_a_link_on_the_way_is_not_followed(tmp_path: Path, at: str) -> None:
     target = tmp_path / "target"
-    (target / "a" / "b" / "c").mkdir(parents=True)
+    (target / "a/b/c").mkdir(parents=True)
     root = tmp_path / "root"
     root.mkdir()
     if at == ".":
@@ -231,8 +231,8 @@ def test_a_link_on_the_way_is_not_followed(tmp_path: Path, at: str) -> None:
         (root / at).parent.mkdir(parents=True, exist_ok=True)
         (root / at).symlink_to(target / at)
     with pytest.raises(OSError, match=r"Not a directory|symbolic links"):
-        files.remove(root / "a" / "b" / "c", root)
-    assert (target / "a" / "b" / "c").is_dir()
+        files.remove(root / "a/b/c", root)
+    assert (target / "a/b/c").is_dir()
 
 
 def test_links_go_and_what_they_lead_to_stays(tmp_path: Path) -> None:
@@ -240,8 +240,8 @@ def test_links_go_and_what_they_lead_to_stays(tmp_path: Path) -> None:
     theirs.mkdir()
     (theirs / "file").write_text("theirs")
     root = tmp_path / "root"
-    (root / "a" / "b").mkdir(parents=True)
-    for link in (root / "link", root / "a" / "link", root / "a" / "b" / "link"):
+    (root / "a/b").mkdir(parents=True)
+    for link in (root / "link", root / "a/link", root / "a/b/link"):
         link.symlink_to(theirs)
     files.remove(root / "link", root)
     files.remove(root / "a", root)
@@ -280,17 +280,17 @@ def test_what_a_kill_leaves_of_a_folder_is_marked(
 def test_a_folder_in_which_something_is_mounted_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    work = tmp_path / "build" / "a b"
+    work = tmp_path / "build/a b"
     (work / "home").mkdir(parents=True)
-    (work / "home" / "precious").touch()
+    (work / "home/precious").touch()
     escaped = str(work).replace(" ", "\\040")
     table = f"36 35 98:0 / / rw - ext4 a rw\n41 36 98:0 /x {escaped}/home rw,noatime - ext4 a rw\n"
     monkeypatch.setattr(files, "mount_table", lambda: table)
     with pytest.raises(OSError, match=r"something is mounted at .*/a b/home"):
         files.remove(work, tmp_path)
-    assert (work / "home" / "precious").exists()
-    (tmp_path / "build" / "next to it").mkdir()
-    files.remove(tmp_path / "build" / "next to it", tmp_path)
+    assert (work / "home/precious").exists()
+    (tmp_path / "build/next to it").mkdir()
+    files.remove(tmp_path / "build/next to it", tmp_path)
     assert [path.name for path in work.parent.iterdir()] == [work.name]
 
 
@@ -338,7 +338,7 @@ def test_what_cannot_be_written_is_made_each_time(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     source = Source({"a": "1"})
     for _ in range(2):
-        assert cached(tmp_path / "file" / "entry", dict[str, str], source) == {"a": "1"}
+        assert cached(tmp_path / "file/entry", dict[str, str], source) == {"a": "1"}
     assert source.made == 2
 
 

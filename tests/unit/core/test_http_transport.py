@@ -200,7 +200,7 @@ def test_a_slow_upload_is_not_cut_off_while_it_moves() -> None:
 
 def test_tls_is_limited_and_stopped_in_the_same_way(repository: Path) -> None:
     """The key of tests/data/tls is for this test only."""
-    certificate, key = (repository / "tests" / "data" / "tls" / n for n in ("cert.pem", "key.pem"))
+    certificate, key = (repository / "tests/data/tls" / n for n in ("cert.pem", "key.pem"))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     received: list[bytes] = []

@@ -233,7 +233,7 @@ def test_a_configuration_folder_that_others_can_write_is_refused(name: str, tmp_
 def test_a_file_of_another_user_is_refused_with_the_way_to_use_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "run" / "scripts" / "node.sbatch"
+    path = tmp_path / "run/scripts/node.sbatch"
     path.parent.mkdir(parents=True)
     path.write_text("")
     ownership.require_own(tmp_path / "run")

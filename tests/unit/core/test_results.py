@@ -80,7 +80,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(
 
 
 def test_a_place_is_left_as_it_was_found(tmp_path: Path) -> None:
-    results.require(place(tmp_path / "new" / "out.json"), place(None))
+    results.require(place(tmp_path / "new/out.json"), place(None))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -25,7 +25,7 @@ def project(tmp_path: Path) -> Path:
 def shared(project: Path, text: str = "", config: str = "", **variables: str) -> Path | None:
     (project / "envbuilder.yaml").write_text(text)
     (project / "config").mkdir(exist_ok=True)
-    (project / "config" / "config.yaml").write_text(config)
+    (project / "config/config.yaml").write_text(config)
     environ = {"ENVBUILDER_CONFIG_DIR": str(project / "config"), **variables}
     return settings.load(environ, project).shared_store
 
@@ -104,7 +104,7 @@ def read(tmp_path: Path, user: str = "", project: str = "") -> settings.Signatur
 def test_paths_of_keys_are_relative_to_their_file(tmp_path: Path) -> None:
     text = "signatures:\n  locks: [keys/a.pub, /b.pub, " + repr(INLINE)[1:-1].join('""')
     signatures = read(tmp_path, project=text + "]\n")
-    assert signatures.locks == (str(tmp_path / "project" / "keys" / "a.pub"), "/b.pub", INLINE)
+    assert signatures.locks == (str(tmp_path / "project/keys/a.pub"), "/b.pub", INLINE)
     assert signatures.bundles is None
 
 
@@ -114,10 +114,10 @@ def test_a_project_cannot_lift_what_the_user_requires(tmp_path: Path) -> None:
         user="signatures: {locks: [mine.pub]}\n",
         project="signatures: {locks: [theirs.pub], bundles: [theirs.pub]}\n",
     )
-    assert signatures.locks == (str(tmp_path / "user" / "mine.pub"),)
-    assert signatures.bundles == (str(tmp_path / "project" / "theirs.pub"),)
+    assert signatures.locks == (str(tmp_path / "user/mine.pub"),)
+    assert signatures.bundles == (str(tmp_path / "project/theirs.pub"),)
     signatures = read(tmp_path, user="signatures: {locks: [mine.pub]}\n", project="profile: cpu\n")
-    assert signatures.locks == (str(tmp_path / "user" / "mine.pub"),)
+    assert signatures.locks == (str(tmp_path / "user/mine.pub"),)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def old(tmp_path: Path) -> Path:
 
 
 def test_files_get_their_content_and_keep_their_mode(old: Path) -> None:
-    new = old.parent / "folder" / "new"
+    new = old.parent / "folder/new"
     together.replace_all({old: b"after", new: b"first"}, "")
     assert (old.read_bytes(), new.read_bytes()) == (b"after", b"first")
     assert stat.S_IMODE(old.stat().st_mode) == 0o640
@@ -30,7 +30,7 @@ def test_files_get_their_content_and_keep_their_mode(old: Path) -> None:
 def test_if_one_cannot_be_written_all_are_as_before(old: Path, blocked: str) -> None:
     """A file that is in the way of a folder is met at once, a folder of the file's name late."""
     (old.parent / "closed").mkdir()
-    contents = dict.fromkeys((old.parent / "folder" / "new", old, old.parent / blocked), b"after")
+    contents = dict.fromkeys((old.parent / "folder/new", old, old.parent / blocked), b"after")
     with pytest.raises(InvalidError, match=f"{blocked}: cannot be written: ") as caught:
         together.replace_all(contents, "Make room.")
     assert caught.value.hint == "Make room."

@@ -76,7 +76,7 @@ def owned_by_a_stranger(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_only_the_user_may_look_into_a_run(tmp_path: Path) -> None:
-    folder = tmp_path / "a" / "run"
+    folder = tmp_path / "a/run"
     folders.create(folder, fleets.plan(fleets.promise()), {"n1": "#!/bin/bash\n"})
     made = [folder, *(path for path in folder.iterdir() if path.is_dir())]
     assert [stat.S_IMODE(path.stat().st_mode) for path in made] == [0o700] * 5

@@ -301,7 +301,7 @@ def test_every_outcome_has_a_mark_of_its_own() -> None:
 
 @pytest.mark.parametrize("name", ["light", "dark"])
 def test_letters_can_be_read_on_their_tiles(name: str, repository: Path) -> None:
-    colours = scheme((repository / "templates" / "fleet" / "style.css").read_text(), name)
+    colours = scheme((repository / "templates/fleet/style.css").read_text(), name)
     for tone in TONES:
         assert contrast(colours[f"tile-{tone}"], colours[f"on-{tone}"]) >= 4.5, tone
 
@@ -309,7 +309,7 @@ def test_letters_can_be_read_on_their_tiles(name: str, repository: Path) -> None
 @pytest.mark.parametrize("name", ["light", "dark"])
 @pytest.mark.parametrize("blindness", BLINDNESS)
 def test_tiles_can_be_told_apart_by_everybody(name: str, blindness: str, repository: Path) -> None:
-    colours = scheme((repository / "templates" / "fleet" / "style.css").read_text(), name)
+    colours = scheme((repository / "templates/fleet/style.css").read_text(), name)
     for one, other in itertools.combinations(TONES, 2):
         tiles = colours[f"tile-{one}"], colours[f"tile-{other}"]
         assert difference(*tiles, blindness) >= 10, (one, other)

@@ -72,7 +72,7 @@ def test_each_end_has_an_outcome_of_its_own(tmp_path: Path) -> None:
         "empty": {0: "RUNNING", 9: b"{}"},
     }
     laid(tmp_path, *script, "refused")
-    (tmp_path / "logs" / "exits.109.log").write_text("start\nfleet: command not found\n\n")
+    (tmp_path / "logs/exits.109.log").write_text("start\nfleet: command not found\n\n")
     scheduler = RecordedScheduler(
         tmp_path, script, refused={"refused": "Invalid feature specification"}
     )

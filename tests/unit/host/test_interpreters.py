@@ -255,7 +255,7 @@ ANSWER = Answer(
 
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
-    path = tmp_path / "bin" / "python3.11"
+    path = tmp_path / "bin/python3.11"
     path.parent.mkdir()
     path.write_text("an interpreter")
     path.chmod(0o755)
@@ -269,7 +269,7 @@ def answered(path: Path, **changes: Any) -> Answer:
 @pytest.fixture
 def learned(python: Path, tmp_path: Path) -> Path:
     """The folder of a command that ran the interpreter."""
-    folder = tmp_path / "cache" / "interpreters"
+    folder = tmp_path / "cache/interpreters"
     answers = Answers(folder)
     answers.add(python, answered(python))
     answers.save()
@@ -361,7 +361,7 @@ def test_a_damaged_file_counts_as_none(learned: Path, python: Path, content: byt
 
 def test_a_folder_that_cannot_be_written_stops_nothing(python: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    answers = Answers(tmp_path / "file" / "interpreters")
+    answers = Answers(tmp_path / "file/interpreters")
     answers.add(python, answered(python))
     answers.save()
 

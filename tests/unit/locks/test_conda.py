@@ -53,7 +53,7 @@ def test_a_project_without_conda_packages_needs_none_until_it_has_one(tmp_path: 
     settings = settings_of(tmp_path, "requirements: [rich]\nprofiles: [cpu]\n")
     assert entries(settings) == []
     (entry,) = entries(settings, requested=True)
-    assert entry.path == tmp_path / "envbuilder.lock" / "default.cpu.conda.json"
+    assert entry.path == tmp_path / "envbuilder.lock/default.cpu.conda.json"
     entry.path.parent.mkdir()
     entry.path.write_text("{}")
     (again,) = entries(settings)
@@ -83,7 +83,7 @@ def test_profiles_without_the_backend_are_passed_over_unless_they_are_named(
 
 def test_what_check_says(tmp_path: Path) -> None:
     (entry,) = entries(settings_of(tmp_path))
-    path = tmp_path / "envbuilder.lock" / "default.cpu.json"
+    path = tmp_path / "envbuilder.lock/default.cpu.json"
     path.parent.mkdir()
     assert locks.conda_problems(entry.profile, path) == ("its conda packages are not locked",)
     entry.path.write_text(conda_lock.dump(lock_of(entry.profile)))

@@ -57,7 +57,7 @@ def test_listed_profiles_are_required_opt_in_or_not(tmp_path: Path) -> None:
 def test_an_own_lock_that_is_damaged_or_stale_is_not_built_on(
     tmp_path: Path, text: str | None
 ) -> None:
-    own = tmp_path / "config" / "profiles" / "locks" / "cpu.json"
+    own = tmp_path / "config/profiles/locks/cpu.json"
     own.parent.mkdir(parents=True)
     shipped = shipped_lock("cpu")
     own.write_text(text or profile_lock.dump(replace(shipped, inputs="0" * 64)))

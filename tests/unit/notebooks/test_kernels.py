@@ -83,7 +83,7 @@ def install(chosen: kernels.Choice, data: Path) -> Path:
 
 def test_a_kernel_is_installed_once_and_removed_again(tmp_path: Path) -> None:
     folder = install(choice(), tmp_path)
-    assert folder == tmp_path / "kernels" / "envbuilder-my-project-default"
+    assert folder == tmp_path / "kernels/envbuilder-my-project-default"
     assert json.loads((folder / "kernel.json").read_text())["language"] == "python"
     assert install(choice(backend="venv"), tmp_path) == folder
     assert "--backend" in (folder / "kernel.json").read_text()
@@ -105,7 +105,7 @@ def test_another_clone_gets_a_name_of_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"metadata": {"envbuilder": 1}}', "\xff"])
 def test_a_kernel_of_others_is_left_alone(tmp_path: Path, text: str) -> None:
-    theirs = tmp_path / "kernels" / "envbuilder-my-project-default" / "kernel.json"
+    theirs = tmp_path / "kernels/envbuilder-my-project-default/kernel.json"
     theirs.parent.mkdir(parents=True)
     theirs.write_bytes(text.encode("latin-1"))
     assert kernels.remove(choice(), tmp_path) is None

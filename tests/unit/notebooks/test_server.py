@@ -54,7 +54,7 @@ def test_extensions_that_others_can_write_are_refused(found: Settings) -> None:
     served = server.Server(
         folder="/", port=0, browser=False, kernel=kernels.spec(CHOICE, "7", {}), shell=()
     )
-    extensions = found.data_dir / "jupyter" / "nbextensions"
+    extensions = found.data_dir / "jupyter/nbextensions"
     extensions.mkdir(parents=True)
     server.command(Path("/lab"), served, [], found)
     extensions.chmod(0o777)

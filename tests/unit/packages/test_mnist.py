@@ -80,7 +80,7 @@ def obtain(settings: Settings) -> tuple[mnist.Dataset, str]:
 
 
 def cache(settings: Settings) -> Path:
-    return settings.cache_dir / "datasets" / "mnist"
+    return settings.cache_dir / "datasets/mnist"
 
 
 def lay(folder: Path, files: dict[str, bytes]) -> Path:
@@ -117,7 +117,7 @@ def test_what_is_in_the_shared_store_is_used_where_it_is(
     here: Settings, mirrors: Mirrors, tmp_path: Path
 ) -> None:
     shared = msgspec.structs.replace(here, shared_store=tmp_path / "shared")
-    folder = lay(tmp_path / "shared" / "datasets" / "mnist", RAW)
+    folder = lay(tmp_path / "shared/datasets/mnist", RAW)
     found, said = obtain(shared)
     assert (found.folder, found.subset) == (folder, False)
     assert (mirrors.asked, said) == ([], "")

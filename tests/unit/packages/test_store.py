@@ -105,7 +105,7 @@ def test_every_version_finds_a_file_in_the_same_place(tmp_path: Path) -> None:
 def test_only_folders_with_a_fixed_name_are_marked(tmp_path: Path) -> None:
     Store(tmp_path / "store").take(file(b"x").sha256, [b"x"])
     marked = {path.parent for path in tmp_path.rglob(files.MARKER)}
-    assert marked == {tmp_path / "store", tmp_path / "store" / "sha256"}
+    assert marked == {tmp_path / "store", tmp_path / "store/sha256"}
 
 
 def test_a_sound_file_has_the_right_bytes_and_a_damaged_one_stays(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_folders_of_an_opened_store_are_open(tmp_path: Path) -> None:
     fill(tmp_path / "shared")
     closed = [p for p in (tmp_path / "shared").rglob("*") if p.is_dir()]
     assert {stat.S_IMODE(p.stat().st_mode) for p in closed} == {0o700}
-    for folder in (tmp_path / "shared" / "store", tmp_path / "shared" / "store" / "sha256"):
+    for folder in (tmp_path / "shared/store", tmp_path / "shared/store/sha256"):
         folder.chmod(0o755)
     path = fill(tmp_path / "shared", b"later")
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o755

@@ -83,7 +83,7 @@ def test_a_counter_that_runs_backwards_counts_nothing() -> None:
 
 
 def test_only_the_cpus_of_the_process_count() -> None:
-    text = (RECORDED / "host-after" / "proc" / "stat").read_text()
+    text = (RECORDED / "host-after/proc/stat").read_text()
     steal = (contention.STEAL,)
     assert contention.parse_ticks(text, frozenset({1}), 100, steal) == 40.45
     assert contention.parse_ticks(text, frozenset({7}), 100, steal) is None

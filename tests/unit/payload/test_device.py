@@ -178,7 +178,7 @@ def node(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str
 @pytest.fixture
 def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder in which a module `torch` is found, which ends whoever imports it."""
-    folder = tmp_path / "site" / "torch"
+    folder = tmp_path / "site/torch"
     (folder / "lib").mkdir(parents=True)
     (folder / "__init__.py").write_text("raise SystemExit('imported')\n")
     monkeypatch.syspath_prepend(str(folder.parent))
@@ -204,7 +204,7 @@ def test_without_its_device_node_torch_is_not_imported(
         message = str(failed.value)
         assert message.startswith(f"{problem}; torch is not imported, since a build for rocm may")
         assert "amdgpu" in message
-        (build / "lib" / "libtorch_hip.so").touch()
+        (build / "lib/libtorch_hip.so").touch()
 
 
 @pytest.mark.parametrize("node", [NULL], indirect=True)
@@ -218,7 +218,7 @@ def test_a_node_of_another_group_is_named(node: str, monkeypatch: pytest.MonkeyP
 def test_what_counts_is_the_build_and_not_what_was_asked_of_it(node: str, build: Path) -> None:
     with pytest.raises(SystemExit, match="imported"):
         device.torch_for("cpu")
-    (build / "lib" / "libtorch_hip.so").touch()
+    (build / "lib/libtorch_hip.so").touch()
     with pytest.raises(CheckError, match="torch is not imported"):
         device.torch_for("cpu")
 

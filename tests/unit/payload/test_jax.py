@@ -292,7 +292,7 @@ def seen(*planes: Any) -> list[tuple[str, float, bool]]:
     @contextmanager
     def trace(folder: str) -> Iterator[None]:
         yield
-        file = Path(folder) / "plugins" / "profile" / "now" / "host.xplane.pb"
+        file = Path(folder) / "plugins/profile/now/host.xplane.pb"
         file.parent.mkdir(parents=True)
         file.write_bytes(b"")
 

@@ -97,21 +97,21 @@ def test_variables_of_the_environment_and_of_drivers_are_right(environ: dict[str
 
 
 def test_links_are_resolved_where_paths_are_compared(tmp_path: Path) -> None:
-    (tmp_path / "real" / "bin").mkdir(parents=True)
-    (tmp_path / "real" / "bin" / "python3.11").touch()
-    (tmp_path / "real" / "bin" / "python").symlink_to("python3.11")
+    (tmp_path / "real/bin").mkdir(parents=True)
+    (tmp_path / "real/bin/python3.11").touch()
+    (tmp_path / "real/bin/python").symlink_to("python3.11")
     (tmp_path / "link").symlink_to("real")
     promise = Start(
         as_found=False,
         prefix=str(tmp_path / "link"),
-        executable=str(tmp_path / "link" / "bin" / "python"),
+        executable=str(tmp_path / "link/bin/python"),
     )
-    binary = str(tmp_path / "real" / "bin" / "python3.11")
+    binary = str(tmp_path / "real/bin/python3.11")
     assert (
         start.problems(promise, seen(environ={}, prefix=str(tmp_path / "real"), binary=binary))
         == []
     )
-    assert not start.below(str(tmp_path / "real" / ".." / "other"), str(tmp_path / "real"))
+    assert not start.below(str(tmp_path / "real/../other"), str(tmp_path / "real"))
     assert not start.below("relative", "/")
 
 

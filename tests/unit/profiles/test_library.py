@@ -67,7 +67,7 @@ def test_a_profile_and_its_lock_are_read_once(reads: list[str]) -> None:
 
 
 def test_a_damaged_lock_counts_as_none_until_it_is_needed(copied: Path, reads: list[str]) -> None:
-    (copied / "locks" / "mps.json").write_text("{")
+    (copied / "locks/mps.json").write_text("{")
     known = Library((copied,))
     assert known.lock("mps") is None
     for _ in range(2):
@@ -77,7 +77,7 @@ def test_a_damaged_lock_counts_as_none_until_it_is_needed(copied: Path, reads: l
 
 
 def test_a_missing_lock_says_how_to_make_one(copied: Path) -> None:
-    (copied / "locks" / "mps.json").unlink()
+    (copied / "locks/mps.json").unlink()
     known = Library((copied,))
     assert known.lock("mps") is None
     with pytest.raises(InvalidError, match="has no lock") as raised:
@@ -107,9 +107,9 @@ def with_versions(**versions: str) -> Lock:
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
     """A lock of the user's own for `cpu`."""
-    path = tmp_path / "locks" / "cpu.json"
+    path = tmp_path / "locks/cpu.json"
     path.parent.mkdir()
-    shutil.copy(SHIPPED / "locks" / "cpu.json", path)
+    shutil.copy(SHIPPED / "locks/cpu.json", path)
     return path
 
 

@@ -119,7 +119,7 @@ def test_the_python_of_an_image_is_the_locked_one() -> None:
 
 
 def test_claims_agree_with_locks() -> None:
-    table = resources.profiles_dir() / "releases" / "hashes.csv"
+    table = resources.profiles_dir() / "releases/hashes.csv"
     rows = csv.DictReader(table.read_text().splitlines())
     stated = {row["file"]: row["sha256"] for row in rows}
     for name in NAMES:

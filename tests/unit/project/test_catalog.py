@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from envbuilder.profiles.library import Library
 
 
-SHIPPED = resources.profiles_dir() / "locks" / "cpu.json"
+SHIPPED = resources.profiles_dir() / "locks/cpu.json"
 
 
 def library(folder: Path, text: str, environment: str = "default") -> Library:

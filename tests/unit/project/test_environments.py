@@ -385,7 +385,7 @@ def test_a_file_that_others_can_write_is_not_read(tmp_path: Path) -> None:
 def test_links_inside_the_project_are_read(tmp_path: Path) -> None:
     lay(tmp_path, {"project/real/a.txt": "rich\n"})
     (tmp_path / "link").symlink_to("project")
-    (tmp_path / "project" / "b.txt").symlink_to("real/a.txt")
+    (tmp_path / "project/b.txt").symlink_to("real/a.txt")
     assert texts(read(tmp_path / "link", "b.txt").requirements) == ["rich"]
 
 

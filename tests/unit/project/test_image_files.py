@@ -31,7 +31,7 @@ def names(contents: Contents) -> list[str]:
 
 def test_files_and_folders_are_listed_once_in_order(tmp_path: Path) -> None:
     lay(tmp_path, "train.py", "src/b/c.py", "src/a.py", "src/b.py", "other.py")
-    (tmp_path / "src" / "b.py").chmod(0o700)
+    (tmp_path / "src/b.py").chmod(0o700)
     contents = collect(tmp_path, "train.py", "./src/", "src/b", "src/a.py")
     assert names(contents) == ["src/a.py", "src/b.py", "src/b/c.py", "train.py"]
     sha256 = hashlib.sha256(b"x").hexdigest()
@@ -86,7 +86,7 @@ def test_secrets_and_litter_are_never_copied(tmp_path: Path) -> None:
     lay(tmp_path, "train.py", ".env.example", "keys/id_ed25519.pub", ".gitignore", *LITTER)
     lay(tmp_path, ".venv/pyvenv.cfg", "cenv/conda-meta/history", ".mypy_cache/CACHEDIR.TAG")
     lay(tmp_path, "deploy", "src/server.pem", text=KEY)
-    files.mark_folder(tmp_path / "image" / "project")
+    files.mark_folder(tmp_path / "image/project")
     contents = collect(tmp_path, ".")
     assert names(contents) == [".env.example", ".gitignore", "keys/id_ed25519.pub", "train.py"]
     assert {*contents.omitted} == {

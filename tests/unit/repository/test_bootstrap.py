@@ -24,10 +24,10 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (root / "requirements" / f"{name}.txt").write_text(name)
     venv = root / ".venv"
     (venv / "bin").mkdir(parents=True)
-    (venv / "bin" / "python").touch()
+    (venv / "bin/python").touch()
     monkeypatch.setattr(bootstrap, "ROOT", root)
     monkeypatch.setattr(bootstrap, "VENV", venv)
-    monkeypatch.setattr(bootstrap, "PYTHON", venv / "bin" / "python")
+    monkeypatch.setattr(bootstrap, "PYTHON", venv / "bin/python")
     monkeypatch.setattr(bootstrap, "STAMP", venv / "envbuilder-setup")
     monkeypatch.setattr(bootstrap, "_quiet", lambda *command: 0)
     return root
@@ -80,7 +80,7 @@ def test_a_moved_checkout_is_installed_again(
     assert bootstrap._set_up("run") == ""
     moved = checkout.rename(checkout.with_name("moved"))
     monkeypatch.setattr(bootstrap, "ROOT", moved)
-    monkeypatch.setattr(bootstrap, "STAMP", moved / ".venv" / "envbuilder-setup")
+    monkeypatch.setattr(bootstrap, "STAMP", moved / ".venv/envbuilder-setup")
     assert bootstrap._set_up("run") == ""
     assert installed == ["run"] * 2
 
@@ -99,7 +99,7 @@ def test_after_a_failure_nothing_counts_as_installed(
 
 
 def test_a_missing_file_is_named(checkout: Path) -> None:
-    (checkout / "requirements" / "run.txt").unlink()
+    (checkout / "requirements/run.txt").unlink()
     assert "run.txt: not found" in bootstrap._set_up("run")
 
 
@@ -108,7 +108,7 @@ def test_an_environment_of_others_is_not_removed(
 ) -> None:
     monkeypatch.setattr(bootstrap, "_quiet", lambda *command: 1)
     assert "remove" in bootstrap._set_up("run")
-    assert (checkout / ".venv" / "bin" / "python").exists()
+    assert (checkout / ".venv/bin/python").exists()
 
 
 @pytest.mark.parametrize(

@@ -54,12 +54,12 @@ def test_every_page_is_in_the_index(repository: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(settings.Configuration.__struct_fields__))
 def test_every_key_of_the_configuration_has_a_row(name: str, repository: Path) -> None:
-    page = (repository / "docs" / "reference" / "configuration.md").read_text()
+    page = (repository / "docs/reference/configuration.md").read_text()
     assert f"| `{name}` |" in page
 
 
 def test_every_variable_has_a_row(repository: Path) -> None:
-    page = (repository / "docs" / "reference" / "configuration.md").read_text()
+    page = (repository / "docs/reference/configuration.md").read_text()
     named = set(re.findall(r"ENVBUILDER_[A-Z_]+", page))
     source = "".join(p.read_text() for p in (repository / "envbuilder").rglob("*.py"))
     read = set(re.findall(r'(?:environ\.get\(|envvar=|VARIABLE = )"(ENVBUILDER_[A-Z_]+)"', source))
@@ -77,7 +77,7 @@ def test_every_variable_has_a_row(repository: Path) -> None:
 
 
 def test_every_exit_code_has_a_row(repository: Path) -> None:
-    page = (repository / "docs" / "reference" / "exit-codes.md").read_text()
+    page = (repository / "docs/reference/exit-codes.md").read_text()
     codes = {v for k, v in vars(errors).items() if k.isupper() and isinstance(v, int)}
     assert {0, *codes} == {int(n) for n in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
 
@@ -85,7 +85,7 @@ def test_every_exit_code_has_a_row(repository: Path) -> None:
 @pytest.mark.parametrize("name", sorted(refresh_docs.pages()))
 def test_generated_pages_are_fresh(name: str, repository: Path) -> None:
     made = refresh_docs.pages()[name]
-    assert (repository / "docs" / "reference" / name).read_text() == made, "run: make docs"
+    assert (repository / "docs/reference" / name).read_text() == made, "run: make docs"
 
 
 def prose(page: Path) -> Iterator[tuple[int, str]]:
@@ -98,7 +98,7 @@ def prose(page: Path) -> Iterator[tuple[int, str]]:
 
 
 def test_lines_of_prose_are_wrapped(repository: Path) -> None:
-    exempt = {repository / "docs" / "reference" / name for name in refresh_docs.pages()}
+    exempt = {repository / "docs/reference" / name for name in refresh_docs.pages()}
     exempt.add(repository / "CHANGELOG.md")  # every change adds to it
     long = [
         f"{page.relative_to(repository)}:{number}"

@@ -56,6 +56,6 @@ def test_the_committed_locks_are_fresh_and_complete(tmp_path: Path) -> None:
 
 
 def test_the_lock_of_uv_names_no_real_index() -> None:
-    text = (examples.ROOT / "uv" / "uv.lock").read_text()
+    text = (examples.ROOT / "uv/uv.lock").read_text()
     hosts = set(re.findall(r"[a-z]+://[^/\"]*", text))
     assert hosts == {"https://index.example", "https://files.example"}

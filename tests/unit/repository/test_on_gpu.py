@@ -158,8 +158,8 @@ def test_what_comes_back_is_little_plain_and_whole(tmp_path: Path) -> None:
     out = tmp_path / "out"
     (work / "logs").mkdir(parents=True)
     out.mkdir()
-    (work / "logs" / "verify.log").write_bytes(b"begin" + bytes(3 * 2**20) + b"end")
-    (work / "logs" / "detect.out").write_text("{}")
+    (work / "logs/verify.log").write_bytes(b"begin" + bytes(3 * 2**20) + b"end")
+    (work / "logs/detect.out").write_text("{}")
     (work / "host.tar.gz").write_bytes(b"host")
     (work / "report.html").write_bytes(bytes(gpu_run.MOST_BYTES + 1))
     (work / "report.json").write_text(

@@ -66,7 +66,7 @@ def checkout(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pyproject.toml").write_bytes((repository / "pyproject.toml").read_bytes())
     (tmp_path / "requirements").mkdir()
-    (tmp_path / "requirements" / "dev.txt").write_text("old")
+    (tmp_path / "requirements/dev.txt").write_text("old")
     monkeypatch.setattr(refresh, "ROOT", tmp_path)
     monkeypatch.setattr(refresh, "build_requirements", lambda project: ["hatchling"])
     return tmp_path

@@ -96,7 +96,7 @@ def test_every_drawing_says_what_it_shows() -> None:
 
 @pytest.mark.parametrize("name", ["cpu", "zendnn", "cpu-ipex", "cuda-forced-on-cpu"])
 def test_the_reports_of_the_documentation(name: str, repository: Path) -> None:
-    data = json.loads((repository / "docs" / "evidence" / "reports" / f"{name}.json").read_text())
+    data = json.loads((repository / "docs/evidence/reports" / f"{name}.json").read_text())
     text = page.render(data)
     passed = data["status"] == "passed"
     assert "VERIFIED" in text
@@ -360,7 +360,7 @@ def test_depth_and_length_without_end() -> None:
 
 @pytest.mark.parametrize("name", ["light", "dark"])
 def test_colours_can_be_told_apart(name: str, repository: Path) -> None:
-    style = (repository / "templates" / "report" / "style.css").read_text()
+    style = (repository / "templates/report/style.css").read_text()
     found = scheme(style, name)
     texts = {
         "card": ("ink", "soft", "good", "bad", "caution"),

@@ -252,8 +252,8 @@ def test_a_tuned_profile_that_is_tuned_again_keeps_what_it_had(
 
 
 def test_results_are_kept_in_a_file(found: Settings, tmp_path: Path) -> None:
-    finish(BETTER, found, output=tmp_path / "new" / "tune.json")
-    data = json.loads((tmp_path / "new" / "tune.json").read_text())
+    finish(BETTER, found, output=tmp_path / "new/tune.json")
+    data = json.loads((tmp_path / "new/tune.json").read_text())
     assert (data["schema"], data["profile"], data["noise"]) == (1, "cpu", 0.01)
     assert [s["name"] for s in data["settings"]] == ["OMP_WAIT_POLICY=active", "libc", "1 thread"]
 

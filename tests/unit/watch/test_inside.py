@@ -68,7 +68,7 @@ def test_what_is_watched_twice_has_a_part_for_each(
 
 
 def test_an_environment_is_known_by_its_folder(tmp_path: Path) -> None:
-    (tmp_path / "env" / "venv").mkdir(parents=True)
+    (tmp_path / "env/venv").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "env")
     (tmp_path / "environment").write_text(str(tmp_path / "link"))
     for name, other in (("env", False), ("env/venv", False), ("env2", True), ("link", False)):
@@ -89,7 +89,7 @@ def test_each_framework_of_a_process_has_its_part(
 
 
 def test_what_cannot_be_written_is_not_tried_at_each_step(tmp_path: Path) -> None:
-    of_all = record.Record("torch", "2.0", str(tmp_path / "gone" / "hook"))
+    of_all = record.Record("torch", "2.0", str(tmp_path / "gone/hook"))
     tried = []
     of_all.complete = lambda: {"steps": tried.append(1)}
     of_all.written = 0.0

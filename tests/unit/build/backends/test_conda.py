@@ -211,7 +211,7 @@ def prepared(
     found: Settings, lock: conda_lockfile.Lock | None, host: Host = HOST, **asked: Any
 ) -> conda.CondaEnvironment:
     if lock is not None:
-        place = found.config_dir / "profiles" / "locks" / "cpu.conda.json"
+        place = found.config_dir / "profiles/locks/cpu.conda.json"
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(conda_lockfile.dump(lock))
     running = asked.pop("running", False)

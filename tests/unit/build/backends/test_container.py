@@ -214,7 +214,7 @@ def test_a_volume_takes_the_place_of_the_cache() -> None:
 def test_the_projects_folder_is_seen_wherever_a_command_is_given(
     project: str | None, here: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "a" / "b" / "c").mkdir(parents=True)
+    (tmp_path / "a/b/c").mkdir(parents=True)
     (tmp_path / "home").symlink_to(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     stated = None if project is None else tmp_path / project

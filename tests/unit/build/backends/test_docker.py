@@ -201,7 +201,7 @@ def test_the_image_alone_is_taken_under_its_names(tmp_path: Path) -> None:
     ]
     manifest = layout.read_manifest(listed[0])
     assert [layout.checked(d).read_bytes() for d in manifest.layers] == [b"base", b"wheels"]
-    assert len([*(tmp_path / "layout" / "blobs" / "sha256").iterdir()]) == 4
+    assert len([*(tmp_path / "layout/blobs/sha256").iterdir()]) == 4
 
 
 @pytest.mark.parametrize(
@@ -235,6 +235,6 @@ def test_damaged_bytes_are_refused(damage: str, tmp_path: Path) -> None:
 
 def test_no_layout_at_all_is_refused(tmp_path: Path) -> None:
     step = exported(tmp_path)
-    (tmp_path / "exported" / "index.json").write_text("[]")
+    (tmp_path / "exported/index.json").write_text("[]")
     with pytest.raises(BuildError, match="sent no usable image"):
         docker.receive(step)

@@ -205,7 +205,7 @@ def test_a_native_environment_starts_no_program_of_another_python(
 ) -> None:
     started: list[Any] = []
     monkeypatch.setattr(process, "replace", lambda argv, env: started.append(argv))
-    own = lay(tmp_path / "env" / "bin", "python")
+    own = lay(tmp_path / "env/bin", "python")
     path = lay(tmp_path / "elsewhere", name)
     environment = Native(tmp_path / "env")
     environ = {**os.environ, "PATH": str(tmp_path / "elsewhere")}

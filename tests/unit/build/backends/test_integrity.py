@@ -28,19 +28,19 @@ HELLO = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
 def root(tmp_path: Path) -> Path:
     folder = tmp_path / "env"
     (folder / "bin").mkdir(parents=True)
-    (folder / "bin" / "python").symlink_to("/usr/bin/python3")
-    (folder / "bin" / "tool").write_text("hello")
-    (folder / "bin" / "tool").chmod(0o755)
-    (folder / "lib" / "empty").mkdir(parents=True)
-    (folder / "lib" / "module.py").write_text("hello")
-    (folder / "lib" / "module.py").chmod(0o644)
+    (folder / "bin/python").symlink_to("/usr/bin/python3")
+    (folder / "bin/tool").write_text("hello")
+    (folder / "bin/tool").chmod(0o755)
+    (folder / "lib/empty").mkdir(parents=True)
+    (folder / "lib/module.py").write_text("hello")
+    (folder / "lib/module.py").chmod(0o644)
     (folder / "pyvenv.cfg").write_text("home = /usr/bin\n")
     return folder
 
 
 def test_what_is_read(root: Path) -> None:
-    (root / "lib" / "__pycache__").mkdir()
-    (root / "lib" / "__pycache__" / "module.pyc").write_text("bytecode")
+    (root / "lib/__pycache__").mkdir()
+    (root / "lib/__pycache__/module.pyc").write_text("bytecode")
     assert integrity.read_tree(root, {"pyvenv.cfg"}) == (
         Entry("bin", "folder"),
         Entry("bin/python", "link", "/usr/bin/python3"),
@@ -105,7 +105,7 @@ def require_unchanged(prefix: Path) -> None:
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
 def test_a_planted_file_is_found_and_named(root: Path, planted: Planted) -> None:
     """Also bytecode without a source: Python imports it like a module, it is no cache."""
-    site = root / "lib" / "python3.11" / "site-packages"
+    site = root / "lib/python3.11/site-packages"
     for name in ("torch/version.py", "torch/nn/functional.py", "torch/lib/libtorch_cpu.so"):
         (site / name).parent.mkdir(parents=True, exist_ok=True)
         (site / name).write_bytes(b"torch")
@@ -119,8 +119,8 @@ def test_a_planted_file_is_found_and_named(root: Path, planted: Planted) -> None
 
 def test_a_seal_holds_until_something_changes(sealed: Path) -> None:
     require_unchanged(sealed)
-    (sealed / "lib" / "__pycache__").mkdir()
-    (sealed / "lib" / "__pycache__" / "module.pyc").write_text("bytecode")
+    (sealed / "lib/__pycache__").mkdir()
+    (sealed / "lib/__pycache__/module.pyc").write_text("bytecode")
     require_unchanged(sealed)
     assert integrity.marker(sealed)["fingerprint"] == "f"
 
@@ -173,9 +173,9 @@ def base(tmp_path: Path) -> Path:
         (base / path).parent.mkdir(parents=True, exist_ok=True)
         (base / path).write_text("hello")
     (tmp_path / "etc").write_text("hello")
-    (base / "lib" / "sitecustomize.py").symlink_to(tmp_path / "etc")
-    (base / "lib" / "broken").symlink_to("nowhere")
-    (base / "lib" / "loop").symlink_to(".")
+    (base / "lib/sitecustomize.py").symlink_to(tmp_path / "etc")
+    (base / "lib/broken").symlink_to("nowhere")
+    (base / "lib/loop").symlink_to(".")
     return base
 
 
@@ -240,8 +240,8 @@ def test_what_an_environment_does_not_load_of_its_base_may_change(
 
 
 def test_a_changed_environment_is_not_excused_by_its_base(on_base: Path, base: Path) -> None:
-    in_place(base / "lib" / "copy.py")
-    in_place(on_base / "lib" / "module.py")
+    in_place(base / "lib/copy.py")
+    in_place(on_base / "lib/module.py")
     with pytest.raises(VerifyError, match=f"^{on_base} was changed after the build: "):
         require_unchanged(on_base)
 
@@ -249,7 +249,7 @@ def test_a_changed_environment_is_not_excused_by_its_base(on_base: Path, base: P
 def test_the_base_is_not_in_the_portable_digest(on_base: Path, base: Path) -> None:
     assert integrity.portable_digest(on_base) == integrity.marker(on_base)["digest"]
     marked = integrity.marker(on_base)
-    in_place(base / "lib" / "copy.py")
+    in_place(base / "lib/copy.py")
     integrity.close(on_base, {}, marked["base"])
     assert integrity.marker(on_base)["digest"] == marked["digest"]
     assert integrity.marker(on_base)["tree"] != marked["tree"]
@@ -333,9 +333,9 @@ def test_files_that_hold_the_location_are_not_in_the_portable_digest(sealed: Pat
     integrity.bind(sealed, ["bin/tool"])
     listed = integrity.portable_digest(sealed)
     assert listed != before
-    (sealed / "bin" / "tool").write_text(f"#!{sealed}/bin/python")
+    (sealed / "bin/tool").write_text(f"#!{sealed}/bin/python")
     assert integrity.portable_digest(sealed) == listed
-    (sealed / "lib" / "module.py").write_text("changed")
+    (sealed / "lib/module.py").write_text("changed")
     assert integrity.portable_digest(sealed) != listed
 
 

@@ -52,7 +52,7 @@ class Uv:
             env = Path(step.argv[-1])
             (env / SITE).mkdir(parents=True)
             (env / "bin").mkdir()
-            (env / "bin" / "python").symlink_to("/usr/bin/python3.11")
+            (env / "bin/python").symlink_to("/usr/bin/python3.11")
             (env / "pyvenv.cfg").write_text("home = /usr/bin\n")
             return
         option = dict(zip(step.argv, step.argv[1:], strict=False))
@@ -273,7 +273,7 @@ def test_a_cut_wheel_of_which_one_layer_is_lost_is_made_whole(bench: Bench) -> N
     for lost in before.layers[1:3]:
         bench.uv.installed.clear()
         digest = lost.digest.removeprefix("sha256:")
-        (bench.folder / "cache" / "blobs" / "sha256" / digest).unlink()
+        (bench.folder / "cache/blobs/sha256" / digest).unlink()
         _, after = bench.make([torch])
         assert after == before
         needs_uv = lost is before.layers[2]

@@ -110,7 +110,7 @@ def test_a_required_signature_of_the_lock_comes_before_the_tools(
     add(strict, COMPILER)
     asked = {"profile": "mine", "backend": backend}
     assert "not signed" in fails(strict, UnsignedError, **asked)
-    lock = strict.config_dir / "profiles" / "locks" / "mine.json"
+    lock = strict.config_dir / "profiles/locks/mine.json"
     digest = {"sha256": hashlib.sha256(lock.read_bytes()).hexdigest()}
     statement = statements.make([statements.Subject(digest=digest)], library.LOCK_TYPE, {})
     statements.write_file(statements.path_beside(lock), statement, signing.read_key(key))

@@ -30,7 +30,7 @@ from tests.support.pipeline import FITS, PLAIN, SHIPPED, Said, add, fails, go
 def relocked(found: Settings, provenance: str) -> None:
     """`mine`, whose torch has a hash of this provenance and everything else a read one."""
     add(found, FITS + "warnings: [It is slow]\n")
-    path = found.config_dir / "profiles" / "locks" / "mine.json"
+    path = found.config_dir / "profiles/locks/mine.json"
     data = read_json(path)
     for target in data["targets"]:
         for file in target["files"]:
@@ -58,9 +58,9 @@ def test_hashes_that_were_read_need_no_note(found: Settings, said: Said) -> None
 def test_a_shipped_lock_that_is_newer_than_the_users_own_is_noted(
     found: Settings, said: Said
 ) -> None:
-    own = found.config_dir / "profiles" / "locks" / "cpu.json"
+    own = found.config_dir / "profiles/locks/cpu.json"
     own.parent.mkdir(parents=True)
-    data = read_json(SHIPPED[0] / "locks" / "cpu.json")
+    data = read_json(SHIPPED[0] / "locks/cpu.json")
     own.write_text(json.dumps(data))
     prepare(Request(profile="cpu", backend="venv"), found, said, running=True)
     assert "is used instead of" not in said
@@ -111,7 +111,7 @@ def test_what_is_missing_is_built_and_what_exists_is_reused(
 
 def test_what_made_the_base_is_told_with_what_made_the_rest(found: Settings) -> None:
     build = prepare(Request(profile="cpu", backend="venv"), found, Said(), running=False)
-    folder = found.cache_dir / "bases" / "debian"
+    folder = found.cache_dir / "bases/debian"
     folder.mkdir(parents=True)
     (folder / "made-by.json").write_text('{"mmdebstrap": "1.3.5"}')
     base = plan.MakeBase(
@@ -163,7 +163,7 @@ def test_a_build_that_is_removed_again_leaves_the_projects_link_alone(
     pipeline.finish(msgspec.structs.replace(build, request=removed))
     assert not (tmp_path / ".envbuilder").exists()
     pipeline.finish(build)
-    assert (tmp_path / ".envbuilder" / "default").readlink() == Path(build.plan.artifact.ref)
+    assert (tmp_path / ".envbuilder/default").readlink() == Path(build.plan.artifact.ref)
 
 
 @pytest.mark.parametrize(
@@ -226,18 +226,18 @@ def test_an_environment_that_has_lost_files_is_damaged_and_built_again(
     for path in ("torch/__init__.py", "torch-2.13.0.dist-info/RECORD", "six.py"):
         (prefix / SITE / path).parent.mkdir(parents=True, exist_ok=True)
         (prefix / SITE / path).write_text("x")
-    (prefix / SITE / "torch" / "lib").mkdir()
-    (prefix / SITE / "torch" / "lib" / "libtorch.so").write_text("large")
+    (prefix / SITE / "torch/lib").mkdir()
+    (prefix / SITE / "torch/lib/libtorch.so").write_text("large")
     (prefix.parent / "python3.11").touch()
     (prefix / "bin").mkdir()
-    (prefix / "bin" / "python").symlink_to(prefix.parent / "python3.11")
+    (prefix / "bin/python").symlink_to(prefix.parent / "python3.11")
     integrity.close(prefix, {"fingerprint": build.plan.fingerprint})
     assert go(found, said=said, profile="cpu", backend="venv").status == "reused"
     gone = prefix / lost
     shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
 
     def performed(made: Any, *rest: Any) -> bool:
-        (prefix / "bin" / "python").unlink(missing_ok=True)
+        (prefix / "bin/python").unlink(missing_ok=True)
         integrity.close(prefix, {"fingerprint": made.fingerprint})
         return True
 

@@ -124,6 +124,6 @@ def test_two_that_make_the_same_layout_at_once_both_have_it(tmp_path: Path) -> N
         (tmp_path / name).mkdir()
         (tmp_path / name / "index.json").touch()
         archive.settle(tmp_path / name, tmp_path / "layout")
-    assert (tmp_path / "layout" / "index.json").exists()
+    assert (tmp_path / "layout/index.json").exists()
     with pytest.raises(FileNotFoundError):
-        archive.settle(tmp_path / "second", tmp_path / "nowhere" / "layout")
+        archive.settle(tmp_path / "second", tmp_path / "nowhere/layout")

@@ -87,10 +87,10 @@ def test_the_compressors_settings_decide_the_bytes_as_the_cache_assumes(
 def test_a_folders_tree_has_plain_owners_modes_and_times(tmp_path: Path) -> None:
     root = tmp_path / "env"
     (root / "lib").mkdir(parents=True, mode=0o700)
-    (root / "lib" / "run").write_text("#!/bin/sh\n")
-    (root / "lib" / "run").chmod(0o740)
-    (root / "lib" / "data").write_text("x")
-    (root / "lib" / "data").chmod(0o600)
+    (root / "lib/run").write_text("#!/bin/sh\n")
+    (root / "lib/run").chmod(0o740)
+    (root / "lib/data").write_text("x")
+    (root / "lib/data").chmod(0o600)
     (root / "lib64").symlink_to("lib")
     layer.write(layer.tree(root, "opt/env"), tmp_path / "layer", EPOCH)
     found = read(tmp_path / "layer")

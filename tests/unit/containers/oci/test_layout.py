@@ -76,7 +76,7 @@ def test_what_is_no_image_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_a_new_layout_is_empty_and_an_old_one_stays_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "blobs" / "sha256").mkdir(parents=True)  # left by a creation that was killed
+    (tmp_path / "blobs/sha256").mkdir(parents=True)  # left by a creation that was killed
     layout = Layout.create(tmp_path)
     assert layout.index() == Index(schema_version=2, media_type=INDEX, manifests=())
     image(tmp_path)
@@ -97,7 +97,7 @@ def test_a_file_is_added_by_a_link_or_else_as_a_copy(
         monkeypatch.setattr(os, "link", refuse)
     source = tmp_path / "source"
     source.write_bytes(b"content")
-    layout = Layout(tmp_path / "new" / "layout")
+    layout = Layout(tmp_path / "new/layout")
     found = layout.add(source, CONFIG)
     assert layout.read(found) == b"content"
     assert layout.blob(found.digest).samefile(source) is links
@@ -112,7 +112,7 @@ def test_a_copy_that_fails_leaves_nothing_and_one_that_is_killed_only_what_clean
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = tmp_path / "source"
-    target = tmp_path / "blobs" / "sha256" / "target"
+    target = tmp_path / "blobs/sha256/target"
     source.write_bytes(b"content")
     parts: list[Path] = []
 
@@ -254,7 +254,7 @@ def test_nothing_of_an_archive_leaves_its_folder(tmp_path: Path) -> None:
     others = (entry(n, b"x") for n in ("../out", "/out", "blobs/sha256/../../../out"))
     (tmp_path / "a.tar").write_bytes(tar(link, *others))
     with pytest.raises(InvalidError, match="not an archive of an OCI layout"):
-        archive.unpack(tmp_path / "a.tar", tmp_path / "to" / "deep")
+        archive.unpack(tmp_path / "a.tar", tmp_path / "to/deep")
     assert not {p.name for p in tmp_path.rglob("*")} & {"out", "1" * 64}
 
 

@@ -411,7 +411,7 @@ def test_an_identity_token_goes_first(tmp_path: Path, helper: list[Any]) -> None
 
 def test_podman_s_file_is_read_too(tmp_path: Path) -> None:
     (tmp_path / "containers").mkdir()
-    path = tmp_path / "containers" / "auth.json"
+    path = tmp_path / "containers/auth.json"
     path.write_text(json.dumps({"auths": {"x.example": {"auth": AUTH}}}))
     home = {"HOME": str(tmp_path / "empty")}
     assert auth.stored_credential("x.example", {**home, "XDG_RUNTIME_DIR": str(tmp_path)}) == ME

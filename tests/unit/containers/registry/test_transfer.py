@@ -86,7 +86,7 @@ def test_of_an_index_one_platform_comes(
     pull(server, index.digest, tmp_path / "b")
     layout = Layout.open(tmp_path / "b")
     assert [d.platform for d in layout.images()] == [Platform(os="linux", architecture="amd64")]
-    names = {p.read_bytes() for p in (tmp_path / "b" / "blobs" / "sha256").iterdir()}
+    names = {p.read_bytes() for p in (tmp_path / "b/blobs/sha256").iterdir()}
     assert b"layer for amd64" in names
     assert b"layer for arm64" not in names
     assert layout.blob(index.digest).is_file()
@@ -132,7 +132,7 @@ def test_a_later_pull_goes_on_where_an_earlier_one_broke_off(
     server.faults = [(big.digest, "cut")] + [(big.digest, "drop")] * 16
     with pytest.raises(BuildError, match=rf"{big.digest}: .*connection reset"):
         pull(server, there.digest, tmp_path / "b")
-    part = tmp_path / "b" / "partial" / big.digest.removeprefix("sha256:")
+    part = tmp_path / "b/partial" / big.digest.removeprefix("sha256:")
     kept = part.stat().st_size
     assert 0 < kept < len(BIG)
     assert Layout.open(tmp_path / "b").index().manifests == ()

@@ -261,7 +261,7 @@ def test_a_folder_of_this_machine_is_refused(target: render.RenderTarget) -> Non
 def test_exports_are_the_golden_ones(
     target: render.RenderTarget, repository: Path, rewrite_golden: bool
 ) -> None:
-    folder = repository / "tests" / "golden" / "conda-exports" / target
+    folder = repository / "tests/golden/conda-exports" / target
     files = rendered(target, conda_lock())
     assert files.pop("requirements.txt")
     if rewrite_golden:
@@ -410,7 +410,7 @@ def test_torch_from_conda_is_rendered_without_a_lock_of_wheels(
 ) -> None:
     (tmp_path / "profiles").mkdir()
     (tmp_path / "envbuilder.yaml").write_text("")
-    (tmp_path / "profiles" / "mine.yaml").write_text(
+    (tmp_path / "profiles/mine.yaml").write_text(
         "extends: cuda\ndescription: d\nconda: {framework: conda, packages: [pytorch]}\n"
     )
     monkeypatch.chdir(tmp_path)

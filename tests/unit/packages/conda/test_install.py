@@ -28,7 +28,7 @@ PREFIX = "/final/prefix"
 def step(folder: Path, *made: conda.Package, target: str = PREFIX) -> InstallConda:
     """The step that installs these packages, whose archives are written, too."""
     for package in made:
-        conda.write(package, folder / "archives" / "conda-forge")
+        conda.write(package, folder / "archives/conda-forge")
     return InstallConda(
         what="install",
         packages=tuple(
@@ -108,7 +108,7 @@ def test_scripts_are_not_run_and_their_packages_named(
     notes: list[str] = []
     prefixes.install(step(tmp_path, *map(scripted, names)), notes.append)
     assert notes == [f"note: post-link scripts are not run, they could do anything: {listed}"]
-    assert not (tmp_path / "env" / "ran").exists()
+    assert not (tmp_path / "env/ran").exists()
 
 
 def test_packages_for_another_platform_are_refused(tmp_path: Path) -> None:
@@ -263,11 +263,11 @@ def test_the_library_is_told_to_run_nothing_and_show_nothing(
 
 def test_a_venv_is_pointed_at_its_final_interpreter(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "python").symlink_to("/build/python")
+    (tmp_path / "bin/python").symlink_to("/build/python")
     (tmp_path / "pyvenv.cfg").write_text("home = /build\n")
     settings = {"home": f"{PREFIX}/bin", "version": "3.11.9"}
     python = f"{PREFIX}/bin/python3.11"
     prefixes.rehome(Rehome(what="", env=str(tmp_path), settings=settings, python=python))
     expected = f"home = {PREFIX}/bin\nversion = 3.11.9\n"
     assert (tmp_path / "pyvenv.cfg").read_text() == expected
-    assert str((tmp_path / "bin" / "python").readlink()) == python
+    assert str((tmp_path / "bin/python").readlink()) == python

@@ -210,23 +210,23 @@ def test_the_lock_of_the_first_folder_counts(tmp_path: Path) -> None:
     for folder in folders[1:]:
         (folder / "locks").mkdir(parents=True)
         made = lock(inputs=("1" if folder.name == "mine" else "2") * 64)
-        (folder / "locks" / "cpu.conda.json").write_text(lockfile.dump(made))
+        (folder / "locks/cpu.conda.json").write_text(lockfile.dump(made))
     library = Library(folders)
-    assert lockfile.path_for("cpu", library) == folders[1] / "locks" / "cpu.conda.json"
+    assert lockfile.path_for("cpu", library) == folders[1] / "locks/cpu.conda.json"
     found = lockfile.find("cpu", library)
     assert found.inputs == "1" * 64
     assert lockfile.find_for_use("cpu", library) == found
     assert library.signed == ()
-    (folders[1] / "locks" / "cpu.conda.json").unlink()
-    (folders[1] / "locks" / "cpu.conda.json").mkdir()  # no file
-    assert lockfile.path_for("cpu", library) == folders[2] / "locks" / "cpu.conda.json"
+    (folders[1] / "locks/cpu.conda.json").unlink()
+    (folders[1] / "locks/cpu.conda.json").mkdir()  # no file
+    assert lockfile.path_for("cpu", library) == folders[2] / "locks/cpu.conda.json"
     assert lockfile.path_for("other", library) is None
     assert lockfile.find("other", library) is None
     assert lockfile.find_for_use("other", Library(folders, ("a.pub",))) is None
 
 
 def test_a_lock_that_must_be_signed_is_refused_without_a_signature(tmp_path: Path) -> None:
-    path = tmp_path / "locks" / "cpu.conda.json"
+    path = tmp_path / "locks/cpu.conda.json"
     path.parent.mkdir()
     path.write_text("garbage")  # which is not even read
     public = signing.lay_key(tmp_path / "key.pem").with_suffix(".pub")

@@ -258,9 +258,9 @@ def test_pages_of_this_machine_are_folders(tmp_path: Path) -> None:
     """A folder for each package, with its page; or all files in one, as find-links has it."""
     name = "low-1.0-py3-none-any.whl"
     (tmp_path / "low").mkdir()
-    (tmp_path / "low" / "index.html").write_text(f'<a href="{name}">{name}</a>')
+    (tmp_path / "low/index.html").write_text(f'<a href="{name}">{name}</a>')
     (tmp_path / "flat").mkdir()
-    (tmp_path / "flat" / "app-3.0-py3-none-any.whl").touch()
+    (tmp_path / "flat/app-3.0-py3-none-any.whl").touch()
     places = [Place(url=tmp_path.as_uri()), Place(url=str(tmp_path / "flat"), flat=True)]
     index = index_pages.Index(places, upstream.page, lambda _: [])
     versions = {of: [*map(str, index.releases(of))] for of in ("low", "app", "gone")}

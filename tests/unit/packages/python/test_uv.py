@@ -61,7 +61,7 @@ def test_a_claim_is_listed_with_its_hash_and_requirements(tmp_path: Path) -> Non
 
 def test_a_wheel_that_can_be_had_is_listed_where_it_is(tmp_path: Path) -> None:
     (tmp_path / "a folder").mkdir()
-    wheel = tmp_path / "a folder" / "b-1-py3-none-any.whl"
+    wheel = tmp_path / "a folder/b-1-py3-none-any.whl"
     url = "https://up.invalid/c-1-py3-none-any.whl"
     plain = offer(requires_dist=None)
     offers = [
@@ -89,7 +89,7 @@ def test_all_wheels_of_a_distribution_are_on_one_page(tmp_path: Path) -> None:
 def test_what_an_index_states_is_no_markup(tmp_path: Path) -> None:
     odd = offer(requires_python='"><a href="x">', location='https://up.invalid/"><a href="y">')
     uv.write_index([odd], tmp_path)
-    assert (tmp_path / "simple" / "some-thing" / "index.html").read_text().count("<a ") == 1
+    assert (tmp_path / "simple/some-thing/index.html").read_text().count("<a ") == 1
 
 
 def test_without_offers_the_index_is_empty(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def test_links_are_made_last_and_stay_within(tmp_path: Path, found: Settings) ->
     sha256 = source.downloaded(str(tmp_path / "x.tar"), "", "x.tar", found)
     recipe = Recipe(kind="sdist", location="x", sha256=sha256)
     folder = source.unpack(recipe, found, tmp_path / "out")
-    assert (folder / "a" / "x").read_text() == "1"
+    assert (folder / "a/x").read_text() == "1"
     assert not (folder / "a").is_symlink()
     assert (folder / "b").read_text() == "2"
 
@@ -159,7 +159,7 @@ def test_a_folder_is_its_files(tmp_path: Path, found: Settings) -> None:
     (first / "link").symlink_to("b/x.py")
     (second / "link").symlink_to("b/x.py")
     os.utime(second / "a.py", (1, 1))
-    (second / ".git" / "config").write_text("other")
+    (second / ".git/config").write_text("other")
     (second / "a.py").chmod(0o600)
     sha256 = source.pack(first, found, "x")
     assert sha256 == source.pack(second, found, "x")

@@ -134,11 +134,11 @@ def test_markdown_is_not_markup() -> None:
 
 
 def test_compare_as_a_table_is_80_wide(tmp_path: Path, capsys: Shown) -> None:
-    written(tmp_path / "r" / "a.json", device__name="A CPU with a very long name " * 3)
-    written(tmp_path / "r" / "b.json", **CUDA, baseline={"seconds": 12345.0})
-    written(tmp_path / "r" / "c.json", quick=True)
-    (tmp_path / "r" / ".hidden.json").write_text("damaged")
-    (tmp_path / "r" / "notes.txt").write_text("no report")
+    written(tmp_path / "r/a.json", device__name="A CPU with a very long name " * 3)
+    written(tmp_path / "r/b.json", **CUDA, baseline={"seconds": 12345.0})
+    written(tmp_path / "r/c.json", quick=True)
+    (tmp_path / "r/.hidden.json").write_text("damaged")
+    (tmp_path / "r/notes.txt").write_text("no report")
     assert run("r", "r/a.json") == 0
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80
@@ -164,7 +164,7 @@ def test_compare_for_machines(tmp_path: Path, capsys: Shown) -> None:
     (line,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
     assert (line["machine"], line["cpu_seconds"], line["quick"]) == ("NVIDIA H200", "30.0", "false")
     assert run("a.json", "--format", "markdown", "-o", "deep/table.md") == 0
-    text = (tmp_path / "deep" / "table.md").read_text()
+    text = (tmp_path / "deep/table.md").read_text()
     assert (
         "| NVIDIA H200 | 141 GiB | cuda | venv | torch 2.14.1+cu130 | 30.0 s | 20.0 s | - | 1.50× |"
         in text
@@ -191,9 +191,9 @@ def test_speed_memory_and_start_of_frameworks_stand_side_by_side() -> None:
 
 
 def test_damaged_reports_are_all_named(tmp_path: Path, capsys: Shown) -> None:
-    written(tmp_path / "r" / "good.json")
-    (tmp_path / "r" / "empty.json").write_text("")
-    (tmp_path / "r" / "other.json").write_text('{"schema": 2}')
+    written(tmp_path / "r/good.json")
+    (tmp_path / "r/empty.json").write_text("")
+    (tmp_path / "r/other.json").write_text('{"schema": 2}')
     (tmp_path / "no").mkdir()
     assert run("r", "no", "-o", "out") == 2
     said = capsys.readouterr().err

@@ -54,9 +54,9 @@ EVIDENCE = ("cpu", "cpu-ipex", "cuda-forced-on-cpu", "zendnn")
 @pytest.mark.parametrize("name", EVIDENCE)
 def test_the_reports_of_the_documentation_are_valid(name: str, repository: Path) -> None:
     docs = repository / "docs"
-    data = json.loads((docs / "evidence" / "reports" / f"{name}.json").read_text())
+    data = json.loads((docs / "evidence/reports" / f"{name}.json").read_text())
     assert model.check(data).status == data["status"]
-    schema = json.loads((docs / "reference" / "report.schema.json").read_text())
+    schema = json.loads((docs / "reference/report.schema.json").read_text())
     validator = jsonschema.Draft202012Validator(schema)
     validator.check_schema(schema)
     validator.validate(data)
@@ -265,7 +265,7 @@ def ended(
 
 
 def run(start: Any, tmp_path: Path) -> dict[str, Any]:
-    log = tmp_path / "log" / "x.log"
+    log = tmp_path / "log/x.log"
     asked = consistency.Request(
         device="cpu",
         name="MNIST",
@@ -291,7 +291,7 @@ def report_line(data: dict[str, Any], run_id: str = RUN) -> str:
 def test_the_report_comes_through(tmp_path: Path) -> None:
     failed = {**passing(), "status": "failed", "reasons": ["device: none"]}
     assert run(ended(5, "noise", report_line(failed), stderr="warned"), tmp_path) == failed
-    assert (tmp_path / "log" / "x.log").read_text() == "warned"
+    assert (tmp_path / "log/x.log").read_text() == "warned"
 
 
 @pytest.mark.parametrize(
