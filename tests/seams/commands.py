@@ -53,7 +53,12 @@ def command(
 
 def run(scene: Scene, words: Sequence[str], **options: Any) -> Act:
     """Run a command; the files that it is told to write are its outputs."""
-    below = options.get("cwd") or scene.world.project
+    outputs = _outputs(words, options.get("cwd") or scene.world.project)
+    return scene.envbuilder(*words, outputs=outputs, **options)
+
+
+def _outputs(words: Sequence[str], below: Path) -> list[Path]:
+    """Return the files that a command is told to write."""
     outputs = [
         below / words[i + 1]
         for i, word in enumerate(words[:-1])
@@ -61,7 +66,7 @@ def run(scene: Scene, words: Sequence[str], **options: Any) -> Act:
     ]
     if words and words[0] == "sign":
         outputs += [below / f"{w}.intoto.jsonl" for w in words[1:] if not w.startswith("-")]
-    return scene.envbuilder(*words, outputs=outputs, **options)
+    return outputs
 
 
 @step
@@ -115,16 +120,16 @@ def stopped(scene: Scene, words: list[str], number: int, seconds: float) -> None
     world.history.append(f"timeout -s {number} {seconds} envbuilder {' '.join(words)}")
     if ended.seconds > seconds + 10:
         scene.trouble("signal", words[0], f"ended {ended.seconds:.0f} s after signal {number}")
-    scene.note(words, ended, before, stopped=True)
+    scene.note(words, ended, before, _outputs(words, world.project), stopped=True)
 
 
 @step
 def together(scene: Scene, first: list[str], second: list[str]) -> None:
     """Run two commands at once; each must end as it would after the other."""
-    alone = {}
+    alone = []
     for words in (first, second):
         with scene.tried():
-            alone[words[0]] = run(scene, words).ended.code
+            alone.append(run(scene, words).ended.code)
     before = scene.files()
     ended: dict[int, worlds.Ended] = {}
 
@@ -137,14 +142,16 @@ def together(scene: Scene, first: list[str], second: list[str]) -> None:
     for thread in threads:
         thread.join()
     scene.world.history[-2:] = [f"{' & '.join(scene.world.history[-2:])} & wait"]
+    consent = [word for word in (*first, *second) if word in {"--yes", "--rebuild"}]
+    places = [*_outputs(first, scene.world.project), *_outputs(second, scene.world.project)]
     for position, words in enumerate((first, second)):
-        scene.note(words, ended[position], before)
-    codes = [ended[0].code, ended[1].code]
+        scene.note((*words, *consent), ended[position], before, places)
     for position, words in enumerate((first, second)):
         # `clean` may take what the other is about to use; the other then says so.
-        if codes[position] != alone[words[0]] and "clean" not in (first[0], second[0]):
-            text = f"alone {alone[words[0]]}, beside {(first, second)[1 - position][0]} "
-            text += f"{codes[position]}: {normalised(ended[position].err)[-300:]}"
+        code = ended[position].code
+        if code != alone[position] and "clean" not in (first[0], second[0]):
+            text = f"alone {alone[position]}, beside {(first, second)[1 - position][0]} "
+            text += f"{code}: {normalised(ended[position].err)[-300:]}"
             scene.trouble("together", words[0], text)
 
 
@@ -156,7 +163,7 @@ def closed_pipe(scene: Scene, words: list[str]) -> None:
         f"{worlds.shlex.join([str(scene.world.program), *words])} | true; exit ${{PIPESTATUS[0]}}"
     )
     done = scene.world.run(("bash", "-c", command_line))
-    scene.note(words, done, before, stopped=True)
+    scene.note(words, done, before, _outputs(words, scene.world.project), stopped=True)
 
 
 @step
@@ -640,6 +647,7 @@ def rendered(scene: Scene) -> None:
             str(_plain_uv(scene)),
             "pip",
             "install",
+            "--no-config",
             "--require-hashes",
             "--no-deps",
             "--target",

@@ -60,10 +60,11 @@ elif plan["trains"] == "in a fork":
 until = time.monotonic() + plan["seconds"]
 while time.monotonic() < until:
     time.sleep(0.05)
-try:
-    seen["interrupts"] = os.read(reads, 100).count(bytes([signal.SIGINT]))
-except BlockingIOError:
-    pass
+    try:
+        seen["interrupts"] += os.read(reads, 100).count(bytes([signal.SIGINT]))
+        until = min(until, time.monotonic() + 1)
+    except BlockingIOError:
+        pass
 seen["is_over"] = True
 note()
 os._exit(plan["code"]) if plan["trains"] != "here" else sys.exit(plan["code"])
@@ -154,7 +155,8 @@ def _remember(scene: Scene) -> None:
 
 
 def _restore(scene: Scene) -> None:
-    """Write these files again if a command replaced one."""
+    """Write these files again if a command replaced one, or wrote another of their name."""
+    scene.world.path("below/envbuilder.yaml").unlink(missing_ok=True)
     for name, content in (scene.good or {}).items():
         path = scene.world.path(name)
         if not path.is_file() or path.read_bytes() != content:
@@ -178,7 +180,7 @@ def harmed(scene: Scene, what: str) -> None:
     world.history.append(f"# harmed: {what}")
     place = world.project / ".envbuilder"
     if what == "strangers folder":
-        shutil.rmtree(place, ignore_errors=True)
+        place.unlink() if place.is_symlink() else shutil.rmtree(place, ignore_errors=True)
         place.mkdir()
         place.chmod(0o777)
         for name in ("a.py", "watch/sitecustomize.py", "hook/sitecustomize.py"):
@@ -222,7 +224,7 @@ def ran(
     world = scene.world
     for path in _seen(world).iterdir():
         path.unlink()
-    seconds = 2.0 if how in {*SIGNALS, "cleaned meanwhile"} else 0.0
+    seconds = 2.0 if how == "cleaned meanwhile" else 30.0 if how in SIGNALS else 0.0
     plan = {"code": code, "seconds": seconds, "trains": trains}
     words, outputs = _words(world, command, plan, output, html=html, other=other)
     if how == "other folder":
