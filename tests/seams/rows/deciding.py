@@ -66,6 +66,18 @@ def as_of_takes_nothing_later(world: World) -> None:
     assert ended.code != 0 or "2022-12-15" in ended.out + ended.err, ended.err
 
 
+@row("1.3", "B")
+def check_accepts_the_release_that_lock_chose(world: World) -> None:
+    claimed(world)
+    for release in ("2.12.1", "2.13.0"):
+        torch(world, "default", release)
+    tag = "cp311-cp311-manylinux_2_28_x86_64"
+    package(world.index.wheels("default"), "triton", "3.5.0", tag=tag)
+    world.write("envbuilder.yaml", "requirements: ['torch>=2.12', 'triton==3.5.0']\n")
+    done(world.envbuilder("lock"))
+    says_not(world.envbuilder("check"), "the profile changed after the lock was made")
+
+
 @row("1.4", "B")
 def lock_refuses_what_check_refuses(world: World) -> None:
     project(world, "profiles: [zendnn]", "exclude: [zentorch]")
