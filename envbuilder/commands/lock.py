@@ -206,7 +206,7 @@ def _require_locked(
     read = (entries.read_earlier(entry.earlier, profile_lock.load) for entry in chosen)
     available = {file.name for lock, _ in read if lock for file in lock.files}
     conda_names = {name for entry in of_conda for name in entries.conda_names(entry.earlier)}
-    if names and not available | conda_names:
+    if not available | conda_names:
         raise InvalidError("--upgrade-package: nothing is locked yet", Hint("Lock it", ("lock",)))
     for name in names:
         if types.canonical(name) not in available | conda_names:
