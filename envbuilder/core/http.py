@@ -39,7 +39,8 @@ PATIENCE_SECONDS = 30.0
 BUSY = frozenset({408, 425, 429})
 """Statuses below 500 that mean: try again later."""
 _LEAST_RATE = 16 << 10
-"""Bytes a second; a file may take a minute longer than it does at this rate."""
+"""Bytes a second; a file may take a grace longer than it does at this rate."""
+_GRACE_SECONDS = 60.0
 _PIECE = 1 << 16
 _REDIRECTS = 10
 _REDIRECTED = frozenset({301, 302, 303, 307, 308})
@@ -448,7 +449,7 @@ def _growing(
             )
         yield have
         with part.open("ab" if continued else "wb") as out:
-            for piece in pieces(response, left, 60.0 + left / _LEAST_RATE):
+            for piece in pieces(response, left, _GRACE_SECONDS + left / _LEAST_RATE):
                 out.write(piece)
                 have += len(piece)
                 yield have

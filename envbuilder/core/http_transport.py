@@ -1,8 +1,8 @@
 """The transport of HTTP sessions: what a server sends is counted, and no wait is endless.
 
 requests limits the time between two reads and nothing else. Here, the head of a response (status,
-headers, any number of `100 Continue`) and its body are limited in bytes and in time, and a server
-that drips is given up. Sessions follow no redirects on their own, and can be stopped by another
+headers, any number of `100 Continue`) and its body are limited in bytes and in time as a whole.
+Sessions follow no redirects on their own, and can be stopped by another
 thread.
 """
 
@@ -37,9 +37,6 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Seconds to connect, and between two reads."""
     head_bytes: int = 1 << 18
     head_seconds: float = 60.0
-    least_bytes: int = 32 << 10
-    """What must arrive of a body in each `least_seconds` spent waiting for it."""
-    least_seconds: float = 30.0
 
 
 class Meter(io.RawIOBase):
@@ -48,12 +45,9 @@ class Meter(io.RawIOBase):
     def __init__(self, raw: Any, sock: Any, limits: Limits) -> None:
         self._raw = raw
         self._sock = sock
-        self._limits = limits
         self._timeout: float | None = sock.gettimeout()
         self._in_body = False
         self._allow(limits.head_bytes, limits.head_seconds)
-        self._waited = 0.0
-        self._arrived = 0
 
     def allow(self, size: int, seconds: float) -> None:
         """Limit the body to `size` more bytes and `seconds` from now."""
@@ -71,8 +65,7 @@ class Meter(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """Read the bytes that have arrived; wait no longer than the limits allow."""
-        started = time.monotonic()
-        wait = self._end - started
+        wait = self._end - time.monotonic()
         if self._left <= 0:
             raise LimitError("the response is longer than it may be")
         if wait <= 0:
@@ -85,21 +78,7 @@ class Meter(io.RawIOBase):
             silent = LimitError(f"timed out after {self._timeout or self._seconds:g} s")
             raise (self._late() if time.monotonic() >= self._end else silent) from None
         self._left -= count
-        if self._in_body and count:
-            self._require_rate(count, time.monotonic() - started)
         return count
-
-    def _require_rate(self, count: int, waited: float) -> None:
-        """Count time spent waiting for the server only: a slow reader is not its fault."""
-        self._waited = self._waited + waited
-        self._arrived = self._arrived + count
-        if self._waited < self._limits.least_seconds:
-            return
-        if self._arrived < self._limits.least_bytes:
-            rate = self._limits.least_bytes / self._limits.least_seconds / 1e3
-            raise LimitError(f"slower than {rate:.2g} kB/s for {self._limits.least_seconds:g} s")
-        self._waited = 0.0
-        self._arrived = 0
 
     def _late(self) -> LimitError:
         what = "the response" if self._in_body else "the head of the response"

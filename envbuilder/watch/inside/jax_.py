@@ -101,7 +101,11 @@ class _Watch:
         """Add up the arrays that were replaced since the last look, and all there are."""
         # None of this initializes a backend: the script has done that.
         platforms = tuple(getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", ()))
-        arrays = [array for name in platforms for array in self._jax.live_arrays(name)]
+        arrays: List[Any] = []
+        devices: List[Any] = []
+        for name in platforms:
+            arrays += self._jax.live_arrays(name)
+            devices += self._jax.local_devices(backend=name)
         arrays = [a for a in arrays[:MOST_ARRAYS] if a.dtype.kind in "fV" and not a.is_deleted()]
         before = self._before
         self._before = {id(a): weakref.ref(a) for a in arrays}
@@ -109,11 +113,7 @@ class _Watch:
         self._all = _placed(arrays) or self._all
         if before and replaced:
             self._replaced.append(_placed(replaced))
-        self._devices = [
-            found
-            for name in platforms
-            for found in map(_described, self._jax.local_devices(backend=name))
-        ][:64]
+        self._devices = [_described(device) for device in devices[:64]]
 
     def stop(self) -> None:
         """End the thread before the interpreter ends, with a last look."""

@@ -16,7 +16,7 @@ from urllib3 import exceptions as urllib3
 from envbuilder.core import console, files, http, pip
 from envbuilder.core.errors import InvalidError, TooLongError
 from envbuilder.core.http import open_session, reason
-from envbuilder.core.http_transport import Limits, Session
+from envbuilder.core.http_transport import Session
 from envbuilder.core.pip import Sources
 from tests.support.faulty_server import Exchange, FaultyServer
 
@@ -214,8 +214,8 @@ def test_a_body_may_not_take_longer_than_its_size_warrants(server: FaultyServer)
     server.fault = "drips in the body"
     server.content = bytes(1000)
     with (
-        Session(Limits(least_bytes=0)) as patient,
-        http.request(patient, "GET", server.url) as response,
+        Session() as session,
+        http.request(session, "GET", server.url) as response,
         pytest.raises(requests.ConnectionError, match=r"not complete after 0\.2 s"),
     ):
         list(http.pieces(response, 1000, 0.2))

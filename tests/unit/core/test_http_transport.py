@@ -129,18 +129,6 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Slow:
     return made
 
 
-def test_a_body_has_a_least_rate_in_each_period(slow: Slow) -> None:
-    limits = Limits(least_bytes=100, least_seconds=10.0, head_seconds=1000.0)
-    meter = Meter(slow, slow, limits)
-    slow.read(meter, 50.0, 1)  # the head has none
-    meter.allow(1000, 1000.0)
-    slow.read(meter, 5.0, 60)
-    slow.read(meter, 5.0, 40)  # just enough
-    slow.read(meter, 9.5, 50)
-    with pytest.raises(LimitError, match=r"^slower than 0\.01 kB/s for 10 s$"):
-        slow.read(meter, 0.5, 49)
-
-
 def test_a_response_is_late_as_a_whole(slow: Slow) -> None:
     meter = Meter(slow, slow, Limits(head_seconds=7.0))
     slow.read(meter, 7.0, 1)

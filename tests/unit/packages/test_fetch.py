@@ -360,17 +360,15 @@ def test_a_tool_is_looked_for_whatever_the_targets_platform(
 # --- servers that misbehave: each is given up soon, and the next run succeeds
 
 SMALL = bytes(range(256)) * 16
-TIGHT = Limits(
-    timeout=(1.0, 0.2), head_bytes=8192, head_seconds=0.25, least_bytes=4096, least_seconds=0.25
-)
+TIGHT = Limits(timeout=(1.0, 0.2), head_bytes=8192, head_seconds=0.25)
 GIVEN_UP = {
     "silent": r"timed out after 0\.2 s",
     # Where others keep the machine busy, what it waits for in all can end first.
     "silent in the head": r"timed out after 0\.2 s|was not complete after 0\.25 s",
     "silent in the body": r"timed out after 0\.2 s",
     "drips in the head": r"the head of the response was not complete after 0\.25 s",
-    "drips in the body": r"slower than 16 kB/s for 0\.25 s",
-    "drips chunks": r"slower than 16 kB/s for 0\.25 s",
+    "drips in the body": r"the response was not complete after 0\.\d+ s",
+    "drips chunks": r"the response was not complete after 0\.\d+ s",
     "endless headers": "longer than it may be|not a valid HTTP response",
     "endless header": "longer than it may be|not a valid HTTP response",
     "endless 100 Continue": "the response is longer than it may be",
@@ -409,6 +407,7 @@ OTHER_FILE = {
 def faulty(server: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> FaultyServer:
     """The server with little to send, and a client that waits no longer than TIGHT."""
     monkeypatch.setattr(http, "ATTEMPTS", 2)
+    monkeypatch.setattr(http, "_GRACE_SECONDS", 0.0)
     monkeypatch.setattr(fetch, "open_session", lambda: http_transport.Session(TIGHT))
     server.content = SMALL
     return server
