@@ -126,7 +126,7 @@ def _serve(
         prefix, served, arguments[1:] if arguments[:1] == ("--",) else arguments, build.settings
     )
     build.progress.note("Ctrl-C ends JupyterLab and its kernels")
-    process.replace(argv, variables)
+    process.exec_program(argv, variables)
 
 
 def _start_kernel(request: Request, project: Path, connection_file: Path) -> int:

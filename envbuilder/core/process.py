@@ -362,7 +362,7 @@ def when_ended(argv: Sequence[str]) -> int:
     return writing
 
 
-def replace(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
+def exec_program(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
     """Replace this process with another program, which gets its signals and sets its exit code."""
     program = _required(argv[0])
     # Python ignores SIGPIPE, and ignored signals stay ignored across exec.

@@ -119,7 +119,7 @@ def test_one_module_starts_uv(repository: Path) -> None:
         "run((sys.executable, '-m', 'uv', 'python', 'find', version))",
         "Run(what='x', argv=(*(uv, 'pip', 'install', '--quiet'), name))",
         "process.run(['uv', 'venv', folder])",
-        "process.replace(['pip', 'install', name], {})",
+        "process.exec_program(['pip', 'install', name], {})",
         "program = uv.find_uv_bin()",
     ],
 )

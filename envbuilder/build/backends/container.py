@@ -316,7 +316,9 @@ class DockerEnvironment:
         python = isolation.python(conventions.ENTRYPOINT[0], isolation.CONTAINER_BYTECODE)
         entrypoint = inside.accompanied(python, conventions.ENTRYPOINT)
         container = msgspec.structs.replace(container, entrypoint=entrypoint)
-        return (start or process.replace)(self._engine.foreground(container, terminal=terminal), {})
+        return (start or process.exec_program)(
+            self._engine.foreground(container, terminal=terminal), {}
+        )
 
     def command(self, argv: Sequence[str], access: Access) -> tuple[str, ...]:
         """Return the client's command that does the same, for a program without a terminal."""

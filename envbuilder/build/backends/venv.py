@@ -393,7 +393,7 @@ class NativeEnvironment(Environment):
         stated = {*access.passed, *access.variables, variables.PYTHONPATH} & values.keys()
         self.stay_in_use()
         command = self.command([program, *argv[1:]])
-        return (start or process.replace)(
+        return (start or process.exec_program)(
             command, {**values, **self.after_activation(sorted(stated - is_last))}
         )
 

@@ -58,7 +58,7 @@ container = Container(
     entrypoint=inside.accompanied(("python3", "-I"), ("python3", "-u", "-c")),
     arguments=(code,),
 )
-process.replace(labelled(engine, label).foreground(container, terminal=False), {})
+process.exec_program(labelled(engine, label).foreground(container, terminal=False), {})
 """
 IGNORES = (
     "import signal, time; [signal.signal(n, signal.SIG_IGN) for n in (2, 15)];"

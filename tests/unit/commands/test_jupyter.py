@@ -108,7 +108,7 @@ def test_the_server_gets_what_was_decided(
 ) -> None:
     seen: list[Any] = []
     monkeypatch.setattr(server, "prefix", lambda *_: Path("/lab"))
-    monkeypatch.setattr(process, "replace", lambda argv, env: seen.append(argv))
+    monkeypatch.setattr(process, "exec_program", lambda argv, env: seen.append(argv))
     monkeypatch.setenv("DISPLAY", ":0")
     run("--port", "9000", "--", "--ServerApp.base_url=/x/")
     ((_, _, _, text, *more),) = seen

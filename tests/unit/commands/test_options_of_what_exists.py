@@ -186,7 +186,7 @@ def world(
     real = execute.execute
     monkeypatch.setattr(execute, "execute", execute_plan)
     monkeypatch.setattr(assemble, "Assembly", Assembly)
-    monkeypatch.setattr(process, "replace", replaced)
+    monkeypatch.setattr(process, "exec_program", replaced)
     monkeypatch.setattr(process, "which", lambda program: f"/usr/bin/{program}")
     monkeypatch.setattr(probe, "host", lambda *args, **options: PLAIN)
     monkeypatch.setattr(interpreters, "find", lambda *args, **options: PYTHON)

@@ -244,7 +244,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signal, "signal", lambda *arguments: None)
     # Not `process.run`: what runs a command may hold it already, as the default of a parameter.
     monkeypatch.setattr(subprocess, "Popen", missing)
-    monkeypatch.setattr(process, "replace", missing)
+    monkeypatch.setattr(process, "exec_program", missing)
     monkeypatch.setattr(connection, "connect", missing)
 
 

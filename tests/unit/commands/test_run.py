@@ -102,7 +102,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(sys, "executable", "")
     monkeypatch.setenv("PATH", f"{python.parent}:/usr/bin:/bin")
     monkeypatch.setitem(interpreters.find.__kwdefaults__, "runner", answer)
-    monkeypatch.setattr(process, "replace", replace)
+    monkeypatch.setattr(process, "exec_program", replace)
     return runs
 
 

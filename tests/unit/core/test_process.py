@@ -182,7 +182,7 @@ def test_this_program_is_replaced_by_another(monkeypatch: pytest.MonkeyPatch) ->
     before = signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     try:
         with pytest.raises(ReplacedError) as caught:
-            process.replace(["sh", "-c", "a b"], {"CHANGED": "y"})
+            process.exec_program(["sh", "-c", "a b"], {"CHANGED": "y"})
         assert signal.getsignal(signal.SIGPIPE) is signal.SIG_DFL
     finally:
         signal.signal(signal.SIGPIPE, before)
@@ -190,10 +190,10 @@ def test_this_program_is_replaced_by_another(monkeypatch: pytest.MonkeyPatch) ->
     assert (program, argv) == (process.which("sh"), ["sh", "-c", "a b"])
     assert env == {**os.environ, "CHANGED": "y"}
     with pytest.raises(ToolError, match="no-such-program-here: not found"):
-        process.replace(["no-such-program-here", "sh"], {})
+        process.exec_program(["no-such-program-here", "sh"], {})
     monkeypatch.setattr(os, "execve", Mock(side_effect=OSError(errno.ENOEXEC, "Exec format error")))
     with pytest.raises(CommandError, match="cannot be executed: Exec format error") as refused:
-        process.replace(["sh"], {})
+        process.exec_program(["sh"], {})
     assert refused.value.run_code == 126
 
 

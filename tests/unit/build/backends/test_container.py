@@ -34,7 +34,7 @@ def tmp_path() -> Iterator[Path]:
 def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The command lines that replaced this process."""
     lines: list[list[str]] = []
-    monkeypatch.setattr(process, "replace", lambda argv, env: lines.append(list(argv)))
+    monkeypatch.setattr(process, "exec_program", lambda argv, env: lines.append(list(argv)))
     monkeypatch.setattr(process, "when_ended", lambda argv: 0)
     monkeypatch.setattr(devices, "host_nodes", lambda profile: {})
     return lines

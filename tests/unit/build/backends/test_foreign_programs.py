@@ -204,7 +204,7 @@ def test_a_native_environment_starts_no_program_of_another_python(
     name: str, runs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[Any] = []
-    monkeypatch.setattr(process, "replace", lambda argv, env: started.append(argv))
+    monkeypatch.setattr(process, "exec_program", lambda argv, env: started.append(argv))
     own = lay(tmp_path / "env/bin", "python")
     path = lay(tmp_path / "elsewhere", name)
     environment = Native(tmp_path / "env")
@@ -223,7 +223,7 @@ def test_a_native_command_gets_the_variables_that_the_user_states(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[Any] = []
-    monkeypatch.setattr(process, "replace", lambda argv, env: started.append(env))
+    monkeypatch.setattr(process, "exec_program", lambda argv, env: started.append(env))
     lay(tmp_path / "bin", "python")
     environment = Native(tmp_path)
     environment.device_variables = {"HIP_VISIBLE_DEVICES": "0", "C": "of the profile"}
@@ -240,7 +240,9 @@ def test_a_native_command_preloads_after_the_profile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, expected: str
 ) -> None:
     started: list[Any] = []
-    monkeypatch.setattr(process, "replace", lambda argv, env: started.append(env["LD_PRELOAD"]))
+    monkeypatch.setattr(
+        process, "exec_program", lambda argv, env: started.append(env["LD_PRELOAD"])
+    )
     lay(tmp_path / "bin", "python")
     for access in (Access(variables={"LD_PRELOAD": value}), Access(passed=("LD_PRELOAD",))):
         Native(tmp_path).become(["python"], {"PATH": "", "LD_PRELOAD": value}, access)
@@ -251,7 +253,7 @@ def test_a_native_command_imports_from_the_project_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[Any] = []
-    monkeypatch.setattr(process, "replace", lambda argv, env: started.append(env))
+    monkeypatch.setattr(process, "exec_program", lambda argv, env: started.append(env))
     lay(tmp_path / "bin", "python")
     given = Access(python_path=(tmp_path / "src", tmp_path / "lib"))
     for own, others in (("", ""), ("/mine", ":/mine")):
@@ -268,7 +270,7 @@ def test_a_command_of_the_project_is_found_after_the_environments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     started: list[Any] = []
-    monkeypatch.setattr(process, "replace", lambda argv, env: started.append((argv[0], env)))
+    monkeypatch.setattr(process, "exec_program", lambda argv, env: started.append((argv[0], env)))
     own = lay(tmp_path / "bin", "python")
     lay(tmp_path / "elsewhere", name)
     command = lay(tmp_path / "own", name)
@@ -329,7 +331,7 @@ def test_a_script_of_another_python_is_refused_whatever_its_name(
     text: str, runs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[Any] = []
-    monkeypatch.setattr(process, "replace", lambda argv, env: started.append(argv))
+    monkeypatch.setattr(process, "exec_program", lambda argv, env: started.append(argv))
     script = lay(tmp_path / "elsewhere", "pytest")
     Path(script).write_text(text.format(tmp_path))
     environ = {"PATH": str(tmp_path / "elsewhere")}
