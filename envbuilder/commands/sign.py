@@ -32,33 +32,17 @@ from envbuilder.watch import judge, model
 
 PASSPHRASE = "ENVBUILDER_KEY_PASSPHRASE"  # noqa: S105 (the name of a variable)
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
-_LONGEST = 1024
 
 
 @click.command("sign", short_help="Sign locks, bundles, SBOMs, provenances and watch reports.")
 @click.argument("files", nargs=-1, type=_FILE, metavar="FILE...", required=True)
 @click.option("--key", required=True, type=_FILE, help="Private key, PKCS#8 in PEM.")
-@click.option(
-    "--passphrase-file",
-    type=_FILE,
-    help=f"File whose first line is the key's passphrase; else {PASSPHRASE}, else it is asked for.",
-)
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Where to write the signature of a single file, instead of FILE.intoto.jsonl.",
-)
 @json_option
-def command(
-    files: tuple[Path, ...],
-    key: Path,
-    passphrase_file: Path | None,
-    output: Path | None,
-    as_json: bool,
-) -> None:
+def command(files: tuple[Path, ...], key: Path, as_json: bool) -> None:
     """Sign locks, bundles, SBOMs and provenances, each into FILE.intoto.jsonl next to it.
 
-    Keys are P-256 or ed25519, as openssl makes them.
+    Keys are P-256 or ed25519, as openssl makes them. The passphrase of an encrypted one is read
+    from ENVBUILDER_KEY_PASSPHRASE, else asked for.
 
     \b
     Examples:
@@ -67,17 +51,14 @@ def command(
       envbuilder sign --key team.pem profiles/locks/cpu.json
       envbuilder sign --key team.pem cpu.tar cpu.sbom.cdx.json
     """
-    if output is not None and len(files) != 1:
-        raise InvalidError("--output takes the signature of one file only", "Leave --output out.")
     from envbuilder.signatures import keys
 
     note = console.progress().note
-    private = keys.private(key, _passphrase(key, passphrase_file), note)
+    private = keys.private(key, _passphrase(key), note)
     results = []
     for path in files:
         what = recognized(path)
-        place = output or statements.path_beside(path)
-        written = statements.write_file(place, what.statement, private)
+        written = statements.write_file(statements.path_beside(path), what.statement, private)
         results.append({"name": str(path), "kind": what.kind, "where": str(written)})
     if as_json:
         console.data({"schema": 1, "keyid": private.public.id, "signed": results})
@@ -87,25 +68,19 @@ def command(
     console.result(f"key {private.public.id}")
 
 
-def _passphrase(key: Path, file: Path | None) -> Callable[[], bytes]:
-    """Return a function that returns a key's passphrase, from a file, a variable or the terminal.
+def _passphrase(key: Path) -> Callable[[], bytes]:
+    """Return a function that returns a key's passphrase, from a variable or the terminal.
 
     It is never an argument: other users could read those.
     """
 
     def read() -> bytes:
-        if file is not None:
-            try:
-                with file.open("rb") as stream:
-                    return stream.readline(_LONGEST).rstrip(b"\r\n")
-            except OSError as error:
-                raise InvalidError(f"{file}: cannot be read: {error.strerror or error}") from error
         if PASSPHRASE in os.environ:
             return os.fsencode(os.environ[PASSPHRASE])
         if not sys.stdin.isatty():
             raise InvalidError(
                 f"{key}: the key is encrypted, and there is no terminal to ask for its passphrase",
-                f"Use --passphrase-file FILE, or set {PASSPHRASE}.",
+                f"Set {PASSPHRASE}.",
             )
         asked: str = click.prompt(f"Passphrase of {key}", hide_input=True, err=True)
         return asked.encode()
@@ -124,14 +99,8 @@ def _passphrase(key: Path, file: Path | None) -> Callable[[], bytes]:
     help="Public key that must have signed; with several, one of them. Without it, signatures: of"
     " the configuration, for locks and bundles.",
 )
-@click.option("--signature", type=_FILE, help="The signature of a single file, if not next to it.")
 @json_option
-def verify_signature(
-    files: tuple[Path, ...],
-    named: tuple[Path, ...],
-    signature: Path | None,
-    as_json: bool,
-) -> None:
+def verify_signature(files: tuple[Path, ...], named: tuple[Path, ...], as_json: bool) -> None:
     """Check who signed files, and that the signature is about these very bytes.
 
     Of a provenance, the builder is checked as well, and the artifact next to it. Exit code 5: there
@@ -142,10 +111,8 @@ def verify_signature(
       envbuilder verify-signature --key team.pub profiles/locks/cpu.json
       envbuilder verify-signature --key team.pub cpu.tar.provenance.json
     """
-    if signature and len(files) != 1:
-        raise InvalidError("--signature is for one file", "Leave --signature out.")
     settings = load_settings()
-    signed = [_accepted(path, signature, named, settings) for path in files]
+    signed = [_accepted(path, named, settings) for path in files]
     if as_json:
         console.data({"schema": 1, "signed": signed})
         return
@@ -155,9 +122,7 @@ def verify_signature(
         console.result(f"  {accepted.digest}")
 
 
-def _accepted(
-    path: Path, signature: Path | None, named: Sequence[Path], settings: Settings
-) -> statements.Signed:
+def _accepted(path: Path, named: Sequence[Path], settings: Settings) -> statements.Signed:
     """Return the signature of a file by one of the named or configured keys, which is about it."""
     from envbuilder.signatures import keys
 
@@ -171,7 +136,7 @@ def _accepted(
             "Add --key PUB, or for locks and bundles, signatures: to envbuilder.yaml.",
         )
     where = str(path)
-    files = [signature or statements.path_beside(path)]
+    files = [statements.path_beside(path)]
     public_keys = keys.publics(trusted)
     statement, signed = statements.require(where, files, public_keys, what.type, what.digests)
     # Other files than a provenance are compared by their digest.

@@ -302,8 +302,6 @@ complete -c envbuilder -n '__fish_seen_subcommand_from unbundle' -l debug -d 'Sh
 complete -c envbuilder -n '__fish_seen_subcommand_from unbundle' -s h -l help -d 'Show help and exit.'
 complete -c envbuilder -n '__fish_seen_subcommand_from sign' -F
 complete -c envbuilder -n '__fish_seen_subcommand_from sign' -l key -r -F -d 'Private key, PKCS#8 in PEM.'
-complete -c envbuilder -n '__fish_seen_subcommand_from sign' -l passphrase-file -r -F -d 'File whose first line is the key\'s passphrase; else ENVBUILDER_KEY_PASSPHRASE, else it is asked for.'
-complete -c envbuilder -n '__fish_seen_subcommand_from sign' -l output -r -F -d 'Where to write the signature of a single file, instead of FILE.intoto.jsonl.'
 complete -c envbuilder -n '__fish_seen_subcommand_from sign' -l json -d 'Print the result as JSON.'
 complete -c envbuilder -n '__fish_seen_subcommand_from sign' -s q -l quiet -d 'Only print results and errors.'
 complete -c envbuilder -n '__fish_seen_subcommand_from sign' -s v -l verbose -d 'Also print the programs that are run, and requests.'
@@ -311,7 +309,6 @@ complete -c envbuilder -n '__fish_seen_subcommand_from sign' -l debug -d 'Show t
 complete -c envbuilder -n '__fish_seen_subcommand_from sign' -s h -l help -d 'Show help and exit.'
 complete -c envbuilder -n '__fish_seen_subcommand_from verify-signature' -F
 complete -c envbuilder -n '__fish_seen_subcommand_from verify-signature' -l key -r -F -d 'Public key that must have signed; with several, one of them. Without it, signatures: of the configuration, for locks and bundles.'
-complete -c envbuilder -n '__fish_seen_subcommand_from verify-signature' -l signature -r -F -d 'The signature of a single file, if not next to it.'
 complete -c envbuilder -n '__fish_seen_subcommand_from verify-signature' -l json -d 'Print the result as JSON.'
 complete -c envbuilder -n '__fish_seen_subcommand_from verify-signature' -s q -l quiet -d 'Only print results and errors.'
 complete -c envbuilder -n '__fish_seen_subcommand_from verify-signature' -s v -l verbose -d 'Also print the programs that are run, and requests.'

@@ -119,13 +119,13 @@ def test_we_verify_what_cosign_signed(cli: Cli, cosign: Tool, lock: Path, tmp_pa
             "--predicate",
             "empty.json",
             "--output-signature",
-            "by-cosign",
+            "cpu.json.intoto.jsonl",
             "cpu.json",
         )
     )
 
     def verify(key: str) -> subprocess.CompletedProcess[str]:
-        return cli("verify-signature", "--key", key, "--signature", "by-cosign", "cpu.json")
+        return cli("verify-signature", "--key", key, "cpu.json")
 
     signing.lay_key(tmp_path / "other.pem")
     accepted(verify("cosign.pub"))
