@@ -19,7 +19,7 @@ PAGE = """\
 # Releases
 
 The releases that have kernels for some common GPUs, by build, given the newest driver.
-`envbuilder profiles show NAME` marks those that fit your machine. The facts, each with its source,
+`envbuilder profiles NAME` marks those that fit your machine. The facts, each with its source,
 are in `profiles/releases/`; kernels that no source verifies are left out.
 """
 NOTES: dict[types.Framework, str] = {

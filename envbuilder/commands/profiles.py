@@ -12,7 +12,7 @@ import msgspec
 from envbuilder.commands.options import json_option, load_settings, target_host_option
 from envbuilder.core import console
 from envbuilder.core.errors import Hint, InvalidError
-from envbuilder.host import assumed, probe
+from envbuilder.host import assumed
 from envbuilder.profiles import fit, library, lock as profile_lock
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.profile import canonical, load as load_profile, names, search_path
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from envbuilder.host.model import Host
     from envbuilder.profiles.needs import Level
     from envbuilder.profiles.releases import Build
 
@@ -29,24 +30,29 @@ _FITS = {"fits": "yes", "warnings": "yes, with warnings", "no": "no"}
 _MARKS: dict[fit.Verdict, str] = {"fits": "✓", "warnings": "!", "no": " "}
 
 
-@click.group("profiles", invoke_without_command=True, short_help="List profiles, or show one.")
+@click.command("profiles", short_help="List profiles, or show one.")
+@click.argument("name", required=False)
+@target_host_option
 @json_option
-@click.pass_context
-def command(ctx: click.Context, as_json: bool) -> None:
+def command(name: str | None, target_host: Path | None, as_json: bool) -> None:
     """List the shipped profiles and your own, and whether they fit this machine.
+
+    With NAME, show that profile as envbuilder reads it, its lock, whether it fits here, and its
+    framework's releases for its hardware.
 
     \b
     Examples:
       envbuilder profiles
-      envbuilder profiles show cuda
+      envbuilder profiles zendnn --json
+      envbuilder profiles cuda --target-host machine.json
     """
-    if ctx.invoked_subcommand is not None:
-        return
-
     settings = load_settings()
     folders = search_path(settings.project, settings.config_dir)
-    host = probe.host()
-    rows = [_row(name, folders, host) for name in names(folders)]
+    host = assumed.find(target_host)
+    if name:
+        _show(name, folders, host, as_json=as_json)
+        return
+    rows = [_row(each, folders, host) for each in names(folders)]
     if as_json:
         console.data({"schema": 1, "profiles": rows})
         return
@@ -65,25 +71,11 @@ def command(ctx: click.Context, as_json: bool) -> None:
     )
     console.rich_console().print(console.table(columns, cells))
     console.result()
-    console.hints([Hint("Why a profile does not fit", ("profiles", "show", "NAME"))])
+    console.hints([Hint("Why a profile does not fit", ("profiles", "NAME"))])
 
 
-@command.command("show", short_help="Show one profile, its lock, and whether it fits here.")
-@click.argument("name")
-@target_host_option
-@json_option
-def show(name: str, target_host: Path | None, as_json: bool) -> None:
-    """Show one profile as envbuilder reads it, and its framework's releases for its hardware.
-
-    \b
-    Examples:
-      envbuilder profiles show zendnn --json
-      envbuilder profiles show cuda --target-host machine.json
-    """
-    settings = load_settings()
-    folders = search_path(settings.project, settings.config_dir)
+def _show(name: str, folders: Sequence[Path], host: Host, *, as_json: bool) -> None:
     profile = load_profile(name, folders)
-    host = assumed.find(target_host)
     row = _row(name, folders, host)
     builds = fit.serving(profile, host)
     if as_json:

@@ -503,6 +503,6 @@ def require_backend(profile: Profile, backend: str) -> None:
 
 
 def canonical(profile: Profile) -> dict[str, Any]:
-    """Return the profile as plain data with sorted keys, for hashing and `profiles show --json`."""
+    """Return the profile as plain data with sorted keys, for hashing and `profiles NAME --json`."""
     data: dict[str, Any] = msgspec.to_builtins(profile, order="sorted")
     return data

@@ -169,7 +169,7 @@ READ = (
     ("doctor",),
     ("doctor", "--json"),
     ("profiles", "--json"),
-    ("profiles", "show", "cpu"),
+    ("profiles", "cpu"),
     ("matrix", "--json"),
     ("matrix",),
     ("ci", "--provider", "github", "--quick"),

@@ -58,7 +58,7 @@ complete -c envbuilder -n '__fish_seen_subcommand_from doctor' -s q -l quiet -d 
 complete -c envbuilder -n '__fish_seen_subcommand_from doctor' -s v -l verbose -d 'Also print the programs that are run, and requests.'
 complete -c envbuilder -n '__fish_seen_subcommand_from doctor' -l debug -d 'Show tracebacks.'
 complete -c envbuilder -n '__fish_seen_subcommand_from doctor' -s h -l help -d 'Show help and exit.'
-complete -c envbuilder -n '__fish_seen_subcommand_from profiles' -a 'show'
+complete -c envbuilder -n '__fish_seen_subcommand_from profiles' -l target-host -r -F -d 'Decide for this host (written by `detect --json`) instead of this machine.'
 complete -c envbuilder -n '__fish_seen_subcommand_from profiles' -l json -d 'Print the result as JSON.'
 complete -c envbuilder -n '__fish_seen_subcommand_from profiles' -s q -l quiet -d 'Only print results and errors.'
 complete -c envbuilder -n '__fish_seen_subcommand_from profiles' -s v -l verbose -d 'Also print the programs that are run, and requests.'

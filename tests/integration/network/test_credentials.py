@@ -42,7 +42,7 @@ def test_commands_that_succeed_tell_no_credential(machine: Machine) -> None:
     succeed("reproduce", "--profile", "lab", "--backend", "venv")
     succeed("sbom", "--profile", "lab")
     machine.run("bundle", "--profile", "lab", "-o", "lab.tar")  # the index has no hatchling
-    succeed("profiles", "show", "lab", "--json")
+    succeed("profiles", "lab", "--json")
     succeed("detect", "--json")
     machine.run("doctor")
     machine.run("doctor", "--json")

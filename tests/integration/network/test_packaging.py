@@ -253,7 +253,7 @@ def test_it_is_the_installed_one_that_runs(installed: Installed, prefix: Path) -
 def test_every_way_to_start_it(installed: Installed, how: tuple[str, ...]) -> None:
     done = installed(*how, "--version")
     assert (done.returncode, done.stdout) == (0, f"envbuilder {__version__}\n"), done.stderr
-    done = succeeded(installed(*how, "profiles", "show", "cpu", "--json"))
+    done = succeeded(installed(*how, "profiles", "cpu", "--json"))
     assert json.loads(done.stdout)["profile"]["name"] == "cpu"
     assert done.stderr == ""
 
@@ -267,7 +267,7 @@ def test_the_script_runs_isolated(installed: Installed, prefix: Path) -> None:
     "arguments",
     [
         ("profiles", "--json"),
-        ("profiles", "show", "zendnn", "--json"),
+        ("profiles", "zendnn", "--json"),
         ("detect", "--json"),
         ("render", "--profile", "cpu"),
         ("render", "--profile", "zendnn", "--target", "requirements"),

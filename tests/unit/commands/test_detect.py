@@ -337,12 +337,12 @@ def test_profiles_show_marks_the_builds_that_fit(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     show(monkeypatch, with_gpu(changed(ADA, sm="6.0", driver_version="470.82")))
-    assert cli._run(["profiles", "show", "cuda"]) == 0
+    assert cli._run(["profiles", "cuda"]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert "2.7.1 ✓ cu118 cu126 cu128 3.9 to 3.13" in lines
     assert "2.14.1 cu126 cu130 cu132 3.10 to 3.14" in lines
     assert "driver 525.60.13 and later: cu121, cu124, cu126, cu128, cu129" in lines
-    assert cli._run(["profiles", "show", "cuda", "--json"]) == 0
+    assert cli._run(["profiles", "cuda", "--json"]) == 0
     builds = json.loads(capsys.readouterr().out)["releases"]
     fitting = {each["build"] for each in builds if each["fits"] == "fits"}
     assert fitting == {"cu102", "cu113", "cu115", "cu116", "cu117", "cu118"}
@@ -352,9 +352,9 @@ def test_another_framework_lists_its_own_releases(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     show(monkeypatch, with_gpu(changed(ADA, sm="7.5"), cpu=Cpu(flags=("sse2", "sse4_1", "avx"))))
-    assert cli._run(["profiles", "show", "jax-cuda"]) == 0
+    assert cli._run(["profiles", "jax-cuda"]) == 0
     out = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert "0.12.0.1 ✓ cuda12 ✓ cuda13 3.12 to 3.15" in out
     assert "driver 580.65.06 and later: cuda13" in out
-    assert cli._run(["profiles", "show", "jax-xpu"]) == 0
+    assert cli._run(["profiles", "jax-xpu"]) == 0
     assert "builds (" not in capsys.readouterr().out

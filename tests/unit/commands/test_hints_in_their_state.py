@@ -42,7 +42,7 @@ STATES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
     "no such option": ({}, ("detect", "--nosuch")),
     "an option without its value": ({}, ("lock", "--profile")),
     "no Dockerfile: render": ({}, ("render", "--profile", "mps", "--target", "dockerfile")),
-    "no such profile": ({}, ("profiles", "show", "cuda13")),
+    "no such profile": ({}, ("profiles", "cuda13")),
     "no host: detect": ({"h.json": "no host"}, ("detect", "--target-host", "h.json")),
     "no bundle: unbundle": ({"b.tar": "x" * 2000}, ("unbundle", "b.tar")),
     "no report: compare": ({"r.json": "{}"}, ("compare", "r.json")),

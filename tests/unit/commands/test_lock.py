@@ -137,7 +137,7 @@ def test_a_lock_that_hides_a_shipped_one_says_so(
     assert profile_lock.load(own) == other
     out = capsys.readouterr().out
     assert "  leaf 1.0 → 0.9\n  it is used instead of the lock that came with envbuilder" in out
-    assert run("profiles", "show", "tiny") == 0
+    assert run("profiles", "tiny") == 0
     assert f"{own} is used instead of the lock that came" in capsys.readouterr().out
 
 

@@ -100,8 +100,8 @@ def _profile(text: str, folder: Path) -> list[list[str]]:
     return [
         ["profiles"],
         ["profiles", "--json"],
-        ["profiles", "show", "lab"],
-        ["profiles", "show", "lab", "--json"],
+        ["profiles", "lab"],
+        ["profiles", "lab", "--json"],
         ["lock", "--check"],
         ["lock", "--check", "--json"],
         *([command, "--profile", "lab"] for command in ("build", "verify", "render", "sbom")),
@@ -126,7 +126,7 @@ def _lock(text: str, folder: Path) -> list[list[str]]:
     }
     content = json.dumps({**whole, **changes[folder.name]})
     (profiles / "locks/lab.json").write_text(content)
-    return [["profiles"], ["profiles", "show", "lab"], ["lock", "--check"], ["build", "-p", "lab"]]
+    return [["profiles"], ["profiles", "lab"], ["lock", "--check"], ["build", "-p", "lab"]]
 
 
 def _target_host(text: str, folder: Path) -> list[list[str]]:
@@ -209,7 +209,7 @@ def _arguments(text: str, folder: Path) -> list[list[str]]:
     )
     return [
         [argument],
-        ["profiles", "show", argument],
+        ["profiles", argument],
         *(["render", f"--{o}", argument] for o in ("profile", "target", "python-version")),
         *(["build", f"--{o}", argument] for o in ("profile", "base-image", "tag", "backend")),
         ["render", "--profile", "cpu", "--target-host", argument],
