@@ -71,11 +71,11 @@ def read_limits(reader: Reader) -> None:
 
 def quota(snapshot: Snapshot) -> float | None:
     """Return the tightest quota, in CPUs, of this process's cgroup and its parents, if any."""
-    stated = (
-        " ".join(snapshot.files.get(f"{folder}/{name}", "") for name in _LIMITS["cpu", version])
-        for folder, version in _folders(snapshot, "cpu")
-    )
-    return min(filter(None, map(threads.parse_quota, stated)), default=None)
+    quotas = []
+    for folder, version in _folders(snapshot, "cpu"):
+        texts = (snapshot.files.get(f"{folder}/{name}", "") for name in _LIMITS["cpu", version])
+        quotas.append(threads.parse_quota(" ".join(texts)))
+    return min(filter(None, quotas), default=None)
 
 
 def memory_limit(snapshot: Snapshot) -> int | None:
@@ -90,7 +90,7 @@ def memory_limit(snapshot: Snapshot) -> int | None:
 
 def unreadable_limit(snapshot: Snapshot) -> tuple[str, str] | None:
     """Return a file with limits that exists but cannot be read, and why."""
-    names = {name for both in _LIMITS.values() for name in both}
+    names = set[str]().union(*_LIMITS.values())
     groups = ((p, why) for p, why in snapshot.unreadable.items() if p.startswith("sys/fs/cgroup/"))
     return next(((p, why) for p, why in groups if p.rpartition("/")[2] in names), None)
 
@@ -164,8 +164,11 @@ def machine(snapshot: Snapshot) -> str:
         if version not in ("8", "AArch64"):
             return "arm"
         # A description that is cut off does not show whether the kernel has 32 bits.
-        return "unknown" if not flags else "arm" if "thumb" in flags else "aarch64"
-    return "x86_64" if "lm" in flags else "i686" if "fpu" in flags else "unknown"
+        if not flags:
+            return "unknown"
+        return "arm" if "thumb" in flags else "aarch64"
+    old = "i686" if "fpu" in flags else "unknown"
+    return "x86_64" if "lm" in flags else old
 
 
 def virtual(snapshot: Snapshot) -> bool:
@@ -271,7 +274,9 @@ def _cores(
     In AMD's sockets with two dies the cores of both have the same numbers, so /proc/cpuinfo shows
     half of them; /sys is right (Magny-Cours: 12 cores, numbered 0 to 5 twice).
     """
-    shared = {cpu: siblings for siblings in _siblings(snapshot, cpus) for cpu in siblings}
+    shared: dict[int, frozenset[int]] = {}
+    for siblings in _siblings(snapshot, cpus):
+        shared |= dict.fromkeys(siblings, siblings)
     if shared:
         return Counter(shared[cpu] for cpu in cpus) if cpus <= shared.keys() else None
     described = {
@@ -315,7 +320,9 @@ def _sockets(
     if len(ids) == 1 or ids != set(range(len(ids))) or (described and not any(described)):
         return len(ids)
     nodes = _nodes(snapshot) or (1 if snapshot.has(_NODES) is False else None)
-    return (1 if nodes == 1 else len(ids)) if described and nodes else None
+    if not described or not nodes:
+        return None
+    return 1 if nodes == 1 else len(ids)
 
 
 def _nodes(snapshot: Snapshot) -> int | None:

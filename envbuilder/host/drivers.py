@@ -134,8 +134,11 @@ def intel(gpu: Gpu, host: Host) -> str:
             f"Update Linux: {since} is the first whose xe drives it by itself, this is"
             f" {host.kernel}{_newer_kernel(host)}."
         )
-    driver = "xe" if since else "i915" if family.startswith(_I915) else ""
-    if not driver:
+    if since:
+        driver = "xe"
+    elif family.startswith(_I915):
+        driver = "i915"
+    else:
         return "Update Linux: i915 or xe of a newer one may know it (`sudo dmesg` shows why not)."
     return (
         f"Run `sudo modprobe {driver}`; if nothing changes, `sudo dmesg | grep {driver}` shows why."

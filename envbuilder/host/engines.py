@@ -314,13 +314,11 @@ def _infos(answers: Mapping[str, Answer]) -> list[Info]:
 
 def _spec_folders(answers: Mapping[str, Answer]) -> tuple[str, ...]:
     """Return the default folders, and those that an engine is configured to search."""
-    configured = [
-        path.strip("/")
-        for info in _infos(answers)
-        for path in (info.spec_folders or ())[:_MOST]
-        if path.startswith("/") and ".." not in path
-    ]
-    return tuple(dict.fromkeys((*CDI_FOLDERS, *configured)))
+    folders = [*CDI_FOLDERS]
+    for info in _infos(answers):
+        configured = (info.spec_folders or ())[:_MOST]
+        folders += [p.strip("/") for p in configured if p.startswith("/") and ".." not in p]
+    return tuple(dict.fromkeys(folders))
 
 
 def _shown(path: str) -> str:
@@ -376,18 +374,15 @@ def _buildx_version(snapshot: Snapshot) -> str | None:
 
 
 def _runtimes(snapshot: Snapshot, answers: Mapping[str, Answer]) -> tuple[str, ...]:
-    installed = {
-        name
-        for name in _RUNTIMES
-        if any(snapshot.has(f"{folder}/{name}") for folder in _PROGRAM_FOLDERS)
-    }
-    listed = {
-        name
-        for info in _infos(answers)
-        for name, runtime in list((info.runtimes or {}).items())[:_MOST]
-        if _WORD.match(name) and _GPU_RUNTIME.search(f"{name} {runtime.path}")
-    }
-    return tuple(sorted(installed | listed))
+    names = set()
+    for name in _RUNTIMES:
+        if any(snapshot.has(f"{folder}/{name}") for folder in _PROGRAM_FOLDERS):
+            names.add(name)
+    for info in _infos(answers):
+        for name, runtime in list((info.runtimes or {}).items())[:_MOST]:
+            if _WORD.match(name) and _GPU_RUNTIME.search(f"{name} {runtime.path}"):
+                names.add(name)
+    return tuple(sorted(names))
 
 
 def _read_specifications(reader: Reader, folders: Iterable[str]) -> None:

@@ -9,6 +9,7 @@ second.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from decimal import Decimal
@@ -24,7 +25,7 @@ from envbuilder.host.snapshot import clean
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from envbuilder.host.model import Host, Vendor
+    from envbuilder.host.model import Gpu, Host, Vendor
 
 Verdict = Literal["no", "unknown", "split", "fits"]
 
@@ -279,8 +280,8 @@ def _where(estimate: Estimate) -> str:
         for name, sizes in groups.items()
     ]
     if len(groups) > 2:
-        *_, last = groups
-        front = [size for name, sizes in groups.items() if name != last for size in sizes]
+        groups.popitem()
+        front = [*itertools.chain.from_iterable(groups.values())]
         texts = [f"{gibibytes(sum(front))} in {len(front)} devices", texts[-1]]
     return f"{estimate.verdict}: {', '.join(texts)}"
 
@@ -289,7 +290,9 @@ def _speed(found: Estimate) -> str:
     rate = found.tokens_per_second
     if rate is None:
         return "no ceiling: unknown bandwidth"
-    text = f"{rate:.2g}" if rate < 1 else f"{rate:.1f}" if rate < 100 else f"{rate:,.0f}"
+    text = f"{rate:.1f}" if rate < 100 else f"{rate:,.0f}"
+    if rate < 1:
+        text = f"{rate:.2g}"
     return f"at most {text} tokens/s for one stream"
 
 
@@ -323,24 +326,22 @@ def pools(host: Host, vendor: Vendor | None) -> tuple[Pool, ...]:
             ),
         )
     sizes = [n for n in (memory.total_bytes, memory.limit_bytes) if n is not None]
-    accelerators = (
-        Pool(
-            name=gpu.name,
-            # A process gets one instance of a split GPU, and which one is unknown.
-            usable_bytes=None
-            if gpu.mig
-            else gpu.memory_bytes
-            if gpu.usable_bytes is None
-            else gpu.usable_bytes,
-            bandwidth=gpu.bandwidth,
-            kind="accelerator",
-        )
-        for gpu in dedicated
-    )
     main = Pool(
         name="main memory",
         usable_bytes=min(sizes) if sizes else None,
         bandwidth=memory.bandwidth,
         kind="memory",
     )
-    return (*accelerators, main)
+    return (*map(_pool, dedicated), main)
+
+
+def _pool(gpu: Gpu) -> Pool:
+    """Return the memory of a GPU that does not share it."""
+    usable = gpu.memory_bytes if gpu.usable_bytes is None else gpu.usable_bytes
+    return Pool(
+        name=gpu.name,
+        # A process gets one instance of a split GPU, and which one is unknown.
+        usable_bytes=None if gpu.mig else usable,
+        bandwidth=gpu.bandwidth,
+        kind="accelerator",
+    )

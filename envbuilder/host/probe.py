@@ -313,10 +313,12 @@ def _mac(snapshot: Snapshot) -> Host:
         snapshot.machine == "arm64"
     )
     translated = {"0": False, "1": True}.get(sysctl.get("sysctl.proc_translated", ""))
-    if sysctl and translated is None:
+    machine = "x86_64" if sysctl else "unknown"
+    if arm:
+        machine = "arm64"
+    elif sysctl and translated is None:
         # An Intel Mac has neither key (Apple, "About the Rosetta translation environment").
-        translated = None if arm else False
-    machine = "arm64" if arm else "x86_64" if sysctl else "unknown"
+        translated = False
     physical = integer(sysctl.get("hw.physicalcpu"))
     logical = integer(sysctl.get("hw.logicalcpu"))
     return Host(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import getpass
+import itertools
 import json
 import os
 import re
@@ -101,6 +102,14 @@ def this_machine() -> Scrubber:
     return Scrubber((node, node.partition(".")[0], user), home)
 
 
+def _above(paths: Iterable[str]) -> set[str]:
+    """Return the folders that some paths are in."""
+    folders = set[str]()
+    for path in paths:
+        folders.update(map(str, PurePosixPath(path).parents))
+    return folders
+
+
 def recording(taken: Snapshot, scrubber: Scrubber) -> dict[str, Any]:
     """Return the parts of a host (see `PLANTED`), without what tells it from others of its kind."""
 
@@ -113,28 +122,24 @@ def recording(taken: Snapshot, scrubber: Scrubber) -> dict[str, Any]:
     if taken.machine:
         files.setdefault("proc/sys/kernel/arch", f"{taken.machine}\n")
     closed = {path for path, why in taken.unreadable.items() if why != "not there"}
-    tops = {top for top, below, _ in (path.partition("/") for path in taken.absent) if below}
-    listed = {
-        f"{folder}/{name}"
-        for folder, names in taken.folders.items()
-        for name in names
-        if folder not in {"dev", "sys/bus", _DEVICES}
-    }
+    tops = {path.partition("/")[0] for path in taken.absent if "/" in path}
+    listed = set()
+    for folder, names in taken.folders.items():
+        if folder not in {"dev", "sys/bus", _DEVICES}:
+            listed |= {f"{folder}/{name}" for name in names}
     planted = [*files, *taken.links, *taken.nodes, *taken.blobs]
     # What only had to be there is "", also where it is a folder of something else.
-    above = {str(parent) for path in planted for parent in PurePosixPath(path).parents}
+    above = _above(planted)
     files = {path: text for path, text in files.items() if text or path not in above}
     folders = {place(folder) for folder in (*taken.folders, *closed, *listed, *tops)}
+    for path in planted:
+        folders = {folder for folder in folders if not f"{path}/".startswith(f"{folder}/")}
     return {
         "files": files,
         "binary": {p: base64.b64encode(nameless(b)).decode() for p, b in taken.blobs.items()},
         "links": dict(taken.links),
         "nodes": dict(taken.nodes),
-        "folders": sorted(
-            folder
-            for folder in folders
-            if not any(f"{path}/".startswith(f"{folder}/") for path in planted)
-        ),
+        "folders": sorted(folders),
     }
 
 
@@ -169,7 +174,8 @@ def write(folder: Path, taken: Snapshot, scrubber: Scrubber) -> int:
     Raise `InvalidError` if the folder cannot take it.
     """
     data = recording(taken, scrubber)
-    size = sum(len(str(content)) for part in ("files", "binary") for content in data[part].values())
+    contents = (*data["files"].values(), *data["binary"].values())
+    size = sum(len(str(content)) for content in contents)
     if size > _LARGEST:
         raise InvalidError(f"{folder}: the recording is larger than {_LARGEST >> 20} MiB")
     try:
@@ -184,8 +190,7 @@ def write(folder: Path, taken: Snapshot, scrubber: Scrubber) -> int:
 
 def plant(root: Path, data: dict[str, Any]) -> Path:
     """Plant the tree of a host below `root`, and return it."""
-    everything = [path for part in PLANTED for path in data.get(part, ())]
-    above = {str(parent) for path in everything for parent in PurePosixPath(path).parents}
+    above = _above(itertools.chain.from_iterable(data.get(part, ()) for part in PLANTED))
     for path, target in sorted(data.get("links", {}).items()):
         _at(root, path).symlink_to(target)
         folder = (root / path).resolve()
@@ -219,8 +224,7 @@ def differences(live: Any, replayed: Any, scrubber: Scrubber, path: str = "") ->
         return []
     else:
         return [f"{path}: {scrubber.public(str(live))} here, {replayed} in the recording"]
-    return [
-        line
-        for name, one, other in pairs
-        for line in differences(one, other, scrubber, f"{path}.{name}".lstrip("."))
-    ]
+    lines = []
+    for name, one, other in pairs:
+        lines += differences(one, other, scrubber, f"{path}.{name}".lstrip("."))
+    return lines

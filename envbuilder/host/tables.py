@@ -200,7 +200,9 @@ def cuda_driver(major: int, *, wsl: bool = False) -> str | None:
     Under WSL it is the driver of Windows, whose versions are others.
     """
     row = _row("cuda-drivers.csv", str(major))
-    return row["windows_driver" if wsl else "linux_driver"] if row else None
+    if not row:
+        return None
+    return row["windows_driver" if wsl else "linux_driver"]
 
 
 def cudnn_sm(release: str) -> str:

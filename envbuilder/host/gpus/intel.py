@@ -164,5 +164,6 @@ def level_zero(snapshot: Snapshot) -> bool | None:
     answers = []
     for library in _LEVEL_ZERO:
         found = [snapshot.has(f"{folder}/{library}") for folder in _LEVEL_ZERO_FOLDERS]
-        answers.append(True if any(found) else None if None in found else False)
+        lacking = None if None in found else False
+        answers.append(any(found) or lacking)
     return all(answers) if None not in answers else None

@@ -103,7 +103,9 @@ def _minor(snapshot: Snapshot, bus: str, device: nvml.Device | None) -> int | No
     """Return N of the card's /dev/nvidiaN, from the kernel driver, else from NVML."""
     information = fields(snapshot.files.get(f"{_GPUS}/{bus}/information"))
     number = integer(information.get("Device Minor"))
-    return number if number is not None else device.minor if device else None
+    if number is None and device:
+        return device.minor
+    return number
 
 
 def peers(snapshot: Snapshot) -> tuple[Peer, ...]:
@@ -131,8 +133,12 @@ def _gpu(
     access: pci.Access,
 ) -> Gpu:
     """Return one GPU, from its PCI card, from its address, or from NVML alone."""
-    card = shown if not isinstance(shown, str) else None
-    bus = card.bus if card else shown if isinstance(shown, str) else None
+    if not isinstance(shown, str):
+        card = shown
+        bus = card.bus if card else None
+    else:
+        card = None
+        bus = shown
     device_id = card.device_id if card else None
     row = tables.nvidia_gpu(device_id) if device_id else None
     name = reported.name if reported else _model(snapshot, bus)
@@ -143,6 +149,7 @@ def _gpu(
     if access.state == "usable":
         access = nvidia_access.of_modes(snapshot, reported, minor) or access
     size = _memory(snapshot, reported)
+    link = card.link if card else None
     return Gpu(
         vendor="nvidia",
         name=name or f"NVIDIA GPU {device_id or ''}".strip(),
@@ -162,7 +169,7 @@ def _gpu(
         memory_bytes=size.total,
         usable_bytes=size.usable,
         bandwidth=size.bandwidth,
-        link=None if size.kind == "shared" else _link(reported, card.link if card else None),
+        link=None if size.kind == "shared" else _link(reported, link),
         power_limit_watts=_watts(reported.power_limit_milliwatts),
         power_default_watts=_watts(reported.power_default_milliwatts),
         mig=reported.mig,

@@ -193,11 +193,11 @@ def _instances(snapshot: Snapshot, minor: int | None) -> int | None:
     instances = snapshot.folders.get(folder)
     if minor is None or instances is None:
         return None
-    return sum(
-        bool(_INSTANCE.match(name))
-        for instance in instances
-        for name in snapshot.folders.get(f"{folder}/{instance}", ())
-    )
+    number = 0
+    for instance in instances:
+        names = snapshot.folders.get(f"{folder}/{instance}", ())
+        number += len([*filter(_INSTANCE.match, names)])
+    return number
 
 
 def _given(snapshot: Snapshot) -> int:
