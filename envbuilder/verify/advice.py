@@ -211,7 +211,9 @@ _AGAIN = _Step("Then verify again: only a new report counts.", ("verify",))
 def advise(report: Report) -> tuple[Advice, ...]:
     """Return the next steps, most urgent first; equal ones once, with all checks that need them."""
     checks: dict[tuple[str, str], list[str]] = {}
-    ordered = [c for s in ("failed", "warning") for c in report.checks if c.status == s]
+    ordered = []
+    for status in ("failed", "warning"):
+        ordered += [check for check in report.checks if check.status == status]
     failed = frozenset(c.name for c in ordered if c.status == "failed")
     for check in ordered:
         for step in _steps(check, failed):

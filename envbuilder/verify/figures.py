@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from envbuilder.verify.report.measurements import Measurements
-    from envbuilder.verify.report.model import Report, Scaling, Speed
+    from envbuilder.verify.report.model import Compiled, Report, Scaling, Speed
 
 STATUSES = ("passed", "failed", "warning", "skipped")
 MOST_DEVICES = 64
@@ -38,7 +39,9 @@ def figures(report: Report) -> Iterator[Fact]:
     first, warm = report.epoch_seconds
     if first is not None:
         count = len(report.epochs) - 1
-        which = f"warm, median of {count}" if count > 1 else "warm" if count else "the first one"
+        which = "warm" if count else "the first one"
+        if count > 1:
+            which = f"warm, median of {count}"
         yield Fact("An epoch", duration(warm or first), _listed(which, doubt))
     if report.speedup:
         yield Fact("Against the CPU", times(report.speedup), "epoch 1 of each")
@@ -69,6 +72,7 @@ def facts(report: Report) -> list[Fact]:
     extensions = _listed(*(_named(name, v) for name, v in framework.extensions.items()))
     cores = _listed(host.cpu.generation, _named("cores:", host.cpu.physical))
     inside = "in a container" if host.container else ""
+    judged = "judged" if report.speed_counts else "not judged"
     rows = (
         Fact(
             "Device",
@@ -81,11 +85,7 @@ def facts(report: Report) -> list[Fact]:
         Fact(title(framework.name or ""), framework.version or "", software),
         Fact("Extensions", extensions),
         *_work(report),
-        Fact(
-            "Speed",
-            ("judged" if report.speed_counts else "not judged") if report.speed_reason else "",
-            report.speed_reason or "",
-        ),
+        Fact("Speed", judged if report.speed_reason else "", report.speed_reason or ""),
         Fact("Host CPU", host.cpu.model_name or "", cores),
         Fact(
             "System",
@@ -147,8 +147,8 @@ def checks(report: Report) -> dict[str, Any]:
         }
         for check in report.checks
     ]
-    counts = [(status, sum(c.status == status for c in report.checks)) for status in STATUSES]
-    return {"rows": rows, "counts": [(status, n) for status, n in counts if n]}
+    counts = Counter[str](check.status for check in report.checks)
+    return {"rows": rows, "counts": [(s, counts[s]) for s in STATUSES if counts[s]]}
 
 
 def _took(seconds: float) -> str:
@@ -165,7 +165,9 @@ def passes(report: Report) -> list[list[str]]:
     return [
         [
             name,
-            *(_or_dash(s, amount) for s in (e.seconds, e.data_seconds, e.compute_seconds)),
+            _or_dash(e.seconds, amount),
+            _or_dash(e.data_seconds, amount),
+            _or_dash(e.compute_seconds, amount),
             _or_dash(e.samples_per_second, "{:,.0f}".format),
             _or_dash(e.loss, "{:.4f}".format),
             _or_dash(e.accuracy, percent),
@@ -279,14 +281,18 @@ def memories(report: Report) -> list[Fact]:
     return [*peak_memory(report), *(Fact(k, memory(size)) for k, size in sizes.items() if size)]
 
 
+def _gradients(entry: Compiled) -> str:
+    if entry.gradients:
+        return "right" if entry.gradients.passed else "wrong"
+    return "failed" if entry.error else "not checked"
+
+
 def compiled(report: Report) -> list[dict[str, str]]:
     """Return a row per tried compile backend: correctness of its gradients, and speed-up."""
     return [
         {
             "backend": entry.backend,
-            "gradients": ("right" if entry.gradients.passed else "wrong")
-            if entry.gradients
-            else ("failed" if entry.error else "not checked"),
+            "gradients": _gradients(entry),
             "inference": _speed(entry.inference),
             "training": _speed(entry.training),
         }

@@ -165,7 +165,7 @@ def epochs(report: model.Report) -> dict[str, list[Bar]]:
         return {}
     warm = [(f"Epoch {n}", p) for n, p in enumerate(passes[1:], 2)]
     if len(warm) > MOST_BARS:
-        total, data, compute = (median(p[i] for _, p in warm) for i in range(3))
+        total, data, compute = map(median, zip(*(p for _, p in warm), strict=True))
         warm = [(f"Median of epochs 2 to {len(passes)}", (total, data, compute))]
     longest = max(p[0] for p in [*passes, *([baseline] if baseline else [])])
 

@@ -143,14 +143,10 @@ def check_report(report: Any, requested: tuple[int, ...] | None) -> model.Scalin
 def _require_checks(scaling: model.Scaling, first: tuple[str, ...] = ()) -> None:
     """Raise `VerifyError` if a passing report lacks a check that the payload always makes."""
     together = (*first, *(REQUIRED_TOGETHER if scaling.ranks > 1 else ()))
-    absent = [
-        *_absent(together, scaling.checks),
-        *(
-            f"device {device.index}: {name}"
-            for device in scaling.devices
-            for name in _absent(REQUIRED_ALONE, device.checks)
-        ),
-    ]
+    absent = _absent(together, scaling.checks)
+    for device in scaling.devices:
+        names = _absent(REQUIRED_ALONE, device.checks)
+        absent += [f"device {device.index}: {name}" for name in names]
     if absent:
         raise VerifyError(f"the payload reported passed without these checks: {', '.join(absent)}")
 

@@ -154,9 +154,15 @@ def payload_arguments(job: Job, paths: Mapping[str, str]) -> tuple[str, ...]:
         *(("--require-kernels", prefix) for prefix in expects.kernels),
     )
     options = (*always, *(() if small else whole))
-    stated = (word for name, value in options if value is not None for word in (name, str(value)))
-    extension = ("--extension", expects.extension) if expects.extension else ()
-    return ("verify", *stated, *(("--quick",) if small else ()), *extension)
+    arguments = ["verify"]
+    for name, value in options:
+        if value is not None:
+            arguments += [name, str(value)]
+    if small:
+        arguments.append("--quick")
+    if expects.extension:
+        arguments += ["--extension", expects.extension]
+    return tuple(arguments)
 
 
 class Events:

@@ -117,7 +117,8 @@ def prove(
     record = _Record(folder, split, framework, numpy)
     steps = list[tuple[Repeated, str, tuple[Any, ...]]]()
     problems = list[str]()
-    if any(part.any() for _, *parts in record.state(0).values() for part in parts):
+    averages = itertools.chain.from_iterable(parts[1:] for parts in record.state(0).values())
+    if any(part.any() for part in averages):
         problems.append("Adadelta's averages are not zero before the first step")
     with progress.task("repeat steps") as task:
         for done, number in enumerate(numbers, 1):
@@ -193,9 +194,13 @@ def _worst(
         kinds = name, f"{name}'s squared gradients", f"{name}'s squared changes"
         for kind, old, new, right in zip(kinds, before[name], after[name], expected, strict=True):
             moved = float(numpy.linalg.norm((right - old).ravel()))
-            apart = float(numpy.linalg.norm((new - right).ravel()))
-            # What should not move at all must not: there is nothing to be relative to.
-            errors.append((_finite(apart / moved if moved else math.inf if apart else 0.0), kind))
+            error = float(numpy.linalg.norm((new - right).ravel()))
+            if moved:
+                error /= moved
+            elif error:
+                # What should not move at all must not: there is nothing to be relative to.
+                error = math.inf
+            errors.append((_finite(error), kind))
     return max(errors)
 
 

@@ -92,7 +92,10 @@ class Outcome(Struct, frozen=True, kw_only=True):
     def written(self) -> tuple[Finding, ...]:
         """Return the findings whose settings belong in a profile."""
         settings = to_write(self.findings, self.combined)
-        return tuple(f for s in settings for f in self.findings if f.setting == s)
+        written = list[Finding]()
+        for setting in settings:
+            written += (each for each in self.findings if each.setting == setting)
+        return tuple(written)
 
 
 def run(ask: Ask, expects: profile.Expected, progress: console.Progress, *, quick: bool) -> Outcome:

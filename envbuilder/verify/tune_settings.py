@@ -82,8 +82,10 @@ class Setting(Struct, frozen=True, kw_only=True):
     @property
     def command(self) -> tuple[str, ...]:
         """Return the setting as arguments of `trial`."""
-        pairs = (x for k, v in self.variables.items() for x in ("--set", f"{k}={v}"))
-        return (*pairs, *self.arguments)
+        arguments = []
+        for name, value in self.variables.items():
+            arguments += ["--set", f"{name}={value}"]
+        return (*arguments, *self.arguments)
 
 
 def candidates(survey: Survey, device: str) -> tuple[Setting, ...]:
@@ -382,12 +384,19 @@ def combinations(settings: Sequence[Setting]) -> tuple[Setting, ...]:
 
 def together(settings: Sequence[Setting], name: str) -> Setting:
     """Combine several settings into one."""
+    variables: dict[str, str] = {}
+    arguments: list[str] = []
+    effect: dict[str, Any] = {}
+    for setting in settings:
+        variables |= setting.variables
+        arguments += setting.arguments
+        effect |= setting.effect
     return Setting(
         name=name,
         group="together",
-        variables={k: v for s in settings for k, v in s.variables.items()},
-        arguments=tuple(a for s in settings for a in s.arguments),
-        effect={k: v for s in settings for k, v in s.effect.items()},
+        variables=variables,
+        arguments=tuple(arguments),
+        effect=effect,
         profile=merged(settings),
     )
 
@@ -408,6 +417,7 @@ def to_write(findings: Sequence[Finding], combined: Sequence[Finding]) -> tuple[
 def merged(settings: Sequence[Setting]) -> dict[str, Any]:
     """Merge the profile keys of several settings."""
     keys: dict[str, Any] = {}
-    for key, value in (pair for setting in settings for pair in setting.profile.items()):
-        keys[key] = {**keys.get(key, {}), **value} if isinstance(value, dict) else value
+    for setting in settings:
+        for key, value in setting.profile.items():
+            keys[key] = {**keys.get(key, {}), **value} if isinstance(value, dict) else value
     return keys

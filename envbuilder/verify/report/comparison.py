@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import math
 import re
 from typing import TYPE_CHECKING, Any, Literal
@@ -197,8 +198,8 @@ def markdown_table(
 
 def footnotes(shown: Sequence[Row]) -> list[str]:
     """Return the footnotes of the marks that times in the table carry."""
-    times_shown = [cell for row in shown for cell in cells(row)[_TIMES]]
-    return [f"{k} {v}" for k, v in FOOTNOTES.items() if any(k in cell for cell in times_shown)]
+    times_shown = "".join(itertools.chain.from_iterable(cells(row)[_TIMES] for row in shown))
+    return [f"{mark} {note}" for mark, note in FOOTNOTES.items() if mark in times_shown]
 
 
 def comma_separated(shown: Sequence[Row]) -> str:

@@ -71,7 +71,11 @@ class Request(Struct, frozen=True, kw_only=True):
 
 def request_for(expects: Expected, data: Dataset, *, epochs: int | None, quick: bool) -> Request:
     """Return the request for the complete `data`, of which a part may be used."""
-    used = data.quick() if quick else data.first(expects.images) if expects.images else data
+    used = data
+    if quick:
+        used = data.quick()
+    elif expects.images:
+        used = data.first(expects.images)
     options = Options(
         device=expects.device,
         framework=expects.framework,

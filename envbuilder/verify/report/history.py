@@ -323,8 +323,12 @@ def compare(new: Report, earlier: StoredReport, limit: float, *, named: bool) ->
     accuracy = f"accuracy {percent(reached)} against {percent(reached_before)} after {count}"
     accuracy += f" epoch{'s' if count > 1 else ''}, at least {percent(least)} is needed"
     # Negated so that NaN fails.
-    problems = [f"slower: {speed}"] if not doubt and not ratio <= limit else []
-    problems += [f"less accurate: {accuracy}"] if not reached >= least else []
+    problems = []
+    if not doubt and not ratio <= limit:
+        problems.append(f"slower: {speed}")
+    if not reached >= least:
+        problems.append(f"less accurate: {accuracy}")
+    status: Literal["passed", "warning"] = "warning" if notes or doubt else "passed"
     figures = {
         "report": earlier.path.name,
         "epoch": epoch,
@@ -338,7 +342,7 @@ def compare(new: Report, earlier: StoredReport, limit: float, *, named: bool) ->
         "differences": notes,
     }
     return Compared(
-        status="failed" if problems else "warning" if notes or doubt else "passed",
+        status="failed" if problems else status,
         detail="; ".join([*(problems or [speed, accuracy]), *notes]),
         figures=figures,
     )

@@ -302,7 +302,9 @@ def _typed(data: Any, kind: type[_T], subject: str) -> _T:
 def _scaling_contradiction(scaling: Scaling) -> str:
     if scaling.status == "failed":
         return ""
-    checks = [*scaling.checks, *(c for device in scaling.devices for c in device.checks)]
+    checks = [*scaling.checks]
+    for device in scaling.devices:
+        checks += device.checks
     if any(c.status == "failed" for c in checks):
         return "passed, although a check failed"
     devices = {device.index for device in scaling.devices}
