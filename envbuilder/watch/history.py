@@ -66,7 +66,8 @@ def changes(watched: model.Watched, earlier: model.Watched) -> list[str]:
         word = "faster" if ratio > MAX_SLOWDOWN else slower
         pair = f"{amount(now[0])} {now[1]}/s, before {amount(then[0])} {then[1]}/s"
         sentences.insert(0, f"{word}: {pair}")
-    kinds, before = ([finding.kind for finding in each.findings] for each in (watched, earlier))
+    kinds = [finding.kind for finding in watched.findings]
+    before = [finding.kind for finding in earlier.findings]
     for word, more, fewer in (("new", kinds, before), ("gone", before, kinds)):
         if others := [kind for kind in more if kind not in fewer]:
             sentences.append(f"{word}: {printable(', '.join(others))}")

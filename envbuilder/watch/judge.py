@@ -5,6 +5,7 @@ What a signed report says follows from that: what ran on what, and what it does 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from statistics import fmean, median
@@ -113,8 +114,9 @@ def speed(watched: Watched) -> tuple[float, str] | None:
 def device(watched: Watched) -> str:
     """Return the device that did most of the work, with its title; `unknown` if not seen."""
     name = _most(watched, "device")
-    devices = (d for p in training(watched) for d in p.devices if d.device == name and d.title)
-    title = next((printable(d.title, NAME) for d in devices), "")
+    devices = itertools.chain.from_iterable(p.devices for p in training(watched))
+    titles = (printable(d.title, NAME) for d in devices if d.device == name and d.title)
+    title = next(titles, "")
     return f"{title} ({printable(name, NAME)})" if title else printable(name, NAME)
 
 
@@ -131,15 +133,19 @@ def framework(watched: Watched) -> str:
 
 def _most(watched: Watched, field: str) -> str:
     """Return the value of a field that most matrix work has, else most parameters."""
-    processes = training(watched)
-    work = totals((getattr(row, field), row.flops) for p in processes for row in p.work)
-    sizes = totals((getattr(row, field), row.bytes) for p in processes for row in p.parameters)
-    return next((value for value, _ in (*work, *sizes)), "unknown")
+    work: list[tuple[str, float]] = []
+    sizes: list[tuple[str, float]] = []
+    for process in training(watched):
+        work += [(getattr(row, field), row.flops) for row in process.work]
+        sizes += [(getattr(row, field), row.bytes) for row in process.parameters]
+    return next((value for value, _ in (*totals(work), *totals(sizes))), "unknown")
 
 
 def _merged(per_process: Sequence[tuple[Observed, list[Finding]]]) -> Iterator[Finding]:
     """Yield the worst finding of each kind; it names its ranks unless all have it."""
-    every = [(process, each) for process, findings in per_process for each in findings]
+    every = []
+    for process, findings in per_process:
+        every += [(process, each) for each in findings]
     for kind in dict.fromkeys(each.kind for _, each in every):
         pairs = [(process, each) for process, each in every if each.kind == kind]
         worst = max((each for _, each in pairs), key=lambda each: each.lost)
@@ -207,13 +213,16 @@ def unused_kernels(watched: Watched) -> list[str]:
     Of compiled code none are seen, and under the script's own profiler neither.
     """
     seen = [p for p in training(watched) if p.work]
-    names = {row.operator for p in seen for row in p.work}
-    names |= {f"{space}::" for p in seen for space in p.namespaces}
-    return [
-        prefix[:NAME]
-        for prefix in (watched.expected_kernels if seen else ())
-        if prefix and not any(name.startswith(prefix) for name in names)
-    ]
+    names = set()
+    for process in seen:
+        names |= {row.operator for row in process.work}
+        names |= {f"{space}::" for space in process.namespaces}
+    unused = []
+    for prefix in watched.expected_kernels if seen else ():
+        is_used = any(name.startswith(prefix) for name in names)
+        if prefix and not is_used:
+            unused.append(prefix[:NAME])
+    return unused
 
 
 def _extension(watched: Watched) -> Iterator[Finding]:
@@ -311,7 +320,8 @@ NOT_PROVEN = (
 def predicate(watched: Watched) -> dict[str, Any]:
     """Return the predicate of an in-toto statement about a report, whose subject is its file."""
     trained = training(watched)
-    losses = [loss for process in trained[:1] for _, loss in process.losses if loss is not None]
+    observed = trained[0].losses if trained else ()
+    losses = [loss for _, loss in observed if loss is not None]
     rate = speed(watched)
     other = another_environment(watched)
     unclean = (

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from envbuilder.core import console, text
@@ -53,11 +54,11 @@ def facts(watched: model.Watched) -> list[Fact]:
     shown = [
         Fact("Framework", judge.framework(watched)),
         Fact("Processes", counted(len(trained), "process")) if len(trained) > 1 else None,
-        Fact("Work", _shares((row for p in trained for row in p.work), "flops"), "of matrix work"),
-        Fact("Parameters", _shares((row for p in trained for row in p.parameters), "bytes")),
-        Fact("Gradients", _shares((row for p in trained for row in p.gradients), "bytes")),
-        Fact("Activations", _shares((row for p in trained for row in p.activations), "bytes")),
-        Fact("Batches", _shares((row for p in trained for row in p.batches), "bytes"), "as loaded"),
+        Fact("Work", _shares(trained, "work", "flops"), "of matrix work"),
+        Fact("Parameters", _shares(trained, "parameters")),
+        Fact("Gradients", _shares(trained, "gradients")),
+        Fact("Activations", _shares(trained, "activations")),
+        Fact("Batches", _shares(trained, "batches"), "as loaded"),
         Fact("Copies", _copies(trained)),
         Fact("Steps", f"{longest.steps:,}", duration(longest.training_seconds))
         if longest.steps
@@ -95,8 +96,9 @@ def facts(watched: model.Watched) -> list[Fact]:
     return [fact for fact in shown if fact and fact.value]
 
 
-def _shares(rows: Iterable[Any], field: str) -> str:
-    """Return the devices and dtypes of some rows with their shares, the largest first."""
+def _shares(trained: Sequence[model.Observed], table: str, field: str = "bytes") -> str:
+    """Return the devices and dtypes of a table's rows with their shares, the largest first."""
+    rows = itertools.chain.from_iterable(getattr(process, table) for process in trained)
     sizes = totals(((row.device, row.dtype), getattr(row, field)) for row in rows)
     total = sum(size for _, size in sizes)
     return ", ".join(
@@ -106,7 +108,8 @@ def _shares(rows: Iterable[Any], field: str) -> str:
 
 
 def _copies(trained: Sequence[model.Observed]) -> str:
-    copies = sorted((c for p in trained for c in p.copies), key=lambda copy: -copy.bytes)
+    every = itertools.chain.from_iterable(process.copies for process in trained)
+    copies = sorted(every, key=lambda copy: -copy.bytes)
     return ", ".join(
         f"{printable(c.source, 40)} → {printable(c.target, 40)} {memory(c.bytes)}"
         + (f" at {printable(c.where, 100)}" if c.where else "")
@@ -116,7 +119,8 @@ def _copies(trained: Sequence[model.Observed]) -> str:
 
 def _expensive(trained: Sequence[model.Observed]) -> str:
     """Return the operators that took most of the host's time in sampled steps."""
-    spent = totals((row.operator, row.seconds) for p in trained for row in p.work)
+    rows = itertools.chain.from_iterable(process.work for process in trained)
+    spent = totals((row.operator, row.seconds) for row in rows)
     total = sum(seconds for _, seconds in spent)
     return ", ".join(
         f"{printable(name.removeprefix('aten::'), 60)} {percent(seconds / total, 0)}"
@@ -126,7 +130,7 @@ def _expensive(trained: Sequence[model.Observed]) -> str:
 
 def unseen(watched: model.Watched) -> tuple[str, ...]:
     """Return sentences on what could not be observed, each once."""
-    sentences = dict.fromkeys(s for p in watched.processes for s in p.unseen)
+    sentences = dict.fromkeys(itertools.chain.from_iterable(p.unseen for p in watched.processes))
     left_out = f"{counted(watched.left_out, 'process')} left out" if watched.left_out else ""
     return tuple(printable(s, 200) for s in (*sentences, left_out) if s)[:MOST_SHOWN]
 

@@ -101,9 +101,11 @@ STANDING_STILL_LOST = 0.3
 
 def findings(process: Observed, requested: str, cpus: int) -> list[Finding]:
     """Return what was lost in a process that may use so many CPUs of its machine."""
-    of_device = (_devices, _autocast, _copies, _fallbacks)
-    listed = [f for rule in of_device for f in rule(process, requested)]
-    listed += [f for rule in (_doubles, _gradients, _losses) for f in rule(process)]
+    listed: list[Finding] = []
+    for of_device in (_devices, _autocast, _copies, _fallbacks):
+        listed += of_device(process, requested)
+    for rule in (_doubles, _gradients, _losses):
+        listed += rule(process)
     listed += _waiting(process, cpus)
     kinds = {each.kind for each in listed}
     return [each for each in listed if not kinds & _CAUSES.get(each.kind, frozenset())]
@@ -210,7 +212,8 @@ def _torch(requested: str) -> str:
 
 def _at(copies: Sequence[Copy]) -> str:
     """Return from which lines most of these copies are."""
-    named = [where for where, _ in totals((c.where[:NAME], c.bytes) for c in copies) if where]
+    lines = totals((copy.where[:NAME], copy.bytes) for copy in copies)
+    named = [where for where, _ in lines if where]
     return f"at {first(named, 3)}" if named else "in a library"
 
 
