@@ -471,12 +471,12 @@ def of_gpus(row: Accelerator, host: Host, needs: Needs, *, native: bool) -> list
     deciding = [pair for pair in judged if worst(pair[1]) == best]
     if best not in _WORKS:
         return deciding[0][1]
-    used = [gpu for gpu, _ in deciding]
-    return [
-        *(finding for _, findings in deciding for finding in findings),
-        *code_findings(used, needs.packages),
-        *_left_out(row, gpus, used),
-    ]
+    used = []
+    listed = []
+    for gpu, findings in deciding:
+        used.append(gpu)
+        listed += findings
+    return [*listed, *code_findings(used, needs.packages), *_left_out(row, gpus, used)]
 
 
 def _left_out(row: Accelerator, gpus: Sequence[Gpu], selected: Sequence[Gpu]) -> list[Finding]:

@@ -224,11 +224,11 @@ def _why(chosen: Profile, ordered: Sequence[Profile], fits: dict[str, Fit], host
         ]
         also = f"; {' and '.join(others)} would fit too (--profile)" if others else ""
         return f"{chosen.name} fits: {facts}{also}"
-    unsure = [
-        f"{_and([fit.profile for fit in group])} may run too ({'; '.join(group[0].reasons)})"
-        for group in grouped(fits[p.name] for p in ordered if p.accelerator != "cpu")
-        if group[0].verdict == "warnings"
-    ]
+    unsure = []
+    for group in grouped(fits[p.name] for p in ordered if p.accelerator != "cpu"):
+        if group[0].verdict == "warnings":
+            names = _and([fit.profile for fit in group])
+            unsure.append(f"{names} may run too ({'; '.join(group[0].reasons)})")
     first = "no accelerator fits this host" if host.gpus else "no GPU was found"
     first = "no accelerator is certain to work here" if unsure else first
     obstacles = "; ".join(_obstacles(ordered, fits, host))

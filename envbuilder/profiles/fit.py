@@ -196,9 +196,12 @@ def _rank(fit: BackendFit) -> tuple[int, bool]:
 
 
 def _sentences(findings: Sequence[Finding], levels: Sequence[Level]) -> tuple[str, ...]:
-    texts = [f.text for level in levels for f in findings if f.level == level]
-    hidden = [f.text for f in findings if f.variables and "warning" in levels]
-    return tuple(dict.fromkeys([*texts, *hidden]))
+    texts = []
+    for level in levels:
+        texts += [f.text for f in findings if f.level == level]
+    if "warning" in levels:
+        texts += [f.text for f in findings if f.variables]
+    return tuple(dict.fromkeys(texts))
 
 
 def only_image(every: tuple[BackendFit, ...]) -> str:
@@ -292,9 +295,11 @@ def other_release(profile: Profile, host: Host, lock: Lock | None, offers: Offer
     `offers`: what the profile has of each release, the newest first, and what in the project rules
     it out. Empty if no release is better, or if it is not known what is locked.
     """
-    offered = [*offers]
-    limits = {chosen.release: why for chosen, why in offered}
-    usual = {build for chosen, _ in offered for build in chosen.builds}
+    limits = {}
+    usual = set[releases.Build]()
+    for chosen, why in offers:
+        limits[chosen.release] = why
+        usual.update(chosen.builds)
     platform = _platform_of_framework(host)
     target = profile_lock.first(lock, platform)
     current = (

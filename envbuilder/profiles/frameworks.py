@@ -6,6 +6,7 @@ different about a framework outside of the payload is in its row.
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import TYPE_CHECKING
 
@@ -118,8 +119,9 @@ FRAMEWORKS: dict[types.Framework, Framework] = {
                 "jax-mps",
                 *(
                     f"jax-{runtime}-{part}"
-                    for runtime in ("cuda12", "cuda13", "rocm60", "rocm7", "oneapi")
-                    for part in ("plugin", "pjrt")
+                    for runtime, part in itertools.product(
+                        ("cuda12", "cuda13", "rocm60", "rocm7", "oneapi"), ("plugin", "pjrt")
+                    )
                 ),
             }
         ),

@@ -282,7 +282,9 @@ def comparison(shipped: Lock, other: Lock) -> str:
     if not newer and not older:
         return "has the same versions"
     packages = [*newer, *older]
-    how = "differs" if newer and older else "is newer" if newer else "is older"
+    how = "is newer" if newer else "is older"
+    if newer and older:
+        how = "differs"
     return f"{how}: {first(packages, 3)}"
 
 
@@ -312,11 +314,11 @@ def _moves(shipped: Lock, other: Lock) -> tuple[list[str], list[str]]:
 
 def _versions(lock: Lock) -> dict[tuple[str, str, str], str]:
     """Return the versions of Python packages, by platform, Python and name; frameworks first."""
-    files = [
-        ((target.platform, target.python, file.name), file.version)
-        for target in lock.targets
-        for file in target.of_kind("wheel")
-    ]
+    files = []
+    for target in lock.targets:
+        for file in target.of_kind("wheel"):
+            place = (target.platform, target.python, file.name)
+            files.append((place, file.version))
     return dict(sorted(files, key=lambda item: of_name(item[0][-1]) is None))
 
 

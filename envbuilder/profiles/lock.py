@@ -260,8 +260,10 @@ class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     @property
     def files(self) -> tuple[File, ...]:
         """Every file that images need; one shared by several targets is listed for each."""
-        each = (t.fetched(managed=False) for t in self.targets)
-        return (*self.tools.values(), *(f for files in each for f in files))
+        listed = [*self.tools.values()]
+        for target in self.targets:
+            listed += target.fetched(managed=False)
+        return tuple(listed)
 
     def tool(self, platform: types.Platform | None) -> File:
         """Return the locked uv that runs on a platform.
@@ -381,8 +383,9 @@ def _interpreter(target: Target) -> str:
 
 def _check_tools(lock: Lock, path: Path) -> None:
     """Check that the tools are one version of uv, for every platform that envbuilder runs on."""
-    if any(f.kind == "tool" for t in lock.targets for f in t.files):
-        raise InvalidError(f"{path}: targets: a tool belongs in `tools`, not in a target")
+    for target in lock.targets:
+        if any(file.kind == "tool" for file in target.files):
+            raise InvalidError(f"{path}: targets: a tool belongs in `tools`, not in a target")
     kinds = sorted({f"{f.kind} {f.name} {f.version}" for f in lock.tools.values()})
     if len(kinds) > 1 or not all(k.startswith("tool uv ") for k in kinds):
         raise InvalidError(f"{path}: tools: expected one version of uv, found {', '.join(kinds)}")

@@ -38,7 +38,7 @@ def _meant(name: str, available: Sequence[str]) -> str:
     by_maker = [
         profile
         for profile, others in _MAKERS.items()
-        if profile in available and any(re.fullmatch(other, plain) for other in others)
+        if profile in available and re.fullmatch("|".join(others), plain)
     ]
     meant = by_maker or get_close_matches(plain, available, n=1)
     return f"Did you mean {' or '.join(map(repr, meant))}? " if meant else ""

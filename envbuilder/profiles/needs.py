@@ -46,7 +46,10 @@ def blocked(level: Level, text: str, gpu: Gpu) -> Finding:
 
 def hidden_gpus(findings: Sequence[Finding]) -> dict[str, str]:
     """Return the variables that hide the GPUs that the findings leave out."""
-    return {name: value for finding in findings for name, value in finding.variables.items()}
+    variables: dict[str, str] = {}
+    for finding in findings:
+        variables |= finding.variables
+    return variables
 
 
 def named(gpu: Gpu) -> str:
@@ -162,13 +165,15 @@ def code_findings(gpus: Iterable[Gpu], packages: Packages) -> list[Finding]:
 
     A GPU whose architecture is unknown is left to the judgement of the framework.
     """
-    return [
-        Finding("warning", _sentence(package, code, gpu), "package")
-        for gpu in gpus
-        if gpu.vendor in VENDORS and _architecture(gpu)
-        for package, code in packages.items()
-        if served(code, gpu) < _LITTLE
-    ]
+    findings = []
+    for gpu in gpus:
+        if gpu.vendor in VENDORS and _architecture(gpu):
+            findings += [
+                Finding("warning", _sentence(package, code, gpu), "package")
+                for package, code in packages.items()
+                if served(code, gpu) < _LITTLE
+            ]
+    return findings
 
 
 def served(code: Mapping[str, int], gpu: Gpu) -> float:
@@ -179,7 +184,10 @@ def served(code: Mapping[str, int], gpu: Gpu) -> float:
     """
     sizes = _of_vendor(code, gpu)
     runs = _runs_on_amd if gpu.vendor == "amd" else _runs_on_nvidia
-    fitting = sum(s for names, s in sizes.items() if any(runs(n, gpu) for n in names.split()))
+    fitting = 0
+    for names, size in sizes.items():
+        if any(runs(name, gpu) for name in names.split()):
+            fitting += size
     return fitting / sum(sizes.values()) if sizes else float(not code)
 
 

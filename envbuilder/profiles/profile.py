@@ -295,7 +295,10 @@ def search_path(project: Path | None, user: Path) -> tuple[Path, ...]:
 
 def names(folders: Sequence[Path]) -> tuple[str, ...]:
     """Return the names of all profiles that can be used, sorted."""
-    stems = {p.stem for f in folders if f.is_dir() for p in f.glob("*.yaml")}
+    stems = set()
+    for folder in folders:
+        if folder.is_dir():
+            stems |= {path.stem for path in folder.glob("*.yaml")}
     valid = (n for n in stems if types.is_name(n) and not n.startswith("_"))
     return tuple(sorted(n for n in valid if n != "indexes"))
 
@@ -354,14 +357,17 @@ def pinned(profile: Profile, chosen: releases.Chosen) -> Profile:
     # An index of the user's own stays.
     replaced = framework.names | compilers
     kept = {n: i for n, i in profile.indexes.items() if n not in replaced or not _SHIPPED.match(i)}
-    indexes = {n: b.index for b in builds if b.index != "default" for n in sorted(owned)} | kept
+    indexes: dict[str, str] = {}
+    for build in builds:
+        if build.index != "default":
+            indexes |= dict.fromkeys(sorted(owned), build.index)
     reported = {_reported(profile.framework, build) for build in builds}
     return replace(
         profile,
         release=chosen.release,
         requirements=(*dict.fromkeys(itertools.chain.from_iterable(pins)), *needed),
         constraints=(*constraints, *(rule for rule in rules if rule not in needed)),
-        indexes=indexes,
+        indexes=indexes | kept,
         platforms=tuple(build.platform for build in builds),
         conda=replace(profile.conda, virtual_packages=_virtual(profile.conda, builds[0].build)),
         # Where it differs among platforms, the release alone.
@@ -382,11 +388,11 @@ def _reported(framework: types.Framework, build: releases.Build) -> str:
 def _virtual(conda: Conda, build: str) -> dict[types.Platform, dict[str, str]]:
     """Return conda's virtual packages, for packages that need CUDA that of a build."""
     cuda = re.fullmatch(r"cu(?:da)?(\d\d)(\d?)", build)
-    own = {"__cuda": f"{cuda[1]}.{cuda[2] or 0}"} if cuda else {}
-    return {
-        platform: {**packages, **{n: v for n, v in own.items() if n in packages}}
-        for platform, packages in conda.virtual_packages.items()
-    }
+    virtual = {platform: {**packages} for platform, packages in conda.virtual_packages.items()}
+    for packages in virtual.values():
+        if cuda and "__cuda" in packages:
+            packages["__cuda"] = f"{cuda[1]}.{cuda[2] or 0}"
+    return virtual
 
 
 def is_on_pypi(profile: Profile, platform: types.Platform) -> bool:

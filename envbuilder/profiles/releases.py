@@ -232,7 +232,10 @@ class Chosen(Struct, frozen=True, kw_only=True):
     def pythons(self) -> tuple[str, ...]:
         """The Pythons that all of them have, the oldest first."""
         first, *others = self.builds
-        return tuple(v for v in first.pythons if all(v in b.pythons for b in others))
+        shared = first.pythons
+        for build in others:
+            shared = tuple(version for version in shared if version in build.pythons)
+        return shared
 
     def is_older(self, release: str) -> bool:
         """Return whether another release is newer."""

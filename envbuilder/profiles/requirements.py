@@ -212,7 +212,10 @@ def _require_complete(
 ) -> None:
     """Raise `InvalidError` if a profile's own list drops what the profile still expects."""
     remaining = {distribution(line) for line in data[_REPLACE]}
-    needed = {name for each in _expected(data, inherited) if not each & remaining for name in each}
+    needed = set[str]()
+    for each in _expected(data, inherited):
+        if not each & remaining:
+            needed |= each
     lost = [line for line in _listed(inherited.get(_REPLACE)) if distribution(line) in needed]
     if lost:
         names = " and no ".join(dict.fromkeys(distribution(line) for line in lost))
