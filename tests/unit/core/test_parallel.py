@@ -11,11 +11,6 @@ import pytest
 from envbuilder.core import parallel, process
 
 
-def test_results_come_from_threads() -> None:
-    with parallel.pool(2) as pool:
-        assert list(pool.map(abs, range(-20, 0))) == list(range(20, 0, -1))
-
-
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_a_failure_stops_what_runs_and_drops_the_rest(error: type[BaseException]) -> None:
     stopped = threading.Event()

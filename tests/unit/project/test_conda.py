@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, strategies as st
 
-from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
 from envbuilder.project import conda, lines
 from envbuilder.project.environments import read
 from envbuilder.project.lines import Line, Listed
-from tests.support.edited_text import edited
 from tests.support.repositories import lay
-from tests.support.requirement_projects import outcome, places, refusal, texts
+from tests.support.requirement_projects import places, refusal, texts
 
 # As PyTorch's site had it for years, with what projects add.
 PYTORCH = """\
@@ -287,20 +284,6 @@ def test_pixi(tmp_path: Path) -> None:
     assert (listed.channels, listed.system) == (("conda-forge", "own"), ("ffmpeg",))
     assert "no feature" not in "".join(listed.notes)
     assert "no group gone" in refusal(tmp_path, "pixi.toml", (), ["gone"])[0]
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    edited(
-        [PYTORCH, EXPORTED, PIXI],
-        ["=", "==", ">=", "*", "::", "- ", "  ", "\n", "pip:", "python=3", "pytorch", "|", " ,<2"],
-    )
-)
-def test_any_text_is_read_or_refused(tmp_path: Path, text: str) -> None:
-    listed = outcome(tmp_path, "environment.yml", text)
-    for line in listed.conda if listed else ():
-        msgspec.convert(line.text, types.CondaSpec)
-    outcome(tmp_path, "pixi.toml", text)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import io
 import struct
 import sys
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,7 +19,6 @@ from envbuilder.core import archives
 from envbuilder.core.errors import BuildError
 from envbuilder.packages.python import wheel_conflicts
 from tests.support.images import record
-from tests.support.packed import zipped
 
 NAME = "a-1.0-py3-none-any.whl"
 INFO = "a-1.0.dist-info"
@@ -352,21 +350,3 @@ def test_every_file_is_either_read_or_left(files: dict[str, bytes], packed: bool
         left = others(wheel, Path(folder))
     assert {**found, **left} == files
     assert not found.keys() & left.keys()
-
-
-@given(st.binary(max_size=400))
-def test_nothing_but_our_error_comes_of_any_archive(tail: bytes) -> None:
-    """A directory that is right, and anything in place of what is packed."""
-    content = zlib.compress(bytes(range(256)) * 2)
-    data = bytearray(zipped({"a.py": content, RECORD: record(INFO, {"a.py": content})}))
-    end = data.index(b"PK\x03\x04", 1)
-    data[34 : 34 + min(len(tail), end - 34)] = tail[: end - 34]
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / NAME
-        path.write_bytes(data)
-        with Wheel(path, NAME) as wheel:
-            try:
-                whole = read(wheel)["a.py"]
-            except BuildError:
-                return
-    assert whole == content

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
 
 from envbuilder.host import probe, snapshot, tables
-from envbuilder.host.gpus import nvidia, nvml
+from envbuilder.host.gpus import nvidia
 from envbuilder.host.model import Gpu, Link, Peer
 from tests.support import host_trees
 
@@ -85,7 +84,6 @@ def test_nvml_knows_the_link_better_and_sysfs_fills_in(tmp_path: Path) -> None:
 )
 def test_bandwidth_of_known_cards(mhz: int, bits: int, gigabytes: int, tmp_path: Path) -> None:
     gpu = probed(tmp_path, tree(told(memory_mhz=mhz, memory_bits=bits)))
-    assert gpu.bandwidth is not None
     assert gpu.bandwidth // 10**9 == gigabytes
 
 
@@ -227,14 +225,6 @@ def test_how_two_gpus_reach_each_other(
 )
 def test_no_pair_of_nothing(answer: object) -> None:
     assert nvidia.peers(taken(answer)) == ()
-
-
-@given(st.recursive(st.none() | st.integers() | st.text(max_size=9), st.lists, max_leaves=3))
-def test_any_value_in_the_answer_is_survived(value: object) -> None:
-    for key in nvml.Device.__struct_fields__:
-        nvml.parse(json.dumps(told(**{key: value})))
-    for key in nvml.Pair.__struct_fields__:
-        nvidia.peers(taken({"pairs": [pair(**{key: value})]}))
 
 
 TREE = "sys/firmware/devicetree/base/compatible"
