@@ -32,7 +32,10 @@ hypothesis.settings.register_profile(
     "shared",
     deadline=None,
     max_examples=50,
-    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    suppress_health_check=[
+        hypothesis.HealthCheck.too_slow,
+        hypothesis.HealthCheck.function_scoped_fixture,
+    ],
 )
 hypothesis.settings.register_profile(
     "soak", hypothesis.settings.get_profile("shared"), max_examples=3000

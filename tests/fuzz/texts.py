@@ -32,7 +32,7 @@ def make_idx(random: Random, work: Path) -> Path:
         if random.random() < 0.5:
             written(work / "d" / name, data)
         else:
-            written(work / "d" / f"{name}.gz", packed(random, data, ".gz"))
+            written(work / f"d/{name}.gz", packed(random, data, ".gz"))
     return work / "d"
 
 

@@ -310,7 +310,7 @@ def locked(
     done = start(("lock", "--profile", name), environment, cwd=folder)
     if done.returncode != 0:
         missing("network", f"{asked} cannot be asked: {done.stderr[-400:]}")
-    return folder / "profiles/locks" / f"{name}.json"
+    return folder / f"profiles/locks/{name}.json"
 
 
 @pytest.fixture

@@ -43,7 +43,6 @@ def guarded(tmp_path: Path) -> Iterator[Start]:
             env={**os.environ, "PYTHONPATH": str(tmp_path), "TMPDIR": str(tmp_path)},
         )
         started.append(guard)
-        assert guard.stdin
         guard.stdin.write(f"{CONNECTION}\n")
         guard.stdin.flush()
         return guard
@@ -55,7 +54,6 @@ def guarded(tmp_path: Path) -> Iterator[Start]:
 
 
 def facts(guard: subprocess.Popen[str]) -> list[object]:
-    assert guard.stdout
     facts: list[object] = json.loads(guard.stdout.readline())
     return facts
 
@@ -73,7 +71,6 @@ def test_it_ends_with_whoever_started_it(guarded: Start, how: str) -> None:
     kernel = facts(guard)[-1]
     try:
         if how == "stdin":
-            assert guard.stdin
             guard.stdin.close()
         else:
             guard.send_signal(signal.SIGTERM)

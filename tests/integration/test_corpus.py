@@ -47,7 +47,6 @@ def definitions(folder: Path) -> Iterator[Definition]:
     choice = first_file.choose(folder, files, repository.shown(folder, files))
     text = first_file.first_text(choice, first_file.Facts())
     definition = settings.decoded(text, folder / "envbuilder.yaml")[1]
-    assert definition is not None
     yield definition
     for path in sorted(folder.rglob("*")):
         if path.is_file() and (form_of(path.name) or path.name.startswith("setup.")):

@@ -152,7 +152,6 @@ class LanguageServer:
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
-        assert self._process.stdout is not None
         self._readable = selectors.DefaultSelector()
         self._readable.register(self._process.stdout, selectors.EVENT_READ)
         root = folder.as_uri()

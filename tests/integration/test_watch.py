@@ -95,7 +95,6 @@ def test_an_interrupt_reaches_the_command_once(send: Callable[[int, int], None])
         start_new_session=True,
     )
     with started:
-        assert started.stdout
         assert started.stdout.readline() == "ready\n"
         send(started.pid, signal.SIGINT)
         assert started.stdout.read() == "seen 1\n"
@@ -127,7 +126,6 @@ def test_a_command_is_killed_with_what_accompanies_it() -> None:
         start_new_session=True,
     )
     with started:
-        assert started.stdout
         assert started.stdout.readline() == b"ready\n"
         started.kill()
         assert started.stdout.read() == b"", "nothing holds it open any more"

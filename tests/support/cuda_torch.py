@@ -57,7 +57,7 @@ def target(found: Settings, folder: Path) -> Target:
 
 
 def _locked(profile: str) -> Target:
-    path = resources.profiles_dir() / "locks" / f"{profile}.json"
+    path = resources.profiles_dir() / f"locks/{profile}.json"
     return lock.select(lock.load(path), "linux/amd64", "3.11")
 
 

@@ -77,7 +77,7 @@ def main() -> None:
         return
     node = option("--node")
     job = option("--job")
-    path = Path(option("--folder")) / "results" / f"{node}.{job}.json"
+    path = Path(option("--folder")) / f"results/{node}.{job}.json"
     match node.partition("-")[2]:
         case "exits":
             sys.exit(3)

@@ -201,7 +201,6 @@ def _served(step: Step, folder: Path, variables: Mapping[str, str]) -> tuple[int
         cwd=folder, env=dict(variables), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True, start_new_session=True,
     ) as server:  # fmt: skip
-        assert server.stdout
         limit = threading.Timer(_LONGEST, os.killpg, (server.pid, signal.SIGKILL))
         limit.start()
         try:

@@ -76,7 +76,6 @@ def serving(folder: Path, environment: Mapping[str, str], *arguments: str) -> It
             stderr=stderr,
             text=True,
         )
-    assert server.stdout
     printed = ""
     for line in server.stdout:
         printed = line.strip()

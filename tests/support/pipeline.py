@@ -86,7 +86,7 @@ def add(found: Settings, text: str, lock: str | None = "fresh", name: str = "min
     if lock == "3.12 only":
         targets = tuple(t for t in made.targets if t.python == "3.12")
         made = msgspec.structs.replace(made, targets=targets)
-    (folder / "locks" / f"{name}.json").write_text(lockfile.dump(made))
+    (folder / f"locks/{name}.json").write_text(lockfile.dump(made))
 
 
 def go(found: Settings, running: bool = True, said: Said | None = None, **asked: Any) -> Any:

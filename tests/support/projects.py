@@ -18,7 +18,7 @@ def lay_profile(folder: Path, name: str, text: str) -> None:
     """A project with one profile, and a place for its locks."""
     (folder / "envbuilder.yaml").write_text("")
     (folder / "profiles/locks").mkdir(parents=True, exist_ok=True)
-    (folder / "profiles" / f"{name}.yaml").write_text(text)
+    (folder / f"profiles/{name}.yaml").write_text(text)
 
 
 def lay_locked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,6 @@ class Scripted:
         request.headers = CaseInsensitiveDict(options["headers"])
         self.authorized.append(options["auth"](request).headers.get("Authorization", ""))
         if isinstance(response, Exception):
-            assert isinstance(response, requests.RequestException)
             response.request = request
             raise response
         response.url = url

@@ -13,4 +13,4 @@ def shipped_profile(name: str) -> profile.Profile:
 
 
 def shipped_lock(name: str) -> lock.Lock:
-    return lock.load(FOLDERS[0] / "locks" / f"{name}.json")
+    return lock.load(FOLDERS[0] / f"locks/{name}.json")

@@ -72,7 +72,7 @@ def tools(folder: Path, prefix: str = "small") -> dict[str, str]:
 
 
 def _lock(folder: Path, name: str) -> Any:
-    return json.loads((folder / "profiles/locks" / f"{name}.json").read_text())
+    return json.loads((folder / f"profiles/locks/{name}.json").read_text())
 
 
 def build_at_once(

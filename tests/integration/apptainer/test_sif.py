@@ -132,7 +132,6 @@ def test_a_node_of_a_fleet_proves_its_profile_in_an_image(
     if why:
         missing("slurm", why)
     program = shutil.which("apptainer")
-    assert program is not None
     variables = {**IMPORTS, **HOSTILE, "PATH": f"{Path(program).parent}:$PATH"}
     with slurm.SlurmCluster((Node(NODE, ("cpu",)),)) as cluster:
         site = Site(cluster, usable_python() or "", test_cache)

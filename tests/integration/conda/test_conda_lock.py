@@ -37,7 +37,7 @@ def profile(project: Path, *wanted: str, virtual: Any = None, name: str = "conda
     }
     (project / "profiles").mkdir(exist_ok=True)
     (project / "envbuilder.yaml").write_text("")
-    (project / "profiles" / f"{name}.yaml").write_text(json.dumps(stated))
+    (project / f"profiles/{name}.yaml").write_text(json.dumps(stated))
 
 
 def lock(cli: Cli, url: str, *options: str, name: str = "conda-test") -> Any:
@@ -46,7 +46,7 @@ def lock(cli: Cli, url: str, *options: str, name: str = "conda-test") -> Any:
 
 
 def locked(project: Path, name: str = "conda-test") -> Any:
-    return json.loads((project / "profiles/locks" / f"{name}.conda.json").read_text())
+    return json.loads((project / f"profiles/locks/{name}.conda.json").read_text())
 
 
 def builds(target: Any) -> list[str]:

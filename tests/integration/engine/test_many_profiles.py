@@ -69,7 +69,7 @@ def test_a_wrong_hash_in_one_profile_does_not_stop_the_others(
     docker_client: Any,
 ) -> None:
     environment, names = project
-    lock = tmp_path / "profiles/locks" / f"{names[1]}.json"
+    lock = tmp_path / f"profiles/locks/{names[1]}.json"
     data = json.loads(lock.read_text())
     for file in (f for t in data["targets"] for f in t["files"] if f["name"] == "small-1"):
         file["sha256"] = "0" * 64

@@ -181,7 +181,6 @@ def test_it_downloads_the_locks_python(
     lock = locked(tmp_path, "tiny", session_environment)
     archive.put_into(lock)
     (target,) = lockfile.load(lock).targets
-    assert target.of_image is not None
     offer = replace(offer_of(target.of_image, archive.path), file=archive.file)
     folder = tmp_path / "image"
     succeeded(cli("render", "--profile", "tiny", "-o", str(folder)))

@@ -52,7 +52,6 @@ def of_trials(client: Any) -> set[str]:
 
 def saved(engine: Engine, ref: str, folder: Path) -> Layout:
     image = engine.image(ref)
-    assert image is not None
     return engines.export(engine, image, folder)
 
 

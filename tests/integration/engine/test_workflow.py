@@ -145,7 +145,7 @@ def read(commit: Path) -> dict[str, Any]:
 
 def reported(runner: Runner) -> Path:
     """The report that the job uploaded."""
-    return runner.artifacts / "environment" / f"report-{ID}" / REPORT
+    return runner.artifacts / f"environment/report-{ID}" / REPORT
 
 
 def changed(commit: Path, folder: Path) -> Path:

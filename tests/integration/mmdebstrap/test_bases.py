@@ -190,7 +190,6 @@ def test_it_runs_in_the_engine(
     contents = rootfs.read(base, base.manifest("linux/amd64")).contents
     in_layout = base_status.installed_in(contents, "linux/amd64", ref)
     files = real_engine.files(ref, "linux/amd64", base_status.STATUS_PATHS, READ_LIMIT)
-    assert files is not None
     assert base_status.installed_in(files, "linux/amd64", ref) == in_layout
 
 
@@ -200,7 +199,6 @@ def test_without_mmdebstrap_nothing_is_downloaded(
     based: Path, session_environment: dict[str, str], docker_client: Any, tmp_path: Path
 ) -> None:
     client = shutil.which("docker")
-    assert client is not None
     (tmp_path / "docker").symlink_to(client)
     nothing = {"PATH": str(tmp_path), "ENVBUILDER_CACHE_DIR": str(tmp_path / "cache")}
     argv = ("build", "--profile", "based", "--backend", "docker", "--output", f"oci:{tmp_path}/o")

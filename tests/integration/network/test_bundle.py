@@ -160,7 +160,6 @@ def test_a_bare_machine_installs_unbundles_builds_and_runs(
     with tarfile.open(tmp_path / "again.tar") as archive:
         name = next(n for n in archive.getnames() if n.startswith("wheels/envbuilder_ml-"))
         packed = archive.extractfile(name)
-        assert packed is not None
         assert contents(packed) == contents(there.home / name)
 
 
@@ -296,7 +295,6 @@ def test_the_base_image_goes_with_it(
 ) -> None:
     docker_client.images.get(base_image).tag(own_tag)
     before = real_engine.image(own_tag)
-    assert before is not None
     done = succeeded(cli(*BUNDLE, "--base-image", own_tag, "-o", "tiny.tar"))
     assert json.loads(done.stdout)["lacks"] == []
     docker_client.images.remove(own_tag)
@@ -359,7 +357,6 @@ def test_a_locked_base_image_is_found_by_its_digest_without_network(
 ) -> None:
     """From a registry into a bundle, and from there under an image: no option names it."""
     held = real_engine.image(base_image)
-    assert held is not None
     layout = engines.export(real_engine, held, tmp_path / "exported")
     image = layout.find("linux/amd64")
     where = reference.parse(f"{registry.host}/base:1")

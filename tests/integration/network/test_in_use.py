@@ -51,8 +51,6 @@ def running(
         stderr=subprocess.DEVNULL,
         text=True,
     ) as child:
-        assert child.stdin
-        assert child.stdout
         child.stdin.write(f"{STARTED}\n")
         child.stdin.flush()
         process = int(child.stdout.readline())

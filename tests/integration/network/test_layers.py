@@ -88,7 +88,6 @@ def files(client: Any, ref: str) -> dict[str, tuple[Any, ...]]:
                 content = entry.linkname
                 if entry.isreg():
                     data = tar.extractfile(entry)
-                    assert data is not None
                     content = hashlib.file_digest(data, "sha256").hexdigest()  # type: ignore[arg-type]
                 # The container's own files above change the time of their folder.
                 time = None if entry.name == "etc" else int(entry.mtime)

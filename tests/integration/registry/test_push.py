@@ -26,7 +26,6 @@ pytestmark = [pytest.mark.engine, pytest.mark.network]
 def base(real_engine: Engine, base_image: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The base image as a layout on disk: nothing below needs an engine."""
     described = real_engine.image(base_image)
-    assert described is not None
     folder = tmp_path_factory.mktemp("base")
     return f"oci:{engines.export(real_engine, described, folder).folder}"
 

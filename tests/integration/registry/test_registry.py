@@ -386,7 +386,6 @@ def test_a_real_engine_pulls_what_we_push_and_we_pull_what_it_pushes(
     tmp_path: Path,
 ) -> None:
     described = real_engine.image(base_image)
-    assert described is not None
     exported = engines.export(real_engine, described, tmp_path / "exported")
     image = next(iter(exported.images()))
     push(registry.host, exported, image, found, tag="ours")

@@ -140,7 +140,6 @@ def test_we_verify_what_cosign_signed(cli: Cli, cosign: Tool, lock: Path, tmp_pa
 def build(cli: Cli, tiny: Path, real_engine: Engine, base_image: str, tmp_path: Path) -> Tool:
     """`build(*options)`: the profile `tiny` by the builder `layers`, as JSON."""
     described = real_engine.image(base_image)
-    assert described is not None
     base = engines.export(real_engine, described, tmp_path / "base").folder
 
     def run(*options: str) -> subprocess.CompletedProcess[str]:

@@ -65,7 +65,7 @@ def test_two_nodes_that_were_proven_are_in_step(
     assert group["efficiency"] > 0
     assert group["images_per_second"] > 0
     assert "1 of 1 group of nodes trained together." in done.stdout
-    sent = read_json(folder / "results" / f"{group['name']}.{group['job']}.json")
+    sent = read_json(folder / f"results/{group['name']}.{group['job']}.json")
     details = {check["name"]: check["detail"] for check in sent["scaling"]["checks"]}
     assert sent["scaling"]["backend"] == "gloo"
     assert sent["scaling"]["gradients_equal"]

@@ -108,7 +108,6 @@ def test_an_interrupt_ends_the_trial_and_writes_nothing(
     with subprocess.Popen(
         command, env={**os.environ, **own}, stderr=subprocess.PIPE, text=True, cwd=tmp_path
     ) as child:
-        assert child.stderr is not None
         next(line for line in child.stderr if "try settings" in line)
         child.send_signal(signal.SIGINT)
         child.stderr.read()

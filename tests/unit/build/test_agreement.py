@@ -6,7 +6,6 @@ the same sentence everywhere.
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -180,9 +179,7 @@ def test_without_the_engine_the_way_out_is_the_hint(
         assert "--backend venv" not in error.hint
 
 
-def test_an_image_that_was_asked_for_is_of_the_accelerators_profile(
-    found: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_image_that_was_asked_for_is_of_the_accelerators_profile(found: Settings) -> None:
     """Who asks for an image has an engine where it will run."""
     here = host_trees.recorded("lunar-lake")
     image = choice.choose(LIBRARY, found, here, backend="docker").profile

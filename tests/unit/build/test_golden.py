@@ -115,7 +115,7 @@ def test_shipped_locks_are_fresh(name: str) -> None:
 
 @pytest.mark.parametrize("name", LOCKED)
 def test_locks_name_no_index(name: str) -> None:
-    assert "://" not in (FOLDERS[0] / "locks" / f"{name}.json").read_text()
+    assert "://" not in (FOLDERS[0] / f"locks/{name}.json").read_text()
 
 
 def test_rendering_twice_gives_the_same_bytes(found: settings.Settings) -> None:

@@ -41,9 +41,7 @@ def planned(folder: Path, environment: str = "default", text: str = TEXT) -> Pro
 
 @pytest.fixture
 def project(tmp_path: Path) -> ProjectLayer:
-    made = planned(tmp_path)
-    assert made is not None
-    return made
+    return planned(tmp_path)
 
 
 def test_a_project_that_is_installed_is_in_its_image(tmp_path: Path) -> None:
@@ -52,7 +50,6 @@ def test_a_project_that_is_installed_is_in_its_image(tmp_path: Path) -> None:
         "[tool.pdm.build]\npackage-dir = 'src'\n"
     )
     made = planned(tmp_path, text="install_project: true\n")
-    assert made is not None
     info = ".envbuilder/project/pkg-1.dist-info"
     assert {file.path: file.executable for file in made.files} == {
         ".envbuilder/project/bin/ask": True,

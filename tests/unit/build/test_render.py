@@ -123,7 +123,6 @@ def check_instructions(
 def check_words(profile: profiles.Profile, lock: Lock, made: Instructions) -> None:
     """There is nothing to expand."""
     base = used(lock)[0].base
-    assert base is not None
     (given_base,) = [r for k, r in made if k == "ARG" and r.startswith("BASE_IMAGE=")]
     assert tokens(given_base) == [
         f"BASE_IMAGE={base.ref}" + (f"@{base.digest}" if base.digest else "")

@@ -40,7 +40,6 @@ def needed(selection: Selection, settings: Settings, override: str | None = None
 
 def test_the_locked_base_image_of_each_target_goes_along(cpu: Selection, there: Settings) -> None:
     first, second = (target.base for target in cpu.targets)
-    assert first is not None
     assert second is not None
     assert needed(cpu, there) == {
         Needed(ref=f"{base.ref}@{base.digest}", platform="linux/amd64", digest=base.digest)
@@ -56,7 +55,6 @@ def test_another_base_image_goes_along_whatever_its_digest_is(
 ) -> None:
     assert needed(cpu, there, "mine:1") == {Needed(ref="mine:1", platform="linux/amd64")}
     first, second = (target.base for target in cpu.targets)
-    assert second is not None
     configured = replace(there, configuration=Configuration(base_images={first.ref: "ours:1"}))
     assert needed(cpu, configured) == {
         Needed(ref="ours:1", platform="linux/amd64"),
@@ -75,7 +73,6 @@ def test_what_needs_no_base_image_gets_none(cpu: Selection, there: Settings) -> 
 def test_a_base_that_is_made_here_goes_along_as_packages(cpu: Selection, there: Settings) -> None:
     target = cpu.targets[0]
     base = cpu.targets[0].base
-    assert base is not None
     made = replace(base, suite="bookworm", digest=None)
     selection = replace(cpu, targets=(replace(target, base=made),))
     assert needed(selection, there) == set()

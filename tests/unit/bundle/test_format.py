@@ -155,7 +155,6 @@ def whole(*parts: Part, manifest: Manifest | None = None) -> bytes:
     by_path = {p.member.path: p for p in parts}
     for member in form.order(p.member for p in parts):
         content = by_path[member.path].content
-        assert isinstance(content, bytes)
         pieces += [form.header(member.path, member.size), content, form.padding(member.size)]
     return b"".join([*pieces, form.END])
 

@@ -59,7 +59,6 @@ def lock(settings: Settings) -> None:
     """Write the project's lock, and put its wheel into the store."""
     library = catalog.library(settings)
     variants = catalog.variants(settings)
-    assert variants is not None
     made = small_lock("small", library.profile("small"), settings)
     path = variants.lock_path("small")
     path.parent.mkdir(exist_ok=True)
@@ -70,8 +69,6 @@ def parts_of(settings: Settings) -> tuple[Part, ...]:
     """What a bundle of the project holds, without envbuilder itself."""
     library = catalog.library(settings)
     variants = catalog.variants(settings)
-    assert variants is not None
-    assert settings.project is not None
     selection = collect.select(["small"], ["linux/amd64"], [], library)
     locked = collect.files(selection, settings, QUIET)
     texts = collect.texts(selection, library, variants, settings.project)

@@ -70,7 +70,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "envbuilder.yaml").write_text(TEXT)
     (tmp_path / "profiles").mkdir()
     for name in ("small", "tiny"):
-        (tmp_path / "profiles" / f"{name}.yaml").write_text(f"name: {name}\n{PROFILE}")
+        (tmp_path / f"profiles/{name}.yaml").write_text(f"name: {name}\n{PROFILE}")
     monkeypatch.setattr(resolve, "resolve", lambda profile, *_, **__: locked(profile))
     monkeypatch.setattr(Diagnosis, "ways", lambda *_: ())
     monkeypatch.chdir(tmp_path)
@@ -82,7 +82,7 @@ def locks(project: Path) -> set[str]:
 
 
 def packages(project: Path, name: str) -> set[str]:
-    lock = profile_lock.load(project / "envbuilder.lock" / f"{name}.json")
+    lock = profile_lock.load(project / f"envbuilder.lock/{name}.json")
     return {f.name for f in lock.files if f.kind == "wheel"}
 
 
@@ -397,9 +397,7 @@ def test_without_a_project_init_is_named(
     assert "envbuilder init" in capsys.readouterr().err
 
 
-def test_an_empty_file_is_a_project_once_it_lists_something(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_empty_file_is_a_project_once_it_lists_something(project: Path) -> None:
     (project / "envbuilder.yaml").write_text("# nothing yet\n")
     assert run("add", "--no-lock", "torchvision") == 0
     text = (project / "envbuilder.yaml").read_text()

@@ -79,7 +79,7 @@ def test_only_what_carries_our_mark_is_removed(
     assert fake.removed == list(OURS)
 
 
-def test_no_link_is_followed(own: settings.Settings, tmp_path: Path, capsys: Shown) -> None:
+def test_no_link_is_followed(own: settings.Settings, tmp_path: Path) -> None:
     marker = {"made_by": "envbuilder", "profile": "cpu"}
     elsewhere = [folder(tmp_path / name, marker) for name in ("env", "work", "store", "build")]
     own.envs_dir.mkdir(parents=True)
@@ -274,7 +274,7 @@ def test_files_of_others_in_folders_of_ours_stay(own: settings.Settings, capsys:
     for name, contents in DOWNLOADED.items():
         store(own, name, *contents)
     theirs = [
-        own.cache_dir / "store/mine" / f"{3:064}",
+        own.cache_dir / f"store/mine/{3:064}",
         own.cache_dir / "logs/app.log",
         own.cache_dir / "datasets/imagenet/train.tar",
         own.cache_dir / "bases/my-base/oci-layout",
@@ -356,7 +356,7 @@ def test_downloads_stay_while_a_build_or_a_download_is_running(
         for p in made:
             assert p.exists()
     assert "in use by another envbuilder" in capsys.readouterr().err
-    with FileLock(made[0] / "partial" / f"{DIGEST}.lock"):
+    with FileLock(made[0] / f"partial/{DIGEST}.lock"):
         assert run("--store") == 0
         assert [p for p in made if p.exists()] == [made[0]]
     assert run("--store") == 0
@@ -413,7 +413,7 @@ def test_what_a_dry_run_says_is_what_a_run_removes_whatever_is_there(
         store(own, name, *contents)
         (own.cache_dir / name / "theirs.txt").write_text("theirs")
     (own.cache_dir / "logs/link.log").symlink_to(tmp_path)
-    (own.cache_dir / "store/partial" / f"{5:064}").symlink_to(tmp_path)
+    (own.cache_dir / f"store/partial/{5:064}").symlink_to(tmp_path)
     for prefix in (ours(own, "cpu"), ours(own, "xpu")):
         (prefix / "data").symlink_to(tmp_path)
     folder(own.envs_dir / "theirs")

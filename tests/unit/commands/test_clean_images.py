@@ -142,7 +142,7 @@ def test_images_that_a_killed_build_gave_to_the_engine_go(
         profile="cpu", fingerprint=sha("cpu"), ref=loaded.tags[0], ids=(loaded.id,)
     )
     noted = records.note(own.records_dir / sha("cpu"), part)
-    work = working(own.cache_dir / "build" / f"cpu-{sha('cpu')[:12]}")
+    work = working(own.cache_dir / f"build/cpu-{sha('cpu')[:12]}")
     with FileLock(f"{work}.lock"):
         assert run("--profile", "xpu") == 0
         assert fake.removed == list(twice.tags)

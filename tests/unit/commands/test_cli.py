@@ -239,9 +239,7 @@ def test_completion_beside_a_broken_file_offers_nothing(
         assert complete(None, None, "") == []  # type: ignore[arg-type]
 
 
-def test_completion_knows_the_profiles(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_completion_knows_the_profiles(capsys: pytest.CaptureFixture[str]) -> None:
     from envbuilder.commands.options import _complete_profile
 
     assert "cpu-ipex" in _complete_profile(None, None, "cpu")  # type: ignore[arg-type]
@@ -326,7 +324,6 @@ def test_how_much_is_reported(
 def test_every_command_takes_the_global_options() -> None:
     for name in cli.COMMANDS:
         command = cli.cli.get_command(None, name)  # type: ignore[arg-type]
-        assert command is not None
         below = command.commands.values() if isinstance(command, click.Group) else ()
         for one in (command, *below):
             given = [option for param in one.params for option in param.opts]
@@ -367,9 +364,7 @@ def test_a_base_image_from_a_variable_is_for_images_only(
     assert "reached" in capsys.readouterr().err
 
 
-def test_an_interpreter_is_found_on_path(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_interpreter_is_found_on_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen: list[Any] = []
 
     def prepare(request: Any, executable: Any, *rest: Any, **options: Any) -> None:

@@ -24,7 +24,7 @@ def lay(folder: Path, saved: str, run: str = RUN) -> None:
     for node in ("n1", "n2"):
         (folder / f"job-{node}.yaml").write_text(job_text(node, "cpu", run))
     log = log_of(saved, run_id=f"{run}/{saved}/{pod_name(saved)}")
-    (folder / "results" / f"{job_name(saved)}.json").write_text(log)
+    (folder / f"results/{job_name(saved)}.json").write_text(log)
 
 
 @pytest.fixture

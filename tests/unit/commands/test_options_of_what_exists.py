@@ -122,7 +122,7 @@ class World:
                 if t.platform == "linux/amd64" and t.python in {"3.11", "3.12"}
             ]
             lock = replace(LOCK, inputs=inputs, targets=tuple(targets))
-            path = self.folder / "envbuilder.lock" / f"{environment}.cpu.json"
+            path = self.folder / f"envbuilder.lock/{environment}.cpu.json"
             path.parent.mkdir(exist_ok=True)
             path.write_text(profile_lock.dump(lock))
 
@@ -160,7 +160,6 @@ def world(
     monkeypatch.setenv("ENVBUILDER_BASE_IMAGE", f"oci:{folder / 'base'}")
     signing.lay_key(folder / "key.pem")
     engine = Loading().serve(monkeypatch)
-    assert isinstance(engine, Loading)
 
     def execute_plan(plan: Plan, *rest: Any) -> bool:
         made.executed.append(plan)

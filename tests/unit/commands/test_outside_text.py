@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from envbuilder import cli
 from envbuilder.containers.engine import connection
@@ -293,7 +293,6 @@ def test_outside_text_cannot_act_on_a_terminal(
 @settings(
     deadline=None,
     max_examples=settings().max_examples // 5,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @example(source="arguments", text="0")
 @given(source=st.sampled_from(sorted(SOURCES)), text=st.text(max_size=60))

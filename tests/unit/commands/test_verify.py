@@ -385,7 +385,7 @@ def test_a_comparison_that_makes_no_sense_is_2(
 PAGE = '<meta name="generator" content="envbuilder">'
 
 
-def test_a_report_and_a_page_replace_earlier_ones(payload: Payload, capsys: Shown) -> None:
+def test_a_report_and_a_page_replace_earlier_ones(payload: Payload) -> None:
     for _ in range(2):
         assert run("--output", "r.json", "--html", "r.html", "-q") == 0
         report = read_json(Path("r.json"))

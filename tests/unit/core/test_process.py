@@ -257,9 +257,7 @@ def test_output_without_an_end_is_kept_in_part(monkeypatch: pytest.MonkeyPatch) 
     assert lines.count("y") == 10_000
 
 
-def test_a_signal_while_a_child_is_born_still_ends_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_signal_while_a_child_is_born_still_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The handler would raise before anybody knows the child, and it would live on."""
     born: list[subprocess.Popen[str]] = []
 

@@ -155,7 +155,7 @@ def test_scripts(tmp_path: Path, repository: Path, rewrite_golden: bool) -> None
     scripts |= planning.promised_scripts(planning.plan(each, pair, site, together, LIBRARY))
     assert list(scripts)[2:] == ["ddp-cuda-7902e113"]
     for name, text in scripts.items():
-        path = repository / "tests/golden/fleet" / f"{name}.sbatch"
+        path = repository / f"tests/golden/fleet/{name}.sbatch"
         if rewrite_golden:
             path.parent.mkdir(exist_ok=True)
             path.write_text(text)

@@ -246,7 +246,7 @@ def test_a_group_ends_as_a_node_does(
     scheduler = RecordedScheduler(tmp_path, {PAIR: states})
     laid(tmp_path, "n1", "n2", across=common(tmp_path))
     words = "1: error: no torch\n1:   hint\nsrun: error: n2: task 1: Exited with exit code 4\n"
-    (tmp_path / "logs" / f"{PAIR}.103.log").write_text(words)
+    (tmp_path / f"logs/{PAIR}.103.log").write_text(words)
     summary, _ = drive(tmp_path, scheduler)
     (group,) = summary.groups
     assert group.outcome == outcome

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from envbuilder.core import resources
 from envbuilder.doctor import diagnosis as doctor
@@ -114,7 +114,6 @@ def works(gpu: Gpu, found: Host, root: Path) -> bool:
     if gpu.vendor == "amd":
         compute = root / "dev/kfd"
         build = releases.of_version("torch", "2.14.0+rocm7.2", "linux/amd64")
-        assert build is not None
         opened = compute.exists() and bool(compute.stat().st_mode & 0o444)
         return opened and gpu.kernel_driver == "amdgpu" and gpu.family in build.kernels
     known = tables.intel_gpu(gpu.device_id or "")
@@ -304,9 +303,7 @@ def test_one_file_or_folder_that_may_not_be_read(
             check_promise(after, root, f"{path} closed")
 
 
-@settings(
-    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(deadline=None, max_examples=60)
 @given(data=st.data())
 def test_no_bytes_crash_anything(data: st.DataObject, tmp_path_factory: object) -> None:
     name = data.draw(st.sampled_from(host_trees.NAMES))

@@ -73,7 +73,7 @@ def test_all_drivers_of_a_windows_are_seen(tmp_path: Path) -> None:
     """AMD's packages are called u0…: at the end of more than a thousand."""
     root = host_trees.plant(tmp_path, host_trees.load("wsl2-amd"))
     for number in range(2000):
-        (root / "usr/lib/wsl/drivers" / f"machine.inf_amd64_{number:04}").mkdir()
+        (root / f"usr/lib/wsl/drivers/machine.inf_amd64_{number:04}").mkdir()
     assert [gpu.vendor for gpu in probe.host(root).gpus] == ["amd"]
 
 

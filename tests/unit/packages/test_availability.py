@@ -6,28 +6,24 @@ import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import date
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import requests
 from msgspec.structs import replace
 from packaging.requirements import Requirement
 
+from envbuilder.core.settings import Settings
 from envbuilder.locks.blockers import Diagnosis, explained
 from envbuilder.packages import index_pages
 from envbuilder.packages.availability import Blocker, Walk
 from envbuilder.packages.fetch import Place
+from envbuilder.packages.python.upstream import Listed
 from envbuilder.packages.python.uv import Found, Offer
 from envbuilder.packages.sources import foundry
 from envbuilder.profiles.lock import File
 from tests.support.shipped import shipped_profile
 from tests.support.user_index import refused
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from envbuilder.core.settings import Settings
-    from envbuilder.packages.python.upstream import Listed
 
 CPU = shipped_profile("cpu")
 WHEEL = File(

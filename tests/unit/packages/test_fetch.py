@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import msgspec
@@ -15,18 +17,12 @@ from envbuilder.core import files, http, http_transport, process, uv_program
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, ChangedFileError, WrongHashError
 from envbuilder.core.http_transport import Limits
+from envbuilder.core.settings import Settings
 from envbuilder.packages import fetch
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import File, Target
 from tests.support.faulty_server import FAULTS, Exchange, FaultyServer
 from tests.support.tools import tools
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from envbuilder.core.settings import Settings
-
 
 CONTENT = bytes(range(256)) * 8192  # 2 MiB, so that it comes in several pieces
 NAME = "tiny-1.0-py3-none-any.whl"

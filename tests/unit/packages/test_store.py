@@ -5,23 +5,19 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
 
 from envbuilder.core import files
 from envbuilder.core.errors import BuildError, WrongHashError
+from envbuilder.core.settings import Settings
 from envbuilder.packages import store
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import File
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from envbuilder.core.settings import Settings
 
 
 def file(content: bytes, name: str = "a-1.0-py3-none-any.whl") -> File:

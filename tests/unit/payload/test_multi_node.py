@@ -99,7 +99,7 @@ def measured(folder: Path, number: int = 0, device: str = "cpu") -> Any:
 
 
 def end_of(folder: Path, number: int) -> Any:
-    return launch.read(folder / "attempt-7" / f"node-{number}" / "node.json").get("ended")
+    return launch.read(folder / "attempt-7" / f"node-{number}/node.json").get("ended")
 
 
 def test_two_nodes_in_step(other: Other, tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_each_node_counts_its_devices(
     assert measured(tmp_path, device="cuda")["reasons"][-1].endswith(reason)
 
 
-def test_the_end_of_all(tmp_path: Path) -> None:
+def test_the_end_of_all() -> None:
     ends = [{"returncode": None, "output": "a"}, {"returncode": 1, "output": "b\n"}]
     ends += [{"returncode": 2, "output": "c"}, {}]
     # The last words are those of the first that failed.

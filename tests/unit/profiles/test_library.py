@@ -249,9 +249,7 @@ def test_the_bytes_that_were_parsed_are_judged(
 
 def test_signatures_of_shipped_locks_are_among_the_user_s(folder: Path) -> None:
     mine = folder.parent / "mine"
-    sign(
-        folder / "locks" / LOCK, folder.parent / "key.pem", mine / "locks" / f"{LOCK}.intoto.jsonl"
-    )
+    sign(folder / "locks" / LOCK, folder.parent / "key.pem", mine / f"locks/{LOCK}.intoto.jsonl")
     assert len(of("mps", mine, folder, trusted=[str(folder.parent / "key.pub")]).signed) == 1
     assert library.signature_of(folder / "locks" / LOCK, [mine]) is not None
     assert library.signature_of(folder / "locks" / LOCK, [folder]) is None

@@ -372,10 +372,8 @@ def test_a_build_is_rated_as_its_wheels_are_in_a_lock() -> None:
     for name in ("cuda", "cuda-legacy", "rocm", "jax-cuda", "tensorflow-cuda"):
         profile = profiles.load(name, folders)
         path = profile_lock.path_for(name, folders)
-        assert path is not None
         lock = profile_lock.load(path)
         for target in lock.targets:
             build = accelerators.build_of(profile.framework, target)
-            assert build is not None
             needs = accelerators.needs(profile, lock, target.platform)
             assert replace(build.needs(), glibc=needs.glibc) == needs

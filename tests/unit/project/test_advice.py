@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,13 +11,9 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import load as load_settings
 from envbuilder.host.model import Cpu, Gpu, Host
 from envbuilder.profiles import fit
+from envbuilder.profiles.library import Library
 from envbuilder.project import catalog
 from tests.support import host_trees
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from envbuilder.profiles.library import Library
 
 OWN = "a profile of your own takes that build (extends: cuda, builds"
 ASKS = "envbuilder.yaml:1 asks for torch=="

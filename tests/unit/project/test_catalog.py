@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -10,13 +10,8 @@ from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import load as load_settings
 from envbuilder.profiles import lock as profile_lock
+from envbuilder.profiles.library import Library
 from envbuilder.project import catalog
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from envbuilder.profiles.library import Library
-
 
 SHIPPED = resources.profiles_dir() / "locks/cpu.json"
 
@@ -62,7 +57,6 @@ def test_its_locks_are_its_own_and_hosts_are_judged_by_the_profiles_until_then(
 ) -> None:
     project = library(tmp_path, "requirements: [einops]\n")
     judged = project.lock("cpu")
-    assert judged is not None
     assert judged == profile_lock.load(SHIPPED)
     with pytest.raises(InvalidError, match=r"profile 'cpu' has no lock"):
         project.usable_lock(project.profile("cpu"))

@@ -174,9 +174,7 @@ def started(folder: Path) -> str:
 
 
 def definition(text: str) -> Definition:
-    read = settings.decoded(text, Path("envbuilder.yaml"))[1]
-    assert read is not None
-    return read
+    return settings.decoded(text, Path("envbuilder.yaml"))[1]
 
 
 @pytest.mark.parametrize("shape", SHAPES)

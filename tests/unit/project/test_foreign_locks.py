@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, strategies as st
 from packaging.markers import Marker
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.project.environments import read
 from envbuilder.project.foreign_locks import Chosen, remaining
+from envbuilder.project.lines import Listed
 from tests.support.edited_text import edited
 from tests.support.repositories import lay
 from tests.support.requirement_projects import DATA, outcome, places, refusal, texts
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from envbuilder.project.lines import Listed
-
 
 NUMPY = [
     'numpy==2.2.6; python_full_version < "3.11"',
@@ -166,7 +161,6 @@ def test_any_order_of_names_gives_the_same(tmp_path: Path) -> None:
     assert listing(tmp_path, "forks", ("viz", "all"), ("lint", "dev")) == first
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     edited(
         [locked("workspace"), locked("conflicts"), locked("torch-indexes")],
@@ -290,7 +284,6 @@ def test_sources_in_a_pylock(tmp_path: Path) -> None:
         )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     edited(
         [PDM, f"{BARE}{package('x')}"],

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection
+from pathlib import Path
 
 import pytest
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import load as load_settings
 from envbuilder.profiles import fit, lock as profile_lock, profile as profiles
+from envbuilder.profiles.profile import Profile
+from envbuilder.profiles.releases import Build
 from envbuilder.project import catalog, release as chosen_release
-from envbuilder.project.catalog import Choosing
+from envbuilder.project.catalog import Choosing, ProjectProfiles
 from envbuilder.project.lines import Line
 from tests.support import host_trees
 from tests.support.shipped import FOLDERS, shipped_lock, shipped_profile
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-    from pathlib import Path
-
-    from envbuilder.profiles.profile import Profile
-    from envbuilder.profiles.releases import Build
-    from envbuilder.project.catalog import ProjectProfiles
 
 EVERY = ("cpu", "cuda", "cuda-legacy", "mps", "rocm", "xpu")
 
@@ -29,9 +24,7 @@ EVERY = ("cpu", "cuda", "cuda-legacy", "mps", "rocm", "xpu")
 def project(folder: Path, text: str, choosing: Choosing = catalog.ANY) -> ProjectProfiles:
     (folder / "envbuilder.yaml").write_text(text)
     settings = load_settings({"ENVBUILDER_CONFIG_DIR": str(folder / "config")}, folder)
-    variants = catalog.variants(settings, choosing)
-    assert variants is not None
-    return variants
+    return catalog.variants(settings, choosing)
 
 
 def of(variants: ProjectProfiles, name: str) -> Profile:

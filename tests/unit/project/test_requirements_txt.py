@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from envbuilder.project import requirements_txt
 from envbuilder.project.environments import read
@@ -332,7 +332,6 @@ def test_cog(tmp_path: Path) -> None:
     assert "cog.yaml:9: run: left out" in listed.notes[0]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     edited(
         [LEROBOT, (DATA / "pip-compile.txt").read_text()[:2000]],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,16 +11,12 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import Definition, Environment
 from envbuilder.profiles import lock as profile_lock, profile as profiles
 from envbuilder.profiles.frameworks import FRAMEWORKS
-from envbuilder.profiles.profile import Python
+from envbuilder.profiles.profile import Profile, Python
 from envbuilder.project.catalog import adapt, framework_of
 from envbuilder.project.environments import Contents
 from envbuilder.project.lines import Line
 from envbuilder.project.release import Decision
 from tests.support.shipped import FOLDERS, shipped_profile
-
-if TYPE_CHECKING:
-    from envbuilder.profiles.profile import Profile
-
 
 PROFILES = tuple(shipped_profile(name) for name in profiles.names(FOLDERS))
 CPU = shipped_profile("cpu")

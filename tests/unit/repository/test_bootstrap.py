@@ -21,7 +21,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (root / "requirements").mkdir(parents=True)
     (root / "pyproject.toml").write_text("x")
     for name in bootstrap.SETS:
-        (root / "requirements" / f"{name}.txt").write_text(name)
+        (root / f"requirements/{name}.txt").write_text(name)
     venv = root / ".venv"
     (venv / "bin").mkdir(parents=True)
     (venv / "bin/python").touch()

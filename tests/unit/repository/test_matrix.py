@@ -24,7 +24,6 @@ NAMES = [f"{r.profile} {r.platform} {r.backend} {r.python} {r.state}" for r in R
 def of(name: str) -> tuple[Profile, Lock]:
     profile = LIBRARY.profile(name)
     lock = LIBRARY.locks([profile])[name]
-    assert lock is not None
     return profile, lock
 
 

@@ -24,7 +24,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(resources.profiles_dir(), tmp_path / "profiles")
     monkeypatch.setattr(resources, "profiles_dir", lambda: tmp_path / "profiles")
     monkeypatch.setattr(refresh, "TOOLS", (server.NAME,))
-    return tmp_path / "profiles/tools/locks" / f"{server.NAME}.json"
+    return tmp_path / f"profiles/tools/locks/{server.NAME}.json"
 
 
 def newer(lock: Lock) -> Lock:

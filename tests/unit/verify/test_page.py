@@ -96,7 +96,7 @@ def test_every_drawing_says_what_it_shows() -> None:
 
 @pytest.mark.parametrize("name", ["cpu", "zendnn", "cpu-ipex", "cuda-forced-on-cpu"])
 def test_the_reports_of_the_documentation(name: str, repository: Path) -> None:
-    data = json.loads((repository / "docs/evidence/reports" / f"{name}.json").read_text())
+    data = json.loads((repository / f"docs/evidence/reports/{name}.json").read_text())
     text = page.render(data)
     passed = data["status"] == "passed"
     assert "VERIFIED" in text

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from envbuilder.core import console, process, results
 from envbuilder.core.errors import VerifyError
+from envbuilder.core.settings import Settings
 from envbuilder.profiles.lock import inputs_digest
 from envbuilder.profiles.profile import Expected, Profile, load, search_path
 from envbuilder.verify import tune, tune_settings
@@ -32,11 +34,6 @@ from tests.support.tuning import (
     settings,
     verdicts,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from envbuilder.core.settings import Settings
 
 
 def test_a_setting_that_helps_is_found_on_a_noisy_machine() -> None:

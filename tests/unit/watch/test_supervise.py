@@ -67,7 +67,7 @@ def test_of_too_many_parts_the_largest_are_kept(
     with supervise.Session.laid(tmp_path) as session:
         for pid, steps in (("1", {}), ("2", {"steps": 3, "losses": [[1, 2.0]]}), ("3", {})):
             part = json.dumps({**OBSERVED, **steps})
-            (session.folder / "out" / f"{pid}.json").write_text(part)
+            (session.folder / f"out/{pid}.json").write_text(part)
         parts, left_out = session.parts()
     assert ([part.steps for part in parts], left_out) == ([3], 2)
 

@@ -131,7 +131,6 @@ def test_a_command_gets_what_the_user_states(
 def test_a_command_preloads_after_the_profile(
     image: tuple[container.DockerEnvironment, FakeEngine],
     started: list[list[str]],
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     value: str,
     expected: str,
@@ -165,8 +164,6 @@ def test_a_projects_commands_share_a_cache_with_no_other_ones(
 def test_no_other_image_is_started_under_the_name(
     image: tuple[container.DockerEnvironment, FakeEngine],
     started: list[list[str]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     environment, engine = image
     engine.add("trial:1")
@@ -181,7 +178,6 @@ def test_no_other_image_is_started_under_the_name(
 def test_a_run_looks_at_its_image_twice(
     image: tuple[container.DockerEnvironment, FakeEngine],
     started: list[list[str]],
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Once to find out whether it exists, and once more right before it is started."""

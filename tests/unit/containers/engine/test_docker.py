@@ -47,7 +47,7 @@ def test_the_containerd_store_keeps_layers_as_they_came(
     assert [word[-5:] for word in build.layout_argv[-1:]] == (["dest="] if keeps else [])
 
 
-def test_a_build_goes_to_the_endpoint(tmp_path: Any) -> None:
+def test_a_build_goes_to_the_endpoint() -> None:
     sdk: Any = SimpleNamespace(
         api=None, close=lambda: None, info=lambda: {"DockerRootDir": "/var/lib/docker"}
     )

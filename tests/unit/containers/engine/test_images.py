@@ -245,7 +245,6 @@ class ByCommand:
         out = ""
         match command:
             case ("pull", "--quiet", source):
-                assert cwd is not None
                 found = Layout.open(cwd / source.removeprefix("oci:"))
                 self._take(found)
             case ("load", "--quiet", "--input", file):

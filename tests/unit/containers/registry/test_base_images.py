@@ -110,7 +110,7 @@ def test_damage_is_named_and_mended(
 
 
 def test_a_base_of_another_index_is_not_taken(
-    server: FakeRegistry, index: Descriptor, found: Settings, tmp_path: Path
+    server: FakeRegistry, index: Descriptor, found: Settings
 ) -> None:
     """A folder under a digest's name with a right image of something else."""
     layout = Layout.create(bases.folder(found.cache_dir, index.digest, "linux/amd64"))

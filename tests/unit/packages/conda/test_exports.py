@@ -6,7 +6,8 @@ import hashlib
 import re
 import signal
 import tomllib
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,15 +17,11 @@ from envbuilder import cli
 from envbuilder.build import render
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.settings import Settings
 from envbuilder.packages.conda import exports, lock as conda_lockfile, prefixes
 from envbuilder.packages.conda.lock import Lock, Package, Target
 from envbuilder.profiles import lock as lockfile, profile as profiles
 from tests.support.shipped import FOLDERS, shipped_lock, shipped_profile
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from envbuilder.core.settings import Settings
 
 rattler = pytest.importorskip("rattler")
 
@@ -326,7 +323,6 @@ def test_rattler_reads_the_same_records_from_pixis_lock(tmp_path: Path) -> None:
     path = tmp_path / "pixi.lock"
     path.write_text(rendered("pixi", conda_lock())["pixi.lock"])
     read = rattler.LockFile.from_path(path).default_environment()
-    assert read is not None
     assert [yaml.safe_load(path.read_text())["environments"]["default"]["channels"]] == [
         [{"url": f"{FORGE}/"}, {"url": f"{LAB}/"}]
     ]
@@ -335,7 +331,6 @@ def test_rattler_reads_the_same_records_from_pixis_lock(tmp_path: Path) -> None:
     assert set(platforms) == {f"cuda-{t.subdir}" for t in lock.targets}
     for target in lock.targets:
         found = read.conda_repodata_records_for_platform(platforms[f"cuda-{target.subdir}"])
-        assert found is not None
         again = sorted(
             (
                 prefixes.package(r, "lab" if LAB in r.url else "conda-forge", r.sha256.hex())

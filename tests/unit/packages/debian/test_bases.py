@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
 
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.settings import Settings
 from envbuilder.packages.debian import suite as debian
 from envbuilder.packages.debian.package import Package
 from envbuilder.packages.debian.suite import Debs, Suite
@@ -16,9 +17,6 @@ from envbuilder.profiles.lock import File, Lock, LockedBase, Target
 from envbuilder.profiles.profile import Base, DebianBase, Profile
 from tests.support.shipped import shipped_profile
 from tests.support.tools import tools
-
-if TYPE_CHECKING:
-    from envbuilder.core.settings import Settings
 
 CPU = shipped_profile("cpu")
 
@@ -119,7 +117,6 @@ def test_packages_that_an_earlier_envbuilder_chose_for_one_image_are_chosen_agai
     found: Settings,
 ) -> None:
     base, files = debs(profile(), found)
-    assert base is not None
     earlier = msgspec.structs.replace(base, status="5" * 64)
     only = tuple(f for f in files if f.name == "tool")
     assert debs(profile(), found, kept(profile(), earlier, only)) == (base, files)
@@ -173,7 +170,6 @@ def test_a_target_is_current_until_its_base_changes(
     base, files = debs(asked, found)
     target = Target(platform="linux/amd64", python="3.11", base=base, files=files)
     assert debian.is_current(asked, target)
-    assert base is not None
     for change in ({"ref": "other:1"}, {"date": "2026-01-01"}, {"python_path": "/bin/python3"}):
         other = msgspec.structs.replace(target, base=msgspec.structs.replace(base, **change))
         assert not debian.is_current(asked, other)
@@ -187,7 +183,6 @@ def test_a_python_that_was_read_in_an_image_stays_current(found: Settings) -> No
     image = {"3.11": Base(ref="debian:bookworm", python_path="/usr/bin/python3.11")}
     asked = profile(base=image)
     base, files = debs(asked, found)
-    assert base is not None
     read = msgspec.structs.replace(base, python_version="3.11.2")
     target = Target(platform="linux/amd64", python="3.11", base=read, files=files)
     assert debian.is_current(asked, target)

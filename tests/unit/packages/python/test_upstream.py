@@ -226,7 +226,6 @@ def test_the_tables_of_hashes_are_whole_and_agree_with_other_sources() -> None:
         tag = min(tags, key=str)
         assert (str(version), name) == (offer.version, offer.distribution)
         python = tag.interpreter.replace("cp3", "3.")
-        assert offer.requires_dist is not None
         assert all(map(Requirement, offer.requires_dist))
         assert SpecifierSet(offer.requires_python).contains(python)
         assert re.fullmatch("[0-9a-f]{64}", offer.sha256)

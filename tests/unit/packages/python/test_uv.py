@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import tomllib
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+import pytest
 from hypothesis import given, strategies as st
 
 from envbuilder.packages.python import upstream, uv
 from envbuilder.packages.python.uv import Offer
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
-
 
 HASH = "b" * 64
 

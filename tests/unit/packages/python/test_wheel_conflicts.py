@@ -6,14 +6,16 @@ import csv
 import hashlib
 import random
 import zipfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
 from envbuilder.core import http
 from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.settings import Settings
 from envbuilder.packages.python import upstream, wheel_conflicts
 from envbuilder.packages.python.uv import Found, Offer
 from envbuilder.packages.python.wheel_conflicts import clash, contents, require_compatible
@@ -21,12 +23,6 @@ from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import File
 from tests.support import index_server, make_wheels
 from tests.support.packed import zipped
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from envbuilder.core.settings import Settings
-
 
 SITE = "lib/python3.11/site-packages"
 SHARED = "shared/__init__.py"

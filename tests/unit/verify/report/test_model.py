@@ -54,7 +54,7 @@ EVIDENCE = ("cpu", "cpu-ipex", "cuda-forced-on-cpu", "zendnn")
 @pytest.mark.parametrize("name", EVIDENCE)
 def test_the_reports_of_the_documentation_are_valid(name: str, repository: Path) -> None:
     docs = repository / "docs"
-    data = json.loads((docs / "evidence/reports" / f"{name}.json").read_text())
+    data = json.loads((docs / f"evidence/reports/{name}.json").read_text())
     assert model.check(data).status == data["status"]
     schema = json.loads((docs / "reference/report.schema.json").read_text())
     validator = jsonschema.Draft202012Validator(schema)
