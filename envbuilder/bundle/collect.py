@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -208,14 +209,16 @@ def files(
 ) -> tuple[File, ...]:
     """Return the locked files of all targets and tools, each once, after fetching missing ones."""
     pairs = [(selection.profile, t) for selection in selections for t in selection.targets]
-    tools = tuple(f for selection in selections for f in selection.tools)
+    tools = tuple(chain.from_iterable(selection.tools for selection in selections))
     conda = tuple(p.as_file for s in selections for t in s.conda for p in t.packages)
     groups = [
         (target, (*target.fetched(managed=p.python.managed), *carried(target)))
         for p, target in pairs
     ]
     groups += [(pairs[0][1], tools), (pairs[0][1], conda)]
-    locked = {f.sha256: f for _, group in groups for f in group}
+    locked: dict[str, File] = {}
+    for _, group in groups:
+        locked |= {file.sha256: file for file in group}
     require_rooms([download_room(locked.values(), settings)])
     for target, group in groups:
         fetch(tuple({f.sha256: f for f in group}.values()), target, settings, progress)
@@ -260,10 +263,11 @@ def of_envbuilder(
     The dependencies include the locked uv and, if there is a conda lock, the installer for conda
     packages.
     """
-    targets = [t for selection in selections for t in selection.targets]
+    targets = [*chain.from_iterable(selection.targets for selection in selections)]
     used = {(t.platform, t.python) for t in targets}
     without_targets = {*platforms} - {t.platform for t in targets}
-    used |= {(platform, t.python) for platform in without_targets for t in targets}
+    for platform in without_targets:
+        used |= {(platform, target.python) for target in targets}
     with progress.task("pack envbuilder itself"):
         itself = self_wheel.wheel(settings)
     store = Store.of(settings)
@@ -309,7 +313,7 @@ def needed_bases(
 
     request = Request(base_image=override)
     needed = set()
-    targets = (t for s in selections if s.profile.makes_images for t in s.targets)
+    targets = chain.from_iterable(s.targets for s in selections if s.profile.makes_images)
     for target in targets:
         base = target.base
         named = override or (base and settings.configuration.base_images.get(base.ref))
@@ -410,7 +414,7 @@ def manifest(
 
     Raises `InvalidError` if it could not be read again.
     """
-    targets = [t for selection in selections for t in selection.targets]
+    targets = [*chain.from_iterable(selection.targets for selection in selections)]
     result = Manifest(
         schema=SCHEMA if environment is None else WITH_PROJECT,
         made_by=f"envbuilder {__version__}",

@@ -267,7 +267,7 @@ def _needed(manifest: Manifest, folder: Path) -> tuple[set[str], dict[str, File]
         if conda is not None:
             conda_lock.require_usable(profile, conda)
             needed.add(str(conda_lock.beside(path).relative_to(folder)))
-            packages = (p for t in conda.targets for p in t.packages)
+            packages = chain.from_iterable(target.packages for target in conda.targets)
             locked |= {p.sha256: p.as_file for p in packages}
     return needed, locked
 

@@ -412,7 +412,9 @@ def unpack(
 def _of_zip(archive: zipfile.ZipFile) -> Iterator[_Entry]:
     for info in archive.infolist():
         mode = info.external_attr >> 16
-        kind = "folder" if info.is_dir() else "program" if mode & 0o111 else "file"
+        kind = "program" if mode & 0o111 else "file"
+        if info.is_dir():
+            kind = "folder"
         yield _Entry(info.filename, kind, "", zip_pieces(archive, info))
 
 

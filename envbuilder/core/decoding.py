@@ -252,7 +252,9 @@ def _instead(key: str, above: list[str], kind: Any, hints: Hints) -> str:
         level |= hints.get(struct, {})
     if key in level:
         return level[key]
-    top = {name for struct in structs([kind]) for name, _ in fields(struct)}
+    top: set[str] = set()
+    for struct in structs([kind]):
+        top |= {name for name, _ in fields(struct)}
     if key in top:
         return f"'{key}' belongs at the top level."
     elsewhere = _below(kind)

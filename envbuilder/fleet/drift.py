@@ -114,7 +114,9 @@ def compare(earlier: Summary, now: Summary) -> Drift:
     )
     then = {entry.node: entry for entry in earlier.entries}
     both = [(then[entry.node], entry) for entry in now.entries if entry.node in then]
-    changes = [change for before, entry in both for change in _changes(before, entry)]
+    changes: list[Change] = []
+    for before, entry in both:
+        changes += _changes(before, entry)
     new = [e for e in now.entries if e.node not in then]
     changes += [Change(node=e.node, kind="new", detail=f"it is {e.outcome}") for e in new]
     nodes = {entry.node for entry in now.entries}
@@ -162,9 +164,11 @@ def _changes(before: Entry, now: Entry) -> Iterator[Change]:
     earlier_rank = _rank(before.outcome)
     # A node that was merely busy did not change.
     if before.outcome != now.outcome and not rank == earlier_rank == 0:
-        kind: Kind = (
-            "worse" if rank > earlier_rank else "better" if rank < earlier_rank else "changed"
-        )
+        kind: Kind = "changed"
+        if rank > earlier_rank:
+            kind = "worse"
+        elif rank < earlier_rank:
+            kind = "better"
         reason = f": {now.detail}" if now.detail and kind != "better" else ""
         detail = f"was {before.outcome}, is {now.outcome}{reason}"
         yield Change(node=now.node, kind=kind, detail=detail)
@@ -187,7 +191,9 @@ def _changes(before: Entry, now: Entry) -> Iterator[Change]:
 
 
 def _rank(outcome: Outcome) -> int:
-    return 0 if outcome in PROVEN else 1 if outcome == "slow" else 2
+    if outcome in PROVEN:
+        return 0
+    return 1 if outcome == "slow" else 2
 
 
 def _ratio(before: Entry, now: Entry) -> float | None:

@@ -51,11 +51,10 @@ def alike(
     kinds: dict[tuple[Members, object], list[str]] = {}
     for node, kind in nodes:
         kinds.setdefault((kind, others.get(node)), []).append(node)
-    return tuple(
-        replace(kind, nodes=part)
-        for (kind, _), equals in kinds.items()
-        for part in _parts(equals, kind.gpus)
-    )
+    members: list[Members] = []
+    for (kind, _), equals in kinds.items():
+        members += [replace(kind, nodes=part) for part in _parts(equals, kind.gpus)]
+    return tuple(members)
 
 
 def promised(promises: Sequence[Promise]) -> tuple[Members, ...]:

@@ -195,9 +195,13 @@ def strips(entries: Sequence[Entry]) -> dict[str, Any]:
     timed = [e for e in entries if e.epoch_seconds is not None]
     kinds = _kinds(e for e in timed if e.share is not None)
     compared = {kind: equals for kind, equals in kinds.items() if len(equals) >= LEAST_EQUALS}
-    drawn = {e.node for equals in compared.values() for e in equals}
+    drawn: set[str] = set()
+    shares: list[float] = []
+    for equals in compared.values():
+        drawn |= {e.node for e in equals}
+        shares += map(_share, equals)
     alone = _kinds(e for e in timed if e.node not in drawn and e.outcome in {"verified", "slow"})
-    shares = [_share(e) for equals in compared.values() for e in equals]
+
     low = max(LOWEST, min([_USUAL[0], *shares]))
     high = min(HIGHEST, max([_USUAL[1], *shares]))
 

@@ -165,7 +165,9 @@ def _counted(promise: Promise, library: Library) -> Promise:
         profile = library.profile(promise.profile)
         framework = profile.framework
         accelerator = profile.accelerator
-    most = 0 if accelerator == "cpu" else promise.gpus if framework == "torch" else 1
+    most = promise.gpus if framework == "torch" else 1
+    if accelerator == "cpu":
+        most = 0
     return replace(promise, covered=min(most, promise.gpus))
 
 
@@ -263,7 +265,9 @@ def without_group(plan: Plan) -> Iterator[str]:
     """
     if plan.across is None:
         return
-    grouped = {node for members in groups.promised(plan.promises) for node in members.nodes}
+    grouped = set[str]()
+    for members in groups.promised(plan.promises):
+        grouped.update(members.nodes)
     undecided = sum(promise.profile is None for promise in plan.promises)
     if undecided:
         yield (
@@ -288,5 +292,8 @@ def arguments(
 ) -> tuple[str, ...]:
     """Return the options that all nodes get."""
     options = {"--backend": backend, "--epochs": epochs, "--python": python, "--data": data}
-    words = (word for name, value in options.items() if value for word in (name, str(value)))
-    return (*(("--quick",) if quick else ()), *words)
+    words = ["--quick"] if quick else []
+    for name, value in options.items():
+        if value:
+            words += [name, str(value)]
+    return tuple(words)
