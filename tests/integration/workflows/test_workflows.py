@@ -59,6 +59,7 @@ def options(
     monkeypatch.chdir(resources.profiles_dir().parent)
     # As if this version were on the index.
     monkeypatch.setattr(self_wheel, "released", lambda _: self_wheel.Wheel(file="", content=b""))
+    monkeypatch.setattr(self_wheel, "pinned", lambda *_: "")
     if "cuda,mps" in chosen:
         # As if envbuilder could not run with their Pythons.
         monkeypatch.setattr(workflow, "OLDEST_PYTHON", "3.14")
