@@ -7,6 +7,7 @@ any other kind makes everything unknown that it may change.
 from __future__ import annotations
 
 import ast
+import itertools
 import posixpath
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
@@ -57,6 +58,9 @@ class StaticReader:
         self.setup: Names | None = None
         """What `setup` is called with, if it is."""
         self._steps = 0
+        self._changed: dict[int, tuple[Any, Unknown]] = {}
+        """Identity of a list or dict that may have been changed, whatever its names → what it was,
+        and what it is."""
 
     def refuse(self, line: int, what: str) -> NoReturn:
         """Raise `InvalidError` for what cannot be read without running the file."""
@@ -65,6 +69,12 @@ class StaticReader:
             "Write what it requires under requirements: in envbuilder.yaml, or list another file"
             " that says so under requirements_from:.",
         )
+
+    def _step(self, count: int) -> None:
+        """Count what is looked at. Raise `InvalidError` if it is too much."""
+        self._steps += count
+        if self._steps > _MOST_STEPS:
+            self.refuse(1, "computes too much to be read")
 
     # ---- statements
 
@@ -83,9 +93,10 @@ class StaticReader:
                     pass
                 case ast.FunctionDef(name=name):
                     names[name] = statement
-                case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                    names[name] = self.value(value, names)
-                case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                case (
+                    ast.Assign(targets=[ast.Name(id=name)], value=value)
+                    | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+                ):
                     names[name] = self.value(value, names)
                 case ast.Assign(targets=[ast.Tuple(elts=[ast.Name(id=name), *_])], value=value):
                     # Of a function that reads a file, the requirements come before the rest.
@@ -116,25 +127,24 @@ class StaticReader:
 
     def _forget(self, body: Sequence[ast.stmt], names: Names) -> None:
         """Make unknown what statements may change: also each list and dict that they mention."""
-        for statement in body:
-            for node in ast.walk(statement):
-                if isinstance(node, ast.Name) and (
-                    not isinstance(node.ctx, ast.Load)
-                    or isinstance(names.get(node.id), list | dict | FileReference)
-                ):
+        for node in itertools.chain.from_iterable(map(ast.walk, body)):
+            if isinstance(node, ast.Name):
+                for part in self._changeable(names.get(node.id)):
+                    self._changed[id(part)] = part, Unknown(node.lineno)
+                if not isinstance(node.ctx, ast.Load):
                     names[node.id] = Unknown(node.lineno)
 
     # ---- expressions
 
     def value(self, node: ast.expr, names: Names) -> Any:
         """Return the value of an expression."""
-        self._steps += 1
+        self._step(1)
         value: Any = Unknown(node.lineno)
         match node:
             case ast.Constant(value=str(text)):
                 value = Text(text, node.lineno)
             case ast.Name(id=name):
-                value = names.get(name, value)
+                value = self._unchanged(names.get(name, value))
             case ast.List(elts=nodes) | ast.Tuple(elts=nodes) | ast.Set(elts=nodes):
                 value = self._items(nodes, names)
             case ast.Dict(keys=keys, values=nodes):
@@ -152,10 +162,24 @@ class StaticReader:
             case ast.Call():
                 value = self._result(node, names)
         is_long = isinstance(value, list) and len(value) > _MOST_ITEMS
-        is_long = is_long or len(text_of(value)) > _LONGEST_TEXT
-        if is_long or self._steps > _MOST_STEPS:
-            self.refuse(node.lineno, "computes too much to be read")
+        if is_long or len(text_of(value)) > _LONGEST_TEXT:
+            self.refuse(node.lineno, "a value that is too long to be read")
         return value
+
+    def _unchanged(self, value: Any) -> Any:
+        """Return a value, or an `Unknown` if a statement may have changed it under any name."""
+        for part in self._changeable(value):
+            if id(part) in self._changed:
+                return self._changed[id(part)][1]
+        return value
+
+    def _changeable(self, value: Any) -> list[Any]:
+        """Return a value and those that it holds, as far as they can be changed in place."""
+        values = [value]
+        if isinstance(value, dict):
+            values += value.values()
+        self._step(len(values))
+        return [each for each in values if isinstance(each, list | dict | FileReference)]
 
     def _items(self, nodes: Iterable[ast.expr], names: Names) -> list[Any]:
         items: list[Any] = []
@@ -198,7 +222,7 @@ class StaticReader:
         if isinstance(call.func, ast.Attribute):
             held = self.value(call.func.value, names)
             if isinstance(held, FileReference):  # .read().splitlines()
-                return held
+                return FileReference(held.path, call.lineno)
             if isinstance(held, Text):  # a method of a path
                 values.insert(0, held)
         if name == "dict" and not values:
@@ -215,7 +239,7 @@ class StaticReader:
         inner = self._bound(function, call, names)
         self.read(function.body, inner)
         nodes = [*ast.walk(function)]
-        self._steps += len(nodes) + len(names)
+        self._step(len(nodes) + len(names))
         values = [self.value(node, inner) for node in nodes if isinstance(node, ast.Call)]
         paths = {value.path for value in values if isinstance(value, FileReference)}
         if len(paths) != 1 or any(map(_lists_packages, nodes)):

@@ -228,7 +228,7 @@ def _of_python(project: Path, file: str, extras: Sequence[str]) -> _Stated:
         if types.canonical(name) in chosen:
             what = f"extras_require {escaped(key, 60)}"
             for where, text in _python_lines(reader, value, what, stated.notes):
-                lines.append((where, f"{text}; {marker}" if marker else text))
+                lines.append((where, "; ".join(filter(None, (text, marker)))))
     if computed is not None and chosen - {"", *map(types.canonical, stated.extras)}:
         reader.refuse(getattr(computed, "line", 1), "extras_require is computed while it runs")
     if everywhere := stated.extras.pop("", None):
@@ -244,8 +244,7 @@ def _python_lines(
         reader.refuse(getattr(value, "line", 1), f"{key} is computed while it runs")
     lines = []
     for item in as_list(value):
-        line = getattr(item, "line", None)
-        where = f"{escaped(reader.file)}:{line}" if line else f"{escaped(reader.file)}: {key}"
+        where = f"{escaped(reader.file)}:{getattr(item, 'line', f' {key}')}"
         if isinstance(item, FileReference):
             lines.append((where, f"-r {shlex.quote(item.path)}"))
         elif isinstance(item, Text):
