@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from envbuilder.build.image import debian_base
+from envbuilder.builds.image import debian_base
 from envbuilder.containers.engine import connection, images
 from envbuilder.containers.oci import archive
 from envbuilder.containers.oci.layout import (

@@ -308,8 +308,8 @@ def needed_bases(
     selections: Iterable[Selection], override: str | None, settings: Settings
 ) -> tuple[Needed, ...]:
     """Return the base images that these targets' images need; `override` overrides locked ones."""
-    from envbuilder.build.image.base import base_ref
-    from envbuilder.build.request import Request
+    from envbuilder.builds.image.base import base_ref
+    from envbuilder.builds.request import Request
 
     request = Request(base_image=override)
     needed = set()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder import __version__
-from envbuilder.build import payload
+from envbuilder.builds import payload
 from envbuilder.core import pip, process, resources, types, uv_program
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.settings import Settings, require_writable

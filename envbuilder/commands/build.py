@@ -9,8 +9,8 @@ from typing import Any
 import click
 import msgspec
 
-from envbuilder.build import batch, pipeline
-from envbuilder.build.request import Request
+from envbuilder.builds import batch, pipeline
+from envbuilder.builds.request import Request
 from envbuilder.commands.options import (
     builder_option,
     environments_options,

@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from envbuilder import __version__
-from envbuilder.build.render import RenderedFile
+from envbuilder.builds.render import RenderedFile
 from envbuilder.bundle import self_wheel
 from envbuilder.ci import workflow
 from envbuilder.ci.matrix import BACKENDS, Omission, Row, Selection, profiles, rows

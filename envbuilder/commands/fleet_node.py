@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from envbuilder.build.request import Request
+from envbuilder.builds.request import Request
 from envbuilder.commands.options import environment_option, load_settings, profile_option
 from envbuilder.core import console, files, results
 from envbuilder.core.errors import VERIFY_FAILED, BuildError

@@ -20,9 +20,9 @@ from typing import Any, Self
 
 from msgspec import Struct
 
-from envbuilder.build import attestations, project_folder, users
-from envbuilder.build.backends import integrity
-from envbuilder.build.image import records
+from envbuilder.builds import attestations, project_folder, users
+from envbuilder.builds.backends import integrity
+from envbuilder.builds.image import records
 from envbuilder.containers.engine.interface import LABEL, VOLUME_LABEL, Image, StoredVolume
 from envbuilder.containers.oci.reference import familiar
 from envbuilder.core import files

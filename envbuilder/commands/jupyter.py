@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NoReturn, cast
 import click
 from msgspec.structs import replace
 
-from envbuilder.build import access, pipeline
-from envbuilder.build.request import Build, Request
+from envbuilder.builds import access, pipeline
+from envbuilder.builds.request import Build, Request
 from envbuilder.commands import locked
 from envbuilder.commands.add import read_project
 from envbuilder.commands.options import environment_options, load_settings, require_image
@@ -20,7 +20,7 @@ from envbuilder.notebooks import kernels, server
 from envbuilder.profiles.backends import makes_image
 
 if TYPE_CHECKING:
-    from envbuilder.build.backends.container import DockerEnvironment
+    from envbuilder.builds.backends.container import DockerEnvironment
 
 
 @click.command(

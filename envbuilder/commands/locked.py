@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import replace
 
-from envbuilder.build import pipeline, stages
+from envbuilder.builds import pipeline, stages
 from envbuilder.core.errors import Hint, InvalidError, UnlockedError
 from envbuilder.core.text import indented_proof
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from envbuilder.build.request import Build, Request
+    from envbuilder.builds.request import Build, Request
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
     from envbuilder.locks.entries import Entry

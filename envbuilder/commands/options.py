@@ -22,7 +22,7 @@ from envbuilder.profiles.backends import BACKENDS, makes_image
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from envbuilder.build.access import Access
+    from envbuilder.builds.access import Access
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.library import Library
     from envbuilder.profiles.lock import Lock
@@ -432,7 +432,7 @@ def access_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _access(ports: tuple[str, ...], volumes: tuple[str, ...], variables: tuple[str, ...]) -> Access:
     """Return what the options give a command. Raise `InvalidError` that names the option."""
-    from envbuilder.build import access
+    from envbuilder.builds import access
 
     pairs = dict(_named("-e", access.variable, text, os.environ) for text in variables)
     result = access.Access(

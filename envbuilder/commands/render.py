@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 from msgspec.structs import replace
 
-from envbuilder.build import project_layer, render
+from envbuilder.builds import project_layer, render
 from envbuilder.commands.options import (
     environment_option,
     load_settings,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envbuilder.build.request import Request
+from envbuilder.builds.request import Request
 from envbuilder.commands.options import (
     builder_option,
     environment_options,
@@ -18,7 +18,7 @@ from envbuilder.core.errors import BUILD_FAILED
 from envbuilder.core.text import first
 
 if TYPE_CHECKING:
-    from envbuilder.build.reproduce import Built, Difference, Outcome
+    from envbuilder.builds.reproduce import Built, Difference, Outcome
 
 _SHOWN = 20
 
@@ -53,7 +53,7 @@ def command(
       envbuilder reproduce --profile cpu --builder layers
       envbuilder reproduce --profile zendnn --backend venv --json
     """
-    from envbuilder.build import reproduce
+    from envbuilder.builds import reproduce
 
     request = Request(
         profile=profile,

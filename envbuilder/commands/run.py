@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, get_args
 import click
 from msgspec.structs import replace
 
-from envbuilder.build import isolation, pipeline, project_folder
-from envbuilder.build.access import (
+from envbuilder.builds import isolation, pipeline, project_folder
+from envbuilder.builds.access import (
     Access,
     combined,
     of_project,
     own_folder,
     project_command,
 )
-from envbuilder.build.backends import foreign_programs
-from envbuilder.build.request import Request
+from envbuilder.builds.backends import foreign_programs
+from envbuilder.builds.request import Request
 from envbuilder.commands import locked
 from envbuilder.commands.options import (
     access_options,

@@ -43,8 +43,8 @@ def command(
       envbuilder sbom --profile cpu
       envbuilder sbom --profile cuda --platform linux/arm64 --output cuda.sbom.cdx.json
     """
-    from envbuilder.build import attestations
-    from envbuilder.build.plan import UsedBase
+    from envbuilder.builds import attestations
+    from envbuilder.builds.plan import UsedBase
 
     place = results.Place("--output", output, results.document("bomFormat", "components"))
     place.require()

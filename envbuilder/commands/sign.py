@@ -16,8 +16,8 @@ from pathlib import Path
 import click
 from msgspec import Struct
 
-from envbuilder.build import attestations
-from envbuilder.build.backends import integrity
+from envbuilder.builds import attestations
+from envbuilder.builds.backends import integrity
 from envbuilder.bundle import format as bundle_format
 from envbuilder.commands.options import json_option, load_settings
 from envbuilder.containers.oci import archive

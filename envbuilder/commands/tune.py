@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from envbuilder import __version__
-from envbuilder.build.request import Request
+from envbuilder.builds.request import Request
 from envbuilder.commands.options import (
     environment_options,
     json_option,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envbuilder import __version__
-from envbuilder.build import isolation
-from envbuilder.build.request import Request
+from envbuilder.builds import isolation
+from envbuilder.builds.request import Request
 from envbuilder.commands.options import (
     environment_options,
     html_option,

@@ -11,9 +11,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder import __version__
-from envbuilder.build import conventions, project_folder
-from envbuilder.build.access import own_folder
-from envbuilder.build.backends import container
+from envbuilder.builds import conventions, project_folder
+from envbuilder.builds.access import own_folder
+from envbuilder.builds.backends import container
 from envbuilder.core import console, results, text
 from envbuilder.core.errors import VERIFY_FAILED, EnvbuilderError
 from envbuilder.profiles.backends import makes_image
@@ -22,8 +22,8 @@ from envbuilder.watch import history, judge, model, show, supervise
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from envbuilder.build.access import Access
-    from envbuilder.build.request import Build
+    from envbuilder.builds.access import Access
+    from envbuilder.builds.request import Build
 
 LAST = "last"
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from envbuilder.build import pipeline
-from envbuilder.build.request import Request
+from envbuilder.builds import pipeline
+from envbuilder.builds.request import Request
 from envbuilder.core import console, files, process
 from envbuilder.core.errors import EnvbuilderError
 from envbuilder.core.settings import Settings

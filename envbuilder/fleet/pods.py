@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from envbuilder.build import isolation
+from envbuilder.builds import isolation
 from envbuilder.core import decoding, files, text, types
 from envbuilder.core.errors import InvalidError, VerifyError
 from envbuilder.core.text import printable

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Meta, Struct, to_builtins
 from msgspec.structs import replace
 
-from envbuilder.build.request import Request
+from envbuilder.builds.request import Request
 from envbuilder.containers import inside
 from envbuilder.containers.engine.container import LOOPBACK, Port, Volume
 from envbuilder.core import decoding, files, process
@@ -29,8 +29,8 @@ from envbuilder.core.errors import InvalidError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from envbuilder.build.access import Access
-    from envbuilder.build.backends.container import DockerEnvironment
+    from envbuilder.builds.access import Access
+    from envbuilder.builds.backends.container import DockerEnvironment
 
 
 PACKAGE = "ipykernel"

@@ -14,9 +14,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from envbuilder.build import pipeline
-from envbuilder.build.backends import venv
-from envbuilder.build.request import Build, Request
+from envbuilder.builds import pipeline
+from envbuilder.builds.backends import venv
+from envbuilder.builds.request import Build, Request
 from envbuilder.core import ownership, resources
 from envbuilder.core.errors import Hint, InvalidError, ToolError
 from envbuilder.core.project_file import DEFAULT

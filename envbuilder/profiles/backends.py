@@ -1,6 +1,6 @@
 """The table of backends: what each one makes, so that no other module compares names.
 
-A new backend is a row here and a module in `build/backends/` with its `prepare`.
+A new backend is a row here and a module in `builds/backends/` with its `prepare`.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from envbuilder.build.payload import RECORD
+from envbuilder.builds.payload import RECORD
 from envbuilder.core import files
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.settings import Settings, require_writable

@@ -25,7 +25,7 @@ from envbuilder.verify.report import model
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from envbuilder.build.request import Request
+    from envbuilder.builds.request import Request
     from envbuilder.core.console import Progress
     from envbuilder.core.process import Completed
     from envbuilder.core.settings import Settings

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 from msgspec import Struct
 
-from envbuilder.build.payload import RECORD
+from envbuilder.builds.payload import RECORD
 from envbuilder.core import files
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.text import log_text, printable, redacted_values

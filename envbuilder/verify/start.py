@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from envbuilder.build import conventions, isolation, pipeline, stages, variables
-from envbuilder.build.backends import devices
-from envbuilder.build.payload import RECORD, TIMEOUT_SECONDS, payload_pyz
+from envbuilder.builds import conventions, isolation, pipeline, stages, variables
+from envbuilder.builds.backends import devices
+from envbuilder.builds.payload import RECORD, TIMEOUT_SECONDS, payload_pyz
 from envbuilder.containers import apptainer
 from envbuilder.containers.engine.interface import LABEL
 from envbuilder.core import process
@@ -32,7 +32,7 @@ from envbuilder.profiles.lock import lock_digest
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from envbuilder.build.request import Build, Request
+    from envbuilder.builds.request import Build, Request
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.profile import Expected, Profile

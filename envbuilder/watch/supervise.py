@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from envbuilder.build import project_folder
+from envbuilder.builds import project_folder
 from envbuilder.core import process
 from envbuilder.payload.machine import contention
 from envbuilder.project.repository import git

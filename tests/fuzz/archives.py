@@ -14,8 +14,8 @@ from unittest import mock
 from requests import Request, Response
 from urllib3.response import HTTPResponse
 
-from envbuilder.build import execute, plan, reproduce, sbom
-from envbuilder.build.image import system, wheels
+from envbuilder.builds import execute, plan, reproduce, sbom
+from envbuilder.builds.image import system, wheels
 from envbuilder.bundle import format as bundle_format, unpack
 from envbuilder.containers.oci import archive, layer, reference, rootfs
 from envbuilder.containers.oci.layer import Member

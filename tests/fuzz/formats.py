@@ -8,7 +8,7 @@ from random import Random
 
 from msgspec import Struct
 
-from envbuilder.build.image import debian_base
+from envbuilder.builds.image import debian_base
 from envbuilder.host import probe
 from envbuilder.packages import mnist
 from envbuilder.packages.conda import lock as conda_lock

@@ -19,7 +19,7 @@ from typing import Any
 import platformdirs
 import pytest
 
-from envbuilder.build import payload
+from envbuilder.builds import payload
 from envbuilder.containers.engine import connection
 from envbuilder.containers.engine.docker import DockerEngine
 from envbuilder.containers.engine.interface import Engine

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.build.backends import integrity
+from envbuilder.builds.backends import integrity
 from envbuilder.host import interpreters
 
 _LOADED = """

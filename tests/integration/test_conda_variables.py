@@ -7,7 +7,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from envbuilder.build.backends import conda
+from envbuilder.builds.backends import conda
 from tests.conftest import exited
 from tests.support.folders import names_in
 

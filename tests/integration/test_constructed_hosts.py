@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from envbuilder.build.backends import devices
+from envbuilder.builds.backends import devices
 from envbuilder.containers.engine.container import Devices
 from envbuilder.core.settings import load as load_settings
 from envbuilder.project import catalog

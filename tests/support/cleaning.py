@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from envbuilder.build.backends.integrity import MARKER
-from envbuilder.build.image import records
+from envbuilder.builds.backends.integrity import MARKER
+from envbuilder.builds.image import records
 from envbuilder.commands import inventory
 from envbuilder.containers.engine.interface import Image
 from envbuilder.core import files, settings

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envbuilder.build import payload as pack
+from envbuilder.builds import payload as pack
 from envbuilder.core import resources
 from envbuilder.payload.training import dataset
 from tests.support import warm

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from envbuilder.build import pipeline
-from envbuilder.build.request import Build, Request
+from envbuilder.builds import pipeline
+from envbuilder.builds.request import Build, Request
 from envbuilder.core import resources
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import EnvbuilderError

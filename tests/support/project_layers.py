@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from envbuilder.build.project_layer import ProjectLayer
+from envbuilder.builds.project_layer import ProjectLayer
 from envbuilder.project.image_files import Contents, ImageFile
 
 

@@ -10,7 +10,7 @@ import msgspec
 from hypothesis import HealthCheck, settings, strategies as st
 from msgspec.structs import replace
 
-from envbuilder.build import render
+from envbuilder.builds import render
 from envbuilder.core import types
 from envbuilder.core.project_file import Environment
 from envbuilder.profiles import profile as profiles

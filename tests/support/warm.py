@@ -35,7 +35,7 @@ def lay(folder: Path, kept: Path, prefix: Path, overlay: Path) -> None:
 def main() -> None:
     """Run envbuilder."""
     from envbuilder import cli
-    from envbuilder.build import isolation
+    from envbuilder.builds import isolation
 
     places = [Path(place) for place in os.environ.pop(PLACES).split(os.pathsep)]
     python = isolation.python

@@ -18,7 +18,7 @@ ELSEWHERE = (
     "containers/inside/guard.py",
     "notebooks/inside/",
     "packages/sources/inside.py",
-    "build/inside/",
+    "builds/inside/",
 )
 """Modules that run in other interpreters than envbuilder's."""
 EXECUTORS = {
@@ -215,8 +215,8 @@ def test_the_rule_on_decoding_sees(source: str) -> None:
 
 def test_pure_modules_do_not_reach_out(repository: Path) -> None:
     pure = {
-        "build/plan.py",
-        "build/render.py",
+        "builds/plan.py",
+        "builds/render.py",
         "core/types.py",
         "profiles/lock.py",
         *(f"profiles/{name}.py" for name in ("fit", "choice", "needs", "accelerators")),
@@ -283,7 +283,7 @@ SLOW = {
         ("envbuilder.commands.render", HEAVY | SLOW),
         ("envbuilder.commands.lock", HEAVY),
         ("envbuilder.commands.sbom", HEAVY),
-        ("envbuilder.build.attestations", HEAVY),
+        ("envbuilder.builds.attestations", HEAVY),
     ],
 )
 def test_start_imports_nothing_heavy(module: str, forbidden: set[str], repository: Path) -> None:

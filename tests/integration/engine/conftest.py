@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.build.backends import container
+from envbuilder.builds.backends import container
 from envbuilder.containers.engine import podman
 from envbuilder.core.errors import ToolError
 from tests.conftest import missing

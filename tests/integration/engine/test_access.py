@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.build.backends import container
+from envbuilder.builds.backends import container
 from tests.integration.conftest import start
 from tests.integration.engine.conftest import OTHER_USER
 
@@ -164,7 +164,7 @@ def test_the_project_is_at_its_own_path(bench: Bench) -> None:
 def test_a_project_that_would_cover_the_image_is_elsewhere(bench: Bench) -> None:
     """Such as one below /usr, which a test cannot make."""
     code = (
-        "import os, sys; from envbuilder.build import access; from envbuilder.cli import main;"
+        "import os, sys; from envbuilder.builds import access; from envbuilder.cli import main;"
         "access.covered = lambda path: '/srv'; main(sys.argv[1:])"
     )
     done = subprocess.run(

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from envbuilder.build import conventions, pipeline
-from envbuilder.build.request import Request
+from envbuilder.builds import conventions, pipeline
+from envbuilder.builds.request import Request
 from envbuilder.containers.engine.container import Container, Limits
 from envbuilder.core import console
 from envbuilder.core.settings import load as load_settings

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from envbuilder.build.image import debian_base
-from envbuilder.build.plan import MakeBase
+from envbuilder.builds.image import debian_base
+from envbuilder.builds.plan import MakeBase
 from envbuilder.containers.engine import images as engines
 from envbuilder.containers.engine.interface import Engine
 from envbuilder.containers.oci import rootfs
@@ -40,8 +40,8 @@ MAKER = """\
 import sys
 from pathlib import Path
 import msgspec
-from envbuilder.build.image import debian_base
-from envbuilder.build.plan import MakeBase
+from envbuilder.builds.image import debian_base
+from envbuilder.builds.plan import MakeBase
 from envbuilder.packages.store import Store
 step = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=MakeBase)
 debian_base.make(step, Store(Path(sys.argv[2])), lambda line: None)

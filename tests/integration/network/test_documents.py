@@ -10,7 +10,7 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from envbuilder.build.backends import integrity as seal
+from envbuilder.builds.backends import integrity as seal
 from tests.conftest import succeeded
 from tests.integration.conftest import Cli
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from envbuilder.build.attestations import MEDIA_TYPES
+from envbuilder.builds.attestations import MEDIA_TYPES
 from envbuilder.containers.engine import images as engines
 from envbuilder.containers.engine.interface import Engine
 from envbuilder.containers.oci import reference

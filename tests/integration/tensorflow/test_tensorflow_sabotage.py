@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.build import payload as pack
+from envbuilder.builds import payload as pack
 from envbuilder.core import resources
 from envbuilder.payload.start import Start
 from tests.support import warm

@@ -283,7 +283,7 @@ def test_memory_that_runs_out(bench: Bench) -> None:
 
 SHORT = """\
 from envbuilder import cli
-from envbuilder.build import payload as pack
+from envbuilder.builds import payload as pack
 pack.TIMEOUT_SECONDS = 3.0
 cli.main()
 """

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from envbuilder import cli
-from envbuilder.build import batch
-from envbuilder.build.plan import Artifact, BuildResult
+from envbuilder.builds import batch
+from envbuilder.builds.plan import Artifact, BuildResult
 from envbuilder.core.errors import BuildError, HostError
 from tests.support import command_line
 

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 from filelock import FileLock
 
-from envbuilder.build import attestations
-from envbuilder.build.backends import in_use
-from envbuilder.build.backends.integrity import MARKER
+from envbuilder.builds import attestations
+from envbuilder.builds.backends import in_use
+from envbuilder.builds.backends.integrity import MARKER
 from envbuilder.commands import inventory
 from envbuilder.core import files, settings
 from envbuilder.packages.store import Store

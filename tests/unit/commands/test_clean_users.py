@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from envbuilder.build import users
+from envbuilder.builds import users
 from envbuilder.commands import inventory
 from envbuilder.core import settings
 from tests.support.cleaning import (

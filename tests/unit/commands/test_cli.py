@@ -14,7 +14,7 @@ import click
 import pytest
 
 from envbuilder import __main__, cli
-from envbuilder.build import pipeline
+from envbuilder.builds import pipeline
 from envbuilder.core import console, process
 from envbuilder.core.errors import (
     BuildError,

@@ -33,7 +33,7 @@ NO_ADVICE = {
     ("verify/advice.py", "envbuilder verify"),
     ("verify/advice.py", "let envbuilder build an environment"),
     # A hook that imports nothing of ours prints what a hint would be.
-    ("build/inside/sitecustomize.py", "lock again:\n  envbuilder lock"),
+    ("builds/inside/sitecustomize.py", "lock again:\n  envbuilder lock"),
     ("cli.py", "Start with: envbuilder detect"),
 }
 

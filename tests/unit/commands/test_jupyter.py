@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.build import pipeline
-from envbuilder.build.access import Access
+from envbuilder.builds import pipeline
+from envbuilder.builds.access import Access
 from envbuilder.commands import locked
 from envbuilder.core import process
 from envbuilder.core.settings import Settings

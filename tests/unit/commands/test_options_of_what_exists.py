@@ -19,10 +19,10 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder import cli
-from envbuilder.build import execute
-from envbuilder.build.backends import integrity
-from envbuilder.build.image import assemble, base
-from envbuilder.build.plan import Assemble, Plan
+from envbuilder.builds import execute
+from envbuilder.builds.backends import integrity
+from envbuilder.builds.image import assemble, base
+from envbuilder.builds.plan import Assemble, Plan
 from envbuilder.bundle import collect
 from envbuilder.containers.engine.interface import LABEL, Image
 from envbuilder.containers.oci import archive

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.build.render import RenderedFile
+from envbuilder.builds.render import RenderedFile
 from envbuilder.commands.render import _copied
 from envbuilder.core.errors import InvalidError
 from tests.support import project_layers

@@ -13,9 +13,9 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder import cli
-from envbuilder.build import pipeline
-from envbuilder.build.backends import integrity
-from envbuilder.build.request import Request
+from envbuilder.builds import pipeline
+from envbuilder.builds.backends import integrity
+from envbuilder.builds.request import Request
 from envbuilder.commands.run import _Brief, _is_free, shell_command
 from envbuilder.containers.engine.container import Port
 from envbuilder.core import process

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from envbuilder.build import attestations
-from envbuilder.build.backends import integrity
+from envbuilder.builds import attestations
+from envbuilder.builds.backends import integrity
 from envbuilder.bundle import format as bundle_format
 from envbuilder.commands import sign as module
 from envbuilder.containers.oci.layout import (

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from envbuilder.build.access import NOTHING, Access
+from envbuilder.builds.access import NOTHING, Access
 from envbuilder.commands import sign, watch
 from envbuilder.commands.watch import Watching
 from envbuilder.core import console, process

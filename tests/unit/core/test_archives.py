@@ -29,7 +29,7 @@ from envbuilder.packages.debian import deb
 from envbuilder.packages.python import wheel_conflicts
 from envbuilder.profiles.lock import File
 from tests.support import debs, packed
-from tests.unit.build.image.test_system import found
+from tests.unit.builds.image.test_system import found
 
 PACKERS = [bytes, gzip.compress, bz2.compress, lzma.compress, zstandard.compress]
 TEXT = b"some text\n" * 1000

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.build import render
+from envbuilder.builds import render
 from envbuilder.containers.oci.layout import MARK
 from envbuilder.containers.registry import base_images
 from envbuilder.core.errors import ToolError

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from hypothesis import given, strategies as st
 
-from envbuilder.build import conventions, isolation
+from envbuilder.builds import conventions, isolation
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.fleet import pods

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from envbuilder.build.request import Request
+from envbuilder.builds.request import Request
 from envbuilder.containers.engine.container import LOOPBACK
 from envbuilder.core.errors import InvalidError
 from envbuilder.notebooks import kernels

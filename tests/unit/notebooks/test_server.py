@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.build import pipeline
-from envbuilder.build.backends import venv
-from envbuilder.build.request import Request
+from envbuilder.builds import pipeline
+from envbuilder.builds.backends import venv
+from envbuilder.builds.request import Request
 from envbuilder.core import types
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import InvalidError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.build import variables
+from envbuilder.builds import variables
 from envbuilder.core import errors, ownership, settings
 from envbuilder.host import assumed
 from tools import refresh_docs

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from envbuilder.build import conventions
-from envbuilder.build.payload import TIMEOUT_SECONDS, payload_pyz
-from envbuilder.build.request import Request
+from envbuilder.builds import conventions
+from envbuilder.builds.payload import TIMEOUT_SECONDS, payload_pyz
+from envbuilder.builds.request import Request
 from envbuilder.containers import apptainer
 from envbuilder.core import process
 from envbuilder.core.console import PlainProgress

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from envbuilder import cli
-from envbuilder.build import render
+from envbuilder.builds import render
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Settings

@@ -1,0 +1,307 @@
+"""What a command gets in addition to its environment: ports, folders and volumes, variables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePath, PurePosixPath
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from envbuilder.builds import conventions
+from envbuilder.containers.engine.container import LOOPBACK, Port, Volume
+from envbuilder.core import console, decoding, files, process, types
+from envbuilder.core.errors import Hint, InvalidError
+from envbuilder.core.text import shown
+from envbuilder.project import environments, package
+
+if TYPE_CHECKING:
+    from envbuilder.core.project_file import Definition
+    from envbuilder.core.settings import Settings
+
+Runner = Callable[[Sequence[str], Mapping[str, str]], int]
+"""Runs a command with these variables in addition to this process's; returns its exit code."""
+_PORT = re.compile(
+    r"((?P<host>\[[0-9A-Fa-f:.]{2,45}\]|[0-9.]{7,15}):)?((?P<outside>[0-9]{1,5}):)?"
+    r"(?P<inside>[0-9]{1,5})"
+)
+_VOLUME_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+_FOLDER_STARTS = (".", "/", "~")
+_CLOSED = tuple(
+    map(
+        PurePosixPath,
+        (
+            conventions.PREFIX,
+            conventions.OWN,
+            "/proc",
+            "/sys",
+            "/dev",
+            "/etc",
+            "/bin",
+            "/lib",
+            "/lib64",
+            "/sbin",
+            "/usr",
+        ),
+    )
+)
+"""Folders of an image in which nothing else may appear."""
+_KEPT_WHOLE = tuple(map(PurePosixPath, ("/tmp", "/run", "/var", "/root", conventions.HOME)))  # noqa: S108
+"""Folders of an image that others may have a folder in."""
+_ENVIRONMENTS_OWN = frozenset({"PATH", "VIRTUAL_ENV"})
+
+
+class Access(Struct, frozen=True, kw_only=True):
+    """What a command gets in addition to its environment."""
+
+    ports: tuple[Port, ...] = ()
+    """Only for images: a native environment's command has the ports of this machine."""
+    volumes: tuple[Volume, ...] = ()
+    """Only for images."""
+    variables: Mapping[str, str] = {}
+    passed: tuple[str, ...] = ()
+    """Variables of the caller's, whose values are in no argument list."""
+    python_path: tuple[PurePath, ...] = ()
+    """Folders of this machine that Python imports from."""
+    programs: tuple[PurePath, ...] = ()
+    """Folders of this machine with commands of the project."""
+    own_folders: tuple[Volume, ...] = ()
+    """Folders outside of the project that hold some of these; a container sees them."""
+    shares_cores: bool = False
+    """A hook gives each Python its number of threads, instead of the command's variables."""
+
+
+NOTHING = Access()
+
+
+def combined(project: Access, command: Access) -> Access:
+    """Merge the access of a project's commands with that of one command, which takes precedence."""
+    inside = {port.inside for port in command.ports}
+    addresses = {port.address for port in command.ports}
+    targets = {volume.target for volume in command.volumes}
+    others = (p for p in project.ports if p.inside not in inside and p.address not in addresses)
+    return msgspec.structs.replace(
+        command,
+        ports=(*others, *command.ports),
+        volumes=(*(v for v in project.volumes if v.target not in targets), *command.volumes),
+        python_path=project.python_path,
+        programs=project.programs,
+        own_folders=project.own_folders,
+        shares_cores=project.shares_cores,
+    )
+
+
+def require_distinct(access: Access) -> None:
+    """Raise `InvalidError` if two ports of this machine, or two paths inside, are the same."""
+    ports = [port.address for port in access.ports]
+    targets = [volume.target for volume in access.volumes]
+    for item in (*ports, *targets):
+        if ports.count(item) > 1 or targets.count(item) > 1:
+            raise InvalidError(f"{shown(item)} is stated twice", "Leave one of them out.")
+
+
+def port(text: str) -> Port:
+    """Return the port that `[HOST_IP:]PORT[:PORT]` means; `InvalidError` if it means none."""
+    from ipaddress import ip_address
+
+    match = _PORT.fullmatch(text)
+    if match is None:
+        raise InvalidError(
+            f"{shown(text)} is not a port",
+            "Write 8000, 8080:8000 (this machine's, then the command's), or with the address of"
+            " this machine that it is for: 0.0.0.0:8000:8000",
+        )
+    inside = int(match["inside"])
+    outside = int(match["outside"] or inside)
+    for number in (outside, inside):
+        if not 1 <= number <= types.LAST_PORT:
+            raise InvalidError(
+                f"{shown(text)}: {number} is not a port", f"Ports are 1 to {types.LAST_PORT}."
+            )
+    try:
+        host = ip_address((match["host"] or LOOPBACK).strip("[]"))
+    except ValueError as error:
+        raise InvalidError(
+            f"{shown(text)}: {error}",
+            "Write an address of this machine, such as 127.0.0.1 or [::1], or leave it out.",
+        ) from error
+    return Port(host=str(host), outside=outside, inside=inside)
+
+
+def volume(text: str, folder: Path) -> Volume:
+    """Return the volume that `SOURCE:TARGET[:ro]` means; a relative source is below `folder`.
+
+    Raise `InvalidError` if it means none, or its source does not exist.
+    """
+    source, _, rest = text.partition(":")
+    target, _, option = rest.partition(":")
+    if not source or not target or option not in {"", "ro", "rw"}:
+        raise InvalidError(
+            f"{shown(text)} is not a volume",
+            "Write SOURCE:TARGET or SOURCE:TARGET:ro, such as ./data:/data. (More output:"
+            " --verbose.)",
+        )
+    return Volume(
+        source=_source(source, folder), target=place_inside(target), writable=option != "ro"
+    )
+
+
+def _source(text: str, folder: Path) -> str:
+    """Return the absolute path of a folder of this machine, or the name of a volume."""
+    if not text.startswith(_FOLDER_STARTS):
+        if _VOLUME_NAME.fullmatch(text):
+            return text
+        raise InvalidError(
+            f"{shown(text)} is neither a folder nor the name of a volume",
+            "Begin a folder with ./, / or ~/. A volume's name has letters, digits, _, . and -.",
+        )
+    try:
+        path = (folder / Path(text).expanduser()).resolve(strict=True)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise InvalidError(
+            f"{shown(text)}: there is no such folder", "Create it first, or check its name."
+        ) from error
+    if not path.is_dir():
+        raise InvalidError(f"{shown(text)}: is not a folder", "Name the folder that holds it.")
+    return str(path)
+
+
+def place_inside(text: str) -> str:
+    """Return a path at which something may appear in an image; `InvalidError` for another."""
+    path = PurePosixPath(text)
+    plain = text.rstrip("/") or "/"
+    if str(path) != plain or not path.is_absolute() or "//" in plain or ".." in path.parts:
+        raise InvalidError(
+            f"{shown(text)} is not an absolute path in the container",
+            "Begin it with /, without `..`, such as /data.",
+        )
+    if not text.isprintable():
+        raise InvalidError(f"{shown(text)}: a path of printable characters is needed")
+    if why := covered(path):
+        raise InvalidError(
+            f"{shown(text)} would cover {why}",
+            "Choose a path of its own, such as /data.",
+        )
+    return str(path)
+
+
+def covered(path: PurePosixPath) -> str:
+    """Return what of an image would be hidden by something at this path; empty if nothing."""
+    for folder in _CLOSED:
+        if folder.is_relative_to(path) or path.is_relative_to(folder):
+            return f"{folder} of the image"
+    hidden = next((f for f in _KEPT_WHOLE if f.is_relative_to(path)), None)
+    return f"{hidden} of the image" if hidden else ""
+
+
+def variable(text: str, environ: Mapping[str, str]) -> tuple[str, str | None]:
+    """Return the name and value that `NAME=VALUE` means, or `NAME` alone: a caller's variable.
+
+    Raise `InvalidError` if it means neither, or if the caller has no such variable.
+    """
+    name, sign, value = text.partition("=")
+    try:
+        decoding.convert(name, types.Variable)
+    except msgspec.ValidationError as error:
+        raise InvalidError(
+            f"{shown(name)} is not the name of a variable", "Write NAME, or NAME=VALUE."
+        ) from error
+    if name in _ENVIRONMENTS_OWN:
+        raise InvalidError(f"{name} is the environment's own", "Leave it out.")
+    if not sign and name not in environ:
+        raise InvalidError(
+            f"{name} is not set here", f"Set it first (export {name}=…), or write {name}=VALUE."
+        )
+    return name, value if sign else None
+
+
+def of_project(settings: Settings) -> Access:
+    """Return what the project's environment gives each of its commands.
+
+    Raise `InvalidError` with the place in the project's file if a folder does not exist, or if a
+    volume would cover something of an image.
+    """
+    definition = settings.definition
+    name = settings.environment
+    project = settings.project
+    if definition is None or project is None:
+        return NOTHING
+    ports = environments.of(settings).ports
+    volumes = {volume.target: volume for volume in _volumes(definition, name, project)}
+    imported = [*environments.paths(definition, name, project, "python_path")]
+    programs: tuple[Path, ...] = ()
+    own_folders: tuple[Volume, ...] = ()
+    if definition.install_project:
+        from envbuilder.builds import project_folder
+
+        installable = package.of(settings)
+        laid = project_folder.lay(settings, installable.texts)
+        own_folders = (own_folder(laid, "project"),)
+        programs = (laid / project_folder.PROGRAMS,) if installable.commands else ()
+        for note in installable.notes:
+            console.progress().note(f"warning: install_project: {note}")
+        imported += [project / folder for folder in installable.folders]
+        imported.append(laid / package.FOLDER)
+    return Access(
+        ports=tuple(Port(outside=number, inside=number) for number in dict.fromkeys(ports)),
+        volumes=tuple(volumes.values()),
+        python_path=tuple(dict.fromkeys(imported)),
+        programs=programs,
+        own_folders=own_folders,
+    )
+
+
+def own_folder(folder: Path, name: str, *, writable: bool = False) -> Volume:
+    """Return how a container sees one of envbuilder's own folders."""
+    return Volume(source=str(folder), target=f"{conventions.OWN}/{name}", writable=writable)
+
+
+def project_command(settings: Settings, asked: str = "run") -> tuple[str, ...]:
+    """Return the command of the project's environment. Raise `InvalidError` if it has none.
+
+    `asked` is the command of the command line that starts it.
+    """
+    command = environments.of(settings).command
+    if not command:
+        raise InvalidError(
+            "there is no command to run",
+            (
+                Hint("State it in envbuilder.yaml, as in command: [python, train.py]"),
+                Hint("Or write it after two hyphens", (asked, "--", "python", "FILE")),
+            ),
+        )
+    return command
+
+
+def _volumes(definition: Definition, name: str, project: Path) -> Iterator[Volume]:
+    for (source, target), where in environments.entries(definition, name, project, "volumes"):
+        try:
+            path = place_inside(target)
+            is_folder = source.startswith("./")
+            place = _project_folder(project, source) if is_folder else volume_name(project, source)
+        except InvalidError as error:
+            raise InvalidError(f"{where}: volumes: {error.message}", error.hints) from error
+        yield Volume(source=place, target=path)
+
+
+def _project_folder(project: Path, text: str) -> str:
+    """Return a folder of the project; a link that leaves it would show the command others."""
+    folder = (project / text).resolve()
+    if not folder.is_relative_to(project.resolve()):
+        raise InvalidError(
+            f"{shown(text)} leads out of the project",
+            f"State such a folder when you run a command: -v {process.quoted([text])}:PATH",
+        )
+    if not folder.is_dir():
+        raise InvalidError(
+            f"{shown(text)} is not a folder of the project",
+            f"Create it first: mkdir -p {process.quoted([str(folder)])}",
+        )
+    return str(folder)
+
+
+def volume_name(project: Path, name: str) -> str:
+    """Return the engine's name of a project's volume: those of other projects are others."""
+    return f"envbuilder-{files.folder_identity(project)[:12]}-{name}"

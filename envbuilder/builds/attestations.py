@@ -1,0 +1,305 @@
+"""Write an artifact's attestations, SBOM and provenance, next to it and never inside it.
+
+The provenance is an in-toto Statement v1 with SLSA Provenance v1. It is unsigned and self-asserted:
+it records what envbuilder did on a machine that is not a trusted build platform (SLSA Build L1).
+Its claims can still be verified, because the same build gives the same digest.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from envbuilder import __version__
+from envbuilder.builds import payload, sbom
+from envbuilder.builds.plan import Artifact, Assemble, Plan, UsedBase, project_of, tool_versions
+from envbuilder.core.archives import READ_LIMIT
+from envbuilder.core.errors import BuildError, EnvbuilderError
+from envbuilder.core.files import save
+from envbuilder.packages.conda.lock import InstallConda
+from envbuilder.packages.store import Store
+from envbuilder.signatures.statement import PAYLOAD_TYPE, TYPE, Signed, Subject
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from envbuilder.core.console import Progress
+    from envbuilder.core.settings import Settings
+    from envbuilder.profiles.lock import File
+
+MEDIA_TYPES = {"sbom": sbom.MEDIA_TYPE, "provenance": PAYLOAD_TYPE}
+SUFFIXES = {"sbom": sbom.SUFFIX, "provenance": ".provenance.json"}
+"""File name suffix of each attestation, appended to the artifact's name."""
+PREDICATE = "https://slsa.dev/provenance/v1"
+BUILD_TYPE = "urn:envbuilder:build:v1"
+"""docs/explanation/supply-chain.md describes the parameters."""
+BUILDER = "urn:envbuilder:local:v1"
+"""envbuilder on a local machine."""
+NATIVE = frozenset({"venv", "conda"})
+"""Kinds of artifacts that are environments on this machine, identified by a tree digest."""
+ON_DISK = NATIVE | {"archive", "layout"}
+"""Kinds of artifacts that are files or folders; the others are in an engine or a registry."""
+TREE = "envbuilderTree"
+"""Name of the algorithm of a tree digest, which is not a hash of a file's bytes."""
+_FULL = "The artifact itself is finished. Make room, then run the same command again."
+
+
+def places(plan: Plan, artifact: Artifact, settings: Settings) -> dict[str, str]:
+    """Return the paths of an artifact's attestations: next to it, or next to an image's record."""
+    if artifact.kind in {"image", "registry"}:
+        beside = str(settings.records_dir / plan.fingerprint / _digest(artifact))
+    else:
+        beside = artifact.ref.rstrip("/")
+    return {name: beside + suffix for name, suffix in SUFFIXES.items()}
+
+
+def ensure(
+    plan: Plan,
+    artifact: Artifact,
+    settings: Settings,
+    progress: Progress,
+    *,
+    anew: bool,
+    versions: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """Write the attestations if one is missing, or `anew` after a build; return their paths.
+
+    `versions` are those of further builders. Raise `BuildError` if a file cannot be written.
+    """
+    paths = places(plan, artifact, settings)
+    if anew or not all(Path(path).is_file() for path in paths.values()):
+        contents = {
+            "sbom": _bill_of_plan(plan, artifact, settings, progress),
+            "provenance": provenance(plan, subject(artifact), versions or {}),
+        }
+        for name, path in paths.items():
+            save(Path(path), contents[name], BuildError, _FULL)
+    elif plan.signatures:
+        _add_signatures(Path(paths["provenance"]), plan)
+    return paths
+
+
+def _add_signatures(path: Path, plan: Plan) -> None:
+    """Record in an earlier build's provenance that its inputs' signatures were accepted now."""
+    try:
+        before = path.read_bytes()
+        after = also_signed(before, plan.signatures)
+    except (OSError, ValueError) as error:
+        raise BuildError(
+            f"{path}: cannot be read: {error}", "Remove it; the same command writes it again."
+        ) from error
+    if after != before:
+        save(path, after, BuildError, _FULL)
+
+
+def subject(artifact: Artifact) -> Subject:
+    """Return an artifact as a subject: an image or archive by its digest, else by its tree."""
+    algorithm = TREE if artifact.kind in NATIVE else "sha256"
+    name = Path(artifact.ref).name if artifact.kind in ON_DISK else artifact.ref
+    return Subject(name=name, digest={algorithm: _digest(artifact)})
+
+
+def _digest(artifact: Artifact) -> str:
+    assert artifact.digest is not None, "what was built has a digest"
+    return artifact.digest.removeprefix("sha256:")
+
+
+# --- SBOM
+
+
+def _bill_of_plan(plan: Plan, artifact: Artifact, settings: Settings, progress: Progress) -> bytes:
+    project = project_of(plan)
+    facts = {
+        "lock": plan.lock,
+        "conda-lock": plan.conda_lock,
+        "project-files": project.digest if project else "",
+        "platform": plan.platform,
+        "python": plan.python,
+    }
+    packages = (p for s in plan.steps if isinstance(s, InstallConda) for p in s.packages)
+    return bill(
+        plan.profile,
+        plan.files,
+        plan.base,
+        facts,
+        settings,
+        extra=installed(plan, artifact, progress),
+        licences=sbom.conda_licences(packages),
+    )
+
+
+def bill(
+    profile: str,
+    files: Sequence[File],
+    base: UsedBase | None,
+    facts: Mapping[str, str],
+    settings: Settings,
+    extra: Iterable[sbom.Component] = (),
+    licences: Mapping[str, tuple[str, ...]] | None = None,
+) -> bytes:
+    """Return an SBOM of a base, locked files and further installed components (`extra`).
+
+    `facts` are those about the environment, among them its platform; empty ones are left out.
+    Licences are read from the wheels in the store; `licences` adds others, by a file's sha256.
+    """
+    known = sbom.wheel_licences(files, Store.of(settings)) | dict(licences or {})
+    parts = [sbom.of_base(base.ref, base.digest, facts["platform"])] if base else []
+    parts += sbom.locked_components(files, known)
+    # A status file may lack a package's architecture and suite.
+    named = {part.purl.partition("?")[0] for part in parts}
+    parts += [part for part in extra if part.purl.partition("?")[0] not in named]
+    return sbom.document(profile, parts, {name: fact for name, fact in facts.items() if fact})
+
+
+def installed(plan: Plan, artifact: Artifact, progress: Progress) -> tuple[sbom.Component, ...]:
+    """Return what is really in an artifact: Python distributions if native, else Debian packages.
+
+    If an image cannot be read, that is noted and its base remains a single component.
+    """
+    if artifact.kind in NATIVE:
+        # Outside of its venv, a conda prefix holds only conda packages, which the lock names.
+        below = Path(artifact.ref) / ("venv" if artifact.kind == "conda" else "")
+        return sbom.installed(below)
+    packages = None
+    why = "this engine does not show them"
+    try:
+        packages = _packages(plan, artifact, progress)
+    except EnvbuilderError as error:
+        why = error.message
+    if packages is None:
+        progress.note(f"note: the SBOM lacks the base image's packages: {why}")
+        return ()
+    suites = (sbom.suite(f) for f in plan.files if f.kind == "deb")
+    return sbom.of_packages(packages, next(suites, ""))
+
+
+def _packages(plan: Plan, artifact: Artifact, progress: Progress) -> dict[str, str] | None:
+    """Return the packages of an assembly's base image, else of the image in the engine."""
+    from envbuilder.builds.image.contents import read_contents
+    from envbuilder.builds.image.layer_cache import LayerCache
+    from envbuilder.containers.engine import connection
+    from envbuilder.packages.debian import deb
+
+    for step in plan.steps:
+        if isinstance(step, Assemble):
+            cache = LayerCache(Path(step.cache), progress.note, fresh=False)
+            below = read_contents(step.base, step.platform, cache)
+            return cache.remembered(
+                {"kind": "packages", "base": below.config["rootfs"], "platform": plan.platform},
+                dict[str, str],
+                partial(deb.installed_in, below.root.contents, plan.platform, step.base),
+            )
+    with connection.connect() as engine:
+        files = engine.files(artifact.ref, plan.platform, deb.STATUS_PATHS, READ_LIMIT)
+    return None if files is None else deb.installed_in(files, plan.platform, artifact.ref)
+
+
+# --- provenance
+
+
+def provenance(plan: Plan, artifact: Subject, versions: Mapping[str, str]) -> bytes:
+    """Return the statement that `plan` made the artifact.
+
+    `versions` are those of further builders, such as BuildKit. The same build gives the same bytes,
+    because nothing in it is specific to one run.
+    """
+    signatures = {"signatures": msgspec.to_builtins(plan.signatures)} if plan.signatures else {}
+    document = {
+        "_type": TYPE,
+        "subject": [{"name": artifact.name, "digest": artifact.digest}],
+        "predicateType": PREDICATE,
+        "predicate": {
+            "buildDefinition": {
+                "buildType": BUILD_TYPE,
+                "externalParameters": {
+                    "profile": plan.profile,
+                    "platform": plan.platform,
+                    "python": plan.python,
+                    "backend": plan.backend,
+                    "builder": plan.builder,
+                    **({"baseImage": plan.base.ref} if plan.base else {}),
+                },
+                "internalParameters": {"fingerprint": plan.fingerprint, **signatures},
+                "resolvedDependencies": dependencies(plan),
+            },
+            "runDetails": {
+                "builder": {
+                    "id": BUILDER,
+                    "version": {"envbuilder": __version__, **tool_versions(plan), **versions},
+                },
+            },
+        },
+    }
+    return sbom.encoded(document)
+
+
+def also_about(content: bytes, artifact: Subject) -> bytes:
+    """Return an envbuilder statement with one more subject, such as a pushed manifest.
+
+    Raise `ValueError` for anything but an envbuilder statement.
+    """
+    document = _parsed(content)
+    if artifact.digest not in [s["digest"] for s in document["subject"]]:
+        document["subject"].append({"name": artifact.name, "digest": artifact.digest})
+    return sbom.encoded(document)
+
+
+def also_signed(content: bytes, signatures: Sequence[Signed]) -> bytes:
+    """Return an envbuilder statement that records accepted signatures of its inputs.
+
+    Raise `ValueError` as `also_about` does.
+    """
+    document = _parsed(content)
+    definition = document["predicate"]["buildDefinition"]
+    parameters = {"signatures": msgspec.to_builtins(signatures)}
+    definition["internalParameters"] = {**definition.get("internalParameters", {}), **parameters}
+    return sbom.encoded(document)
+
+
+def _parsed(content: bytes) -> dict[str, Any]:
+    """Return a statement by envbuilder; raise `ValueError` for anything else."""
+    try:
+        document: dict[str, Any] = json.loads(content)
+        definition = document["predicate"]["buildDefinition"]
+        ours = definition["buildType"] == BUILD_TYPE
+        _ = [s["digest"] for s in document["subject"]]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"not a provenance statement: {error}") from error
+    if not ours:
+        raise ValueError("a provenance statement of another builder")
+    return document
+
+
+def dependencies(plan: Plan) -> list[dict[str, Any]]:
+    """Return all inputs of a build as in-toto resource descriptors."""
+    name = plan.profile
+    urn = "urn:envbuilder"
+    resources: list[dict[str, Any]] = []
+    if plan.lock:
+        resources.append(_resource(f"{name}.lock", f"{urn}:lock:{name}", plan.lock))
+    if plan.conda_lock:
+        uri = f"{urn}:conda-lock:{name}"
+        resources.append(_resource(f"{name}.conda.lock", uri, plan.conda_lock))
+    if plan.base:
+        base = sbom.of_base(plan.base.ref, plan.base.digest, plan.platform)
+        resources.append(_resource(base.name, base.purl, base.sha256))
+    for file in plan.files:
+        resources.append(_resource(file.basename, sbom.file_purl(file), file.sha256))
+        if (recipe := file.recipe) and file.is_built:
+            resources.append(
+                _resource(f"source of {file.name}", f"{urn}:source:{file.name}", recipe.sha256)
+            )
+            uri = f"{urn}:builds:{file.name}"
+            resources += (_resource(f"builds {file.name}", uri, r) for r in recipe.requires)
+    if project := project_of(plan):
+        resources.append(_resource("project files", f"{urn}:project", project.digest))
+    resources.append(_resource("payload.pyz", f"{urn}:payload", payload.payload_sha256()))
+    return resources
+
+
+def _resource(name: str, uri: str, sha256: str) -> dict[str, Any]:
+    return {"name": name, "uri": uri, **({"digest": {"sha256": sha256}} if sha256 else {})}

@@ -1,0 +1,328 @@
+"""The conda backend: Python and system libraries from conda packages, wheels in a venv on top.
+
+Wheels are never installed into the conda prefix itself: that would remove or overwrite files that
+conda owns. They go into a venv inside the prefix, made by the prefix's own interpreter while both
+are still in the working folder, and then adapted to the final location of both. The image builder
+instead has a program that answers uv as that interpreter would, which works for Linux only; here
+the real one is available, and if it cannot run, the build fails before anything is in place.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from envbuilder.builds import variables
+from envbuilder.builds.backends import foreign_programs, integrity
+from envbuilder.builds.backends.own_python import rehomed
+from envbuilder.builds.backends.venv import (
+    NativeEnvironment,
+    check_tools,
+    environment_room,
+    folders_for,
+    last_steps,
+    preload_paths,
+    preload_steps,
+    preloaded,
+    refused_programs,
+    wheel_steps,
+)
+from envbuilder.builds.payload import payload_sha256
+from envbuilder.builds.plan import Artifact, LinkFiles, Plan, Step, fingerprint, tool_versions
+from envbuilder.builds.variables import Place
+from envbuilder.core import process
+from envbuilder.core.console import progress
+from envbuilder.core.errors import Hint, HostError, InvalidError, ToolError
+from envbuilder.packages.conda import lock as conda_locks, prefixes
+from envbuilder.packages.python import indexes
+from envbuilder.profiles.lock import Target, lock_digest, select
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path, PurePath
+
+    from envbuilder.builds.request import Build
+
+NO_USER_SITE = {"PYTHONNOUSERSITE": "1"}
+"""An environment that sees conda's libraries would also see those in the user's home, and import
+them first. A profile may override this."""
+VENV = "venv"
+"""The venv of the wheels, below the prefix."""
+_INTERPRETER = frozenset({"python", "pip", "setuptools", "wheel"})
+_COMPILERS = ("gxx", "cxx-compiler", "clangxx", "compilers")
+# Sourced in a function, where "$@" is empty: activate.d scripts of packages may read it.
+_STATED = "_envbuilder_stated"
+_INSIDE = f"""\
+_activate() {{ . "$0"; }}
+_envbuilder_names=${_STATED}
+unset {_STATED}
+for _name in $_envbuilder_names; do eval "_stated_$_name=\\$$_name"; done
+_activate || exit
+for _name in $_envbuilder_names; do eval "export $_name=\\$_stated_$_name"; done
+exec "$@\""""
+"""Activates, restores the variables that a user states, whatever scripts set, and runs a command.
+Their names are letters, digits and underscores."""
+
+
+def plan(
+    build: Build,
+    target: Target,
+    conda_lock: conda_locks.Lock,
+    conda: conda_locks.Target,
+    *,
+    rattler: str,
+    channels: Mapping[str, str],
+) -> Plan:
+    """Return the plan of the environment; pure.
+
+    `target` is from the wheels' lock, `conda` from the conda lock. `rattler` is py-rattler's
+    version, which decides a prefix's own records; `channels` are public URLs by symbolic name.
+    """
+    profile = build.profile
+    lock = build.lock
+    settings = build.settings
+    wheels = target.of_kind("wheel") if profile.framework_from_wheels("conda") else ()
+    tools = (lock.tool(target.platform),) if wheels else ()
+    libraries = preloaded(profile, target)
+    contents = (*(p.as_file for p in conda.packages), *wheels, *libraries)
+    files = (*contents, *tools)
+    version = next(p.version for p in conda.packages if p.name == "python")
+    variables = {**NO_USER_SITE, **profile.environment}
+    facts = {
+        "backend": "conda",
+        "profile": profile.name,
+        "environment": variables,
+        "preload": profile.preload,
+        "platform": target.platform,
+        "python": version,
+        "files": sorted(f.sha256 for f in contents),
+        "uv": tools[0].version if tools else "",
+        "payload": payload_sha256(),
+        "refused": refused_programs(profile),
+        "activation": prefixes.templates_sha256(),
+        "py-rattler": rattler,
+    }
+    digest = fingerprint(facts)
+    name = f"{profile.name}-conda-py{target.python}-{digest[:12]}"
+    folders = folders_for(settings, name)
+    prefix = folders.prefix
+    work = folders.work
+    env = folders.env
+    steps: tuple[Step, ...] = (
+        *_conda_steps(conda, channels, work, prefix),
+        *(_venv_steps(build, target, conda, version, work, prefix) if wheels else ()),
+        *preload_steps(profile, libraries, env),
+        conda_locks.WriteActivation(
+            what="write activation scripts",
+            env=str(env),
+            prefix=str(prefix),
+            venv=str(prefix / VENV) if wheels else "",
+            variables=variables,
+            preload=preload_paths(profile, prefix),
+        ),
+        *last_steps(profile, folders, digest, facts, prefix=str(prefix)),
+    )
+    return Plan(
+        profile=profile.name,
+        backend="conda",
+        builder="py-rattler",
+        platform=target.platform,
+        python=target.python,
+        fingerprint=digest,
+        artifact=Artifact(kind="conda", ref=str(prefix)),
+        lock=lock_digest(lock) if profile.takes_lock("conda") else "",
+        conda_lock=lock_digest(conda_lock),
+        workdir=str(work),
+        files=files,
+        steps=steps,
+        room=(environment_room(settings, files),),
+    )
+
+
+def _conda_steps(
+    conda: conda_locks.Target, channels: Mapping[str, str], work: Path, prefix: Path
+) -> tuple[Step, ...]:
+    """Return the steps that install the conda packages.
+
+    Archives go into a folder per channel and platform, in which their names are unique.
+    """
+    by_folder: dict[str, list[conda_locks.Package]] = {}
+    for package in conda.packages:
+        by_folder.setdefault(f"{package.channel}/{package.subdir}", []).append(package)
+    return (
+        *(
+            LinkFiles(
+                what=f"check conda packages of {folder}",
+                files=tuple(p.as_file for p in packages),
+                folder=str(work / "packages" / folder),
+            )
+            for folder, packages in sorted(by_folder.items())
+        ),
+        conda_locks.InstallConda(
+            what=f"install {len(conda.packages)} conda packages",
+            packages=conda.packages,
+            subdir=conda.subdir,
+            folder=str(work / "packages"),
+            channels={p.channel: channels[p.channel] for p in conda.packages},
+            env=str(work / "env"),
+            prefix=str(prefix),
+            cache=str(work / "conda-cache"),
+        ),
+    )
+
+
+def _venv_steps(
+    build: Build,
+    target: Target,
+    conda: conda_locks.Target,
+    version: str,
+    work: Path,
+    prefix: Path,
+) -> tuple[Step, ...]:
+    """Return the steps that install the wheels into a venv of the newly installed interpreter."""
+    env = work / "env"
+    python = f"bin/python{target.python}"
+    # A Python library among the conda packages, which the wheels' venv must see.
+    system_site = any(
+        package.name not in _INTERPRETER and "python" in package.dependencies
+        for package in conda.packages
+    )
+    return (
+        *wheel_steps(
+            build,
+            target,
+            work=work,
+            env=env / VENV,
+            python=str(env / python),
+            version=version,
+            system_site=system_site,
+        ),
+        rehomed(
+            build,
+            env / VENV,
+            home=prefix / "bin",
+            python=f"../../{python}",
+            version=version,
+            system_site=system_site,
+        ),
+    )
+
+
+class CondaEnvironment(NativeEnvironment):
+    """A planned environment of conda packages.
+
+    Commands are run by bash after it has sourced the activation script, as in a shell: packages add
+    scripts of their own to it (compilers set CXX), so `run` gives what activation gives.
+    """
+
+    @property
+    def bin_folders(self) -> tuple[str, ...]:
+        """Folders of programs below the prefix; those of wheels take precedence over conda's."""
+        on_top = any(isinstance(step, conda_locks.Rehome) for step in self.plan.steps)
+        return (f"{VENV}/bin", "bin") if on_top else ("bin",)
+
+    def existing(self) -> Artifact | None:
+        """Return the environment if an earlier build finished it at this very location."""
+        moved = integrity.marker(self.prefix).get("prefix") != str(self.prefix)
+        return None if moved else super().existing()
+
+    def made_by(self) -> dict[str, str]:
+        """Return the versions of uv, as locked, and of py-rattler."""
+        return {**tool_versions(self.plan), "py-rattler": prefixes.require_rattler()}
+
+    def command(self, argv: Sequence[str]) -> list[str]:
+        """Return a bash command that activates the environment and runs `argv`."""
+        return [_bash(), "-c", _INSIDE, str(self.prefix / prefixes.SCRIPT), *argv]
+
+    def place(self, programs: Iterable[PurePath] = ()) -> Place:
+        """Return the environment before its activation, which prepends its own programs."""
+        refused = self.prefix / foreign_programs.FOLDER
+        path = tuple(map(str, (refused, *programs)))
+        return Place(first={variables.PATH: path}, sets_profile=True)
+
+    def after_activation(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the variable that tells the activation what to restore."""
+        stated = " ".join(names)
+        return {_STATED: stated} if stated else {}
+
+
+def _bash() -> str:
+    """Return the path of bash; raise `ToolError` if it is missing."""
+    path = process.which("bash")
+    if path is None:
+        raise ToolError(
+            "bash is not on PATH, and conda environments need it for their activation",
+            "Install bash, or use --backend venv.",
+        )
+    return path
+
+
+def prepare(build: Build) -> CondaEnvironment:
+    """Read the conda lock, check the host and plan.
+
+    Raises `InvalidError` (exit 2) without a usable lock, `HostError` (3) if the host lacks what the
+    lock assumes, `ToolError` (4) if py-rattler, bash or a compiler is missing.
+    """
+    profile = build.profile
+    lock = build.lock
+    request = build.request
+    settings = build.settings
+    stored = conda_locks.find_for_use(profile.name, build.library)
+    conda_lock = conda_locks.require_usable(profile, stored)
+    platform = str(build.host.platform)
+    python = request.python or profile.python.default
+    conda = conda_locks.select(conda_lock, platform, python)
+    target = (
+        select(lock, platform, python)
+        if profile.takes_lock("conda")
+        else Target(platform=conda.platform, python=conda.python, base=None, files=())
+    )
+    _check_folder(settings.envs_dir)
+    _check_host(conda, build)
+    rattler = prefixes.require_rattler()
+    _bash()
+    if not any(p.name.startswith(_COMPILERS) for p in conda.packages):
+        check_tools(profile)
+    upstreams = indexes.upstreams()
+    channels = {
+        # A user's own URL may contain a token and must not be recorded.
+        name: upstreams[name].url if name in upstreams else f"https://{name}.invalid"
+        for name in sorted({p.channel for p in conda.packages})
+    }
+    planned = plan(
+        build,
+        target,
+        conda_lock,
+        conda,
+        rattler=rattler,
+        channels=channels,
+    )
+    return CondaEnvironment(build, target, planned)
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise `InvalidError` for a folder whose name would be misread in packages' shell scripts.
+
+    A space is allowed: macOS's folder for application data has one.
+    """
+    if re.search(r"[:\"'$`\\\x00-\x1f]", str(folder)):
+        raise InvalidError(
+            f"{folder}: shell scripts of conda environments contain this path and would misread it",
+            "Set ENVBUILDER_DATA_DIR to a folder without colon, quotes, dollar sign or backslash.",
+        )
+
+
+def _check_host(conda: conda_locks.Target, build: Build) -> None:
+    """Raise `HostError` if the lock cannot work on the host; note all other findings."""
+    for finding in conda_locks.findings(conda, build.host):
+        decides = finding.level == "impossible" or (finding.level == "no" and build.running)
+        if decides and not build.request.force:
+            raise HostError(
+                f"the conda lock does not fit this host: {finding.text}",
+                Hint(
+                    "The profile's conda.virtual_packages state what it was locked for. To see this"
+                    " machine",
+                    ("detect",),
+                ),
+            )
+        progress().note(f"warning: {finding.text}")

@@ -1,0 +1,402 @@
+"""Planned images in an engine: check that they exist unchanged, and run commands in them.
+
+A command sees the project's folder, at its own path if possible, and can write it as its user.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path, PurePath, PurePosixPath
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from envbuilder.builds import access, conventions, isolation, variables
+from envbuilder.builds.access import NOTHING, Access, Runner
+from envbuilder.builds.backends import devices, foreign_programs
+from envbuilder.builds.image import records
+from envbuilder.builds.payload import RECORD, TIMEOUT_SECONDS
+from envbuilder.builds.plan import Artifact, Plan, names_of
+from envbuilder.builds.variables import Place, Variable
+from envbuilder.containers import inside
+from envbuilder.containers.engine.container import Container, Devices, Volume
+from envbuilder.containers.engine.interface import VOLUME_LABEL, Engine, Image
+from envbuilder.containers.oci.reference import familiar
+from envbuilder.core import console, files, process
+from envbuilder.core.errors import Hint, InvalidError, VerifyError
+from envbuilder.core.text import gigabytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from envbuilder.builds.request import Build
+    from envbuilder.profiles.lock import Target
+
+
+_SOCKETS = tuple(map(Path, ("/run/docker.sock", "/run/podman/podman.sock", "/run/user")))
+_LISTS = (variables.PYTHONPATH, variables.PRELOAD)
+_ROOTS_HOME = PurePosixPath("/root")
+_SCRATCH = "/tmp"  # noqa: S108 (a volume of the container, removed with it)
+_CACHE = "/tmp/.cache"  # noqa: S108 (where programs look whose home is /tmp)
+_CACHES = MappingProxyType(
+    {
+        "XDG_CACHE_HOME": _CACHE,
+        "HF_HOME": f"{_CACHE}/huggingface",
+        "TORCH_HOME": f"{_CACHE}/torch",
+        "TRITON_CACHE_DIR": f"{_CACHE}/triton",
+    }
+)
+"""Variables by which programs find their cache, wherever HOME is. They run what they find there:
+compiled kernels, code of hubs. So each project has a volume of its own, which stays."""
+
+
+class ProjectMount(Struct, frozen=True, kw_only=True):
+    """A folder of this machine and its path in a container."""
+
+    folder: Path
+    target: PurePosixPath
+    workdir: PurePosixPath
+    """The path in the container of the folder in which the command was given."""
+    reason: str = ""
+    """Why it is not at its own path; empty if it is."""
+
+    def inside(
+        self, paths: Iterable[PurePath], own_folders: Iterable[Volume] = ()
+    ) -> tuple[PurePosixPath, ...]:
+        """Map paths in the folder, or in folders of envbuilder's own, into the container.
+
+        Drop others.
+        """
+        seen = [(self.folder, self.target)]
+        seen += [(Path(volume.source), PurePosixPath(volume.target)) for volume in own_folders]
+        return tuple(
+            target / path.relative_to(folder)
+            for path in paths
+            for folder, target in seen
+            if path.is_relative_to(folder)
+        )
+
+
+def project_folder(project: Path | None, cwd: Path) -> Path:
+    """Return the folder that a command sees: the project's, else the one where it was given.
+
+    A project that is the home folder, which holds more than a project, does not count.
+    """
+    inside = project is not None and cwd.is_relative_to(project) and not _is_home(project)
+    return project if project and inside else cwd
+
+
+def _is_home(folder: Path) -> bool:
+    try:
+        return folder.samefile(Path.home())
+    except (OSError, RuntimeError):  # RuntimeError: this user has none
+        return False
+
+
+def project_mount(folder: Path, cwd: Path, uid: int) -> ProjectMount:
+    """Return where a user's container sees a folder: at its own path, unless it cannot be there.
+
+    `cwd` is the folder below it in which the command was given.
+    """
+    target = PurePosixPath(folder)
+    reason = ""
+    if hidden := access.covered(target):
+        reason = f"at its own path it would cover {hidden}"
+    elif target.is_relative_to(_ROOTS_HOME) and uid != 0:
+        reason = f"in the image only root can enter {_ROOTS_HOME}"
+    elif not str(folder).isprintable():
+        reason = "its path has characters that cannot be printed"
+    if reason:
+        target = PurePosixPath(conventions.WORK)
+    workdir = target / cwd.relative_to(folder)
+    return ProjectMount(folder=folder, target=target, workdir=workdir, reason=reason)
+
+
+def user_in(folder: os.stat_result, uid: int, gid: int) -> tuple[int, int]:
+    """Return the user for a command in a folder: this one, but instead of root the folder's owner.
+
+    A folder that root owns can only be written as root, who has no capability in a container.
+    """
+    return (uid, gid) if uid else (folder.st_uid, folder.st_gid)
+
+
+def groups_in(
+    folder: os.stat_result, user: tuple[int, int], groups: Sequence[int]
+) -> tuple[int, ...]:
+    """Return the folder's group if only as its member this user can write the folder."""
+    uid, gid = user
+    shared = uid not in {0, folder.st_uid} and folder.st_gid != gid and folder.st_gid in groups
+    return (folder.st_gid,) if shared else ()
+
+
+def require_project(folder: Path, socket: Path | None) -> None:
+    """Raise `InvalidError` for a folder through which a container could use an engine itself."""
+    if _holds_socket(folder, socket):
+        raise InvalidError(
+            f"{folder} holds a container engine's socket, and cannot be the project",
+            "Change to your project's folder, and run it again.",
+        )
+
+
+def require_apart(volume: Volume, project: ProjectMount, socket: Path | None) -> None:
+    """Raise `InvalidError` for a volume that holds an engine's socket or covers the project."""
+    if volume.is_folder and _holds_socket(Path(volume.source), socket):
+        raise InvalidError(
+            f"{volume.source} holds a container engine's socket, and cannot be a volume",
+            "Name the folder that the command needs.",
+        )
+    target = PurePosixPath(volume.target)
+    if project.target.is_relative_to(target):
+        raise InvalidError(
+            f"{volume.target} would cover the project, which is at {project.target} in the"
+            " container",
+            "Choose a path of its own, such as /data.",
+        )
+    below = target.relative_to(project.target) if target.is_relative_to(project.target) else None
+    if below and not (project.folder / below).is_dir():
+        # The engine would create it in the project, as root.
+        raise InvalidError(
+            f"{volume.target}: there is no such folder in the project",
+            f"Create it first: mkdir -p {process.quoted([str(project.folder / below)])}",
+        )
+
+
+def _holds_socket(folder: Path, socket: Path | None) -> bool:
+    sockets = (*_SOCKETS, *((socket.resolve(),) if socket else ()))
+    return any(path.is_relative_to(folder) for path in sockets)
+
+
+class DockerEnvironment:
+    """A planned image in a container engine."""
+
+    def __init__(self, build: Build, target: Target, plan: Plan, engine: Engine) -> None:
+        self.profile = build.profile
+        self.target = target
+        self.plan = plan
+        self.device_variables = build.device_variables
+        self._engine = engine
+        self._force = build.request.force
+        self._records = build.settings.records_dir / plan.fingerprint
+        self._project = build.settings.project
+        self._existing: tuple[Image, records.ImageRecord] | None = None
+        self._names = names_of(plan)
+        if not build.request.only_tag:
+            self._names += (records.claim(plan.fingerprint, build.settings),)
+
+    def existing(self) -> Artifact | None:
+        """Return the image if an earlier build made exactly this one, under whatever name."""
+        builds = records.read(self._records)
+        ref = self.plan.artifact.ref
+        refs = (ref, *(i for r in builds for i in r.ids)) if builds else ()
+        image = next(filter(None, map(self._engine.image, refs)), None)
+        record = next((r for r in builds if image and image.id in r.ids), None)
+        self._existing = (image, record) if image and record else None
+        return (
+            self.plan.artifact.identified(record.digest, record.manifest_digest) if record else None
+        )
+
+    def restore_names(self) -> None:
+        """Tag the image with the names that it lacks, the plan's and our claim, and record them."""
+        assert self._existing is not None, "the image was looked up"
+        image, record = self._existing
+        present = {familiar(tag) for tag in image.tags}
+        lacking = [name for name in self._names if familiar(name) not in present]
+        for name in lacking:
+            self._engine.tag(image, name)
+        if lacking:
+            records.keep(self._records, msgspec.structs.replace(record, names=self._names))
+
+    def made_by(self) -> dict[str, str]:
+        """Return the programs that built the existing image (BuildKit, …) → their versions."""
+        return self._existing[1].made_by if self._existing else {}
+
+    def changed(self) -> str:
+        """Return a message if the tag names another image than the one built, else empty."""
+        image = self._engine.image(self.plan.artifact.ref)
+        return self._change(image) if image else ""
+
+    def _change(self, image: Image) -> str:
+        built = [i for r in records.read(self._records) for i in r.ids]
+        if not built or image.id in built:
+            return ""
+        return (
+            f"{self.plan.artifact.ref} was changed after the build: it is {image.id}, and"
+            f" {' or '.join(built)} was built"
+        )
+
+    def _checked_id(self) -> str:
+        """Return the id of the image that was built, which is started instead of its name.
+
+        Raises `VerifyError` if the name means another image now, or none.
+        """
+        image = self._engine.image(self.plan.artifact.ref)
+        problem = self._change(image) if image else f"{self.plan.artifact.ref}: not in the engine"
+        if image is None or problem:
+            raise VerifyError(
+                problem,
+                Hint(
+                    "To keep the present image, give it another name. Then build it again",
+                    ("build", "--rebuild", "--backend", self.plan.backend),
+                ),
+            )
+        return image.id
+
+    def run_payload(
+        self,
+        arguments: Callable[[Mapping[str, str]], Sequence[str]],
+        folders: Mapping[str, Path],
+        on_line: Callable[[str], None],
+    ) -> process.Completed:
+        """Run the payload in a container without network; of the folders, it can write `RECORD`.
+
+        Raises `VerifyError` if the image is not the one that was built.
+        """
+        image = self._checked_id()
+        paths = {name: f"/{name}" for name in folders}
+        program = isolation.python(f"{conventions.PREFIX}/bin/python", isolation.CONTAINER_BYTECODE)
+        inherited = self._engine.variables(image)
+        variables = isolation.container_variables(inherited, conventions.variables(self.profile))
+        start = isolation.container_start(variables)
+        container = Container(
+            image=image,
+            user=conventions.USER,
+            limits=self._engine.limits,
+            entrypoint=inside.guarded(program, (*program, conventions.PAYLOAD, "exec", "--")),
+            arguments=(*program, conventions.PAYLOAD, "--promise", start.text(), *arguments(paths)),
+            variables={**variables, **self.device_variables},
+            is_held=True,
+            home=conventions.HOME,
+            mounts={str(folders[name]): path for name, path in paths.items() if name != RECORD},
+            writable={str(folders[name]): path for name, path in paths.items() if name == RECORD},
+            devices=self._devices(),
+        )
+        return self._engine.run(container, on_line, TIMEOUT_SECONDS)
+
+    def _devices(self) -> Devices:
+        access = devices.devices(self.profile, devices.host_nodes(self.profile))
+        without_runtime = bool(access.gpus) and not self._engine.knows_gpus()
+        if without_runtime or (access.nodes and not self._force):
+            access = devices.by_cdi(access, self.profile, self._engine.cdi_devices())
+        return (
+            msgspec.structs.replace(access, gpus="") if self._force and without_runtime else access
+        )
+
+    def _variables(self, access: Access, project: ProjectMount, image: str) -> dict[str, Variable]:
+        """Return the variables, each once: of two values a process may see either."""
+        caller = {name: os.environ.get(name, "") for name in access.passed}
+        folders = project.inside(access.python_path, access.own_folders)
+        first = {variables.PYTHONPATH: [str(folder) for folder in folders]}
+        if variables.PRELOAD in {*access.variables, *access.passed}:
+            preloaded = conventions.variables(self.profile).get(variables.PRELOAD, "")
+            first[variables.PRELOAD] = preloaded.split(":")
+        if programs := project.inside(access.programs, access.own_folders):
+            inherited = dict(pair.split("=", 1) for pair in self._engine.variables(image))
+            rest = inherited.get(variables.PATH, "").removeprefix(f"{conventions.PATH}:")
+            first[variables.PATH] = [conventions.PATH, *map(str, programs), rest]
+        place = Place(given={"HOME": _SCRATCH, **_CACHES}, first=first, sets_profile=True)
+        return variables.of_command(
+            self.profile, place, self.device_variables, access, {**caller, variables.PATH: ""}
+        )
+
+    def become(
+        self,
+        argv: Sequence[str],
+        environ: Mapping[str, str],
+        access: Access = NOTHING,
+        start: Runner | None = None,
+    ) -> int:
+        """Replace this process with the client's `run`: as the user, with the project."""
+        del environ  # a container has its own; the client passes on what is to be passed
+        container, elsewhere = self._container(argv, access)
+        console.progress().note(_restrictions(container, elsewhere))
+        terminal = sys.stdin.isatty() and sys.stdout.isatty()
+        python = isolation.python(conventions.ENTRYPOINT[0], isolation.CONTAINER_BYTECODE)
+        entrypoint = inside.accompanied(python, conventions.ENTRYPOINT)
+        container = msgspec.structs.replace(container, entrypoint=entrypoint)
+        return (start or process.exec_program)(
+            self._engine.foreground(container, terminal=terminal), {}
+        )
+
+    def command(self, argv: Sequence[str], access: Access) -> tuple[str, ...]:
+        """Return the client's command that does the same, for a program without a terminal."""
+        container, _ = self._container(argv, access)
+        return self._engine.run_command(container, terminal=False)
+
+    def _container(self, argv: Sequence[str], access: Access) -> tuple[Container, str]:
+        """Return a command's container, and why the project is not at its own path in it."""
+        wheels = {file.name for file in self.target.of_kind("wheel")}
+        foreign_programs.require_lasting(argv, wheels, self.profile.name)
+        cwd = Path.cwd()
+        socket = self._engine.socket
+        folder = project_folder(self._project, cwd)
+        require_project(folder, socket)
+        owner = folder.stat()
+        user = user_in(owner, os.getuid(), os.getgid())
+        project = project_mount(folder, cwd, user[0])
+        for volume in access.volumes:
+            require_apart(volume, project, socket)
+        image = self._checked_id()
+        decided = self._variables(access, project, image)
+        # The entrypoint counts the threads that the container may use.
+        if variables.THREADS in decided and decided[variables.THREADS].source == variables.MACHINE:
+            del decided[variables.THREADS]
+        passed = tuple(n for n in access.passed if n not in _LISTS)
+        container = Container(
+            image=image,
+            user=f"{user[0]}:{user[1]}",
+            limits=self._engine.limits,
+            arguments=tuple(argv),
+            network=True,
+            variables={n: each.value for n, each in decided.items() if n not in passed},
+            passed=passed,
+            project=(str(folder), str(project.target)),
+            workdir=str(project.workdir),
+            ports=access.ports,
+            volumes=(
+                *with_cache(access.volumes, user[0], folder if folder == self._project else None),
+                *access.own_folders,
+            ),
+            groups=groups_in(owner, user, os.getgroups()),
+            devices=self._devices(),
+        )
+        self._engine.make_volumes(container, {VOLUME_LABEL: str(os.getuid())})
+        return container, project.reason
+
+
+def _restrictions(container: Container, elsewhere: str) -> str:
+    """Return the line about what a command in the container is left with."""
+    limits = container.limits
+    most = [gigabytes(limits.memory) + " of memory"] if limits.memory else []
+    most += [f"{limits.processes} processes and threads"] if limits.processes else []
+    writable = [
+        volume.target
+        for volume in container.volumes
+        if volume.writable and not volume.target.startswith(f"{_SCRATCH}/")
+    ]
+    folder, target = container.project or ("", "")
+    places = ", ".join((target, *writable))
+    ports = ", ".join(f"{port.address} leads to port {port.inside}" for port in container.ports)
+    return "; ".join(
+        (
+            f"container: user {container.user}, without capabilities or setuid programs",
+            f"only {places} and {_SCRATCH} can be written",
+            *([f"{folder} is at {target}: {elsewhere}"] if elsewhere else []),
+            *([ports] if ports else []),
+            *([f"at most {' and '.join(most)}"] if most else []),
+        )
+    )
+
+
+def with_cache(volumes: Iterable[Volume], uid: int, project: Path | None) -> tuple[Volume, ...]:
+    """Return the volumes and the project's cache, unless one of them takes its place.
+
+    Without a project, the cache is that of all commands of the user outside of projects.
+    """
+    volumes = tuple(volumes)
+    if any(volume.target == _CACHE for volume in volumes):
+        return volumes
+    ending = f"-{files.folder_identity(project)[:12]}" if project else ""
+    return (*volumes, Volume(source=f"envbuilder-cache-{uid}{ending}", target=_CACHE))

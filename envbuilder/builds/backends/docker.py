@@ -1,0 +1,455 @@
+"""The docker backend: choose the builder of an image, or build it from the rendered Dockerfile.
+
+The Dockerfile is built without network by Docker's BuildKit, or by podman's Buildah if podman is
+the engine. The stages `wheels` and `debs`, which download in a plain `docker build`, are replaced
+by folders of hard links into the store; the text of the final stage is always the same.
+
+A buildx instance that the configuration assigns to a profile gets the wheels, the packages and the
+base image from this machine, so it needs neither a registry nor an index. Its image comes back as
+an OCI layout, is checked, and goes where it was requested: into the engine, a file or a registry.
+envbuilder neither creates instances nor chooses among them.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
+
+from envbuilder.builds import project_layer, render
+from envbuilder.builds.backends import layers
+from envbuilder.builds.backends.container import DockerEnvironment
+from envbuilder.builds.image import base as image_base, debian_base, records
+from envbuilder.builds.image.contents import name_image
+from envbuilder.builds.payload import payload_sha256
+from envbuilder.builds.plan import (
+    Artifact,
+    CopyProject,
+    LinkFiles,
+    Plan,
+    Receive,
+    RecordImage,
+    Run,
+    Step,
+    UsedBase,
+    Write,
+    WritePayload,
+    fingerprint,
+)
+from envbuilder.containers.engine import connection, docker_client
+from envbuilder.containers.engine.interface import LABEL, BuildCommand, Engine, no_base
+from envbuilder.containers.oci import reference
+from envbuilder.containers.oci.layout import Layout, oci_platform, place
+from envbuilder.core import types
+from envbuilder.core.errors import BuildError, InvalidError, ToolError
+from envbuilder.packages.store import Room, unpacked
+from envbuilder.profiles import backends
+from envbuilder.profiles.lock import File, Target, lock_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from envbuilder.builds.request import Build, Product, Request
+    from envbuilder.core.settings import Settings
+    from envbuilder.profiles.profile import Profile
+
+
+BUILDER: Final = "buildkit"
+_BASE = "envbuilder-base"
+"""What the Dockerfile calls a base that buildx sends to an instance."""
+_EXPORT = "type=oci,tar=false,oci-mediatypes=true,compression=zstd"
+_FASTER = "builder layers: it makes the same image as the Dockerfile, but faster"
+
+
+def unavailable(profile: Profile, request: Request, settings: Settings) -> str:
+    """Return why docker is not the default; empty if engine and base image are available."""
+    python = request.python or profile.image_python
+    if not docker_client.configured():
+        return "no container engine was found"
+    base = profile.base.get(python)
+    is_made = python in profile.debian_base and not request.base_image
+    if base is None and not is_made:
+        return f"the profile has no base image for Python {python}"
+    try:
+        with connection.connect() as engine:
+            if base is None or is_made:
+                debian_base.require_tool()
+                return ""
+            named = request.base_image or base.ref in settings.configuration.base_images
+            if named or engine.image(image_base.base_ref(base, request, settings)):
+                return ""
+    except ToolError as error:
+        return error.message
+    return f"the base image {base.ref} is not in the engine"
+
+
+def prepare(build: Build) -> Product:
+    """Choose the builder and plan with it; `ToolError` (exit 4) if something is missing."""
+    profile = build.profile
+    request = build.request
+    target = image_base.target(profile, build.lock, build.host, request)
+    if request.builder in {None, BUILDER}:
+        builders = build.settings.configuration.builders
+        if name := backends.assigned(builders, profile.name, target.platform):
+            return prepare_on_instance(name, build, target)
+    if needs_layers(request):
+        return layers.prepare(build, target)
+    engine = connection.connect()
+    reason = ""
+    if request.builder is None:
+        reason = layers.unsuitable(engine.build_command, profile, target)
+        if not reason:
+            return _noted(layers.prepare(build, target, engine), build, _FASTER)
+    product = prepare_dockerfile(build, target, engine)
+    note = f"builder {engine.build_command.builder}: {reason}"
+    return _noted(product, build, note) if reason else product
+
+
+def _noted(product: Product, build: Build, note: str) -> Product:
+    """Return the product, whose plan says why it has this builder.
+
+    What runs a command mostly builds nothing, and has its own line to print.
+    """
+    if not build.running:
+        product.plan = replace(product.plan, notes=(*product.plan.notes, note))
+    return product
+
+
+def needs_layers(request: Request) -> bool:
+    """Return whether the request needs or names the builder `layers`.
+
+    Raises `InvalidError` if it needs that builder and names another.
+    """
+    only = "--output" if request.output else "--push" if request.push else ""
+    if request.base_image and reference.is_on_disk(request.base_image):
+        only = "a base image on disk"
+    if only and request.builder not in {None, layers.BUILDER}:
+        raise InvalidError(
+            f"{only} needs the builder {layers.BUILDER}, not {request.builder}",
+            "Leave --builder out.",
+        )
+    return bool(only) or request.builder == layers.BUILDER
+
+
+# --- the rendered Dockerfile
+
+
+class Instance(Struct, frozen=True, kw_only=True):
+    """A buildx instance that builds in place of the engine; it is sent the base's layout."""
+
+    name: types.Instance
+    base_digest: str
+    """Of the base in its layout; empty in a dry run that has none."""
+    made_by: dict[str, str]
+
+
+def _linked(
+    target: Target, every: Sequence[File], dockerfile: str, work: Path
+) -> dict[str, LinkFiles]:
+    """Return the steps that link files into the build's additional contexts, by context."""
+    wheels = []
+    built = []
+    for file in every:
+        if file.source in render.MADE:
+            built.append(file)
+        else:
+            wheels.append(file)
+    groups: dict[str, tuple[str, Sequence[File]]] = {"wheels": ("wheels", wheels)}
+    if " AS built\n" in dockerfile:
+        groups["built"] = ("what was built", built)
+    if debs := target.of_kind("deb"):
+        groups["debs"] = ("packages", debs)
+    if target.of_image:
+        groups["interpreter"] = ("the interpreter", (target.of_image,))
+    return {
+        name: LinkFiles(what=f"check {what}", files=tuple(files), folder=str(work / name / name))
+        for name, (what, files) in groups.items()
+    }
+
+
+def plan(
+    build: Build,
+    target: Target,
+    base: image_base.Base,
+    command: BuildCommand,
+    project: project_layer.ProjectLayer | None = None,
+    instance: Instance | None = None,
+) -> Plan:
+    """Return the plan of the image; pure.
+
+    `command` is the builder's. `instance` is the buildx instance that builds, if the engine does
+    not.
+    """
+    profile = build.profile
+    lock = build.lock
+    settings = build.settings
+    # The stages that download are replaced, so upstream URLs must not affect the fingerprint.
+    urls = render.placeholder_urls(lock)
+    files = render.render(profile, lock, "dockerfile", target.python, urls, project=project)
+    files_of_target = target.fetched(managed=False)
+    texts = {
+        f.name: f.content.decode() for f in files if f.name in {"Dockerfile", "requirements.txt"}
+    }
+    facts = {
+        "backend": "docker",
+        "builder": command.builder,
+        "platform": target.platform,
+        "base": base.identity,
+        "rendered": texts,
+        "files": sorted(f.sha256 for f in files_of_target),
+        "payload": payload_sha256(),
+        **({"project": project.facts} if project else {}),
+    }
+    digest = fingerprint(facts)
+    locked = lock_digest(lock)
+    tags = image_base.names(build, target, digest, project)
+    work = settings.cache_dir / "build" / f"{profile.name}-{digest[:12]}"
+    context = work / "context"
+    uv = lock.tool(target.platform)  # runs in the image's build, not on this machine
+    every = (*target.of_kind("wheel"), uv)
+    linked = _linked(target, every, texts["Dockerfile"], work)
+    steps: list[Step] = [
+        *base.make,
+        *linked.values(),
+        *(Write(what=f"write {n}", path=str(context / n), text=t) for n, t in texts.items()),
+        WritePayload(what="add the payload", path=str(context / "payload.pyz")),
+    ]
+    if project:
+        place = str(context / project_layer.CONTEXT / "files")
+        steps.append(CopyProject(what="copy the project's files", project=project, folder=place))
+    contexts = []
+    for name in linked:
+        contexts += ["--build-context", f"{name}={work / name}"]
+    exported = work / "exported"
+    layout = work / "layout"
+    if instance:
+        at = f"@{instance.base_digest}" if instance.base_digest else ""
+        contexts += ["--build-context", f"{_BASE}=oci-layout://{base.folder}{at}"]
+        contexts += ["--output", f"{_EXPORT},dest={exported}"]
+    # BuildKit takes its timestamps from this argument; Buildah does not know it.
+    epoch = target.base.epoch if target.base and command.takes_epoch else None
+    labels = image_base.labels(profile, digest, locked)
+    steps.append(
+        Run(
+            what="build the image",
+            argv=(
+                *command.argv,
+                "--platform",
+                target.platform,
+                "--pull=false",
+                "--build-arg",
+                f"BASE_IMAGE={_BASE if instance else base.ref}",
+                *(("--build-arg", f"SOURCE_DATE_EPOCH={epoch}") if epoch is not None else ()),
+                command.digests_option,
+                str(work / "image.json"),
+                *contexts,
+                *(x for k, v in labels.items() for x in ("--label", f"{k}={v}")),
+                *(x for t in tags for x in ("--tag", t)),
+                *(["--no-cache"] if build.request.rebuild else []),
+                str(context),
+            ),
+            hints={
+                text: no_base(base.ref)
+                for text in ("failed to resolve source metadata", "creating build container")
+            }
+            | {
+                # Matches the step's output, not its echoed text, which has a variable instead of 3.
+                f"Python {target.python} is needed; the base image has 3": "The base image has"
+                f" another Python. Name one with Python {target.python}: --base-image REF",
+                "exec format error": f"This engine cannot run {target.platform} programs: build on"
+                " such a machine, or install emulation (qemu-user-static with binfmt).",
+                "failed to prepare extraction snapshot": "The engine dropped a layer of an image"
+                " that lost its name during the build: run the same command again.",
+                "no space left on device": "The engine's disk is full: `envbuilder clean` removes"
+                " the images it built; docker (or podman) system df shows the rest.",
+            },
+        )
+    )
+    artifact = Artifact(kind="image", ref=tags[0])
+    if instance:
+        artifact, end = layers.end(
+            build, digest, str(layout), tags, command.builder, instance.made_by
+        )
+        receive = Receive(
+            what="check the image",
+            exported=str(exported),
+            layout=str(layout),
+            platform=target.platform,
+            fingerprint=digest,
+            instance=instance.name,
+            names=tags,
+        )
+        steps += [receive, *end]
+    else:
+        versions = str(work / "versions")
+        steps += [
+            Run(what="read the builder's version", argv=command.version_argv, output=versions),
+            RecordImage(
+                what="record the image",
+                profile=profile.name,
+                fingerprint=digest,
+                builder=command.builder,
+                # The engine's version, if its builder is part of it.
+                made_by={"docker": command.docker_version} if command.docker_version else {},
+                folder=str(settings.records_dir / digest),
+                metadata=str(work / "image.json"),
+                versions=versions,
+                names=tags,
+            ),
+        ]
+    return Plan(
+        profile=profile.name,
+        backend="docker",
+        builder=command.builder,
+        instance=instance.name if instance else UNSET,
+        platform=target.platform,
+        python=target.python,
+        fingerprint=digest,
+        artifact=artifact,
+        lock=locked,
+        base=None if base.make else UsedBase(ref=base.ref, digest=_digest(base.identity)),
+        base_check=None
+        if base.make
+        else image_base.python_check(lock, target, base.ref, base.folder),
+        workdir=str(work),
+        files=(uv, *(f for f in files_of_target if base.make or not f.role)),
+        steps=tuple(steps),
+        # The engine copies the files, installs them, and keeps the result.
+        room=tuple(
+            Room(folder=folder, bytes=sum(f.room for f in target.files) + unpacked(every))
+            for folder in [command.storage]
+            if folder
+        ),
+    )
+
+
+def _digest(identity: str) -> str:
+    """Return the digest in `name@digest` or in an engine's id; empty if only a name is known."""
+    match = re.search(r"(?:^|@)(?:sha256:)?([0-9a-f]{64})\Z", identity)
+    return f"sha256:{match[1]}" if match else ""
+
+
+def prepare_dockerfile(build: Build, target: Target, engine: Engine) -> DockerEnvironment:
+    """Find the base image and plan; `ToolError` (exit 4) if the engine's builder is missing."""
+    profile = build.profile
+    request = build.request
+    settings = build.settings
+    assert target.base is not None, "a target with a base"
+    engine.require_builder()
+    ref = image_base.base_ref(target.base, request, settings)
+    base = image_base.Base(ref=ref, identity=ref)
+    if target.base.suite and ref == target.base.ref:
+        if target.base.unpacked:
+            raise InvalidError(
+                f"the base of '{profile.name}' for {target.platform} is only unpacked: the steps"
+                " of a Dockerfile cannot run on it",
+                "Use --builder layers, or another base image: --base-image REF.",
+            )
+        step = debian_base.step(target, settings)
+        make = (step, image_base.loaded(step, settings))
+        base = image_base.Base(ref=ref, identity=f"debian:{step.identity}", make=make)
+        if not request.dry_run:
+            debian_base.require_tool(step)
+    elif not request.dry_run:
+        name, identity = image_base.identified(engine, ref, target.platform)
+        base = image_base.Base(ref=name, identity=identity)
+    project = project_layer.planned(settings) if request.with_project else None
+    planned = plan(build, target, base, engine.build_command, project)
+    return DockerEnvironment(build, target, planned, engine)
+
+
+# --- on a buildx instance
+
+
+def prepare_on_instance(name: str, build: Build, target: Target) -> Product:
+    """Find the base and plan; `ToolError` (exit 4) if there is no such instance, or no buildx.
+
+    An image that exists is used without asking the instance, which may be out of reach.
+    """
+    profile = build.profile
+    request = build.request
+    settings = build.settings
+    assert target.base is not None, "a target with a base"
+    aside = request.output or request.push
+    engine = None if aside else connection.connect()
+    if target.base.suite and image_base.base_ref(target.base, request, settings) == target.base.ref:
+        raise InvalidError(
+            f"the base of '{profile.name}' is made of Debian packages on this machine, and the"
+            f" buildx instance '{name}' does not have it",
+            "Use --builder layers, or another base image: --base-image REF.",
+        )
+    base = image_base.find(target, engine, request, settings, scripts=False)
+    digest = Layout(Path(base.folder)).find(target.platform).digest if base.folder else ""
+    instance = Instance(name=name, base_digest=digest, made_by={})
+
+    command = BuildCommand(
+        builder=BUILDER,
+        argv=(
+            "docker",
+            "buildx",
+            "build",
+            "--progress",
+            "plain",
+            "--builder",
+            name,
+            "--provenance=false",
+            "--sbom=false",
+        ),
+        digests_option="--metadata-file",
+        version_argv=("docker", "buildx", "inspect", name),
+        takes_epoch=True,
+    )
+
+    def planned() -> Plan:
+        project = project_layer.planned(settings) if request.with_project else None
+        return plan(build, target, base, command, project, instance)
+
+    if engine is not None and not request.rebuild:
+        product = _in_engine(planned(), build, target, engine)
+        if product.existing():
+            return product
+    instance = replace(instance, made_by=records.versions(docker_client.describe_instance(name)))
+    if engine is None:
+        from envbuilder.builds.outputs import Output
+
+        return Output(target, planned(), settings, instance.made_by)
+    return _in_engine(planned(), build, target, engine)
+
+
+def _in_engine(plan: Plan, build: Build, target: Target, engine: Engine) -> Product:
+    wheels = target.of_kind("wheel")
+    room = layers.room(build, wheels, engine.build_command)
+    plan = replace(plan, room=room)
+    return DockerEnvironment(build, target, plan, engine)
+
+
+def receive(step: Receive) -> Layout:
+    """Return a layout with the exported image alone, every blob of it hashed, under its names.
+
+    Raises `BuildError` if it is damaged, for another platform, or not what was to be built.
+    """
+    try:
+        return _received(step)
+    except InvalidError as error:  # of the export; the user's input is fine
+        raise BuildError(
+            f"the buildx instance '{step.instance}' sent no usable image: {error.message}",
+            "Build again. If it fails again, use --builder layers.",
+        ) from error
+
+
+def _received(step: Receive) -> Layout:
+    exported = Layout.open(Path(step.exported))
+    entry = exported.find(step.platform)
+    manifest = exported.read_manifest(entry)
+    labels = (exported.read_config(manifest).get("config") or {}).get("Labels") or {}
+    if labels.get(f"{LABEL}fingerprint") != step.fingerprint:
+        raise InvalidError("it has another fingerprint than the image that was to be built")
+    layout = Layout.create(Path(step.layout))
+    for blob in (manifest.config, *manifest.layers):
+        place(exported.checked(blob), layout.blob(blob.digest))
+    added = layout.add(exported.read(entry), entry.media_type, platform=oci_platform(step.platform))
+    name_image(layout, added, step.names)
+    return layout

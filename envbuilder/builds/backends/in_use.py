@@ -1,0 +1,72 @@
+"""Locks by which commands keep native environments: what is in use is neither removed nor replaced.
+
+The lock is on the environment's marker, shared by commands, exclusive for what removes the
+environment. It belongs to the open file: a command that replaces this process has it, what that
+starts inherits it, and it ends with the last of them, however that ends, on any machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import weakref
+from typing import TYPE_CHECKING
+
+from envbuilder.builds.backends.integrity import MARKER
+from envbuilder.core.errors import BuildError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_LOWEST = 64
+"""Descriptors below may be taken by a command: shells redirect some by number."""
+
+
+class Hold:
+    """The lock of a command on an environment; it ends with this object."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        weakref.finalize(self, os.close, descriptor)
+
+    def pass_on(self) -> None:
+        """Keep the lock until this process ends, also if another program replaces it."""
+        fcntl.fcntl(self._descriptor, fcntl.F_DUPFD, _LOWEST)
+
+
+def hold(prefix: Path) -> Hold | None:
+    """Lock an environment against removal, once what removes it now has ended.
+
+    None if it is not there, or no longer. Where the file system has no locks, none is held.
+    """
+    try:
+        descriptor = os.open(prefix / MARKER, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    held = Hold(descriptor)
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+    with contextlib.suppress(OSError):
+        if os.path.samestat(os.fstat(descriptor), (prefix / MARKER).stat()):
+            return held
+    return None
+
+
+@contextlib.contextmanager
+def replacing(prefix: Path) -> Iterator[None]:
+    """Let no command begin in an environment meanwhile; raise `BuildError` if one is running."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            # For writing: NFS gives no exclusive lock otherwise.
+            descriptor = os.open(prefix / MARKER, os.O_RDWR | os.O_CLOEXEC)
+            stack.callback(os.close, descriptor)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise BuildError(
+                    f"{prefix}: in use by a running command, so it is not replaced",
+                    "Wait until the command ends, or stop it. Then run the same again.",
+                ) from None
+        yield

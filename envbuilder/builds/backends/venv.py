@@ -1,0 +1,518 @@
+"""Native environments: the venv backend, and what it shares with the conda backend.
+
+Each environment is a folder, built from the store without network. uv unpacks the wheels into a
+cache inside the working folder and hard-links from there; the cache is then removed. So every
+environment owns its files: editing one affects neither a cache nor another environment (a shared
+cache would install the edited file without complaint).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from functools import cached_property
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from envbuilder.builds import isolation, render, variables
+from envbuilder.builds.access import NOTHING, Access, Runner
+from envbuilder.builds.backends import foreign_programs, in_use, integrity, own_python
+from envbuilder.builds.payload import TIMEOUT_SECONDS, payload_pyz, payload_sha256
+from envbuilder.builds.plan import (
+    Artifact,
+    LinkFiles,
+    Move,
+    Plan,
+    RunUv,
+    Seal,
+    Step,
+    UnpackLibraries,
+    UnpackTool,
+    Write,
+    WritePayload,
+    WritePrograms,
+    fingerprint,
+    tool_versions,
+)
+from envbuilder.builds.request import Build, Environment
+from envbuilder.builds.variables import Place, Variable
+from envbuilder.core import process
+from envbuilder.core.console import detail, progress
+from envbuilder.core.errors import NOT_FOUND, CommandError, ToolError, VerifyError
+from envbuilder.core.resources import OWN
+from envbuilder.host import interpreters
+from envbuilder.packages.interpreters import require_interpreter
+from envbuilder.packages.store import Room, unpacked
+from envbuilder.payload.start import Start, guarded
+from envbuilder.profiles.lock import File, Target, lock_digest, pythons, select
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from envbuilder.core.settings import Settings
+    from envbuilder.profiles.profile import Profile
+
+
+class Folders(Struct, frozen=True):
+    """Where an environment is built, and its final location."""
+
+    prefix: Path
+    work: Path
+    """The build's working folder, next to the prefix."""
+
+    @property
+    def env(self) -> Path:
+        """The environment, until it is moved to the prefix."""
+        return self.work / "env"
+
+
+def folders_for(settings: Settings, name: str) -> Folders:
+    """Return the folders of the environment with that name."""
+    return Folders(settings.envs_dir / name, settings.envs_dir / f".{name}.partial")
+
+
+def last_steps(
+    profile: Profile,
+    folders: Folders,
+    digest: str,
+    facts: Mapping[str, Any],
+    *,
+    base_python: str = "",
+    **more: str,
+) -> tuple[Step, ...]:
+    """Return the last steps of a build; the environment's marker holds these facts and `more`.
+
+    `base_python` is the interpreter outside of the environment that it is based on, if any.
+    """
+    marks = {
+        "schema": 1,
+        "made_by": "envbuilder",
+        "profile": profile.name,
+        "fingerprint": digest,
+        **more,
+        "facts": facts,
+    }
+    env = folders.env
+    return (
+        WritePayload(what="add the payload", path=str(env / OWN / "payload.pyz")),
+        WritePrograms(
+            what="add stubs for programs of other environments",
+            folder=str(env / foreign_programs.FOLDER),
+            names=foreign_programs.REFUSED,
+            text=foreign_programs.stub(profile.name),
+        ),
+        Seal(
+            what="write the integrity manifest",
+            folder=str(env),
+            facts=marks,
+            base_python=base_python,
+        ),
+        Move(what="move it into place", source=str(env), target=str(folders.prefix)),
+    )
+
+
+def environment_room(settings: Settings, files: Iterable[File]) -> Room:
+    """Return the disk space that an environment of these files takes at least."""
+    return Room(folder=str(settings.envs_dir), bytes=unpacked(files))
+
+
+def preloaded(profile: Profile, target: Target) -> tuple[File, ...]:
+    """Return the .debs that hold the preloaded libraries, including files of the base."""
+    debs = (*target.of_kind("deb"), *target.base_files)
+    return tuple(f for f in debs if profile.preload and f.name in profile.system_packages)
+
+
+def check_tools(profile: Profile) -> None:
+    """Raise `ToolError` if the host lacks what the environment needs from it at run time."""
+    compilers = ("g++", "c++", "clang++")
+    if "g++" in profile.system_packages and not any(process.which(c) for c in compilers):
+        raise ToolError(
+            f"profile '{profile.name}' needs a C++ compiler, and none of"
+            f" {', '.join(compilers)} is on PATH",
+            "Install one (Debian, Ubuntu: sudo apt install g++), or use --backend docker, whose"
+            " image contains one.",
+        )
+
+
+def wheel_steps(
+    build: Build,
+    target: Target,
+    *,
+    work: Path,
+    env: Path,
+    python: str,
+    version: str,
+    system_site: bool = False,
+) -> tuple[Step, ...]:
+    """Return the steps that install the locked wheels into a venv `env` of `python`.
+
+    `system_site`: the venv also sees the packages of that interpreter.
+    """
+    wheels = target.of_kind("wheel")
+    uv = str(work / "uv")
+    cache = str(work / "cache")
+    text = render.requirements_text(build.profile, build.lock, (target,), target.python)
+    return (
+        # A native environment is built on the platform that it is for.
+        UnpackTool(what="unpack uv", file=build.lock.tool(target.platform), name="uv", path=uv),
+        LinkFiles(what="check wheels", files=wheels, folder=str(work / "wheels")),
+        Write(what="write requirements", path=str(work / "requirements.txt"), text=text),
+        RunUv(
+            what=f"make a Python {version} environment",
+            argv=(
+                uv,
+                "venv",
+                "--quiet",
+                "--no-config",
+                "--no-project",
+                "--relocatable",
+                *(("--system-site-packages",) if system_site else ()),
+                "--prompt",
+                build.profile.name,
+                "--python",
+                python,
+                str(env),
+            ),
+            env={"UV_CACHE_DIR": cache},
+        ),
+        RunUv(
+            what=f"install {len(wheels)} packages",
+            argv=(
+                uv,
+                "pip",
+                "install",
+                "--quiet",
+                "--no-config",
+                "--offline",
+                "--no-index",
+                "--find-links",
+                str(work / "wheels"),
+                "--no-deps",
+                "--require-hashes",
+                "--no-installer-metadata",
+                "--cache-dir",
+                cache,
+                "--link-mode",
+                "hardlink",
+                "--python",
+                str(env / "bin" / "python"),
+                "--requirements",
+                str(work / "requirements.txt"),
+            ),
+        ),
+    )
+
+
+def preload_steps(profile: Profile, libraries: tuple[File, ...], env: Path) -> tuple[Step, ...]:
+    """Return the steps that put the preloaded libraries into an environment."""
+    if not profile.preload:
+        return ()
+    return (
+        UnpackLibraries(
+            what=f"unpack {', '.join(profile.preload)}",
+            files=libraries,
+            libraries=profile.preload,
+            folder=str(env / OWN),
+        ),
+    )
+
+
+def preload_paths(profile: Profile, prefix: Path) -> tuple[str, ...]:
+    """Return the paths of the preloaded libraries in a finished environment."""
+    return tuple(str(prefix / OWN / name) for name in profile.preload)
+
+
+def refused_programs(profile: Profile) -> list[Any]:
+    """Return what decides the stubs of refused programs, for fingerprints."""
+    return [foreign_programs.REFUSED, foreign_programs.stub(profile.name)]
+
+
+class NativeEnvironment(Environment):
+    """A planned environment in a folder of this machine: a venv, unless a subclass overrides it."""
+
+    def __init__(self, build: Build, target: Target, plan: Plan) -> None:
+        self.profile = build.profile
+        self.target = target
+        self.plan = plan
+        self.device_variables = build.device_variables
+        self.prefix = Path(plan.artifact.ref)
+        self._hold: in_use.Hold | None = None
+
+    @property
+    def bin_folders(self) -> tuple[str, ...]:
+        """Folders of programs below the prefix, in order of precedence."""
+        return ("bin",)
+
+    @property
+    def python(self) -> str:
+        """The environment's interpreter, relative to the prefix."""
+        return f"{self.bin_folders[0]}/python"
+
+    def existing(self) -> Artifact | None:
+        """Return the environment if an earlier build finished it and nothing of it is gone.
+
+        Nothing removes it while this object exists.
+        """
+        self._hold = None
+        held = in_use.hold(self.prefix)
+        metadata = integrity.marker(self.prefix)
+        sealed = {"tree", "base"} <= metadata.keys()  # earlier versions did not seal the base
+        if metadata.get("fingerprint") != self.plan.fingerprint or not sealed:
+            return None
+        if held is None or integrity.damage(self.prefix, metadata):
+            return None
+        self._hold = held
+        return msgspec.structs.replace(self.plan.artifact, digest=metadata.get("digest"))
+
+    def stay_in_use(self) -> None:
+        """Let nothing remove the environment either while another program replaces this process."""
+        if self._hold:
+            self._hold.pass_on()
+
+    def changed(self) -> str:
+        """Return a message if files of the environment are gone, else empty."""
+        return integrity.damage(self.prefix, integrity.marker(self.prefix))
+
+    def made_by(self) -> dict[str, str]:
+        """Return the version of uv, as locked."""
+        return tool_versions(self.plan)
+
+    def command(self, argv: Sequence[str]) -> list[str]:
+        """Return a command that runs `argv` inside the environment."""
+        return list(argv)
+
+    def place(self, programs: Iterable[PurePath] = ()) -> Place:
+        """Return the environment as its commands see it, with folders of the project's commands."""
+        return place(self.profile, self.prefix, programs)
+
+    def variables(
+        self, environ: Mapping[str, str], access: Access = NOTHING
+    ) -> dict[str, Variable]:
+        """Return the variables of a command inside the environment, given the caller's own."""
+        base = self.place(access.programs)
+        first = {**base.first, variables.PYTHONPATH: [str(folder) for folder in access.python_path]}
+        base = msgspec.structs.replace(base, first=first)
+        return variables.of_command(self.profile, base, self.device_variables, access, environ)
+
+    def after_activation(self, names: Iterable[str]) -> dict[str, str]:
+        """Return what lets variables keep their values while the environment is activated."""
+        del names  # by default, no script sets any
+        return {}
+
+    def run_payload(
+        self,
+        arguments: Callable[[Mapping[str, str]], Sequence[str]],
+        folders: Mapping[str, Path],
+        on_line: Callable[[str], None],
+    ) -> process.Completed:
+        """Run the payload with the environment's interpreter.
+
+        Raises `VerifyError` if the payload or the environment was changed, before or meanwhile.
+        """
+        payload = self.prefix / OWN / "payload.pyz"
+        if not payload.is_file() or payload.read_bytes() != payload_pyz():
+            raise VerifyError(
+                f"{payload}: was changed after the build, so its report cannot be trusted",
+                f"Remove {self.prefix}, and build again.",
+            )
+        # Checks the environment before anything in it runs, its activation included.
+        scratch, before = self._scratch
+        executable = str(self.prefix / self.python)
+        bytecode = str(scratch / "bytecode")
+        base = {**isolation.payload_environment(os.environ), **self.device_variables}
+        set_values = {name: each.value for name, each in self.variables(base).items()}
+        start = Start(
+            as_found=False,
+            prefix=str(self.prefix),
+            executable=executable,
+            bytecode=bytecode,
+            variables=guarded({**base, **set_values, **self.profile.environment}),
+        )
+        paths = {name: str(folder.absolute()) for name, folder in folders.items()}
+        program = (*isolation.python(executable, bytecode), str(payload), "--promise", start.text())
+        done = process.run(
+            self.command([*program, *arguments(paths)]),
+            env=set_values,
+            base=base,
+            cwd=scratch / "work",
+            timeout=TIMEOUT_SECONDS,
+            on_stdout=on_line,
+        )
+        integrity.require_untouched(self.prefix, self.python, before)
+        return done
+
+    @cached_property
+    def _scratch(self) -> tuple[Path, tuple[integrity.Entry, ...]]:
+        """A new folder for bytecode, and the entries of the environment, which was unchanged.
+
+        Bytecode in the environment is not in its integrity manifest. Done once: tuning starts the
+        payload a hundred times, and no start should hash 12,000 files or compile torch's again.
+        """
+        before = integrity.require_unchanged(self.prefix, self.python)
+        for note in isolation.notes(os.environ):
+            progress().note(f"note: {note}")
+        folder = tempfile.mkdtemp(prefix="envbuilder-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        # The payload works in an empty folder: a file in the user's could shadow a module.
+        (Path(folder) / "work").mkdir()
+        return Path(folder), before
+
+    def become(
+        self,
+        argv: Sequence[str],
+        environ: Mapping[str, str],
+        access: Access = NOTHING,
+        start: Runner | None = None,
+    ) -> int:
+        """Replace this process with a command, found on the environment's PATH first.
+
+        Raises `CommandError` if it is not found, `ToolError` if it belongs to another Python.
+        """
+        folders = [self.prefix / name for name in self.bin_folders]
+        folders += map(Path, access.programs)
+        decided = self.variables(environ, access)
+        places = (*map(str, folders), decided[variables.PATH].value)
+        path = os.pathsep.join(places)
+        program = shutil.which(argv[0], path=path)
+        foreign_programs.require_own(argv, program, folders, self.profile.name)
+        if program is None:
+            if unusable := shutil.which(argv[0], os.F_OK, path):
+                process.require_runnable(Path(unusable))
+            message = f"{argv[0]}: not found in the environment or on PATH"
+            raise CommandError(message, run_code=NOT_FOUND)
+        for name, each in sorted(decided.items()):
+            detail(f"{name}: set by {each.source}")
+        values = {name: each.value for name, each in decided.items()}
+        # A script that activates puts the profile's libraries before others.
+        is_last = {variables.PATH, *([variables.PRELOAD] if values.get(variables.PRELOAD) else ())}
+        stated = {*access.passed, *access.variables, variables.PYTHONPATH} & values.keys()
+        self.stay_in_use()
+        command = self.command([program, *argv[1:]])
+        return (start or process.exec_program)(
+            command, {**values, **self.after_activation(sorted(stated - is_last))}
+        )
+
+
+def place(profile: Profile, prefix: Path, programs: Iterable[PurePath] = ()) -> Place:
+    """Return a venv as its commands see it; `programs` are folders with commands of the project."""
+    refused = prefix / foreign_programs.FOLDER
+    first = {variables.PATH: (*map(str, (prefix / "bin", refused, *programs)),)}
+    first[variables.PRELOAD] = preload_paths(profile, prefix)
+    return Place(given={"VIRTUAL_ENV": str(prefix)}, first=first)
+
+
+def plan(build: Build, target: Target, interpreter: interpreters.Interpreter | File) -> Plan:
+    """Return the plan of the environment; pure.
+
+    `interpreter`: one of this machine, or an archive of one that becomes part of the environment.
+    """
+    profile = build.profile
+    lock = build.lock
+    settings = build.settings
+    libraries = preloaded(profile, target)
+    uv = lock.tool(target.platform)
+    contents = (*target.of_kind("wheel"), *libraries)
+    brought = interpreter if isinstance(interpreter, File) else None
+    files = (uv, *contents, *([brought] if brought else []))
+    path = "" if isinstance(interpreter, File) else str(interpreter.path)
+    facts = {
+        "backend": "venv",
+        "profile": profile.name,
+        "environment": profile.environment,
+        "preload": profile.preload,
+        "platform": target.platform,
+        "python": [interpreter.version, brought.sha256 if brought else path],
+        "files": sorted(f.sha256 for f in contents),
+        "uv": uv.version,
+        "payload": payload_sha256(),
+        "refused": refused_programs(profile),
+    }
+    digest = fingerprint(facts)
+    folders = folders_for(settings, f"{profile.name}-py{target.python}-{digest[:12]}")
+    steps: tuple[Step, ...] = (
+        *(own_python.unpack_steps(brought, folders.work) if brought else ()),
+        *wheel_steps(
+            build,
+            target,
+            work=folders.work,
+            env=folders.env,
+            python=path or own_python.program(folders.work, target.python),
+            version=interpreter.version,
+        ),
+        *(
+            own_python.home_steps(
+                build,
+                brought,
+                work=folders.work,
+                env=folders.env,
+                prefix=folders.prefix,
+            )
+            if brought
+            else ()
+        ),
+        *preload_steps(profile, libraries, folders.env),
+        *last_steps(profile, folders, digest, facts, base_python=path),
+    )
+    return Plan(
+        profile=profile.name,
+        backend="venv",
+        builder="uv",
+        platform=target.platform,
+        python=target.python,
+        fingerprint=digest,
+        artifact=Artifact(kind="venv", ref=str(folders.prefix)),
+        lock=lock_digest(lock),
+        workdir=str(folders.work),
+        files=files,
+        steps=steps,
+        room=(environment_room(settings, files),),
+    )
+
+
+def prepare(build: Build) -> NativeEnvironment:
+    """Find an interpreter and plan; `ToolError` (exit 4) if it or a compiler is missing.
+
+    The lock's is taken if the project says so, or if the machine has none of that version.
+
+    An interpreter that an earlier command ran is not run again to find an environment that exists.
+    Nothing is built from what is only remembered.
+    """
+    profile = build.profile
+    lock = build.lock
+    host = build.host
+    request = build.request
+    platform = host.platform
+    locked = pythons(lock, platform, profile.python.default)
+    if not locked or (request.python and request.python not in locked):
+        select(lock, str(platform), request.python or profile.python.default)
+    check_tools(profile)
+    answers = interpreters.Answers(build.settings.interpreters_dir)
+
+    def chosen() -> tuple[Target, interpreters.Interpreter | File]:
+        target = select(lock, str(platform), request.python or locked[0])
+        if profile.python.managed:
+            return target, require_interpreter(profile, target)
+        try:
+            interpreter = interpreters.find(request.python, locked, host.machine, answers=answers)
+        except ToolError:
+            if not target.interpreter:
+                raise
+            return target, target.interpreter
+        return select(lock, str(platform), interpreter.version.rpartition(".")[0]), interpreter
+
+    def planned() -> NativeEnvironment:
+        target, interpreter = chosen()
+        return NativeEnvironment(build, target, plan(build, target, interpreter))
+
+    product = planned()
+    if answers.used and (request.rebuild or product.existing() is None):
+        answers.forget()
+        product = planned()
+    if not request.dry_run:
+        answers.save()
+    return product

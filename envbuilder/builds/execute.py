@@ -1,0 +1,432 @@
+"""Execute a plan: run its steps in order and leave no partial result behind."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import shutil
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, assert_never
+
+from envbuilder.builds import project_layer
+from envbuilder.builds.backends import in_use, integrity
+from envbuilder.builds.image import records
+from envbuilder.builds.image.layer_cache import MadeLayers
+from envbuilder.builds.payload import payload_pyz
+from envbuilder.builds.plan import (
+    Assemble,
+    CopyProject,
+    ImageStep,
+    LinkFiles,
+    Load,
+    LoadBase,
+    MakeBase,
+    Move,
+    Plan,
+    Push,
+    Receive,
+    RecordImage,
+    Remove,
+    Run,
+    RunUv,
+    Save,
+    Seal,
+    Step,
+    UnpackLibraries,
+    UnpackPython,
+    UnpackTool,
+    Write,
+    WritePayload,
+    WritePrograms,
+)
+from envbuilder.containers.oci.layout import Layout
+from envbuilder.core import archives, console, files, process, uv_program
+from envbuilder.core.errors import BuildError, EnvbuilderError, Hint
+from envbuilder.core.settings import Settings, require_writable
+from envbuilder.core.text import log_text
+from envbuilder.packages import interpreters
+from envbuilder.packages.conda import lock
+from envbuilder.packages.store import Store
+
+if TYPE_CHECKING:
+    import tarfile
+    from collections.abc import Callable, Collection, Iterator, Mapping
+
+    from envbuilder.core.console import Progress, Task
+
+_DOWNLOADS = 2
+"""Profiles whose files are fetched at a time. Each fetch has several connections of its own; the
+second one looks for its files while the first one's large ones are on their way."""
+_FEWEST = 2
+_MOST = 4
+"""Builds at a time on this machine, however few or many cores it has. Of two, one computes while
+the engine unpacks what the other has made; each holds some hundred MB of memory."""
+_REMOVE_TRIES = 50
+_REMOVE_PAUSE_SECONDS = 0.2
+
+
+def execute(
+    plan: Plan,
+    settings: Settings,
+    progress: Progress,
+    is_done: Callable[[], bool] = lambda: False,
+    shared: MadeLayers | None = None,
+) -> bool:
+    """Run a plan's steps; return whether they ran.
+
+    `shared`: layers that builds beside this one make.
+
+    Only one process at a time builds a given artifact. If another one has built it meanwhile
+    (`is_done`), nothing runs: it may be in use already. The working folder is always removed; the
+    artifact appears with a single move or load at the end. Raises `BuildError`.
+    """
+    from filelock import FileLock
+
+    workdir = Path(plan.workdir)
+    require_writable(workdir.parent, marked=False)
+    logs = require_writable(settings.logs_dir)
+    log = logs / f"{plan.profile}-{plan.fingerprint[:12]}.log"
+    lock = FileLock(f"{workdir}.lock")
+    try:
+        held = lock.acquire(timeout=0)
+    except TimeoutError:
+        console.message(f"waiting: another envbuilder builds {plan.artifact.ref}")
+        held = lock.acquire()
+    with held:
+        if is_done():
+            return False
+        _remove(workdir)  # left by a killed build
+        try:
+            files.ensure_folder(workdir)
+            files.write(log, b"", files.PRIVATE)
+            for step in plan.steps:
+                with progress.task(step.what) as task:
+                    _perform(step, _Context(Store.of(settings), log, progress, task, shared))
+        except (OSError, shutil.Error) as error:
+            cause = error if isinstance(error, OSError) else OSError(str(error))
+            raise files.full_or_broken(cause, Path(cause.filename or workdir)) from error
+        except EnvbuilderError:
+            raise
+        except BaseException:  # Ctrl-C, SIGTERM
+            # py-rattler's threads run on for a moment and recreate folders.
+            _remove(workdir)
+            time.sleep(_REMOVE_PAUSE_SECONDS)
+            raise
+        finally:
+            _remove(workdir)
+    return True
+
+
+class _Context(NamedTuple):
+    """What a step is performed with, besides its own data."""
+
+    store: Store
+    log: Path
+    progress: Progress
+    task: Task
+    shared: MadeLayers | None
+
+    @contextlib.contextmanager
+    def logging(self) -> Iterator[Callable[[str], None]]:
+        """Yield a function that appends a line to the log."""
+        with self.log.open("a") as out:
+
+            def append(line: str) -> None:
+                out.write(log_text(f"{line}\n"))
+
+            yield append
+
+
+def _perform(step: Step, context: _Context) -> None:
+    store = context.store
+    match step:
+        case Write() | WritePayload() | WritePrograms():
+            _write(step)
+        case LinkFiles():
+            folder = Path(step.folder)
+            folder.mkdir(parents=True, exist_ok=True)
+            for file in step.files:
+                store.link(file, folder)
+        case CopyProject():
+            project_layer.copy(step.project, Path(step.folder))
+        case UnpackTool() | UnpackLibraries() | UnpackPython():
+            _unpack(step, store)
+        case Run():
+            _run(step, context)
+        case Seal():
+            base = integrity.base_of(step.base_python) if step.base_python else ()
+            integrity.close(Path(step.folder), step.facts, base)
+        case lock.InstallConda() | lock.WriteActivation() | lock.Rehome():
+            _perform_on_conda(step, context.progress)
+        case Remove():
+            _remove(Path(step.path))
+        case Move():
+            _move(Path(step.source), Path(step.target))
+        case _:
+            _perform_on_image(step, context)
+
+
+def _write(step: Write | WritePayload | WritePrograms) -> None:
+    if isinstance(step, WritePrograms):
+        for name in step.names:
+            program = Path(step.folder) / name
+            program.parent.mkdir(parents=True, exist_ok=True)
+            program.write_text(step.text)
+            program.chmod(0o755)
+        return
+    path = Path(step.path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(payload_pyz() if isinstance(step, WritePayload) else step.text.encode())
+
+
+def _move(source: Path, target: Path) -> None:
+    """Move a finished folder to `target`; an existing one moves to the working folder first.
+
+    Removing that one in place could leave half of it, perhaps with its marker, after a kill.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    exists = target.exists() or target.is_symlink()
+    if exists and not (files.is_folder(target) and integrity.is_sealed(target)):
+        raise BuildError(
+            f"{target}: exists already, and envbuilder did not make it",
+            "Move it elsewhere, then run the same command again.",
+        )
+    if exists:
+        with in_use.replacing(target):
+            target.rename(source.with_name(f"{source.name}.replaced"))
+    source.rename(target)
+
+
+def _perform_on_conda(
+    step: lock.InstallConda | lock.WriteActivation | lock.Rehome, progress: Progress
+) -> None:
+    from envbuilder.packages.conda import prefixes
+
+    match step:
+        case lock.InstallConda():
+            integrity.bind(Path(step.env), prefixes.install(step, progress.note))
+        case lock.WriteActivation():
+            integrity.bind(Path(step.env), prefixes.write_activation(step))
+        case lock.Rehome():
+            prefixes.rehome(step)
+        case _:
+            assert_never(step)
+
+
+def _perform_on_image(step: ImageStep, context: _Context) -> None:
+    match step:
+        case MakeBase():
+            _make_base(step, context)
+        case LoadBase():
+            _load_base(step)
+        case Assemble():
+            from envbuilder.builds.image.assemble import Assembly
+
+            Assembly(
+                step,
+                context.store,
+                lambda part: _perform(part, context),
+                context.progress.note,
+                context.task.update,
+                context.shared,
+            ).make()
+        case Receive():
+            from envbuilder.builds.backends import docker
+
+            docker.receive(step)
+        case Load():
+            _load(step)
+        case Save():
+            from envbuilder.containers.oci import archive
+
+            archive.save(Layout(Path(step.layout)), Path(step.target), context.task.update)
+        case Push():
+            from envbuilder.builds import outputs
+
+            outputs.push(step, context.progress)
+        case RecordImage():
+            ids = records.digests(Path(step.metadata).read_text())
+            versions = records.versions(Path(step.versions).read_text())
+            records.keep_built(step, step.names[0], ids, step.names, versions)
+        case _:
+            assert_never(step)
+
+
+def _run(step: Run, context: _Context) -> None:
+    with context.logging() as log:
+        log(f"$ {process.quoted(step.argv)}")
+        run = uv_program.run if isinstance(step, RunUv) else process.run
+        done = run(step.argv, env=step.env, on_stdout=log, on_stderr=log)
+    if step.output:
+        Path(step.output).write_text(done.stdout)
+    if done.returncode != 0:
+        how = f"exit {done.returncode}" if done.returncode > 0 else f"signal {-done.returncode}"
+        printed = done.stdout + done.stderr
+        advice = [hint for text, hint in step.hints.items() if text in printed]
+        raise BuildError(
+            f"{step.what}: failed ({how}):\n{_failing_step(printed) or done.last_words}",
+            "\n".join([*advice, f"The full output is in {context.log}"]),
+        )
+
+
+def _load(step: Load) -> None:
+    from envbuilder.containers.engine import connection, images
+
+    layout = Layout(Path(step.layout))
+    cache = Layout(Path(step.cache))
+    with connection.connect() as engine:
+        ids = images.load(engine, layout, cache, step.names, step.ahead)
+        if step.ahead:
+            engine.forget(step.ahead)
+            records.forget(Path(step.folder), step.ahead)
+    records.keep_built(step, step.names[0], ids, step.names)
+
+
+def _make_base(step: MakeBase, context: _Context) -> None:
+    from envbuilder.builds.image import debian_base
+
+    with context.logging() as log:
+        files.ensure_folder(Path(step.layout).parent)
+        try:
+            debian_base.make(step, context.store, log)
+        except BuildError as error:
+            hints = (*error.hints, Hint(f"The full output is in {context.log}"))
+            raise type(error)(error.message, hints) from error
+
+
+def _load_base(step: LoadBase) -> None:
+    from envbuilder.containers.engine import connection, images
+
+    layout = Layout(Path(step.layout))
+    (descriptor,) = layout.index().manifests
+    ids = (layout.read_manifest(descriptor).config.digest, descriptor.digest)
+    with connection.connect() as engine:
+        image = engine.image(step.ref)
+        loaded = records.LoadedImage(profile=None, fingerprint=step.identity, ref=step.ref, ids=ids)
+        records.note(Path(step.folder), loaded)
+        if image is None or image.id not in ids:
+            images.load(engine, layout, Layout(Path(step.cache)), (step.ref,))
+
+
+def _failing_step(printed: str) -> str:
+    """Return BuildKit's excerpt of the failing step: its last lines only quote the Dockerfile."""
+    excerpts = re.findall(r"^-{6}\n > \[.*\n((?:.*\n)*?)-{6}$", printed, re.MULTILINE)
+    return excerpts[-1].rstrip() if excerpts else ""
+
+
+def _unpack(step: UnpackTool | UnpackLibraries | UnpackPython, store: Store) -> None:
+    if isinstance(step, UnpackTool):
+        _unpack_tool(step, store)
+    elif isinstance(step, UnpackLibraries):
+        _unpack_libraries(step, store)
+    else:
+        interpreters.unpack(step.file, store.checked(step.file), Path(step.folder))
+
+
+def _unpack_tool(step: UnpackTool, store: Store) -> None:
+    """Extract an executable from a wheel."""
+    from envbuilder.builds.image.wheels import Wheel
+
+    target = Path(step.path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with Wheel(store.checked(step.file), step.file.basename) as wheel, target.open("wb") as out:
+        out.writelines(wheel.program(step.name).pieces())
+    target.chmod(0o755)
+
+
+def _unpack_libraries(step: UnpackLibraries, store: Store) -> None:
+    """Write each library's bytes under its soname, following links inside a package."""
+    from envbuilder.packages.debian import deb
+
+    folder = Path(step.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    missing = set(step.libraries)
+    for file in step.files:
+        failure = functools.partial(deb.refused, file)
+        with deb.opened(file, store.checked(file)) as package:
+            targets = _targets(dict(archives.members(package.data(), failure)), missing)
+            data = package.data()
+            for name, member in archives.members(data, failure):
+                for library in [base for base, path in targets.items() if path == name]:
+                    with (folder / library).open("wb") as out:
+                        out.writelines(data.pieces(member))
+            missing -= targets.keys()
+    if missing:
+        raise BuildError(
+            f"{', '.join(sorted(missing))}: not in any of"
+            f" {', '.join(f.basename for f in step.files)}",
+            "The profile's preload names a library that its system_packages do not contain.",
+        )
+
+
+def _targets(members: Mapping[str, tarfile.TarInfo], names: Collection[str]) -> dict[str, str]:
+    """Return those of some libraries that a package has: name → path of the file itself."""
+    targets: dict[str, str] = {}
+    for path, member in sorted(members.items()):
+        target = path
+        if member.issym():
+            # An absolute link starts at the package's root.
+            linked = Path("/", path).parent / member.linkname
+            target = os.path.normpath(linked).lstrip("/")
+        base = path.rpartition("/")[2]
+        if base in names and target in members and members[target].isreg():
+            targets.setdefault(base, target)
+    return targets
+
+
+def _remove(path: Path) -> None:
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    # An installer whose parent was killed keeps writing until its folder is gone.
+    for tries_left in reversed(range(_REMOVE_TRIES)):
+        if not path.exists():
+            return
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            if not tries_left:
+                raise BuildError(
+                    f"{path}: cannot be removed: {error.strerror or error}",
+                    "Another process may still write there: end it, or remove the folder.",
+                ) from error
+            time.sleep(_REMOVE_PAUSE_SECONDS)
+
+
+# --- builds beside each other
+
+
+class Sharing:
+    """The layers of some builds, and their turns.
+
+    Each buildx instance builds one profile at a time, beside those of this machine.
+    """
+
+    def __init__(self, instances: Mapping[str, str], cores: int | None = None) -> None:
+        """`instances`: profiles → the buildx instance that builds them; the others build here."""
+        self.layers = MadeLayers()
+        self.downloads: contextlib.AbstractContextManager[object] = threading.Semaphore(_DOWNLOADS)
+        self._instances = dict(instances)
+        self._turns: dict[str, contextlib.AbstractContextManager[object]] = {
+            name: threading.Semaphore(1) for name in instances.values()
+        }
+        self._local = threading.Semaphore(builds_at_once(cores or _cores()))
+
+    def turn(self, profile: str) -> contextlib.AbstractContextManager[object]:
+        """Return what a profile's build holds while it runs."""
+        return self._turns.get(self._instances.get(profile, ""), self._local)
+
+
+def builds_at_once(cores: int) -> int:
+    """Return how many builds run at a time on a machine with some cores."""
+    return min(max(cores // 2, _FEWEST), _MOST)
+
+
+def _cores() -> int:
+    """Return the cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

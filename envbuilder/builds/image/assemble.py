@@ -1,0 +1,460 @@
+"""Assemble an image from layers: reuse cached layers, build only the missing ones.
+
+From bottom to top: the layers of each large wheel, one for all small wheels, one for system
+packages, one for an interpreter of the lock if the base has another Python, one for the venv
+scaffold, which binds the environment to the image's Python, the payload, and one for the project's
+own files, if it states any. Layers that change often or depend on the base image sit above large,
+shared ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+from msgspec.structs import replace
+
+from envbuilder.builds import conventions, project_layer
+from envbuilder.builds.image import system
+from envbuilder.builds.image.contents import (
+    Added,
+    base_variables,
+    image_config,
+    read_contents,
+    write_image,
+)
+from envbuilder.builds.image.layer_cache import LayerCache, MadeLayers
+from envbuilder.builds.image.parts import CUT, SPREAD, Part, cut, parts
+from envbuilder.builds.image.wheels import Packed, Python, Stage, Wheel
+from envbuilder.builds.payload import payload_pyz, payload_sha256
+from envbuilder.builds.plan import Assemble, Step, UnpackPython, UnpackTool
+from envbuilder.containers.engine import connection, images
+from envbuilder.containers.oci import layer, rootfs
+from envbuilder.containers.oci.layout import Bytes, Layout, digest_of, place
+from envbuilder.core import parallel, types
+from envbuilder.core.errors import EnvbuilderError
+from envbuilder.packages.interpreters import program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from concurrent.futures import Future
+
+    from envbuilder.packages.store import Store
+    from envbuilder.profiles.lock import File
+
+    _WriteImage = Callable[[Sequence[Added]], Layout]
+
+
+MOST_LAYERS = 100
+"""Maximum number of layers, including the base image's; overlay file systems support 127."""
+_TOUCHED = frozenset({"etc", "var/lib/dpkg"})
+"""Base folders that get a new mtime although nothing is added to them, as in the Dockerfile."""
+_OTHER_LAYERS = 4
+"""Layers not of a single wheel: small wheels, system packages, venv scaffold, payload. That of a
+project's own files comes on top: it must not change how wheels are split."""
+
+WORTH = 16 << 20
+"""Minimum bytes for a preload, which has an overhead of about 0.2 s."""
+_GRACE_SECONDS = 10.0
+"""How long a failed build waits for a load in progress."""
+_STOP_SECONDS = 0.3
+"""How long an interrupted one does."""
+_PREFIX = conventions.PREFIX.lstrip("/")
+
+
+class Assembly:
+    """One image being assembled, in its own work folder."""
+
+    def __init__(
+        self,
+        step: Assemble,
+        store: Store,
+        run: Callable[[Step], None],
+        note: Callable[[str], None],
+        show: Callable[[int, int], object] = lambda done, total: None,
+        shared: MadeLayers | None = None,
+    ) -> None:
+        """`show` receives the bytes written so far, and all that are to be written.
+
+        `shared`: layers that builds beside this one make.
+        """
+        self._step = step
+        self._store = store
+        self._run = run
+        self._show = show
+        self._written = self._to_write = 0
+        self._cache = LayerCache(Path(step.cache), note, fresh=step.fresh, shared=shared)
+        self._work = Path(step.work)
+        self._work.mkdir(parents=True)
+        self._base = read_contents(step.base, step.platform, self._cache)
+        for blob in self._base.layers:
+            self._cache.check(self._base.layout, blob)
+        self._stage: Stage | None = None
+        self._scaffold: tuple[layer.Member, ...] = ()
+        self._open = contextlib.ExitStack()
+        self._wheels_open: dict[types.Sha256, Wheel] = {}
+        self._to_install: tuple[File, ...] = ()
+
+    def make(self) -> Layout:
+        """Assemble the image and return an OCI layout that holds nothing else."""
+        step = self._step
+        with (
+            self._open,
+            Preloader(step.ahead, self._cache.layout) as preloader,
+            parallel.beside(self._system) as system_packages,
+        ):
+            self._python = self._chosen_python(system_packages)
+            wheels = self._wheels(preloader)
+            packages, root = system_packages.result()
+            added = [
+                *wheels,
+                *packages,
+                *self._interpreter(),
+                self._scaffold_layer(root),
+                self._payload(),
+                *self._project(),
+            ]
+        return self._image(Path(step.layout), added, step.names)
+
+    def _chosen_python(self, system_packages: Future[tuple[list[Added], rootfs.RootFs]]) -> Python:
+        """Return the interpreter of the image: the lock's, or one of the base or its packages."""
+        step = self._step
+        if step.interpreter:
+            path = f"{conventions.PYTHON}/{program(step.python)}"
+            version = step.interpreter.version
+        else:
+            brings_python = any("python" in deb.name for deb in step.debs)
+            root = system_packages.result()[1] if brings_python else self._base.root
+            path, version = root.python(step.python, base_variables(self._base.config)["PATH"])
+        return Python(path=path, version=version, platform=step.platform)
+
+    def _image(self, folder: Path, added: Sequence[Added], names: Sequence[str]) -> Layout:
+        """Write an image of the base and these layers to a layout of its own."""
+        step = self._step
+        base = self._base
+        layout = Layout.create(folder)
+        for blob in base.layers:
+            place(base.layout.blob(blob.digest), layout.blob(blob.digest))
+        for item in added:
+            stored = self._cache.layout.blob(item.layer.digest)
+            place(stored, layout.blob(item.layer.digest))
+        configuration = image_config(
+            base.config,
+            added,
+            step.variables,
+            step.labels,
+            step.epoch,
+            project=step.project or None,
+        )
+        layers = (*base.layers, *(a.layer.descriptor for a in added))
+        write_image(layout, configuration, layers, step.platform, names)
+        return layout
+
+    # --- layers
+
+    def _wheels(self, preloader: Preloader) -> list[Added]:
+        """Return the layers of wheels; build only those that are not cached."""
+        hashes = [wheel.sha256 for wheel in self._step.wheels]
+        sizes = {sha256: self._store.path(sha256).stat().st_size for sha256 in hashes}
+        room = MOST_LAYERS - len(self._base.manifest.layers) - _OTHER_LAYERS
+        planned = parts(self._step.wheels, sizes, self._split, room)
+        cached = {part: self._cache.find(self._part_inputs(part)) for part in planned}
+        missing = [part for part in planned if cached[part] is None]
+        installed = {w.sha256: w for p in missing if not p.files for w in p.wheels}
+        self._to_install = tuple(installed.values())
+        self._to_write = sum(file.size for part in missing for file in self._members(part))
+        added: list[Added] = []
+        for part in planned:
+            hit = cached[part]
+            result = hit or self._ensure(self._part_inputs(part), self._files(part))
+            added.append(Added(layer=result, reason=part.reason))
+            if hit is None:
+                missing.remove(part)
+                # The compressed size of the files within their wheels.
+                remaining = sum(file.packed for part in missing for file in self._members(part))
+                preloader.offer(added, remaining, self._lower)
+        return added
+
+    def _lower(self, added: Sequence[Added]) -> Layout:
+        layout = self._image(self._work / f"lower{len(added)}", added, [self._step.ahead])
+        (entry,) = layout.index().manifests
+        ids = (layout.read_manifest(entry).config.digest, entry.digest)
+        system.note(self._step, self._step.ahead, ids)
+        return layout
+
+    def _split(self, wheel: File) -> list[tuple[str, ...]]:
+        return self._cache.remembered(
+            {"kind": "cut", "wheel": wheel.sha256, "bytes": CUT, "spread": SPREAD},
+            list[tuple[str, ...]],
+            lambda: [*cut({n: p.size for n, p in self._wheel(wheel).files.items()})],
+        )
+
+    def _members(self, part: Part) -> Iterator[Packed]:
+        for wheel in part.wheels:
+            files = self._wheel(wheel).files
+            yield from (files[n] for n in part.files or files.keys() - {*part.without})
+
+    def _count(self, amount: int) -> None:
+        """Show how much of the wheels is written; headers and other layers come on top of it."""
+        self._written += amount
+        if self._to_write:
+            self._show(min(self._written, self._to_write), self._to_write)
+
+    def _scaffold_layer(self, root: rootfs.RootFs) -> Added:
+        """Return the venv scaffold layer, bound to this base's Python and users."""
+        step = self._step
+        contents = root.contents
+        inputs = {
+            "kind": "frame",
+            "base": self._base.config["rootfs"],  # its folders' modes, owners and times
+            "uv": step.uv.version,
+            "python": msgspec.to_builtins(self._python),
+            "users": {n: digest_of(c) for n, c in contents.items() if "dpkg" not in n},
+            "epoch": step.epoch,
+        }
+        scaffold = self._cache.find(inputs)
+        if scaffold is None:
+            self._staged()
+            scaffold = self._make(inputs, [*self._scaffold, *_users(contents)], on_base=True)
+        return Added(layer=scaffold, reason=f"environment for Python {self._python.version}")
+
+    def _interpreter(self) -> list[Added]:
+        """Return the layer of the lock's interpreter, if the image has that."""
+        file = self._step.interpreter
+        base = self._base.config["rootfs"]
+        if not file:
+            return []
+        inputs = {"kind": "python", "sha256": file.sha256, "base": base, "epoch": self._step.epoch}
+        result = self._cache.find(inputs)
+        if result is None:
+            folder = self._work / "interpreter"
+            where = conventions.PYTHON.lstrip("/")
+            self._run(UnpackPython(what="unpack the interpreter", file=file, folder=str(folder)))
+            members = [
+                *layer.tree(folder, where),
+                layer.Member(path=where, kind="folder", mode=0o755),
+            ]
+            result = self._make(inputs, members, on_base=True)
+        return [Added(layer=result, reason=f"Python {file.version}")]
+
+    def _system(self) -> tuple[list[Added], rootfs.RootFs]:
+        """Return the layer of system packages, if any, and the root filesystem to build on."""
+        step = self._step
+        base = self._base
+        if not step.debs:
+            return [], base.root
+        if step.system is not None:
+            return system.built(step, step.system, base, self._cache, self._work, self._run)
+        added = system.unpacked(
+            step, base, self._store, self._cache, lambda f, m: self._make(f, m, on_base=True)
+        )
+        return added, base.root
+
+    def _payload(self) -> Added:
+        """Return the payload layer; it is last because it changes with envbuilder."""
+        inputs = {"kind": "payload", "sha256": payload_sha256(), "epoch": self._step.epoch}
+        member = layer.Member(path=conventions.PAYLOAD.lstrip("/"), content=payload_pyz())
+        result = self._ensure(inputs, [member])
+        return Added(layer=result, reason="payload")
+
+    def _project(self) -> list[Added]:
+        """Return the layer of the project's own files, if any: it changes most often."""
+        project = self._step.project
+        if not project:
+            return []
+        inputs = {"kind": "project", "files": project.digest, "epoch": self._step.epoch}
+        result = self._ensure(inputs, project_layer.members(project))
+        return [Added(layer=result, reason="project")]
+
+    def _ensure(self, inputs: Mapping[str, Any], members: Iterable[layer.Member]) -> layer.Layer:
+        """Return a layer from the cache, or make it of the members, which are listed only then."""
+        return self._cache.ensure(inputs, lambda: self._make(inputs, members))
+
+    def _make(
+        self, inputs: Mapping[str, Any], members: Iterable[layer.Member], *, on_base: bool = False
+    ) -> layer.Layer:
+        """Write a layer to the cache; `on_base`: parent folders keep the base's metadata."""
+        listed = list(members)
+        paths = {m.path for m in listed}
+        parents = [f for f in layer.folders_above(paths) if f.path not in paths]
+        if on_base:
+            new = paths - self._base.root.entries.keys()
+            changed = _TOUCHED | {p.rpartition("/")[0] for p in new}
+            parents = [self._as_in_base(f, changed=f.path in changed) for f in parents]
+        listed += parents
+        path = self._work / f"layer-{inputs['kind']}"
+        result = layer.write(listed, path, self._step.epoch, self._count)
+        return self._cache.keep(inputs, result, path)
+
+    def _as_in_base(self, folder: layer.Member, *, changed: bool) -> layer.Member:
+        existing = self._base.root.entries.get(folder.path)
+        if existing is None or existing.kind != "folder":
+            return folder
+        time = None if changed else existing.time
+        return replace(folder, mode=existing.mode, uid=existing.uid, gid=existing.gid, time=time)
+
+    # --- wheels
+
+    def _part_inputs(self, part: Part) -> dict[str, Any]:
+        return {
+            "kind": "wheels",
+            "wheels": sorted(w.sha256 for w in part.wheels),
+            "files": part.files,
+            "without": part.without,
+            "uv": self._step.uv.version,
+            "site": self._python.site,
+            "epoch": self._step.epoch,
+        }
+
+    def _files(self, part: Part) -> Iterator[layer.Member]:
+        """Yield the files of a layer, directly from the wheels or else as uv installed them."""
+        site = self._python.site
+        owners: dict[str, File] = {}
+        for wheel in part.wheels:
+            opened = self._wheel(wheel)
+            members = {f"{site}/{n}": _plain(f"{site}/{n}", p) for n, p in opened.files.items()}
+            if part.files:
+                members = {
+                    path: members[path] for path in (f"{site}/{name}" for name in part.files)
+                }
+            else:
+                members |= self._installed_files(wheel, opened)
+                for name in part.without:
+                    del members[f"{site}/{name}"]
+            for path, member in members.items():
+                if owners.setdefault(path, wheel) is wheel:
+                    yield member
+
+    def _installed_files(self, wheel: File, opened: Wheel) -> dict[str, layer.Member]:
+        """Return the files that uv installed from a wheel, with a complete RECORD."""
+        stage = self._installed()
+        record = stage.record_of(wheel)
+        text = opened.record((stage.env / record).read_text(encoding="utf-8"))
+        members = {
+            p: layer.member(str(stage.env), p, _PREFIX) for p in stage.files_of(wheel, record)
+        }
+        return {**members, record: replace(members[record], source=None, content=text)}
+
+    def _wheel(self, wheel: File) -> Wheel:
+        """Return a wheel of the store; its hash is checked when it is first opened."""
+        if wheel.sha256 not in self._wheels_open:
+            opened = Wheel(self._store.checked(wheel), wheel.basename)
+            self._wheels_open[wheel.sha256] = self._open.enter_context(opened)
+        return self._wheels_open[wheel.sha256]
+
+    def _installed(self) -> Stage:
+        """Return the stage, after uv installed what missing layers cannot read from the wheels."""
+        stage = self._staged()
+        if self._to_install:
+            folder = self._work / "wheels"
+            folder.mkdir()
+            for wheel in self._to_install:
+                self._wheel(wheel).write_others(folder / wheel.basename)
+            stage.install(self._to_install, folder)
+            self._to_install = ()
+        return stage
+
+    def _staged(self) -> Stage:
+        """Return the stage that uv installs into, created when the first layer needs it."""
+        if self._stage is None:
+            uv = self._work / "uv"
+            self._run(UnpackTool(what="unpack uv", file=self._step.uv, name="uv", path=str(uv)))
+            self._stage = Stage(self._work, uv, self._python, self._run)
+            self._stage.make()
+            # Listed before packages are installed, because their files are mixed in afterwards.
+            self._scaffold = tuple(layer.tree(self._stage.env, _PREFIX))
+        return self._stage
+
+
+def _users(contents: Mapping[str, bytes]) -> list[layer.Member]:
+    """Return the entries of the image's user, added to the base's files, and its own folders."""
+    number = conventions.ID
+    lines = {"etc/passwd": conventions.PASSWD, "etc/group": conventions.GROUP}
+    base = {name: contents.get(name, b"") for name in lines}
+    ends = {
+        name: b"\n" if text and not text.endswith(b"\n") else b"" for name, text in base.items()
+    }
+    return [
+        *(
+            layer.Member(path=n, content=base[n] + ends[n] + f"{t}\n".encode())
+            for n, t in lines.items()
+        ),
+        *(
+            layer.Member(path=p.lstrip("/"), kind="folder", mode=0o755, uid=number, gid=number)
+            for p in (conventions.HOME, conventions.WORK)
+        ),
+    ]
+
+
+def _plain(path: str, packed: Packed) -> layer.Member:
+    mode = 0o755 if packed.executable else 0o644
+    return layer.Member(path=f"{_PREFIX}/{path}", mode=mode, source=packed)
+
+
+# --- the engine, meanwhile
+
+
+class Preloader:
+    """A background loader of layers under the name `ref`; inactive if `ref` is empty.
+
+    An engine unpacks layers one by one in a single thread, which takes about as long as making
+    them. A preload is an image of its own without the upper layers: when the complete image is
+    loaded, the engine has already unpacked the lower layers, and they are not sent again.
+
+    On exit it waits for a load in progress. After an error it removes the name from the engine;
+    otherwise the caller removes the tag once the complete image is loaded.
+    """
+
+    def __init__(self, ref: str, recorded: Layout) -> None:
+        self._ref = ref
+        self._recorded = recorded
+        self._offers: queue.SimpleQueue[tuple[tuple[Added, ...], _WriteImage] | None] = (
+            queue.SimpleQueue()
+        )
+        self._thread: threading.Thread | None = None
+        self._loaded = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        if self._thread is None:
+            return
+        self._offers.put(None)
+        stopped = kind is not None and not issubclass(kind, Exception)
+        grace = _STOP_SECONDS if stopped else _GRACE_SECONDS
+        self._thread.join(None if kind is None else grace)
+        if kind is not None:
+            with contextlib.suppress(EnvbuilderError), connection.connect() as engine:
+                engine.forget(self._ref)
+
+    def offer(self, added: Sequence[Added], remaining: Bytes, write: _WriteImage) -> None:
+        """Offer layers, the last of which was just made; `remaining` bytes of files are left.
+
+        `write` makes an image of the layers. It is loaded once no other load is running, unless
+        more layers have been offered by then. It is not loaded if too little is new or remaining.
+        """
+        if not self._ref or remaining < WORTH:
+            return
+        self._offers.put((tuple(added), write))
+        if self._thread is None:
+            # A daemon thread: an engine that hangs must not keep the command from exiting.
+            self._thread = threading.Thread(target=self._load_offers, daemon=True)
+            self._thread.start()
+
+    def _load_offers(self) -> None:
+        while offer := self._offers.get():
+            if self._offers.empty():
+                # Loading the complete image will hit the same error and report it.
+                with contextlib.suppress(EnvbuilderError, OSError):
+                    self._load(*offer)
+
+    def _load(self, added: Sequence[Added], write: _WriteImage) -> None:
+        if sum(item.layer.size for item in added[self._loaded :]) >= WORTH:
+            self._loaded = len(added)
+            with connection.connect() as engine:
+                images.load(engine, write(added), self._recorded, preload=self._ref)

@@ -1,0 +1,330 @@
+"""Resolve the base image of a build to an OCI layout on this disk, whatever its source.
+
+Its Python is checked before anything is fetched for the image on top of it. In a layout, it is read
+from the files. In an engine, the base is run as the build would run it; if that gives no answer,
+the build itself fails on a wrong Python.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from envbuilder.builds import conventions, project_layer
+from envbuilder.builds.image.contents import BaseContents, base_variables, read_contents
+from envbuilder.builds.plan import Assemble, BaseCheck, LoadBase, MakeBase, Plan
+from envbuilder.containers.engine import connection
+from envbuilder.containers.engine.container import Container
+from envbuilder.containers.engine.interface import LABEL, Engine, Image, no_base
+from envbuilder.containers.oci import archive, reference, rootfs
+from envbuilder.containers.oci.layout import Layout
+from envbuilder.core import console, files, types
+from envbuilder.core.errors import BuildError, Hint, InvalidError, ToolError, VerifyError
+from envbuilder.core.project_file import DEFAULT
+from envbuilder.core.settings import Settings, require_writable
+from envbuilder.packages.sources import sealed
+from envbuilder.packages.store import Store
+from envbuilder.profiles.lock import BUILT, File, Lock, LockedBase, Target, select
+
+if TYPE_CHECKING:
+    from envbuilder.builds.request import Build, Request
+    from envbuilder.host.model import Host
+    from envbuilder.profiles.profile import Base as BaseImage, Profile
+
+LATEST = "latest"
+"""Tag of a profile's newest image."""
+_LONGEST = 40
+"""Characters of a project and its environment in the names of their images."""
+_PYTHON_SECONDS = 60
+# Looks for Python as the Dockerfile does.
+_PYTHON_QUERY = (
+    "python=$(command -v python{minor} || command -v python3) || {{ echo none; exit 0; }};"
+    """ exec "$python" -I -c 'import sys; print("%d.%d" % sys.version_info[:2])'"""
+)
+
+_LIBC_QUERY = "getconf GNU_LIBC_VERSION"
+
+
+class Base(Struct, frozen=True, kw_only=True):
+    """A base image as a plan refers to it."""
+
+    ref: str
+    identity: str
+    """Identifies the content, independent of location: the digest of the image's configuration, or
+    of the inputs it is made from; in a dry run, its name."""
+    folder: str = ""
+    """The OCI layout that holds it; empty if an engine has it, or will."""
+    make: tuple[MakeBase | LoadBase, ...] = ()
+    """Steps that make the layout and load it, if the base is not an existing image."""
+
+
+def target(profile: Profile, lock: Lock, host: Host, request: Request) -> Target:
+    """Return what an image for this host is made of; `InvalidError` if the lock has no base."""
+    platform = types.container_platform(host.machine) or "linux/amd64"
+    python = request.python or profile.image_python
+    selected = select(lock, platform, python)
+    if selected.base is None:
+        raise InvalidError(f"the lock of '{profile.name}' has no base image for Python {python}")
+    return selected
+
+
+def base_ref(base: BaseImage | LockedBase, request: Request, settings: Settings) -> str:
+    """Return the base image to use: requested, configured for this reference, or locked."""
+    if request.base_image:
+        return request.base_image
+    configured = settings.configuration.base_images.get(base.ref)
+    if configured:
+        return configured
+    return f"{base.ref}@{base.digest}" if base.digest else base.ref
+
+
+def repository(profile: str, settings: Settings) -> str:
+    """Return the repository of a profile's images: in a project, one that no other project has.
+
+    It has the name of the project's folder, that of an environment other than the default, and some
+    digits of the hash of both: folders of one name stay apart.
+    """
+    project = settings.project
+    environment = settings.environment
+    if project is None or settings.definition is None:
+        return f"envbuilder/{profile}"
+    words = (project.name,) if environment == DEFAULT else (project.name, environment)
+    plain = re.sub(r"[^a-z0-9]+", "-", "-".join(words).lower())[:_LONGEST].strip("-")
+    digits = files.folder_identity(project.joinpath(*words[1:]))[:6]
+    return f"envbuilder/{plain or 'project'}-{digits}/{profile}"
+
+
+def names(
+    build: Build, target: Target, digest: str, project: project_layer.ProjectLayer | None
+) -> tuple[str, ...]:
+    """Return the names of the image with this fingerprint; the first names the artifact."""
+    request = build.request
+    if request.only_tag:
+        return (request.only_tag,)
+    name = repository(build.profile.name, build.settings)
+    newest = project_layer.NEWEST if project else LATEST
+    fingerprinted = f"{name}:py{target.python}-{digest[:12]}"
+    return (fingerprinted, f"{name}:{newest}", *([request.tag] if request.tag else []))
+
+
+def labels(profile: Profile, digest: str, locked: str) -> dict[str, str]:
+    """Return the labels of an image, given its fingerprint and its lock's digest."""
+    values = {"fingerprint": digest, "profile": profile.name, "lock": locked}
+    return {f"{LABEL}{key}": value for key, value in values.items()}
+
+
+def loaded(step: MakeBase, settings: Settings) -> LoadBase:
+    """Return the step that loads a base into the engine under the name in the Dockerfile's FROM."""
+    return LoadBase(
+        what="load the base into the engine",
+        layout=step.layout,
+        cache=str(settings.cache_dir / "layers"),
+        ref=step.ref,
+        identity=step.identity,
+        folder=str(settings.records_dir / step.identity),
+    )
+
+
+def find(
+    target: Target,
+    engine: Engine | None,
+    request: Request,
+    settings: Settings,
+    *,
+    scripts: bool,
+) -> Base:
+    """Find the requested, configured or locked base image, as a layout on this disk.
+
+    `engine` is one that is connected already. `scripts`: packages run scripts, so the engine needs
+    the base as well.
+    """
+    locked = target.base
+    assert locked is not None, "a target with a base"
+    override = request.base_image or settings.configuration.base_images.get(locked.ref)
+    ref = base_ref(locked, request, settings)
+    if override is None and locked.suite:
+        from envbuilder.builds.image import debian_base
+
+        step = debian_base.step(target, settings)
+        if not request.dry_run:
+            debian_base.require_tool(step)
+        make = (step, loaded(step, settings)) if scripts else (step,)
+        return Base(ref=ref, identity=step.identity, folder=step.layout, make=make)
+    if request.dry_run and not reference.is_on_disk(ref):
+        return Base(ref=ref, identity=ref, folder="")
+    if reference.is_on_disk(ref):
+        layout = archive.opened(reference.path_on_disk(ref), require_writable(settings.bases_dir))
+    elif override is None and locked.digest and not (scripts or (engine and engine.image(ref))):
+        from envbuilder.containers.registry import base_images
+
+        layout = base_images.obtain(
+            locked.ref, locked.digest, target.platform, settings, console.progress()
+        )
+    else:
+        layout = _of_engine(ref, target.platform, engine, settings)
+    manifest = layout.manifest(target.platform)
+    return Base(ref=ref, identity=manifest.config.digest, folder=str(layout.folder))
+
+
+def _of_engine(
+    ref: str, platform: types.Platform, connected: Engine | None, settings: Settings
+) -> Layout:
+    from envbuilder.containers.engine import images
+
+    with contextlib.nullcontext(connected) if connected else connection.connect() as engine:
+        image = engine.image(ref)
+        if image is None:
+            image = pulled(engine, engine.pull_name(ref), platform)
+        bases = require_writable(settings.bases_dir)
+        was_copied = (bases / image.id.removeprefix("sha256:")).is_dir()
+        copying = console.progress().task(f"copy the base image {ref} from the engine")
+        with contextlib.nullcontext() if was_copied else copying:
+            layout = images.export(engine, image, bases)
+    images.remember(layout, Layout(settings.cache_dir / "layers"))
+    return layout
+
+
+def identified(engine: Engine, ref: str, platform: str) -> tuple[str, str]:
+    """Return the base image's reference and its identity: its digest, or its id in the engine.
+
+    A digest identifies an image before it is pulled; a tag does not. An image named by tag is
+    pulled first, so that the fingerprint is the same before and after the build.
+    """
+    image = engine.image(ref)
+    name = ref if image else engine.pull_name(ref)
+    if "@" in ref:
+        return name, ref
+    image = image or pulled(engine, name, platform)
+    return name, image.id
+
+
+def pulled(engine: Engine, ref: str, platform: str) -> Image:
+    """Pull an image with the engine and return it; `BuildError` if it is unavailable."""
+    with console.progress().task(f"pull the base image {ref}"):
+        engine.pull(ref, platform)
+    image = engine.image(ref)
+    if image is None:
+        raise BuildError(f"{ref}: not in the engine after it was pulled", no_base(ref))
+    return image
+
+
+def python_check(lock: Lock, target: Target, ref: str, layout: str = "") -> BaseCheck | None:
+    """Return what to check; None if the image gets its Python from the lock.
+
+    `layout` is the folder of the base's OCI layout; empty if an engine has the base, or will.
+    """
+    interpreters = re.compile(rf"python{re.escape(target.python)}(-minimal)?")
+    if target.of_image or any(interpreters.fullmatch(deb.name) for deb in target.of_kind("deb")):
+        return None
+    locked = (t.python for t in lock.targets if t.platform == target.platform and t.base)
+    return BaseCheck(ref=ref, layout=layout, pythons=tuple(locked))
+
+
+def require_python(plan: Plan, settings: Settings, progress: console.Progress) -> None:
+    """Raise `BuildError` if the plan's base has another Python than the locked files need.
+
+    A base that the engine does not have is pulled for this check.
+    """
+    check = plan.base_check
+    if check is None:
+        return
+    if check.layout:
+        base = _contents(check.layout, plan, settings, progress)
+        try:
+            base.root.python(plan.python, base_variables(base.config)["PATH"])
+        except rootfs.OtherPythonError as error:
+            raise rootfs.OtherPythonError(plan.python, error.version, check.pythons) from error
+        return
+    version = _python_of_engine(plan, check.ref, progress)
+    if version not in {"", plan.python}:
+        raise rootfs.OtherPythonError(plan.python, version, check.pythons)
+
+
+def require_libc(
+    plan: Plan, target: Target, settings: Settings, progress: console.Progress
+) -> None:
+    """Raise `BuildError` if a wheel that was built, here or elsewhere, needs a newer glibc.
+
+    Python could not import it in the image.
+    """
+    store = Store.of(settings)
+    needed = dict[File, int]()
+    for file in plan.files:
+        if file.source == BUILT and file.kind == "wheel" and not file.file.endswith("-any.whl"):
+            needed[file] = store.derived(file.sha256, "glibc-1", int, sealed.glibc)
+    if not needed:
+        return
+    file = max(needed, key=needed.__getitem__)
+    has = _libc(plan, target, settings, progress)
+    if needed[file] > (has or 0):
+        raise BuildError(
+            f"{file.name} {file.version} was compiled on another system than the base image's: it"
+            f" needs glibc 2.{needed[file]}, and the base image has"
+            f" {'none that is known' if has is None else f'2.{has}'}",
+            (
+                Hint(
+                    "Name a base of a release as new as the system that it was compiled on:"
+                    " --base-image REF"
+                ),
+                Hint(
+                    "Or write a Dockerfile that compiles it on the base",
+                    ("render", "--profile", plan.profile, "--output", "FOLDER"),
+                ),
+            ),
+        )
+
+
+def _libc(plan: Plan, target: Target, settings: Settings, progress: console.Progress) -> int | None:
+    """Return the N of the base's glibc 2.N; None if it has none, or does not say."""
+    version = next((d.version for d in target.files if (d.kind, d.name) == ("deb", "libc6")), "")
+    layouts = [step.base for step in plan.steps if isinstance(step, Assemble)]
+    layouts += [plan.base_check.layout] if plan.base_check else []
+    layout = next(filter(None, layouts), "")
+    if not version and layout:
+        root = _contents(layout, plan, settings, progress).root
+        status = b"\n\n".join(root.contents.values()).decode("utf-8", "replace")
+        package = re.search(r"^Package: libc6\n(?:.+\n)*?Version: (.+)", status, re.MULTILINE)
+        version = package[1] if package else ""
+    elif not version and plan.base:
+        version = _said_by_engine(plan, plan.base.ref, _LIBC_QUERY, progress)
+    minor = re.match(r"(?:glibc )?2\.([0-9]{1,3})", version)
+    return int(minor[1]) if minor else None
+
+
+def _contents(
+    layout: str, plan: Plan, settings: Settings, progress: console.Progress
+) -> BaseContents:
+    from envbuilder.builds.image.layer_cache import LayerCache
+
+    cache = LayerCache(settings.cache_dir / "layers", progress.note, fresh=False)
+    return read_contents(layout, plan.platform, cache)
+
+
+def _python_of_engine(plan: Plan, ref: str, progress: console.Progress) -> str:
+    """Return the Python X.Y that the build would use, or that there is none; empty if unknown."""
+    answer = _said_by_engine(plan, ref, _PYTHON_QUERY.format(minor=plan.python), progress)
+    if answer == "none":
+        return "none on its PATH"
+    return answer if re.fullmatch(r"[0-9]+\.[0-9]+", answer) else ""
+
+
+def _said_by_engine(plan: Plan, ref: str, query: str, progress: console.Progress) -> str:
+    """Return what a shell command prints in the base; empty if it cannot be run."""
+    with connection.connect() as engine:
+        image = engine.image(ref) or pulled(engine, ref, plan.platform)
+        container = Container(
+            image=image.id,
+            entrypoint=("/bin/sh",),
+            arguments=("-c", query),
+            platform=plan.platform,
+            user=conventions.USER,
+            limits=engine.limits,
+        )
+        with progress.task("check what the base image has"):
+            try:
+                return engine.run(container, lambda _: None, _PYTHON_SECONDS).stdout.strip()
+            except (VerifyError, ToolError):
+                return ""

@@ -1,0 +1,395 @@
+"""Make a base image from locked Debian packages: the same packages give the same bytes.
+
+mmdebstrap installs (or only unpacks) exactly the packages of the lock, without a network, from a
+folder that holds nothing else. The result becomes an OCI layout with one layer, without anything
+that depends on the machine or the time.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import os
+import re
+import shutil
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import msgspec
+
+from envbuilder.builds.image.contents import DEFAULT_PATH, write_image
+from envbuilder.builds.plan import MakeBase
+from envbuilder.containers.engine.interface import LABEL
+from envbuilder.containers.oci.layer import Layer, Member, write
+from envbuilder.containers.oci.layout import (
+    Layout,
+    place,
+)
+from envbuilder.core import decoding, process, types
+from envbuilder.core.errors import BuildError, EnvbuilderError, ToolError
+from envbuilder.packages.debian import deb
+from envbuilder.packages.debian.suite import ARCHITECTURES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from envbuilder.core.settings import Settings
+    from envbuilder.packages.store import Store
+    from envbuilder.profiles.lock import Target
+
+RECIPE = 2
+"""Incremented when the same packages give different bytes."""
+
+_TOOL = "mmdebstrap"
+_MAKERS = {_TOOL: _TOOL, "apt": "apt-get", "dpkg": "dpkg"}
+"""Tools that make a base: name in the provenance → program. mmdebstrap delegates much of the work
+to the machine's apt and dpkg."""
+_MADE_BY = "made-by.json"
+"""Tool versions, in a file next to the image because the image must not depend on them."""
+_LONGEST = 300
+_MOST = 12
+"""Limits of what an error shows: characters per line, and lines."""
+_HINT = (
+    "It makes the base from Debian packages. On Debian and Ubuntu: apt-get install mmdebstrap."
+    " Elsewhere use a base image: --base-image REF."
+)
+_INSTALL = ("--variant=essential",)
+_UNPACK = ("--variant=extract",)
+# Folders to merge into /usr. Debian 12 and later require this before the first package is unpacked;
+# debootstrap does it itself, mmdebstrap leaves it to a hook.
+_MERGED = {"amd64": "bin sbin lib lib64", "arm64": "bin sbin lib"}
+_LEFT_EMPTY = (
+    "dev/",
+    "proc/",
+    "run/",
+    "sys/",
+    "tmp/",
+    "var/cache/apt/",
+    "var/cache/ldconfig/",
+    "var/lib/apt/lists/",
+    "var/log/",
+    "var/tmp/",
+)
+_LEFT_OUT = frozenset(
+    {"etc/apt/sources.list", "etc/dpkg/dpkg.cfg.d/99mmdebstrap", "etc/hostname", "etc/machine-id",
+     "etc/resolv.conf", "var/cache/debconf/config.dat-old", "var/cache/debconf/templates.dat-old",
+     "var/lib/dpkg/diversions-old", "var/lib/dpkg/status-old"}
+)  # fmt: skip
+# Documentation and translations, which Debian's slim images omit as well; licences stay. Removed
+# here because mmdebstrap's own filter takes a second per package.
+_DOCUMENTS = tuple(f"usr/share/{name}/" for name in ("doc", "info", "locale", "man"))
+_LICENCES = re.compile(r"usr/share/doc/[^/]+(/copyright)?")
+# apt gives these folders to the build machine's `_apt` user, if that user can reach them. Here they
+# are as in the package; apt in the image gives them to the image's own user.
+_APTS = frozenset({"var/cache/apt/archives/partial", "var/lib/apt/lists/partial"})
+_MASTERS = {f"usr/share/base-passwd/{n}.master": f"etc/{n}" for n in ("group", "passwd")}
+
+
+def step(target: Target, settings: Settings) -> MakeBase:
+    """Return the step that makes the base of a target whose base has a suite; pure."""
+    base = target.base
+    assert base is not None, "a target with a base"
+    inputs = {
+        "recipe": RECIPE,
+        "suite": base.suite,
+        "platform": target.platform,
+        "files": sorted(f.sha256 for f in target.base_files),
+        "epoch": base.epoch,
+        "unpacked": base.unpacked,
+    }
+    identity = hashlib.sha256(msgspec.json.encode(inputs, order="sorted")).hexdigest()
+    return MakeBase(
+        what=f"make the base from {len(target.base_files)} Debian packages",
+        identity=identity,
+        ref=base.ref,
+        suite=base.suite,
+        platform=target.platform,
+        files=target.base_files,
+        epoch=base.epoch,
+        unpacked=base.unpacked,
+        layout=str(settings.cache_dir / "bases" / f"debian-{identity}"),
+    )
+
+
+def require_tool(base: MakeBase | None = None) -> None:
+    """Raise `ToolError` if mmdebstrap is missing, unless the wanted base exists already."""
+    if base is not None and (Path(base.layout) / "index.json").is_file():
+        return
+    if process.which(_TOOL) is None:
+        raise ToolError(f"{_TOOL} is not on PATH", _HINT)
+
+
+def make(base: MakeBase, store: Store, log: Callable[[str], None]) -> Layout:
+    """Return the base as an OCI layout, made if missing by one process at a time.
+
+    Raise `BuildError` if mmdebstrap fails or installs packages other than the locked ones,
+    `ToolError` if it is missing, `OSError` on a full disk.
+    """
+    from filelock import FileLock
+
+    final = Path(base.layout)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{final}.lock"):
+        layout = _existing(final, base.platform, log)
+        if layout is not None:
+            return layout
+        for leftover in final.parent.glob(f".{final.name}.*"):  # left by a killed build
+            shutil.rmtree(leftover, ignore_errors=True)
+        # A new name each time: processes of a killed build may still be writing to the old one.
+        work = Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
+        try:
+            _make(base, store, work, log)
+            (work / "layout").replace(final)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    return Layout(final)
+
+
+def made_by(base: MakeBase) -> dict[str, str]:
+    """Return the programs that made a base → their versions; empty if none were recorded."""
+    try:
+        content = (Path(base.layout) / _MADE_BY).read_bytes()
+        return decoding.from_json(content, dict[str, str])
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+
+
+def _versions() -> dict[str, str]:
+    printed = {
+        name: process.run([program, "--version"]).stdout
+        for name, program in _MAKERS.items()
+        if process.which(program)
+    }
+    matches = {name: re.search(r"\b\d[\w.+~:-]*", text) for name, text in printed.items()}
+    return {name: match[0] for name, match in matches.items() if match}
+
+
+def _existing(folder: Path, platform: types.Platform, log: Callable[[str], None]) -> Layout | None:
+    """Return an existing base after hashing all of it; remove a damaged one and return None."""
+    if not folder.exists():
+        return None
+    try:
+        layout = Layout.open(folder)
+        manifest = layout.manifest(platform)
+        for blob in (manifest.config, *manifest.layers):
+            layout.checked(blob)
+    except EnvbuilderError as error:
+        log(f"warning: {error.message}; the base is made again")
+        shutil.rmtree(folder)
+        return None
+    return layout
+
+
+def _make(base: MakeBase, store: Store, work: Path, log: Callable[[str], None]) -> None:
+    tar = work / "root.tar"
+    # Without root, mmdebstrap reads the archive as another user, which has no access to
+    # envbuilder's own folders.
+    reachable = work if os.geteuid() == 0 else None
+    with tempfile.TemporaryDirectory(prefix="envbuilder-", dir=reachable) as scratch:
+        archive = Path(scratch) / "archive"
+        controls = _lay_archive(base, store, archive)
+        for path in (archive.parent, archive, *archive.iterdir()):
+            path.chmod(path.stat().st_mode | (0o055 if path.is_dir() else 0o044))
+        done = process.run(
+            command(base, archive, tar),
+            env={"SOURCE_DATE_EPOCH": str(base.epoch), "LC_ALL": "C.UTF-8", "TZ": "UTC"},
+            on_stdout=log,
+            on_stderr=log,
+        )
+    if done.returncode != 0:
+        printed = (done.stdout + done.stderr).splitlines()
+        # mmdebstrap ends by repeating its command line; the errors are above it.
+        errors = [line for line in printed if re.match(r"dpkg: error|dpkg-deb: error|[EW]: ", line)]
+        raise BuildError(
+            f"{base.what}: {_TOOL} failed (exit {done.returncode}):\n"
+            + "\n".join(line[:_LONGEST] for line in errors[:_MOST]),
+            _advice(done.stderr, base.platform),
+        )
+    (work / "files").mkdir()
+    members = {m.path: m for m in layer_members(tar, work / "files")}
+    tar.unlink()
+    if base.unpacked:
+        members |= {m.path: m for m in without_scripts(members, controls)}
+    else:
+        require_exactly(base, members)
+    layer = write(members.values(), work / "layer", base.epoch)
+    _lay_image(base, layer, work / "layer", Layout.create(work / "layout"))
+    (work / "layout" / _MADE_BY).write_bytes(msgspec.json.encode(_versions()))
+
+
+def command(base: MakeBase, archive: Path, tar: Path) -> list[str]:
+    """Return the mmdebstrap command that makes a root filesystem from an archive of packages."""
+    architecture = ARCHITECTURES[base.platform]
+    links = _MERGED[architecture]
+    merge = f'for d in {links}; do mkdir -p "$1/usr/$d" && ln -s "usr/$d" "$1/$d"; done'
+    return [
+        _TOOL,
+        "--quiet",
+        *(_UNPACK if base.unpacked else _INSTALL),
+        f"--architectures={architecture}",
+        "--format=tar",
+        "--dpkgopt=force-unsafe-io",
+        f"--setup-hook={merge}",
+        f"--include={','.join(f'{f.name}={f.version}' for f in base.files)}",
+        base.suite,
+        str(tar),
+        f"deb [trusted=yes] copy://{quote(str(archive))} ./",
+    ]
+
+
+def _advice(printed: str, platform: types.Platform) -> str:
+    if "cannot execute" in printed or "arch-test" in printed or "qemu" in printed:
+        return (
+            f"Programs for {platform} do not run on this machine. Add {platform} to debian_base's"
+            " `unpacked:` in the profile, or build on a machine of that platform."
+        )
+    if "No space left on device" in printed:
+        return "Making a base needs about 1 GB below TMPDIR (or /tmp)."
+    return f"{_TOOL} needs root, or user namespaces with /etc/subuid, or fakechroot."
+
+
+# --- the archive that mmdebstrap installs from
+
+
+def _lay_archive(base: MakeBase, store: Store, folder: Path) -> dict[str, str]:
+    """Write a Debian archive with exactly these packages; return their control stanzas by name."""
+    folder.mkdir()
+    stanzas = []
+    controls = {}
+    for file in base.files:
+        control = _control(store.link(file, folder))
+        controls[file.name] = control
+        path = store.path(file.sha256)
+        stanzas.append(
+            f"{control}Filename: ./{file.basename}\nSize: {path.stat().st_size}\n"
+            f"SHA256: {file.sha256}\n"
+        )
+    listed = "\n".join(stanzas).encode()
+    (folder / "Packages").write_bytes(listed)
+    release = f"Suite: {base.suite}\nCodename: {base.suite}\nSHA256:\n"
+    release += f" {hashlib.sha256(listed).hexdigest()} {len(listed)} Packages\n"
+    (folder / "Release").write_text(release)
+    return controls
+
+
+def _control(path: Path) -> str:
+    """Return the control stanza of a .deb, ending in a newline."""
+    with deb.open_deb(
+        path, lambda reason: BuildError(f"{path.name}: not a Debian package: {reason}")
+    ) as package:
+        text, _ = package.control()["control"]
+    return text.decode("utf-8", "replace").strip("\n") + "\n"
+
+
+# --- the image
+
+
+def _lay_image(base: MakeBase, layer: Layer, blob: Path, layout: Layout) -> None:
+    time = datetime.datetime.fromtimestamp(base.epoch, datetime.UTC)
+    created = time.strftime("%Y-%m-%dT%H:%M:%SZ")
+    reason = f"{len(base.files)} packages of Debian {base.suite}"
+    config = {
+        "created": created,
+        "architecture": ARCHITECTURES[base.platform],
+        "os": "linux",
+        "config": {
+            "Env": [f"PATH={DEFAULT_PATH}", "LANG=C.UTF-8"],
+            "Cmd": ["bash"],
+            # `clean` recognizes the image by this label.
+            "Labels": {f"{LABEL}fingerprint": base.identity},
+        },
+        "rootfs": {"type": "layers", "diff_ids": [layer.diff_id]},
+        "history": [{"created": created, "created_by": f"envbuilder: {reason}"}],
+    }
+    place(blob, layout.blob(layer.digest))
+    write_image(layout, config, (layer.descriptor,), base.platform, (base.ref,))
+
+
+# --- the root filesystem: what depends on the packages alone is kept
+
+
+def layer_members(tar: Path, folder: Path) -> Iterator[Member]:
+    """Yield the entries of the layer; the contents of files are written to `folder`."""
+    files: dict[str, Path] = {}
+    with tarfile.open(tar, "r:") as archive:
+        for number, entry in enumerate(archive):
+            path = _clean_path(entry.name)
+            if not path or not _belongs(path, is_folder=entry.isdir()):
+                continue
+            metadata: dict[str, Any] = {"path": path, "mode": entry.mode & 0o7777}
+            metadata |= {"uid": entry.uid, "gid": entry.gid}
+            if path in _APTS:
+                metadata |= {"uid": 0, "gid": 0, "mode": 0o755}
+            if any("security.capability" in key for key in entry.pax_headers):
+                raise BuildError(f"/{path}: has file capabilities, which a base cannot keep")
+            if entry.isdir():
+                yield Member(kind="folder", **metadata)
+            elif entry.issym():
+                yield Member(kind="link", target=entry.linkname, **metadata)
+            elif entry.islnk():
+                linked = files.get(_clean_path(entry.linkname))
+                if linked is None:
+                    raise BuildError(f"/{path}: a link to {entry.linkname}, which does not exist")
+                yield Member(source=linked, **metadata)
+            elif entry.isreg():
+                files[path] = folder / str(number)
+                stream = archive.extractfile(entry)
+                assert stream is not None, "a plain file has content"
+                with files[path].open("wb") as out:
+                    shutil.copyfileobj(stream, out)
+                yield Member(source=files[path], **metadata)
+            else:
+                raise BuildError(f"/{path}: neither a file nor a folder nor a link")
+
+
+def _clean_path(name: str) -> str:
+    parts = [part for part in name.split("/") if part not in {"", "."}]
+    if ".." in parts:
+        raise BuildError(f"mmdebstrap made a path that leads out of the base: {name}")
+    return "/".join(parts)
+
+
+def _belongs(path: str, *, is_folder: bool) -> bool:
+    """Return whether a path depends on the packages alone, not on the machine or the time."""
+    if "__pycache__" in path.split("/"):
+        return False  # bytecode records times; the official Python images omit it as well
+    if path.startswith(_DOCUMENTS) and not _LICENCES.fullmatch(path):
+        return False
+    return is_folder or not (path in _LEFT_OUT or path.startswith(_LEFT_EMPTY))
+
+
+def require_exactly(base: MakeBase, entries: dict[str, Member]) -> None:
+    """Require that exactly the locked packages are installed and configured; else `BuildError`."""
+    member = entries.get(deb.STATUS)
+    text = member.source.read_bytes() if member and isinstance(member.source, Path) else b""
+    states = set(re.findall(rb"^Status: (.*)$", text, re.MULTILINE))
+    if states != {b"install ok installed"}:
+        raise BuildError("mmdebstrap left packages that are not configured", "See the log.")
+    actual = deb.installed({deb.STATUS: text}, ARCHITECTURES[base.platform]) or {}
+    locked = {f.name: f.version for f in base.files}
+    differ = sorted(n for n in actual.keys() | locked.keys() if actual.get(n) != locked.get(n))
+    if differ:
+        name = differ[0]
+        raise BuildError(
+            f"mmdebstrap installed other packages than the lock states: {name}"
+            f" {actual.get(name, 'is missing')}, locked {locked.get(name, 'nothing')}",
+            "See the log; a newer mmdebstrap may help.",
+        )
+
+
+def without_scripts(entries: dict[str, Member], controls: dict[str, str]) -> Iterable[Member]:
+    """Yield the plain data that package scripts would have created.
+
+    These are the default users and groups, and a dpkg status that lists the unpacked packages.
+    """
+    for source, target in _MASTERS.items():
+        if source in entries and target not in entries:
+            yield msgspec.structs.replace(entries[source], path=target)
+    text = "\n".join(
+        control.replace("\n", "\nStatus: install ok unpacked\n", 1)
+        for _, control in sorted(controls.items())
+    )
+    yield Member(path=deb.STATUS, content=text.encode())

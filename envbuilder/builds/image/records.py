@@ -1,0 +1,246 @@
+"""Record built images: what a build made, kept outside of the image.
+
+Engines identify an image by a digest of its content. An image whose id is recorded is therefore the
+one that was built, whatever its tags; any other image under the same tag is not. The project's own
+files in an image are recorded next to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from envbuilder.builds.plan import Artifact, Plan, Recording, project_of
+from envbuilder.core import decoding, files, types
+from envbuilder.core.errors import BuildError
+from envbuilder.core.settings import Settings
+from envbuilder.project.image_files import ImageFile
+
+LOADED = "loaded"
+"""Subfolder of a fingerprint's folder: records of intermediate images put into the engine."""
+PROJECT_SUFFIX = ".files.json"
+"""Suffix of the record of a project's files, appended to the digest of the image."""
+CLAIMS = "envbuilder-data/"
+"""Beginning of names by which images show which data folders have records of them."""
+_LIMIT = 64 << 20
+_VERSIONS = {
+    "buildkit": re.compile(r"^BuildKit(?: version)?: *(\S+)", re.IGNORECASE | re.MULTILINE),
+    "buildah": re.compile(r"^ *\"?buildahVersion\"?: *\"?([^\s\",]+)", re.MULTILINE),
+}
+
+
+class ImageRecord(Struct, frozen=True, kw_only=True):
+    """A built image."""
+
+    schema: Literal[1] = 1
+    profile: types.Name
+    fingerprint: types.Sha256
+    ref: str
+    digest: types.Digest
+    """Digest of its configuration, which does not depend on the compression of its layers."""
+    ids: tuple[types.Digest, ...]
+    """Its ids in engines: the digest of its configuration (Docker's classic store, podman) or of
+    its manifest (Docker's containerd store)."""
+    builder: str
+    made_by: dict[str, str]
+    names: tuple[str, ...] = ()
+    """All names that the build gave it; empty in records of earlier versions."""
+
+    @property
+    def manifest_digest(self) -> types.Digest | None:
+        """The digest of its manifest; None if its builder did not report it."""
+        return next((digest for digest in self.ids if digest != self.digest), None)
+
+
+class LoadedImage(Struct, frozen=True, kw_only=True):
+    """An intermediate image that a build put into the engine: its base, or a part of its image."""
+
+    schema: Literal[1] = 1
+    profile: types.Name | None
+    """None for a base, which belongs to no profile."""
+    fingerprint: types.Sha256
+    ref: str
+    ids: tuple[types.Digest, ...]
+
+
+class ProjectRecord(Struct, frozen=True, kw_only=True):
+    """The project's own files in an image, and where they came from."""
+
+    schema: Literal[1] = 1
+    folder: str
+    environment: str
+    files: tuple[ImageFile, ...]
+
+
+_Record = TypeVar("_Record", ImageRecord, LoadedImage, ProjectRecord)
+
+
+class _Metadata(Struct, frozen=True):
+    """The fields used here of the metadata that buildx writes about an image."""
+
+    config: types.Digest = msgspec.field(name="containerimage.config.digest")
+    image: types.Digest = msgspec.field(name="containerimage.digest")
+
+
+def digests(text: str) -> tuple[str, ...]:
+    """Return the digests that a client wrote for its image, that of the configuration first.
+
+    buildx writes a JSON object, podman the bare id. Raise `BuildError` for anything else.
+    """
+    try:
+        if not text.startswith("{"):
+            bare = text.strip().removeprefix("sha256:")
+            return (decoding.convert(f"sha256:{bare}", types.Digest),)
+        metadata = decoding.from_json(text, _Metadata)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BuildError(
+            f"the builder did not report which image it built: {error}",
+            "Build again with BuildKit or Buildah; no other builder is supported.",
+        ) from error
+    return tuple(dict.fromkeys((metadata.config, metadata.image)))
+
+
+def versions(text: str) -> dict[str, str]:
+    """Return builder → version as printed by `docker buildx inspect` or `podman info`, if known.
+
+    Debian's Docker reports its BuildKit as v0.0.0+unknown, which is omitted; the engine's version
+    has to identify the builder then.
+    """
+    matches = {name: pattern.search(text) for name, pattern in _VERSIONS.items()}
+    reported = {name: match[1] for name, match in matches.items() if match}
+    return {name: version for name, version in reported.items() if "unknown" not in version}
+
+
+def claim(fingerprint: str, settings: Settings) -> str:
+    """Return the name that an image has while the data folder has a record of it.
+
+    Several data folders, of one user or of several, may build the same image on one engine.
+    """
+    folder = files.folder_identity(settings.data_dir)
+    return f"{CLAIMS}{folder[:12]}:{fingerprint[:12]}"
+
+
+def keep_built(
+    step: Recording,
+    ref: str,
+    ids: tuple[types.Digest, ...],
+    names: tuple[str, ...] = (),
+    made_by: Mapping[str, str] | None = None,
+) -> None:
+    """Record the image that a step delivered under a reference; `ids`: its configuration's first.
+
+    `made_by` adds versions of programs to those that the step states.
+    """
+    record = ImageRecord(
+        profile=step.profile,
+        fingerprint=step.fingerprint,
+        ref=ref,
+        digest=ids[0],
+        ids=ids,
+        builder=step.builder,
+        made_by={**step.made_by, **(made_by or {})},
+        names=names,
+    )
+    keep(Path(step.folder), record)
+
+
+def keep(folder: Path, record: ImageRecord) -> None:
+    """Write a record into the folder of its fingerprint; `OSError` on a full disk.
+
+    It keeps the names that an earlier build gave the same image.
+    """
+    path = folder / f"{record.digest.removeprefix('sha256:')}.json"
+    names = (
+        *record.names,
+        *(n for earlier in _read_file(path, ImageRecord) for n in earlier.names),
+    )
+    record = msgspec.structs.replace(record, names=tuple(dict.fromkeys(names)))
+    content = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
+    files.ensure_folder(folder.parent)
+    files.write(path, content)
+
+
+def note(folder: Path, image: LoadedImage) -> Path:
+    """Record an intermediate image in the folder of its fingerprint; return the file."""
+    name = image.ids[0].removeprefix("sha256:")
+    files.ensure_folder(folder.parent)
+    files.write(folder / LOADED / f"{name}.json", msgspec.json.encode(image) + b"\n")
+    return folder / LOADED / f"{name}.json"
+
+
+def loaded(folder: Path) -> tuple[LoadedImage, ...]:
+    """Return what `note` wrote into the folder of a fingerprint."""
+    paths = sorted((folder / LOADED).glob("*.json"))
+    parts = (part for path in paths for part in _read_file(path, LoadedImage))
+    return tuple(part for part in parts if part.fingerprint == folder.name)
+
+
+def forget(folder: Path, ref: str) -> None:
+    """Remove what `note` wrote about an image that the engine no longer has under this name."""
+    for path in (folder / LOADED).glob("*.json"):
+        if any(i.ref == ref for i in _read_file(path, LoadedImage)):
+            path.unlink(missing_ok=True)
+
+
+def read(folder: Path) -> tuple[ImageRecord, ...]:
+    """Return the records in the folder of a fingerprint; damaged ones are skipped."""
+    paths = sorted(folder.glob("*.json"))
+    records = (record for path in paths for record in _read_file(path, ImageRecord))
+    return tuple(record for record in records if record.fingerprint == folder.name)
+
+
+def _read_file(path: Path, kind: type[_Record]) -> tuple[_Record, ...]:
+    try:
+        with path.open("rb") as stream:
+            return (decoding.from_json(stream.read(_LIMIT), kind),)
+    except (OSError, msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return ()
+
+
+def keep_project(plan: Plan, artifact: Artifact, settings: Settings) -> None:
+    """Record the project's files in an image, if there are any; `BuildError` on a full disk."""
+    project = project_of(plan)
+    if project is None or artifact.kind not in {"image", "registry"} or artifact.digest is None:
+        return
+    record = ProjectRecord(
+        folder=project.folder, environment=settings.environment, files=project.files
+    )
+    name = artifact.digest.removeprefix("sha256:") + PROJECT_SUFFIX
+    files.save(
+        settings.records_dir / plan.fingerprint / name,
+        msgspec.json.encode(record),
+        BuildError,
+        "The image itself is finished. Make room, then run the same command again.",
+    )
+
+
+def newest_project_image(
+    plan: Plan, settings: Settings
+) -> tuple[ImageRecord, ProjectRecord] | None:
+    """Return the last image that `build` made of the plan's project, profile and builder."""
+    project = project_of(plan)
+    if project is None:
+        return None
+    place = (project.folder, settings.environment)
+    paths = settings.records_dir.glob(f"*/*{PROJECT_SUFFIX}")
+    for path in sorted(paths, key=_modified, reverse=True):
+        identity = (f"sha256:{path.name.removesuffix(PROJECT_SUFFIX)}", plan.profile, plan.builder)
+        for record in _read_file(path, ProjectRecord):
+            if (record.folder, record.environment) != place:
+                continue
+            for image in read(path.parent):
+                if (image.digest, image.profile, image.builder) == identity:
+                    return image, record
+    return None
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # removed meanwhile
+        return 0.0

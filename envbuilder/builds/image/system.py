@@ -1,0 +1,402 @@
+"""Make the layer of system packages: unpacked if they are only files, else built by an engine.
+
+An engine builds the Dockerfile's stage `system` once per base and set of packages; what it adds to
+the base is cached as a layer like any other.
+
+Packages that consist of files alone, without maintainer scripts or configuration files, are
+installed without dpkg: the files and records that dpkg would leave are produced. The one trigger
+allowed is ldconfig, whose cache the dynamic loader does not need for libraries in its default
+folders. Tests compare the result with dpkg's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+import tarfile
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from envbuilder.builds import conventions
+from envbuilder.builds.image import parts, records
+from envbuilder.builds.image.contents import Added, BaseContents
+from envbuilder.builds.image.layer_cache import SYSTEM_FORMAT, LayerCache
+from envbuilder.containers.engine import connection, images
+from envbuilder.containers.engine.interface import LABEL, Engine
+from envbuilder.containers.oci import layer, rootfs
+from envbuilder.containers.oci.layout import Layout
+from envbuilder.core import archives
+from envbuilder.core.errors import BuildError
+from envbuilder.core.text import escaped
+from envbuilder.packages.debian import deb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from envbuilder.builds.plan import Assemble, Step, System
+    from envbuilder.packages.store import Store
+    from envbuilder.profiles.lock import File
+
+_LAYER = "layer-system"
+"""A file of its own: other layers are made at the same time."""
+_PIECE = 1 << 20
+STATUS = "var/lib/dpkg/status"
+_INFO = "var/lib/dpkg/info"
+_OLD = re.compile(r"var/(lib/dpkg|cache/debconf)/[^/]+-old")
+"""Backups of earlier states, which the Dockerfile empties after dpkg."""
+_LOCKS = frozenset(f"var/lib/dpkg/{n}" for n in ("lock", "lock-frontend", "triggers/Lock"))
+"""Empty files whose mtime dpkg changes."""
+_LEFT_OUT = ("usr/share/doc/", "usr/share/man/")
+"""Folders that dpkg in the Dockerfile excludes as well."""
+_RECORDS = ("md5sums", "shlibs", "symbols", "triggers")
+"""Control files that dpkg keeps in addition to a package's file list."""
+_RESERVED = tuple(
+    f"{folder.strip('/')}/"
+    for folder in (
+        conventions.PREFIX,
+        conventions.PYTHON,
+        conventions.PAYLOAD.rpartition("/")[0],
+        conventions.HOME,
+        conventions.WORK,
+        "var/lib/dpkg",
+    )
+)
+"""Folders that no package may install files into."""
+_TRIGGER = "activate-noawait ldconfig"
+# The order in which dpkg writes the fields it knows; others follow in the package's order.
+_FIELDS = (
+    "Package",
+    "Essential",
+    "Protected",
+    "Status",
+    "Priority",
+    "Section",
+    "Installed-Size",
+    "Origin",
+    "Maintainer",
+    "Bugs",
+    "Architecture",
+    "Multi-Arch",
+    "Source",
+    "Version",
+    "Config-Version",
+    "Replaces",
+    "Provides",
+    "Depends",
+    "Pre-Depends",
+    "Recommends",
+    "Suggests",
+    "Breaks",
+    "Conflicts",
+    "Enhances",
+    "Conffiles",
+    "Description",
+)
+_INSTALLED = "install ok installed"
+
+
+def unpacked(
+    step: Assemble,
+    base: BaseContents,
+    store: Store,
+    cache: LayerCache,
+    make: Callable[[Mapping[str, Any], tuple[layer.Member, ...]], layer.Layer],
+) -> list[Added]:
+    """Return the layer of the packages' files and dpkg records; empty if the base has them all."""
+    inputs = {
+        "kind": "debs",
+        "debs": [d.sha256 for d in step.debs],
+        "base": base.config["rootfs"],
+        "epoch": step.epoch,
+    }
+    packages = cache.find(inputs)
+    if packages is None:
+        files = unpacked_members([(d, store.checked(d)) for d in step.debs], base.root)
+        if not files:
+            return []
+        packages = make(inputs, files)
+    return [Added(layer=packages, reason=parts.packages(step.debs))]
+
+
+def built(
+    step: Assemble,
+    system: System,
+    base: BaseContents,
+    cache: LayerCache,
+    work: Path,
+    run: Callable[[Step], None],
+) -> tuple[list[Added], rootfs.RootFs]:
+    """Return the layer that an engine makes by installing the packages, and the new rootfs index.
+
+    Raise `BuildError` if the engine built on another base.
+    """
+    inputs = {
+        "kind": "system",
+        "form": SYSTEM_FORMAT,
+        "recipe": system.recipe,
+        "base": base.config["rootfs"],
+        "epoch": step.epoch,
+    }
+
+    def make() -> layer.Layer:
+        for part in system.steps:
+            run(part)
+        return cache.keep(inputs, _taken(step, system, base, work), work / _LAYER)
+
+    packages = cache.ensure(inputs, make)
+    blob = cache.layout.blob(packages.digest)
+    root = cache.remembered(
+        {"kind": "listing", "base": base.config["rootfs"], "above": packages.diff_id},
+        rootfs.RootFs,
+        lambda: rootfs.over(base.root, blob),
+    )
+    return [Added(layer=packages, reason=parts.packages(step.debs))], root
+
+
+def _taken(step: Assemble, system: System, base: BaseContents, work: Path) -> layer.Layer:
+    """Return the one layer that the engine's image has above the base, recompressed."""
+    if system.exported:
+        layout = Layout.open(Path(system.exported))
+    else:
+        with connection.connect() as engine, _noted(engine, step, system.ref):
+            layout = images.take(engine, system.ref, work / "system")
+    manifest = layout.manifest(step.platform)
+    base_ids = base.config["rootfs"]["diff_ids"]
+    diff_ids = layout.read_config(manifest)["rootfs"]["diff_ids"]
+    if diff_ids[:-1] != base_ids or len(manifest.layers) != len(diff_ids):
+        raise BuildError(
+            f"the engine installed the system packages on a base other than {step.base}",
+            "Build again: the base image may have been replaced in the engine meanwhile.",
+        )
+    blob = layout.checked(manifest.layers[-1])
+    digest = hashlib.sha256()
+    packed = layer.pack(_settled(blob, step.epoch, digest), work / _LAYER)
+    if f"sha256:{digest.hexdigest()}" != diff_ids[-1]:
+        raise BuildError(f"{manifest.layers[-1].digest}: does not match the image's configuration")
+    return packed
+
+
+def note(step: Assemble, ref: str, ids: tuple[str, ...]) -> Path:
+    """Record for `clean` an image that the engine has only during this step; return the file."""
+    loaded = records.LoadedImage(
+        profile=step.labels.get(f"{LABEL}profile"),
+        fingerprint=Path(step.records).name,
+        ref=ref,
+        ids=ids,
+    )
+    return records.note(Path(step.records), loaded)
+
+
+@contextlib.contextmanager
+def _noted(engine: Engine, step: Assemble, ref: str) -> Iterator[None]:
+    """Keep a record of the image while it is exported from the engine."""
+    image = engine.image(ref)
+    written = note(step, ref, (image.id,)) if image else None
+    yield
+    if written:
+        written.unlink(missing_ok=True)
+
+
+def _settled(blob: Path, epoch: int, digest: hashlib._Hash) -> Iterator[bytes]:
+    """Yield a layer's tar without what an engine adds on its own; `digest` hashes the original.
+
+    The Dockerfile leaves nothing newer than `epoch`, but it has no control over the files and
+    folders that Buildah uses as mount points, nor over the deletion times that some engines record.
+    """
+    edits = list(_edits(blob, epoch))
+    with blob.open("rb") as raw:
+        tar = archives.unpacked(raw)
+        at = 0
+
+        def read(size: int) -> bytes:
+            data = tar.read(size)
+            digest.update(data)
+            return data
+
+        for start, end, replacement in edits:
+            while at < start and (piece := read(min(_PIECE, start - at))):
+                at += len(piece)
+                yield piece
+            at += len(read(end - at))
+            yield replacement
+        while piece := read(_PIECE):
+            yield piece
+
+
+def _edits(blob: Path, epoch: int) -> Iterator[tuple[int, int, bytes]]:
+    """Yield (start, end, replacement) of each header to replace or drop in the tar."""
+    for member, _ in layer.members(blob):
+        if member.name.rpartition("/")[2].startswith(".wh."):
+            whiteout = tarfile.TarInfo(member.name)
+            whiteout.mode = 0
+            yield member.offset, member.offset_data, whiteout.tobuf(tarfile.PAX_FORMAT)
+        elif member.mtime > epoch and not (member.isfile() and member.size):
+            yield member.offset, member.offset_data, b""
+
+
+# --- packages without dpkg
+
+
+def unpacked_members(
+    files: Sequence[tuple[File, Path]], root: rootfs.RootFs
+) -> tuple[layer.Member, ...]:
+    """Return what installing .deb files changes in an image; installed packages are kept.
+
+    Raise `BuildError` if a package needs more than its files.
+    """
+    status = root.contents.get(STATUS)
+    if status is None:
+        raise BuildError(
+            "the base image has no dpkg status, so packages cannot be recorded in it",
+            "Name a Debian base image (--base-image REF), or use --builder buildkit.",
+        )
+    texts = [s.strip("\n") for s in status.decode(errors="replace").split("\n\n") if s.strip()]
+    fields = [(_fields(text), text) for text in texts]
+    # By dpkg's sort key.
+    stanzas = {(f.get("Package", ""), f.get("Architecture", "")): text for f, text in fields}
+    changed: dict[str, layer.Member] = {}
+    for file, path in files:
+        for member in _package(file, path, root, stanzas):
+            before = changed.get(member.path)
+            if before is not None and (before.kind, member.kind) != ("folder", "folder"):
+                raise _refused(file, f"another package also has /{member.path}")
+            changed[member.path] = member
+    if not changed:
+        return ()
+    text = "".join(stanzas[k] + "\n\n" for k in sorted(stanzas))
+    changed[STATUS] = layer.Member(path=STATUS, content=text.encode())
+    changed[f"{STATUS}-old"] = layer.Member(path=f"{STATUS}-old")
+    for existing, entry in root.entries.items():
+        if _OLD.fullmatch(existing) or existing in _LOCKS:
+            changed[existing] = layer.Member(
+                path=existing, mode=entry.mode, uid=entry.uid, gid=entry.gid
+            )
+    return tuple(changed.values())
+
+
+def _package(
+    file: File, path: Path, root: rootfs.RootFs, stanzas: dict[tuple[str, str], str]
+) -> Iterator[layer.Member]:
+    with deb.opened(file, path) as package:
+        control = package.control()
+        parts = {name: content for name, (content, _) in control.items()}
+        stanza = _control_text(file, parts.pop("control")).strip("\n")
+        fields = _fields(stanza)
+        deb.require_named(file, fields)
+        _require_files_only(file, parts)
+        key = (fields["Package"], fields["Architecture"])
+        if key in stanzas:
+            if _fields(stanzas[key]).get("Version") == fields["Version"]:
+                return
+            raise _refused(file, "the base image has another version of it")
+        stanzas[key] = _installed(fields)
+        data = package.data()
+        contents: dict[str, bytes] = {}
+        failure = partial(deb.refused, file)
+        for name, member in archives.members(data, failure):
+            if member.isreg():
+                contents[name] = b"".join(data.pieces(member))
+            elif member.islnk():
+                contents[name] = contents[archives.member_path(member.linkname, failure)]
+            else:
+                contents[name] = b""
+            if not name.startswith(_LEFT_OUT):
+                yield from _placed(file, member, name, contents[name], root)
+    same = fields.get("Multi-Arch") == "same"
+    record = f"{_INFO}/{fields['Package']}" + (f":{fields['Architecture']}" if same else "")
+    listed = "".join(f"/{name}\n" for name in (".", *contents))
+    yield layer.Member(path=f"{record}.list", content=listed.encode())
+    for kind, content in parts.items():
+        time = int(control[kind][1])
+        yield layer.Member(path=f"{record}.{kind}", content=content, time=time)
+
+
+def _require_files_only(file: File, parts: Mapping[str, bytes]) -> None:
+    more = sorted(set(parts) - set(_RECORDS))
+    if more:
+        raise _refused(file, f"it has control files that only dpkg handles: {', '.join(more)}")
+    lines = [
+        s
+        for line in _control_text(file, parts.get("triggers", b"")).splitlines()
+        if (s := line.strip())
+    ]
+    if any(line != _TRIGGER and not line.startswith("#") for line in lines):
+        raise _refused(file, "it activates triggers other than ldconfig")
+
+
+def _refused(file: File, reason: str) -> BuildError:
+    reason = escaped(reason, archives.LONGEST_REASON)
+    return BuildError(
+        f"{file.basename}: cannot be unpacked into an image: {reason}",
+        "Use --builder buildkit.",
+    )
+
+
+def _placed(
+    file: File, member: tarfile.TarInfo, name: str, content: bytes, root: rootfs.RootFs
+) -> Iterator[layer.Member]:
+    """Yield a package's file at the path the base's links resolve to, such as /lib if merged."""
+    folder, _, base = name.rpartition("/")
+    path = f"{_resolved_folder(file, folder, root)}/{base}".lstrip("/")
+    if path.startswith(_RESERVED) and not member.isdir():
+        raise _refused(file, f"/{path} is in a folder reserved for envbuilder or dpkg")
+    existing = root.entries.get(path)
+    time = int(member.mtime)
+    placed = layer.Member(path=path, mode=member.mode, uid=member.uid, gid=member.gid, time=time)
+    if member.isdir():
+        if existing is None:
+            yield replace(placed, kind="folder")
+        return
+    if existing is not None:
+        raise _refused(file, f"/{path} is in the base image already")
+    if member.issym():
+        yield replace(placed, kind="link", mode=0o777, target=member.linkname)
+    else:
+        yield replace(placed, content=content)
+
+
+def _resolved_folder(file: File, folder: str, root: rootfs.RootFs) -> str:
+    """Resolve a folder through the base's links; missing parts go below the existing ones."""
+    parts = folder.split("/") if folder else []
+    for depth in range(len(parts), -1, -1):
+        parent = "/".join(parts[:depth])
+        resolved = root.resolve(parent) if parent else ""
+        if resolved is None and parent not in root.entries:
+            continue
+        if resolved is None or (resolved and root.entries[resolved].kind != "folder"):
+            raise _refused(file, f"/{parent} of the base image is not a folder")
+        return "/".join(filter(None, [resolved, *parts[depth:]]))
+    raise AssertionError("the root is there")
+
+
+def _control_text(file: File, content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise _refused(file, "a control file is not UTF-8 text") from error
+
+
+# --- dpkg's text format
+
+
+def _fields(stanza: str) -> dict[str, str]:
+    """Return field → value, continuation lines unchanged."""
+    fields: dict[str, str] = {}
+    name = ""
+    for line in stanza.splitlines():
+        if line[:1] in {" ", "\t"} and name:
+            fields[name] += f"\n{line}"
+            continue
+        name, _, value = line.partition(":")
+        fields[name] = value.strip()
+    return fields
+
+
+def _installed(fields: Mapping[str, str]) -> str:
+    values = {**fields, "Status": _INSTALLED}
+    order = [*(f for f in _FIELDS if f in values), *(f for f in values if f not in _FIELDS)]
+    return "\n".join(f"{name}: {values[name]}" for name in order)

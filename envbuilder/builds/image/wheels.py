@@ -1,0 +1,433 @@
+"""The files of wheels for an image: read directly from a wheel, or installed with uv.
+
+Only a wheel's metadata, scripts and data folders need an installer. All other files, 12,000 in
+torch's wheel, would be unpacked, read once and removed, which takes longer than compressing them.
+uv then records only what it installed; `Wheel.record` adds the others, as uv would have done with
+the whole wheel.
+
+uv installs for the interpreter that it queries. Here it queries a program that answers as the
+image's Python would: its version, machine and path, all taken from the base image. The files are
+therefore those that uv would leave in the image, whatever Python, platform and architecture this
+machine has, without emulation, without root and without an engine.
+"""
+
+from __future__ import annotations
+
+import copy
+import csv
+import functools
+import io
+import json
+import os
+import posixpath
+import shlex
+import sys
+import zipfile
+import zlib
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from msgspec import Struct
+
+from envbuilder.builds.plan import RunUv
+from envbuilder.containers.oci.layout import Bytes
+from envbuilder.core import archives, types
+from envbuilder.core.errors import BuildError
+from envbuilder.core.files import file_sha256
+from envbuilder.packages.python import wheel_conflicts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from envbuilder.profiles.lock import File
+
+_PIECE = 256 << 10
+_HEADER = 30
+"""Bytes of a local file header in a ZIP archive, before the file name (APPNOTE.TXT, 4.3.7)."""
+_SIGNATURE = b"PK\x03\x04"
+_QUOTED = frozenset(',"\r\n')
+"""Characters that make CSV writers quote a field, each in its own way."""
+_ENCRYPTED = 0x1
+_UTF8 = 0x800
+"""Bits of `general purpose bit flag` (APPNOTE.TXT, 4.4.4)."""
+# This machine's Python runs uv's query script, so that the answer has every key that this version
+# of uv expects; the image's facts then replace this machine's.
+_ANSWER = """\
+import json, subprocess, sys
+with open(sys.argv[1], encoding="utf-8") as stream:
+    facts = json.load(stream)
+done = subprocess.run([sys.executable, *sys.argv[2:]], stdout=subprocess.PIPE)
+try:
+    answer = json.loads(done.stdout)
+except ValueError:
+    sys.stdout.buffer.write(done.stdout)
+else:
+    print(json.dumps({**answer, **facts}))
+raise SystemExit(done.returncode)
+"""
+_GLIBC = (2, 28)
+"""The glibc version reported to uv; the lock, not this, decides which wheels are used."""
+
+
+class Packed(Struct, frozen=True, kw_only=True):
+    """A file within a wheel."""
+
+    wheel: Wheel
+    name: str
+    header: Bytes
+    """Offset of its local file header."""
+    packed: Bytes
+    size: Bytes
+    crc: int
+    deflated: bool
+    executable: bool
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the file's bytes; `BuildError` if they do not match the ZIP directory."""
+        lib = _zlib()
+        crc = size = 0
+        packed = self.wheel.read(self.header, self.packed)
+        try:
+            for data in _inflated(packed, lib) if self.deflated else packed:
+                crc = lib.crc32(data, crc)
+                size = size + len(data)
+                if size > self.size:
+                    raise self._damaged()
+                yield data
+        except lib.error as error:
+            raise self._damaged() from error
+        if (size, crc) != (self.size, self.crc):
+            raise self._damaged()
+
+    def _damaged(self) -> BuildError:
+        return self.wheel.unusable(f"{self.name}: its bytes do not match the archive's directory")
+
+
+class Wheel:
+    """A wheel: the files that are installed unchanged, and all others; a context manager.
+
+    `name` is for errors. `BuildError` if it is not a wheel.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        self._name = name
+        self._stream = path.open("rb")
+        try:
+            with archives.open_zip(self._stream) as archive:
+                entries = [i for i in archive.infolist() if not i.is_dir()]
+                rows = _rows(archive)
+        except wheel_conflicts.UNREADABLE as error:
+            self._stream.close()
+            raise self.unusable(str(error)) from error
+        names = Counter(i.filename for i in entries)
+        # The installer decides which of two files with the same name counts, and what happens to
+        # a file that RECORD does not list.
+        plain = [
+            i for i in entries if _is_plain(i) and names[i.filename] == 1 and i.filename in rows
+        ]
+        self._rows = [rows[i.filename] for i in plain]
+        self.files = {i.filename: self._packed(i) for i in plain}
+        """Unchanged files, by path relative to site-packages."""
+        self._others = [i for i in entries if i.filename not in self.files]
+
+    def _packed(self, entry: zipfile.ZipInfo) -> Packed:
+        return Packed(
+            wheel=self,
+            name=entry.filename,
+            header=entry.header_offset,
+            packed=entry.compress_size,
+            size=entry.file_size,
+            crc=entry.CRC,
+            deflated=entry.compress_type == zipfile.ZIP_DEFLATED,
+            executable=bool(entry.external_attr >> 16 & 0o111),
+        )
+
+    def program(self, name: str) -> Packed:
+        """Return an executable, which a wheel has in `NAME-VERSION.data/scripts/`."""
+        suffix = f".data/scripts/{name}"
+        entries = [i for i in self._others if i.filename.endswith(suffix) and _is_readable(i)]
+        if len(entries) != 1:
+            raise self.unusable(f"it holds no executable '{name}'")
+        return self._packed(entries[0])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stream.close()
+
+    def read(self, header: Bytes, packed: Bytes) -> Iterator[bytes]:
+        """Yield the bytes of a file as stored in the archive."""
+        # Before the file, if its directory is damaged.
+        fixed = os.pread(self._stream.fileno(), _HEADER, header) if header >= 0 else b""
+        if fixed[:4] != _SIGNATURE:
+            raise self.unusable(f"no file begins at byte {header}")
+        # The name and extra field may be longer here than in the ZIP directory.
+        start = header + _HEADER + sum(int.from_bytes(fixed[n : n + 2], "little") for n in (26, 28))
+        for at in range(start, start + packed, _PIECE):
+            yield os.pread(self._stream.fileno(), min(_PIECE, start + packed - at), at)
+
+    def write_others(self, target: Path) -> None:
+        """Write a wheel of everything but `files`; `OSError` on a full disk."""
+        with archives.open_zip(self._stream) as archive, zipfile.ZipFile(target, "w") as rest:
+            for entry in self._others:
+                written = copy.copy(entry)
+                written.extra = b""  # those of Zip64 are true only where they come from
+                try:
+                    with rest.open(written, "w") as out:
+                        for piece in archives.zip_pieces(archive, entry):
+                            out.write(piece)
+                except wheel_conflicts.UNREADABLE as error:
+                    raise self.unusable(f"{entry.filename}: {error}") from error
+
+    def record(self, installed: str) -> bytes:
+        """Return RECORD with `files` added; `installed` is the RECORD of the other files."""
+        rows = [*csv.reader(io.StringIO(installed, newline="")), *self._rows]
+        out = io.StringIO()
+        # Once each: some versions of uv also record listed files that they did not find.
+        unique = {row[0]: row for row in rows if row}
+        csv.writer(out, lineterminator="\n").writerows(row for _, row in sorted(unique.items()))
+        return out.getvalue().encode()
+
+    def unusable(self, reason: str) -> BuildError:
+        """Return the error for a wheel that has the locked hash but cannot be used."""
+        return BuildError(
+            f"{self._name}: cannot be unpacked: {reason}",
+            "The file matches the lock, so the wheel itself is malformed. Report it to the project"
+            " that publishes it, and pin another version.",
+        )
+
+
+def _rows(archive: zipfile.ZipFile) -> dict[str, list[str]]:
+    """Return the complete, unambiguous rows of RECORD, by path."""
+    paths = wheel_conflicts.records(archive.namelist())
+    if len(paths) != 1:
+        return {}
+    # RECORD may have many more rows than there are members.
+    members = set(archive.namelist())
+    text = wheel_conflicts.text(archive, paths[0], wheel_conflicts.RECORD_LIMIT)
+    rows = [r for r in csv.reader(io.StringIO(text, newline="")) if r and r[0] in members]
+    names = Counter(row[0] for row in rows)
+    complete = (r for r in rows if len(r) == 3 and r[1] and r[2].isdecimal() and names[r[0]] == 1)
+    return {row[0]: row for row in complete if not _QUOTED & {*row[0]}}
+
+
+def _is_plain(entry: zipfile.ZipInfo) -> bool:
+    """Return whether an installer copies a file unchanged and this module can read it."""
+    folder, _, rest = entry.filename.partition("/")
+    parts = entry.filename.split("/")
+    return (
+        not (rest and folder.endswith((".dist-info", ".data")))
+        and _is_readable(entry)
+        # Without this flag, each installer decides how to decode a name that is not ASCII.
+        and (entry.filename.isascii() or bool(entry.flag_bits & _UTF8))
+        and not {"", ".", ".."} & {*parts}
+        and "\\" not in entry.filename
+    )
+
+
+def _is_readable(entry: zipfile.ZipInfo) -> bool:
+    """Return whether this module can read a file."""
+    known = entry.compress_type in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
+    return known and not entry.flag_bits & _ENCRYPTED
+
+
+def _inflated(packed: Iterable[bytes], lib: Any) -> Iterator[bytes]:
+    """Yield the content of deflated bytes in pieces of a limited size."""
+    inflate = lib.decompressobj(-lib.MAX_WBITS)
+    for piece in packed:
+        rest = piece
+        data = b""
+        # A full piece may not be all: zeros take so few bits that the last input is read before
+        # the last output fits.
+        while rest or len(data) == archives.PIECE:
+            data = inflate.decompress(rest, archives.PIECE)
+            rest = inflate.unconsumed_tail
+            yield data
+
+
+@functools.cache
+def _zlib() -> Any:
+    """Return the zlib to use: Intel's ISA-L if installed, which takes half the time."""
+    try:
+        from isal import isal_zlib
+    except ImportError:  # there are no wheels of it for other processors
+        return zlib
+    return isal_zlib
+
+
+# --- wheels that uv installs
+
+
+class Python(Struct, frozen=True, kw_only=True):
+    """The image's interpreter."""
+
+    path: str
+    version: str
+    """X.Y.Z"""
+    platform: types.Platform
+
+    @property
+    def site(self) -> str:
+        """Return the site-packages folder of its environments, relative to their prefix."""
+        return f"lib/python{self.version.rpartition('.')[0]}/site-packages"
+
+
+class Stage:
+    """A folder in which an environment for an image is installed."""
+
+    def __init__(
+        self, folder: Path, uv: Path, python: Python, run: Callable[[RunUv], None]
+    ) -> None:
+        self.env = folder / "env"
+        self._folder = folder
+        self._uv = uv
+        self._python = python
+        self._run = run
+
+    def make(self) -> None:
+        """Make an empty environment, whose files belong to the interpreter and not to a package."""
+        interpreter = self._folder / "python"
+        self._answer(interpreter, virtual=False)
+        self._run(
+            RunUv(
+                what="make an environment for the image",
+                argv=(
+                    str(self._uv),
+                    "venv",
+                    "--quiet",
+                    "--no-config",
+                    "--no-project",
+                    "--relocatable",
+                    "--python",
+                    str(interpreter),
+                    str(self.env),
+                ),
+                env=self._variables(),
+            )
+        )
+
+    def install(self, wheels: Sequence[File], folder: Path) -> None:
+        """Install wheels, which `folder` holds under their file names, into the environment."""
+        lines = [
+            f"{w.name}=={w.version} --hash=sha256:{file_sha256(folder / w.basename)}\n"
+            for w in wheels
+        ]
+        requirements = self._folder / "requirements.txt"
+        requirements.write_text("".join(lines))
+        interpreter = self.env / "bin" / "python"
+        interpreter.unlink()
+        self._answer(interpreter, virtual=True)
+        self._run(
+            RunUv(
+                what=f"install {len(wheels)} packages for the image",
+                argv=(
+                    str(self._uv),
+                    "pip",
+                    "install",
+                    "--quiet",
+                    "--no-config",
+                    "--offline",
+                    "--no-index",
+                    "--find-links",
+                    str(folder),
+                    "--no-deps",
+                    "--require-hashes",
+                    "--no-installer-metadata",
+                    "--link-mode",
+                    "hardlink",
+                    "--python",
+                    str(interpreter),
+                    "--requirements",
+                    str(requirements),
+                ),
+                env=self._variables(),
+            )
+        )
+
+    def record_of(self, wheel: File) -> str:
+        """Return the path of an installed wheel's RECORD, relative to the environment."""
+        from packaging.utils import canonicalize_name
+
+        site = self.env / self._python.site
+        name = canonicalize_name(wheel.name)
+        for record in sorted(site.glob("*.dist-info/RECORD")):
+            if canonicalize_name(record.parent.name.partition("-")[0]) == name:
+                return record.relative_to(self.env).as_posix()
+        raise BuildError(f"{wheel.basename}: installed, but left no RECORD")
+
+    def files_of(self, wheel: File, record: str) -> tuple[str, ...]:
+        """Return the sorted paths in a wheel's RECORD, relative to the environment."""
+        paths = set[str]()
+        site = self._python.site
+        with (self.env / record).open(newline="", encoding="utf-8") as stream:
+            for row in csv.reader(stream):
+                # Lexically: RECORD reaches the environment's bin and share with `..`.
+                path = posixpath.normpath(f"{site}/{row[0]}") if row else ""
+                if not path or path.startswith(("..", "/")):
+                    raise BuildError(
+                        f"{wheel.basename}: RECORD: {row!r} leads out of {self.env / site}"
+                    )
+                paths.add(path)
+        return tuple(sorted(paths))
+
+    def _variables(self) -> dict[str, str]:
+        return {"UV_CACHE_DIR": str(self._folder / "cache"), "UV_OFFLINE": "1"}
+
+    def _answer(self, program: Path, *, virtual: bool) -> None:
+        """Write a program that answers uv as the image's interpreter would."""
+        script = self._folder / "answer.py"
+        facts = self._folder / f"{'virtual' if virtual else 'real'}.json"
+        script.write_text(_ANSWER)
+        facts.write_text(json.dumps(self._facts(virtual=virtual)))
+        argv = [sys.executable, "-I", "-B", str(script), str(facts)]
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text(f'#!/bin/sh\nexec {shlex.join(argv)} "$@"\n')
+        program.chmod(0o755)
+
+    def _facts(self, *, virtual: bool) -> dict[str, Any]:
+        python = self._python
+        minor = python.version.rpartition(".")[0]
+        base = Path(python.path).parent.parent.as_posix()
+        prefix = str(self.env) if virtual else base
+        machine = types.machine(python.platform)
+        scheme = {
+            "purelib": python.site,
+            "platlib": python.site,
+            "include": f"include/site/python{minor}",
+            "scripts": "bin",
+            "data": "",
+        }
+        return {
+            "markers": {
+                "implementation_name": "cpython",
+                "implementation_version": python.version,
+                "os_name": "posix",
+                "platform_machine": machine,
+                "platform_python_implementation": "CPython",
+                "platform_release": "",
+                "platform_system": "Linux",
+                "platform_version": "",
+                "python_full_version": python.version,
+                "python_version": minor,
+                "sys_platform": "linux",
+            },
+            "sys_base_prefix": base,
+            "sys_base_exec_prefix": base,
+            "sys_prefix": prefix,
+            "sys_base_executable": python.path,
+            "sys_executable": f"{prefix}/bin/python" if virtual else python.path,
+            "sys_path": [],
+            "site_packages": [f"{prefix}/{python.site}"],
+            "stdlib": f"{base}/lib/python{minor}",
+            "standalone": False,
+            "scheme": {k: f"{prefix}/{v}".rstrip("/") for k, v in scheme.items()},
+            "virtualenv": scheme,
+            "os": {"name": "manylinux", "major": _GLIBC[0], "minor": _GLIBC[1]},
+            "arch": machine,
+            "manylinux_compatible": True,
+            "gil_disabled": False,
+            "debug_enabled": False,
+            "pointer_size": "64",
+        }

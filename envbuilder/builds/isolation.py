@@ -1,0 +1,260 @@
+"""Isolate a verification from the caller's variables, and check where its code came from.
+
+The caller may have variables that shadow an environment's code: modules on an HPC machine, ROS,
+another activated environment. The payload of `verify` gets only variables of an allow-list and
+reports where its code came from, which is compared with what was built. `run` and `shell` leave the
+user's variables unchanged, and warn of those that shadow.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from envbuilder.builds import conventions
+from envbuilder.core.errors import EnvbuilderError, VerifyError
+from envbuilder.core.text import first, printable
+from envbuilder.payload import origins
+from envbuilder.payload.start import DRIVER_FOLDERS, INJECTING, Start, below, guarded
+from envbuilder.profiles.frameworks import FRAMEWORKS
+
+ALLOWED = {
+    "the user's language": ("LANG", "LANGUAGE", "LC_*", "TZ", "__CF_USER_TEXT_ENCODING"),
+    "the user and the terminal": ("HOME", "USER", "LOGNAME", "SHELL", "TERM", "PATH"),
+    "scratch folders": ("TMPDIR", "TMP", "TEMP", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME"),
+    "limits of threads": (
+        "OMP_NUM_THREADS",
+        "OMP_THREAD_LIMIT",
+        "OMP_DYNAMIC",
+        "OMP_MAX_ACTIVE_LEVELS",
+        "OMP_PROC_BIND",
+        "OMP_PLACES",
+        "OMP_WAIT_POLICY",
+        "OMP_STACKSIZE",
+        "OMP_SCHEDULE",
+        "GOMP_CPU_AFFINITY",
+        "GOMP_SPINCOUNT",
+        "KMP_AFFINITY",
+        "KMP_BLOCKTIME",
+        "MKL_NUM_THREADS",
+        "MKL_DYNAMIC",
+        "OPENBLAS_NUM_THREADS",
+        "VECLIB_MAXIMUM_THREADS",
+    ),
+    "the choice of devices": (
+        "CUDA_VISIBLE_DEVICES",
+        "CUDA_DEVICE_ORDER",
+        "CUDA_MPS_PIPE_DIRECTORY",
+        "NVIDIA_VISIBLE_DEVICES",
+        "NVIDIA_DRIVER_CAPABILITIES",
+        "ZE_AFFINITY_MASK",
+        "ZE_FLAT_DEVICE_HIERARCHY",
+        "ONEAPI_DEVICE_SELECTOR",
+        "HIP_VISIBLE_DEVICES",
+        "ROCR_VISIBLE_DEVICES",
+        "GPU_DEVICE_ORDINAL",
+        "HSA_OVERRIDE_GFX_VERSION*",
+    ),
+    "the network between nodes": (
+        "GLOO_SOCKET_IFNAME",
+        "NCCL_SOCKET_IFNAME",
+        "NCCL_SOCKET_FAMILY",
+        "NCCL_IB_*",
+    ),
+    "the compiler that torch.compile calls": ("CC", "CXX", "SDKROOT", "DEVELOPER_DIR"),
+}
+"""Reason to pass variables of the caller to the payload → their names; `*` ends a prefix."""
+
+_NAMES = frozenset(name for names in ALLOWED.values() for name in names if not name.endswith("*"))
+_PREFIXES = tuple(name[:-1] for names in ALLOWED.values() for name in names if name.endswith("*"))
+_CLEARED = (
+    "LD_PRELOAD",
+    "LD_LIBRARY_PATH",
+    "LD_AUDIT",
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "PYTHONSTARTUP",
+    "PYTHONUSERBASE",
+    "PYTHONPYCACHEPREFIX",
+    "PYTHONPLATLIBDIR",
+    "PYTHONEXECUTABLE",
+    "PYTHONWARNINGS",
+    "PYTHONBREAKPOINT",
+    "PYTHONINSPECT",
+    "PYTHONOPTIMIZE",
+    "BASH_ENV",
+    "ENV",
+    *sorted(INJECTING),
+)
+"""Emptied in a container, since its engine adds variables of the image and of its own settings."""
+_HOOKS = frozenset({"sitecustomize", "usercustomize"})
+"""Modules that every interpreter imports at startup."""
+_LIBRARY = re.compile(rf"{origins.FRAMEWORK_LIBRARY.pattern}|{origins.RUNTIME_LIBRARY.pattern}")
+CONTAINER_BYTECODE = "/tmp/envbuilder-bytecode"  # noqa: S108 (private to the container, removed with it)
+
+
+def payload_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the caller's variables that the payload gets; the profile's own are added later."""
+    allowed = {k: v for k, v in environ.items() if k in _NAMES or k.startswith(_PREFIXES)}
+    drivers = driver_folders(environ.get("LD_LIBRARY_PATH", ""))
+    return {**allowed, **({"LD_LIBRARY_PATH": drivers} if drivers else {})}
+
+
+def driver_folders(value: str) -> str:
+    """Return a list of library folders, reduced to those of drivers."""
+    entries = [entry for entry in value.split(":") if any(below(entry, f) for f in DRIVER_FOLDERS)]
+    return ":".join(dict.fromkeys(entries))
+
+
+def left_out(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the caller's variables that could load other code and are not passed on."""
+    passed = payload_environment(environ)
+    lost = {n: v for n, v in guarded(environ).items() if v != passed.get(n)}
+    injected = [n for n in ("BASH_ENV",) if environ.get(n)]
+    return tuple(sorted({*lost, *injected}))
+
+
+def notes(environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield the notes on the caller's variables to print before a verification, if any."""
+    if lost := left_out(environ):
+        yield f"not passed to the verification: {', '.join(map(printable, lost))}"
+    for name in sorted(n for n in environ if n.startswith("HSA_OVERRIDE_GFX_VERSION")):
+        if environ[name]:
+            yield (
+                f"{printable(name)}={printable(environ[name])} makes AMD's driver take a GPU for"
+                " another one: a verification on such a GPU fails"
+            )
+
+
+def python(executable: str, bytecode: str) -> tuple[str, ...]:
+    """Return the command for an isolated interpreter with a bytecode folder of its own."""
+    return (executable, "-I", "-X", f"pycache_prefix={bytecode}")
+
+
+def container_variables(
+    inherited: Iterable[str], profile_variables: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the variables to set in a container so that only the profile's can load code.
+
+    `inherited` are the image's own, as `NAME=VALUE`.
+    """
+    image = dict(pair.split("=", 1) for pair in inherited if "=" in pair)
+    cleared = dict.fromkeys((*_CLEARED, *guarded(image)), "")
+    drivers = driver_folders(image.get("LD_LIBRARY_PATH", ""))
+    of_profile = guarded(profile_variables)
+    return {**cleared, **({"LD_LIBRARY_PATH": drivers} if drivers else {}), **of_profile}
+
+
+def container_start(variables: Mapping[str, str]) -> Start:
+    """Return the `--promise` for a payload in an image: how it is going to be started."""
+    return Start(
+        as_found=False,
+        prefix=conventions.PREFIX,
+        executable=f"{conventions.PREFIX}/bin/python",
+        bytecode=CONTAINER_BYTECODE,
+        variables=guarded(variables),
+    )
+
+
+def differences(report: Mapping[str, Any], artifact: Mapping[str, Any], *, as_found: bool) -> str:
+    """Return why a report is not about the artifact; empty if it is.
+
+    `artifact` is the one in the report's facts: its kind and, if it has one, its path.
+    """
+    origins = report.get("origins")
+    if not isinstance(origins, dict):
+        return "the report does not state where its code came from"
+    if bool(origins.get("as_found")) != as_found:
+        return "the payload was not started in the requested mode"
+    if as_found:
+        return ""
+    expected = conventions.PREFIX if artifact["kind"] == "image" else str(artifact["ref"])
+    key = "executable" if artifact["kind"] == "interpreter" else "prefix"
+    actual = origins.get(key)
+    is_same = isinstance(actual, str) and (
+        below(actual, expected)
+        if key == "prefix"
+        else os.path.realpath(actual) == os.path.realpath(expected)
+    )
+    if not is_same:
+        return f"the report is about {printable(str(actual))}, not {expected}"
+    framework = origins.get("framework")
+    roots = [expected]
+    if key == "executable":
+        roots = [str(origins.get("prefix")), str(origins.get("base_prefix"))]
+    if not isinstance(framework, str) or not any(below(framework, root) for root in roots):
+        return f"the framework was imported from {printable(str(framework))}, not from {roots[0]}"
+    return ""
+
+
+def require(report: Mapping[str, Any], artifact: Mapping[str, Any], *, as_found: bool) -> None:
+    """Raise `VerifyError` if a passing report is not about the artifact."""
+    problem = differences(report, artifact, as_found=as_found)
+    if report.get("status") == "passed" and problem:
+        raise VerifyError(f"{problem}: not to be trusted")
+
+
+def unreached(
+    report: Mapping[str, Any], executable: Path | None, environ: Mapping[str, str]
+) -> list[EnvbuilderError]:
+    """Return an error for a missing framework that the user site or left out variables may have."""
+    reasons = " ".join(map(str, report.get("reasons") or ()))
+    missing = re.search(rf"No module named '?({'|'.join(FRAMEWORKS)})\b", reasons)
+    if executable is None or missing is None:
+        return []
+    lost = [name for name in left_out(environ) if name.startswith(("PYTHON", "LD_", "DYLD_"))]
+    also = f", nor is anything named by {', '.join(lost)}" if lost else ""
+    return [
+        VerifyError(
+            f"{executable} has no {missing[1]} of its own: the user's packages are not part of"
+            f" it{also}",
+            f"If {missing[1]} is provided that way, add --inherit-environment: the verdict then"
+            " says that the environment is as found.",
+        )
+    ]
+
+
+def _entries(folder: str) -> Iterable[str]:
+    """Return the names in a folder; one that cannot be read counts as empty."""
+    try:
+        return [entry.name for entry in os.scandir(folder)]
+    except (OSError, ValueError):
+        return ()
+
+
+def shadowing(
+    environ: Mapping[str, str], entries: Callable[[str], Iterable[str]] = _entries
+) -> Iterator[str]:
+    """Yield one line for each variable or folder that shadows the environment's frameworks.
+
+    `entries` lists a folder that a variable names.
+    """
+    for folder in _folders(environ, "PYTHONPATH"):
+        names = [*entries(folder)]
+        # Packages, files, extension modules.
+        modules = {n.partition(".")[0] for n in names if n.endswith((".py", ".pyc", ".so"))}
+        modules |= {name for name in names if "." not in name}
+        if shadowed := ", ".join(sorted(modules & (origins.FRAMEWORKS | _HOOKS))):
+            where = printable(folder, 200)
+            yield f"PYTHONPATH: {where} holds {shadowed}, used before the environment's own"
+    if home := environ.get("PYTHONHOME"):
+        where = printable(home, 200)
+        yield f"PYTHONHOME={where} is where Python's standard library is taken from"
+    for name in ("LD_PRELOAD", "DYLD_INSERT_LIBRARIES"):
+        if environ.get(name):
+            yield f"{name}={printable(environ[name], 200)} is loaded into every program"
+    for folder in _folders(environ, "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"):
+        matches = sorted(filter(_LIBRARY.match, entries(folder)))
+        if matches and not any(below(folder, drivers) for drivers in DRIVER_FOLDERS):
+            library = first([printable(name, 80) for name in matches], 1)
+            where = printable(folder, 200)
+            yield f"library path: {where} holds {library}, used before the environment's own"
+
+
+def _folders(environ: Mapping[str, str], *names: str) -> dict[str, None]:
+    """Return the folders that variables name, each once, in order."""
+    values = [folder for name in names for folder in environ.get(name, "").split(os.pathsep)]
+    return dict.fromkeys(filter(None, values))

@@ -1,0 +1,177 @@
+"""Outputs: the ends of a plan that deliver its image to a file or a registry, not to an engine.
+
+A pushed image is recognized in its registry, and gets its attestations attached.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from envbuilder.builds import attestations
+from envbuilder.builds.image import records as image_records
+from envbuilder.builds.plan import Artifact, Plan, Push, Save, names_of, tool_versions
+from envbuilder.builds.request import Product
+from envbuilder.containers.engine.interface import LABEL
+from envbuilder.containers.oci import archive, reference
+from envbuilder.containers.oci.layer import compressor
+from envbuilder.containers.oci.layout import Descriptor, Layout
+from envbuilder.containers.registry import blobs, transfer
+from envbuilder.containers.registry.connection import Connection
+from envbuilder.core import console
+from envbuilder.core.errors import BuildError, EnvbuilderError
+from envbuilder.signatures.statement import Subject
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from envbuilder.core.settings import Settings
+    from envbuilder.profiles.lock import Target
+
+_Digests = tuple[str, str | None]
+"""Of an image's configuration and of its manifest, if that is known."""
+
+
+class Output(Product):
+    """An image that a plan saves, pushes, or both; nothing can be run in it."""
+
+    def __init__(
+        self,
+        target: Target,
+        plan: Plan,
+        settings: Settings,
+        made_by: dict[str, str] | None = None,
+    ) -> None:
+        """`made_by`: versions of what makes the image; None: envbuilder itself does."""
+        self.target = target
+        self.plan = plan
+        self._settings = settings
+        self._made_by = made_by
+
+    def existing(self) -> Artifact | None:
+        """Return the image if an earlier build delivered exactly this one wherever the plan does.
+
+        Raises `BuildError` if it is to be pushed and may not be, so that the build does not fail
+        at its end.
+        """
+        digests: list[_Digests | None] = []
+        for step in self.plan.steps:
+            if isinstance(step, Push):
+                digests.append(_pushed(step, self.plan.fingerprint, self._settings))
+            elif isinstance(step, Save):
+                digests.append(_saved(step, self.plan))
+        if not digests or not all(digests):
+            return None
+        assert digests[0] is not None, "all were found"
+        return self.plan.artifact.identified(*digests[0])
+
+    def made_by(self) -> dict[str, str]:
+        """Return the versions of programs that decide the image's bytes."""
+        if self._made_by is not None:
+            return self._made_by
+        return tool_versions(self.plan) | {"zstd": str(compressor()["zstd"])}
+
+
+def _saved(step: Save, plan: Plan) -> _Digests | None:
+    """Return the digests of the plan's image if the file or folder has it under the plan's names.
+
+    Every byte is intact then. A folder may have it under further names, and other images, too.
+    """
+
+    def is_planned(config: dict[str, Any]) -> bool:
+        labels = (config.get("config") or {}).get("Labels") or {}
+        return bool(labels.get(f"{LABEL}fingerprint") == plan.fingerprint)
+
+    names = {archive.named(name)[archive.NAME] for name in names_of(plan)}
+    target = Path(step.target)
+    try:
+        for image in archive.held(target, is_planned):
+            if image.names == names or (target.is_dir() and image.names > names):
+                return image.digest, image.manifest
+    except EnvbuilderError:
+        return None
+    return None
+
+
+def _pushed(step: Push, fingerprint: str, settings: Settings) -> _Digests | None:
+    """Return the image's digests if its tag names what a build here pushed; else None.
+
+    Raise `BuildError` if pushing to it is not allowed.
+    """
+    with console.progress().task(f"look up {step.ref}"):
+        record = pushed_record(step.ref, fingerprint, settings)
+        if record is None:
+            blobs.require_allowed(_connect(step.ref, settings))
+            return None
+    return record.digest, record.manifest_digest
+
+
+def pushed_record(
+    ref: str, fingerprint: str, settings: Settings
+) -> image_records.ImageRecord | None:
+    """Return the record of the image that a tag names, if built here for this fingerprint."""
+    records = image_records.read(settings.records_dir / fingerprint)
+    if not records:
+        return None
+    pushed = _tagged(_connect(ref, settings), ref)
+    return next((r for r in records if pushed and pushed.digest in r.ids), None)
+
+
+def push(step: Push, progress: console.Progress) -> None:
+    """Push the image of a layout, report how much was transferred, and keep a record of it."""
+    target = reference.parse(step.ref)
+    connection = Connection(target, plain_http=step.plain_http)
+    layout = Layout(Path(step.layout))
+    image = layout.index().manifests[0]
+    config = layout.read_manifest(image).config.digest
+    done = transfer.push(
+        connection, target.tag_or_digest, layout, image, Path(step.uploads), progress
+    )
+    progress.note(
+        f"pushed {target.name}@{done.digest}: {done.bytes / 1e6:.1f} MB in {done.sent} blobs"
+        f" ({done.present} were already there, {done.mounted} came from other repositories)"
+    )
+    image_records.keep_built(step, step.ref, (config, done.digest))
+
+
+def attach(
+    ref: str,
+    fingerprint: str,
+    documents: Mapping[str, str],
+    settings: Settings,
+    progress: console.Progress,
+) -> None:
+    """Attach an image's attestations to it as referrers; existing ones are not changed.
+
+    `documents` are paths by name. Raise `BuildError` if the tag now names another image.
+    """
+    connection = _connect(ref, settings)
+    image = _tagged(connection, ref)
+    records = image_records.read(settings.records_dir / fingerprint)
+    if image is None or not any(image.digest in r.ids for r in records):
+        raise BuildError(
+            f"{ref}: names another image than the one that was just pushed",
+            "Another push replaced it. Run the same command again, or use another tag.",
+        )
+    about = Subject(name=connection.name, digest={"sha256": image.digest[7:]})
+    silent = console.PlainProgress(lambda line: None)  # they are small
+    with tempfile.TemporaryDirectory() as scratch:
+        layout = Layout.create(Path(scratch))
+        for name, path in documents.items():
+            content = Path(path).read_bytes()
+            if name == "provenance":
+                content = attestations.also_about(content, about)
+            kind = attestations.MEDIA_TYPES[name]
+            made = transfer.make_referrer(layout, image, kind, content)
+            transfer.attach(connection, layout, made, settings.uploads_dir, silent)
+    progress.note(f"attached to {connection.name}@{image.digest}: {', '.join(documents)}")
+
+
+def _connect(ref: str, settings: Settings) -> Connection:
+    return transfer.connect(reference.parse(ref), settings)
+
+
+def _tagged(connection: Connection, ref: str) -> Descriptor | None:
+    found = connection.find_manifest(reference.parse(ref).tag_or_digest)
+    return found[0] if found else None

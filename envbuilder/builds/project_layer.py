@@ -1,0 +1,173 @@
+"""The project's own code as the last layer of its image."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from envbuilder.builds import conventions
+from envbuilder.core import console, types
+from envbuilder.core.errors import BuildError
+from envbuilder.core.settings import PROJECT_FILE, Settings
+from envbuilder.core.text import first
+from envbuilder.project import environments, image_files, package
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from envbuilder.containers.oci.layer import Member
+
+NEWEST = "project"
+"""Tag of the newest image with a project's files: `latest` is the environment alone."""
+CONTEXT = "project"
+"""Folder of the files in the context of a Dockerfile."""
+_SHOWN = 5
+
+
+class ProjectLayer(Struct, frozen=True, kw_only=True):
+    """A project's files, and how an image with them is started."""
+
+    folder: str
+    """The project's folder on this machine."""
+    laid: str = ""
+    """The folder that holds the files which envbuilder adds, at the same paths."""
+    digest: types.Sha256
+    """Of the names, bytes and modes of the files."""
+    files: tuple[image_files.ImageFile, ...]
+    command: tuple[str, ...] = conventions.COMMAND
+    ports: tuple[int, ...] = ()
+    python_path: tuple[str, ...] = ()
+    """Folders of the project that Python imports from."""
+    programs: str = ""
+    """The folder of the project that holds its commands."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Everything that decides the bytes of an image, whichever machine makes it."""
+        data: dict[str, Any] = msgspec.to_builtins(self)
+        keys = (
+            "digest",
+            "command",
+            "ports",
+            "python_path",
+            *filter(None, [self.programs and "programs"]),
+        )
+        return {key: data[key] for key in keys}
+
+    def place(self, file: image_files.ImageFile) -> Path:
+        """Return where a file is on this machine."""
+        is_added = PurePosixPath(file.path).is_relative_to(package.FOLDER)
+        return Path(self.laid if is_added else self.folder, file.path)
+
+    @property
+    def path(self) -> str:
+        """What is searched for programs before what the base image says."""
+        own = [f"{conventions.WORK}/{self.programs}"] if self.programs else []
+        return ":".join((conventions.PATH, *own))
+
+    def variables(self, others: dict[str, str]) -> dict[str, str]:
+        """Return an image's variables with those that the project needs."""
+        folders = (PurePosixPath(conventions.WORK, path) for path in self.python_path)
+        return {**others, **conventions.imports_from(folders, others.get("PYTHONPATH"))}
+
+
+def planned(settings: Settings) -> ProjectLayer | None:
+    """Return the layer that the environment in the settings states, if any; note what it lacks.
+
+    Raise `InvalidError` if files are missing or too large.
+    """
+    environment = environments.of(settings)
+    project = settings.project
+    if settings.definition is None or project is None:
+        return None
+    if not environment.files and not settings.definition.install_project:
+        return None
+    entries = [*environments.entries(settings.definition, settings.environment, project, "files")]
+    texts: dict[str, str] = {}
+    python_path = environment.python_path
+    programs = ""
+    laid = ""
+    if settings.definition.install_project:
+        from envbuilder.builds import project_folder
+
+        installable = package.of(settings)
+        laid = str(project_folder.lay(settings, installable.texts))
+        python_path = (*python_path, package.FOLDER)
+        programs = project_folder.PROGRAMS if installable.commands else ""
+        entries += [
+            (path, f"{PROJECT_FILE}: install_project") for path in installable.modules(project)
+        ]
+        texts = installable.texts
+    contents = image_files.collect(project, entries, texts)
+    if contents.omitted:
+        listed = first(contents.omitted, _SHOWN)
+        console.progress().note(f"note: never copied into an image: {listed}")
+    return ProjectLayer(
+        folder=str(project),
+        laid=laid,
+        digest=contents.digest,
+        files=contents.files,
+        command=environment.command or conventions.COMMAND,
+        ports=tuple(dict.fromkeys(environment.ports)),
+        python_path=python_path,
+        programs=programs,
+    )
+
+
+class _Content:
+    """The bytes of a file, which must be those that were listed."""
+
+    def __init__(self, path: Path, file: image_files.ImageFile) -> None:
+        self._path = path
+        self._file = file
+
+    @property
+    def size(self) -> int:
+        return self._file.size
+
+    def pieces(self) -> Iterator[bytes]:
+        from envbuilder.core import archives
+
+        digest = hashlib.sha256()
+        with self._path.open("rb") as stream:
+            while piece := stream.read(archives.PIECE):
+                digest.update(piece)
+                yield piece
+        if digest.hexdigest() != self._file.sha256:
+            raise BuildError(
+                f"{self._path}: changed while the image was made", "Run the same command again."
+            )
+
+
+def members(layer: ProjectLayer) -> Iterator[Member]:
+    """Yield the entries of the layer: the image's user owns them, with plain modes."""
+    from envbuilder.containers.oci.layer import Member  # no environment of this machine needs it
+
+    work = conventions.WORK.lstrip("/")
+    names = [PurePosixPath(file.path) for file in layer.files]
+    folders = {str(above) for name in names for above in name.parents} - {"."}
+    for folder in (work, *(f"{work}/{folder}" for folder in sorted(folders))):
+        yield Member(path=folder, kind="folder", mode=0o755, uid=conventions.ID, gid=conventions.ID)
+    for file in layer.files:
+        yield Member(
+            path=f"{work}/{file.path}",
+            mode=0o755 if file.executable else 0o644,
+            uid=conventions.ID,
+            gid=conventions.ID,
+            source=_Content(layer.place(file), file),
+        )
+
+
+def copy(layer: ProjectLayer, target: Path) -> None:
+    """Copy the files into a folder, for a builder that reads them there."""
+    target.mkdir(parents=True)
+    for file in layer.files:
+        path = target / file.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as out:
+            out.writelines(_Content(layer.place(file), file).pieces())
+        path.chmod(0o755 if file.executable else 0o644)

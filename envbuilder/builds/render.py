@@ -1,0 +1,502 @@
+"""Render files from a profile and its lock. Pure: the same input gives the same bytes."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from envbuilder.builds import conventions
+from envbuilder.core import types
+from envbuilder.core.errors import Hint, InvalidError
+from envbuilder.core.project_file import Environment
+from envbuilder.core.resources import MARK, filled
+from envbuilder.core.text import is_public, public, secrets_in
+from envbuilder.packages.python import indexes
+from envbuilder.profiles import backends
+from envbuilder.profiles.frameworks import FRAMEWORKS
+from envbuilder.profiles.lock import BUILT, PRUNED, File, Lock, Target
+from envbuilder.profiles.profile import Profile, require_backend
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+    from envbuilder.builds.project_layer import ProjectLayer
+    from envbuilder.core.settings import Settings
+    from envbuilder.packages.conda.lock import Lock as CondaLock
+
+
+RenderTarget = Literal[
+    "dockerfile",
+    "compose",
+    "devcontainer",
+    "script",
+    "requirements",
+    "pylock",
+    "conda",
+    "conda-explicit",
+    "pixi",
+]
+TARGETS: tuple[RenderTarget, ...] = get_args(RenderTarget)
+IMAGE_TARGETS: Mapping[RenderTarget, str] = MappingProxyType(
+    {"dockerfile": "", "compose": "image/", "devcontainer": ".devcontainer/image/"}
+)
+"""Targets for profiles that have images → the Dockerfile's folder below the output folder."""
+CONDA_TARGETS: tuple[RenderTarget, ...] = ("conda", "conda-explicit", "pixi")
+"""Targets for conda, mamba, micromamba and pixi; all but the first require a conda lock."""
+
+MADE = frozenset({BUILT, PRUNED})
+"""Sources of wheels that nobody publishes: a Dockerfile makes them."""
+
+BAKE: Final = "bake"
+_BAKE_FILE = "docker-bake.hcl"
+_NOTHING = Environment()
+
+
+_BINARY = (".tar", ".pyz")
+
+
+class RenderedFile(Struct, frozen=True, kw_only=True):
+    """A file to write: its name below the output folder, and its bytes.
+
+    Raise `InvalidError` for a text with a credential: such files go into repositories and images.
+    """
+
+    name: str
+    content: bytes
+
+    def __post_init__(self) -> None:
+        if not self.name.endswith(_BINARY):
+            for line, secret in secrets_in(self.content.decode(errors="replace")):
+                raise InvalidError(
+                    f"{self.name}, line {line}: would hold a credential ({secret})",
+                    "Take it out of envbuilder.yaml or the profile, and set it where the program"
+                    " runs: -e NAME passes a variable on.",
+                )
+
+
+class Requirement(Struct, frozen=True, kw_only=True):
+    """One line of a requirements file: a version and every hash that may satisfy it."""
+
+    name: str
+    version: str
+    marker: str
+    hashes: tuple[str, ...]
+    files: tuple[File, ...]
+
+
+def default_target(profile: Profile) -> RenderTarget:
+    """Return `dockerfile` if the profile has images, else `script`, which makes a native venv.
+
+    `conda` if neither would hold what a project takes from conda channels.
+    """
+    if _needs_conda(profile):
+        return "conda"
+    return "dockerfile" if profile.makes_images else "script"
+
+
+def _needs_conda(profile: Profile) -> bool:
+    return profile.backends == ("conda",)
+
+
+def targets_for(lock: Lock, python: str) -> tuple[Target, ...]:
+    """Return the lock's targets for one Python; raise `InvalidError` if there are none."""
+    targets = tuple(t for t in lock.targets if t.python == python)
+    if not targets:
+        pythons = sorted({t.python for t in lock.targets})
+        raise InvalidError(
+            f"the lock of '{lock.profile}' has no Python {python}",
+            f"It covers Python {', '.join(pythons) or '(nothing)'}.",
+        )
+    return targets
+
+
+def requirements(targets: tuple[Target, ...]) -> tuple[Requirement, ...]:
+    """Return the packages of all targets as lines; those not in every target get a marker."""
+    return _lines([(target, target.packages) for target in targets])
+
+
+def _lines(
+    targets: Sequence[tuple[Target, Iterable[File]]],
+) -> tuple[Requirement, ...]:
+    """Return a line for each version of a package, with a marker if a target lacks it."""
+    by_pin: dict[tuple[str, str], list[tuple[Target, File]]] = {}
+    for target, files in targets:
+        for file in files:
+            by_pin.setdefault((file.name.lower(), file.version), []).append((target, file))
+    lines = []
+    for _, entries in sorted(by_pin.items()):
+        platforms = list(dict.fromkeys(t.platform for t, _ in entries))
+        marker = " or ".join(
+            f"(sys_platform == '{types.system(p)}' and platform_machine == '{types.machine(p)}')"
+            for p in (platforms if len(platforms) < len(targets) else ())
+        )
+        lines.append(_line((file for _, file in entries), marker))
+    return tuple(lines)
+
+
+def _line(files: Iterable[File], marker: str = "") -> Requirement:
+    """Return the line of files of one version, of which any may be installed."""
+    by_hash = dict(sorted((file.sha256, file) for file in files))
+    ordered = tuple(by_hash.values())
+    return Requirement(
+        name=ordered[0].name.lower(),
+        version=ordered[0].version,
+        marker=marker,
+        hashes=tuple(by_hash),
+        files=ordered,
+    )
+
+
+def requirements_text(
+    profile: Profile, lock: Lock, targets: tuple[Target, ...], python: str
+) -> str:
+    """Return the requirements file that builds install from: with hashes, without an index."""
+    context = {**_context(profile, lock, targets, python), "by_name": True}
+    return _rendered("requirements.txt", "requirements.txt.j2", context).content.decode()
+
+
+def placeholder_urls(lock: Lock) -> dict[str, str]:
+    """Return placeholder URLs of a lock's sources, for a build that downloads nothing."""
+    return {f.source: f"https://{f.source}.invalid" for f in lock.files}
+
+
+def render(
+    profile: Profile,
+    lock: Lock,
+    target: RenderTarget,
+    python: str,
+    urls: Mapping[str, str],
+    conda_lock: CondaLock | None = None,
+    environment: Environment = _NOTHING,
+    project: ProjectLayer | None = None,
+    chosen_by: Sequence[str] = (),
+) -> Iterator[RenderedFile]:
+    """Yield the files of one render target, the main one first; each is rendered on demand.
+
+    `chosen_by`: the options that chose the environment and its Python, for a command to copy.
+
+    `environment` is a project's, for the definitions of its containers; `project`: its own files,
+    for the Dockerfile's folder.
+
+    `urls` maps the symbolic sources of the locks' files and, for `CONDA_TARGETS`, the profile's
+    channels to URLs; the files get them without credentials. Raises `InvalidError` if the profile
+    cannot be rendered as this target.
+    """
+    wheels = profile.framework_from_wheels("conda" if target in CONDA_TARGETS else "")
+    context = _context(profile, lock, targets_for(lock, python) if wheels else (), python)
+    public_urls = {name: public(url) for name, url in urls.items()}
+    private = {name for name, url in urls.items() if not is_public(url)}
+    if target in IMAGE_TARGETS:
+        image = _image(profile, context, public_urls, private)
+        if target != "dockerfile":
+            volumes = [path for source, path in environment.volumes.items() if source[0] != "."]
+            image = {**image, "volumes": volumes}
+            yield from _services(target, image, environment)
+        if project and target == "dockerfile":
+            image |= {"project": project, "variables": project.variables(image["variables"])}
+        yield from _dockerfile(context, image, IMAGE_TARGETS[target])
+        return
+    _require_named(context["requirements"], target)
+    indexes = sorted(set(profile.indexes.values()))
+    context["indexes"] = tuple(public_urls[name] for name in indexes if name in public_urls)
+    context["private"] = [name for name in indexes if name in private]
+    if target == "script":
+        if _needs_conda(profile):
+            require_backend(profile, "venv")
+        yield _rendered("setup-venv.sh", "venv/setup-venv.sh.j2", context)
+    if target in CONDA_TARGETS:
+        context = {**context, "wheels": wheels}
+        yield from _conda(profile, lock, target, context, urls, conda_lock)
+        if not wheels:
+            return
+    if target == "pylock":
+        words = ("render", "--profile", profile.name, *chosen_by, "--target", "requirements")
+        context["download"] = Hint("", (*words, "--output", "wheels")).command_line()
+        name = f"pylock.{profile.name}-py{python.replace('.', '')}.toml"
+        yield _rendered(name, "pylock.toml.j2", context)
+        return
+    yield _rendered("requirements.txt", "requirements.txt.j2", context)
+
+
+def _require_named(lines: Iterable[Requirement], target: RenderTarget) -> None:
+    """Raise `InvalidError` for a package that installers cannot take by its hash and build."""
+    for file in (file for line in lines for file in line.files):
+        if file.kind == "source" and file.recipe and file.recipe.kind != "sdist":
+            raise InvalidError(
+                f"{file.name} {file.version} is built from {file.recipe.location}, which --target"
+                f" {target} cannot have built with its hash",
+                "Use --target dockerfile, which builds it inside.",
+            )
+
+
+def _conda(
+    profile: Profile,
+    lock: Lock,
+    target: RenderTarget,
+    context: Mapping[str, Any],
+    urls: Mapping[str, str],
+    conda_lock: CondaLock | None,
+) -> Iterator[RenderedFile]:
+    """Yield the files of a conda target, except the requirements of its wheels."""
+    from envbuilder.packages.conda import exports
+    from envbuilder.packages.conda.lock import require_usable
+    from envbuilder.packages.conda.solve import specs
+
+    require_backend(profile, "conda")
+    python = context["python"]
+    context = {**context, "exports": exports, "specs": specs(profile, python)}
+    if target == "conda":
+        context |= {
+            "channels": exports.channels(profile.conda.channels, urls),
+            "glance": exports.at_a_glance(profile, lock),
+        }
+        yield _rendered("environment.yml", "conda/environment.yml.j2", context)
+        return
+    usable = require_usable(profile, conda_lock)
+    targets = exports.targets(usable, python)
+    channels = exports.channels(usable.channels, urls)
+    context |= {"channels": channels, "conda_targets": targets}
+    if target == "conda-explicit":
+        for conda_target in targets:
+            name = exports.explicit_name(conda_target)
+            yield _rendered(
+                name, "conda/explicit.txt.j2", {**context, "conda_target": conda_target}
+            )
+        return
+    head = f"# {MARK} from the conda lock of profile '{profile.name}'; pixi.toml belongs to it.\n"
+    text = exports.pixi_lock(profile, targets, channels, head)
+    yield RenderedFile(name="pixi.lock", content=text.encode())
+    yield _rendered("pixi.toml", "conda/pixi.toml.j2", context)
+
+
+def _image(
+    profile: Profile, context: Mapping[str, Any], urls: Mapping[str, str], private: Collection[str]
+) -> dict[str, Any]:
+    """Return the Dockerfile's context; raise `InvalidError` if the profile cannot have one.
+
+    `private` are the sources whose URLs held credentials.
+    """
+    if not profile.makes_images:
+        needs_conda = "its packages come from conda channels"
+        unreachable = "its device cannot be reached from a container"
+        raise InvalidError(
+            f"profile '{profile.name}' has no Dockerfile:"
+            f" {needs_conda if _needs_conda(profile) else unreachable}",
+            Hint(
+                "Render what it has",
+                ("render", "--profile", profile.name, "--target", default_target(profile)),
+            ),
+        )
+    targets = tuple(t for t in context["targets"] if t.platform.startswith("linux/"))
+    base = targets[0].base if targets else None
+    if base is None:
+        pythons = sorted(profile.image_pythons)
+        raise InvalidError(
+            f"profile '{profile.name}' has no base image for Python {context['python']}",
+            f"It has one for Python {', '.join(pythons)}: use --python-version.",
+        )
+    debs = {t.platform: t.of_kind("deb") for t in targets}
+    interpreters = {t.platform: t.of_image for t in targets if t.of_image}
+    contexts = {f.source: "debs" for files in debs.values() for f in files}
+    contexts |= {f.source: "interpreter" for f in interpreters.values()}
+    built = {t.platform: [_forged(f, t) for f in t.packages if f.source in MADE] for t in targets}
+    others = [(t, [f for f in t.packages if f.source not in MADE]) for t in targets]
+    return {
+        **context,
+        "requirements": _lines(others),
+        "direct": _lines([(t, [f for f in files if f.recipe]) for t, files in others]),
+        "built": built if any(built.values()) else {},
+        "base": base,
+        "image": conventions,
+        "volumes": (),
+        "project": None,
+        "variables": conventions.variables(profile),
+        # A Dockerfile runs the locked uv on the platforms of its targets.
+        "tools": (_line(context["lock"].tool(t.platform) for t in targets),),
+        "private": sorted(set(private).intersection(profile.indexes.values())),
+        "private_archives": {n: c for n, c in sorted(contexts.items()) if n in private},
+        "debs": debs if any(debs.values()) else {},
+        "interpreters": interpreters,
+        "archives": sorted(contexts),
+        "urls": urls,
+        "indexes": {n: urls[n] for n in sorted(set(profile.indexes.values())) if n in urls},
+    }
+
+
+def _forged(file: File, target: Target) -> dict[str, Any]:
+    """Return how a Dockerfile builds a package: beside which wheels of the target, by what else."""
+    from envbuilder.packages.sources import foundry, sealed
+
+    wheels = foundry.builders(file, target) if file.is_built else (sealed.whole(file),)
+    every = [(each in target.files, _line([each])) for each in wheels]
+    return {
+        "file": file,
+        "needs": [line for is_installed, line in every if not is_installed],
+        "beside": [line for is_installed, line in every if is_installed],
+    }
+
+
+def _dockerfile(
+    context: Mapping[str, Any], image: Mapping[str, Any], folder: str
+) -> Iterator[RenderedFile]:
+    """Yield a Dockerfile and the files that it takes in, below a folder."""
+    yield _rendered("Dockerfile", "docker/Dockerfile.j2", image, folder)
+    listed = {**context, "requirements": image["requirements"], "by_name": True}
+    yield _rendered("requirements.txt", "requirements.txt.j2", listed, folder)
+    from envbuilder.builds.payload import payload_pyz  # a print of the Dockerfile needs none
+
+    yield RenderedFile(name=f"{folder}payload.pyz", content=payload_pyz())
+
+
+def _services(
+    target: RenderTarget, image: Mapping[str, Any], environment: Environment
+) -> Iterator[RenderedFile]:
+    """Yield the files that start a container with the project's folder in it."""
+    folder = ".devcontainer/" if target == "devcontainer" else ""
+    sources = [
+        *(f"{name}_INDEX" for name in image["indexes"]),
+        *(f"{name}_MIRROR" for name in image["archives"]),
+    ]
+    context = {
+        **image,
+        "target": target,
+        "service": "env",
+        "above": ".." if folder else ".",
+        "stated": environment,
+        "python_path": ":".join(f"{conventions.WORK}/{path}" for path in environment.python_path),
+        "build_arguments": ["BASE_IMAGE", "PIP_INDEX_URL"]
+        + [name.upper().replace("-", "_") for name in sources],
+    }
+    names = ("compose.yaml", "compose-override.sh")
+    for name in ("devcontainer.json", *names) if folder else names:
+        yield _rendered(name, f"compose/{name}.j2", context, folder)
+
+
+def _context(
+    profile: Profile, lock: Lock, targets: tuple[Target, ...], python: str
+) -> dict[str, Any]:
+    return {
+        "mark": MARK,
+        "profile": profile,
+        "framework": FRAMEWORKS[profile.framework],
+        "lock": lock,
+        "python": python,
+        "targets": targets,
+        "requirements": requirements(targets),
+        "indexes": (),
+        "private": (),
+        "by_name": False,
+    }
+
+
+def _rendered(
+    name: str, template: str, context: Mapping[str, Any], folder: str = ""
+) -> RenderedFile:
+    text = filled(template, {**context, "file_name": name})
+    return RenderedFile(name=folder + name, content=text.encode())
+
+
+def source_urls(lock: Lock, settings: Settings) -> dict[str, str]:
+    """Return the URLs that a lock's rendered files name, by symbolic source.
+
+    The user's own index is never among them.
+    """
+    named = {f.source: f for f in lock.files if f.source != indexes.DEFAULT and not f.recipe}
+    urls: dict[str, str] = {}
+    for source, file in sorted(named.items()):
+        if file.kind == "deb":
+            from envbuilder.packages.debian import mirrors
+
+            urls[source] = mirrors.snapshot(file, settings)
+        else:
+            urls[source] = indexes.url(source, settings)
+    return urls
+
+
+# --- a bake file: one target for each profile and platform, built from rendered Dockerfiles
+
+
+class BakeSource(Struct, frozen=True, kw_only=True):
+    """A profile to bake: its lock, its Python, and the URLs of its files."""
+
+    profile: Profile
+    lock: Lock
+    python: str
+    urls: dict[str, str]
+
+
+class BakeTarget(Struct, frozen=True, kw_only=True):
+    """A target of the bake file."""
+
+    name: str
+    profile: str
+    platform: types.Platform
+    tag: str
+
+
+def bake_files(
+    sources: Sequence[BakeSource],
+    assignments: Mapping[str, types.Instance],
+    project: ProjectLayer | None = None,
+) -> Iterator[RenderedFile]:
+    """Yield the bake file, then each profile's Dockerfile in a folder named after the profile.
+
+    `assignments`: `builders:` of the configuration. Raises `InvalidError` if a profile has no
+    Dockerfile, or two targets or groups would have one name.
+    """
+    rendered = list[RenderedFile]()
+    targets = list[BakeTarget]()
+    for source in sources:
+        name = source.profile.name
+        contents = (source.python, source.urls)
+        for file in render(source.profile, source.lock, "dockerfile", *contents, project=project):
+            rendered.append(replace(file, name=f"{name}/{file.name}"))
+        for target in targets_for(source.lock, source.python):
+            if target.platform in backends.PLATFORMS:
+                suffix = target.platform.replace("/", "-")
+                targets.append(
+                    BakeTarget(
+                        name=f"{name}-{suffix}",
+                        profile=name,
+                        platform=target.platform,
+                        tag=f"envbuilder/{name}:py{source.python}-{suffix}",
+                    )
+                )
+    profiles = _grouped(targets, lambda target: target.profile)
+    platforms = _grouped(targets, lambda target: target.platform.replace("/", "-"))
+    taken = {"default", *platforms, *(target.name for target in targets)}
+    for name in taken.intersection(profiles):
+        raise InvalidError(
+            f"'{name}' would name a group and something else in the bake file",
+            "Leave this profile out, or rename it.",
+        )
+
+    context = {
+        "mark": MARK,
+        "targets": targets,
+        "groups": profiles | platforms,
+        "amd": "linux-amd64" in platforms,
+        "arm": "linux-arm64" in platforms,
+        # Targets by their buildx instance; those of the empty name have none.
+        "assigned": _grouped(
+            targets, lambda t: backends.assigned(assignments, t.profile, t.platform)
+        )
+        if assignments
+        else {},
+    }
+    text = filled("bake/docker-bake.hcl.j2", context)
+    yield RenderedFile(name=_BAKE_FILE, content=text.encode())
+    yield from rendered
+
+
+def _grouped(
+    targets: Iterable[BakeTarget], key: Callable[[BakeTarget], str]
+) -> dict[str, list[str]]:
+    """Return the names of the targets by a key, in their order."""
+    groups: dict[str, list[str]] = {}
+    for target in targets:
+        groups.setdefault(key(target), []).append(target.name)
+    return groups

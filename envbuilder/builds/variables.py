@@ -1,0 +1,88 @@
+"""The variables of a command, native or in a container: one value for each name, and its source."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from envbuilder.payload.machine import threads
+
+if TYPE_CHECKING:
+    from envbuilder.builds.access import Access
+    from envbuilder.profiles.profile import Profile
+
+PATH = "PATH"
+PRELOAD = "LD_PRELOAD"
+PYTHONPATH = "PYTHONPATH"
+THREADS = "OMP_NUM_THREADS"
+DEFAULT_THREADS = "ENVBUILDER_THREADS"
+"""The number of threads that nobody stated, for the hook in each Python. Programs that divide the
+cores among their processes do so only where `THREADS` is not set: torchrun, accelerate, mpirun."""
+CALLER = "your shell"
+MACHINE = "this machine's cores and quota"
+STATED = "-e"
+
+
+class Variable(Struct, frozen=True):
+    """The value of a variable, and what decided it."""
+
+    value: str
+    source: str
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """An environment as its commands see it."""
+
+    given: Mapping[str, str] = {}
+    """Set for each command, unless the profile sets it."""
+    first: Mapping[str, Sequence[str]] = {}
+    """Variable with a list (`PATH`) → what comes first in it."""
+    sets_profile: bool = False
+    """Whether it sets the profile's variables itself: an image, or a script that activates it."""
+
+
+def machine_threads(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable with the number of threads for this machine, unless it is set."""
+    return {} if environ.get(THREADS) else {THREADS: str(threads.decide(threads.fetch()))}
+
+
+def of_command(
+    profile: Profile,
+    place: Place,
+    devices: Mapping[str, str],
+    access: Access,
+    caller: Mapping[str, str],
+) -> dict[str, Variable]:
+    """Return what is set for a command, in addition to the caller's own variables.
+
+    `devices`: variables that choose GPUs. Lists are joined: of the place, then what is stated, else
+    what the profile or the caller has. An empty list of libraries to preload means none at all.
+    """
+    of_profile = f"profile {profile.name}"
+    inherited = {PATH: os.defpath, **caller}
+    layers = (
+        (MACHINE, machine_threads(caller)),
+        (CALLER, {n: inherited[n] for n in (PATH, PRELOAD, PYTHONPATH) if inherited.get(n)}),
+        ("the choice of devices", devices),
+        ("the environment", place.given),
+        (of_profile, profile.environment),
+        (STATED, {name: caller[name] for name in access.passed}),
+        (STATED, access.variables),
+    )
+    decided = {n: Variable(v, source) for source, values in layers for n, v in values.items()}
+    for name, entries in place.first.items():
+        before = decided.get(name, Variable("", "the environment"))
+        is_stated = before.source == STATED
+        if name == PRELOAD and is_stated and not before.value:
+            continue
+        # An empty element would mean the working folder.
+        value = os.pathsep.join(filter(None, (*entries, *before.value.split(os.pathsep))))
+        if entries and value:
+            decided[name] = Variable(value, STATED if is_stated else "the environment")
+    if access.shares_cores and THREADS in decided and decided[THREADS].source == MACHINE:
+        decided[DEFAULT_THREADS] = decided.pop(THREADS)
+    left_out = {CALLER, of_profile} if place.sets_profile else {CALLER}
+    return {name: each for name, each in decided.items() if each.source not in left_out}

@@ -1,0 +1,352 @@
+"""Files straight out of a wheel: the same bytes as an installer's, or an error."""
+
+from __future__ import annotations
+
+import io
+import struct
+import sys
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, strategies as st
+
+from envbuilder.builds.image import wheels
+from envbuilder.builds.image.wheels import Wheel
+from envbuilder.core import archives
+from envbuilder.core.errors import BuildError
+from envbuilder.packages.python import wheel_conflicts
+from tests.support.images import record
+
+NAME = "a-1.0-py3-none-any.whl"
+INFO = "a-1.0.dist-info"
+RECORD = f"{INFO}/RECORD"
+
+
+@pytest.fixture(params=["isal", "zlib"])
+def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Both libraries that inflate."""
+    if request.param == "zlib":
+        monkeypatch.setitem(sys.modules, "isal", None)
+    else:
+        pytest.importorskip("isal")
+    wheels._zlib.cache_clear()
+    yield request.param
+    wheels._zlib.cache_clear()
+
+
+def made(
+    folder: Path,
+    files: Mapping[str, bytes],
+    method: int = zipfile.ZIP_DEFLATED,
+    mode: int = 0o644,
+    rows: bytes | None = None,
+) -> Path:
+    path = folder / NAME
+    rows = record(INFO, files) if rows is None else rows
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, content in {**files, RECORD: rows}.items():
+            entry = zipfile.ZipInfo(name)
+            entry.external_attr = (0o100000 | mode) << 16
+            entry.compress_type = method
+            archive.writestr(entry, content)
+    return path
+
+
+def read(wheel: Wheel) -> dict[str, bytes]:
+    return {name: b"".join(packed.pieces()) for name, packed in wheel.files.items()}
+
+
+def names(path: Path) -> set[str]:
+    with Wheel(path, NAME) as wheel:
+        return {*wheel.files}
+
+
+def others(wheel: Wheel, folder: Path) -> dict[str, bytes]:
+    target = folder / "others.whl"
+    wheel.write_others(target)
+    with zipfile.ZipFile(target) as archive:
+        assert archive.testzip() is None
+        return {n: archive.read(n) for n in archive.namelist() if n != RECORD}
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_only_metadata_scripts_and_data_are_left_to_the_installer(
+    tmp_path: Path, method: int
+) -> None:
+    large = b"0123456789" * 200_000  # several pieces, packed or not
+    plain = {"a/__init__.py": b"", "a/lib.so": large, "b.dist-info": b"x", "c.data.py": b"y"}
+    installed = {
+        f"{INFO}/METADATA": b"Name: a\n",
+        "a-1.0.data/scripts/run": b"#!python\n",
+        "other.data/x": b"1",
+    }
+    with Wheel(made(tmp_path, {**plain, **installed}, method), NAME) as wheel:
+        assert read(wheel) == plain
+        assert others(wheel, tmp_path) == installed
+        assert {n: p.size for n, p in wheel.files.items()} == {n: len(plain[n]) for n in plain}
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("more", [0, 1, 100, 257, 500])
+def test_the_last_bytes_of_a_file_of_zeros_are_not_lost(tmp_path: Path, more: int) -> None:
+    """A match takes so few bits that all input is read before the last output fits."""
+    size = archives.PIECE + more
+    with Wheel(made(tmp_path, {"a/lib.so": bytes(size)}), NAME) as wheel:
+        pieces = [len(piece) for piece in wheel.files["a/lib.so"].pieces()]
+    assert sum(pieces) == size
+    assert max(pieces) <= archives.PIECE
+
+
+def huge(path: Path, size: int) -> None:
+    """Write a wheel as the Zip64 format has it: one member of `size` zeros, which is a hole."""
+    with zipfile.ZipFile(path, "w") as archive:
+        entry = zipfile.ZipInfo("a/huge.so")
+        entry.file_size = entry.compress_size = size
+        entry.CRC = entry.header_offset = 0
+        archive.fp.write(entry.FileHeader(zip64=True))
+        archive.fp.seek(size, io.SEEK_CUR)
+        archive.start_dir = archive.fp.tell()
+        archive.filelist.append(entry)
+        archive.NameToInfo[entry.filename] = entry
+        # Behind it, so that their headers begin beyond 4 GiB.
+        archive.writestr("a/b.py", b"x")
+        archive.writestr("a-1.0.data/scripts/run", b"#!python\n")
+        rows = f"a/huge.so,sha256=x,{size}\n".encode() + record(INFO, {"a/b.py": b"x"})
+        archive.writestr(RECORD, rows)
+
+
+def extra_fields(path: Path) -> list[bytes]:
+    """The extra field of each local header."""
+    data = path.read_bytes()
+    fields = []
+    with zipfile.ZipFile(path) as archive:
+        for entry in archive.infolist():
+            name, extra = struct.unpack_from("<HH", data, entry.header_offset + 26)
+            begin = entry.header_offset + 30 + name
+            fields.append(data[begin : begin + extra])
+    return fields
+
+
+def test_members_and_offsets_of_more_than_4_gib_are_read(tmp_path: Path) -> None:
+    path = tmp_path / NAME
+    size = (4 << 30) + 1000
+    huge(path, size)
+    assert path.stat().st_size > size
+    with Wheel(path, NAME) as wheel:
+        packed = wheel.files["a/huge.so"]
+        assert (packed.size, packed.packed) == (size, size)
+        assert wheel.files["a/b.py"].header > size
+        assert b"".join(wheel.files["a/b.py"].pieces()) == b"x"
+        assert not any(next(packed.pieces()))  # all of them take seconds
+        assert others(wheel, tmp_path) == {"a-1.0.data/scripts/run": b"#!python\n"}
+        # uv refuses a Zip64 field that is not needed.
+        assert extra_fields(tmp_path / "others.whl") == [b"", b""]
+        assert f"a/huge.so,sha256=x,{size}" in wheel.record("").decode()
+
+
+@pytest.mark.slow
+def test_a_wheel_may_have_more_members_than_a_zip_without_zip64(tmp_path: Path) -> None:
+    files = dict.fromkeys((f"torch/lib/{'Type_' * 20}{n:06}.co" for n in range(66_000)), b"")
+    path = made(tmp_path, files, zipfile.ZIP_STORED)
+    assert len(names(path)) == len(files)
+
+
+@pytest.mark.parametrize(("mode", "executable"), [(0o644, False), (0o755, True), (0o601, True)])
+def test_any_right_to_execute_is_kept(tmp_path: Path, mode: int, executable: bool) -> None:
+    with Wheel(made(tmp_path, {"a/run": b"x"}, mode=mode), NAME) as wheel:
+        assert wheel.files["a/run"].executable is executable
+
+
+@pytest.mark.parametrize("name", ["../a", "/a", "a/../b", "a//b", "./a", "a\\b"])
+def test_a_path_that_means_another_is_left_to_the_installer(tmp_path: Path, name: str) -> None:
+    with Wheel(made(tmp_path, {name: b"x"}), NAME) as wheel:
+        assert wheel.files == {}
+        assert others(wheel, tmp_path) == {name: b"x"}
+
+
+def test_two_files_of_one_name_are_left_to_the_installer(tmp_path: Path) -> None:
+    path = made(tmp_path, {"a.py": b"1", "b.py": b"2"})
+    path.write_bytes(path.read_bytes().replace(b"b.py", b"a.py"))
+    assert names(path) == set()
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "",
+        "a.py,,",
+        "a.py",
+        "a.py,sha256=x",
+        "a.py,sha256=x,",
+        "a.py,,1",
+        "a.py,sha256=x,?",
+        "a.py,sha256=x,1,more",
+        "a.py,sha256=x,1\na.py,sha256=y,1",
+    ],
+)
+def test_what_the_record_does_not_tell_of_is_left_to_the_installer(
+    tmp_path: Path, row: str
+) -> None:
+    whole = "b.py,sha256=x,1\n"
+    path = made(tmp_path, {"a.py": b"1", "b.py": b"1"}, rows=f"{whole}{row}\n".encode())
+    assert names(path) == {"b.py"}
+
+
+def test_names_that_are_quoted_in_records_are_left_to_the_installer(tmp_path: Path) -> None:
+    rows = b'"a,b.py",sha256=x,1\n"c""d.py",sha256=x,1\ne f.py,sha256=x,1\n'
+    path = made(tmp_path, dict.fromkeys(("a,b.py", 'c"d.py', "e f.py"), b"1"), rows=rows)
+    assert names(path) == {"e f.py"}
+
+
+def test_a_wheel_without_one_record_is_left_to_the_installer(tmp_path: Path) -> None:
+    path = made(tmp_path, {"a.py": b"1"})
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("b-1.0.dist-info/RECORD", "a.py,sha256=x,1\n")
+    assert names(path) == set()
+
+
+def test_records_are_put_together_in_the_order_of_paths(tmp_path: Path) -> None:
+    rows = b"z.py,sha256=z,1\na-b.py,sha256=a,1\na/b.py,sha256=a,1\n"
+    path = made(tmp_path, dict.fromkeys(("z.py", "a-b.py", "a/b.py"), b"1"), rows=rows)
+    with Wheel(path, NAME) as wheel:
+        found = wheel.record(
+            "../../../bin/a,sha256=s,3\na-1.0.dist-info/RECORD,,\n\nz.py,sha256=z,1\n"
+        )
+    assert found.decode().splitlines() == [
+        "../../../bin/a,sha256=s,3", "a-1.0.dist-info/RECORD,,", "a-b.py,sha256=a,1",
+        "a/b.py,sha256=a,1", "z.py,sha256=z,1",
+    ]  # fmt: skip
+
+
+def test_a_record_without_end_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = made(tmp_path, {"a.py": b"1"})
+    monkeypatch.setattr(wheel_conflicts, "RECORD_LIMIT", 10)
+    with pytest.raises(BuildError, match="RECORD' is larger than"):
+        names(path)
+
+
+@pytest.mark.parametrize("rows", [b"\xff", b'"a' + b"x" * 200_000 + b'",,'])
+def test_a_record_that_cannot_be_read_is_an_error(tmp_path: Path, rows: bytes) -> None:
+    path = made(tmp_path, {"a.py": b"1"}, rows=rows)
+    with pytest.raises(BuildError, match="cannot be unpacked"):
+        names(path)
+
+
+def test_letters_of_an_unknown_alphabet_are_left_to_the_installer(tmp_path: Path) -> None:
+    path = made(tmp_path, {"a/é.py": b"1", "a/b.py": b"2"})
+    assert names(path) == {"a/é.py", "a/b.py"}
+    with zipfile.ZipFile(path) as archive:
+        flagged = archive.getinfo("a/é.py")
+    data = bytearray(path.read_bytes())
+    data[flagged.header_offset + 7] &= ~0x08
+    at = data.index(b"PK\x01\x02")
+    data[at + 9] &= ~0x08
+    path.write_bytes(data)
+    assert names(path) == {"a/b.py"}
+
+
+def test_what_cannot_be_inflated_here_is_left_to_the_installer(tmp_path: Path) -> None:
+    path = made(tmp_path, {"a.py": b"1" * 100}, zipfile.ZIP_LZMA)
+    with Wheel(path, NAME) as wheel:
+        assert wheel.files == {}
+        assert others(wheel, tmp_path) == {"a.py": b"1" * 100}
+
+
+def test_the_headers_of_a_wheel_may_be_longer_than_its_directory_says(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / NAME, "w") as archive:
+        archive.writestr(RECORD, record(INFO, {"a.py": b"x", "b.py": b"y"}))
+        with archive.open("a.py", "w") as out:
+            out.write(b"x")
+        with archive.open(zipfile.ZipInfo("b.py"), "w", force_zip64=True) as out:
+            out.write(b"y")
+    with Wheel(tmp_path / NAME, NAME) as wheel:
+        assert read(wheel) == {"a.py": b"x", "b.py": b"y"}
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize("at", range(0, 200, 7))
+def test_other_bytes_than_the_directory_says_are_an_error(
+    tmp_path: Path, method: int, at: int
+) -> None:
+    content = bytes(range(256)) * 4
+    path = made(tmp_path, {"a.py": content}, method)
+    data = bytearray(path.read_bytes())
+    data[30 + len("a.py") + at] ^= 0x55
+    path.write_bytes(data)
+    said = r"a-1\.0-py3-none-any\.whl: cannot be unpacked: a\.py: "
+    with Wheel(path, NAME) as wheel, pytest.raises(BuildError, match=said) as caught:
+        read(wheel)
+    assert caught.value.exit_code == 1
+    assert "pin another version" in caught.value.hint
+
+
+@pytest.mark.usefixtures("library")
+def test_more_bytes_than_the_directory_says_are_not_even_passed_on(tmp_path: Path) -> None:
+    path = made(tmp_path, {"a.py": bytes(1000)})
+    data = path.read_bytes()
+    at = data.index(b"PK\x01\x02") + 24
+    path.write_bytes(data[:at] + (10).to_bytes(4, "little") + data[at + 4 :])
+    with Wheel(path, NAME) as wheel, pytest.raises(BuildError, match="cannot be unpacked"):
+        next(wheel.files["a.py"].pieces())
+
+
+def test_a_header_somewhere_else_is_an_error(tmp_path: Path) -> None:
+    path = made(tmp_path, {"a.py": b"x"})
+    path.write_bytes(path.read_bytes().replace(b"PK\x03\x04", b"PK\x03\x05", 1))
+    with Wheel(path, NAME) as wheel, pytest.raises(BuildError, match="no file begins at byte 0"):
+        read(wheel)
+
+
+def test_a_header_before_the_file_is_an_error(tmp_path: Path) -> None:
+    path = made(tmp_path, {"a.py": b"x"})
+    path.write_bytes(path.read_bytes()[10:])  # zipfile: its directory is 10 bytes too early
+    with Wheel(path, NAME) as wheel, pytest.raises(BuildError, match="begins at byte -10"):
+        next(wheel.files["a.py"].pieces())
+
+
+@pytest.mark.parametrize("data", [b"", b"PK", b"x" * 100])
+def test_what_is_no_wheel_is_an_error(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / NAME).write_bytes(data)
+    with pytest.raises(BuildError, match="cannot be unpacked"):
+        Wheel(tmp_path / NAME, NAME)
+
+
+def test_a_damaged_script_is_an_error(tmp_path: Path) -> None:
+    path = made(tmp_path, {f"{INFO}/METADATA": b"Name: a\n" * 10}, zipfile.ZIP_STORED)
+    path.write_bytes(path.read_bytes().replace(b"Name: a\nName", b"Name: b\nName", 1))
+    with Wheel(path, NAME) as wheel, pytest.raises(BuildError, match=r"METADATA: Bad CRC"):
+        wheel.write_others(tmp_path / "others.whl")
+
+
+NAMES = st.lists(
+    st.sampled_from(["a", "b.py", "c.dist-info", "d.data", "é", "x" * 90]), min_size=1, max_size=3
+).map("/".join)
+
+
+@pytest.mark.usefixtures("library")
+def test_a_program_is_read_from_the_scripts_of_its_wheel(tmp_path: Path) -> None:
+    program = "a-1.0.data/scripts/uv"
+    with Wheel(made(tmp_path, {program: b"ELF" * 1000}), NAME) as wheel:
+        assert b"".join(wheel.program("uv").pieces()) == b"ELF" * 1000
+        with pytest.raises(BuildError, match="it holds no executable 'uvx'"):
+            wheel.program("uvx")
+    with (
+        Wheel(made(tmp_path, {program: b"ELF"}, zipfile.ZIP_BZIP2), NAME) as wheel,
+        pytest.raises(BuildError, match="it holds no executable 'uv'"),
+    ):
+        wheel.program("uv")
+
+
+@given(st.dictionaries(NAMES, st.binary(max_size=300), max_size=6), st.booleans())
+def test_every_file_is_either_read_or_left(files: dict[str, bytes], packed: bool) -> None:
+    method = zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED
+    with TemporaryDirectory() as folder, Wheel(made(Path(folder), files, method), NAME) as wheel:
+        found = read(wheel)
+        left = others(wheel, Path(folder))
+    assert {**found, **left} == files
+    assert not found.keys() & left.keys()

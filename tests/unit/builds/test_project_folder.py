@@ -1,0 +1,248 @@
+"""What lies in a project and beside it for its commands, and a missing module is explained."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+from msgspec.structs import replace
+
+from envbuilder.builds import access, project_folder
+from envbuilder.builds.inside import sitecustomize
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.project_file import Definition
+from envbuilder.core.settings import Settings, load as load_settings
+from envbuilder.project.package import FOLDER, Package
+from tests.support.folders import names_in
+
+ADDER = Package(name="My.Adder", version="1.0-beta", commands={"add": "adder.cli:main.run"})
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    (tmp_path / "envbuilder.yaml").write_text("requirements: [einops]\n")
+    folders = ("CONFIG", "CACHE", "DATA")
+    environ = {f"ENVBUILDER_{name}_DIR": str(tmp_path / name.lower()) for name in folders}
+    return load_settings(environ, tmp_path)
+
+
+# --- links to environments
+
+
+def test_the_link_follows_the_environment(settings: Settings, tmp_path: Path) -> None:
+    for name in ("one", "two", "two"):
+        assert project_folder.link(settings, tmp_path / name) == ""
+        assert (tmp_path / ".envbuilder/default").readlink() == tmp_path / name
+    test = replace(settings, environment="test")
+    assert project_folder.link(test, tmp_path / "three") == ""
+    names = names_in(tmp_path / ".envbuilder")
+    assert names == {".gitignore", "default", "test"}
+    assert (tmp_path / ".envbuilder/.gitignore").read_text() == "*\n"
+
+
+def test_nothing_outside_of_a_project(settings: Settings, tmp_path: Path) -> None:
+    for outside in (replace(settings, definition=None), replace(settings, project=None)):
+        assert project_folder.link(outside, tmp_path) == ""
+    assert not (tmp_path / ".envbuilder").exists()
+
+
+def test_what_others_made_is_left(settings: Settings, tmp_path: Path) -> None:
+    folder = tmp_path / ".envbuilder"
+    (folder / "default").mkdir(parents=True)
+    assert "not made by envbuilder" in project_folder.link(settings, tmp_path / "env")
+    (folder / "default").rmdir()
+    folder.rmdir()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    folder.symlink_to(elsewhere)
+    assert "not made by envbuilder" in project_folder.link(settings, tmp_path / "env")
+    assert not [*elsewhere.iterdir()]
+
+
+def test_a_folder_that_cannot_be_written(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "replace", Mock(side_effect=OSError(28, "No space left on device")))
+    assert "No space left" in project_folder.link(settings, tmp_path / "env")
+    assert names_in(tmp_path / ".envbuilder") <= {".gitignore"}
+
+
+def test_an_environment_may_have_any_name(settings: Settings, tmp_path: Path) -> None:
+    project_folder.lay_hook(settings, ())
+    project_folder.lay(settings, ADDER.texts)
+    for name in ("hook", "watch", "project", "runs"):
+        assert project_folder.link(replace(settings, environment=name), tmp_path / "e") == ""
+        assert (tmp_path / ".envbuilder" / name).readlink() == tmp_path / "e"
+
+
+@pytest.mark.parametrize(
+    ("mode", "why"),
+    [(0o755, ""), (0o777, "written by every user"), (0o1777, "written by every user")],
+)
+def test_the_folder_is_this_users_or_refused(mode: int, why: str, tmp_path: Path) -> None:
+    folder = tmp_path / ".envbuilder"
+    folder.mkdir()
+    folder.chmod(mode)
+    if not why:
+        project_folder.require_own(tmp_path)
+        return
+    with pytest.raises(InvalidError, match=why):
+        project_folder.require_own(tmp_path)
+
+
+def test_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / ".envbuilder").symlink_to("elsewhere")
+    with pytest.raises(InvalidError, match="it is a link"):
+        project_folder.require_own(tmp_path)
+
+
+# --- files for commands
+
+
+def test_it_has_metadata_and_commands_which_never_change(settings: Settings) -> None:
+    laid = project_folder.lay(settings, ADDER.texts)
+    (found,) = importlib.metadata.distributions(path=[str(laid / FOLDER)])
+    assert (found.metadata["Name"], found.version) == ("My.Adder", "1.0-beta")
+    assert [(each.name, each.value) for each in found.entry_points] == [
+        ("add", "adder.cli:main.run")
+    ]
+    command = laid / project_folder.PROGRAMS / "add"
+    assert os.access(command, os.X_OK)
+    assert command.read_text().endswith(
+        "import adder.cli\n\nsys.exit(sys.modules['adder.cli'].main.run())\n"
+    )
+    before = command.stat().st_mtime_ns
+    assert project_folder.lay(settings, ADDER.texts) == laid
+    other = project_folder.lay(settings, Package(name="other").texts)
+    names = {path.name for path in other.rglob("*") if path.is_file()}
+    assert names == {"METADATA", "entry_points.txt"}
+    assert command.stat().st_mtime_ns == before
+    assert {path.name for path in laid.parent.iterdir() if path.is_dir()} == {
+        laid.name,
+        other.name,
+    }
+
+
+def test_another_command_may_lay_the_same_meanwhile(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = Path.rename
+
+    def late(path: Path, target: Path) -> Path:
+        (target / "there").mkdir(parents=True)
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", late)
+    laid = project_folder.lay(settings, ADDER.texts)
+    assert names_in(laid) == {"there"}
+
+
+def test_without_a_folder_for_data_the_cache_serves(settings: Settings) -> None:
+    settings.data_dir.write_text("no folder")
+    hook = project_folder.lay_hook(settings, ())
+    assert hook
+    assert hook.is_relative_to(settings.cache_dir)
+    settings.cache_dir.joinpath("runs").rename(settings.cache_dir / "other")
+    settings.cache_dir.joinpath("runs").write_text("no folder")
+    assert project_folder.lay_hook(settings, ()) is None
+    with pytest.raises(InvalidError, match="cannot be created"):
+        project_folder.lay(settings, ADDER.texts)
+
+
+def test_a_folder_that_no_path_list_can_hold_is_refused(settings: Settings, tmp_path: Path) -> None:
+    odd = replace(settings, data_dir=tmp_path / "a:b")
+    assert project_folder.lay_hook(odd, ()) is None
+    with pytest.raises(InvalidError, match="PYTHONPATH"):
+        project_folder.lay(odd, ADDER.texts)
+
+
+def facts_of(settings: Settings, *locked: str) -> dict[str, object]:
+    """Return what the hook of a project is given."""
+    folder = project_folder.lay_hook(settings, locked)
+    assert folder
+    return json.loads((folder / "facts.json").read_text())
+
+
+def test_the_hook_knows_packages_of_other_names_and_the_project(
+    settings: Settings, tmp_path: Path
+) -> None:
+    facts = facts_of(settings)
+    assert facts["project"] == str(tmp_path)
+    for module, package in (
+        ("PIL.Image", "pillow"),
+        ("pytorch_grad_cam", "grad-cam"),
+        ("docx", "python-docx"),
+        ("wandb", "wandb"),
+    ):
+        words = f"is in no requirement:\n  envbuilder add {package}"
+        assert sitecustomize.advice(module, facts).endswith(words)
+    other = facts_of(replace(settings, environment="test"))
+    assert sitecustomize.advice("docx", other).endswith(" add --environment test python-docx")
+
+
+def test_what_is_locked_or_excluded_or_unknown_is_not_suggested(
+    settings: Settings, tmp_path: Path
+) -> None:
+    text = "exclude: [torchvision]  # no wheel for Python 3.8.\n"
+    (tmp_path / "envbuilder.yaml").write_text(text)
+    settings = replace(settings, definition=Definition(exclude=("torchvision",)))
+    facts = facts_of(settings, "wandb")
+    assert sitecustomize.advice("wandb", facts) == ""
+    assert sitecustomize.advice("torchvision.ops", facts) == (
+        "torchvision is left out by exclude: in envbuilder.yaml (no wheel for Python 3.8). To have"
+        " it, remove it there, and lock again:\n  envbuilder lock"
+    )
+    for name in ("utils", "nosuch"):  # the index has a stranger's utils
+        assert sitecustomize.advice(name, facts) == (
+            f"{name} is in no requirement, and no table says which package brings it"
+        )
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_commands_of_a_project_find_it_from_any_folder(tmp_path: Path, wanted: bool) -> None:
+    (tmp_path / "lib/adder").mkdir(parents=True)
+    (tmp_path / "lib/adder/__init__.py").write_text("")
+    text = "[project]\nname = 'adder'\n[project.scripts]\nadd = 'adder:main'\n"
+    (tmp_path / "pyproject.toml").write_text(f"{text}[tool.pdm.build]\npackage-dir = 'lib'\n")
+    (tmp_path / "envbuilder.yaml").write_text(f"install_project: {str(wanted).lower()}\n")
+    environ = {f"ENVBUILDER_{name}_DIR": str(tmp_path / name) for name in ("CONFIG", "DATA")}
+    found = access.of_project(load_settings(environ, tmp_path))
+    if not wanted:
+        assert found == access.NOTHING
+        return
+    (own,) = found.own_folders
+    assert not own.writable
+    assert found.python_path == (tmp_path / "lib", Path(own.source, FOLDER))
+    assert found.programs == (Path(own.source, project_folder.PROGRAMS),)
+    assert not (tmp_path / ".envbuilder").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("nosuch_module.part", "nosuch_module is in no requirement, and no table says"),
+        ("utils", "utils is in the project: write python_path: [common]"),
+        ("deep", "deep is in the project: write python_path: [a/b]"),
+        ("mine.part", "mine is in the project: write python_path: [src]"),
+        ("top", "top is in the project: write python_path: [.]"),
+        ("json.nosuch", ""),  # its package is there
+        ("imp", ""),
+        ("_tkinter", ""),
+        ("", ""),
+        (None, ""),
+        ("not a name", ""),
+    ],
+)
+def test_a_missing_module_has_an_answer(tmp_path: Path, name: str | None, expected: str) -> None:
+    (tmp_path / "src/mine").mkdir(parents=True)
+    for file in ("top.py", "common/utils.py", "a/b/deep/__init__.py"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text("")
+    nothing: dict[str, object] = {"packages": {}, "excluded": {}, "locked": [], "add": ""}
+    answer = sitecustomize.advice(name, {**nothing, "project": str(tmp_path)})
+    assert answer.startswith(expected)
+    assert bool(answer) == bool(expected)
