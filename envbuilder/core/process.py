@@ -366,10 +366,11 @@ def exec_program(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
     """Replace this process with another program, which gets its signals and sets its exit code."""
     program = _required(argv[0])
     # Python ignores SIGPIPE, and ignored signals stay ignored across exec.
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         os.execve(program, list(argv), {**os.environ, **env})  # noqa: S606 (no shell is meant)
     except OSError as error:
+        signal.signal(signal.SIGPIPE, before)
         raise _not_executed(program, error.strerror or str(error)) from error
 
 

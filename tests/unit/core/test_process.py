@@ -195,6 +195,7 @@ def test_this_program_is_replaced_by_another(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(CommandError, match="cannot be executed: Exec format error") as refused:
         process.exec_program(["sh"], {})
     assert refused.value.run_code == 126
+    assert signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN
 
 
 def test_this_program_is_restarted_with_options_for_python(
