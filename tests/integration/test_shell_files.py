@@ -32,7 +32,6 @@ def program(name: str) -> str:
         ("envbuilder", {"detect", "verify", "--version"}),
         ("envbuilder build --backend", {"docker", "venv", "conda"}),
         ("envbuilder build --backend =", {"docker", "venv", "conda"}),
-        ("envbuilder profiles", {"show", "--json"}),
         ("envbuilder completion", {"bash", "zsh", "fish"}),
     ],
 )

@@ -206,8 +206,10 @@ class DockerEnvironment:
         lacking = [name for name in self._names if familiar(name) not in present]
         for name in lacking:
             self._engine.tag(image, name)
-        if lacking:
-            records.keep(self._records, msgspec.structs.replace(record, names=self._names))
+        ref = self.plan.artifact.ref
+        if lacking or record.ref != ref:
+            renamed = msgspec.structs.replace(record, ref=ref, names=self._names)
+            records.keep(self._records, renamed)
 
     def made_by(self) -> dict[str, str]:
         """Return the programs that built the existing image (BuildKit, …) → their versions."""

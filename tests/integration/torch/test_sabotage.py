@@ -318,23 +318,6 @@ def test_an_exit_code_that_lies(bench: Bench) -> None:
     )
 
 
-def test_a_report_that_cannot_be_written_leaves_the_verdict(bench: Bench) -> None:
-    (bench.folder / "file").write_text("")
-    nowhere = bench.folder / "file/report"
-    options = ("--force", "--output", nowhere, "--html", nowhere)
-    found = bench.verify(bench.overlay, *options, profile="cuda")
-    found.require_failed("build", "is a cpu build")
-    assert found.stderr.count("cannot be written") == 2
-
-
-@soak
-def test_a_passed_verification_without_its_report_is_1(bench: Bench) -> None:
-    (bench.folder / "file").write_text("")
-    found = bench.verify(bench.overlay, "--output", bench.folder / "file/report.json")
-    assert (found.code, found.report["status"]) == (1, "passed")
-    assert "the report cannot be written" in found.stderr
-
-
 def in_namespace(bench: Bench, mount: str) -> Words:
     """A command whose mounts nobody else sees; `mount` is run first."""
     command = ("unshare", "--mount", "sh", "-c", f'{mount} && exec "$@"', "sh")
