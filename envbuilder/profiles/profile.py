@@ -356,7 +356,9 @@ def pinned(profile: Profile, chosen: releases.Chosen) -> Profile:
     owned = framework.names | {name for name in compilers if name.startswith(prefix)}
     # An index of the user's own stays.
     replaced = framework.names | compilers
-    kept = {n: i for n, i in profile.indexes.items() if n not in replaced or not _SHIPPED.match(i)}
+    own_indexes = {
+        n: i for n, i in profile.indexes.items() if n not in replaced or not _SHIPPED.match(i)
+    }
     indexes: dict[str, str] = {}
     for build in builds:
         if build.index != "default":
@@ -367,7 +369,7 @@ def pinned(profile: Profile, chosen: releases.Chosen) -> Profile:
         release=chosen.release,
         requirements=(*dict.fromkeys(itertools.chain.from_iterable(pins)), *needed),
         constraints=(*constraints, *(rule for rule in rules if rule not in needed)),
-        indexes=indexes | kept,
+        indexes=indexes | own_indexes,
         platforms=tuple(build.platform for build in builds),
         conda=replace(profile.conda, virtual_packages=_virtual(profile.conda, builds[0].build)),
         # Where it differs among platforms, the release alone.

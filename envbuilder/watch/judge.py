@@ -80,8 +80,9 @@ def training(watched: Watched) -> tuple[Observed, ...]:
 
 
 def another_environment(watched: Watched) -> str:
-    """Return the environment that trained, if it is not the one of the profile."""
-    others = (p.environment for p in training(watched) if p.environment)
+    """Return the environment that trained, or was to train, if it is not the one of the profile."""
+    processes = training(watched) or watched.processes
+    others = (p.environment for p in processes if p.environment)
     return printable(next(others, ""), NAME)
 
 

@@ -14,7 +14,7 @@ from tests.seams.machine import Session
 from tests.seams.running import drawn, run
 
 SEED = 41
-SECONDS = 45
+SECONDS = 40
 MEMORY = Path("/dev/shm")
 
 

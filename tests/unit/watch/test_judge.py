@@ -463,3 +463,5 @@ def test_a_training_in_another_environment_is_not_the_profiles() -> None:
     assert (report.fingerprint, report.lock) == ("", "")
     assert judge.predicate(report)["environment"] == {"another": "/home/me/venv"}
     assert "another environment: /home/me/venv" in show.page(report).lower()
+    # One that ended before its first step claims no lock either.
+    assert judge.judged(watched(helper)).lock == ""
