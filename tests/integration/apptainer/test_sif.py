@@ -123,7 +123,7 @@ def test_another_image_is_refused_and_says_what_to_do(person: Person, image: Ima
         assert "apptainer: not found" in without.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_node_of_a_fleet_proves_its_profile_in_an_image(
     image: Image, mnist_dir: Path, test_cache: Path
 ) -> None:

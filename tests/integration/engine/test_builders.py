@@ -89,6 +89,7 @@ def profiles(docker_client: Any) -> Iterator[tuple[str, str]]:
             docker_client.images.remove(image["Id"], force=True, noprune=True)
 
 
+@pytest.mark.soak
 def test_each_profile_is_built_by_its_instance_and_both_at_the_same_time(
     tmp_path: Path,
     session_environment: dict[str, str],

@@ -381,18 +381,13 @@ def prefix(docker_client: Any) -> Iterator[str]:
             docker_client.images.remove(image["Id"], force=True, noprune=True)
 
 
-@pytest.mark.parametrize(
-    "copies",
-    [pytest.param(2, marks=pytest.mark.slow), pytest.param(20, marks=pytest.mark.soak)],
-    ids=lambda copies: f"{copies * small_profiles.COUNT} builds",
-)
+@pytest.mark.soak
 def test_many_images_at_once_share_one_store_and_one_engine(
     tmp_path: Path,
     session_environment: dict[str, str],
     base_image: str,
     docker_client: Any,
     prefix: str,
-    copies: int,
 ) -> None:
     wheels = small_profiles.lay(tmp_path, prefix)
     environment = {**session_environment, "PIP_FIND_LINKS": str(wheels)}
@@ -402,7 +397,7 @@ def test_many_images_at_once_share_one_store_and_one_engine(
     # Each folder of records gets each profile from two builds at the same time.
     environments = [
         {**environment, "ENVBUILDER_DATA_DIR": str(tmp_path / f"data-{copy // 2}")}
-        for copy in range(copies)
+        for copy in range(20)
     ]
     options = ("--builder", "layers", "--base-image", base_image)
     builds = small_profiles.build_at_once(tmp_path, environments, *options, prefix=prefix)

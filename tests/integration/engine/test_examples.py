@@ -26,7 +26,7 @@ def options(cli: Cli, base_image: str, docker_client: Any) -> Iterator[tuple[str
     docker_client.images.remove(result["artifact"]["ref"], force=True)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_project_with_committed_locks_trains_at_once(
     cli: Cli, options: tuple[str, ...], no_network: dict[str, str], tmp_path: Path
 ) -> None:

@@ -44,7 +44,7 @@ def end(client: Any) -> bool:
     return False
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_notebook_in_a_container(
     session_environment: dict[str, str],
     options: tuple[str, ...],

@@ -220,6 +220,7 @@ def test_it_downloads_the_locks_python(
     assert json.loads(done.stdout) == [archive.version, "/opt/python"]
 
 
+@pytest.mark.soak
 def test_packages_without_wheels_are_built_inside(
     cli: Cli,
     docker: Docker,
@@ -281,7 +282,7 @@ def test_packages_without_wheels_are_built_inside(
     require_equal(cli, docker_client, "tiny", base_image)
 
 
-@pytest.mark.parametrize("builder", ["buildkit", "layers"])
+@pytest.mark.parametrize("builder", [pytest.param("buildkit", marks=pytest.mark.soak), "layers"])
 def test_what_was_compiled_for_a_newer_system_than_the_base_is_refused(
     cli: Cli,
     base_image: str,

@@ -123,7 +123,7 @@ def test_an_image_is_built_reused_run_and_removed(
     assert engine_of_podman.image(BASE) is not None
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_buildah_builds_and_its_names_go_to_the_next_image(
     cli: Cli,
     alone: dict[str, str],
@@ -175,7 +175,7 @@ def test_it_is_the_same_image_in_podman_in_docker_and_in_an_archive(
     call("rmi", "--force", found["Id"])
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.torch
 def test_cpu_trains_in_podman(
     cli: Cli, alone: dict[str, str], engine_of_podman: PodmanEngine, tmp_path: Path

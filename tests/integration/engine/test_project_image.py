@@ -76,7 +76,7 @@ def bench(base_image: str, session_environment: dict[str, str], tmp_path: Path) 
         subprocess.run(["docker", "rmi", image], capture_output=True, check=False)
 
 
-@pytest.mark.parametrize("builder", ["layers", pytest.param("buildkit", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("builder", ["layers", pytest.param("buildkit", marks=pytest.mark.soak)])
 def test_an_image_with_the_projects_files_runs_alone(
     bench: Bench, builder: str, docker_client: Any
 ) -> None:
@@ -153,7 +153,7 @@ def test_reproduce_makes_the_same_image_as_build(bench: Bench) -> None:
     assert done.stdout.endswith("changed since then in the project: ask.py\n")
 
 
-@pytest.mark.parametrize("builder", ["layers", "buildkit"])
+@pytest.mark.parametrize("builder", ["layers", pytest.param("buildkit", marks=pytest.mark.soak)])
 def test_a_project_that_is_installed_has_its_commands(bench: Bench, builder: str) -> None:
     description = "[project]\nname = 'pkg'\nversion = '1.5'\nscripts = {ask = 'pkg.cli:main'}\n"
     (bench.folder / "pyproject.toml").write_text(description)

@@ -340,7 +340,7 @@ def require_one_image(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("builder", BUILDERS)
+@pytest.mark.parametrize("builder", ["layers", pytest.param("buildkit", marks=pytest.mark.soak)])
 def test_two_builds_in_two_surroundings_are_one_image(
     builder: str, build_at: Any, tiny: Path, test_cache: Path, tmp_path: Path
 ) -> None:

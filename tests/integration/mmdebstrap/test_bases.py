@@ -227,7 +227,7 @@ def test_another_processors_packages_are_unpacked(arm: Target, own: Settings) ->
 
 @pytest.mark.slow
 @pytest.mark.engine
-@pytest.mark.parametrize("builder", ["buildkit", "layers"])
+@pytest.mark.parametrize("builder", [pytest.param("buildkit", marks=pytest.mark.soak), "layers"])
 def test_an_image_on_it(
     based: Path, session_environment: dict[str, str], target: Target, docker_client: Any,
     own: Settings, builder: str,
@@ -245,10 +245,8 @@ def test_an_image_on_it(
     assert said.split()[0] == target.base.python_version
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "number", [pytest.param(signal.SIGTERM, marks=pytest.mark.soak), signal.SIGKILL]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_killed_build_of_a_base_leaves_nothing_that_is_trusted(
     arm: Target, own: Settings, tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -191,7 +191,7 @@ def spoiled(folder: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_locked_versions_come_although_the_index_has_newer_ones(
     checkout: Path, index: Index, tmp_path: Path
 ) -> None:

@@ -142,7 +142,7 @@ def test_uv_needs_every_index_or_none(walled: Path, fresh: Callable[..., Path]) 
     assert "+ torch==2.13.0+cpu" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_script_makes_an_environment(
     cli: Cli, torch_index: str, torch_python: Path, tmp_path: Path
 ) -> None:

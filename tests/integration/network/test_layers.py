@@ -140,7 +140,7 @@ def test_every_file_is_the_dockerfiles(
     require_equal(cli, docker_client, "tiny", base_image)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.engine
 def test_every_file_of_cpu_is_the_dockerfiles(
     cli: Cli, base_image: str, docker_client: Any

@@ -85,7 +85,7 @@ def test_another_file_than_the_locked_one_is_refused(
 
 
 @pytest.mark.engine
-@pytest.mark.slow
+@pytest.mark.soak
 def test_every_builder_puts_it_on_a_base_with_another_python(
     cli: Cli,
     archive: Archive,

@@ -202,11 +202,8 @@ print(found.find("linux/amd64").digest)
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kills", [6, pytest.param(50, marks=pytest.mark.soak)])
-def test_kills_at_any_moment(
-    registry: Registry, layout: Layout, found: Settings, kills: int
-) -> None:
+@pytest.mark.soak
+def test_kills_at_any_moment(registry: Registry, layout: Layout, found: Settings) -> None:
     """Push and pull are killed again and again: what is there in the end is right."""
     image = images.image(layout, noise(BIG), noise(PIECE, seed=2), b"small")
     ref = f"{registry.host}/envbuilder/cpu:latest"
@@ -222,7 +219,7 @@ def test_kills_at_any_moment(
             subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
         )
         seconds = time.monotonic() - started
-        for _ in range(kills):
+        for _ in range(50):
             _forget(registry, found, program)
             child = subprocess.Popen(
                 argv, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL

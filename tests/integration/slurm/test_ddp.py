@@ -44,11 +44,12 @@ def summary(site: Site, folder: str) -> dict[str, Any]:
     return content
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("nodes", "seconds"),
     [
         (["n-canned1", "n-canned2"], SOONEST_SECONDS),
-        pytest.param(["n-one", "n-two"], SOONEST_WITH_NODES_SECONDS, marks=pytest.mark.soak),
+        (["n-one", "n-two"], SOONEST_WITH_NODES_SECONDS),
     ],
 )
 def test_two_nodes_that_were_proven_are_in_step(

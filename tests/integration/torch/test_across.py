@@ -174,7 +174,7 @@ def test_nothing_outlives_a_join_that_is_killed(
 # ---- what goes wrong
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @needs_proc
 def test_a_node_that_is_killed_ends_the_others(nodes: Nodes) -> None:
     nodes.start(

@@ -73,6 +73,7 @@ def test_a_captured_epoch_has_the_losses_of_an_eager_one(torch_python: Path) -> 
     assert losses == again
 
 
+@pytest.mark.soak
 def test_a_warm_up_that_is_not_undone_does_not_count(torch_python: Path) -> None:
     measured = run(torch_python, "forgets")[0]
     assert not measured["counts"]

@@ -293,12 +293,13 @@ WORKERS = ("trial", "--steps", "1", "--warm-up", "1", "--workers", "1", "--start
 RANKS = ("parallel", "--device", "cpu", "--devices", "2", "--steps", "5", "--quick")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "command",
     [
         (*WORKERS, "spawn"),
-        *(pytest.param(c, marks=pytest.mark.soak) for c in ((*WORKERS, "forkserver"), RANKS)),
+        (*WORKERS, "forkserver"),
+        RANKS,
     ],
 )
 def test_children_are_isolated_too(
@@ -372,7 +373,7 @@ def test_the_shell_that_activates_is_nobody_elses(
     assert outside.touched == []
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.engine
 def test_variables_of_a_base_image_bring_no_code(
     verify: Any, outside: Outside, docker_client: Any, base_image: str

@@ -76,7 +76,7 @@ def cases() -> list[object]:
     return [*(pytest.param(release, id=str(release)) for release in OLDEST), *rarely]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("release", cases())
 def test_a_release_is_verified_as_far_as_it_goes(
     prefix: Prefix, release: Release, tmp_path: Path, session_environment: dict[str, str]

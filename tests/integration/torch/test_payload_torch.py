@@ -193,7 +193,7 @@ Torch._room = measure._inference = lambda *arguments: 1 / 0
 """
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_ignored_seeds_and_a_measurement_that_fails_are_warned_of(
     torch_python: Path, tmp_path: Path, tiny: Path
 ) -> None:

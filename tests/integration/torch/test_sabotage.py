@@ -109,6 +109,7 @@ def test_wrong_numbers_and_wrong_witnesses(
     found.require_failed(sabotage.check, sabotage.words)
 
 
+@pytest.mark.soak
 def test_each_of_several_faults_is_named(bench: Bench, few_digits: Words) -> None:
     overlay = bench.overlay.after_torch(*(s.name for s in TOGETHER))
     found = bench.payload(overlay, "--device", "cpu", *few_digits)

@@ -16,7 +16,6 @@ FORMS = watching.HERE / "watched_forms.py"
 STEPS = {"accelerate": 80, "lightning": 320}
 EAGER = 64
 """Steps of which each loss is kept."""
-OFTEN = {"adversaries", "profiled"}
 OF_TORCH = ("lbfgs", "adversaries", "halves", "profiled", "hooked", "compiled", "spawned", "ranks")
 OF_LIBRARIES = ("accelerate", "lightning", "transformers")
 NO_TORCH = "torch; python_version < '3'\n"
@@ -70,7 +69,8 @@ def _lasting(text: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "form", [pytest.param(f, marks=() if f in OFTEN else pytest.mark.soak) for f in OF_TORCH]
+    "form",
+    [pytest.param(f, marks=() if f == "adversaries" else pytest.mark.soak) for f in OF_TORCH],
 )
 def test_a_form_of_torch_is_not_blamed_and_computes_the_same(
     form: str, torch_prefix: Path, tmp_path: Path
@@ -87,22 +87,17 @@ def test_a_library_is_not_blamed_and_computes_the_same(
     _require_unnoticed(form, torch_prefix, tmp_path, libraries)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("form", "steps"),
     [
         ("shards", [160, 160]),
-        *(
-            pytest.param(*each, marks=pytest.mark.soak)
-            for each in (
-                ("counted", [160]),
-                ("folds", [160 + 160 - 1]),
-                ("threads", None),
-                ("compiles", []),
-                ("late", [160]),
-                ("starts", [160, 160]),
-            )
-        ),
+        ("counted", [160]),
+        ("folds", [160 + 160 - 1]),
+        ("threads", None),
+        ("compiles", []),
+        ("late", [160]),
+        ("starts", [160, 160]),
     ],
 )
 def test_what_trains_in_a_way_of_its_own_is_not_changed(

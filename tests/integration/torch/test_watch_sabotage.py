@@ -9,7 +9,7 @@ import pytest
 from tests.support import watching
 
 HONEST = [*((kind, "cpu") for kind in watching.HONEST), ("none", "other")]
-OFTEN = {"layer left", "copied twice", "no gradients", "autocast lost", "slow workers"}
+OFTEN = {"layer left", "copied twice", "no gradients", "autocast lost"}
 """Those that CI runs; the others are soak's."""
 
 

@@ -148,6 +148,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_command_runs(
     assert "lock.json: exists, and is another kind of file" in error
 
 
+@pytest.mark.soak
 def test_a_report_is_never_larger_than_can_be_read(tmp_path: Path) -> None:
     process = observed(unseen=("x" * 200,) * 64, losses=tuple((n, 0.5) for n in range(512)))
     many = watched(*[process] * 256)
