@@ -24,7 +24,7 @@ import msgspec
 from envbuilder.core.settings import load as load_settings
 from envbuilder.host import probe, record
 from envbuilder.profiles.choice import choose_best
-from envbuilder.project import catalog
+from envbuilder.project import variants
 
 if TYPE_CHECKING:
     from envbuilder.host.model import Host
@@ -74,7 +74,7 @@ def judged(host: Host) -> tuple[Choice, dict[str, Any]]:
     What only the live machine has (the numbers of groups; that buildx is in nobody's home, either)
     is not in a recording.
     """
-    library = catalog.library(load_settings())
+    library = variants.library(load_settings())
     candidates = library.profiles()
     choice = choose_best(candidates, host, locks=library.locks(candidates))
     facts = {"host": msgspec.to_builtins(host), "choice": msgspec.to_builtins(choice)}

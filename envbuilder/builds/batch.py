@@ -27,7 +27,7 @@ from envbuilder.core.errors import (
 )
 from envbuilder.packages.store import Room, require_space
 from envbuilder.profiles.backends import makes_image
-from envbuilder.project import catalog
+from envbuilder.project import variants
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -68,7 +68,7 @@ def prepare(
 
     Raises `InvalidError` if a profile is unknown or wrong; other errors are of one profile.
     """
-    library = catalog.library(settings)
+    library = variants.library(settings)
     for name in names:
         library.profile(name)
     outcomes = []

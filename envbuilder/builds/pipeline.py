@@ -30,7 +30,7 @@ from envbuilder.builds.stages import (
 from envbuilder.host import assumed, probe
 from envbuilder.packages.python import kernels
 from envbuilder.profiles.frameworks import FRAMEWORKS
-from envbuilder.project import catalog, environments
+from envbuilder.project import environments, variants
 
 if TYPE_CHECKING:
     from envbuilder.builds.execute import Sharing
@@ -55,7 +55,7 @@ def judged(request: Request, settings: Settings, progress: Progress, *, running:
 
 def begin(request: Request, settings: Settings, progress: Progress, *, running: bool) -> Build:
     """Return a build of which the profile is known if it is named, and nothing else is decided."""
-    library = catalog.library(settings, kernels.known_in(settings))
+    library = variants.library(settings, kernels.known_in(settings))
     if not running and settings.project and settings.definition:
         environments.require_paths(settings.definition, settings.environment, settings.project)
     profile = library.named(request.profile) if request.profile is not None else None

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.core.console import Progress
-    from envbuilder.project.catalog import ProjectProfiles
+    from envbuilder.project.variants import ProjectProfiles
 
 PROJECT = "project"
 """Folder of a bundle that holds a project's files and locks, under their paths in the project."""

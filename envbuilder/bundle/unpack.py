@@ -35,8 +35,8 @@ from envbuilder.packages.sources.foundry import carried
 from envbuilder.packages.store import Room, Store, require_rooms
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.library import Library
-from envbuilder.project.catalog import ProjectProfiles
 from envbuilder.project.lines import read_bytes
+from envbuilder.project.variants import ProjectProfiles
 from envbuilder.signatures import statement
 
 if TYPE_CHECKING:

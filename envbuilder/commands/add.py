@@ -22,7 +22,7 @@ from envbuilder.profiles.requirements import distribution
 from envbuilder.project import edit, environments
 
 if TYPE_CHECKING:
-    from envbuilder.project.catalog import Choosing
+    from envbuilder.project.variants import ReleaseOptions
 
 
 @click.command("add", short_help="Add packages to the project, and lock it.")
@@ -104,7 +104,7 @@ def apply_change(change: edit.Change, settings: Settings, *, lock: bool) -> int:
     return code
 
 
-def _concerned(environment: str, settings: Settings, choosing: Choosing) -> list[Entry]:
+def _concerned(environment: str, settings: Settings, choosing: ReleaseOptions) -> list[Entry]:
     """Return the locks of an environment; of the default one, which all contain, every lock."""
     every = of_project(settings, choosing=choosing)
     return [entry for entry in every if environment in {DEFAULT, entry.environment}]

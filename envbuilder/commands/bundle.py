@@ -24,7 +24,7 @@ from envbuilder.core.settings import LOCKS, Settings
 from envbuilder.core.text import counted
 from envbuilder.host import probe
 from envbuilder.profiles import choice
-from envbuilder.project import catalog
+from envbuilder.project import variants
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,13 +103,13 @@ def command(
     results.Place("--output", output, is_bundle).require()
     settings = load_settings()
     progress = console.progress()
-    library = catalog.library(settings)
+    library = variants.library(settings)
     names = profiles or (choice.choose(library, settings, probe.host()).profile.name,)
     platforms = platforms or _this_platform()
     selection = collect.select(names, platforms, pythons, library)
-    variants = catalog.variants(settings)
-    environment = None if variants is None else settings.environment
-    parts = [*collect.texts(selection, library, variants, settings.project)]
+    project = variants.of_project(settings)
+    environment = None if project is None else settings.environment
+    parts = [*collect.texts(selection, library, project, settings.project)]
     locked = collect.files(selection, settings, progress)
     itself = collect.of_envbuilder(selection, platforms, settings, progress)
     parts += itself

@@ -19,7 +19,7 @@ from envbuilder.host import probe
 from envbuilder.locks import compare, entries, resolve
 from envbuilder.profiles import choice, fit, library, lock as profile_lock
 from envbuilder.profiles.profile import search_path
-from envbuilder.project import catalog
+from envbuilder.project import variants
 
 _UNJUDGED = (
     "locks of an earlier version do not state what their packages require: whether something"
@@ -115,7 +115,7 @@ def _unserved(environments: Iterable[str], settings: Settings) -> Iterator[str]:
     host = probe.host()
     for name in sorted(environments):
         with contextlib.suppress(InvalidError):  # that it fits no profile is in its state
-            project = catalog.library(replace(settings, environment=name))
+            project = variants.library(replace(settings, environment=name))
             profiles = project.candidates()
             chosen = choice.choose_best(profiles, host, locks=project.locks(profiles))
             for profile in choice.unserved(profiles, host, chosen):

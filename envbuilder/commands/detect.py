@@ -26,7 +26,7 @@ from envbuilder.profiles.accelerators import ACCELERATORS
 from envbuilder.profiles.choice import Choice, choose_best, grouped, unserved, workarounds
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.releases import Build, ranges
-from envbuilder.project import catalog
+from envbuilder.project import variants
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -89,7 +89,7 @@ def command(
     requested = model_fit.parse_model(model) if model is not None else None
     model_fit.bits_of(quant)
     settings = load_settings()
-    library = catalog.library(settings, kernels.known_in(settings))
+    library = variants.library(settings, kernels.known_in(settings))
     if root != Path("/"):
         host = probe.host(root, full=full)
     else:
@@ -166,7 +166,7 @@ def _record(folder: Path, *, full: bool, as_json: bool) -> None:
     taken = probe.fetch(Path("/"), full=full)
     scrubber = recorder.this_machine()
     files = recorder.write(folder, taken, scrubber)
-    library = catalog.library(load_settings())
+    library = variants.library(load_settings())
     candidates = library.candidates()
     choices = [
         choose_best(candidates, host, locks=library.locks(candidates))

@@ -21,7 +21,7 @@ from envbuilder.core.text import wrapped
 from envbuilder.host import assumed, probe
 from envbuilder.packages.python import kernels
 from envbuilder.profiles import choice
-from envbuilder.project import catalog
+from envbuilder.project import variants
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +68,7 @@ def _problems(name: str | None, root: Path, target_host: Path | None) -> tuple[P
     from envbuilder.doctor import diagnosis, surroundings
 
     settings = load_settings()
-    library = catalog.library(settings, kernels.known_in(settings))
+    library = variants.library(settings, kernels.known_in(settings))
     requested = library.named(name) if name else None
     candidates = library.candidates(requested.framework if requested else None)
     locks = library.locks(candidates)

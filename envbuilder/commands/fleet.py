@@ -88,14 +88,14 @@ def read_run(path: Path, data: Path | None = None) -> Summary:
     if not path.is_dir() or (path / folder.SUMMARY).exists():
         return folder.read_summary(path)
     from envbuilder.fleet import pods
-    from envbuilder.project import catalog
+    from envbuilder.project import variants
 
     if not pods.has_jobs(path):
         return folder.read_summary(path)
     jobs = pods.read_jobs(path)
     settings = load_settings()
     images = _images(data, settings, subset=jobs[0].subset)
-    return pods.judge_run(path, jobs, catalog.library(settings).profile, images)
+    return pods.judge_run(path, jobs, variants.library(settings).profile, images)
 
 
 def _images(folder: Path | None, settings: Settings, *, subset: bool) -> dataset.Dataset:
@@ -278,7 +278,7 @@ def verify(
     from envbuilder.fleet.run import Run
     from envbuilder.fleet.settings import FILE, FleetSettings, read
     from envbuilder.fleet.slurm import Slurm
-    from envbuilder.project import catalog
+    from envbuilder.project import variants
     from envbuilder.verify.parallel import require_network
 
     if resumed is not None:
@@ -299,7 +299,7 @@ def verify(
             "Leave them out, or sif: in the file.",
         )
     user_settings = load_settings()
-    library = catalog.library(user_settings)
+    library = variants.library(user_settings)
     if profile is not None:
         library.profile(profile)  # raises before Slurm is asked
     python = executable

@@ -25,9 +25,9 @@ from envbuilder.core.text import counted, escaped, first, wrapped
 from envbuilder.packages.python import indexes
 from envbuilder.profiles import frameworks, profile as profile_files, releases
 from envbuilder.profiles.requirements import distribution
-from envbuilder.project import conda, environments, first_file, lines, package, repository
-from envbuilder.project.catalog import Choosing, ProjectProfiles
+from envbuilder.project import conda, draft, environments, lines, package, repository
 from envbuilder.project.names import distribution_of_module
+from envbuilder.project.variants import ProjectProfiles, ReleaseOptions
 
 if TYPE_CHECKING:
     from envbuilder.locks.blockers import Diagnosis
@@ -151,16 +151,16 @@ def command(offline: bool, as_json: bool) -> None:
 def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
     """Read the repository; without a `diagnosis`, no index is asked."""
     files = tuple(repository.files(folder))
-    shown = repository.shown(folder, files)
-    choice = first_file.choose(folder, files, shown)
+    hints = repository.install_hints(folder, files)
+    choice = draft.choose(folder, files, hints)
     if choice.errors and not choice.sources:
-        hints = dict.fromkeys(hint for error in choice.errors for hint in error.hints)
-        raise InvalidError("\n".join(e.message for e in choice.errors), hints)
+        advice = dict.fromkeys(hint for error in choice.errors for hint in error.hints)
+        raise InvalidError("\n".join(e.message for e in choice.errors), advice)
     imported = repository.imports(folder, files)
     local_package = _package(folder)
     modules = {} if choice.sources else {name: distribution_of_module(name) for name in imported}
-    suggested = tuple(_suggested(folder, shown, choice, modules))[:_MOST_SUGGESTED]
-    offered = Choosing().offered
+    suggested = tuple(_suggested(folder, hints, choice, modules))[:_MOST_SUGGESTED]
+    offered = ReleaseOptions().offered
     absent = dict[str, str]()
     unsure = dict[str, str]()
     if diagnosis:
@@ -171,13 +171,13 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
         absent = _absent(choice, index)
         unsure = {n: why for n, why in index.problems.items() if not index.releases(n)}
         offered = target_wheels.Hashes(load_settings(), upstream.Pages().read)
-    facts = first_file.Facts(
+    facts = draft.Draft(
         is_package=local_package is not None and local_package.is_installed,
         as_of=_day(folder, choice),
-        framework=_main_framework(choice, (*imported, *map(distribution, shown.requirements))),
+        framework=_main_framework(choice, (*imported, *map(distribution, hints.requirements))),
         exclude=absent,
         requirements=tuple((each.requirement, each.source) for each in suggested),
-        system=tuple(shown.system.items())[:_MOST_SUGGESTED],
+        system=tuple(hints.system.items())[:_MOST_SUGGESTED],
         indexes=_channels(choice),
     )
     place = _Place(folder, path, offered)
@@ -188,12 +188,12 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
     unbuilt: Sequence[str] = ()
     if choice.sources and diagnosis:
         facts, unbuilt = _with_wheels(choice, facts, place, diagnosis)
-    program = repository.program_arguments(folder, files, shown.programs) or ("FILE",)
+    program = repository.program_arguments(folder, files, hints.programs) or ("FILE",)
     run = ("run", "--", "python", *program)
     return Report(
         file=str(path),
         written=not os.path.lexists(path),
-        text=first_file.first_text(choice, facts),
+        text=draft.text(choice, facts),
         taken=tuple(
             Taken(
                 file=source.main.file,
@@ -235,19 +235,19 @@ def _package(folder: Path) -> package.Package | None:
 
 def _suggested(
     folder: Path,
-    shown: repository.Shown,
-    choice: first_file.Choice,
+    hints: repository.InstallHints,
+    choice: draft.Choice,
     modules: Mapping[str, str],
 ) -> Iterator[Suggested]:
     """Yield what texts name, and the packages of `modules` that the code imports."""
     own = _package(folder)
     itself = {types.canonical(own.name)} if own else set()
     seen = {*_TOOLS, *itself, *(line.name for line in choice.lines)}
-    named = [*shown.requirements.items()]
+    named = [*hints.requirements.items()]
     named += [(package, "imports") for package in modules.values() if package]
     for text, where in named:
         with suppress(InvalidError):
-            line, _ = lines.wish(text, where)
+            line, _ = lines.parse_lenient(text, where)
             if line.name not in seen and not frameworks.of_build(line.name):
                 seen.add(line.name)
                 yield Suggested(requirement=line.text, source=where)
@@ -277,7 +277,7 @@ class _Place(NamedTuple):
 class _Fit(NamedTuple):
     """What `envbuilder.yaml` says in order to be locked, and what came of that."""
 
-    facts: first_file.Facts
+    facts: draft.Draft
     notes: tuple[str, ...] = ()
     possible: frozenset[str] = frozenset()
     can_be_had: bool = False
@@ -290,7 +290,7 @@ class _Fit(NamedTuple):
         return self.can_be_had, len(self.possible)
 
 
-def _fitted(choice: first_file.Choice, facts: first_file.Facts, place: _Place) -> _Fit:
+def _fitted(choice: draft.Choice, facts: draft.Draft, place: _Place) -> _Fit:
     """Return facts with which the usual profiles can be locked, or as many of them as possible.
 
     What files say of Python and of the framework stays if it is possible; else the nearest is
@@ -309,8 +309,8 @@ def _fitted(choice: first_file.Choice, facts: first_file.Facts, place: _Place) -
 
 
 def _with_wheels(
-    choice: first_file.Choice, facts: first_file.Facts, place: _Place, diagnosis: Diagnosis
-) -> tuple[first_file.Facts, Sequence[str]]:
+    choice: draft.Choice, facts: draft.Draft, place: _Place, diagnosis: Diagnosis
+) -> tuple[draft.Draft, Sequence[str]]:
     """Return facts with the Python that most packages have wheels for, and what has to be built.
 
     Of each kind of machine one profile counts; what only another platform lacks is left out there.
@@ -356,7 +356,7 @@ def _with_wheels(
     return msgspec.structs.replace(facts, build=tuple(sorted(build - unbuilt))), sorted(unbuilt)
 
 
-def _conda_alone(choice: first_file.Choice) -> frozenset[str]:
+def _conda_alone(choice: draft.Choice) -> frozenset[str]:
     """Return the names on the index of what lists of conda's have, and no list of Python's own."""
     listed = [line for source in choice.sources for line in source.listed.conda]
     places = {line.where for line in listed}
@@ -364,11 +364,11 @@ def _conda_alone(choice: first_file.Choice) -> frozenset[str]:
     return conda.distributions(listed) - own
 
 
-def _framework(choice: first_file.Choice) -> types.Framework | None:
+def _framework(choice: draft.Choice) -> types.Framework | None:
     return next(filter(None, map(frameworks.of_user, (li.name for li in choice.lines))), None)
 
 
-def _main_framework(choice: first_file.Choice, used: Iterable[str]) -> types.Framework | None:
+def _main_framework(choice: draft.Choice, used: Iterable[str]) -> types.Framework | None:
     """Return the one of several frameworks that a project is for; None if it has one at most.
 
     The first that is `used`: imported, most often first, or installed by texts, which may be the
@@ -389,14 +389,14 @@ def _main_framework(choice: first_file.Choice, used: Iterable[str]) -> types.Fra
     )
 
 
-def _day(folder: Path, choice: first_file.Choice) -> date | None:
+def _day(folder: Path, choice: draft.Choice) -> date | None:
     """Return the day of an old last commit if most lines leave versions open."""
     free = [line for line in choice.lines if not re.search(r"[=<>~]", line.text.partition(";")[0])]
     day = repository.last_commit(folder) if 2 * len(free) >= len(choice.lines) else None
     return day if day and date.today() - day > _OLD else None
 
 
-def _changes(choice: first_file.Choice, framework: types.Framework) -> Iterator[dict[str, str]]:
+def _changes(choice: draft.Choice, framework: types.Framework) -> Iterator[dict[str, str]]:
     """Yield other Pythons and releases to try, those nearest to what files ask for first.
 
     Of a line of releases the newest, and the oldest release of all.
@@ -425,7 +425,7 @@ def _changes(choice: first_file.Choice, framework: types.Framework) -> Iterator[
 
 
 def _tried(
-    choice: first_file.Choice, facts: first_file.Facts, place: _Place, names: Collection[str] = ()
+    choice: draft.Choice, facts: draft.Draft, place: _Place, names: Collection[str] = ()
 ) -> _Fit:
     """Return which profiles (by default all) the project can be combined with."""
     folders = profile_files.search_path(place.folder, load_settings().config_dir)
@@ -453,15 +453,17 @@ def _tried(
     return _Fit(facts, notes, frozenset(possible), can_be_had, tuple(impossible))
 
 
-def _variants(choice: first_file.Choice, facts: first_file.Facts, place: _Place) -> ProjectProfiles:
+def _variants(choice: draft.Choice, facts: draft.Draft, place: _Place) -> ProjectProfiles:
     """Return what the project makes of profiles, by the text as it would be written."""
-    definition = settings.decoded(first_file.first_text(choice, facts), place.path)[1]
+    definition = settings.decoded(draft.text(choice, facts), place.path)[1]
     assert definition is not None, "the text lists requirements"
     folders = profile_files.search_path(place.folder, load_settings().config_dir)
-    return ProjectProfiles(definition, DEFAULT, place.folder, folders, Choosing(place.offered))
+    return ProjectProfiles(
+        definition, DEFAULT, place.folder, folders, ReleaseOptions(place.offered)
+    )
 
 
-def _absent(choice: first_file.Choice, index: Index) -> dict[str, str]:
+def _absent(choice: draft.Choice, index: Index) -> dict[str, str]:
     """Return the packages that no index has, with the reason; none if not even one is found."""
     names = [line.name for line in choice.lines if not line.source][:_MOST_ASKED]
     index.prefetch(names)
@@ -471,7 +473,7 @@ def _absent(choice: first_file.Choice, index: Index) -> dict[str, str]:
     return whys if {*absent} < {*names} else {}
 
 
-def _channels(choice: first_file.Choice) -> dict[str, str]:
+def _channels(choice: draft.Choice) -> dict[str, str]:
     """Return the URLs of the channels that lists name, without those that are known."""
     upstreams = indexes.upstreams()
     base = upstreams["conda-forge"].url.removesuffix("conda-forge")

@@ -24,7 +24,7 @@ from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.profiles import lock as profile_lock, profile as profiles, releases
 from envbuilder.profiles.library import Library
 from envbuilder.project import edit
-from envbuilder.project.catalog import ANY
+from envbuilder.project.variants import ANY
 
 if TYPE_CHECKING:
     from datetime import date, datetime

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
     from envbuilder.locks.entries import Entry
-    from envbuilder.project.catalog import Choosing
+    from envbuilder.project.variants import ReleaseOptions
 
 locked_option: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
     "--locked",
@@ -60,7 +60,7 @@ def _lock(name: str, settings: Settings, progress: Progress) -> None:
     from envbuilder.commands import resolution
     from envbuilder.locks import entries, saving
 
-    def listed(choosing: Choosing) -> list[Entry]:
+    def listed(choosing: ReleaseOptions) -> list[Entry]:
         with progress.task("read what the project requires"):
             every = [*entries.entries(settings, name, choosing=choosing)]
         return [entry for entry in every if entry.environment == settings.environment]

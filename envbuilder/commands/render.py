@@ -21,7 +21,7 @@ from envbuilder.commands.options import (
 from envbuilder.core import console, files, resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.project_file import DEFAULT
-from envbuilder.project import catalog, environments
+from envbuilder.project import environments, variants
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,7 +74,7 @@ def command(
       envbuilder render --profile cpu,cuda --target bake -o images
     """
     settings = load_settings()
-    library = catalog.library(settings)
+    library = variants.library(settings)
     if target == render.BAKE:
         _bake(profiles, python, output, target_host, library, settings)
         return

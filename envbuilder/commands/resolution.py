@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from envbuilder.core import console, parallel, process
 from envbuilder.core.errors import Hint, InvalidError
 from envbuilder.profiles import lock as profile_lock
-from envbuilder.project.catalog import Choosing
 from envbuilder.project.lines import Line
+from envbuilder.project.variants import ReleaseOptions
 
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
     from envbuilder.locks import entries
     from envbuilder.locks.blockers import Diagnosis, Way
 
-    Listed = Callable[[Choosing], Iterable[entries.Entry]]
+    Listed = Callable[[ReleaseOptions], Iterable[entries.Entry]]
 
 _TARGET = re.compile(r"[a-z0-9/]+ with Python [0-9.]+: ")
 """What begins the reason of a lock if one target decided it."""
@@ -81,7 +81,7 @@ def solved(
     from envbuilder.packages.python import upstream
 
     read = upstream.Pages().read
-    choosing = Choosing(target_wheels.Hashes(settings, read), keep=not upgrade)
+    choosing = ReleaseOptions(target_wheels.Hashes(settings, read), keep=not upgrade)
     with Diagnosis(settings) as diagnosis:
         resolve = partial(
             resolved,

@@ -15,7 +15,7 @@ from envbuilder.commands.options import (
 )
 from envbuilder.core import console, results, types
 from envbuilder.profiles.lock import lock_digest, select
-from envbuilder.project import catalog
+from envbuilder.project import variants
 
 
 @click.command("sbom", short_help="Write a profile's SBOM from its lock.")
@@ -49,7 +49,7 @@ def command(
     place = results.Place("--output", output, results.document("bomFormat", "components"))
     place.require()
     settings = load_settings()
-    chosen, lock = locked_profile(catalog.library(settings), settings, profile)
+    chosen, lock = locked_profile(variants.library(settings), settings, profile)
     target = select(lock, platform or chosen.platforms[0], python or chosen.python.default)
     image = target.base if target.base and not target.base.suite else None
     named = f"{image.ref}@{image.digest}" if image and image.digest else image and image.ref

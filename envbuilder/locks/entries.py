@@ -23,7 +23,7 @@ from envbuilder.profiles.profile import (
     names as profile_names,
     search_path,
 )
-from envbuilder.project import catalog, environments
+from envbuilder.project import environments, variants
 from envbuilder.project.lines import Line
 from envbuilder.project.release import Decision
 
@@ -75,7 +75,7 @@ def entries(
     settings: Settings,
     name: str | None = None,
     output_dir: Path | None = None,
-    choosing: catalog.Choosing = catalog.ANY,
+    choosing: variants.ReleaseOptions = variants.ANY,
 ) -> Iterator[Entry]:
     """Yield the locks to make: of one profile or all; in a project, of each of its environments."""
     if settings.definition is not None:
@@ -107,7 +107,7 @@ def place(name: str, settings: Settings, output_dir: Path | None) -> Path:
 
 
 def of_project(
-    settings: Settings, name: str | None = None, choosing: catalog.Choosing = catalog.ANY
+    settings: Settings, name: str | None = None, choosing: variants.ReleaseOptions = variants.ANY
 ) -> Iterator[Entry]:
     """Yield what a project has to lock, or only what concerns one profile.
 
@@ -123,18 +123,18 @@ def of_project(
         )
     folders = profile_files.search_path(settings.project, settings.config_dir)
     for environment in environments.names(definition):
-        variants = catalog.variants(replace(settings, environment=environment), choosing)
-        assert variants is not None, "there is a definition"
-        variants.require_readable()
+        project = variants.of_project(replace(settings, environment=environment), choosing)
+        assert project is not None, "there is a definition"
+        project.require_readable()
         if settings.project:
             environments.require_paths(definition, environment, settings.project)
-        names = (variants.meant(name),) if name else variants.names(folders)
+        names = (project.meant(name),) if name else project.names(folders)
         required = bool(name or definition.profiles)
         origins = [profile_files.load(each, folders) for each in names]
         combined = [
-            _entry(variants, origin, folders, required=required)
+            _entry(project, origin, folders, required=required)
             for origin in origins
-            if required or (not origin.opt_in and origin.framework == variants.framework[0])
+            if required or (not origin.opt_in and origin.framework == project.framework[0])
         ]
         problems = [e.profile for e in combined if isinstance(e.profile, InvalidError)]
         if len(problems) == len(combined) and not required:
@@ -145,11 +145,11 @@ def of_project(
 
 
 def _entry(
-    variants: catalog.ProjectProfiles, origin: Profile, folders: Sequence[Path], *, required: bool
+    project: variants.ProjectProfiles, origin: Profile, folders: Sequence[Path], *, required: bool
 ) -> Entry:
     lock = None
     try:
-        variant: Profile | InvalidError = variants.of(origin)
+        variant: Profile | InvalidError = project.of(origin)
     except InvalidError as error:
         variant = error
     try:
@@ -157,19 +157,19 @@ def _entry(
     except InvalidError as error:
         variant = error
         required = True
-    path = variants.lock_path(origin.name)
+    path = project.lock_path(origin.name)
     return Entry(
-        environment=variants.environment,
+        environment=project.environment,
         name=origin.name,
         profile=variant,
         origin=(origin, lock) if lock else None,
-        places=variants.contents.places,
+        places=project.contents.places,
         earlier=path if path.is_file() else None,
         path=path,
         required=required,
-        limits=variants.limits.constraints,
-        pythons=variants.limits.pythons,
-        decision=variants.decision(origin)
+        limits=project.limits.constraints,
+        pythons=project.limits.pythons,
+        decision=project.decision(origin)
         if origin.builds and not isinstance(variant, InvalidError)
         else None,
     )

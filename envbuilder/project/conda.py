@@ -29,7 +29,13 @@ from envbuilder.project.names import (
     is_conda_library,
 )
 from envbuilder.project.requirements_txt import read_lines
-from envbuilder.project.tables import Translated, chosen_names, lines_of_keys, mapping, parse_toml
+from envbuilder.project.tables import (
+    RequirementTables,
+    chosen_names,
+    lines_of_keys,
+    mapping,
+    parse_toml,
+)
 
 LONGEST = 500
 """Maximum length of a spec."""
@@ -462,7 +468,7 @@ def read_pixi(
     about = mapping(data.get("workspace") or data.get("project"))
     features = {types.canonical(name): each for name, each in mapping(data.get("feature")).items()}
     chosen = sorted(chosen_names("group", groups, features, file))
-    of_pypi = Translated(file, lines_of_keys(text))
+    of_pypi = RequirementTables(file, lines_of_keys(text))
     packages = Packages(_channel_names(about.get("channels")))
     for part in (data, *(mapping(features[name]) for name in chosen)):
         for marker, each in _parts(part):

@@ -18,7 +18,7 @@ from envbuilder.core.text import shown
 from envbuilder.profiles import frameworks
 from envbuilder.profiles.requirements import distribution
 from envbuilder.project import environments
-from envbuilder.project.lines import parse, wish
+from envbuilder.project.lines import parse, parse_lenient
 from envbuilder.project.names import mistaken
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def added(
     file = _File(text, path, environment)
     notes = []
     for each in lines:
-        line, note = _wish(each, exact=exact)
+        line, note = _written(each, exact=exact)
         name = distribution(line)
         notes += [*filter(None, [note, _of_profile(name, line, file.definition)])]
         if frameworks.of_name(name):
@@ -154,7 +154,7 @@ def contents(change: Change) -> dict[Path, bytes]:
     return {path.resolve(): change.text.encode()}
 
 
-def _wish(text: str, *, exact: bool) -> tuple[str, str]:
+def _written(text: str, *, exact: bool) -> tuple[str, str]:
     """Return a requirement as the file has it, and a note if it was written otherwise.
 
     Raise `InvalidError` as a lock of it would.
@@ -162,7 +162,7 @@ def _wish(text: str, *, exact: bool) -> tuple[str, str]:
     if exact or "@" in text:  # locations are refused
         parse(text, _ADD)
         return text, ""
-    line, note = wish(text, _ADD)
+    line, note = parse_lenient(text, _ADD)
     return (line.text, note.removeprefix(f"{_ADD}: ")) if note else (text.strip("\"', "), "")
 
 

@@ -30,7 +30,7 @@ from envbuilder.project.lines import (
     sourced,
 )
 from envbuilder.project.tables import (
-    Translated,
+    RequirementTables,
     chosen_names,
     is_itself,
     lines_of_keys,
@@ -469,7 +469,7 @@ def read_pipfile(project: Path, file: str, extras: Sequence[str], groups: Sequen
         raise InvalidError(
             f"{escaped(file)}: not valid JSON: {escaped(str(error), 200)}"
         ) from error
-    reader = Translated(file, {} if is_lock else lines_of_keys(text))
+    reader = RequirementTables(file, {} if is_lock else lines_of_keys(text))
     stated = mapping(mapping(data).get("_meta")) if is_lock else mapping(data)
     python = mapping(stated.get("requires"))
     for key in ("python_version", "python_full_version"):

@@ -20,7 +20,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped
 from envbuilder.profiles import frameworks, requirements
 from envbuilder.profiles.requirements import distribution
-from envbuilder.project.names import distribution_of, meant, needed_where
+from envbuilder.project.names import alias_of, distribution_of, needed_where
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -259,7 +259,7 @@ _ANY_PATCH = r"([<>]=? *[0-9][0-9.]*)\.\*"
 """A version that setuptools took for a bound until 2022."""
 
 
-def wish(text: str, where: str) -> tuple[Line, str]:
+def parse_lenient(text: str, where: str) -> tuple[Line, str]:
     """Return a requirement as it stands in a file, and a note of what in it does not count.
 
     It may state where its source is (`name @ git+https://…`). Raises `InvalidError`.
@@ -283,7 +283,7 @@ def wish(text: str, where: str) -> tuple[Line, str]:
     parsed = parse(plain, where)
     if build := re.search(_BUILD, text):
         notes.append(f"{shown}: the version counts; the build {build[0][1:]} is the hardware's.")
-    if (other := meant(name := types.canonical(parsed.name))) != name:
+    if (other := alias_of(name := types.canonical(parsed.name))) != name:
         any_version = ""
         if other != "torch" and parsed.specifier:
             # That of a stub, not of what is meant.

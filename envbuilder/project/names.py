@@ -125,7 +125,7 @@ def is_conda_library(name: str) -> bool:
 # Names on the package index (normalised)
 
 
-def meant(name: str) -> str:
+def alias_of(name: str) -> str:
     """Return the package that is meant wherever a name stands; the name if it is one itself."""
     return _imports().meant.get(name, name)
 

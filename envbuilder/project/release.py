@@ -78,7 +78,7 @@ class Limits(Struct, frozen=True, kw_only=True):
                     return line
         return None
 
-    def against(self, profile: Profile, chosen: Chosen) -> str:
+    def conflict_with(self, profile: Profile, chosen: Chosen) -> str:
         """Return what rules a release out on a profile, also by its Pythons; empty if nothing."""
         if line := self.obstacle(chosen):
             return f"{line.where} asks for {line.text}"

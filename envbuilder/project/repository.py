@@ -139,7 +139,7 @@ def tracked(folder: Path) -> frozenset[str]:
 # Commands that a README, a Dockerfile or a script shows
 
 
-class Shown(Struct, kw_only=True):
+class InstallHints(Struct, kw_only=True):
     """What commands in texts install, in order. Suggestions: nobody may ever have run them."""
 
     files: dict[str, str] = {}
@@ -176,9 +176,9 @@ _REQUIREMENT = re.compile(r"[A-Za-z][A-Za-z0-9._-]*(\[[\w, .-]*\])?([=<>!~]=?=?[
 _CONDA = re.compile(r"(?:[\w-]+::)?([A-Za-z][A-Za-z0-9._-]*)(?:=([0-9][\w.]*)(?:=.*)?)?")
 
 
-def shown(folder: Path, files: Iterable[str]) -> Shown:
+def install_hints(folder: Path, files: Iterable[str]) -> InstallHints:
     """Return what the README, Dockerfiles and scripts of a repository install."""
-    result = Shown()
+    result = InstallHints()
     kept = list(files)
     for kind in (_README, _DOCKERFILE, _SCRIPT):
         upper = [f for f in kept if kind.fullmatch(PurePosixPath(f).name) and f.count("/") < 2]
@@ -211,14 +211,14 @@ def _words(text: str) -> list[str]:
         return text.replace('"', " ").replace("'", " ").split()
 
 
-def _take(shown: Shown, kind: str, words: list[str], where: str) -> None:
+def _take(hints: InstallHints, kind: str, words: list[str], where: str) -> None:
     """Take what a command installs."""
     if kind == "python":
         program = ("-m", words[1]) if words[0] == "-m" else (words[0],)
-        shown.programs.append(program)
+        hints.programs.append(program)
         return
     if kind == "own":
-        shown.itself = shown.itself or where
+        hints.itself = hints.itself or where
         return
     given = iter(words)
     for word in given:
@@ -226,28 +226,28 @@ def _take(shown: Shown, kind: str, words: list[str], where: str) -> None:
         if option in {"-r", "--requirement", "-f", "--file"} and (
             option[1] != "f" or kind == "env"
         ):
-            shown.files.setdefault(_path(value or next(given, "")), where)
+            hints.files.setdefault(_path(value or next(given, "")), where)
         elif re.match(r"-r.", word):
-            shown.files.setdefault(_path(word[2:]), where)
+            hints.files.setdefault(_path(word[2:]), where)
         elif _WITH_VALUE.fullmatch(option):
             value or next(given, None)
         elif kind == "pip" and re.fullmatch(r"\.(/)?(\[.*\])?", word):
-            shown.itself = shown.itself or where
+            hints.itself = hints.itself or where
         elif kind == "apt" and _is_valid(word, DebianPackage):
-            shown.system.setdefault(word, where)
+            hints.system.setdefault(word, where)
         elif kind == "pip" and _REQUIREMENT.fullmatch(word):
-            shown.requirements.setdefault(word, where)
+            hints.requirements.setdefault(word, where)
         elif kind == "conda" and (spec := _CONDA.fullmatch(word)):
-            _take_conda(shown, spec[1], spec[2], where)
+            _take_conda(hints, spec[1], spec[2], where)
         elif not word.startswith("-") and "/" not in word:
             return  # prose
 
 
-def _take_conda(shown: Shown, name: str, version: str | None, where: str) -> None:
+def _take_conda(hints: InstallHints, name: str, version: str | None, where: str) -> None:
     """Take a conda package by its name on the index; nothing, if no table says that it has one."""
     if distribution := distribution_of(name.lower()):
         text = f"{distribution}=={version}" if version else distribution
-        shown.requirements.setdefault(text, where)
+        hints.requirements.setdefault(text, where)
 
 
 def _path(text: str) -> str:
@@ -310,12 +310,12 @@ _MOST_SCRIPTS = 200
 
 
 def program_arguments(
-    folder: Path, files: Sequence[str], shown: Sequence[Sequence[str]] = ()
+    folder: Path, files: Sequence[str], programs: Sequence[Sequence[str]] = ()
 ) -> tuple[str, ...]:
     """Return what follows `python` to run the program of a repository; empty if it is unclear.
 
-    `train.py` and the like come first, then what its texts show (`shown`), then the only one that
-    is meant to be run.
+    `train.py` and the like come first, then the `programs` that its texts show, then the only one
+    that is meant to be run.
     """
     top = [file for file in files if "/" not in file and file.endswith(".py")]
     scripts = [file for file in top if not _NEVER.fullmatch(file)]
@@ -323,7 +323,7 @@ def program_arguments(
         if usual in scripts:
             return (usual,)
     present = {*files}
-    for words in shown:
+    for words in programs:
         module = words[-1].replace(".", "/")
         is_module = words[0] == "-m" and {f"{module}.py", f"{module}/__main__.py"} & present
         path = str(PurePosixPath(words[0]))

@@ -28,6 +28,7 @@ from envbuilder.project.lines import (
     of_file,
     of_host,
     parse,
+    parse_lenient,
     profile_decides,
     python_versions,
     read_text,
@@ -35,7 +36,6 @@ from envbuilder.project.lines import (
     sourced,
     split_marker,
     url_path,
-    wish,
 )
 from envbuilder.project.tables import mapping, parse_toml, texts_of
 
@@ -199,7 +199,7 @@ class _Reader:
             parsed.extras = set()  # a constraint is about versions only
             self._constraints.append(line(parsed, where))
             return
-        required, note = self._located(file, text, where) if located else wish(text, where)
+        required, note = self._located(file, text, where) if located else parse_lenient(text, where)
         self._notes.append(note)
         if required and required.name == "python" and not required.source:
             version = required.text.removeprefix("python").partition(";")[0]

@@ -28,10 +28,10 @@ from envbuilder.project.lines import (
     location_of,
     of_uv,
     parse,
+    parse_lenient,
     python_versions,
     read_text,
     sourced,
-    wish,
 )
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ def _required(
                 if is_itself(parsed, name, where):
                     todo += [("extra", extra) for extra in sorted(parsed.extras)]
                     continue
-            required, note = wish(item, where)
+            required, note = parse_lenient(item, where)
             if source := sources.get(required.name):
                 required, note = _from_source(
                     required, source, where, project_folder, folder, members
@@ -371,7 +371,7 @@ def translated(
             text = f"{named} @ {location}"
             yield sourced(f"{named}{end}", location, text, where, folder)
         else:
-            yield wish(f"{named}{specifier(str(table.get('version', '*')))}{end}", where)
+            yield parse_lenient(f"{named}{specifier(str(table.get('version', '*')))}{end}", where)
 
 
 def _table_markers(table: dict[str, Any]) -> Iterator[str]:
@@ -413,7 +413,7 @@ def lines_of_keys(text: str) -> dict[str, str]:
     return lines
 
 
-class Translated(Struct):
+class RequirementTables(Struct):
     """Collects requirements that stand in tables."""
 
     file: str
@@ -481,7 +481,7 @@ def _read_poetry(
     }
     if "dev-dependencies" in poetry:
         of_groups.setdefault("dev", poetry["dev-dependencies"])
-    reader = Translated(file, lines_of_keys(text))
+    reader = RequirementTables(file, lines_of_keys(text))
     only = {types.canonical(name) for extra in chosen for name in of_extras[extra]}
     reader.take("tool.poetry.dependencies", poetry["dependencies"], only)
     for name in sorted(chosen_names("group", groups, of_groups, file)):

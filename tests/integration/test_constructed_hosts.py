@@ -14,7 +14,7 @@ import pytest
 from envbuilder.builds.backends import devices
 from envbuilder.containers.engine.container import Devices
 from envbuilder.core.settings import load as load_settings
-from envbuilder.project import catalog
+from envbuilder.project import variants
 from tests.conftest import exited, succeeded
 from tests.integration.conftest import Cli
 from tests.support import examples, host_trees
@@ -60,7 +60,7 @@ def access(name: str, profile: str, project: Path) -> Devices:
     paths = [Path("/", path) for path in host_trees.load(name)["nodes"]]
     nodes = {str(p): RENDER if p.match("/dev/dri/renderD*") else GROUP for p in paths}
     nodes |= {str(p.parent): 0 for p in paths if p.parent.name == "dri"}
-    return devices.devices(catalog.library(settings).profile(profile), nodes)
+    return devices.devices(variants.library(settings).profile(profile), nodes)
 
 
 @pytest.mark.parametrize("name", HOSTS)

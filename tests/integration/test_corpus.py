@@ -22,11 +22,11 @@ from envbuilder.core.settings import Configuration, Settings
 from envbuilder.locks import entries
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.frameworks import FRAMEWORKS, is_build_extra
-from envbuilder.project import environments, first_file, repository
-from envbuilder.project.catalog import adapt
+from envbuilder.project import draft, environments, repository
 from envbuilder.project.environments import Contents
 from envbuilder.project.forms import form_of
 from envbuilder.project.lines import on_hardware
+from envbuilder.project.variants import adapt
 from tests.support.shipped import FOLDERS, shipped_profile
 
 ROOT = Path(__file__).parents[2]
@@ -44,8 +44,8 @@ VARIABLES = ("sys_platform", "platform_system", "platform_machine")
 def definitions(folder: Path) -> Iterator[Definition]:
     """What `init` would write for a repository, then each of its files alone."""
     files = [*repository.files(folder)]
-    choice = first_file.choose(folder, files, repository.shown(folder, files))
-    text = first_file.first_text(choice, first_file.Facts())
+    choice = draft.choose(folder, files, repository.install_hints(folder, files))
+    text = draft.text(choice, draft.Draft())
     definition = settings.decoded(text, folder / "envbuilder.yaml")[1]
     yield definition
     for path in sorted(folder.rglob("*")):

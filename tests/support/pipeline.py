@@ -16,7 +16,7 @@ from envbuilder.core.errors import EnvbuilderError
 from envbuilder.core.settings import Settings
 from envbuilder.host import interpreters, model as host
 from envbuilder.profiles import lock as lockfile, profile as profiles
-from envbuilder.project import catalog
+from envbuilder.project import variants
 from tests.support.shipped import shipped_lock, shipped_profile
 
 SHIPPED = (resources.profiles_dir(),)
@@ -60,7 +60,7 @@ def a_build(settings: Settings, profile: Any = None, lock: Any = None, **fields:
         request=fields.pop("request", Request()),
         settings=settings,
         progress=fields.pop("progress", Said()),
-        library=catalog.library(settings),
+        library=variants.library(settings),
         host=fields.pop("host", PLAIN),
         running=fields.pop("running", False),
         profile=profile,

@@ -32,10 +32,10 @@ def lay_locked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def write_lock(folder: Path, **torch: Any) -> None:
     """Write the lock of that project, with another file of torch."""
     from envbuilder.core.settings import load as load_settings
-    from envbuilder.project import catalog
+    from envbuilder.project import variants
 
-    variants = catalog.variants(load_settings())
-    variant = variants.of(shipped_profile("cpu"))
+    project = variants.of_project(load_settings())
+    variant = project.of(shipped_profile("cpu"))
     targets = []
     for target in (t for t in LOCK.targets if t.python == "3.11"):
         others = {f.name for f in target.of_kind("wheel")} - {"torch"}

@@ -20,7 +20,7 @@ from envbuilder.core import resources
 from envbuilder.core.settings import load as load_settings
 from envbuilder.packages.conda import lock as conda_locks
 from envbuilder.profiles import profile as profiles
-from envbuilder.project import catalog
+from envbuilder.project import variants
 from tests.conftest import missing, succeeded
 from tests.support.conda_locks import lock_of_python
 from tests.support.projects import lay_locked
@@ -65,9 +65,9 @@ def options(
         monkeypatch.setattr(workflow, "OLDEST_PYTHON", "3.14")
     if "conda" in chosen:
         lay_locked(tmp_path, monkeypatch)
-        variants = catalog.variants(load_settings())
-        variant = variants.of(profiles.load("cpu", FOLDERS))
-        path = conda_locks.beside(variants.lock_path("cpu"))
+        project = variants.of_project(load_settings())
+        variant = project.of(profiles.load("cpu", FOLDERS))
+        path = conda_locks.beside(project.lock_path("cpu"))
         path.write_text(conda_locks.dump(lock_of_python(variant)))
     return chosen
 

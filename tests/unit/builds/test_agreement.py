@@ -25,7 +25,7 @@ from envbuilder.profiles import choice
 from envbuilder.profiles.choice import choose_best
 from envbuilder.profiles.fit import judge, judge_backends
 from envbuilder.profiles.library import Library
-from envbuilder.project import catalog
+from envbuilder.project import variants
 from tests.support import host_trees
 from tests.support.engines import FakeEngine
 from tests.support.shipped import FOLDERS
@@ -44,7 +44,7 @@ class Planned(Exception):  # noqa: N818 (it is no error)
 @pytest.fixture(autouse=True)
 def nothing_real(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is read twice, and the engine is what the host says."""
-    monkeypatch.setattr(catalog, "library", lambda *_: LIBRARY)
+    monkeypatch.setattr(variants, "library", lambda *_: LIBRARY)
 
     def planned(module: str) -> Any:
         raise Planned(module.rpartition(".")[2])

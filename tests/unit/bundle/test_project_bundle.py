@@ -18,7 +18,7 @@ from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.library import Library
 from envbuilder.profiles.lock import BUILT, File
-from envbuilder.project import catalog
+from envbuilder.project import variants
 from tests.support import conda_locks, repositories
 from tests.support.bundles import (
     PARENT,
@@ -57,21 +57,21 @@ def lay(folder: Path, **changes: str) -> Settings:
 
 def lock(settings: Settings) -> None:
     """Write the project's lock, and put its wheel into the store."""
-    library = catalog.library(settings)
-    variants = catalog.variants(settings)
+    library = variants.library(settings)
+    project = variants.of_project(settings)
     made = small_lock("small", library.profile("small"), settings)
-    path = variants.lock_path("small")
+    path = project.lock_path("small")
     path.parent.mkdir(exist_ok=True)
     path.write_text(profile_lock.dump(made))
 
 
 def parts_of(settings: Settings) -> tuple[Part, ...]:
     """What a bundle of the project holds, without envbuilder itself."""
-    library = catalog.library(settings)
-    variants = catalog.variants(settings)
+    library = variants.library(settings)
+    project = variants.of_project(settings)
     selection = collect.select(["small"], ["linux/amd64"], [], library)
     locked = collect.files(selection, settings, QUIET)
-    texts = collect.texts(selection, library, variants, settings.project)
+    texts = collect.texts(selection, library, project, settings.project)
     return (*texts, *collect.of_files(locked, settings, []))
 
 
@@ -144,7 +144,7 @@ def test_a_clone_builds_from_it_and_no_file_of_it_changes(
     (tmp_path / "clone" / LOCK).parent.mkdir()
     (tmp_path / "clone" / LOCK).write_bytes(read(project_bundle)[f"project/{LOCK}"])
     assert unpack(project_bundle, there).differences == ()
-    library = catalog.library(there)
+    library = variants.library(there)
     assert library.usable_lock(library.profile("small")).state == "locked"
     (tmp_path / "clone" / LOCK).write_text("{}")
     (different,) = unpack(project_bundle, there).differences
@@ -166,7 +166,7 @@ def test_conda_packages_go_along(tmp_path: Path) -> None:
     settings = lay(tmp_path / "mine", **changes, **{"profiles/_mine.yaml": parent})
     lock(settings)
     packages = conda_locks.package("python", "3.11.2"), conda_locks.package("tiny-lib")
-    made = conda_locks.lock_of(catalog.library(settings).profile("small"), *packages)
+    made = conda_locks.lock_of(variants.library(settings).profile("small"), *packages)
     beside = conda_lock.beside(tmp_path / "mine" / LOCK)
     beside.write_text(conda_lock.dump(made))
     for package in packages:

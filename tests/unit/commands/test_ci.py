@@ -20,7 +20,7 @@ from envbuilder.packages import index_pages
 from envbuilder.packages.conda import lock as conda_locks
 from envbuilder.packages.fetch import Place
 from envbuilder.profiles import profile as profiles
-from envbuilder.project import catalog
+from envbuilder.project import variants
 from tests.support import command_line
 from tests.support.conda_locks import lock_of_python
 from tests.support.projects import lay_locked, write_lock
@@ -64,8 +64,8 @@ def test_a_project_whose_conda_packages_are_locked(
 ) -> None:
     path = project / "envbuilder.lock/default.cpu.conda.json"
     assert "conda packages are not locked" in matrix(capsys, "--backend", "conda")[1]
-    variants = catalog.variants(load_settings())
-    variant = variants.of(profiles.load("cpu", FOLDERS))
+    project = variants.of_project(load_settings())
+    variant = project.of(profiles.load("cpu", FOLDERS))
     path.write_text(conda_locks.dump(lock_of_python(variant)))
     (row,) = as_json(capsys, "--backend", "conda")["matrix"]
     assert row["id"] == "default.cpu-linux-amd64-py3.11-conda"

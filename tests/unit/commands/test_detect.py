@@ -15,7 +15,7 @@ from envbuilder.core import process, resources
 from envbuilder.host import describe, probe
 from envbuilder.host.model import Cpu, Gpu, Host, Memory
 from envbuilder.profiles.library import Library
-from envbuilder.project import catalog
+from envbuilder.project import variants
 from tests.support import command_line, host_trees
 from tests.support.broken_hosts import ADA, ARC, GIB, LINUX, changed, with_gpu
 
@@ -174,7 +174,7 @@ def test_every_tree_is_printed_within_80_columns_and_starts_nothing(
 ) -> None:
     monkeypatch.setattr(probe, "host", REAL)
     monkeypatch.setattr(process, "run", Mock(side_effect=AssertionError("a process was started")))
-    monkeypatch.setattr(catalog, "library", lambda *_: SHIPPED)  # is read once for all
+    monkeypatch.setattr(variants, "library", lambda *_: SHIPPED)  # is read once for all
     root = plant(tmp_path, name)
     out = shown(capsys, "--root", root)
     assert max(map(len, out.splitlines())) <= 80

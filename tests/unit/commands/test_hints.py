@@ -24,7 +24,7 @@ NO_ADVICE = {
     # Lines of files that we write.
     ("ci/workflow.py", "envbuilder check"),
     ("ci/workflow.py", "envbuilder lock --check"),
-    ("project/first_file.py", "envbuilder add NAME"),
+    ("project/draft.py", "envbuilder add NAME"),
     # Prefixes of messages of these very commands, and another sense of the words.
     ("project/edit.py", "envbuilder add"),
     ("project/edit.py", "envbuilder remove: "),

@@ -34,7 +34,7 @@ from envbuilder.packages import fetch, store
 from envbuilder.packages.debian import deb
 from envbuilder.packages.python import wheel_conflicts
 from envbuilder.profiles import lock as profile_lock, profile as profiles
-from envbuilder.project import catalog
+from envbuilder.project import variants
 from tests.support import images, signing
 from tests.support.engines import FakeEngine
 from tests.support.pipeline import PLAIN, PYTHON
@@ -106,8 +106,8 @@ class World:
         """Lock the project; each edition and environment has a torch of its own."""
         self.edition = edition
         for environment in ("default", "test"):
-            variants = catalog.variants(load_settings(environment=environment))
-            inputs = profile_lock.inputs_digest(variants.of(profiles.load("cpu", FOLDERS)))
+            project = variants.of_project(load_settings(environment=environment))
+            inputs = profile_lock.inputs_digest(project.of(profiles.load("cpu", FOLDERS)))
             targets = [
                 replace(
                     t,

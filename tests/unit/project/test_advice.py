@@ -12,7 +12,7 @@ from envbuilder.core.settings import load as load_settings
 from envbuilder.host.model import Cpu, Gpu, Host
 from envbuilder.profiles import fit
 from envbuilder.profiles.library import Library
-from envbuilder.project import catalog
+from envbuilder.project import variants
 from tests.support import host_trees
 
 OWN = "a profile of your own takes that build (extends: cuda, builds"
@@ -28,7 +28,7 @@ def library_of(folder: Path, wish: str) -> Library:
     """
     (folder / "envbuilder.yaml").write_text(f"requirements: ['{wish}']\n")
     variables = {"ENVBUILDER_CONFIG_DIR": str(folder / "config")}
-    return catalog.library(load_settings(variables, folder))
+    return variants.library(load_settings(variables, folder))
 
 
 def require_advice(library: Library, name: str, host: Host, verdict: str, advice: str) -> None:

@@ -11,14 +11,14 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import load as load_settings
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.library import Library
-from envbuilder.project import catalog
+from envbuilder.project import variants
 
 SHIPPED = resources.profiles_dir() / "locks/cpu.json"
 
 
 def library(folder: Path, text: str, environment: str = "default") -> Library:
     (folder / "envbuilder.yaml").write_text(text)
-    return catalog.library(
+    return variants.library(
         load_settings({"ENVBUILDER_CONFIG_DIR": str(folder / "config")}, folder,
                            environment=environment)
     )  # fmt: skip

@@ -12,7 +12,7 @@ def test_the_tables_contradict_neither_themselves_nor_each_other() -> None:
     known = names._popular_names()
     for module, package in names.of_modules().items():
         assert module != types.canonical(package)
-        assert names.meant(package) == package
+        assert names.alias_of(package) == package
         assert module not in known
     for name in known:
         assert name == types.canonical(name)
@@ -38,7 +38,7 @@ def test_the_tables_contradict_neither_themselves_nor_each_other() -> None:
 )
 def test_a_name(name: str, meant: str, mistaken: str, nearest: str) -> None:
     name = types.canonical(name)
-    found = names.meant(name)
+    found = names.alias_of(name)
     assert (found, names.mistaken(found), names.nearest(name)) == (meant, mistaken, nearest)
 
 

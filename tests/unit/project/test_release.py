@@ -12,19 +12,19 @@ from envbuilder.core.settings import load as load_settings
 from envbuilder.profiles import fit, lock as profile_lock, profile as profiles
 from envbuilder.profiles.profile import Profile
 from envbuilder.profiles.releases import Build
-from envbuilder.project import catalog, release as chosen_release
-from envbuilder.project.catalog import Choosing, ProjectProfiles
+from envbuilder.project import release as chosen_release, variants
 from envbuilder.project.lines import Line
+from envbuilder.project.variants import ProjectProfiles, ReleaseOptions
 from tests.support import host_trees
 from tests.support.shipped import FOLDERS, shipped_lock, shipped_profile
 
 EVERY = ("cpu", "cuda", "cuda-legacy", "mps", "rocm", "xpu")
 
 
-def project(folder: Path, text: str, choosing: Choosing = catalog.ANY) -> ProjectProfiles:
+def project(folder: Path, text: str, choosing: ReleaseOptions = variants.ANY) -> ProjectProfiles:
     (folder / "envbuilder.yaml").write_text(text)
     settings = load_settings({"ENVBUILDER_CONFIG_DIR": str(folder / "config")}, folder)
-    return catalog.variants(settings, choosing)
+    return variants.of_project(settings, choosing)
 
 
 def of(variants: ProjectProfiles, name: str) -> Profile:
@@ -44,13 +44,13 @@ def decided(variants: ProjectProfiles, names: Collection[str] = EVERY) -> dict[s
     return result
 
 
-def without(*indexes: str) -> Choosing:
-    """Choosing where some indexes do not answer, and no claim helps."""
+def without(*indexes: str) -> ReleaseOptions:
+    """ReleaseOptions where some indexes do not answer, and no claim helps."""
 
     def offered(build: Build) -> Collection[str]:
         return () if build.index.startswith(indexes) else build.pythons
 
-    return Choosing(offered)
+    return ReleaseOptions(offered)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_with_a_wish_the_newest_that_most_have(tmp_path: Path) -> None:
         newest = build.release == "2.7.1" and build.build != "macos"
         return () if newest else build.pythons
 
-    assert decided(project(tmp_path, text, Choosing(offered)), ["cpu", "mps", "xpu"]) == {
+    assert decided(project(tmp_path, text, ReleaseOptions(offered)), ["cpu", "mps", "xpu"]) == {
         "cpu": "2.7.0 (cpu) 3.11",
         "mps": "2.7.0 (macos) 3.11",
         "xpu": "2.7.0 (xpu) 3.11",
@@ -171,7 +171,7 @@ def test_what_is_locked_stays_while_it_fits(tmp_path: Path) -> None:
         "cuda": "2.7.0 (cu126) 3.10",
         "mps": "2.7.0 (macos) 3.10",
     }
-    again = project(tmp_path, "requirements: ['torch>=2.4,<2.8']\n", Choosing(keep=False))
+    again = project(tmp_path, "requirements: ['torch>=2.4,<2.8']\n", ReleaseOptions(keep=False))
     assert decided(again, ["cuda"]) == {"cuda": "2.7.1 (cu126) 3.11"}
     moved = project(tmp_path, "requirements: ['torch>=2.4,<2.7']\n")
     assert decided(moved, ["cuda"]) == {"cuda": "2.6.0 (cu124) 3.11"}

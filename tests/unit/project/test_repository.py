@@ -58,7 +58,7 @@ Then pip install whatever you like. You may pip install it twice.
 
 def test_commands_of_a_readme(tmp_path: Path) -> None:
     lay(tmp_path, {"README.md": README, "Dockerfile": "RUN apt-get update && pip install nltk\n"})
-    shown = repository.shown(tmp_path, [*repository.files(tmp_path)])
+    shown = repository.install_hints(tmp_path, [*repository.files(tmp_path)])
     assert shown.itself == "README.md"
     assert [*shown.files] == ["env/gpu.yml", "requirements/base.txt", "more.txt"]
     assert shown.requirements == {
@@ -83,13 +83,15 @@ def test_commands_of_a_readme(tmp_path: Path) -> None:
 )
 def test_hostile_texts_are_read_in_no_time(tmp_path: Path, text: str) -> None:
     lay(tmp_path, {"README.md": text})
-    assert len(repository.shown(tmp_path, ["README.md"]).requirements) < 3
+    assert len(repository.install_hints(tmp_path, ["README.md"]).requirements) < 3
 
 
 def test_a_text_that_is_too_large_or_no_text_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_bytes(b"pip install x\n" + b"\0" * (2 << 20))
     (tmp_path / "Dockerfile").write_bytes(b"RUN pip install y\xff\n")
-    assert repository.shown(tmp_path, ["README.md", "Dockerfile"]) == repository.Shown()
+    assert (
+        repository.install_hints(tmp_path, ["README.md", "Dockerfile"]) == repository.InstallHints()
+    )
 
 
 def test_without_a_clone_there_is_no_last_commit(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from envbuilder.core.project_file import Definition, Environment
 from envbuilder.profiles import lock as profile_lock, profile as profiles
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.profile import Profile, Python
-from envbuilder.project.catalog import adapt, framework_of
 from envbuilder.project.environments import Contents
 from envbuilder.project.lines import Line
 from envbuilder.project.release import Decision
+from envbuilder.project.variants import adapt, framework_of
 from tests.support.shipped import FOLDERS, shipped_profile
 
 PROFILES = tuple(shipped_profile(name) for name in profiles.names(FOLDERS))

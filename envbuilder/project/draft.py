@@ -24,7 +24,7 @@ from envbuilder.project.lines import Line, Listed, read_text, url_path
 from envbuilder.project.tables import pyproject
 
 if TYPE_CHECKING:
-    from envbuilder.project.repository import Shown
+    from envbuilder.project.repository import InstallHints
 
 _MOST_MENTIONED = 5
 """Other files, and extras or groups, that the comments name."""
@@ -88,13 +88,13 @@ class Choice(Struct, frozen=True, kw_only=True):
         return tuple(line for source in self.sources for line in source.listed.requirements)
 
 
-def choose(folder: Path, files: Sequence[str], shown: Shown) -> Choice:
-    """Return what to take requirements from; `files` and `shown` are of `repository`.
+def choose(folder: Path, files: Sequence[str], hints: InstallHints) -> Choice:
+    """Return what to take requirements from; `files` and `hints` are of `repository`.
 
     Of several files, the one that the README names, else the best kind nearest to the top. If the
     README installs the repository itself, what that requires is taken, too.
     """
-    ordered, usable = _candidates(folder, files, shown)
+    ordered, usable = _candidates(folder, files, hints)
     sources = list[Source]()
     errors = list[InvalidError]()
     notes = list[str]()
@@ -109,14 +109,14 @@ def choose(folder: Path, files: Sequence[str], shown: Shown) -> Choice:
         if _is_stub(source):
             todo.extendleft(own for own in reversed(environments.OWN) if own in ordered)
         elif _lists_something(source.listed):
-            if file not in shown.files:
+            if file not in hints.files:
                 source = _including(folder, file, usable) or source
             file = source.main.file
-            sources = [msgspec.structs.replace(source, why=_reason(file, ordered, shown))]
+            sources = [msgspec.structs.replace(source, why=_reason(file, ordered, hints))]
             break
         notes += source.listed.notes if "/" not in file else ()
-    if sources and shown.itself and not _is_complete(sources[0]):
-        why = f"{shown.itself} installs the project itself"
+    if sources and hints.itself and not _is_complete(sources[0]):
+        why = f"{hints.itself} installs the project itself"
         for file in (file for file in environments.OWN if file in ordered):
             with suppress(InvalidError):
                 source = _read(folder, file)
@@ -159,21 +159,23 @@ def _is_complete(source: Source) -> bool:
     return name in environments.OWN or is_lock or source.listed.itself is not None
 
 
-def _reason(file: str, ordered: Sequence[str], shown: Shown) -> str:
-    if where := shown.files.get(file):
+def _reason(file: str, ordered: Sequence[str], hints: InstallHints) -> str:
+    if where := hints.files.get(file):
         return f"{where} names it"
-    if shown.itself and file in environments.OWN:
-        return f"{shown.itself} installs the project itself"
+    if hints.itself and file in environments.OWN:
+        return f"{hints.itself} installs the project itself"
     return "the first of its kind" if len(ordered) > 1 else ""
 
 
 # Which files, and in which order
 
 
-def _candidates(folder: Path, files: Iterable[str], shown: Shown) -> tuple[list[str], list[str]]:
+def _candidates(
+    folder: Path, files: Iterable[str], hints: InstallHints
+) -> tuple[list[str], list[str]]:
     """Return the files that may list requirements, the best one first, and which of them count."""
-    order = {file: number for number, file in enumerate(shown.files)}
-    packages = [text.partition("[")[0].lower() for text in shown.requirements]
+    order = {file: number for number, file in enumerate(hints.files)}
+    packages = [text.partition("[")[0].lower() for text in hints.requirements]
     ranked = []
     for file in files:
         path = PurePosixPath(file)
@@ -182,7 +184,7 @@ def _candidates(folder: Path, files: Iterable[str], shown: Shown) -> tuple[list[
             continue
         above = path.parts[:-1]
         stem = path.name.partition(".")[0]
-        named = 0 if file in order else 1 if shown.itself and file in _OF_ITSELF else 2
+        named = 0 if file in order else 1 if hints.itself and file in _OF_ITSELF else 2
         # Of several packages in one repository, the one that is installed first.
         place = next((n for n, p in enumerate(packages) if above and p.endswith(above[-1])), 999)
         is_aside = bool(_ASIDE.fullmatch(stem)) or any(map(_NEVER.fullmatch, above))
@@ -249,7 +251,7 @@ def _entries(folder: Path, file: str) -> tuple[RequirementFile, RequirementFile 
 # Its text
 
 
-class Facts(Struct, frozen=True, kw_only=True):
+class Draft(Struct, frozen=True, kw_only=True):
     """What the text says in addition to the files that are listed."""
 
     is_package: bool = False
@@ -273,50 +275,50 @@ class Facts(Struct, frozen=True, kw_only=True):
     """Channels of conda that envbuilder does not know → their URLs."""
 
 
-def first_text(choice: Choice, facts: Facts) -> str:
+def text(choice: Choice, draft: Draft) -> str:
     """Return the text of an `envbuilder.yaml` that lists files, with the rest in comments."""
     parts = [_HEAD, *_requirements(choice)]
-    if facts.is_package:
+    if draft.is_package:
         parts.append("install_project: true  # importable from any folder, with its commands\n")
     named = (e.name for e in choice.lines if e.source and not url_path(e.source).endswith(".whl"))
-    if built := dict.fromkeys((*named, *facts.build)):
+    if built := dict.fromkeys((*named, *draft.build)):
         names = ", ".join(_valid(built, types.Distribution))
         parts.append(f"build_from_source: [{names}]  # their own code runs while they are built\n")
-    if facts.as_of:
-        parts.append(f"as_of: {facts.as_of}  # the last commit's day: no later release is taken\n")
-    if facts.framework:
-        parts.append(f"framework: {facts.framework}  # others are ordinary packages\n")
-    if facts.framework_version:
+    if draft.as_of:
+        parts.append(f"as_of: {draft.as_of}  # the last commit's day: no later release is taken\n")
+    if draft.framework:
+        parts.append(f"framework: {draft.framework}  # others are ordinary packages\n")
+    if draft.framework_version:
         parts.append(
-            f'framework_version: "{facts.framework_version}"  # instead of what files say\n'
+            f'framework_version: "{draft.framework_version}"  # instead of what files say\n'
         )
-    if facts.python:
-        parts.append(f'python: "{facts.python}"  # {facts.python_why}\n')
-    if facts.exclude:
-        why = "; ".join(dict.fromkeys(facts.exclude.values()))
-        parts.append(f"exclude: [{', '.join(facts.exclude)}]  # {why}\n")
-    parts += _mappings(facts)
+    if draft.python:
+        parts.append(f'python: "{draft.python}"  # {draft.python_why}\n')
+    if draft.exclude:
+        why = "; ".join(dict.fromkeys(draft.exclude.values()))
+        parts.append(f"exclude: [{', '.join(draft.exclude)}]  # {why}\n")
+    parts += _mappings(draft)
     if packages := dict.fromkeys(p for s in choice.sources for p in s.listed.system):
         parts.append(f"system_packages: [{', '.join(packages)}]  # in images\n")
-    suggested = [f"#   - {text}  # {where}\n" for text, where in facts.requirements]
+    suggested = [f"#   - {text}  # {where}\n" for text, where in draft.requirements]
     if suggested:
         parts.append("# Suggested; uncomment what is needed:\n# requirements:\n")
     parts += suggested
-    if facts.system:
-        names = ", ".join(name for name, _ in facts.system)
-        parts.append(f"# system_packages: [{names}]  # {facts.system[0][1]}\n")
-    keys = {"framework": facts.framework, "python": facts.python}
+    if draft.system:
+        names = ", ".join(name for name, _ in draft.system)
+        parts.append(f"# system_packages: [{names}]  # {draft.system[0][1]}\n")
+    keys = {"framework": draft.framework, "python": draft.python}
     return "".join((*parts, *(line for key, line in _TAIL.items() if not keys.get(key))))
 
 
-def _mappings(facts: Facts) -> Iterator[str]:
-    if facts.overrides:
+def _mappings(draft: Draft) -> Iterator[str]:
+    if draft.overrides:
         yield "overrides:  # whatever packages require of each other\n"
-    for name, (text, why) in facts.overrides.items():
+    for name, (text, why) in draft.overrides.items():
         yield f'  {name}: "{text}"  # {why}\n'
-    if facts.indexes:
+    if draft.indexes:
         yield "indexes:  # where the list's channels are\n"
-    yield from (f"  {name}: {url}\n" for name, url in facts.indexes.items())
+    yield from (f"  {name}: {url}\n" for name, url in draft.indexes.items())
 
 
 def _requirements(choice: Choice) -> Iterator[str]:

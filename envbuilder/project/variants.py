@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from envbuilder.project.release import Decision, Limits, Locked, Offered
 
 
-class Choosing(NamedTuple):
+class ReleaseOptions(NamedTuple):
     """How releases are chosen where no lock has one yet."""
 
     offered: Offered = attrgetter("pythons")
@@ -54,7 +54,7 @@ class Choosing(NamedTuple):
     """Environment → the Python, and the release, that packages in it need, and which these are."""
 
 
-ANY = Choosing()
+ANY = ReleaseOptions()
 
 
 class ProjectProfiles:
@@ -66,14 +66,14 @@ class ProjectProfiles:
         environment: str,
         project: Path,
         folders: Sequence[Path],
-        choosing: Choosing = ANY,
+        options: ReleaseOptions = ANY,
     ) -> None:
         environments.merged(definition, environment)  # raises, before anything is done, if missing
         self.environment = environment
         self._definition = definition
         self._project = project
         self._folders = folders
-        self._choosing = choosing
+        self._options = options
         self._decided: dict[str, Decision] = {}
         self._profiles: dict[str, Profile] = {}
 
@@ -105,7 +105,7 @@ class ProjectProfiles:
     def offers(self, name: str) -> fit.Offers:
         """Return the releases that a profile has, each with what in the project rules it out."""
         profile = self.unadapted(name)
-        return [(c, self.limits.against(profile, c)) for c in profile.choices().values()]
+        return [(c, self.limits.conflict_with(profile, c)) for c in profile.choices().values()]
 
     def unadapted(self, name: str) -> Profile:
         """Return a profile as it is without the project; its files are read once."""
@@ -147,7 +147,7 @@ class ProjectProfiles:
         Raise `InvalidError` if the project allows none of its releases.
         """
         if profile.name not in self._decided:
-            lock = self._locked(profile) if self._choosing.keep else None
+            lock = self._locked(profile) if self._options.keep else None
             stays = release.stays(profile, self.limits, lock)
             decision = stays or self._decisions.get(profile.name)
             if decision is None:
@@ -165,8 +165,8 @@ class ProjectProfiles:
         return release.decide(
             self.limits,
             profiles,
-            locks if self._choosing.keep else {},
-            self._choosing.offered,
+            locks if self._options.keep else {},
+            self._options.offered,
         )
 
     def _locked(self, profile: Profile) -> Locked | None:
@@ -189,9 +189,9 @@ class ProjectProfiles:
         return release.Limits(
             framework=name,
             lines=tuple(lines),
-            pythons=(*self.contents.pythons, *self._choosing.pythons.get(self.environment, ())),
+            pythons=(*self.contents.pythons, *self._options.pythons.get(self.environment, ())),
             preferred=release.of_lock(every, FRAMEWORKS[name].names),
-            required=self._choosing.required.get(self.environment),
+            required=self._options.required.get(self.environment),
         )
 
     def _stated(self, key: str) -> Iterator[tuple[Any, str]]:
@@ -232,10 +232,10 @@ def library(settings: Settings, packages: Reader = nothing_read) -> Library:
     """
     folders = profile_files.search_path(settings.project, settings.config_dir)
     trusted = settings.configuration.signatures.locks
-    return Library(folders, trusted, variants(settings), packages)
+    return Library(folders, trusted, of_project(settings), packages)
 
 
-def variants(settings: Settings, choosing: Choosing = ANY) -> ProjectProfiles | None:
+def of_project(settings: Settings, options: ReleaseOptions = ANY) -> ProjectProfiles | None:
     """Return what the project makes of profiles; None outside of a project that defines any.
 
     Raise `InvalidError` for an environment or a listed profile that does not exist.
@@ -259,7 +259,7 @@ def variants(settings: Settings, choosing: Choosing = ANY) -> ProjectProfiles | 
                 f"{where}: {dotted(path)}unknown profile {shown(name)}",
                 suggestion(name, available),
             )
-    return ProjectProfiles(definition, settings.environment, project, folders, choosing)
+    return ProjectProfiles(definition, settings.environment, project, folders, options)
 
 
 # Which framework a project is for

@@ -9,9 +9,9 @@ from hypothesis import given, strategies as st
 
 from envbuilder.core import settings
 from envbuilder.core.project_file import Definition, RequirementFile
-from envbuilder.project import first_file, repository
-from envbuilder.project.first_file import Source
-from envbuilder.project.repository import Shown
+from envbuilder.project import draft, repository
+from envbuilder.project.draft import Source
+from envbuilder.project.repository import InstallHints
 from tests.support.repositories import lay
 
 HEAD = """\
@@ -169,8 +169,8 @@ build_from_source: [x, lib]  # their own code runs while they are built
 
 def started(folder: Path) -> str:
     files = [*repository.files(folder)]
-    choice = first_file.choose(folder, files, repository.shown(folder, files))
-    return first_file.first_text(choice, first_file.Facts())
+    choice = draft.choose(folder, files, repository.install_hints(folder, files))
+    return draft.text(choice, draft.Draft())
 
 
 def definition(text: str) -> Definition:
@@ -190,7 +190,7 @@ def test_a_file_that_cannot_be_read_leaves_the_place_to_the_next_and_is_named(
     tmp_path: Path,
 ) -> None:
     lay(tmp_path, {"requirements.txt": "a b c\n", "environment.yml": "dependencies: [numpy]\n"})
-    choice = first_file.choose(tmp_path, [*repository.files(tmp_path)], Shown())
+    choice = draft.choose(tmp_path, [*repository.files(tmp_path)], InstallHints())
     assert [source.main.file for source in choice.sources] == ["environment.yml"]
     assert "requirements.txt:1" in choice.errors[0].message
 
@@ -218,8 +218,8 @@ def test_few_names_are_mentioned_and_none_can_add_a_line(tmp_path: Path) -> None
 )
 def test_whatever_is_mentioned_changes_nothing(name: str | None, mentioned: list[str]) -> None:
     sources = (Source(main=RequirementFile(file=name)),) if name else ()
-    choice = first_file.Choice(sources=sources, others=tuple(mentioned))
-    text = first_file.first_text(choice, first_file.Facts())
+    choice = draft.Choice(sources=sources, others=tuple(mentioned))
+    text = draft.text(choice, draft.Draft())
     assert definition(text).requirements_from == ((name,) if name else ())
     assert len(text.splitlines()) <= 15
 
@@ -232,6 +232,6 @@ def test_an_environment_that_includes_the_list_is_taken_instead(
 ) -> None:
     text = "dependencies: [ffmpeg, numpy, {pip: [-r requirements.txt]}]\n"
     lay(tmp_path, {"requirements.txt": "rich\n", "env.yml": text, "environment.yml": "a: 1\n"})
-    shown = Shown(files={readme: "README.md"} if readme else {})
-    choice = first_file.choose(tmp_path, tuple(repository.files(tmp_path)), shown)
+    shown = InstallHints(files={readme: "README.md"} if readme else {})
+    choice = draft.choose(tmp_path, tuple(repository.files(tmp_path)), shown)
     assert [source.main.file for source in choice.sources] == [expected]
