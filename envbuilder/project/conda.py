@@ -51,6 +51,9 @@ _ODD = re.compile(r"=[0-9][A-Za-z0-9.]*_[A-Za-z0-9._]*=[A-Za-z0-9_.]+\Z")
 _CLAUSE = re.compile(r"(==|!=|<=|>=|~=|=|<|>)?([0-9][A-Za-z0-9.]*?)(\.?\*)?\Z")
 
 
+_ALTERNATIVE = re.compile(r"=?([0-9][0-9.]*?)(?:\.?\*)?\Z")
+
+
 class Spec(Struct, frozen=True):
     """A conda package and its versions."""
 
@@ -72,24 +75,30 @@ class Spec(Struct, frozen=True):
         """
         if not self.versions:
             return ""
-        either = [_CLAUSE.match(clause.removeprefix("=")) for clause in self.versions.split("|")]
-        if len(either) > 1:
-            ends = [match[2] for match in either if match and not match[1]]
-            if len(ends) < len(either) or not all(re.match(r"[0-9.]{1,99}\Z", e) for e in ends):
-                return None
+        if "|" in self.versions:
+            ends = []
+            for clause in self.versions.split("|"):
+                match = _ALTERNATIVE.match(clause)
+                if not match:
+                    return None
+                ends.append(match[1])
             ends.sort(key=lambda version: [int(part or 0) for part in version.split(".")])
             return f">={ends[0]},<={ends[-1]}.99999"
-        clauses = [_CLAUSE.match(clause) for clause in self.versions.split(",")]
-        python = [_python_clause(*match.groups()) for match in clauses if match]
-        return ",".join(python) if all(clauses) else None
+        clauses = []
+        for clause in self.versions.split(","):
+            match = _CLAUSE.match(clause)
+            if not match:
+                return None
+            clauses.append(_python_clause(*match.groups()))
+        return ",".join(clauses)
 
 
 def _python_clause(operator: str | None, version: str, star: str | None) -> str:
-    if operator in {None, "=", "==", "!="}:
-        equal = "!=" if operator == "!=" else "=="
-        begins = (star or operator == "=") and not re.search("[a-z]", version)  # not 19.10b0.*
-        return f"{equal}{version}{'.*' if begins else ''}"
-    return f"{operator}{version}"
+    if operator not in {None, "=", "==", "!="}:
+        return f"{operator}{version}"
+    equal = "!=" if operator == "!=" else "=="
+    begins = (star or operator == "=") and not re.search("[a-z]", version)  # not 19.10b0.*
+    return f"{equal}{version}{'.*' if begins else ''}"
 
 
 def parse(text: str, where: str) -> Spec:
@@ -116,7 +125,10 @@ def _versions_and_build(rest: str, subject: str) -> tuple[str, str]:
     if parts := re.match(r"={0,2}([A-Za-z0-9.*]+)(?:=(?!=)|\s+)([A-Za-z0-9_.*]+)\Z", rest):
         versions = parts[1]
         build = parts[2] if parts[2].strip("*") else ""
-        versions = f"{'' if '*' in versions else '=='}{versions}" if versions.strip("*.") else ""
+        if not versions.strip("*."):
+            versions = ""
+        elif "*" not in versions:
+            versions = f"=={versions}"
     elif re.match(r"=(?!=)[^=<>!~,|]+\Z", rest):
         version = rest[1:].removesuffix("*").removesuffix(".")
         versions = f"{version}.*" if version else ""
@@ -172,7 +184,8 @@ class Packages:
         self._cuda: list[str] = []
         self._libraries: list[str] = []
         self._programs: list[str] = []
-        self._frameworks: dict[str, frameworks.Framework | None] = {}
+        self._frameworks: list[str] = []
+        self._brought: list[frameworks.Framework] = []
         self._replaced: list[str] = []
         self._renamed: list[str] = []
         self._built: list[str] = []
@@ -206,7 +219,8 @@ class Packages:
                 text = self._wheel(spec, name, where).text.removeprefix(name)
                 self._pythons.append(lines.Line(text, where))
         elif of_framework := frameworks.of_conda(name):
-            self._frameworks[name] = frameworks.of_build(of_framework)
+            self._frameworks.append(name)
+            self._brought += filter(None, [frameworks.of_build(of_framework)])
             self._requirements.append(self._wheel(spec, of_framework, where))
         elif name in {"setuptools", "wheel"} and spec.build:
             self._libraries.append(name)  # an export lists what conda's Python brings along
@@ -216,7 +230,8 @@ class Packages:
             else:
                 self._programs.append(name)
             self._conda.append(lines.Line(spec.text(), where))
-            self._built += [name] if spec.build else []
+            if spec.build:
+                self._built.append(name)
 
     def _wheel(self, spec: Spec, name: str, where: str) -> lines.Line:
         """Return a package as the package index has it, in any version if it has none such."""
@@ -233,30 +248,32 @@ class Packages:
         self._any_version.append(spec.text())
         return lines.Line(f"{types.canonical(name)}{self._marker}", where)
 
-    def listed(self, where: str, of_pip: lines.Listed | None = None) -> lines.Listed:
+    def listed(self, where: str, of_pip: lines.Listed) -> lines.Listed:
         """Return what was taken, with what stands in a list for pip."""
         others = (*_FRAMEWORK_CHANNELS, _DEFAULTS, _NO_CHANNEL)
         channels = tuple(c for c in self._every if c not in others)
-        of_pip = of_pip or lines.Listed()
         pinned = {li.name for li in of_pip.requirements if re.search("[=<>~]", li.text)}
-        self._replaced = [li.name for li in self._requirements if li.name in pinned]
-        of_conda = (line for line in self._requirements if line.name not in pinned)
+        of_conda = []
+        for line in self._requirements:
+            if line.name in pinned:
+                self._replaced.append(line.name)
+            else:
+                of_conda.append(line)
         notes = (type(note)(f"{where}: {note}.") for note in self._notes(channels))
-        return replace(
-            of_pip,
-            requirements=(*of_conda, *of_pip.requirements),
-            pythons=(*self._pythons, *of_pip.pythons),
+        of_channels = lines.Listed(
+            requirements=tuple(of_conda),
+            pythons=tuple(self._pythons),
             conda=tuple(self._conda),
             channels=channels if self._conda else (),
             system=tuple(dict.fromkeys(filter(None, map(debian_package, self._programs)))),
-            notes=(*notes, *of_pip.notes),
+            notes=tuple(notes),
         )
+        return lines.joined([of_channels, of_pip])
 
     def _notes(self, channels: tuple[str, ...]) -> Iterator[str]:
         """Yield what is left out or changed; `channels` of all are kept."""
         if self._frameworks:
-            brought = filter(None, self._frameworks.values())
-            decides = " and ".join(dict.fromkeys(map(lines.profile_decides, brought)))
+            decides = " and ".join(dict.fromkeys(map(lines.profile_decides, self._brought)))
             yield f"{_joined(self._frameworks)}: taken as requirements from PyPI, since {decides}"
         if self._replaced:
             yield f"the list for pip counts, as it comes later: {_joined(self._replaced)}"
@@ -302,9 +319,10 @@ def _of_programs(names: Iterable[str]) -> Iterator[str]:
         instead = f"Use system_packages: [{packages}], or --backend conda"
         yield f"no Python packages: {_joined(of_debian)}. {instead}"
     others = []
-    for name in (name for name, package in debian.items() if not package):
+    for name, package in debian.items():
         several = _joined(distributions_of(name))
-        others.append(f"{name} ({several})" if several else name)
+        if not package:
+            others.append(f"{name} ({several})" if several else name)
     if others:
         yield lines.Needed(
             f"no Python package of the name: {_joined(others)}. Use --backend conda; if the package"
@@ -394,7 +412,9 @@ class _Reader:
                 )
 
     def _list(self, key: str) -> list[Any]:
-        value = [] if self._data.get(key) is None else self._data[key]
+        value = self._data.get(key)
+        if value is None:
+            return []
         if not isinstance(value, list):
             raise InvalidError(f"{self._place(key)}: {key}: expected a list")
         if len(value) > lines.MOST:
@@ -404,8 +424,9 @@ class _Reader:
     def _channels(self) -> list[str]:
         channels = []
         for number, channel in enumerate(self._list("channels")):
-            by_url = _CHANNEL_URL.match(str(channel))
-            name = (_DEFAULTS if by_url[1] else by_url[2]) if by_url else str(channel)
+            name = str(channel)
+            if by_url := _CHANNEL_URL.match(name):
+                name = _DEFAULTS if by_url[1] else by_url[2]
             if _is_channel(name):
                 channels.append(name)
                 continue
@@ -468,9 +489,13 @@ def read_pixi(
     about = mapping(data.get("workspace") or data.get("project"))
     features = {types.canonical(name): each for name, each in mapping(data.get("feature")).items()}
     chosen = sorted(chosen_names("group", groups, features, file))
+    parts = [data, *map(mapping, map(features.get, chosen))]
     of_pypi = RequirementTables(file, lines_of_keys(text))
-    packages = Packages(_channel_names(about.get("channels")))
-    for part in (data, *(mapping(features[name]) for name in chosen)):
+    stated = about.get("channels")
+    channels = stated if isinstance(stated, list) else []
+    names = [str(mapping(each).get("channel", each)) for each in channels]
+    packages = Packages(filter(_is_channel, names))
+    for part in parts:
         for marker, each in _parts(part):
             of_pypi.marker = marker
             of_pypi.take("pypi-dependencies", each.get("pypi-dependencies"))
@@ -489,17 +514,10 @@ def _parts(part: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
                 yield (f'sys_platform == "{system}"' if system else ""), mapping(each)
 
 
-def _channel_names(channels: Any) -> list[str]:
-    """Return the channels of a pixi.toml that are known by name."""
-    every = channels if isinstance(channels, list) else []
-    stated = [str(mapping(each).get("channel", each)) for each in every]
-    return [name for name in stated if _is_channel(name)]
-
-
 def _pixi_spec(name: str, spec: Any) -> str:
     """Return a conda package as an environment.yml has it."""
-    table = mapping(spec)
-    version = str(table.get("version", "*") if table else spec).strip()
+    table = spec if isinstance(spec, dict) else {"version": spec}
+    version = str(table.get("version", "")).strip().removeprefix("*")
     channel = f"{table['channel']}::" if isinstance(table.get("channel"), str) else ""
     bare = re.match(r"[0-9][^,|<>=!~]*\Z", version)
-    return f"{channel}{name}{'=' if bare else ''}{'' if version == '*' else version}"
+    return f"{channel}{name}{'=' if bare else ''}{version}"

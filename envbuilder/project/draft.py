@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import date
@@ -20,7 +19,7 @@ from envbuilder.core.project_file import Extra, RequirementFile
 from envbuilder.project import environments
 from envbuilder.project.conda import read_environment_yml
 from envbuilder.project.forms import FORMS, Form, form_of
-from envbuilder.project.lines import Line, Listed, read_text, url_path
+from envbuilder.project.lines import Line, Listed, joined, read_text, url_path
 from envbuilder.project.tables import pyproject
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ class Choice(Struct, frozen=True, kw_only=True):
     @property
     def lines(self) -> tuple[Line, ...]:
         """The requirements in all of them."""
-        return tuple(line for source in self.sources for line in source.listed.requirements)
+        return joined(source.listed for source in self.sources).requirements
 
 
 def choose(folder: Path, files: Sequence[str], hints: InstallHints) -> Choice:
@@ -95,39 +94,42 @@ def choose(folder: Path, files: Sequence[str], hints: InstallHints) -> Choice:
     README installs the repository itself, what that requires is taken, too.
     """
     ordered, usable = _candidates(folder, files, hints)
+    own = [file for file in environments.OWN if file in ordered]
     sources = list[Source]()
     errors = list[InvalidError]()
     notes = list[str]()
-    todo = deque(usable[:_MOST_READ])
+    todo = usable[:_MOST_READ]
     while todo:
-        file = todo.popleft()
+        file = todo.pop(0)
         try:
             source = _read(folder, file)
         except InvalidError as error:
             errors.append(error)
             continue
         if _is_stub(source):
-            todo.extendleft(own for own in reversed(environments.OWN) if own in ordered)
+            todo = [*own, *todo]
         elif _lists_something(source.listed):
             if file not in hints.files:
                 source = _including(folder, file, usable) or source
             file = source.main.file
             sources = [msgspec.structs.replace(source, why=_reason(file, ordered, hints))]
             break
-        notes += source.listed.notes if "/" not in file else ()
+        if "/" not in file:
+            notes += source.listed.notes
     if sources and hints.itself and not _is_complete(sources[0]):
-        why = f"{hints.itself} installs the project itself"
-        for file in (file for file in environments.OWN if file in ordered):
+        for file in own:
             with suppress(InvalidError):
                 source = _read(folder, file)
                 if _lists_something(source.listed):
+                    why = f"{hints.itself} installs the project itself"
                     sources.append(msgspec.structs.replace(source, why=why))
                     break
-    chosen = [source.main.file for source in sources]
-    made_from = {"pyproject.toml"} if any(_form(file).keeps_versions for file in chosen) else set()
+    left_out = {source.main.file for source in sources}
+    if any(_form(file).keeps_versions for file in left_out):
+        left_out.add("pyproject.toml")  # what the lock was made from
     return Choice(
         sources=tuple(sources),
-        others=tuple(file for file in ordered if file not in {*chosen, *made_from}),
+        others=tuple(file for file in ordered if file not in left_out),
         errors=tuple(errors),
         notes=() if sources else tuple(notes),
     )
@@ -135,10 +137,11 @@ def choose(folder: Path, files: Sequence[str], hints: InstallHints) -> Choice:
 
 def _including(folder: Path, file: str, usable: Iterable[str]) -> Source | None:
     """Return the environment of conda's whose list for pip includes a file, if there is one."""
-    for other in (each for each in usable if _form(each).read is read_environment_yml):
-        with suppress(InvalidError):
-            if file in (source := _read(folder, other)).listed.read_from:
-                return source
+    for other in usable:
+        if _form(other).read is read_environment_yml:
+            with suppress(InvalidError):
+                if file in (source := _read(folder, other)).listed.read_from:
+                    return source
     return None
 
 
@@ -184,7 +187,7 @@ def _candidates(
             continue
         above = path.parts[:-1]
         stem = path.name.partition(".")[0]
-        named = 0 if file in order else 1 if hints.itself and file in _OF_ITSELF else 2
+        is_of_itself = hints.itself and file in _OF_ITSELF
         # Of several packages in one repository, the one that is installed first.
         place = next((n for n, p in enumerate(packages) if above and p.endswith(above[-1])), 999)
         is_aside = bool(_ASIDE.fullmatch(stem)) or any(map(_NEVER.fullmatch, above))
@@ -192,7 +195,8 @@ def _candidates(
             is_aside,
             any(map(_LATE.fullmatch, above)),
             bool(_HARDWARE.fullmatch(stem)),
-            named,
+            file not in order,
+            file not in order and not is_of_itself,
             len(above),
             FORMS.index(form),
             order.get(file, place),
@@ -240,8 +244,9 @@ def _entries(folder: Path, file: str) -> tuple[RequirementFile, RequirementFile 
         tables = pyproject(read_text(folder, stated), stated)
     except InvalidError:
         return main, None
-    extras = _names(tables.project.optional_dependencies if tables.project else ())
-    groups = _names(tables.dependency_groups)
+    of_extras = tables.project.optional_dependencies if tables.project else ()
+    extras = tuple(islice(_valid(of_extras, Extra), _MOST_MENTIONED))
+    groups = tuple(islice(_valid(tables.dependency_groups, Extra), _MOST_MENTIONED))
     optional = RequirementFile(file=file, extras=extras, groups=groups)
     if path.name == "pyproject.toml" and groups and not tables.project and not tables.tool.poetry:
         return optional, None  # nothing but groups
@@ -298,17 +303,16 @@ def text(choice: Choice, draft: Draft) -> str:
         why = "; ".join(dict.fromkeys(draft.exclude.values()))
         parts.append(f"exclude: [{', '.join(draft.exclude)}]  # {why}\n")
     parts += _mappings(draft)
-    if packages := dict.fromkeys(p for s in choice.sources for p in s.listed.system):
+    if packages := dict.fromkeys(joined(s.listed for s in choice.sources).system):
         parts.append(f"system_packages: [{', '.join(packages)}]  # in images\n")
-    suggested = [f"#   - {text}  # {where}\n" for text, where in draft.requirements]
-    if suggested:
+    if draft.requirements:
         parts.append("# Suggested; uncomment what is needed:\n# requirements:\n")
-    parts += suggested
+    parts += [f"#   - {text}  # {where}\n" for text, where in draft.requirements]
     if draft.system:
-        names = ", ".join(name for name, _ in draft.system)
+        names = ", ".join(dict(draft.system))
         parts.append(f"# system_packages: [{names}]  # {draft.system[0][1]}\n")
-    keys = {"framework": draft.framework, "python": draft.python}
-    return "".join((*parts, *(line for key, line in _TAIL.items() if not keys.get(key))))
+    parts += [line for key, line in _TAIL.items() if not getattr(draft, key, None)]
+    return "".join(parts)
 
 
 def _mappings(draft: Draft) -> Iterator[str]:
@@ -318,7 +322,8 @@ def _mappings(draft: Draft) -> Iterator[str]:
         yield f'  {name}: "{text}"  # {why}\n'
     if draft.indexes:
         yield "indexes:  # where the list's channels are\n"
-    yield from (f"  {name}: {url}\n" for name, url in draft.indexes.items())
+    for name, url in draft.indexes.items():
+        yield f"  {name}: {url}\n"
 
 
 def _requirements(choice: Choice) -> Iterator[str]:
@@ -333,19 +338,18 @@ def _requirements(choice: Choice) -> Iterator[str]:
         yield f"  - {_entry(source.main)}\n"
         if source.optional:
             yield f"  # - {_entry(source.optional)}\n"
-    yield from (f"  # - {name}\n" for name in more)
+    for name in more:
+        yield f"  # - {name}\n"
 
 
 def _entry(file: RequirementFile) -> str:
     """Return a file as it is written in `requirements_from:`."""
-    parts = [f"file: {file.file}"]
-    parts += [f"extras: [{', '.join(file.extras)}]"] if file.extras else []
-    parts += [f"groups: [{', '.join(file.groups)}]"] if file.groups else []
-    return f"{{{', '.join(parts)}}}" if parts[1:] else file.file
-
-
-def _names(values: Iterable[str]) -> tuple[str, ...]:
-    return tuple(islice(_valid(values, Extra), _MOST_MENTIONED))
+    chosen = ""
+    if file.extras:
+        chosen += f", extras: [{', '.join(file.extras)}]"
+    if file.groups:
+        chosen += f", groups: [{', '.join(file.groups)}]"
+    return f"{{file: {file.file}{chosen}}}" if chosen else file.file
 
 
 def _valid(values: Iterable[str], kind: Any) -> Iterator[str]:

@@ -6,7 +6,7 @@ import contextlib
 import posixpath
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -28,6 +28,7 @@ from envbuilder.project.lines import (
     Line,
     Listed,
     Needed,
+    joined,
     parse,
 )
 
@@ -67,18 +68,17 @@ def merged(definition: Definition, name: str) -> Environment:
             f"{PROJECT_FILE} has no environment {shown(name)}",
             f"It has: {', '.join(names(definition))}.",
         )
-    return Environment(
-        requirements=(*definition.requirements, *more.requirements),
-        requirements_from=(*definition.requirements_from, *more.requirements_from),
-        python=more.python or definition.python,
-        system_packages=tuple(dict.fromkeys((*definition.system_packages, *more.system_packages))),
-        environment={**definition.environment, **more.environment},
-        python_path=tuple(dict.fromkeys((*definition.python_path, *more.python_path))),
-        files=tuple(dict.fromkeys((*definition.files, *more.files))),
-        command=more.command or definition.command,
-        ports=tuple(dict.fromkeys((*definition.ports, *more.ports))),
-        volumes={**definition.volumes, **more.volumes},
-    )
+    values = dict[str, Any]()
+    for key in Environment.__struct_fields__:
+        above = getattr(definition, key)
+        value = getattr(more, key)
+        if key in {"python", "command"}:
+            values[key] = value or above
+        elif isinstance(value, dict):
+            values[key] = {**above, **value}
+        else:
+            values[key] = tuple(dict.fromkeys((*above, *value)))
+    return Environment(**values)
 
 
 def of(settings: Settings) -> Environment:
@@ -99,67 +99,61 @@ def of(settings: Settings) -> Environment:
 
 def contents(definition: Definition, name: str, project: Path) -> Contents:
     """Return all that an environment of a project requires. Raise `InvalidError` as `read` does."""
-    named = [*entries(definition, name, project, "requirements_from")]
-    files = [named_file(item) for item, _ in named]
-    every = [_read_named(project, f, where) for f, (_, where) in zip(files, named, strict=True)]
-    # Of two, the environment's own, which comes last.
-    python = [*entries(definition, name, project, "python")][-1:]
-    versions = ((text.removeprefix("managed").strip(), where) for text, where in python)
-    stated_pythons = (Line(f"=={version}.*", where) for version, where in versions if version)
-    read_from = (*(f.file for f in files), *chain.from_iterable(e.read_from for e in every))
-    of_files = tuple(chain.from_iterable(each.pythons for each in every))
-    pythons, disagreeing = _pythons(tuple(stated_pythons), of_files)
-    lines = (
-        *_lines(definition, name, project),
-        *chain.from_iterable(each.requirements for each in every),
-    )
-    stated = entries(definition, DEFAULT, project, "overrides")
-    replacing = {types.canonical(package): Line(text, where) for (package, text), where in stated}
-    overrides = {o.name: o for o in chain.from_iterable(e.overrides for e in every)} | replacing
+    read_from = set[str]()
+    every = []
+    for item, where in entries(definition, name, project, "requirements_from"):
+        file = named_file(item)
+        every.append(_read_named(project, file, where))
+        read_from.update(map(posixpath.normpath, (file.file, *every[-1].read_from)))
+    listed = joined(every)
+    pythons = listed.pythons
+    notes = list[str]()
+    for text, where in entries(definition, name, project, "python"):
+        # Of two, the environment's own counts, which comes last.
+        version = text.removeprefix("managed").strip()
+        pythons = (Line(f"=={version}.*", where),) if version else listed.pythons
+        notes = [*_other_pythons(listed.pythons, version, where)] if version else []
+    lines = (*_lines(definition, name, project), *listed.requirements)
+    replacing = _overrides(definition, project)
+    overrides = {line.name: line for line in listed.overrides} | replacing
     resolution = _resolution(definition, lines, overrides)
     left = tuple(_replaced(lines, overrides, resolution.exclude))
     same = _doubled(left)
+    notes += [Dropped(f"{other} is left out: {of} has all of it") for other, of in same.items()]
     return Contents(
         environment=merged(definition, name),
         resolution=resolution,
         requirements=tuple(line for line in left if line.name not in same),
-        constraints=tuple(_left(chain.from_iterable(e.constraints for e in every), replacing, ())),
+        constraints=tuple(_left(listed.constraints, replacing, ())),
         pythons=pythons,
-        conda=tuple(chain.from_iterable(each.conda for each in every)),
-        channels=tuple(dict.fromkeys(chain.from_iterable(each.channels for each in every))),
-        notes=tuple(
-            dict.fromkeys(
-                (
-                    *disagreeing,
-                    *(Dropped(f"{n} is left out: {of} has all of it") for n, of in same.items()),
-                    *_idle(overrides, lines),
-                    *chain.from_iterable(each.notes for each in every),
-                )
-            )
-        ),
-        read_from=tuple(sorted({posixpath.normpath(file) for file in read_from})),
+        conda=listed.conda,
+        channels=tuple(dict.fromkeys(listed.channels)),
+        notes=tuple(dict.fromkeys((*notes, *_idle(overrides, lines), *listed.notes))),
+        read_from=tuple(sorted(read_from)),
     )
+
+
+def _overrides(definition: Definition, project: Path) -> dict[str, Line]:
+    """Return package → what the project's own file takes instead, whoever requires it."""
+    stated = entries(definition, DEFAULT, project, "overrides")
+    return {types.canonical(package): Line(text, where) for (package, text), where in stated}
 
 
 def _doubled(lines: Iterable[Line]) -> dict[str, str]:
     """Return the packages that another one among the lines takes the place of, and which."""
     listed = {line.name for line in lines}
-    every = ([name for name in family if name in listed] for family in SAME)
-    return {name: names[0] for names in every for name in names[1:]}
+    doubled = dict[str, str]()
+    for family in SAME:
+        names = [name for name in family if name in listed]
+        doubled |= dict.fromkeys(names[1:], "".join(names[:1]))
+    return doubled
 
 
-def _pythons(
-    stated: tuple[Line, ...], of_files: tuple[Line, ...]
-) -> tuple[tuple[Line, ...], tuple[str, ...]]:
-    """Return the Pythons that count, and notes of files that say otherwise: `python:` decides."""
-    if not stated:
-        return of_files, ()
-    minor = stated[0].text.removeprefix("==").removesuffix(".*")
-    others = (line for line in of_files if not release.allowed([minor], [line]))
-    return stated, tuple(
-        f"{line.where} asks for Python {line.text}; {stated[0].where} decides: {minor}"
-        for line in others
-    )
+def _other_pythons(lines: Iterable[Line], minor: str, where: str) -> Iterator[str]:
+    """Yield a note of each file that does not allow the Python of `python:`, which decides."""
+    for line in lines:
+        if not release.allowed([minor], [line]):
+            yield f"{line.where} asks for Python {line.text}; {where} decides: {minor}"
 
 
 _OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
@@ -221,15 +215,21 @@ def _resolution(
     definition: Definition, lines: Sequence[Line], overrides: Mapping[str, Line]
 ) -> Resolution:
     """Return what a project says about how its packages are chosen."""
-    others = [n for n, line in overrides.items() if line.name != n and not _marker(line)]
     build = definition.build_from_source
+    overriding = []
+    excluded = {*map(types.canonical, definition.exclude)}
+    for name, line in overrides.items():
+        if line.name == name:
+            overriding.append(line.text)
+        elif not _marker(line):
+            excluded.add(name)
     return Resolution(
         as_of=definition.as_of.isoformat() if definition.as_of else None,
         build=build if isinstance(build, bool) else tuple(sorted(map(types.canonical, build))),
         cuda_architectures=definition.cuda_architectures,
         sources={line.name: line.source for line in lines if line.source},
-        overrides=tuple(line.text for name, line in overrides.items() if line.name == name),
-        exclude=tuple(sorted({*map(types.canonical, definition.exclude), *others})),
+        overrides=tuple(overriding),
+        exclude=tuple(sorted(excluded)),
     )
 
 
@@ -247,22 +247,19 @@ def of_framework(
 
     Raise `InvalidError` if the framework is left out.
     """
-    excluded, overrides = (
-        {types.canonical(item if key == "exclude" else item[0]): (item, where)
-         for item, where in entries(definition, DEFAULT, project, key)}
-        for key in ("exclude", "overrides")
-    )  # fmt: skip
+    override = _overrides(definition, project).get(framework)
     if framework in contents.resolution.exclude:
-        _, where = (excluded | overrides)[framework]
+        excluded = entries(definition, DEFAULT, project, "exclude")
+        places = {types.canonical(item): where for item, where in excluded}
+        where = override.where if override else places[framework]
         raise InvalidError(
             f"{where}: {framework} comes from the profile of the hardware, and every environment"
             " has it",
             "Remove the line. To choose its release: framework_version.",
         )
-    if framework not in overrides or any(line.name == framework for line in contents.requirements):
+    if not override or any(line.name == framework for line in contents.requirements):
         return contents
-    (_, text), where = overrides[framework]
-    return replace(contents, requirements=(*contents.requirements, Line(text, where)))
+    return replace(contents, requirements=(*contents.requirements, override))
 
 
 def without_releases(contents: Contents, framework: types.Framework) -> Contents:
@@ -272,11 +269,11 @@ def without_releases(contents: Contents, framework: types.Framework) -> Contents
     lines = []
     notes = []
     for line in contents.requirements:
-        wish = parse(line.text, line.where)
-        if (line.name in brought or row.is_library(line.name)) and wish.specifier:
+        requirement = parse(line.text, line.where)
+        if (line.name in brought or row.is_library(line.name)) and requirement.specifier:
             notes.append(f"{line.where} asks for {line.text}; framework_version decides")
-            wish.specifier = type(wish.specifier)()
-            lines.append(replace(line, text=str(wish)))
+            requirement.specifier = type(requirement.specifier)()
+            lines.append(replace(line, text=str(requirement)))
         else:
             lines.append(line)
     return replace(
@@ -302,10 +299,14 @@ def entries(
     text = read_text(path) if is_used else ""
     for above, part in parts:
         value = getattr(part, key)
-        value = value if isinstance(value, tuple | dict) else tuple(filter(None, [value]))
-        for number, item in enumerate(value.items() if isinstance(value, dict) else value):
-            below = item[0] if isinstance(value, dict) else str(number)
-            yield item, place(PROJECT_FILE, text, [*above, key, below])
+        if isinstance(value, dict):
+            for item in value.items():
+                yield item, place(PROJECT_FILE, text, [*above, key, item[0]])
+        elif isinstance(value, tuple):
+            for number, item in enumerate(value):
+                yield item, place(PROJECT_FILE, text, [*above, key, str(number)])
+        elif value:
+            yield value, place(PROJECT_FILE, text, [*above, key])
 
 
 def paths(definition: Definition, name: str, project: Path, key: str) -> Iterator[Path]:
@@ -386,13 +387,13 @@ def _with_own(project: Path, listed: Listed) -> Listed:
             except InvalidError as error:
                 note = f"{error.message}, so what the project itself requires is left out."
                 return replace(listed, notes=(*listed.notes, Needed(note)))
-            return replace(
-                listed,
-                requirements=(*listed.requirements, *more.requirements),
-                pythons=(*listed.pythons, *more.pythons),
-                read_from=tuple(sorted({*listed.read_from, *more.read_from, name})),
-                notes=(*listed.notes, *more.notes),
+            itself = Listed(
+                requirements=more.requirements,
+                pythons=more.pythons,
+                read_from=(*more.read_from, name),
+                notes=more.notes,
             )
+            return joined([listed, itself])
     return listed
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import posixpath
+from collections import defaultdict
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from packaging.markers import InvalidMarker, Marker
 from packaging.pylock import Package, Pylock, PylockUnsupportedVersionError, PylockValidationError
 
@@ -23,6 +24,7 @@ from envbuilder.project.lines import (
     Line,
     Listed,
     line,
+    location_of,
     of_uv,
     parse,
     python_versions,
@@ -107,9 +109,9 @@ def _reduced(part: Any, chosen: Chosen) -> str | bool:
 
 def _joined(word: str, parts: list[str | bool], *, decisive: bool) -> str | bool:
     """Return parts joined by a word; `decisive` is the value of a part that decides alone."""
-    undecided = [part for part in parts if isinstance(part, str)]
-    if decisive in [part for part in parts if isinstance(part, bool)]:
+    if decisive in parts:
         return decisive
+    undecided = [part for part in parts if isinstance(part, str)]
     if len(undecided) < 2:
         return undecided[0] if undecided else not decisive
     return f"({f' {word} '.join(undecided)})"
@@ -124,8 +126,6 @@ def _joined(word: str, parts: list[str | bool], *, decisive: bool) -> str | bool
 _UV_VERSION = 1
 _UV_ITSELF = ({"virtual": "."}, {"editable": "."})
 """Sources of the project itself."""
-_SOURCES = ("git", "url", "path", "directory", "editable", "virtual")
-"""Keys of a requirement for packages that come from another place."""
 
 
 class _Edge(Struct, frozen=True):
@@ -145,8 +145,8 @@ class _Entry(Struct, frozen=True):
     specifier: str = ""
     marker: str = ""
     index: str = ""
-    git: str = ""
-    url: str = ""
+    git: str | None = None
+    url: str | None = None
     path: Any = None
     directory: Any = None
     editable: Any = None
@@ -158,9 +158,9 @@ class _Entry(Struct, frozen=True):
         return f"{self.name}{extras}{self.specifier}{f'; {marker}' if marker else ''}"
 
     @property
-    def source(self) -> dict[str, Any]:
+    def location(self) -> str:
         """Where it comes from, if not from an index."""
-        return {key: getattr(self, key) for key in _SOURCES if getattr(self, key)}
+        return _location(asdict(self))
 
 
 class _Metadata(Struct, frozen=True, rename="kebab"):
@@ -212,10 +212,10 @@ def read_uv_lock(project: Path, file: str, extras: Sequence[str], groups: Sequen
     if len(lock.package) > MOST:
         raise InvalidError(f"{name}: more than {MOST} packages")
     reader = _UvLockReader(lock, name, extras, groups)
-    texts = (
-        f"{o.name} @ {_location(o.source)}" if o.source else o.text(o.marker)
-        for o in lock.manifest.overrides
-    )
+    texts = []
+    for each in lock.manifest.overrides:
+        located = f"{each.name} @ {each.location}"
+        texts.append(located if each.location else each.text(each.marker))
     overrides, notes = of_uv("override", texts, file)
     return Listed(
         requirements=tuple(reader.requirements()),
@@ -270,34 +270,30 @@ class _UvLockReader:
 
     def _named_extras(self) -> set[str]:
         """Return the extras that chosen ones name through the project itself."""
-        return {
-            types.canonical(extra)
-            for entry in self._entries
-            if entry.name == self._root.name
-            and (parsed := self._parsed(entry))
-            and is_itself(parsed, self._root.name, self._where(entry.name))
-            for extra in entry.extras
-        }
+        named = set[str]()
+        for entry in self._entries:
+            parsed = self._parsed(entry) if entry.name == self._root.name else None
+            if parsed and is_itself(parsed, self._root.name, self._where(entry.name)):
+                named.update(map(types.canonical, entry.extras))
+        return named
 
     def _parsed(self, entry: _Entry) -> Requirement | None:
         """Return a requirement; None if it does not apply."""
         where = self._where(entry.name)
         marker = remaining(entry.marker, self._chosen, where)
-        if marker is None:
-            return None
-        return parse(entry.text(marker), where)
+        return None if marker is None else parse(entry.text(marker), where)
 
     def requirements(self) -> Iterator[Line]:
         """Yield what the project itself requires, and what comes from no index."""
-        every = {package.name: _location(package.source) for package in self._reachable()}
-        locations = {name: location for name, location in every.items() if location}
+        locations = {package.name: _location(package.source) for package in self._reachable()}
         for entry in self._entries:
             if entry.name != self._root.name and (parsed := self._parsed(entry)):
                 required = line(parsed, self._where(entry.name))
-                location = locations.pop(entry.name, "") or _location(entry.source)
+                location = locations.pop(entry.name, "") or entry.location
                 yield self._from(required, location)
         for name, location in sorted(locations.items()):
-            yield self._from(Line(name, self._where(name)), location)
+            if location:
+                yield self._from(Line(name, self._where(name)), location)
 
     def _from(self, required: Line, location: str) -> Line:
         """Return a requirement from a location, if there is any."""
@@ -308,10 +304,10 @@ class _UvLockReader:
 
     def constraints(self) -> Iterator[Line]:
         """Yield the locked version of each package that the project needs."""
-        versions: dict[str, list[_Locked]] = {}
+        versions = defaultdict[str, list[_Locked]](list)
         for package in self._reachable():
             if package.version:
-                versions.setdefault(package.name, []).append(package)
+                versions[package.name].append(package)
         for name, packages in sorted(versions.items()):
             where = self._where(name)
             for package in sorted(packages, key=lambda package: package.version):
@@ -325,21 +321,21 @@ class _UvLockReader:
     def _reachable(self) -> list[_Locked]:
         """Return the packages that the project needs."""
         root = self._root
-        of_name = dict[str, list[_Locked]]()
+        of_name = defaultdict[str, list[_Locked]](list)
         for package in self._lock.package:
-            of_name.setdefault(package.name, []).append(package)
-        todo = [
-            *root.dependencies,
-            *(edge for e in self._extras for edge in root.optional_dependencies.get(e, ())),
-            *(edge for g in self._groups for edge in root.dev_dependencies.get(g, ())),
-        ]
+            of_name[package.name].append(package)
+        todo = [*root.dependencies]
+        for extra in self._extras:
+            todo += root.optional_dependencies.get(extra, ())
+        for group in self._groups:
+            todo += root.dev_dependencies.get(group, ())
         reached: dict[tuple[str, str, str], _Locked] = {}
         while todo:
             edge = todo.pop()
             where = self._where(edge.name)
             if remaining(edge.marker, self._chosen, where) is None:
                 continue
-            targets = [p for p in of_name.get(edge.name, []) if edge.version in {"", p.version}]
+            targets = [p for p in of_name[edge.name] if edge.version in {"", p.version}]
             if not targets:
                 raise InvalidError(
                     f"{where}: packages depend on it, but the lock does not hold it", "Run uv lock."
@@ -357,14 +353,13 @@ def _location(source: dict[str, Any]) -> str:
     """Return where a package comes from, as uv states it; empty if that is an index."""
     git = source.get("git")
     if not isinstance(git, str):
-        paths = (source.get(k) for k in ("url", "path", "directory", "editable", "virtual"))
-        return next((path for path in paths if isinstance(path, str)), "")
+        return location_of(source)
     address, _, commit = git.partition("#")
     address, _, query = address.partition("?")
     values = dict(part.partition("=")[::2] for part in query.split("&"))
-    reference = commit or next((values[k] for k in ("rev", "tag", "branch") if k in values), "")
-    folder = f"#subdirectory={values['subdirectory']}" if "subdirectory" in values else ""
-    return f"git+{address}{f'@{reference}' if reference else ''}{folder}"
+    if commit:
+        values["rev"] = commit
+    return location_of({**values, "git": address})
 
 
 # pylock.toml
@@ -398,11 +393,10 @@ def read_pylock(project: Path, file: str, extras: Sequence[str], groups: Sequenc
         frozenset(chosen_names("extra", extras, lock.extras or (), file)),
         frozenset(of_groups.union(map(types.canonical, lock.default_groups or ()))),
     )
-    notes = list[str](
-        Dropped(f"{name}: {escaped(package.name, 60)} is left out: it is the project itself.")
-        for package in lock.packages
-        if _is_itself(package)
-    )[:1]
+    notes = list[str]()
+    for package in [package for package in lock.packages if _is_itself(package)][:1]:
+        its = escaped(package.name, 60)
+        notes.append(Dropped(f"{name}: {its} is left out: it is the project itself."))
     if lock.environments:
         environments = escaped(" | ".join(map(str, lock.environments)), 200)
         notes.append(f"{name}: locked for some environments only: {environments}.")
@@ -476,9 +470,12 @@ def read_pipfile(project: Path, file: str, extras: Sequence[str], groups: Sequen
         if isinstance(version := python.get(key), str):
             exact = f"=={version}.*" if key == "python_version" and version != "*" else version
             reader.python(exact, escaped(file))
-    main, of_dev = ("default", "develop") if is_lock else ("packages", "dev-packages")
-    dev = [of_dev] if chosen_names("group", groups, ("dev",), file) else []
-    for key in (main, *dev):
-        packages = mapping(mapping(data).get(key)).items()
-        reader.take(key, {n: v for n, v in packages if not (is_lock and frameworks.is_runtime(n))})
+    keys = ["default", "develop"] if is_lock else ["packages", "dev-packages"]
+    if not chosen_names("group", groups, ("dev",), file):
+        keys.pop()
+    for key in keys:
+        packages = mapping(mapping(data).get(key))
+        if is_lock:
+            packages = {n: v for n, v in packages.items() if not frameworks.is_runtime(n)}
+        reader.take(key, packages)
     return reader.listed()

@@ -100,6 +100,16 @@ class Listed(Struct, frozen=True, kw_only=True):
     """Sentences for the user, each `Dropped`, `Needed`, or on what was changed."""
 
 
+def joined(parts: Iterable[Listed]) -> Listed:
+    """Return what several files list, in their order."""
+    values: dict[str, Any] = {}
+    for part in parts:
+        for field, value in msgspec.structs.asdict(part).items():
+            before = values.get(field)
+            values[field] = value if before is None else (*before, *(value or ()))
+    return Listed(**values)
+
+
 def read_text(project: Path, file: str, limit: int = LARGEST, where: str = "") -> str:
     """Return the text of a file in UTF-8, or in UTF-16 as PowerShell's > writes it.
 
@@ -347,14 +357,17 @@ def location_of(table: Mapping[str, Any]) -> str:
     """Return the location that another tool's table of a requirement states; empty without one."""
     git = table.get("git")
     if not isinstance(git, str):
-        paths = (table.get(key) for key in ("url", "path", "file"))
-        return next((path for path in paths if isinstance(path, str)), "")
-    references = (table.get(key) for key in ("rev", "ref", "tag", "branch"))
-    reference = next((each for each in references if isinstance(each, str)), "")
-    folder = table.get("subdirectory")
-    end = f"#subdirectory={folder}" if isinstance(folder, str) else ""
-    prefix = "" if git.startswith("git+") else "git+"
-    return f"{prefix}{git}{f'@{reference}' if reference else ''}{end}"
+        return _first_text(table, ("url", "path", "file", "directory", "editable", "virtual"))
+    reference = _first_text(table, ("rev", "ref", "tag", "branch"))
+    folder = _first_text(table, ["subdirectory"])
+    at = f"@{reference}" if reference else ""
+    end = f"#subdirectory={folder}" if folder else ""
+    return f"git+{git.removeprefix('git+')}{at}{end}"
+
+
+def _first_text(table: Mapping[str, Any], keys: Iterable[str]) -> str:
+    """Return the first value of some keys that is a text; empty if none is."""
+    return next((table[key] for key in keys if isinstance(table.get(key), str)), "")
 
 
 _ELSEWHERE = r"(?i)file:|[/~\\]|[A-Za-z]:[/\\]"

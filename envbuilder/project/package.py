@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from envbuilder.core.text import escaped, first
 from envbuilder.project.lines import read_text
 from envbuilder.project.literals import FileReference, Text, as_list, text_of
 from envbuilder.project.setup_files import cfg_sections, read_python
-from envbuilder.project.tables import parse_toml
+from envbuilder.project.tables import mapping, parse_toml
 
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
@@ -37,7 +36,6 @@ UNKNOWN = "0+unknown"
 _MOST = 1000
 _NOT_INSTALLED = (("uv", "package"), ("poetry", "package-mode"), ("pdm", "distribution"))
 """Keys of `[tool]` that are false for a project which is not installed itself."""
-FILES = ("pyproject.toml", "setup.cfg", "setup.py")
 
 
 class Package(Struct, frozen=True, kw_only=True):
@@ -77,7 +75,19 @@ class Package(Struct, frozen=True, kw_only=True):
         if "." not in self.folders:
             return below
         names = sorted(path.name for path in project.iterdir() if _is_module(path))
-        return (*(name for name in names if name not in FILES), *below)
+        return (*(name for name in names if name != "setup.py"), *below)
+
+
+class _Stated(Struct, kw_only=True):
+    """What one file says, with values as they stand there."""
+
+    name: Any
+    version: Any
+    """A text, or a table that says where it stands."""
+    folders: list[Any]
+    commands: list[str]
+    is_installed: bool = True
+    has_extensions: bool = False
 
 
 def of(settings: Settings) -> Package:
@@ -88,37 +98,43 @@ def of(settings: Settings) -> Package:
 
 def read(project: Path) -> Package:
     """Return what a project's files say of it. Raise `InvalidError` if none says anything."""
-    stated = [s for file in FILES if (project / file).is_file() and (s := _READERS[file](project))]
-    names = (name for s in stated if isinstance(name := s.get("name"), str))
-    name = next(filter(_NAME.fullmatch, names), "")
+    stated = list[_Stated]()
+    for file, reader in _READERS.items():
+        if (project / file).is_file() and (part := reader(project)):
+            stated.append(part)
     if not stated:
         raise InvalidError(
             f"install_project: {' and '.join(FILES)} say nothing of a package",
             "To import from folders of the project, write python_path: [.]",
         )
-    every = chain.from_iterable(_strings(s.get("folders")) for s in stated)
-    folders = tuple(dict.fromkeys(f for f in every if _is_folder(project, f)))
+    name = ""
+    folders = list[str]()
     commands = dict[str, str]()
     odd = list[str]()
-    for entry in (each for s in stated for each in s.get("commands") or ()):
-        command, _, place = (part.strip() for part in entry.partition("="))
-        place = re.sub(r"\s*\[.*\]\Z|\s", "", place)
-        if _COMMAND.fullmatch(command) and _OBJECT.fullmatch(place) and len(commands) < _MOST:
-            commands.setdefault(command, place)
-        else:
-            odd.append(escaped(entry, 60))
-    folders = folders or _usual_folders(project)
-    versions = (_version(project, folders, s.get("version")) for s in stated)
+    for part in stated:
+        if not name and isinstance(part.name, str) and _NAME.fullmatch(part.name):
+            name = part.name
+        folders += [folder for folder in _strings(part.folders) if _is_folder(project, folder)]
+        for entry in part.commands:
+            command, _, place = entry.partition("=")
+            command = command.strip()
+            place = re.sub(r"\s*\[.*\]\s*\Z|\s", "", place)
+            if _COMMAND.fullmatch(command) and _OBJECT.fullmatch(place) and len(commands) < _MOST:
+                commands.setdefault(command, place)
+            else:
+                odd.append(escaped(entry, 60))
+    folders = list(dict.fromkeys(folders)) or [_usual_folder(project)]
+    versions = (_version(project, folders, part.version) for part in stated)
     notes = [f"no command can be made of {first(odd, 3)}"] if odd else []
-    if any(s.get("extensions") for s in stated):
+    if any(part.has_extensions for part in stated):
         notes.append("extensions of the project are not built")
     return Package(
         name=name or types.canonical(re.sub(r"[^A-Za-z0-9]+", "-", project.name).strip("-") or "x"),
         version=next(filter(None, versions), UNKNOWN),
-        folders=folders,
+        folders=tuple(folders),
         commands=commands,
         notes=tuple(notes),
-        is_installed=all(s.get("is_installed", True) for s in stated),
+        is_installed=all(part.is_installed for part in stated),
     )
 
 
@@ -136,24 +152,25 @@ def _is_module(path: Path) -> bool:
     return (path.suffix == ".py" and path.is_file()) or (path / "__init__.py").is_file()
 
 
-def _usual_folders(project: Path) -> tuple[str, ...]:
+def _usual_folder(project: Path) -> str:
     """Return `src` if modules are there, and no package at the top, as build backends do."""
     source = project / "src"
     holds = source.is_dir() and any(map(_is_module, source.iterdir()))
-    return ("src",) if holds and not (source / "__init__.py").exists() else (".",)
+    return "src" if holds and not (source / "__init__.py").exists() else "."
 
 
 def _strings(value: Any) -> Iterator[str]:
     """Yield the texts in a list, or a text alone."""
-    values = [value] if isinstance(value, str) else _list(value)
-    yield from (str(PurePosixPath(v)) for v in values if isinstance(v, str) and v)
+    for each in [value] if isinstance(value, str) else _list(value):
+        if isinstance(each, str) and each:
+            yield str(PurePosixPath(each))
 
 
 def _version(project: Path, folders: Iterable[str], value: Any) -> str:
     """Return a version, which may stand in a module or a text file; empty if it is not known."""
     if isinstance(value, str):
         return value if _VERSION.fullmatch(value) else ""
-    places = value if isinstance(value, dict) else {}
+    places = mapping(value)
     module, _, name = str(places.get("attr", "")).rpartition(".")
     below = module.replace(".", "/")
     modules = [*_strings(places.get("path"))]
@@ -181,14 +198,14 @@ def _table(data: Any, *keys: str) -> Any:
     return {} if data is None else data
 
 
-def _pyproject(project: Path) -> dict[str, Any]:
+def _pyproject(project: Path) -> _Stated | None:
     """Return what pyproject.toml says."""
     data = parse_toml(read_text(project, "pyproject.toml"), "pyproject.toml")
-    stated = _table(data, "project")
-    poetry = _table(data, "tool", "poetry")
-    tool = _table(data, "tool")
-    if not isinstance(stated, dict) or not isinstance(poetry, dict) or not (stated or poetry):
-        return {}
+    stated = mapping(data.get("project"))
+    tool = mapping(data.get("tool"))
+    poetry = mapping(tool.get("poetry"))
+    if not stated and not poetry:
+        return None
     wheel = _table(tool, "hatch", "build", "targets", "wheel", "packages")
     backend = str(_table(data, "build-system", "build-backend") or "")
     folders: list[Any] = [
@@ -203,52 +220,49 @@ def _pyproject(project: Path) -> dict[str, Any]:
     ]
     version = stated.get("version") or poetry.get("version")
     dynamic = _table(tool, "setuptools", "dynamic", "version") or _table(tool, "hatch", "version")
-    scripts = {**_pairs(poetry.get("scripts")), **_pairs(stated.get("gui-scripts"))}
-    return {
-        "name": stated.get("name") or poetry.get("name"),
-        "version": version or dynamic,
-        "folders": folders,
-        "commands": [f"{n} = {v}" for n, v in {**scripts, **_pairs(stated.get("scripts"))}.items()],
-        "is_installed": all(_table(tool, *keys) is not False for keys in _NOT_INSTALLED),
-        "extensions": _table(tool, "setuptools", "ext-modules") or "maturin" in backend,
-    }
-
-
-def _pairs(table: Any) -> dict[str, str]:
-    """Return the texts of a table; Poetry may write a table for each."""
-    items = table.items() if isinstance(table, dict) else ()
-    references = (
-        (n, v.get("reference", v.get("callable")) if isinstance(v, dict) else v) for n, v in items
+    commands = dict[str, str]()
+    for scripts in (poetry.get("scripts"), stated.get("gui-scripts"), stated.get("scripts")):
+        for name, value in mapping(scripts).items():
+            table = mapping(value)  # as Poetry may write it
+            place = table.get("reference", table.get("callable", value))
+            if isinstance(place, str):
+                commands[name] = f"{name} = {place}"
+    return _Stated(
+        name=stated.get("name") or poetry.get("name"),
+        version=version or dynamic,
+        folders=folders,
+        commands=list(commands.values()),
+        is_installed=all(_table(tool, *keys) is not False for keys in _NOT_INSTALLED),
+        has_extensions=bool(_table(tool, "setuptools", "ext-modules")) or "maturin" in backend,
     )
-    return {str(name): value for name, value in references if isinstance(value, str)}
 
 
-def _setup_cfg(project: Path) -> dict[str, Any]:
+def _setup_cfg(project: Path) -> _Stated | None:
     """Return what setup.cfg says."""
     sections = cfg_sections(project, "setup.cfg")
     if not {"metadata", "options"} & {*sections}:
-        return {}
+        return None
     metadata = sections.get("metadata", {})
     options = sections.get("options", {})
     kind, _, place = metadata.get("version", "").partition(":")
     roots = re.findall(r"^\s*=([^\n,]*)", options.get("package_dir", ""), re.MULTILINE)
     scripts = sections.get("options.entry_points", {}).get("console_scripts", "")
-    return {
-        "name": metadata.get("name"),
-        "version": {kind: place.strip()} if place else kind,
-        "folders": [*map(str.strip, roots), sections.get("options.packages.find", {}).get("where")],
-        "commands": scripts.strip().splitlines(),
-    }
+    return _Stated(
+        name=metadata.get("name"),
+        version={kind: place.strip()} if place else kind,
+        folders=[*map(str.strip, roots), sections.get("options.packages.find", {}).get("where")],
+        commands=scripts.strip().splitlines(),
+    )
 
 
-def _setup_py(project: Path) -> dict[str, Any]:
+def _setup_py(project: Path) -> _Stated | None:
     """Return what the call of `setup` in setup.py shows."""
     try:
         keywords = read_python(project, "setup.py").setup
     except InvalidError:
-        return {}
+        return None
     if keywords is None:
-        return {}
+        return None
     version = keywords.get("version")
     version = {"file": version.path} if isinstance(version, FileReference) else text_of(version)
     entries = keywords.get("entry_points")
@@ -256,15 +270,15 @@ def _setup_py(project: Path) -> dict[str, Any]:
         part = re.search(r"\[\s*console_scripts\s*\]([^\[]*)", entries.text)
         commands = part[1] if part else ""
     else:
-        scripts = as_list(_table(entries, "console_scripts"))
+        scripts = as_list(mapping(entries).get("console_scripts"))
         commands = "\n".join(map(text_of, scripts))
-    return {
-        "name": text_of(keywords.get("name")),
-        "version": version,
-        "folders": [text_of(_table(keywords, "package_dir", ""))],
-        "commands": [line for line in commands.splitlines() if line.strip()],
-        "extensions": "ext_modules" in keywords,
-    }
+    return _Stated(
+        name=text_of(keywords.get("name")),
+        version=version,
+        folders=[text_of(_table(keywords, "package_dir", ""))],
+        commands=[line for line in commands.splitlines() if line.strip()],
+        has_extensions="ext_modules" in keywords,
+    )
 
 
 def _list(value: Any) -> list[Any]:
@@ -272,3 +286,5 @@ def _list(value: Any) -> list[Any]:
 
 
 _READERS = {"pyproject.toml": _pyproject, "setup.cfg": _setup_cfg, "setup.py": _setup_py}
+FILES = tuple(_READERS)
+"""The files that say something of a package; of two that state the same, the first counts."""

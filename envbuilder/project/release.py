@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 OLDEST_PYTHON = 8
 """The minor version of the oldest Python that a project may use."""
+_PYTHONS = [f"3.{minor}" for minor in range(OLDEST_PYTHON, 16)]
+TARGETS = tuple(itertools.product(types.PLATFORMS, _PYTHONS))
+"""What profiles may be for: a package that is for none of these shows nothing."""
 _LOCAL = re.compile(r"\+[a-z0-9.]+")
 
 
@@ -55,11 +58,16 @@ class Limits(Struct, frozen=True, kw_only=True):
     @property
     def constraints(self) -> tuple[str, ...]:
         """The requirements of the framework and its companions, as constraints on any build."""
-        parsed = ((line.name, *_parsed(line)) for line in self.lines)
-        return tuple(
-            f"{name}{versions}" + (f"; {marker}" if marker else "")
-            for name, marker, versions in parsed
-        )
+        result = []
+        for line in self.lines:
+            marker, versions = _parsed(line)
+            result.append(f"{line.name}{versions}{f'; {marker}' if marker else ''}")
+        return tuple(result)
+
+    @property
+    def every(self) -> tuple[Line, ...]:
+        """All that is said of the release, `required` last."""
+        return (*self.lines, self.required) if self.required else self.lines
 
     def admits(self, chosen: Chosen) -> bool:
         """Return whether a release, on the platforms of its builds, is what all lines allow."""
@@ -69,13 +77,11 @@ class Limits(Struct, frozen=True, kw_only=True):
         """Return the first line that rules a release out."""
         names = FRAMEWORKS[self.framework].names
         companions = _companions(self.framework, chosen.release)
-        targets = [(b.platform, v) for b in chosen.builds for v in b.pythons]
-        for line in (*self.lines, *filter(None, [self.required])):
+        for line in self.every:
             marker, specifier = _parsed(line)
-            if any(applies(marker, *target) for target in targets):
-                version = chosen.release if line.name in names else companions.get(line.name, "")
-                if version and not specifier.contains(version, True):
-                    return line
+            version = chosen.release if line.name in names else companions.get(line.name, "")
+            if version and not specifier.contains(version, True) and _concerns(marker, chosen):
+                return line
         return None
 
     def conflict_with(self, profile: Profile, chosen: Chosen) -> str:
@@ -85,6 +91,14 @@ class Limits(Struct, frozen=True, kw_only=True):
         if pythons(profile, self.pythons, chosen):
             return ""
         return " and ".join(f"{line.where} asks for Python {line.text}" for line in self.pythons)
+
+
+def _concerns(marker: Marker | None, chosen: Chosen) -> bool:
+    """Return whether a marker is true on a platform and Python that a release has a build for."""
+    for build in chosen.builds:
+        if any(applies(marker, build.platform, python) for python in build.pythons):
+            return True
+    return False
 
 
 @cache
@@ -115,7 +129,7 @@ def without_build(specifier: SpecifierSet) -> SpecifierSet:
 def _choices(profile: Profile, limits: Limits) -> dict[str, Chosen]:
     """Return the releases of a profile, the newest first, and pinned ones that no table has."""
     every = profile.choices()
-    for line in (*limits.lines, *filter(None, [limits.required])):
+    for line in limits.every:
         pinned = pin(line.text, FRAMEWORKS[limits.framework].names).partition("+")[0]
         release = pinned + ".0" * (2 - pinned.count("."))
         if pinned and release not in every:
@@ -148,10 +162,9 @@ class Locked(NamedTuple):
 def of_lock(lines: Iterable[Line], names: Collection[str]) -> str:
     """Return the release that another tool's lock has; of several, that for the most Pythons."""
     pinned = [line for line in lines if line.locked and pin(line.text, names)]
-    targets = [*itertools.product(types.PLATFORMS, (f"3.{n}" for n in range(OLDEST_PYTHON, 16)))]
 
     def reach(line: Line) -> int:
-        return sum(applies(_parsed(line)[0], *target) for target in targets)
+        return sum(applies(_parsed(line)[0], *target) for target in TARGETS)
 
     best = max(pinned, key=reach, default=None)
     return pin(best.text, names).partition("+")[0] if best else ""
@@ -208,8 +221,12 @@ def stays(profile: Profile, limits: Limits, lock: Locked | None) -> Decision | N
 def pythons(profile: Profile, limits: Sequence[Line], chosen: Chosen) -> tuple[str, ...]:
     """Return the Pythons that files allow with a release on a profile, the oldest first."""
     usual = profile.python.supported if chosen.release == profile.release else chosen.pythons
-    possible = (v for v in chosen.pythons if v in usual and int(v[2:]) >= OLDEST_PYTHON)
+    possible = (v for v in chosen.pythons if v in usual and _minor(v) >= OLDEST_PYTHON)
     return allowed(possible, limits)
+
+
+def _minor(python: str) -> int:
+    return int(python.removeprefix("3."))
 
 
 def bases(profile: Profile, pythons: Iterable[str], *, managed: bool) -> dict[str, Base]:
@@ -238,19 +255,17 @@ def impossible(profile: Profile, limits: Limits) -> InvalidError:
     every = _choices(profile, limits)
     admitted = {release: chosen for release, chosen in every.items() if limits.admits(chosen)}
     if admitted:
-        lines = [*limits.pythons]
-        wish = "Python {}"
-        versions = {v for chosen in admitted.values() for v in chosen.pythons}
-        pythons = " for Python " + ", ".join(sorted(versions, key=lambda v: int(v[2:])))
+        stated = [f"{line.where}: Python {line.text}" for line in limits.pythons]
+        versions = set[str]().union(*(chosen.pythons for chosen in admitted.values()))
+        pythons = " for Python " + ", ".join(sorted(versions, key=_minor))
     else:
-        lines = [line for c in every.values() if (line := limits.obstacle(c))]
-        wish = "{}"
+        obstacles = filter(None, map(limits.obstacle, every.values()))
+        stated = [f"{line.where}: {line.text}" for line in obstacles]
         pythons = ""
-    stated = dict.fromkeys(f"{line.where}: {wish.format(line.text)}" for line in lines)
     has = releases.ranges(profile.framework, admitted or every)
     title = FRAMEWORKS[profile.framework].title
     return InvalidError(
-        f"{', '.join(stated)}: profile '{profile.name}' has {title} {has}{pythons}",
+        f"{', '.join(dict.fromkeys(stated))}: profile '{profile.name}' has {title} {has}{pythons}",
         "Allow what it has. To support only profiles that fit, list them: profiles: [NAME, …]",
     )
 
@@ -258,38 +273,41 @@ def impossible(profile: Profile, limits: Limits) -> InvalidError:
 def decide(
     limits: Limits,
     profiles: Sequence[Profile],
-    locks: Mapping[str, Locked],
+    locked: Callable[[Profile], Locked | None],
     offered: Offered,
 ) -> dict[str, Decision]:
     """Return profile → its release and Python; without a profile that has none the project allows.
 
-    All profiles have builds. `locks`: profile → what stays while it fits. `offered` returns the
-    Pythons for which the hash of a build's wheel can be had.
+    All profiles have builds. `locked` returns what stays while it fits, `offered` the Pythons for
+    which the hash of a build's wheel can be had.
     """
-    stay = {p.name: stays(p, limits, locks.get(p.name)) for p in profiles}
-    standing = {name: decision for name, decision in stay.items() if decision}
-    every = {p.name: _options(p, limits, offered) for p in profiles if p.name not in standing}
-    options = {name: option for name, option in every.items() if option.chosen}
-    undecided = [p for p in profiles if p.name in options]
-    verified = Counter(str(p.release) for p in undecided).most_common(1)
-    common = _common(options, standing, (limits.preferred, *dict(verified)))
-    taken = {p.name: options[p.name].best(p, common) for p in undecided}
-    pools = {name: options[name].pythons(chosen) for name, chosen in taken.items()}
-    python = _python(undecided, pools, standing)
-    return standing | {
-        p.name: Decision(
-            chosen=taken[p.name],
-            python=next(v for v in (python, p.python.default, pool[-1]) if v in pool),
-            why=options[p.name].why_not(common) if taken[p.name].release != common else "",
+    decided = dict[str, Decision]()
+    options = list[_Options]()
+    for profile in profiles:
+        if standing := stays(profile, limits, locked(profile)):
+            decided[profile.name] = standing
+        elif (possible := _options(profile, limits, offered)).chosen:
+            options.append(possible)
+    verified = Counter(str(option.profile.release) for option in options).most_common(1)
+    common = _common(options, decided, (limits.preferred, *dict(verified)))
+    taken = [option.best(common) for option in options]
+    pools = [option.pythons(chosen) for option, chosen in zip(options, taken, strict=True)]
+    python = _python([option.profile for option in options], pools, decided)
+    for option, chosen, pool in zip(options, taken, pools, strict=True):
+        profile = option.profile
+        usual = python if python in pool else profile.python.default
+        decided[profile.name] = Decision(
+            chosen=chosen,
+            python=usual if usual in pool else pool[-1],
+            why=option.why_not(common) if chosen.release != common else "",
         )
-        for p in undecided
-        for pool in [pools[p.name]]
-    }
+    return decided
 
 
 class _Options(Struct, frozen=True):
     """The releases that a project may have on a profile, the newest first."""
 
+    profile: Profile
     chosen: dict[str, Chosen]
     allowed: dict[str, tuple[str, ...]]
     """Release → Pythons."""
@@ -306,16 +324,14 @@ class _Options(Struct, frozen=True):
         """Return the Pythons to choose from; those without wheels only if there are no others."""
         return self.available(chosen.release) or self.allowed[chosen.release]
 
-    def best(self, profile: Profile, common: str) -> Chosen:
+    def best(self, common: str) -> Chosen:
         """Return the common release, else the profile's own, else the nearest that is available."""
-        order = [*self.chosen]
         older = itertools.dropwhile(
-            lambda release: release != common, releases.table_of(profile.framework)
+            lambda release: release != common, releases.table_of(self.profile.framework)
         )
-        near = [r for r in older if r in self.chosen]
-        preferred = filter(None, (common, profile.release, *near))
-        release = next(filter(self.available, (*preferred, *order)), "")
-        return self.chosen[release or (common if common in self.chosen else order[0])]
+        preferred = (common, self.profile.release or "", *older, *self.chosen)
+        release = next(filter(self.available, preferred), common)
+        return self.chosen.get(release) or next(iter(self.chosen.values()))
 
     def why_not(self, common: str) -> str:
         """Return why it is not the common release."""
@@ -325,16 +341,18 @@ class _Options(Struct, frozen=True):
 
 
 def _options(profile: Profile, limits: Limits, offered: Offered) -> _Options:
-    every = _choices(profile, limits)
-    admitted = {r: chosen for r, chosen in every.items() if limits.admits(chosen)}
-    possible = {r: pythons(profile, limits.pythons, chosen) for r, chosen in admitted.items()}
-    if limits.required and not any(possible.values()):
+    options = _Options(profile, {}, {}, offered)
+    for release, chosen in _choices(profile, limits).items():
+        if limits.admits(chosen) and (possible := pythons(profile, limits.pythons, chosen)):
+            options.chosen[release] = chosen
+            options.allowed[release] = possible
+    if limits.required and not options.chosen:
         return _options(profile, replace(limits, required=None), offered)
-    return _Options({r: c for r, c in admitted.items() if possible[r]}, possible, offered)
+    return options
 
 
 def _common(
-    options: Mapping[str, _Options], standing: Mapping[str, Decision], preferred: Sequence[str]
+    options: Sequence[_Options], standing: Mapping[str, Decision], preferred: Sequence[str]
 ) -> str:
     """Return the release for all: of the locks, else a preferred one, else what most have."""
     from packaging.version import Version
@@ -342,35 +360,35 @@ def _common(
     locked = Counter(decision.chosen.release for decision in standing.values()).most_common(1)
     if locked:
         return locked[0][0]
-    possible = (r for r in preferred if any(r in option.chosen for option in options.values()))
-    if release := next(possible, ""):
-        return release
-    every = {release for option in options.values() for release in option.chosen}
+    every = set[str]().union(*(option.chosen for option in options))
+    for release in preferred:
+        if release in every:
+            return release
     newest_first = sorted(every, key=Version, reverse=True)
 
     def having(release: str) -> int:
-        return sum(bool(option.available(release)) for option in options.values())
+        return sum(bool(option.available(release)) for option in options)
 
     return max(newest_first, key=having, default="")
 
 
 def _python(
     profiles: Sequence[Profile],
-    pools: Mapping[str, Collection[str]],
+    pools: Sequence[Collection[str]],
     standing: Mapping[str, Decision],
 ) -> str:
     """Return the Python for all: of the locks, else the one that most have, also for images."""
     locked = Counter(decision.python for decision in standing.values()).most_common(1)
     if locked:
         return locked[0][0]
-    usual = Counter(p.python.default for p in profiles).most_common(1)
+    usual = Counter(profile.python.default for profile in profiles).most_common(1)
 
     def rank(version: str) -> tuple[int, int, bool, int]:
-        having = [p for p in profiles if version in pools[p.name]]
-        images = sum(version in p.image_pythons for p in having)
-        return len(having), images, version == usual[0][0], int(version.partition(".")[2])
+        having = [p for p, pool in zip(profiles, pools, strict=True) if version in pool]
+        images = sum(version in profile.image_pythons for profile in having)
+        return len(having), images, version == usual[0][0], _minor(version)
 
-    return max({v for pool in pools.values() for v in pool}, key=rank, default="")
+    return max(set[str]().union(*pools), key=rank, default="")
 
 
 def also_for_images(profile: Profile, default: str, allowed: Sequence[str]) -> Python:

@@ -66,7 +66,8 @@ def files(folder: Path) -> Iterator[str]:
         for entry in sorted(entries, key=lambda entry: entry.name):
             path = f"{above}/{entry.name}" if above else entry.name
             if entry.is_dir(follow_symlinks=False):
-                folders += [(path, depth + 1)] if depth < _DEEPEST else []
+                if depth < _DEEPEST:
+                    folders.append((path, depth + 1))
             elif _says_something(entry.name) and _is_valid(path, ProjectPath) and _is_file(entry):
                 yield path
 
@@ -179,10 +180,10 @@ _CONDA = re.compile(r"(?:[\w-]+::)?([A-Za-z][A-Za-z0-9._-]*)(?:=([0-9][\w.]*)(?:
 def install_hints(folder: Path, files: Iterable[str]) -> InstallHints:
     """Return what the README, Dockerfiles and scripts of a repository install."""
     result = InstallHints()
-    kept = list(files)
+    upper = sorted((f.count("/"), f) for f in files if f.count("/") < 2)
     for kind in (_README, _DOCKERFILE, _SCRIPT):
-        upper = [f for f in kept if kind.fullmatch(PurePosixPath(f).name) and f.count("/") < 2]
-        for file in sorted(upper, key=lambda f: (f.count("/"), f))[:_MOST_TEXTS]:
+        texts = [file for _, file in upper if kind.fullmatch(PurePosixPath(file).name)]
+        for file in texts[:_MOST_TEXTS]:
             with contextlib.suppress(InvalidError):
                 for command, words in _commands(read_text(folder, file)):
                     _take(result, command, words, file)
@@ -222,10 +223,8 @@ def _take(hints: InstallHints, kind: str, words: list[str], where: str) -> None:
         return
     given = iter(words)
     for word in given:
-        option, _, value = word.partition("=") if word.startswith("-") else (word, "", "")
-        if option in {"-r", "--requirement", "-f", "--file"} and (
-            option[1] != "f" or kind == "env"
-        ):
+        option, _, value = word.partition("=")
+        if option in {"-r", "--requirement", "--file"} or (option == "-f" and kind == "env"):
             hints.files.setdefault(_path(value or next(given, "")), where)
         elif re.match(r"-r.", word):
             hints.files.setdefault(_path(word[2:]), where)
@@ -290,10 +289,13 @@ def _imported(text: str) -> Iterator[str]:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
     for node in ast.walk(tree):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom) and not node.level and node.module:
+        names = list[str]()
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
             names = [node.module]
-        for name in (name.partition(".")[0] for name in names):
+        for module in names:
+            name = module.partition(".")[0]
             if name not in sys.stdlib_module_names and name.isascii() and not name.startswith("_"):
                 yield name
 
@@ -325,18 +327,19 @@ def program_arguments(
     present = {*files}
     for words in programs:
         module = words[-1].replace(".", "/")
-        is_module = words[0] == "-m" and {f"{module}.py", f"{module}/__main__.py"} & present
         path = str(PurePosixPath(words[0]))
-        if is_module or (path in present and not _NEVER.fullmatch(PurePosixPath(path).name)):
-            return tuple(words) if is_module else (path,)
-    packages = [
-        ("-m", file.removesuffix("/__main__.py"))
-        for file in files
-        if re.fullmatch(r"[^\W\d]\w*/__main__\.py", file)
-    ]
-    meant = [file for file in scripts[:_MOST_SCRIPTS] if _is_program(folder, file)]
-    candidates = [*packages, *((file,) for file in meant or (() if packages else scripts))]
-    return candidates[0] if len(candidates) == 1 else ()
+        if words[0] == "-m" and {f"{module}.py", f"{module}/__main__.py"} & present:
+            return tuple(words)
+        if path in present and not _NEVER.fullmatch(PurePosixPath(path).name):
+            return (path,)
+    packages = [file for file in files if re.fullmatch(r"[^\W\d]\w*/__main__\.py", file)]
+    guarded = [file for file in scripts[:_MOST_SCRIPTS] if _is_program(folder, file)]
+    candidates = [*packages, *guarded] or scripts
+    if len(candidates) != 1:
+        return ()
+    if packages:
+        return ("-m", packages[0].removesuffix("/__main__.py"))
+    return (candidates[0],)
 
 
 def _is_aside(path: PurePosixPath) -> bool:

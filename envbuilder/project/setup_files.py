@@ -22,7 +22,7 @@ from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped
 from envbuilder.project.conda import read_pixi
-from envbuilder.project.lines import Listed, Needed, python_versions, read_text
+from envbuilder.project.lines import Listed, Needed, joined, python_versions, read_text
 from envbuilder.project.literals import (
     REST,
     FileReference,
@@ -35,6 +35,7 @@ from envbuilder.project.requirements_txt import read_lines
 from envbuilder.project.tables import (
     Pyproject,
     chosen_names,
+    mapping,
     pyproject,
     read_pyproject,
 )
@@ -71,13 +72,8 @@ def read_setup(project: Path, file: str, extras: Sequence[str], groups: Sequence
     lines = list(stated.requires or ())
     for name in sorted(chosen_names("extra", extras, of_extra, file)):
         lines += of_extra[name]
-    listed = read_lines(project, file, lines)
-    return replace(
-        listed,
-        itself=None,
-        pythons=(*python_versions(stated.python, file), *listed.pythons),
-        notes=(*stated.notes, *listed.notes),
-    )
+    about = Listed(pythons=python_versions(stated.python, file), notes=tuple(stated.notes))
+    return replace(joined([about, read_lines(project, file, lines)]), itself=None)
 
 
 def read_project(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
@@ -102,13 +98,7 @@ def read_project(project: Path, file: str, extras: Sequence[str], groups: Sequen
     else:
         return read_pyproject(project, file, extras, groups)
     static_parts = read_pyproject(project, file, static, groups, is_open=True)
-    return replace(
-        open_parts,
-        itself=None,
-        requirements=(*static_parts.requirements, *open_parts.requirements),
-        pythons=(*static_parts.pythons, *open_parts.pythons),
-        notes=(*static_parts.notes, *open_parts.notes),
-    )
+    return replace(joined([static_parts, open_parts]), itself=None)
 
 
 def _dynamic_lines(
@@ -116,23 +106,20 @@ def _dynamic_lines(
 ) -> Iterator[tuple[str, str]]:
     """Yield lines that include the requirements files that a pyproject.toml names."""
     dynamic = tables.tool.setuptools.dynamic
-    of_extras = dynamic.get("optional-dependencies")
-    sources = {"dependencies": dynamic.get("dependencies")}
-    for name, source in of_extras.items() if isinstance(of_extras, dict) else ():
-        if types.canonical(str(name)) in map(types.canonical, extras):
-            sources[f"optional-dependencies.{name}"] = source
-    hooks = tables.tool.hatch.get("metadata", {})
-    hooks = hooks.get("hooks", {}) if isinstance(hooks, dict) else {}
-    hook = hooks.get("requirements_txt") if isinstance(hooks, dict) else None
-    if isinstance(hook, dict):
-        sources["tool.hatch.metadata.hooks.requirements_txt"] = {"file": hook.get("files")}
-        more = hook.get("optional-dependencies")
-        for name, files in more.items() if isinstance(more, dict) else ():
-            if types.canonical(name) in map(types.canonical, extras):
-                sources[f"optional-dependencies.{name}"] = {"file": files}
-    for key, source in sources.items():
-        named = source.get("file") if isinstance(source, dict) else None
-        for each in [named] if isinstance(named, str) else named or ():
+    hooks = mapping(mapping(tables.tool.hatch.get("metadata")).get("hooks"))
+    hook = mapping(hooks.get("requirements_txt"))
+    sources = {
+        "dependencies": mapping(dynamic.get("dependencies")).get("file"),
+        "tool.hatch.metadata.hooks.requirements_txt": hook.get("files"),
+    }
+    of_extras = {**mapping(hook.get("optional-dependencies"))}
+    for name, source in mapping(dynamic.get("optional-dependencies")).items():
+        of_extras.setdefault(name, mapping(source).get("file"))
+    for name, files in of_extras.items():
+        if types.canonical(name) in map(types.canonical, extras):
+            sources[f"optional-dependencies.{name}"] = files
+    for key, files in sources.items():
+        for each in [files] if isinstance(files, str) else files or ():
             yield f"{escaped(file)}: {escaped(key, 80)}", f"-r {shlex.quote(str(each))}"
 
 
@@ -156,10 +143,10 @@ def cfg_sections(project: Path, file: str) -> dict[str, dict[str, str]]:
     except configparser.Error as error:
         problem = escaped(str(error).partition("\n")[0], 200)
         raise InvalidError(f"{escaped(file)}: cannot be read: {problem}") from error
-    return {
-        name: {key.replace("-", "_"): value for key, value in section.items()}
-        for name, section in parser.items()
-    }
+    sections = dict[str, dict[str, str]]()
+    for name, section in parser.items():
+        sections[name] = {key.replace("-", "_"): value for key, value in section.items()}
+    return sections
 
 
 def _of_cfg(project: Path, file: str) -> _Stated:

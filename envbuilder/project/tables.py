@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from itertools import islice
+from itertools import islice, product
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from msgspec import Struct
@@ -78,8 +78,8 @@ def chosen_names(kind: str, names: Iterable[str], available: Iterable[str], file
     """Return the normalised names of extras or groups; all must be available."""
     chosen = set(map(types.canonical, names))
     possible = set(map(types.canonical, available))
-    for name in sorted(chosen - possible):
-        _refuse_unlisted(kind, name, possible, file)
+    if missing := chosen - possible:
+        _refuse_unlisted(kind, min(missing), possible, file)
     return chosen
 
 
@@ -181,17 +181,21 @@ def read_pyproject(
         _require_static(tables, file, extras, groups)
     if tables.is_poetry:
         return _read_poetry(tables, file, text, extras, groups)
-    pairs = [*islice(_required(tables, project, file, text, extras, groups), MOST + 1)]
-    if len(pairs) > MOST:
-        raise InvalidError(f"{escaped(file)}: more than {MOST} requirements")
+    requirements = []
+    notes = []
+    for required, note in _required(tables, project, file, text, extras, groups):
+        requirements.append(required)
+        notes += filter(None, [note])
+        if len(requirements) > MOST:
+            raise InvalidError(f"{escaped(file)}: more than {MOST} requirements")
     constraints, not_taken = of_uv("constraint", tables.tool.uv.constraint_dependencies, file)
     overrides, not_passed = of_uv("override", tables.tool.uv.override_dependencies, file)
     return Listed(
-        requirements=tuple(required for required, _ in pairs),
+        requirements=tuple(requirements),
         constraints=constraints,
         overrides=overrides,
         pythons=python_versions(tables.project.requires_python if tables.project else "", file),
-        notes=(*(note for _, note in pairs if note), *not_taken, *not_passed),
+        notes=(*notes, *not_taken, *not_passed),
     )
 
 
@@ -240,7 +244,7 @@ def _required(
     for key, group in tables.dependency_groups.items():
         lists["group", types.canonical(key)] = f"dependency-groups.{key}", group
     sources = {types.canonical(key): source for key, source in tables.tool.uv.sources.items()}
-    todo = [("", ""), *(("extra", extra) for extra in extras), *(("group", g) for g in groups)]
+    todo = [("", ""), *product(["extra"], extras), *product(["group"], groups)]
     finished = set()
     while todo:
         kind, chosen = todo.pop(0)
@@ -259,7 +263,7 @@ def _required(
             if name and distribution(item) == name and "@" not in item:
                 parsed = parse(item, where)
                 if is_itself(parsed, name, where):
-                    todo += [("extra", extra) for extra in sorted(parsed.extras)]
+                    todo += product(["extra"], sorted(parsed.extras))
                     continue
             required, note = parse_lenient(item, where)
             if source := sources.get(required.name):
@@ -270,12 +274,13 @@ def _required(
 
 
 def _lines_of(text: str) -> dict[str, str]:
-    """Return the quoted texts that occur once → their line, as `:3`."""
-    lines: dict[str, list[int]] = {}
+    """Return the quoted texts → their line, as `:3`; empty for those that occur several times."""
+    lines = dict[str, str]()
     for number, content in enumerate(text.split("\n"), 1):
         for double, single in _QUOTED.findall(content):
-            lines.setdefault(double or single, []).append(number)
-    return {quoted: f":{numbers[0]}" for quoted, numbers in lines.items() if len(numbers) == 1}
+            quoted = double or single
+            lines[quoted] = "" if quoted in lines else f":{number}"
+    return lines
 
 
 def _from_source(
@@ -283,14 +288,14 @@ def _from_source(
 ) -> tuple[Line, str]:
     """Return a requirement with what `tool.uv.sources` states for it, and a note."""
     tables = [each for each in (source if isinstance(source, tuple) else (source,)) if each]
-    direct = next((table for table in tables if location_of(table)), None)
-    if direct is None and any(table.get("workspace") for table in tables):
+    location = next(filter(None, map(location_of, tables)), "")
+    if not location and any(table.get("workspace") for table in tables):
         path = _member(project, folder, members, required.name)
-        direct = {"path": posixpath.relpath(path, folder or ".")} if path else None
-        if direct is None:
+        if not path:
             return required, f"{where}: {required.name}: no member of the workspace is it."
-    if direct is not None:
-        return sourced(required.text, location_of(direct), required.text, where, folder)
+        location = posixpath.relpath(path, folder or ".")
+    if location:
+        return sourced(required.text, location, required.text, where, folder)
     if frameworks.of_build(required.name) or not tables:
         return required, ""
     return required, Dropped(
@@ -335,17 +340,21 @@ def specifier(constraint: str) -> str:
 
 def _clause(text: str) -> str:
     match = _OPERATOR.match(text.strip())
-    if match is None or match[2] == "*":
-        return "" if match else text.strip()
+    if match is None:
+        return text.strip()
     sign, version = match.groups()
+    if version == "*":
+        return ""
     release = _RELEASE.match(version)
     if sign not in {"^", "~"} or not release:
         return f"{'==' if sign in {'', '='} else sign}{version}"
     parts = [int(part) for part in release[0].split(".")]
-    # The caret keeps the first part that is not zero, the tilde the second part.
-    kept = next((n for n, part in enumerate(parts) if part), len(parts) - 1)
-    kept = min(1, len(parts) - 1) if sign == "~" else kept
-    upper = [*parts[:kept], parts[kept] + 1]
+    last = len(parts) - 1
+    if sign == "~":  # keeps the first part
+        raised = min(1, last)
+    else:  # keeps all before the first part that is not zero
+        raised = next((n for n, part in enumerate(parts) if part), last)
+    upper = [*parts[:raised], parts[raised] + 1]
     return f">={version.removesuffix('.*')},<{'.'.join(map(str, upper))}"
 
 
@@ -363,8 +372,8 @@ def translated(
                 f"{where}: {escaped(name, 60)}: expected versions or a table",
                 "Write it like this: >=1.2",
             )
-        extras = [each for each in texts_of(table.get("extras")) if each]
-        named = f"{name}[{','.join(extras)}]" if extras else name
+        extras = ",".join(filter(None, texts_of(table.get("extras"))))
+        named = f"{name}[{extras}]" if extras else name
         markers = [f"({marker})" for marker in (*_table_markers(table), extra) if marker]
         end = f"; {' and '.join(markers)}" if markers else ""
         if location := location_of(table):
@@ -474,18 +483,17 @@ def _read_poetry(
     """Return what Poetry's tables of a pyproject.toml require."""
     poetry = tables.tool.poetry
     of_extras = {types.canonical(k): texts_of(v) for k, v in mapping(poetry.get("extras")).items()}
-    chosen = chosen_names("extra", extras, of_extras, file)
-    of_groups = {
-        types.canonical(name): mapping(group).get("dependencies")
-        for name, group in mapping(poetry.get("group")).items()
-    }
+    only = set[str]()
+    for extra in chosen_names("extra", extras, of_extras, file):
+        only.update(map(types.canonical, of_extras[extra]))
+    of_groups = {types.canonical(name): g for name, g in mapping(poetry.get("group")).items()}
     if "dev-dependencies" in poetry:
-        of_groups.setdefault("dev", poetry["dev-dependencies"])
+        of_groups.setdefault("dev", {"dependencies": poetry["dev-dependencies"]})
     reader = RequirementTables(file, lines_of_keys(text))
-    only = {types.canonical(name) for extra in chosen for name in of_extras[extra]}
     reader.take("tool.poetry.dependencies", poetry["dependencies"], only)
     for name in sorted(chosen_names("group", groups, of_groups, file)):
-        reader.take(f"tool.poetry.group.{name}.dependencies", of_groups[name])
+        packages = mapping(of_groups[name]).get("dependencies")
+        reader.take(f"tool.poetry.group.{name}.dependencies", packages)
     return reader.listed()
 
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
-from envbuilder.core import types
 from envbuilder.core.decoding import dotted, place
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.files import read_text
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 
     from packaging.requirements import Requirement
 
+    from envbuilder.core import types
     from envbuilder.profiles import fit
     from envbuilder.profiles.library import Reader
     from envbuilder.project.environments import Contents
@@ -98,8 +98,8 @@ class ProjectProfiles:
             return False
         with contextlib.suppress(InvalidError):
             chosen = self.decision(usual).chosen
-            builds = {b for c in other.choices(chosen.release).values() for b in c.builds}
-            return bool(builds) and builds <= {*chosen.builds}
+            older = other.choices(chosen.release).get(chosen.release)
+            return older is not None and {*older.builds} <= {*chosen.builds}
         return False
 
     def offers(self, name: str) -> fit.Offers:
@@ -147,8 +147,7 @@ class ProjectProfiles:
         Raise `InvalidError` if the project allows none of its releases.
         """
         if profile.name not in self._decided:
-            lock = self._locked(profile) if self._options.keep else None
-            stays = release.stays(profile, self.limits, lock)
+            stays = release.stays(profile, self.limits, self._locked(profile))
             decision = stays or self._decisions.get(profile.name)
             if decision is None:
                 raise release.impossible(profile, self.limits)
@@ -161,36 +160,34 @@ class ProjectProfiles:
         names = self._definition.profiles or profile_files.names(self._folders)
         every = map(self.unadapted, names)
         profiles = [p for p in every if p.builds and p.framework == self.framework[0]]
-        locks = {p.name: lock for p in profiles if (lock := self._locked(p))}
-        return release.decide(
-            self.limits,
-            profiles,
-            locks if self._options.keep else {},
-            self._options.offered,
-        )
+        return release.decide(self.limits, profiles, self._locked, self._options.offered)
 
     def _locked(self, profile: Profile) -> Locked | None:
+        """Return what a profile's lock has, if that is to be kept."""
+        if not self._options.keep:
+            return None
         return release.locked(self.lock_path(profile.name), profile.framework)
 
     @cached_property
     def limits(self) -> Limits:
         """What the project says of its framework's release, and of Python."""
         name = self.framework[0]
-        brought = FRAMEWORKS[name].names | FRAMEWORKS[name].companions
+        row = FRAMEWORKS[name]
         lines = []
         for version, where in self._stated("framework_version"):
             exact = version if version.count(".") > 1 else f"{version}.*"
-            lines.append(Line(f"{min(FRAMEWORKS[name].names)}=={exact}", where))
+            lines.append(Line(f"{min(row.names)}=={exact}", where))
         for day, where in self._stated("as_of"):
             newest = releases.newest(name, day.isoformat())
-            lines.append(Line(f"{min(FRAMEWORKS[name].names)}<={newest}", where))
+            lines.append(Line(f"{min(row.names)}<={newest}", where))
         every = (*self.contents.requirements, *self.contents.constraints)
+        brought = row.names | row.companions
         lines += [line for line in every if line.name in brought and not line.locked]
         return release.Limits(
             framework=name,
             lines=tuple(lines),
             pythons=(*self.contents.pythons, *self._options.pythons.get(self.environment, ())),
-            preferred=release.of_lock(every, FRAMEWORKS[name].names),
+            preferred=release.of_lock(every, row.names),
             required=self._options.required.get(self.environment),
         )
 
@@ -264,9 +261,6 @@ def of_project(settings: Settings, options: ReleaseOptions = ANY) -> ProjectProf
 
 # Which framework a project is for
 
-_TARGETS = tuple(product(types.PLATFORMS, (f"3.{minor}" for minor in range(8, 16))))
-"""What profiles may be for: a package that is for none of these shows nothing."""
-
 
 def framework_of(definition: Definition, lines: Sequence[Line]) -> tuple[types.Framework, str]:
     """Return the framework of a project, and why; the default has no reason.
@@ -279,10 +273,10 @@ def framework_of(definition: Definition, lines: Sequence[Line]) -> tuple[types.F
     for row_of in (frameworks.of_name, frameworks.of_user):
         first: dict[types.Framework, Line] = {}
         for line in lines:
-            framework = row_of(line.name)
-            marker = parse(line.text, line.where).marker if framework else None
-            if framework and any(applies(marker, *target) for target in _TARGETS):
-                first.setdefault(framework, line)
+            if framework := row_of(line.name):
+                marker = parse(line.text, line.where).marker
+                if any(applies(marker, *target) for target in release.TARGETS):
+                    first.setdefault(framework, line)
         if len(first) > 1:
             (chosen, line), (other, second) = [*first.items()][:2]
             raise InvalidError(
@@ -396,9 +390,8 @@ def _added(profile: Profile, pythons: Sequence[str], line: Line) -> Iterator[Req
     targets = [t for t in product(profile.platforms, pythons) if applies(requirement.marker, *t)]
     # Another name of the framework, such as tensorflow-gpu, means the profile's build, too.
     names = framework.names if name in framework.names else {name}
-    owned = [need for need in map(Requirement, profile.requirements)
-             if distribution(need.name) in names
-             and any(applies(need.marker, *target) for target in targets)]  # fmt: skip
+    same = [n for n in map(Requirement, profile.requirements) if distribution(n.name) in names]
+    owned = [need for need in same if any(applies(need.marker, *t) for t in targets)]
     if targets and not owned:
         yield requirement
     extras = sorted(e for e in requirement.extras if not is_build_extra(distribution(e)))
