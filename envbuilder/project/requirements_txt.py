@@ -9,9 +9,8 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
+from contextlib import suppress
 from typing import TYPE_CHECKING
-
-from msgspec.structs import replace
 
 from envbuilder.core import decoding, types
 from envbuilder.core.errors import InvalidError
@@ -24,6 +23,7 @@ from envbuilder.project.lines import (
     Listed,
     exists,
     is_location,
+    joined,
     line,
     of_file,
     of_host,
@@ -48,7 +48,7 @@ DEEPEST = 10
 _COMMENT = re.compile(r"(^|\s)#.*\Z")
 _VARIABLE = re.compile(r"\$\{[A-Za-z0-9_]+\}")
 _INCLUDE = re.compile(r"(-[rc]|--(?:requirement|constraint)(?=[=\s]|\Z))\s*=?\s*(.*)\Z")
-_OPTION = re.compile(r"(-[eif]|--?[A-Za-z][A-Za-z0-9-]*|)[\s=]*(.*)\Z", re.DOTALL)
+_OPTION = re.compile(r"(-[eif]|--?[A-Za-z][A-Za-z0-9-]*|-)[\s=]*(.*)\Z", re.DOTALL)
 _HASH = re.compile(r"\s--hash[=\s]\s*\S+")
 _LATER_OPTION = re.compile(r"\s(--?[A-Za-z][A-Za-z0-9-]*)")
 _EDITABLE = frozenset({"-e", "--editable"})
@@ -77,8 +77,8 @@ def read_requirements_txt(project: Path, file: str) -> Listed:
     """Return what a file lists; `file` is its path in the project. Raises `InvalidError`."""
     reader = _Reader(project)
     reader.include(file, "", constrains=False)
-    listed = reader.listed()
-    return replace(listed, read_from=tuple(name for name in listed.read_from if name != file))
+    reader.read_from.remove(file)
+    return reader.listed()
 
 
 def read_lines(project: Path, file: str, lines: Iterable[tuple[str, str]]) -> Listed:
@@ -100,20 +100,18 @@ def read_cog(project: Path, file: str) -> Listed:
     if isinstance(included := build.get("python_requirements"), str):
         place = decoding.place(where, text, ["build", "python_requirements"])
         pairs.append((place, f"-r {shlex.quote(included)}"))
-    listed = read_lines(project, file, pairs)
+    notes = []
+    for key in ("run", "pre_install"):
+        if build.get(key):
+            place = decoding.place(where, text, ["build", key])
+            notes.append(Dropped(f"{place}: {key}: left out: nothing is run."))
     version = build.get("python_version")
-    pythons = python_versions(f"=={version}.*", where) if version else ()
-    notes = (
-        Dropped(f"{decoding.place(where, text, ['build', key])}: {key}: left out: nothing is run.")
-        for key in ("run", "pre_install")
-        if build.get(key)
-    )
-    return replace(
-        listed,
-        pythons=(*pythons, *listed.pythons),
+    about = Listed(
+        pythons=python_versions(f"=={version}.*" if version else "", where),
         system=tuple(texts_of(build.get("system_packages"))),
-        notes=(*notes, *listed.notes),
+        notes=tuple(notes),
     )
+    return joined([about, read_lines(project, file, pairs)])
 
 
 class _Reader:
@@ -121,6 +119,8 @@ class _Reader:
 
     def __init__(self, project: Path) -> None:
         self._project = project
+        self.read_from: list[str] = []
+        """The files that are read to their ends."""
         self._open: list[str] = []
         self._finished: set[tuple[str, bool]] = set()
         self._requirements: list[Line] = []
@@ -135,7 +135,7 @@ class _Reader:
             constraints=tuple(self._constraints),
             pythons=tuple(self._pythons),
             itself=None if self._itself is None else tuple(dict.fromkeys(self._itself)),
-            read_from=tuple(sorted({file for file, _ in self._finished})),
+            read_from=tuple(sorted(self.read_from)),
             notes=tuple(filter(None, self._notes)),
         )
 
@@ -158,6 +158,7 @@ class _Reader:
         numbered = ((f"{escaped(file)}:{number}", line) for number, line in _logical(text))
         self.take(file, numbered, constrains=constrains)
         self._open.pop()
+        self.read_from.append(file)
         self._finished.add((file, constrains))
 
     def take(self, file: str, lines: Iterable[tuple[str, str]], *, constrains: bool) -> None:
@@ -179,10 +180,11 @@ class _Reader:
             elif included := _INCLUDE.match(text):
                 below = constrains or included[1] in {"-c", "--constraint"}
                 self.include(_beside(file, included[2], where), where, constrains=below)
-            elif editable := _editable(text):
-                self._add(file, editable, where, constrains=constrains, located=True)
-            elif text.startswith("-"):
-                self._notes.append(_of_option(text, where))
+            elif option := _OPTION.match(text):
+                if option[1] in _EDITABLE and option[2]:
+                    self._add(file, option[2], where, constrains=constrains, located=True)
+                else:
+                    self._notes.append(_of_option(option[1], option[2], text, where))
             else:
                 self._add(file, text, where, constrains=constrains, located=is_location(text))
 
@@ -215,11 +217,11 @@ class _Reader:
         location = re.sub(r"\Afile:(?!/)", "", location)
         require_public(location, where)
         path, _, fragment = location.partition("#")
-        extras = re.search(r"\[[^\]]*\]\Z", path)
-        path = path.removesuffix(extras[0] if extras else "")
-        egg = re.search(r"(?:\A|&)egg=([A-Za-z0-9._-]+)(\[[^\]&]*\])?", fragment)
-        brackets = (egg and egg[2]) or (extras and extras[0]) or ""
-        name = _EGG_VERSION.sub("", egg[1]) if egg else of_file(path)[0]
+        path, brackets = re.findall(r"\A(.*?)(\[[^\]]*\])?\Z", path, re.DOTALL)[0]
+        name = of_file(path)[0]
+        if egg := re.search(r"(?:\A|&)egg=([A-Za-z0-9._-]+)(\[[^\]&]*\])?", fragment):
+            brackets = egg[2] or brackets
+            name = _EGG_VERSION.sub("", egg[1])
         note = ""
         if not re.match(r"[a-z+]+:/|git\+|[/~\\]", path, re.IGNORECASE):
             location = self._existing(file, path)
@@ -289,26 +291,25 @@ def _repository(location: str) -> str:
 
 def _logical(text: str) -> Iterator[tuple[int, str]]:
     r"""Yield lines with their numbers; one that ends in `\` goes on in the next, as in pip."""
-    parts: list[str] = []
+    start = ""
     first = 0
     for number, content in enumerate(text.splitlines(), 1):
-        first = first if parts else number
-        is_comment = bool(_COMMENT.match(content))
+        first = first if start else number
+        is_comment = _COMMENT.match(content)
         if content.endswith("\\") and not is_comment:
-            parts.append(content[:-1])
+            start += content[:-1]
             continue
-        yield first, "".join((*parts, " " if is_comment else "", content))
-        parts = []
-    if parts:
-        yield first, "".join(parts)
+        yield first, f"{start}{' ' if is_comment else ''}{content}"
+        start = ""
+    if start:
+        yield first, start
 
 
 def _beside(file: str, target: str, where: str) -> str:
     """Return the path in the project of a file that another one names."""
-    try:
+    words = []
+    with suppress(ValueError):
         words = shlex.split(target)
-    except ValueError:
-        words = []
     if len(words) != 1:
         raise InvalidError(
             f"{where}: {escaped(target, SHOWN) or 'nothing'}: expected the path of one file",
@@ -322,20 +323,8 @@ def _beside(file: str, target: str, where: str) -> str:
     return posixpath.normpath(posixpath.join(posixpath.dirname(file), words[0]))
 
 
-def _option(text: str) -> tuple[str, str]:
-    match = _OPTION.match(text)
-    return (match[1], match[2]) if match and match[1] else (text, "")
-
-
-def _editable(text: str) -> str:
-    """Return what a line installs from its folder or repository; empty if it is another line."""
-    option, value = _option(text)
-    return value.strip() if option in _EDITABLE else ""
-
-
-def _of_option(text: str, where: str) -> str:
+def _of_option(option: str, value: str, text: str, where: str) -> str:
     """Return a note of a line that is an option; raise `InvalidError` for an unknown one."""
-    option, value = _option(text)
     shown = f"{where}: {escaped(text, SHOWN)}"
     if option in _WITHOUT_EFFECT:
         why = _WITHOUT_EFFECT[option]

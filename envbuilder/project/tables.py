@@ -182,7 +182,7 @@ def read_pyproject(
     if tables.is_poetry:
         return _read_poetry(tables, file, text, extras, groups)
     requirements = []
-    notes = []
+    notes = list[str]()
     for required, note in _required(tables, project, file, text, extras, groups):
         requirements.append(required)
         notes += filter(None, [note])
