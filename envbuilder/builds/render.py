@@ -328,9 +328,9 @@ def _image(
 
 def _forged(file: File, target: Target) -> dict[str, Any]:
     """Return how a Dockerfile builds a package: beside which wheels of the target, by what else."""
-    from envbuilder.packages.sources import foundry, sealed
+    from envbuilder.packages.sources import sealed, source_locker
 
-    wheels = foundry.builders(file, target) if file.is_built else (sealed.whole(file),)
+    wheels = source_locker.builders(file, target) if file.is_built else (sealed.unpruned(file),)
     every = [(each in target.files, _line([each])) for each in wheels]
     return {
         "file": file,

@@ -41,7 +41,7 @@ from envbuilder.core import files, process, types
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
 from envbuilder.core.settings import Settings, require_writable
 from envbuilder.core.text import first as first_of
-from envbuilder.packages.sources.foundry import carried, fetch
+from envbuilder.packages.sources.source_locker import bundled_sources, fetch
 from envbuilder.packages.store import Store
 from envbuilder.profiles.backends import makes_image
 
@@ -196,7 +196,7 @@ def _copy(product: Product, settings: Settings, elsewhere: Settings, progress: P
     plan = product.plan
     source = Store.of(settings)
     target = Store.of(elsewhere)
-    copied = (*(f for f in plan.files if not f.is_built), *carried(product.target))
+    copied = (*(f for f in plan.files if not f.is_built), *bundled_sources(product.target))
     fetch(copied, product.target, settings, progress)
     with progress.task("copy the files to another folder", len(copied)) as task:
         for file in copied:

@@ -181,9 +181,9 @@ def _prepared(build: Build) -> Product:
 
 def _with_wheels(build: Build, target: Target) -> Build:
     """Return the build with a lock in which a target's sources are wheels, built here or before."""
-    from envbuilder.packages.sources import foundry
+    from envbuilder.packages.sources import source_locker
 
-    wheels = foundry.forged(target, build.settings, build.progress)
+    wheels = source_locker.build_sources(target, build.settings, build.progress)
     targets = tuple(wheels if each == target else each for each in build.lock.targets)
     return replace(build, lock=replace(build.lock, targets=targets))
 
@@ -218,7 +218,7 @@ def fetch(build: Build, sharing: Sharing) -> Build:
     from envbuilder.builds.image import base
     from envbuilder.packages.debian.deb import require_clean
     from envbuilder.packages.python import kernels, wheel_conflicts
-    from envbuilder.packages.sources.foundry import fetch as fetch_files
+    from envbuilder.packages.sources.source_locker import fetch as fetch_files
     from envbuilder.packages.store import Store, objection, require_space
 
     plan = build.plan

@@ -35,8 +35,8 @@ from envbuilder.core.settings import LOCKS, PROJECT_FILE, Settings, decoded, req
 from envbuilder.core.text import is_public
 from envbuilder.packages import mnist
 from envbuilder.packages.conda import lock as conda_lock
-from envbuilder.packages.sources.foundry import carried, fetch
 from envbuilder.packages.sources.source import require_public
+from envbuilder.packages.sources.source_locker import bundled_sources, fetch
 from envbuilder.packages.store import Store, download_room, require_rooms
 from envbuilder.profiles import (
     lock as profile_lock,
@@ -212,7 +212,7 @@ def files(
     tools = tuple(chain.from_iterable(selection.tools for selection in selections))
     conda = tuple(p.as_file for s in selections for t in s.conda for p in t.packages)
     groups = [
-        (target, (*target.fetched(managed=p.python.managed), *carried(target)))
+        (target, (*target.fetched(managed=p.python.managed), *bundled_sources(target)))
         for p, target in pairs
     ]
     groups += [(pairs[0][1], tools), (pairs[0][1], conda)]

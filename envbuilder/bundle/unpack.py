@@ -31,7 +31,7 @@ from envbuilder.core.errors import BuildError, InvalidError, ToolError
 from envbuilder.core.settings import LOCKS, PROJECT_FILE, Settings, decoded, require_writable
 from envbuilder.packages import mnist
 from envbuilder.packages.conda import lock as conda_lock
-from envbuilder.packages.sources.foundry import carried
+from envbuilder.packages.sources.source_locker import bundled_sources
 from envbuilder.packages.store import Room, Store, require_rooms
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.library import Library
@@ -260,7 +260,7 @@ def _needed(manifest: Manifest, folder: Path) -> tuple[set[str], dict[str, File]
         needed |= {f"profiles/{p.name}" for p in profiles.chain(name, [folder])}
         needed.add(str(path.relative_to(folder)))
         interpreters = (t.interpreter for t in lock.targets if t.interpreter)
-        sources = chain.from_iterable(carried(target) for target in lock.targets)
+        sources = chain.from_iterable(bundled_sources(target) for target in lock.targets)
         locked |= {f.sha256: f for f in (*lock.files, *interpreters, *sources)}
         _require_target(manifest, lock, managed=profile.python.managed)
         conda = conda_lock.find(name, library)

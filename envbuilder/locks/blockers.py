@@ -25,7 +25,7 @@ from envbuilder.packages import availability, index_pages
 from envbuilder.packages.availability import Blocker, Walk
 from envbuilder.packages.python import indexes
 from envbuilder.packages.python.uv import Found, Offer, UnresolvableError
-from envbuilder.packages.sources import foundry
+from envbuilder.packages.sources import source_locker
 from envbuilder.profiles import releases
 from envbuilder.profiles.frameworks import FRAMEWORKS, of_name
 from envbuilder.profiles.requirements import applies, distribution, pin
@@ -174,7 +174,7 @@ class Diagnosis:
         if sdist is None or (sdist.size or 0) > _LARGEST_SOURCE:
             return ()
         if sdist.file not in self._stated:
-            self._stated[sdist.file] = foundry.requirements(sdist, self._settings)
+            self._stated[sdist.file] = source_locker.requirements(sdist, self._settings)
         return self._stated[sdist.file]
 
     def index(self, as_of: str | None = None) -> index_pages.Index:

@@ -27,7 +27,7 @@ from envbuilder.packages import interpreters
 from envbuilder.packages.debian.suite import Debs, is_current
 from envbuilder.packages.python import upstream, wheel_conflicts
 from envbuilder.packages.python.uv import Found, Offer, Runner, UnresolvableError, Uv, started
-from envbuilder.packages.sources.foundry import Foundry
+from envbuilder.packages.sources.source_locker import SourceLocker
 from envbuilder.profiles.lock import File, Lock, Target, inputs_digest, nothing, target_of
 from envbuilder.profiles.requirements import applies
 
@@ -95,7 +95,7 @@ def resolve(
     first = basis or (origin[1] if origin and not upgrade else None)
     before = partial(_preferred, first, set(map(types.canonical, upgrade_packages)))
     debs = Debs(profile, settings, basis, on_progress, origin)
-    foundry = Foundry(profile.resolution, settings, on_progress, elsewhere)
+    foundry = SourceLocker(profile.resolution, settings, on_progress, elsewhere)
     partly = origin is not None
     accepted = {f"{f.name} {f.version}" for lock in (basis, origin and origin[1]) if lock
                 for f in lock.files}  # fmt: skip
@@ -277,7 +277,7 @@ def _with_interpreters(
     )
 
 
-def _named_sources(profile: Profile, foundry: Foundry) -> list[Offer]:
+def _named_sources(profile: Profile, foundry: SourceLocker) -> list[Offer]:
     """Return the packages whose source the project names, as wheels to choose.
 
     Raise `UnresolvableError` for the first that cannot be had.
@@ -290,7 +290,7 @@ def _named_sources(profile: Profile, foundry: Foundry) -> list[Offer]:
 
 
 def _offers(
-    obstacles: Mapping[Place, Sequence[Blocker]], foundry: Foundry, solution: _Solution
+    obstacles: Mapping[Place, Sequence[Blocker]], foundry: SourceLocker, solution: _Solution
 ) -> list[Offer]:
     """Return packages that may be built, as wheels for the targets that have none of them.
 
@@ -316,7 +316,7 @@ def _offers(
 def _finished(
     solution: _Solution,
     obstacles: Mapping[Place, Sequence[Blocker]],
-    foundry: Foundry,
+    foundry: SourceLocker,
     *,
     partly: bool,
 ) -> _Solution:

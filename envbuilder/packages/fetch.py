@@ -143,8 +143,8 @@ PARALLEL = 6
 def fetch(files: Sequence[File], target: Target, settings: Settings, progress: Progress) -> int:
     """Fetch files of a target into the store; return how many were missing.
 
-    What is built from its source is not among them: see `sources.foundry`. Raise `BuildError` if a
-    file is unavailable or is not what the lock states.
+    What is built from its source is not among them: see `sources.source_locker`. Raise `BuildError`
+    if a file is unavailable or is not what the lock states.
     """
     assert not any(file.recipe for file in files), "no index has those"
     require_writable(settings.store_dir)

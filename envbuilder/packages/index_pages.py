@@ -18,7 +18,7 @@ from envbuilder.core import archives, http, parallel, pip, types
 from envbuilder.packages import fetch
 from envbuilder.packages.python import indexes, upstream, wheel_conflicts
 from envbuilder.packages.python.uv import Offer, target_tags
-from envbuilder.packages.sources import stated
+from envbuilder.packages.sources import static_metadata
 from envbuilder.packages.store import Store
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def opened(settings: Settings, as_of: str | None = None) -> Iterator[Index]:
             with archives.open_zip(source) as archive:
                 name = next(n for n in archive.namelist() if _METADATA.fullmatch(n))
                 text = wheel_conflicts.text(archive, name, _LARGEST_METADATA)
-            found = stated.metadata(text)
+            found = static_metadata.metadata(text)
             return [*found[0].requires_dist] if found else []
 
         def remembered(wheel: upstream.Listed) -> list[str] | None:

@@ -28,7 +28,7 @@ from envbuilder.core.errors import ToolError
 from envbuilder.core.settings import load as load_settings
 from envbuilder.packages import mnist
 from envbuilder.packages.python import uv
-from envbuilder.packages.sources import foundry, workshop
+from envbuilder.packages.sources import source_locker, wheel_builder
 from envbuilder.profiles import lock
 from tests.conftest import missing
 from tests.support import (
@@ -54,8 +54,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.fixture(autouse=True)
 def no_memory_of_builds() -> None:
     """Each test is a process of its own: folders of earlier ones may have had its name."""
-    foundry._REMEMBERED.clear()
-    workshop._FAILED.clear()
+    source_locker._REMEMBERED.clear()
+    wheel_builder._FAILED.clear()
 
 
 @pytest.fixture(scope="session")

@@ -19,9 +19,9 @@ from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.process import Completed
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.packages.python import kernels
-from envbuilder.packages.sources import foundry, inside
-from envbuilder.packages.sources.foundry import Foundry
+from envbuilder.packages.sources import inside, source_locker
 from envbuilder.packages.sources.sealed import Scratch
+from envbuilder.packages.sources.source_locker import SourceLocker
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import File
 from envbuilder.profiles.profile import Resolution
@@ -43,7 +43,7 @@ def settings(folder: Path) -> Settings:
 
 def build(folder: Path, source: str = "./tiny") -> tuple[File, Settings]:
     found = settings(folder)
-    (file,) = sources.locked(Foundry(sources.resolution(source), found, print), PYTHON).files
+    (file,) = sources.locked(SourceLocker(sources.resolution(source), found, print), PYTHON).files
     return file, found
 
 
@@ -178,7 +178,7 @@ def test_a_result_that_leads_elsewhere_is_refused(tmp_path: Path, end: str) -> N
 
 
 def test_without_consent_nothing_runs(tmp_path: Path) -> None:
-    foundry = Foundry(Resolution(), settings(tmp_path))
+    foundry = SourceLocker(Resolution(), settings(tmp_path))
     with pytest.raises(InvalidError, match="not allowed") as caught:
         foundry.prepare("tiny", pythons=[PYTHON])
     assert "build_from_source: [tiny]" in caught.value.hint
@@ -292,7 +292,7 @@ def test_cuda_is_compiled_without_a_gpu_or_a_toolkit(tmp_path: Path, test_cache:
     built = []
     for name in ("a", "another"):
         found = replace(settings(lay(tmp_path / name, CUDA)), shared_store=test_cache)
-        asked = Foundry(sources.resolution("./tiny"), found, print)
+        asked = SourceLocker(sources.resolution("./tiny"), found, print)
         asked.prepare("tiny", pythons=[PYTHON])
         files = (beside("torch", "2.13.0"), beside("nvidia-cuda-runtime", "13.0.96"))
         target = sources.locked(asked, PYTHON, beside=files)
@@ -319,11 +319,11 @@ def test_pytorchs_own_builder_of_extensions_compiles_cuda(tmp_path: Path, test_c
     for name in ("a", "another"):
         project = lay(tmp_path / name, files)
         found = replace(settings(project), shared_store=test_cache)
-        asked = Foundry(resolution, found)
+        asked = SourceLocker(resolution, found)
         locked = sources.locked(asked, "3.11", name="twice", beside=target.files)
         assert locked.files[-1].kind == "source"
-        (file,) = foundry.forged(locked, found, PlainProgress(print)).of_kind("wheel")[-1:]
-        built.append(file)
+        wheels = source_locker.build_sources(locked, found, PlainProgress(print))
+        built.append(wheels.of_kind("wheel")[-1])
     assert built[0] == built[1]
     code = kernels.of_wheel(Store.of(found).path(built[0].sha256))
     assert [*code] == ["compute_90 sm_80 sm_90"]
@@ -335,14 +335,14 @@ def test_another_machine_builds_the_same_and_says_if_it_does_not(tmp_path: Path)
     found = settings(tmp_path)
     resolution = Resolution(build=("antlr4-python3-runtime",))
     target = sources.locked(
-        Foundry(resolution, found), PYTHON, name="antlr4-python3-runtime", specifier="==4.9.3"
+        SourceLocker(resolution, found), PYTHON, name="antlr4-python3-runtime", specifier="==4.9.3"
     )
     elsewhere = settings(tmp_path / "elsewhere")
     silent = PlainProgress(lambda _: None)
-    assert foundry.fetch(target.files, target, elsewhere, silent) == 1
-    assert foundry.fetch(target.files, target, elsewhere, silent) == 0
+    assert source_locker.fetch(target.files, target, elsewhere, silent) == 1
+    assert source_locker.fetch(target.files, target, elsewhere, silent) == 0
     wrong = tuple(replace(file, sha256="0" * 64) for file in target.files)
     with pytest.raises(BuildError, match="another result on this machine") as caught:
-        foundry.fetch(wrong, replace(target, files=wrong), elsewhere, silent)
+        source_locker.fetch(wrong, replace(target, files=wrong), elsewhere, silent)
     assert "0" * 64 in caught.value.message
     assert target.files[0].sha256 in caught.value.message

@@ -6,7 +6,7 @@ import gzip
 from collections.abc import Mapping
 from pathlib import Path
 
-from envbuilder.packages.sources.foundry import Foundry
+from envbuilder.packages.sources.source_locker import SourceLocker
 from envbuilder.profiles.lock import File, Target
 from envbuilder.profiles.profile import Resolution
 from tests.support import packed
@@ -50,7 +50,7 @@ def resolution(source: str, **more: object) -> Resolution:
 
 
 def locked(
-    foundry: Foundry,
+    foundry: SourceLocker,
     python: str,
     platform: str = "linux/amd64",
     name: str = "tiny",

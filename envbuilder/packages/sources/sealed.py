@@ -32,13 +32,13 @@ from envbuilder.core.files import file_sha256
 from envbuilder.core.text import escaped_lines, first, shown
 from envbuilder.host import probe
 from envbuilder.packages.python import wheel_conflicts
-from envbuilder.packages.sources import inside, stated
+from envbuilder.packages.sources import inside, static_metadata
 from envbuilder.packages.store import Store
 from envbuilder.profiles import releases
 
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
-    from envbuilder.packages.sources.stated import Backend, Metadata
+    from envbuilder.packages.sources.static_metadata import Backend, Metadata
     from envbuilder.profiles.lock import File, Target
 
 SECONDS = 7200.0
@@ -315,7 +315,9 @@ def _info(members: dict[str, zipfile.ZipInfo], name: str, version: str) -> str:
 
 
 def _metadata(archive: zipfile.ZipFile, name: str) -> Metadata:
-    read = stated.metadata(archives.zip_content(archive, name, _RESULT).decode("utf-8", "replace"))
+    read = static_metadata.metadata(
+        archives.zip_content(archive, name, _RESULT).decode("utf-8", "replace")
+    )
     if read is None:
         raise ValueError("its METADATA states no version")
     return read[0]
@@ -377,7 +379,7 @@ def prune_note(file: File) -> str:
     return f"note: {file.name} goes without {first(file.recipe.without, 2)}: another package has it"
 
 
-def whole(file: File) -> File:
+def unpruned(file: File) -> File:
     """Return the wheel of an index that a pruned one is made of."""
     recipe = file.recipe
     assert recipe is not None, "it is pruned"

@@ -20,7 +20,7 @@ from envbuilder.packages.availability import Blocker, Walk
 from envbuilder.packages.fetch import Place
 from envbuilder.packages.python.upstream import Listed
 from envbuilder.packages.python.uv import Found, Offer
-from envbuilder.packages.sources import foundry
+from envbuilder.packages.sources import source_locker
 from envbuilder.profiles.lock import File
 from tests.support.shipped import shipped_profile
 from tests.support.user_index import refused
@@ -414,7 +414,7 @@ def test_only_pages_of_old_wheels_are_read(
         return page(url)
 
     open_index(monkeypatch, read)
-    monkeypatch.setattr(foundry, "requirements", lambda *_: ())
+    monkeypatch.setattr(source_locker, "requirements", lambda *_: ())
 
     def passed_over(*wheels: tuple[str, str, str], **options: bool) -> dict[str, str]:
         with Diagnosis(found, **options) as diagnosis:

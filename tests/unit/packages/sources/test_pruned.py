@@ -15,8 +15,8 @@ from envbuilder.core.settings import Settings
 from envbuilder.locks.target_wheels import ClashError, compared
 from envbuilder.packages.python import wheel_conflicts
 from envbuilder.packages.python.uv import Found
-from envbuilder.packages.sources import foundry
-from envbuilder.packages.sources.foundry import Foundry
+from envbuilder.packages.sources import source_locker
+from envbuilder.packages.sources.source_locker import SourceLocker
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import File, Target, problem
 from tests.support import make_wheels, sources
@@ -55,7 +55,7 @@ def test_the_smaller_one_goes_without_as_a_wheel_of_its_own(
 ) -> None:
     said: list[str] = []
     whole = target_of(found, tmp_path, SMALL)
-    target = Foundry(sources.resolution(""), found, said.append).finish(whole)
+    target = SourceLocker(sources.resolution(""), found, said.append).finish(whole)
     small, large = target.files
     assert (large.source, large.recipe) == ("default", None)
     assert small.recipe
@@ -72,10 +72,10 @@ def test_the_smaller_one_goes_without_as_a_wheel_of_its_own(
     # Another machine makes the same one of the index's; what has other bytes is not taken.
     Store.of(found).path(small.sha256).unlink()
     progress = PlainProgress(lambda _: None)
-    assert foundry.fetch(target.files, target, found, progress) == 1
+    assert source_locker.fetch(target.files, target, found, progress) == 1
     assert Store.of(found).has(small.sha256)
     with pytest.raises(BuildError, match="small"):
-        foundry.fetch([replace(small, sha256="0" * 64)], target, found, progress)
+        source_locker.fetch([replace(small, sha256="0" * 64)], target, found, progress)
 
 
 def test_a_copy_of_another_package_inside_a_larger_one_is_stray(
@@ -84,7 +84,7 @@ def test_a_copy_of_another_package_inside_a_larger_one_is_stray(
     """So eva-decord has an older `packaging` in it."""
     copied = {"small/__init__.py": b"old", "small/a.py": b"old"}
     whole = target_of(found, tmp_path, dict.fromkeys(copied, b"new"), {**LARGE, **copied})
-    target = Foundry(sources.resolution(""), found, lambda _: None).finish(whole)
+    target = SourceLocker(sources.resolution(""), found, lambda _: None).finish(whole)
     small, large = target.files
     assert small.recipe is None
     assert large.recipe

@@ -23,14 +23,14 @@ from envbuilder.core.errors import BuildError, EnvbuilderError, Hint, InvalidErr
 from envbuilder.core.text import escaped
 from envbuilder.packages import fetch as downloads
 from envbuilder.packages.python.uv import Offer, UnresolvableError
-from envbuilder.packages.sources import sealed, source, stated
-from envbuilder.packages.sources.workshop import (
+from envbuilder.packages.sources import sealed, source, static_metadata
+from envbuilder.packages.sources.wheel_builder import (
+    BuildRequirements,
     FrameworkError,
-    Plan,
     Wheel,
-    Workshop,
-    other,
-    together,
+    WheelBuilder,
+    merged,
+    mismatch,
 )
 from envbuilder.packages.store import Store
 from envbuilder.profiles import frameworks
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
     from envbuilder.packages.python.upstream import Listed
-    from envbuilder.packages.sources.stated import Metadata
+    from envbuilder.packages.sources.static_metadata import Metadata
     from envbuilder.profiles.profile import Resolution
 
 WITH_FRAMEWORK = frozenset(
@@ -100,8 +100,8 @@ class Candidate(Struct, frozen=True, kw_only=True):
             source=DIRECT if is_wheel else BUILT,
             provenance="read",
             by=f"{'the wheel of' if is_wheel else 'built from'} {location}",
-            requires_dist=tuple(map(stated.requirement, self.requires_dist)),
-            requires_python=stated.modern(self.requires_python),
+            requires_dist=tuple(map(static_metadata.requirement, self.requires_dist)),
+            requires_python=static_metadata.modern(self.requires_python),
         )
 
 
@@ -109,7 +109,7 @@ class _Prepared(Struct, frozen=True, kw_only=True):
     """A candidate, how it is built, and its wheel if it was."""
 
     candidate: Candidate
-    plan: Plan
+    plan: BuildRequirements
     wheel: Wheel | None
     python: str
 
@@ -119,7 +119,7 @@ _REMEMBERED: dict[tuple[object, ...], _Prepared | EnvbuilderError] = {}
 _ASKING = threading.Lock()
 
 
-class Foundry:
+class SourceLocker:
     """Turns packages without wheels into locked wheels; each source is fetched and read once."""
 
     def __init__(
@@ -135,10 +135,10 @@ class Foundry:
         self._report = on_progress
         self._elsewhere = elsewhere
         self._by_source: dict[str, Candidate] = {}
-        self._plans: dict[str, Plan] = {}
+        self._plans: dict[str, BuildRequirements] = {}
         self._failures: set[str] = set()
         self._wheels: dict[tuple[str, types.Platform | None, str, str], Wheel] = {}
-        self._workshop = Workshop(settings, on_progress)
+        self._builder = WheelBuilder(settings, on_progress)
 
     def allows(self, name: str) -> bool:
         """Return whether the project consents to building a package."""
@@ -175,7 +175,7 @@ class Foundry:
         self._by_source[sha256] = answer.candidate
         self._plans.setdefault(sha256, answer.plan)
         if answer.wheel:
-            self._wheels[sha256, self._workshop.platform, answer.python, ""] = answer.wheel
+            self._wheels[sha256, self._builder.platform, answer.python, ""] = answer.wheel
         return answer.candidate
 
     def _prepare(
@@ -198,7 +198,7 @@ class Foundry:
         if recipe.kind == "wheel":
             path = Store.of(settings).path(recipe.sha256)
             with sealed.opened(path, source.located(location).file, name) as (_, _, metadata):
-                plan = Plan(requires=())
+                plan = BuildRequirements(requires=())
                 wheel = None
                 python = ""
                 size = path.stat().st_size
@@ -227,7 +227,7 @@ class Foundry:
         requires = self._elsewhere(name, release)
         if requires is None:
             return None
-        return stated.Metadata(
+        return static_metadata.Metadata(
             name=name, version=release, requires_dist=tuple(requires), requires_python=python
         )
 
@@ -238,7 +238,7 @@ class Foundry:
         version: str,
         pythons: Sequence[str],
         elsewhere: Metadata | None,
-    ) -> tuple[Metadata, Plan, Wheel | None, str]:
+    ) -> tuple[Metadata, BuildRequirements, Wheel | None, str]:
         """Return what a source requires, what builds it, and its wheel if that had to be built.
 
         `elsewhere`: what wheels for other platforms say, for which nothing is built.
@@ -246,24 +246,24 @@ class Foundry:
         with tempfile.TemporaryDirectory(prefix="envbuilder-source-") as folder:
             try:
                 built = source.unpack(recipe, self._settings, Path(folder, "source"))
-                requires = stated.backend(built).requires
-                extends_cuda = stated.extends_cuda(built)
+                requires = static_metadata.backend(built).requires
+                extends_cuda = static_metadata.extends_cuda(built)
                 cuda = extends_cuda or any(built.rglob("*.cu"))
-                metadata = elsewhere or stated.certain(built)
-                likely = stated.recorded(built) or stated.shown(built, version)
+                metadata = elsewhere or static_metadata.declared(built)
+                likely = static_metadata.recorded(built) or static_metadata.shown(built, version)
             except BuildError as error:
                 error.message = f"{name}: {error.message}"
                 raise
-        plan = Plan(requires=(), as_of=self._resolution.as_of or "", cuda=cuda)
+        plan = BuildRequirements(requires=(), as_of=self._resolution.as_of or "", cuda=cuda)
         plan = plan.with_more(requires)
         if extends_cuda or name in WITH_FRAMEWORK:
             plan = plan.beside_framework()
         # Its compiler depends on the target: what the text shows is enough until then.
         later = plan.with_framework or (plan.cuda and likely)
         if metadata is None and not later:
-            python = self._workshop.first(pythons)
+            python = self._builder.first(pythons)
             try:
-                forged = self._workshop.make(name, recipe, version, plan, python)
+                result = self._builder.make(name, recipe, version, plan, python)
             except FrameworkError:
                 plan = plan.beside_framework()
             except BuildError as error:
@@ -271,7 +271,7 @@ class Foundry:
                     raise
                 self._failed(name, error)
             else:
-                return forged.wheel.metadata, forged.plan, forged.wheel, python
+                return result.wheel.metadata, result.plan, result.wheel, python
         metadata = metadata or likely
         if metadata is None:
             raise BuildError(
@@ -301,7 +301,7 @@ class Foundry:
                 file = replace(file, recipe=self._by_source[file.sha256].recipe)  # noqa: PLW2901
             elif file.source == PRUNED and file.recipe:
                 self._report(sealed.prune_note(file))
-                downloads.fetch([sealed.whole(file)], target, self._settings, console.progress())
+                downloads.fetch([sealed.unpruned(file)], target, self._settings, console.progress())
                 file = sealed.prune(file, target.python, self._settings)  # noqa: PLW2901
             elif file.source == BUILT and file.recipe is None:
                 candidate = self._by_source[file.sha256]
@@ -315,7 +315,7 @@ class Foundry:
         self, file: File, candidate: Candidate, target: Target
     ) -> tuple[File, tuple[File, ...]]:
         sha256 = candidate.recipe.sha256
-        workshop = self._workshop
+        builder = self._builder
         wheels = self._wheels
         plan = self._plans[sha256]
         recipe = candidate.recipe
@@ -327,7 +327,7 @@ class Foundry:
                 plan = replace(plan, toolkit=kit.requires)
                 recipe = replace(recipe, cuda_architectures=kit.architectures)
                 wheel = pure.get(kit.architectures)
-        builds_here = workshop.platform == target.platform and workshop.has(target.python)
+        builds_here = builder.platform == target.platform and builder.has(target.python)
         # A build beside the framework takes long, and gigabytes: it waits until it is needed.
         if wheel is None and builds_here and not plan.with_framework:
             key = (sha256, target.platform, target.python, recipe.cuda_architectures)
@@ -335,9 +335,9 @@ class Foundry:
                 if key not in wheels:
                     name = candidate.name
                     version = candidate.version
-                    forged = workshop.make(name, recipe, version, plan, target.python)
-                    wheels[key] = forged.wheel
-                    plan = forged.plan
+                    result = builder.make(name, recipe, version, plan, target.python)
+                    wheels[key] = result.wheel
+                    plan = result.plan
                 wheel = wheels[key]
             except FrameworkError:
                 plan = plan.beside_framework()
@@ -364,16 +364,16 @@ class Foundry:
             )
         return _wheel_file(file, wheel, recipe), needs
 
-    def _needs(self, plan: Plan, target: Target) -> tuple[File, ...]:
+    def _needs(self, plan: BuildRequirements, target: Target) -> tuple[File, ...]:
         """Return the wheels that a plan installs; what cannot be had, in the target's versions."""
         place = target.platform, target.python
         try:
-            return self._workshop.resolved(plan, *place)
+            return self._builder.resolved(plan, *place)
         except UnresolvableError:
             beside = plan.beside({file.name: file.version for file in target.of_kind("wheel")})
             if beside == plan:
                 raise
-            return self._workshop.resolved(beside, *place)
+            return self._builder.resolved(beside, *place)
 
 
 def _wheel_file(file: File, wheel: Wheel, recipe: Recipe) -> File:
@@ -417,8 +417,8 @@ def requirements(link: Listed, settings: Settings) -> tuple[str, ...]:
 
 def _stated(recipe: Recipe, settings: Settings) -> tuple[str, ...]:
     with tempfile.TemporaryDirectory(prefix="envbuilder-source-") as folder:
-        built = source.unpack(recipe, settings, Path(folder, "source"), stated.FILES)
-        metadata = stated.certain(built) or stated.recorded(built)
+        built = source.unpack(recipe, settings, Path(folder, "source"), static_metadata.FILES)
+        metadata = static_metadata.declared(built) or static_metadata.recorded(built)
     return metadata.requires_dist if metadata else ()
 
 
@@ -453,7 +453,7 @@ def as_source(file: File) -> File:
     )
 
 
-def carried(target: Target) -> tuple[File, ...]:
+def bundled_sources(target: Target) -> tuple[File, ...]:
     """Return what a machine without a network needs to build a target's packages again."""
     return (*target.build_files, *(as_source(file) for file in target.files if file.is_built))
 
@@ -469,30 +469,30 @@ def fetch(files: Sequence[File], target: Target, settings: Settings, progress: P
     count = downloads.fetch([f for f in files if not f.recipe], target, settings, progress)
     if not missing:
         return count
-    workshop = Workshop(settings, progress.note)
+    builder = WheelBuilder(settings, progress.note)
     for file in missing:
         assert file.recipe is not None, "those were chosen"
         if file.source == PRUNED:
-            downloads.fetch([sealed.whole(file)], target, settings, progress)
+            downloads.fetch([sealed.unpruned(file)], target, settings, progress)
             if (sha256 := sealed.prune(file, target.python, settings).sha256) != file.sha256:
-                raise other(file.name, file.sha256, sha256)
+                raise mismatch(file.name, file.sha256, sha256)
             continue
         source.obtain(file.name, file.recipe, settings)
         if file.kind == "wheel" and file.is_built:
-            wheel = _built(file, target, workshop)
+            wheel = _built(file, target, builder)
             if wheel.sha256 != file.sha256:
-                raise other(file.name, file.sha256, wheel.sha256)
+                raise mismatch(file.name, file.sha256, wheel.sha256)
     return count + len(missing)
 
 
-def forged(target: Target, settings: Settings, progress: Progress) -> Target:
+def build_sources(target: Target, settings: Settings, progress: Progress) -> Target:
     """Return a target of this machine's platform with wheels in place of its sources."""
-    workshop = Workshop(settings, progress.note)
+    builder = WheelBuilder(settings, progress.note)
     built = []
     for file in target.files:
         if file.kind == "source" and file.recipe:
             source.obtain(file.name, file.recipe, settings)
-            built.append(_wheel_file(file, _built(file, target, workshop), file.recipe))
+            built.append(_wheel_file(file, _built(file, target, builder), file.recipe))
         else:
             built.append(file)
     return replace(target, files=tuple(built))
@@ -503,17 +503,17 @@ def builders(file: File, target: Target) -> tuple[File, ...]:
     recipe = file.recipe
     assert recipe is not None, "it is built"
     needs = (need for need in target.build_files if need.sha256 in recipe.requires)
-    return together(needs, of_framework(target) if recipe.with_framework else ())
+    return merged(needs, of_framework(target) if recipe.with_framework else ())
 
 
-def _built(file: File, target: Target, workshop: Workshop) -> Wheel:
+def _built(file: File, target: Target, builder: WheelBuilder) -> Wheel:
     """Return the wheel that is built from a locked source, with what the lock names for that."""
     recipe = file.recipe
     needs = builders(file, target)
     assert recipe is not None, "it is built"
     foreign = [n.file for n in needs if not n.file.endswith("-any.whl")]
     compiled = file.kind == "source" or not file.file.endswith("-any.whl")
-    if workshop.platform != target.platform and (compiled or foreign):
+    if builder.platform != target.platform and (compiled or foreign):
         raise BuildError(
             f"{file.name} {file.version}: has no wheel, and only {target.platform} can build it",
             Hint(
@@ -522,9 +522,9 @@ def _built(file: File, target: Target, workshop: Workshop) -> Wheel:
                 ("bundle", "--output", "FILE.tar"),
             ),
         )
-    if not workshop.has(target.python):
+    if not builder.has(target.python):
         raise ToolError(
             f"no Python {target.python} on this machine, with which {file.name} is built",
             f"Install one: python -m uv python install {target.python}",
         )
-    return workshop.built(file.name, recipe, file.version, target, needs)
+    return builder.built(file.name, recipe, file.version, target, needs)

@@ -16,10 +16,15 @@ from envbuilder.core.files import file_sha256
 from envbuilder.core.settings import Settings
 from envbuilder.packages.python.upstream import Listed
 from envbuilder.packages.python.uv import UnresolvableError
-from envbuilder.packages.sources import foundry, source, workshop
-from envbuilder.packages.sources.foundry import Foundry
-from envbuilder.packages.sources.stated import Metadata
-from envbuilder.packages.sources.workshop import Made, Plan, Wheel, Workshop
+from envbuilder.packages.sources import source, source_locker, wheel_builder
+from envbuilder.packages.sources.source_locker import SourceLocker
+from envbuilder.packages.sources.static_metadata import Metadata
+from envbuilder.packages.sources.wheel_builder import (
+    BuildRequirements,
+    BuiltWheel,
+    Wheel,
+    WheelBuilder,
+)
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import File, Recipe, Target, problem
 from tests.support import make_wheels, sources
@@ -54,24 +59,24 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A machine that builds for linux/amd64 and Python 3.11: which wheel, and how often it did."""
     state: dict[str, Any] = {"file": PURE, "builds": 0}
 
-    def make(*arguments: Any) -> Made:
+    def make(*arguments: Any) -> BuiltWheel:
         state["builds"] += 1
         if isinstance(state["file"], Exception):
             raise state["file"]
         metadata = Metadata(name="tiny", version="1.0", requires_dist=("six",))
         wheel = Wheel(file=state["file"], sha256="a" * 64, size=9, metadata=metadata)
-        return Made(plan=arguments[3], wheel=wheel)
+        return BuiltWheel(plan=arguments[3], wheel=wheel)
 
-    monkeypatch.setattr(foundry, "_REMEMBERED", {})
-    monkeypatch.setattr(Workshop, "platform", "linux/amd64")
-    monkeypatch.setattr(Workshop, "has", lambda self, python: python == "3.11")
-    monkeypatch.setattr(Workshop, "make", lambda self, *arguments: make(*arguments))
+    monkeypatch.setattr(source_locker, "_REMEMBERED", {})
+    monkeypatch.setattr(WheelBuilder, "platform", "linux/amd64")
+    monkeypatch.setattr(WheelBuilder, "has", lambda self, python: python == "3.11")
+    monkeypatch.setattr(WheelBuilder, "make", lambda self, *arguments: make(*arguments))
 
-    def resolved(self: Workshop, plan: Plan, *_: Any) -> tuple[File, ...]:
+    def resolved(self: WheelBuilder, plan: BuildRequirements, *_: Any) -> tuple[File, ...]:
         state["toolkit"], state["beside"] = plan.toolkit, plan.with_framework
         return (NEED,)
 
-    monkeypatch.setattr(Workshop, "resolved", resolved)
+    monkeypatch.setattr(WheelBuilder, "resolved", resolved)
     return state
 
 
@@ -89,7 +94,7 @@ def test_a_wheel_where_it_fits_else_the_source(
     project: Settings, machine: dict[str, Any], file: str, platform: str, python: str, kind: str
 ) -> None:
     machine["file"] = file
-    asked = Foundry(sources.resolution("./tiny"), project)
+    asked = SourceLocker(sources.resolution("./tiny"), project)
     asked.prepare("tiny", pythons=["3.11"])
     target = sources.locked(asked, python, platform) if python == "3.11" else None
     target = target or asked.finish(_target(asked, platform, python))
@@ -99,11 +104,11 @@ def test_a_wheel_where_it_fits_else_the_source(
     assert locked.recipe
     assert locked.recipe.requires == (NEED.sha256,)
     assert target.build_files == (NEED,)
-    assert [f.kind for f in foundry.carried(target)] == ["wheel", "source"]
+    assert [f.kind for f in source_locker.bundled_sources(target)] == ["wheel", "source"]
     assert machine["builds"] == 1
 
 
-def _target(asked: Foundry, platform: str, python: str, *beside: File) -> Target:
+def _target(asked: SourceLocker, platform: str, python: str, *beside: File) -> Target:
     offer = asked.prepare("tiny", pythons=["3.11"]).offer
     file = replace(NEED, name="tiny", version="1.0", file=offer.file, sha256=offer.sha256)
     file = replace(file, source=offer.source, by=offer.by)
@@ -117,8 +122,8 @@ def test_a_wheel_by_its_url_is_taken_by_its_hash_and_needs_no_consent(
     wheel = make_wheels.write(tmp_path, "tiny", {"tiny.py": b""}, needs=["six"])
     sha256 = file_sha256(wheel)
 
-    def asked(end: str = "") -> Foundry:
-        return Foundry(replace(sources.resolution(f"{wheel.as_uri()}{end}"), build=()), found)
+    def asked(end: str = "") -> SourceLocker:
+        return SourceLocker(replace(sources.resolution(f"{wheel.as_uri()}{end}"), build=()), found)
 
     target = sources.locked(asked(f"#sha256={sha256.upper()}"), "3.11")
     (locked,) = target.files
@@ -126,10 +131,10 @@ def test_a_wheel_by_its_url_is_taken_by_its_hash_and_needs_no_consent(
     assert (locked.kind, locked.source, locked.recipe) == ("wheel", "url", recipe)
     assert (locked.file, locked.sha256) == (wheel.name, sha256)
     assert problem(target.files) == ""
-    assert foundry.carried(target) == ()
+    assert source_locker.bundled_sources(target) == ()
     assert asked().prepare("tiny", pythons=["3.11"]).requires_dist == ("six",)
     Store.of(found).path(sha256).unlink()
-    assert foundry.fetch(target.files, target, found, PlainProgress(lambda _: None)) == 1
+    assert source_locker.fetch(target.files, target, found, PlainProgress(lambda _: None)) == 1
     assert machine["builds"] == 0
     (component,) = json.loads(sbom.document("x", sbom.locked_components(target.files), {}))[
         "components"
@@ -141,7 +146,7 @@ def test_a_wheel_by_its_url_is_taken_by_its_hash_and_needs_no_consent(
         asked(f"#sha256={'0' * 64}").prepare("tiny", pythons=["3.11"])
     other = wheel.rename(tmp_path / "other-1.0-py3-none-any.whl")
     with pytest.raises(BuildError, match="other"):
-        Foundry(sources.resolution(other.as_uri()), found).prepare("tiny", pythons=["3.11"])
+        SourceLocker(sources.resolution(other.as_uri()), found).prepare("tiny", pythons=["3.11"])
 
 
 def test_profiles_ask_once_and_share_the_failure(
@@ -150,7 +155,7 @@ def test_profiles_ask_once_and_share_the_failure(
     machine["file"] = BuildError("tiny: its build failed")
     for _ in range(3):
         with pytest.raises(BuildError, match="its build failed"):
-            Foundry(sources.resolution("./tiny"), project).prepare("tiny", pythons=["3.11"])
+            SourceLocker(sources.resolution("./tiny"), project).prepare("tiny", pythons=["3.11"])
     assert machine["builds"] == 1
 
 
@@ -166,7 +171,7 @@ def test_a_release_with_wheels_for_other_platforms_is_not_built_to_be_locked(
     folder = project.project / "tiny"
     monkeypatch.setattr(source, "unpack", lambda *_: folder)
     resolution = replace(sources.resolution(""), sources={})
-    asked = Foundry(resolution, project, elsewhere=lambda *_: ["six>=1"])
+    asked = SourceLocker(resolution, project, elsewhere=lambda *_: ["six>=1"])
     candidate = asked.prepare("tiny", pythons=["3.11"])
     assert candidate.requires_dist == ("six>=1",)
     assert candidate.offer.requires_python == ">=3.8"
@@ -180,16 +185,16 @@ def test_what_builds_it_is_the_targets_own_where_a_platform_lacks_the_pinned_one
 ) -> None:
     """scipy 1.7.1 is built with numpy==1.19.3, of which Macs have no wheel."""
 
-    def resolved(_: Workshop, plan: Plan, *place: str) -> tuple[File, ...]:
+    def resolved(_: WheelBuilder, plan: BuildRequirements, *place: str) -> tuple[File, ...]:
         if "numpy==1.19.3" in plan.requires:
             raise UnresolvableError("no wheels")
         return (replace(NEED, name="numpy", version=plan.requires[0].partition("==")[2]),)
 
     old = (f"numpy=={v}; python_version {o} '3.10'" for v, o in (("1.19.3", "<"), ("1.21.4", ">=")))
-    plan = Plan(requires=(*old, "cython"))
+    plan = BuildRequirements(requires=(*old, "cython"))
     assert plan.beside({"numpy": "1.21.0"}).requires == ("numpy==1.21.0", "cython")
-    monkeypatch.setattr(Workshop, "resolved", resolved)
-    asked = Foundry(sources.resolution("./tiny"), project)
+    monkeypatch.setattr(WheelBuilder, "resolved", resolved)
+    asked = SourceLocker(sources.resolution("./tiny"), project)
     numpy = replace(NEED, name="numpy", version="1.21.0")
     target = _target(asked, "macos/arm64", "3.11")
     (plan,) = asked._plans.values()
@@ -211,17 +216,23 @@ def test_what_builds_it_is_the_targets_own_where_a_platform_lacks_the_pinned_one
     ],
 )
 def test_what_is_tried_after_a_failure(log: str, changes: dict[str, Any] | None) -> None:
-    plan = Plan(requires=("setuptools",))
-    assert workshop._another(plan, log) == (None if changes is None else replace(plan, **changes))
+    plan = BuildRequirements(requires=("setuptools",))
+    assert wheel_builder._another(plan, log) == (
+        None if changes is None else replace(plan, **changes)
+    )
 
 
 def test_a_build_that_imports_the_framework_gets_the_targets_own() -> None:
-    plan = workshop._another(Plan(requires=("setuptools",)), "No module named 'torch'")
+    plan = wheel_builder._another(
+        BuildRequirements(requires=("setuptools",)), "No module named 'torch'"
+    )
     assert plan
     assert (plan.with_framework, "ninja" in plan.requires) == (True, True)
-    assert Plan(requires=()).with_more(["torch>=1.7", "cython"]).requires[0] == "cython"
+    assert (
+        BuildRequirements(requires=()).with_more(["torch>=1.7", "cython"]).requires[0] == "cython"
+    )
     other = replace(NEED, version="70.0", sha256="7" * 64)
-    assert workshop.together([NEED], [other]) == (NEED,)
+    assert wheel_builder.merged([NEED], [other]) == (NEED,)
 
 
 KERNELS = "7.5;8.0;8.6;9.0;10.0;12.0"
@@ -262,7 +273,7 @@ def test_what_compiles_cuda_for_a_target(
     if source == "setup.py":
         lay(project.project / "tiny", {"PKG-INFO": sources.INFO})
     machine["file"] = COMPILED
-    asked = Foundry(sources.resolution("./tiny", cuda_architectures=wished), project)
+    asked = SourceLocker(sources.resolution("./tiny", cuda_architectures=wished), project)
     beside = [replace(NEED, name="torch", version=torch)] if torch else []
     if runtime:
         name, _, version = runtime.partition("==")
@@ -281,7 +292,7 @@ def test_what_compiles_cuda_for_a_target(
 def test_gpus_that_no_table_has_must_be_named(project: Settings) -> None:
     assert project.project
     lay(project.project / "tiny", {"setup.py": CUDA_SETUP, "PKG-INFO": sources.INFO})
-    asked = Foundry(sources.resolution("./tiny"), project)
+    asked = SourceLocker(sources.resolution("./tiny"), project)
     beside = [replace(NEED, name=n, version="13.9.9") for n in ("torch", "nvidia-cuda-runtime")]
     with pytest.raises(BuildError, match="no table") as caught:
         asked.finish(_target(asked, "linux/amd64", "3.11", *beside))
@@ -303,5 +314,5 @@ def test_what_a_source_requires_is_read_once_and_of_few_files(
         return built
 
     monkeypatch.setattr(source, "unpack", seen)
-    assert [foundry.requirements(link, project) for _ in range(2)] == [("six",)] * 2
+    assert [source_locker.requirements(link, project) for _ in range(2)] == [("six",)] * 2
     assert unpacked == ["PKG-INFO"]

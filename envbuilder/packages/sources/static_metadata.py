@@ -84,7 +84,7 @@ def extends_cuda(folder: Path) -> bool:
     return False
 
 
-def certain(folder: Path) -> Metadata | None:
+def declared(folder: Path) -> Metadata | None:
     """Return what a source states of itself and no build can change; None if it leaves that open.
 
     That is PKG-INFO of a source distribution (2.2 or later) or `[project]`, without dynamic parts.

@@ -25,8 +25,8 @@ from envbuilder.core.errors import BuildError, Hint, ToolError
 from envbuilder.host import interpreters as installed, probe
 from envbuilder.packages import fetch as downloads, interpreters
 from envbuilder.packages.python.uv import UnresolvableError, started
-from envbuilder.packages.sources import sealed, source, stated
-from envbuilder.packages.sources.stated import Metadata
+from envbuilder.packages.sources import sealed, source, static_metadata
+from envbuilder.packages.sources.static_metadata import Metadata
 from envbuilder.packages.store import Store
 from envbuilder.profiles import frameworks
 from envbuilder.profiles.lock import File, Recipe, Target
@@ -68,7 +68,7 @@ _FORM = 2
 """Changes whenever the same recipe is to give another wheel."""
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class BuildRequirements(Struct, frozen=True, kw_only=True):
     """What is installed to build a source."""
 
     requires: tuple[str, ...]
@@ -80,7 +80,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     toolkit: tuple[str, ...] = ()
     """Requirements in addition that compile it for a target."""
 
-    def with_more(self, requirements: Iterable[str]) -> Plan:
+    def with_more(self, requirements: Iterable[str]) -> BuildRequirements:
         """Return the plan with more requirements; the framework is the target's own."""
         more = [*requirements]
         ours = [r for r in more if frameworks.of_build(distribution(r))]
@@ -88,7 +88,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         plan = replace(self, requires=(*self.requires, *added))
         return plan.beside_framework() if ours else plan
 
-    def beside(self, versions: Mapping[str, str]) -> Plan:
+    def beside(self, versions: Mapping[str, str]) -> BuildRequirements:
         """Return the plan for a build beside packages, which it uses in the versions they have.
 
         What an old release was built with, such as numpy==1.19.3, may have no wheel for a platform.
@@ -97,7 +97,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         pinned = (f"{n}=={versions[n]}" if n in versions else line for n, line in named)
         return replace(self, requires=tuple(dict.fromkeys(pinned)))
 
-    def beside_framework(self) -> Plan:
+    def beside_framework(self) -> BuildRequirements:
         """Return the plan for a build that imports the framework, with what such builds need.
 
         It is not tried while locking, and they rarely say so themselves.
@@ -126,10 +126,10 @@ class Wheel(Struct, frozen=True, kw_only=True):
         return self.file.endswith("-none-any.whl")
 
 
-class Made(Struct, frozen=True, kw_only=True):
+class BuiltWheel(Struct, frozen=True, kw_only=True):
     """A wheel, and what was installed to build it."""
 
-    plan: Plan
+    plan: BuildRequirements
     wheel: Wheel
 
 
@@ -151,14 +151,14 @@ class FrameworkError(BuildError):
     """A build imports the framework, which was not installed for it."""
 
 
-class Workshop:
+class WheelBuilder:
     """Builds sources on this machine, and finds what that requires."""
 
     def __init__(self, settings: Settings, on_progress: Callable[[str], None]) -> None:
         self._settings = settings
         self._report = on_progress
         self._store = Store.of(settings)
-        self._resolved: dict[tuple[Plan, str, str], tuple[File, ...]] = {}
+        self._resolved: dict[tuple[BuildRequirements, str, str], tuple[File, ...]] = {}
         self._interpreters: dict[str, Path | None] = {}
         self._noted = set[str]()
 
@@ -208,10 +208,10 @@ class Workshop:
         name: str,
         recipe: Recipe,
         version: str,
-        plan: Plan,
+        plan: BuildRequirements,
         python: str,
         framework: Sequence[File] = (),
-    ) -> Made:
+    ) -> BuiltWheel:
         """Return the wheel that is built from a source, and what was installed to build it.
 
         Old sources need older tools, and some do not say what they need: that is tried.
@@ -227,7 +227,7 @@ class Workshop:
             _FAILED[key] = error
             raise
 
-    def _attempts(self, work: _Work, plan: Plan) -> Made:
+    def _attempts(self, work: _Work, plan: BuildRequirements) -> BuiltWheel:
         name = work.name
         framework = work.framework
         first: BuildError | None = None
@@ -252,10 +252,10 @@ class Workshop:
                     raise FrameworkError(error.message, error.hints) from error
                 plan = another
             else:
-                return Made(plan=plan, wheel=wheel)
+                return BuiltWheel(plan=plan, wheel=wheel)
         raise first or BuildError(f"{name}: its build asks for ever more requirements")
 
-    def _wheel(self, work: _Work, plan: Plan) -> Wheel:
+    def _wheel(self, work: _Work, plan: BuildRequirements) -> Wheel:
         assert self.platform is not None, "an interpreter was found"
         needs = self.resolved(plan, self.platform, work.python)
         target = Target(platform=self.platform, python=work.python, base=None, files=())
@@ -264,7 +264,7 @@ class Workshop:
             work.recipe,
             work.version,
             target,
-            together(needs, work.framework if plan.with_framework else ()),
+            merged(needs, work.framework if plan.with_framework else ()),
             asks=set(plan.requires),
         )
 
@@ -302,7 +302,7 @@ class Workshop:
             if not fresh and not self._store.has(wheel.sha256):
                 again = make()
                 if again.sha256 != wheel.sha256:
-                    raise other(name, wheel.sha256, again.sha256)
+                    raise mismatch(name, wheel.sha256, again.sha256)
         return wheel
 
     def _build(
@@ -325,7 +325,7 @@ class Workshop:
             if recipe.cuda_architectures:
                 scratch.compile_cuda(recipe.cuda_architectures)
             built = source.unpack(recipe, self._settings, scratch.folder / "source")
-            backend = stated.backend(built)
+            backend = static_metadata.backend(built)
             tag = version if recipe.kind != "sdist" else ""
             more = scratch.call(backend, built, "get_requires_for_build_wheel", tag)
             unknown = [m for m in more or () if isinstance(m, str) and m not in (asks or {m})]
@@ -341,7 +341,9 @@ class Workshop:
             self._report(f"note: {name}: {note}")
         return Wheel(file=path.name, sha256=sha256, size=size, metadata=metadata)
 
-    def resolved(self, plan: Plan, platform: types.Platform, python: str) -> tuple[File, ...]:
+    def resolved(
+        self, plan: BuildRequirements, platform: types.Platform, python: str
+    ) -> tuple[File, ...]:
         """Return the wheels for what a plan requires; raise `UnresolvableError` if there are none.
 
         Versions are those of this machine's platform, as far as they fit.
@@ -364,7 +366,7 @@ class Workshop:
         return self._resolved.get(key, ())
 
 
-def _another(plan: Plan, log: str) -> Plan | None:
+def _another(plan: BuildRequirements, log: str) -> BuildRequirements | None:
     """Return what else to try after a build that failed; None if nothing is left."""
     missing = _MISSING.findall(log)
     module = missing[-1] if missing else ""
@@ -383,13 +385,13 @@ def _another(plan: Plan, log: str) -> Plan | None:
     return replace(plan, constraints=_OLDER[tried]) if tried < len(_OLDER) else None
 
 
-def together(needs: Iterable[File], framework: Iterable[File]) -> tuple[File, ...]:
+def merged(needs: Iterable[File], framework: Iterable[File]) -> tuple[File, ...]:
     """Return what is installed to build: what is asked for, and the framework beside it."""
     named = {file.name: file for file in framework} | {file.name: file for file in needs}
     return tuple(named[name] for name in sorted(named))
 
 
-def other(name: str, expected: str, actual: str) -> BuildError:
+def mismatch(name: str, expected: str, actual: str) -> BuildError:
     """Return the error for a build that gives another wheel than the locked one."""
     return BuildError(
         f"{name}: its build gives another result on this machine: expected sha256 {expected}, got"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from envbuilder.core.errors import BuildError
-from envbuilder.packages.sources import stated
-from envbuilder.packages.sources.stated import Backend, Metadata
+from envbuilder.packages.sources import static_metadata
+from envbuilder.packages.sources.static_metadata import Backend, Metadata
 from tests.support.repositories import lay
 
 PROJECT = """
@@ -40,13 +40,13 @@ INFO = "Metadata-Version: {}\nName: tiny\nVersion: 1.0\nRequires-Dist: six (>=1)
 )
 def test_backends(tmp_path: Path, text: str, expected: Backend) -> None:
     lay(tmp_path, {"pyproject.toml": text} if text else {})
-    assert stated.backend(tmp_path) == expected
+    assert static_metadata.backend(tmp_path) == expected
 
 
 def test_a_damaged_pyproject_is_an_error(tmp_path: Path) -> None:
     lay(tmp_path, {"pyproject.toml": "["})
     with pytest.raises(BuildError, match="not valid TOML"):
-        stated.backend(tmp_path)
+        static_metadata.backend(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_damaged_pyproject_is_an_error(tmp_path: Path) -> None:
 def test_what_no_build_can_change(
     tmp_path: Path, files: dict[str, str], requires: tuple[str, ...] | None
 ) -> None:
-    read = stated.certain(lay(tmp_path, files))
+    read = static_metadata.declared(lay(tmp_path, files))
     assert (read and read.requires_dist) == requires
     assert read is None or (read.name, read.version) == ("tiny", "1.0")
 
@@ -91,7 +91,7 @@ def test_what_setuptools_recorded(tmp_path: Path) -> None:
     requires += "\n[all:sys_platform == 'win32']\ncolorama>=1; os_name == 'nt'\n"
     info = "Metadata-Version: 1.1\nName: tiny\nVersion: 1.0\n"
     folder = lay(tmp_path, {"PKG-INFO": info, "src/tiny.egg-info/requires.txt": requires})
-    assert stated.recorded(folder) == Metadata(
+    assert static_metadata.recorded(folder) == Metadata(
         name="tiny",
         version="1.0",
         requires_dist=(
@@ -101,7 +101,7 @@ def test_what_setuptools_recorded(tmp_path: Path) -> None:
             'colorama>=1; os_name == "nt" and sys_platform == "win32" and extra == "all"',
         ),
     )
-    assert stated.recorded(tmp_path / "src") is None
+    assert static_metadata.recorded(tmp_path / "src") is None
 
 
 @pytest.mark.parametrize(
@@ -115,12 +115,12 @@ def test_what_setuptools_recorded(tmp_path: Path) -> None:
     ],
 )
 def test_requirements_of_old_releases(line: str, expected: str) -> None:
-    assert stated.requirement(line) == expected
-    assert stated.requirement(f"{line}; os_name == 'nt'").startswith(expected)
+    assert static_metadata.requirement(line) == expected
+    assert static_metadata.requirement(f"{line}; os_name == 'nt'").startswith(expected)
 
 
 def test_pythons_of_old_releases() -> None:
     text = "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\nRequires-Python: >=2.7,!=3.0*,<4.*\n"
-    read = stated.metadata(text)
+    read = static_metadata.metadata(text)
     assert read
     assert set(read[0].requires_python.split(",")) == {">=2.7", "<4"}
