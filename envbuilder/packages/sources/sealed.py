@@ -37,6 +37,8 @@ from envbuilder.packages.store import Store
 from envbuilder.profiles import releases
 
 if TYPE_CHECKING:
+    from packaging.version import Version
+
     from envbuilder.core.settings import Settings
     from envbuilder.packages.sources.static_metadata import Backend, Metadata
     from envbuilder.profiles.lock import File, Target
@@ -85,39 +87,16 @@ class Scratch:
     def install(self, wheels: Sequence[Path]) -> None:
         """Make the venv that builds, with these wheels and nothing else."""
         venv = str(self.folder / "venv")
-        options = ("--quiet", "--no-config", "--no-cache", "--offline")
-        done = uv_program.run(
-            [
-                uv_program.path(),
-                "venv",
-                *options,
-                "--relocatable",
-                "--python",
-                str(self._interpreter),
-                venv,
-            ],
-            timeout=SECONDS,
-        )
-        if done.returncode == 0 and wheels:
-            done = uv_program.run(
-                [
-                    uv_program.path(),
-                    "pip",
-                    "install",
-                    *options,
-                    "--no-index",
-                    "--no-deps",
-                    "--link-mode",
-                    "copy",
-                    "--python",
-                    f"{venv}/bin/python",
-                    *map(str, wheels),
-                ],
-                timeout=SECONDS,
-            )
-        if done.returncode != 0:
-            words = escaped_lines(done.last_words)
-            raise BuildError(f"the build requirements cannot be installed:\n{words}")
+        commands = [["venv", venv, "--relocatable", "--python", str(self._interpreter)]]
+        if wheels:
+            into = ["--python", f"{venv}/bin/python", "--link-mode", "copy"]
+            commands.append(["pip", "install", "--no-index", "--no-deps", *into, *map(str, wheels)])
+        for command in commands:
+            options = ["--quiet", "--no-config", "--no-cache", "--offline"]
+            done = uv_program.run([uv_program.path(), *command, *options], timeout=SECONDS)
+            if done.returncode != 0:
+                words = escaped_lines(done.last_words)
+                raise BuildError(f"the build requirements cannot be installed:\n{words}")
 
     def compile_cuda(self, architectures: str) -> None:
         """Make the build compile for NVIDIA's GPUs, with the compiler in the venv if it has one."""
@@ -128,35 +107,33 @@ class Scratch:
 
         `version`: for backends that would ask a repository's tags, which are not here.
         """
-        for sealed in (True, False) if self._sealed else (False,):
-            done = self._run(backend, source, hook, version, sealed=sealed)
-            if not (sealed and done.returncode == inside.UNSEALED):
-                break
+        done = self._run(backend, source, hook, version)
+        if self._sealed and done.returncode == inside.UNSEALED:
             self._sealed = False
             self._notes.append(
                 "this system gives builds no namespaces of their own: they could read your files"
                 f" and use the network ({done.last_words.partition(chr(10))[0]})"
             )
+            done = self._run(backend, source, hook, version)
         result = self.folder / "result.json"
         if done.returncode == 0 and _is_plain(result):
             try:
                 return decoding.strict_json(files.read(result, _RESULT))
             except (OSError, ValueError) as error:
                 raise BuildError(f"its build backend returns no JSON: {error}") from error
-        lines = (done.stdout + done.stderr).strip().splitlines()
+        log = done.stdout + done.stderr
+        lines = log.strip().splitlines()
         causes = [line for line in lines[:-_LAST] if _CAUSE.search(line)][-3:]
         words = "\n".join(line[-_LONGEST:] for line in (*causes, *lines[-_LAST:]))
         why = f"took more than {SECONDS / 3600:g} hours" if done.timed_out else "failed"
         raise FailedError(
             f"its build {why} ({hook}):\n{escaped_lines(words)}",
             _advice(words),
-            done.stdout + done.stderr,
+            log,
         )
 
-    def _run(
-        self, backend: Backend, source: Path, hook: str, version: str, *, sealed: bool
-    ) -> process.Completed:
-        where = inside.FOLDER if sealed else str(self.folder)
+    def _run(self, backend: Backend, source: Path, hook: str, version: str) -> process.Completed:
+        where = inside.FOLDER if self._sealed else str(self.folder)
         (self.folder / "result.json").unlink(missing_ok=True)
         specification = {
             "name": hook,
@@ -169,7 +146,7 @@ class Scratch:
         python = f"{where}/venv/bin/python"
         argv = [python, "-s", f"{where}/{_SCRIPT}", "hook", json.dumps(specification)]
         prefix = Path(os.path.realpath(self._interpreter)).parent.parent
-        if sealed:
+        if self._sealed:
             # Not the prefix as a whole: it may be a home folder.
             visible = [str(prefix / name) for name in _OF_PYTHON]
             seal = {"scratch": str(self.folder), "visible": visible, "argv": argv}
@@ -210,12 +187,17 @@ def _variables(where: str, prefix: str, version: str) -> dict[str, str]:
 
     A wheel is to name no folder of this machine: neither in messages, nor to look for libraries in.
     """
-    folders = ((where, "."), (prefix, "/usr"))
-    flags = " ".join(("-g0", *(f"-ffile-prefix-map={f}={t}" for f, t in folders if " " not in f)))
+    flags = "-g0"
+    for folder, stand_in in ((where, "."), (prefix, "/usr")):
+        if " " not in folder:
+            flags += f" -ffile-prefix-map={folder}={stand_in}"
     compilers = {n: c for n, c in (("CC", "cc"), ("CXX", "c++")) if process.which(c)}
     if "CC" in compilers and sys.platform == "linux":
         compilers["LDSHARED"] = "cc -shared"  # that of a Python may have its own folder as -rpath
-    versions = ("SETUPTOOLS_SCM_PRETEND_VERSION", "PBR_VERSION", "PDM_BUILD_SCM_VERSION")
+    versions: dict[str, str] = {}
+    if version:
+        asked = ("SETUPTOOLS_SCM_PRETEND_VERSION", "PBR_VERSION", "PDM_BUILD_SCM_VERSION")
+        versions = dict.fromkeys(asked, version)
     jobs = str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2)
     return {
         "PATH": f"{where}/venv/bin:/usr/local/bin:/usr/bin:/bin",
@@ -233,7 +215,7 @@ def _variables(where: str, prefix: str, version: str) -> dict[str, str]:
         "MAX_JOBS": jobs,
         "CMAKE_BUILD_PARALLEL_LEVEL": jobs,
         **compilers,
-        **(dict.fromkeys(versions, version) if version else {}),
+        **versions,
     }
 
 
@@ -288,8 +270,12 @@ def opened(wheel: Path, file: str, name: str) -> Iterator[tuple[zipfile.ZipFile,
             members = _members(archive)
             if len(members) > _MOST_FILES or sum(i.file_size for i in members.values()) > _LARGEST:
                 raise ValueError("it has too many or too large files")
-            info = _info(members, named, str(version))
-            metadata = _metadata(archive, f"{info}METADATA")
+            info = _info(members, named, version)
+            content = archives.zip_content(archive, f"{info}METADATA", _RESULT)
+            read = static_metadata.metadata(content.decode("utf-8", "replace"))
+            if read is None:
+                raise ValueError("its METADATA states no version")
+            metadata = read[0]
             if types.canonical(metadata.name) != named or named != types.canonical(name):
                 raise ValueError(f"it is of {shown(metadata.name)}, not of {name}")
             yield archive, info, metadata
@@ -303,35 +289,27 @@ def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
     return {i.filename: i for i in archive.infolist() if not i.is_dir()}
 
 
-def _info(members: dict[str, zipfile.ZipInfo], name: str, version: str) -> str:
+def _info(members: dict[str, zipfile.ZipInfo], name: str, version: Version) -> str:
     """Return the folder with a wheel's metadata, which it has exactly once."""
     from packaging.version import Version
 
     (record,) = wheel_conflicts.records(members) or [""]
     stem, dash, stated = record.removesuffix(f"{_INFO}RECORD").partition("-")
-    if not dash or types.canonical(stem) != name or Version(stated) != Version(version):
+    if not dash or types.canonical(stem) != name or Version(stated) != version:
         raise ValueError(f"its metadata are in {shown(record)}")
     return record.removesuffix("RECORD")
-
-
-def _metadata(archive: zipfile.ZipFile, name: str) -> Metadata:
-    read = static_metadata.metadata(
-        archives.zip_content(archive, name, _RESULT).decode("utf-8", "replace")
-    )
-    if read is None:
-        raise ValueError("its METADATA states no version")
-    return read[0]
 
 
 def _rewrite(archive: zipfile.ZipFile, record: str, target: Path, without: Collection[str]) -> None:
     members = _members(archive)
     rows = io.StringIO()
     data = record.removesuffix(f"{_INFO}RECORD") + ".data/"
-    left = {f"{place}{p}" for p in without for place in ("", f"{data}purelib/", f"{data}platlib/")}
+    left = {record, f"{record}.jws", f"{record}.p7s"}
+    for path in without:
+        left |= {path, f"{data}purelib/{path}", f"{data}platlib/{path}"}
     table = csv.writer(rows, lineterminator="\n")
-    signatures = (f"{record}.jws", f"{record}.p7s")
     with zipfile.ZipFile(target, "x", zipfile.ZIP_STORED) as out:
-        for name in sorted(members.keys() - {record, *signatures, *left}):
+        for name in sorted(members.keys() - left):
             digest = hashlib.sha256()
             size = 0
             is_program = bool(members[name].external_attr >> 16 & 0o111)

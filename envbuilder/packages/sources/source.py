@@ -112,22 +112,23 @@ def newest(
     """
     every = listed(name)
     pinned = {clause.version for clause in specifier if clause.operator == "=="}
-    admitted = {
-        version: link
-        for version, link in every
-        if (not link.yanked or str(version) in pinned)
-        and any(upstream.admits(link, python) for python in pythons)
-        and (not as_of or (link.upload_time[:10] <= as_of and link.upload_time))
-    }
-    fitting = [*specifier.filter(admitted)]
-    if not fitting:
+    admitted: dict[Version, upstream.Listed] = {}
+    for version, link in every:
+        if link.yanked and str(version) not in pinned:
+            continue
+        if as_of and not "" < link.upload_time[:10] <= as_of:
+            continue
+        if any(upstream.admits(link, python) for python in pythons):
+            admitted[version] = link
+    best = max(specifier.filter(admitted), default=None)
+    if best is None:
         versions = sorted({version for version, _ in every})
         raise InvalidError(
             f"{name}{specifier}: no source of such a release"
             f"{f' from before {as_of}' if as_of else ''} fits Python {' or '.join(pythons)}",
             f"There are sources of: {', '.join(map(str, versions[-20:])) or 'no release'}.",
         )
-    return str(max(fitting)), admitted[max(fitting)]
+    return str(best), admitted[best]
 
 
 # Archives
@@ -146,22 +147,23 @@ def downloaded(url: str, sha256: str, file: str, settings: Settings) -> str:
         return sha256
     with tempfile.TemporaryDirectory(prefix="envbuilder-source-") as name:
         part = Path(name) / "archive"
-        folder = pip.local_folder(url)
+        path = pip.local_folder(url)
+        origin = http.host_of(url) or url
         try:
-            if folder is not None:
-                part.write_bytes(files.read(folder, _LARGEST))
+            if path is not None:
+                part.write_bytes(files.read(path, _LARGEST))
             else:
                 with http.open_session() as session:
                     http.download(session, url, part, lambda _: None, limit=_LARGEST)
         except (http.UnavailableError, OSError) as error:
             raise BuildError(
-                f"{file}: cannot be fetched from {http.host_of(url) or url}: {error}",
+                f"{file}: cannot be fetched from {origin}: {error}",
                 "Check the network and the index settings.",
             ) from error
         actual = files.file_sha256(part)
         if sha256 and actual != sha256:
             raise BuildError(
-                f"{file}: expected sha256 {sha256}, but {http.host_of(url) or url} has {actual}",
+                f"{file}: expected sha256 {sha256}, but {origin} has {actual}",
                 Hint("It was replaced upstream. If the new file is right, lock again", ("lock",)),
             )
         store.take_file(part, actual)
@@ -181,9 +183,11 @@ def obtain(name: str, recipe: Recipe, settings: Settings) -> None:
     elif recipe.kind == "path":
         actual = of_path(location, settings).sha256
     else:
-        urls = [recipe.location] if "://" in recipe.location else []
-        urls = urls or [f.location for _, f in listed(name) if f.file == recipe.location]
-        if not urls:
+        url = recipe.location
+        if "://" not in url:
+            places = {link.file: link.location for _, link in listed(name)}
+            url = places.get(recipe.location, "")
+        if not url:
             raise BuildError(
                 f"{recipe.location}: cannot be fetched: no index lists it",
                 Hint(
@@ -191,7 +195,7 @@ def obtain(name: str, recipe: Recipe, settings: Settings) -> None:
                     ("bundle", "--output", "FILE.tar"),
                 ),
             )
-        actual = downloaded(urls[0], recipe.sha256, recipe.location, settings)
+        actual = downloaded(url, recipe.sha256, recipe.location, settings)
     if actual != recipe.sha256:
         raise BuildError(
             f"{recipe.location}: its files are not those that were locked: expected sha256"
@@ -333,7 +337,7 @@ def of_git(location: Location, settings: Settings, commit: str = "") -> tuple[Re
         git = _Git(home, location.url)
         repository = home / "repository"
         clone = ["clone", "--quiet", "--no-checkout", "--no-hardlinks", "--template="]
-        clone += ("--origin", "origin", "--")
+        clone += ["--origin", "origin", "--"]
         public = re.sub(r"\Assh://git@", "https://", location.url)  # many are read without a key
         if public == location.url or (
             git.fails(*clone, location.url, "repository")
@@ -350,8 +354,7 @@ def of_git(location: Location, settings: Settings, commit: str = "") -> tuple[Re
             )
         git("checkout", "--quiet", "--force", "--detach", chosen)
         git("submodule", "--quiet", "update", "--init", "--recursive", "--force")
-        asked = ("describe", "--tags", "--abbrev=0")
-        described = "" if git.fails(*asked) else git.output(*asked)
+        described = git.line("describe", "--tags", "--abbrev=0")
         sha256 = pack(repository, settings, location.url)
     recipe = Recipe(
         kind="git",
@@ -367,18 +370,26 @@ def of_git(location: Location, settings: Settings, commit: str = "") -> tuple[Re
 def _commit(git: _Git, location: Location) -> str:
     """Return the commit of a branch, a tag or an abbreviated commit; by default the latest."""
     reference = location.reference
-    names = (
-        (f"refs/remotes/origin/{reference}", f"refs/tags/{reference}", reference)
-        if reference
-        else ["HEAD"]
-    )
+    names = ["HEAD"]
+    if reference:
+        names = [f"refs/remotes/origin/{reference}", f"refs/tags/{reference}", reference]
+    verify = ("rev-parse", "--verify", "--quiet", "--end-of-options")
     for name in names:
-        asked = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
-        if not git.fails(*asked):
-            return git.output(*asked)
+        if commit := git.line(*verify, f"{name}^{{commit}}"):
+            return commit
     if reference and not git.fails("fetch", "--quiet", "origin", reference):
-        return git.output("rev-parse", "FETCH_HEAD")
+        return git.line("rev-parse", "FETCH_HEAD")
     raise InvalidError(f"{location.url}: has no branch, tag or commit {shown(reference or 'HEAD')}")
+
+
+_SETTINGS_OF_GIT = (
+    "-ccore.hooksPath=/dev/null",
+    "-ccore.autocrlf=false",
+    "-ccore.symlinks=true",
+    "-cadvice.detachedHead=false",
+    "-ccore.fsmonitor=false",
+    "-ccore.askPass=",
+)
 
 
 class _Git:
@@ -390,8 +401,9 @@ class _Git:
 
     def __init__(self, home: Path, url: str) -> None:
         parts = urlsplit(url)
-        local = parts.hostname in _LOCAL
-        allowed = ["https", "ssh", *(["http", "git"] if local else [])]
+        allowed = ["https", "ssh"]
+        if parts.hostname in _LOCAL:
+            allowed += ["http", "git"]
         if parts.scheme == "file":
             allowed.append("file")
         if parts.scheme not in allowed:
@@ -420,14 +432,12 @@ class _Git:
         }
 
     def _run(self, *arguments: str) -> process.Completed:
-        options = ["core.hooksPath=/dev/null", "core.autocrlf=false", "core.symlinks=true"]
-        options += ("advice.detachedHead=false", "core.fsmonitor=false", "core.askPass=")
-        settings = [text for option in options for text in ("-c", option)]
-        users = {n: v for n, v in os.environ.items() if not n.startswith("GIT_")}
-        more = users if arguments[0] in {"clone", "fetch"} else self._alone
+        environment = self._alone
+        if arguments[0] in {"clone", "fetch"}:
+            environment = {n: v for n, v in os.environ.items() if not n.startswith("GIT_")}
         return process.run(
-            ["git", *settings, *arguments],
-            base=more | self._base,
+            ["git", *_SETTINGS_OF_GIT, *arguments],
+            base=environment | self._base,
             cwd=self.folder,
             timeout=_GIT_SECONDS,
         )
@@ -436,24 +446,21 @@ class _Git:
         """Return whether a command fails."""
         return self._run(*arguments).returncode != 0
 
-    def output(self, *arguments: str) -> str:
-        """Return the first line that a command prints."""
-        return self(*arguments).strip().partition("\n")[0]
-
-    def __call__(self, *arguments: str) -> str:
-        """Return what a command prints; raise `BuildError` if it fails."""
+    def line(self, *arguments: str) -> str:
+        """Return the first line that a command prints; empty if it fails."""
         done = self._run(*arguments)
-        if done.returncode != 0:
-            why = (
-                "took too long" if done.timed_out else f"failed:\n{escaped(done.last_words, 2000)}"
-            )
-            login = (
-                "Check that git can read it without asking: it needs no login, a credential helper"
-                " has it, or the ssh agent has the key."
-            )
-            is_away = "resolve host" in why or "connect to" in why
-            raise BuildError(
-                f"{self._url}: git {arguments[0]} {why}",
-                "Check the network: its host cannot be reached." if is_away else login,
-            )
-        return done.stdout
+        return done.stdout.strip().partition("\n")[0] if done.returncode == 0 else ""
+
+    def __call__(self, *arguments: str) -> None:
+        """Run a command; raise `BuildError` if it fails."""
+        done = self._run(*arguments)
+        if done.returncode == 0:
+            return
+        why = "took too long" if done.timed_out else f"failed:\n{escaped(done.last_words, 2000)}"
+        hint = (
+            "Check that git can read it without asking: it needs no login, a credential helper"
+            " has it, or the ssh agent has the key."
+        )
+        if "resolve host" in why or "connect to" in why:
+            hint = "Check the network: its host cannot be reached."
+        raise BuildError(f"{self._url}: git {arguments[0]} {why}", hint)

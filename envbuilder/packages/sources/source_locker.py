@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder.core import console, types
-from envbuilder.core.errors import BuildError, EnvbuilderError, Hint, InvalidError, ToolError
+from envbuilder.core.errors import BuildError, EnvbuilderError, Hint, InvalidError
 from envbuilder.core.text import escaped
 from envbuilder.packages import fetch as downloads
 from envbuilder.packages.python.uv import Offer, UnresolvableError
@@ -194,7 +194,13 @@ class SourceLocker:
             as_of = self._resolution.as_of or ""
             release, link = source.newest(name, versions, pythons, as_of)
             recipe = source.of_release(link, settings)
-            elsewhere = self._stated_elsewhere(name, release, link.requires_python)
+            requires = self._elsewhere(name, release)
+            if requires is not None:
+                elsewhere = static_metadata.Metadata(
+                    version=release,
+                    requires_dist=tuple(requires),
+                    requires_python=link.requires_python,
+                )
         if recipe.kind == "wheel":
             path = Store.of(settings).path(recipe.sha256)
             with sealed.opened(path, source.located(location).file, name) as (_, _, metadata):
@@ -223,14 +229,6 @@ class SourceLocker:
         )
         return _Prepared(candidate=candidate, plan=plan, wheel=wheel, python=python)
 
-    def _stated_elsewhere(self, name: str, release: str, python: str) -> Metadata | None:
-        requires = self._elsewhere(name, release)
-        if requires is None:
-            return None
-        return static_metadata.Metadata(
-            name=name, version=release, requires_dist=tuple(requires), requires_python=python
-        )
-
     def _read(
         self,
         name: str,
@@ -252,8 +250,7 @@ class SourceLocker:
                 metadata = elsewhere or static_metadata.declared(built)
                 likely = static_metadata.recorded(built) or static_metadata.shown(built, version)
             except BuildError as error:
-                error.message = f"{name}: {error.message}"
-                raise
+                raise BuildError(f"{name}: {error.message}", error.hints) from error
         plan = BuildRequirements(requires=(), as_of=self._resolution.as_of or "", cuda=cuda)
         plan = plan.with_more(requires)
         if extends_cuda or name in WITH_FRAMEWORK:
@@ -294,7 +291,7 @@ class SourceLocker:
         What is pure Python is built once for all targets; what is compiled, if the target is this
         machine's. Otherwise the source stays, which `build` turns into a wheel where it fits.
         """
-        build_files: dict[str, File] = {}
+        build_files: set[File] = set()
         finished = []
         for file in target.files:
             if file.source == DIRECT and file.recipe is None:
@@ -304,38 +301,35 @@ class SourceLocker:
                 downloads.fetch([sealed.unpruned(file)], target, self._settings, console.progress())
                 file = sealed.prune(file, target.python, self._settings)  # noqa: PLW2901
             elif file.source == BUILT and file.recipe is None:
-                candidate = self._by_source[file.sha256]
-                file, needs = self._finished(file, candidate, target)  # noqa: PLW2901
-                build_files |= {need.sha256: need for need in needs}
+                file, needs = self._finished(file, target)  # noqa: PLW2901
+                build_files.update(needs)
             finished.append(file)
-        ordered = tuple(sorted(build_files.values(), key=lambda f: (f.name, f.file)))
+        ordered = tuple(sorted(build_files, key=lambda f: (f.name, f.file)))
         return replace(target, files=tuple(finished), build_files=ordered)
 
-    def _finished(
-        self, file: File, candidate: Candidate, target: Target
-    ) -> tuple[File, tuple[File, ...]]:
-        sha256 = candidate.recipe.sha256
+    def _finished(self, file: File, target: Target) -> tuple[File, tuple[File, ...]]:
+        candidate = self._by_source[file.sha256]
+        recipe = candidate.recipe
+        sha256 = recipe.sha256
         builder = self._builder
         wheels = self._wheels
         plan = self._plans[sha256]
-        recipe = candidate.recipe
         pure = {k[-1]: w for k, w in wheels.items() if k[0] == sha256 and w.is_pure}
         wheel = pure.get("")
-        if wheel is None and plan.cuda:
-            wished = self._resolution.cuda_architectures
-            if kit := sealed.toolkit_of(target, wished):
-                plan = replace(plan, toolkit=kit.requires)
-                recipe = replace(recipe, cuda_architectures=kit.architectures)
-                wheel = pure.get(kit.architectures)
+        architectures = self._resolution.cuda_architectures
+        if wheel is None and plan.cuda and (kit := sealed.toolkit_of(target, architectures)):
+            plan = replace(plan, toolkit=kit.requires)
+            recipe = replace(recipe, cuda_architectures=kit.architectures)
+            wheel = pure.get(kit.architectures)
         builds_here = builder.platform == target.platform and builder.has(target.python)
         # A build beside the framework takes long, and gigabytes: it waits until it is needed.
         if wheel is None and builds_here and not plan.with_framework:
             key = (sha256, target.platform, target.python, recipe.cuda_architectures)
             try:
                 if key not in wheels:
-                    name = candidate.name
-                    version = candidate.version
-                    result = builder.make(name, recipe, version, plan, target.python)
+                    result = builder.make(
+                        candidate.name, recipe, candidate.version, plan, target.python
+                    )
                     wheels[key] = result.wheel
                     plan = result.plan
                 wheel = wheels[key]
@@ -344,12 +338,7 @@ class SourceLocker:
             except BuildError as error:
                 self._failed(file.name, error)
             self._plans[sha256] = replace(plan, toolkit=())
-        try:
-            needs = self._needs(plan, target)
-        except UnresolvableError as error:
-            raise BuildError(
-                f"{file.name}: what builds it cannot be installed there: {error}"
-            ) from error
+        needs = self._needs(file.name, plan, target)
         recipe = replace(
             recipe,
             requires=tuple(sorted(need.sha256 for need in needs)),
@@ -364,16 +353,18 @@ class SourceLocker:
             )
         return _wheel_file(file, wheel, recipe), needs
 
-    def _needs(self, plan: BuildRequirements, target: Target) -> tuple[File, ...]:
+    def _needs(self, name: str, plan: BuildRequirements, target: Target) -> tuple[File, ...]:
         """Return the wheels that a plan installs; what cannot be had, in the target's versions."""
-        place = target.platform, target.python
-        try:
-            return self._builder.resolved(plan, *place)
-        except UnresolvableError:
-            beside = plan.beside({file.name: file.version for file in target.of_kind("wheel")})
-            if beside == plan:
-                raise
-            return self._builder.resolved(beside, *place)
+        beside = plan.beside({file.name: file.version for file in target.of_kind("wheel")})
+        failure = ""
+        for each in dict.fromkeys((plan, beside)):
+            try:
+                return self._builder.resolved(each, target.platform, target.python)
+            except UnresolvableError as error:
+                failure = str(error)
+        raise BuildError(
+            f"{name}: its build requirements cannot be installed on that target: {failure}"
+        )
 
 
 def _wheel_file(file: File, wheel: Wheel, recipe: Recipe) -> File:
@@ -409,13 +400,13 @@ def requirements(link: Listed, settings: Settings) -> tuple[str, ...]:
     try:
         recipe = source.of_release(link, settings)
         key = hashlib.sha256(f"{recipe.sha256} stated-1".encode()).hexdigest()
-        made = partial(_stated, recipe, settings)
-        return Store.of(settings).remembered(key, tuple[str, ...], made)
+        read = partial(_requirements, recipe, settings)
+        return Store.of(settings).remembered(key, tuple[str, ...], read)
     except BuildError:
         return ()
 
 
-def _stated(recipe: Recipe, settings: Settings) -> tuple[str, ...]:
+def _requirements(recipe: Recipe, settings: Settings) -> tuple[str, ...]:
     with tempfile.TemporaryDirectory(prefix="envbuilder-source-") as folder:
         built = source.unpack(recipe, settings, Path(folder, "source"), static_metadata.FILES)
         metadata = static_metadata.declared(built) or static_metadata.recorded(built)
@@ -467,21 +458,19 @@ def fetch(files: Sequence[File], target: Target, settings: Settings, progress: P
     store = Store.of(settings)
     missing = [f for f in files if f.recipe and not store.has(f.sha256)]
     count = downloads.fetch([f for f in files if not f.recipe], target, settings, progress)
-    if not missing:
-        return count
     builder = WheelBuilder(settings, progress.note)
     for file in missing:
         assert file.recipe is not None, "those were chosen"
+        actual = file.sha256
         if file.source == PRUNED:
             downloads.fetch([sealed.unpruned(file)], target, settings, progress)
-            if (sha256 := sealed.prune(file, target.python, settings).sha256) != file.sha256:
-                raise mismatch(file.name, file.sha256, sha256)
-            continue
-        source.obtain(file.name, file.recipe, settings)
-        if file.kind == "wheel" and file.is_built:
-            wheel = _built(file, target, builder)
-            if wheel.sha256 != file.sha256:
-                raise mismatch(file.name, file.sha256, wheel.sha256)
+            actual = sealed.prune(file, target.python, settings).sha256
+        else:
+            source.obtain(file.name, file.recipe, settings)
+            if file.kind == "wheel" and file.is_built:
+                actual = _built(file, target, builder).sha256
+        if actual != file.sha256:
+            raise mismatch(file.name, file.sha256, actual)
     return count + len(missing)
 
 
@@ -522,9 +511,5 @@ def _built(file: File, target: Target, builder: WheelBuilder) -> Wheel:
                 ("bundle", "--output", "FILE.tar"),
             ),
         )
-    if not builder.has(target.python):
-        raise ToolError(
-            f"no Python {target.python} on this machine, with which {file.name} is built",
-            f"Install one: python -m uv python install {target.python}",
-        )
+    builder.first([target.python])
     return builder.built(file.name, recipe, file.version, target, needs)

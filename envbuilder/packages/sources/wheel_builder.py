@@ -11,10 +11,10 @@ import re
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
@@ -36,19 +36,29 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
 
 _UNDECLARED = {
-    **{name: name for name in ("cython", "numpy", "packaging", "psutil", "pybind11", "ninja")},
-    **{name: name for name in ("wheel", "six", "tqdm", "scipy", "requests", "versioneer", "pbr")},
-    "Cython": "cython",
-    "setuptools_scm": "setuptools-scm",
-    "skbuild": "scikit-build",
-    "pkg_resources": "setuptools<81",
-    "setuptools": "setuptools",
-    "cmake": "cmake",
-    "setuptools_rust": "setuptools-rust",
-    "cppy": "cppy",
-    "jupyter_packaging": "jupyter-packaging",
+    "cython",
+    "numpy",
+    "packaging",
+    "psutil",
+    "pybind11",
+    "ninja",
+    "wheel",
+    "six",
+    "tqdm",
+    "scipy",
+    "requests",
+    "versioneer",
+    "pbr",
+    "setuptools",
+    "setuptools-scm",
+    "cmake",
+    "setuptools-rust",
+    "cppy",
+    "jupyter-packaging",
 }
-"""Modules that a setup.py imports without declaring them → what has them."""
+"""Packages that a setup.py imports without declaring them."""
+_OTHER_NAME = {"skbuild": "scikit-build", "pkg-resources": "setuptools<81"}
+"""The same, by modules that are not named like them."""
 _OLDER = (
     ("setuptools<81",),
     ("setuptools<72", "cython<3"),
@@ -133,16 +143,6 @@ class BuiltWheel(Struct, frozen=True, kw_only=True):
     wheel: Wheel
 
 
-class _Work(NamedTuple):
-    """What is built: a source, by which Python, and beside which wheels of a framework."""
-
-    name: str
-    recipe: Recipe
-    version: str
-    python: str
-    framework: Sequence[File]
-
-
 class _MoreError(Exception):
     """A backend asks for more requirements, which are the argument."""
 
@@ -168,7 +168,7 @@ class WheelBuilder:
         return probe.host().platform
 
     def first(self, pythons: Sequence[str]) -> str:
-        """Return the first of some Pythons that can build here."""
+        """Return the first of some Pythons that can build here; raise `ToolError` without one."""
         for python in pythons:
             if self.has(python):
                 return python
@@ -204,69 +204,52 @@ class WheelBuilder:
         return folder / interpreters.program(python)
 
     def make(
-        self,
-        name: str,
-        recipe: Recipe,
-        version: str,
-        plan: BuildRequirements,
-        python: str,
-        framework: Sequence[File] = (),
+        self, name: str, recipe: Recipe, version: str, plan: BuildRequirements, python: str
     ) -> BuiltWheel:
         """Return the wheel that is built from a source, and what was installed to build it.
 
-        Old sources need older tools, and some do not say what they need: that is tried.
+        Old sources need older tools, and some do not say what they need: that is tried. Raise
+        `FrameworkError` if the build needs the framework.
         """
-        work = _Work(name, recipe, version, python, framework)
-        wheels = tuple(file.sha256 for file in framework)
-        key = (self._settings.cache_dir, recipe.sha256, plan, python, *wheels)
+        key = (self._settings.cache_dir, recipe.sha256, plan, python)
         if key in _FAILED:
             raise _FAILED[key]
         try:
-            return self._attempts(work, plan)
+            return self._attempts(name, recipe, version, plan, python)
         except BuildError as error:
             _FAILED[key] = error
             raise
 
-    def _attempts(self, work: _Work, plan: BuildRequirements) -> BuiltWheel:
-        name = work.name
-        framework = work.framework
+    def _attempts(
+        self, name: str, recipe: Recipe, version: str, plan: BuildRequirements, python: str
+    ) -> BuiltWheel:
+        assert self.platform is not None, "an interpreter was found"
+        target = Target(platform=self.platform, python=python, base=None, files=())
         first: BuildError | None = None
         for _ in range(_ATTEMPTS):
             try:
-                wheel = self._wheel(work, plan)
+                needs = self.resolved(plan, self.platform, python)
+                wheel = self.built(name, recipe, version, target, needs, set(plan.requires))
             except _MoreError as more:
                 plan = plan.with_more(more.args)
-                if plan.with_framework and not framework:
-                    raise FrameworkError(f"{name}: its build needs the framework") from more
             except UnresolvableError as error:
-                first = first or BuildError(f"{name}: what builds it cannot be installed: {error}")
+                first = first or BuildError(
+                    f"{name}: its build requirements cannot be installed: {error}"
+                )
                 if not plan.as_of:
                     raise first from error
                 plan = replace(plan, as_of="")
             except sealed.FailedError as error:
-                error.message = f"{name}: {error.message}"
-                first = first or error
-                if (another := _another(plan, error.log)) is None:
+                first = first or BuildError(f"{name}: {error.message}", error.hints)
+                another = _another(plan, error.log)
+                if another is None:
                     raise first from error
-                if another.with_framework and not framework:
-                    raise FrameworkError(error.message, error.hints) from error
                 plan = another
             else:
                 return BuiltWheel(plan=plan, wheel=wheel)
+            if plan.with_framework:
+                raise FrameworkError(f"{name}: its build needs the framework")
         raise first or BuildError(f"{name}: its build asks for ever more requirements")
-
-    def _wheel(self, work: _Work, plan: BuildRequirements) -> Wheel:
-        assert self.platform is not None, "an interpreter was found"
-        needs = self.resolved(plan, self.platform, work.python)
-        target = Target(platform=self.platform, python=work.python, base=None, files=())
-        return self.built(
-            work.name,
-            work.recipe,
-            work.version,
-            target,
-            merged(needs, work.framework if plan.with_framework else ()),
-            asks=set(plan.requires),
-        )
 
     def built(
         self,
@@ -275,31 +258,28 @@ class WheelBuilder:
         version: str,
         target: Target,
         needs: Sequence[File],
-        asks: set[str] | None = None,
+        asks: Collection[str] = (),
     ) -> Wheel:
         """Return the wheel that is built from a source with these wheels, here or earlier.
 
         `asks`: the requirements that are known; raise `_MoreError` if the backend has others.
         """
-        decides = {
+        if recipe.kind == "sdist":
+            version = ""  # it has its own
+        decides: dict[str, object] = {
             "form": _FORM,
             "recipe": [recipe.kind, recipe.sha256, recipe.subdirectory],
-            "version": version if recipe.kind != "sdist" else "",
+            "version": version,
             "python": target.python,
             "platform": self.platform,
             "needs": sorted(need.sha256 for need in needs),
-            **({"cuda": recipe.cuda_architectures} if recipe.cuda_architectures else {}),
+            "cuda": recipe.cuda_architectures,
         }
         key = hashlib.sha256(msgspec.json.encode(decides, order="sorted")).hexdigest()
-        fresh: list[Wheel] = []
-
-        def make() -> Wheel:
-            fresh.append(self._build(name, recipe, version, target, needs, asks))
-            return fresh[0]
-
+        make = partial(self._build, name, recipe, version, target, needs, asks)
         with self._store.receiving(key):  # another process or profile may build it right now
             wheel = self._store.remembered(key, Wheel, make)
-            if not fresh and not self._store.has(wheel.sha256):
+            if not self._store.has(wheel.sha256):
                 again = make()
                 if again.sha256 != wheel.sha256:
                     raise mismatch(name, wheel.sha256, again.sha256)
@@ -312,9 +292,9 @@ class WheelBuilder:
         version: str,
         target: Target,
         needs: Sequence[File],
-        asks: set[str] | None,
+        asks: Collection[str],
     ) -> Wheel:
-        interpreter = self._interpreters[target.python] if self.has(target.python) else None
+        interpreter = self._interpreters[target.python]
         assert interpreter is not None, "it was asked for"
         self._report(f"{name}: building it with Python {target.python}")
         downloads.fetch(needs, target, self._settings, console.progress())
@@ -326,12 +306,12 @@ class WheelBuilder:
                 scratch.compile_cuda(recipe.cuda_architectures)
             built = source.unpack(recipe, self._settings, scratch.folder / "source")
             backend = static_metadata.backend(built)
-            tag = version if recipe.kind != "sdist" else ""
-            more = scratch.call(backend, built, "get_requires_for_build_wheel", tag)
-            unknown = [m for m in more or () if isinstance(m, str) and m not in (asks or {m})]
-            if unknown:
-                raise _MoreError(*unknown)
-            path = scratch.wheel(scratch.call(backend, built, "build_wheel", tag))
+            more = scratch.call(backend, built, "get_requires_for_build_wheel", version)
+            if asks:
+                unknown = [m for m in more or () if isinstance(m, str) and m not in asks]
+                if unknown:
+                    raise _MoreError(*unknown)
+            path = scratch.wheel(scratch.call(backend, built, "build_wheel", version))
             wheel, metadata = sealed.normalise(path, folder, name, target.python)
             sha256 = files.file_sha256(wheel)
             self._store.take_file(wheel, sha256)
@@ -351,8 +331,10 @@ class WheelBuilder:
         key = (plan, platform, python)
         asked = (*plan.requires, *plan.toolkit)
         if key not in self._resolved and asked:
-            same = (files for (of, _, _), files in self._resolved.items() if of == plan)
-            earlier = {f.name: f.version for each in same for f in each}
+            earlier: dict[str, str] = {}
+            for (of, _, _), wheels in self._resolved.items():
+                if of == plan:
+                    earlier |= {f.name: f.version for f in wheels}
             newest = ("--exclude-newer", f"{plan.as_of}T23:59:59Z") if plan.as_of else ()
             with started(self._settings, process.run, os.environ) as plain:
                 uv = replace(plain, options=newest)
@@ -369,10 +351,10 @@ class WheelBuilder:
 def _another(plan: BuildRequirements, log: str) -> BuildRequirements | None:
     """Return what else to try after a build that failed; None if nothing is left."""
     missing = _MISSING.findall(log)
-    module = missing[-1] if missing else ""
-    if frameworks.of_name(types.canonical(module)) and not plan.with_framework:
+    name = types.canonical(missing[-1]) if missing else ""
+    if frameworks.of_name(name):
         return plan.beside_framework()
-    need = _UNDECLARED.get(module, "")
+    need = name if name in _UNDECLARED else _OTHER_NAME.get(name)
     if need and need not in (*plan.requires, *plan.constraints):
         return replace(plan, requires=(*plan.requires, need))
     if _COMPILING.search(log):
