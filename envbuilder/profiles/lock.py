@@ -181,8 +181,6 @@ class LockedBase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     files with the role `base`. `ref` is then the name it is given when it is built."""
     unpacked: bool = False
     """Whether those packages are only unpacked, without running their scripts."""
-    status: types.Sha256 | None = None
-    """Not used and no longer written; accepted because earlier locks may have it."""
 
     @property
     def gets_python(self) -> bool:

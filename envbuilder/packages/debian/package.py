@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 
 from msgspec import Struct
 
@@ -63,21 +66,24 @@ def parse_packages(text: Iterable[bytes], *, source: str = MAIN, by: str = "") -
     for number, stanza in enumerate(_stanzas(text)):
         if number >= _MOST:
             raise ValueError(f"more than {_MOST} packages")
-        # A policy of ASCII: anything else cannot be a valid name or dependency.
-        fields = {k.decode(): v.decode("latin-1").strip() for k, v in _FIELD.findall(stanza)}
-        needed = [fields.get(k, "") for k in ("Package", "Version", "Filename", "SHA256", "Size")]
-        if not (_VERSION.fullmatch(needed[1]) and all(needed) and _SIZE.fullmatch(needed[4])):
+        fields: dict[str, str] = defaultdict(str)
+        for key, value in _FIELD.findall(stanza):
+            # A policy of ASCII: anything else cannot be a valid name or dependency.
+            fields[key.decode()] = value.decode("latin-1").strip()
+        if not (fields["Package"] and fields["Filename"] and fields["SHA256"]):
+            continue
+        if not (_VERSION.fullmatch(fields["Version"]) and _SIZE.fullmatch(fields["Size"])):
             continue
         yield Package(
-            name=needed[0],
-            version=needed[1],
-            file=needed[2],
-            sha256=needed[3],
-            size=int(needed[4]),
-            depends=", ".join(filter(None, map(fields.get, ("Pre-Depends", "Depends")))),
-            provides=fields.get("Provides", ""),
-            breaks=fields.get("Breaks", ""),
-            base=fields.get("Essential") == "yes" or fields.get("Priority") == "required",
+            name=fields["Package"],
+            version=fields["Version"],
+            file=fields["Filename"],
+            sha256=fields["SHA256"],
+            size=int(fields["Size"]),
+            depends=f"{fields['Pre-Depends']},{fields['Depends']}",
+            provides=fields["Provides"],
+            breaks=fields["Breaks"],
+            base=fields["Essential"] == "yes" or fields["Priority"] == "required",
             source=source,
             by=by,
         )
@@ -114,12 +120,12 @@ def compare(first: str, second: str) -> int:
 def relations(text: str) -> tuple[tuple[Atom, ...], ...]:
     """Parse a dependency field: all groups are needed, any alternative within a group suffices."""
     groups = []
-    for group in filter(None, (g.strip() for g in text.split(","))):
+    for group in text.split(","):
         atoms = []
         for alternative in group.split("|"):
             match = _ATOM.match(alternative)
             if match and (not match[3] or _VERSION.fullmatch(match[3])):
-                atoms.append(Atom(match[1], match[2] or "", match[3] or ""))
+                atoms.append(Atom(*match.groups("")))
         if atoms:
             groups.append(tuple(atoms))
     return tuple(groups)
@@ -130,80 +136,18 @@ _ATOM = re.compile(
 )
 
 
+_RELATIONS = {
+    "<<": operator.lt,
+    "<=": operator.le,
+    "=": operator.eq,
+    ">=": operator.ge,
+    ">>": operator.gt,
+}
+
+
 def satisfies(version: str, atom: Atom) -> bool:
     """Return whether a version satisfies an alternative."""
-    if not atom.relation:
-        return True
-    order = compare(version, atom.version)
-    return {
-        "<<": order < 0, "<=": order <= 0, "=": order == 0, ">=": order >= 0, ">>": order > 0,
-    }[atom.relation]  # fmt: skip
-
-
-class Offered:
-    """A set of packages by name, and which of them satisfy a dependency."""
-
-    def __init__(self, packages: Mapping[str, Package]) -> None:
-        self._packages = packages
-        self._providers: dict[str, list[tuple[str, str]]] = {}
-        for package in packages.values():
-            for group in relations(package.provides):
-                for atom in group:
-                    entry = (package.name, atom.version)
-                    self._providers.setdefault(atom.name, []).append(entry)
-
-    def answers(self, atom: Atom) -> list[str]:
-        """Return the packages that satisfy an alternative: the one so named, then providers."""
-        names = []
-        package = self._packages.get(atom.name)
-        if package and satisfies(package.version, atom):
-            names.append(package.name)
-        for name, version in sorted(self._providers.get(atom.name, ())):
-            # An unversioned Provides satisfies only unversioned dependencies.
-            if not atom.relation or (version and satisfies(version, atom)):
-                names.append(name)
-        return names
-
-    def among(self, group: Iterable[Atom]) -> list[str]:
-        """Return the packages that satisfy any alternative of a group, in the group's order."""
-        return [name for atom in group for name in self.answers(atom)]
-
-
-def minimal(universe: Mapping[str, Package], names: Iterable[str] = ()) -> frozenset[str]:
-    """Return the names of a minimal system, the packages `names`, and all their dependencies.
-
-    A minimal system is the essential packages and those of priority required. Raise `InvalidError`
-    for a package of `names` that does not exist, or for dependencies that cannot be satisfied.
-    """
-    # The queue is popped from its end, so `usr-is-merged` comes first. Tools that bootstrap a
-    # system prefer it, if it exists, to its alternative `usrmerge`, which brings perl.
-    queue = sorted(p.name for p in universe.values() if p.base)
-    queue += [require(name, universe).name for name in names]
-    queue += [name for name in ("usr-is-merged",) if name in universe]
-    chosen: dict[str, Package] = {}
-    _choose(queue, chosen, Offered(universe), universe)
-    return frozenset(chosen)
-
-
-def _choose(
-    queue: list[str],
-    chosen: dict[str, Package],
-    offered: Offered,
-    universe: Mapping[str, Package],
-    base: frozenset[str] = frozenset(),
-) -> None:
-    """Add the packages of a queue, and all their dependencies beyond the base, to the chosen."""
-    while queue:
-        name = queue.pop()
-        if name in chosen:
-            continue
-        package = chosen[name] = universe[name]
-        for group in relations(package.depends):
-            candidates = offered.among(group)
-            if not candidates:
-                raise _lacking(name, group)
-            if not any(each in base or each in chosen for each in candidates):
-                queue.append(candidates[0])
+    return not atom.relation or _RELATIONS[atom.relation](compare(version, atom.version), 0)
 
 
 def require(name: str, universe: Mapping[str, Package]) -> Package:
@@ -221,70 +165,107 @@ def _lacking(name: str, group: Iterable[Atom]) -> InvalidError:
     return InvalidError(f"Debian: {clipped(name, 100)} needs {needs}, which the suite lacks")
 
 
-class _Closure:
-    """The packages to install so that nothing is missing on a base."""
+class _Selection:
+    """Packages of a suite with all their dependencies beyond a base."""
 
-    def __init__(
-        self, universe: Mapping[str, Package], base: frozenset[str], *, rolling: bool
-    ) -> None:
-        self.universe = universe
-        self.rolling = rolling
+    def __init__(self, universe: Mapping[str, Package], base: frozenset[str] = frozenset()) -> None:
         self.chosen: dict[str, Package] = {}
-        self.offered = Offered(universe)
-        self.base = base
+        self._universe = universe
+        self._base = base
+        self._providers: dict[str, list[tuple[str, str]]] = defaultdict(list)
+        for package in universe.values():
+            for atom in _atoms(package.provides):
+                self._providers[atom.name].append((package.name, atom.version))
 
-    def add(self, name: str) -> None:
-        """Choose a package and all its dependencies beyond the base."""
-        _choose([name], self.chosen, self.offered, self.universe, self.base)
+    def add(self, *names: str) -> None:
+        """Choose packages, the last one first, and what they depend on."""
+        queue = [*names]
+        while queue:
+            name = queue.pop()
+            if name in self.chosen:
+                continue
+            self.chosen[name] = self._universe[name]
+            for group in relations(self._universe[name].depends):
+                candidates: list[str] = []
+                for atom in group:
+                    candidates += self._satisfying(atom)
+                if not candidates:
+                    raise _lacking(name, group)
+                if self._base.isdisjoint(candidates) and self.chosen.keys().isdisjoint(candidates):
+                    queue.append(candidates[0])
 
-    def couple(self) -> None:
+    def _satisfying(self, atom: Atom) -> list[str]:
+        """Return the packages that satisfy an alternative: the one so named, then providers."""
+        names = []
+        package = self._universe.get(atom.name)
+        if package and satisfies(package.version, atom):
+            names.append(package.name)
+        for name, version in sorted(self._providers.get(atom.name, ())):
+            # An unversioned Provides satisfies only unversioned dependencies.
+            if not atom.relation or (version and satisfies(version, atom)):
+                names.append(name)
+        return names
+
+    def couple(self, *, rolling: bool) -> None:
         """Add the packages of a minimal system that must be upgraded with the chosen ones.
 
         A base image may come from another point release. Packages tied to an exact version are
         therefore installed as well, so that `dpkg -i` of the set breaks nothing.
         """
         while True:
-            more = sorted(self._forward() | self._backward())
+            tied = self._needed(rolling=rolling) | self._broken(rolling=rolling)
+            more = sorted(tied & self._base - self.chosen.keys())
             if not more:
                 return
             for name in more:
                 self.add(name)
 
-    def _forward(self) -> set[str]:
-        """Return base packages that a chosen package needs in a version that the base may lack."""
+    def _needed(self, *, rolling: bool) -> set[str]:
+        """Return packages that a chosen package needs in a version that the base may lack."""
         # A released suite only grows, so a lower bound is satisfied by every base made from it.
         # Testing moves: the base may be older than any bound.
-        tight = {"=", ">=", ">>"} if self.rolling else {"="}
-        return {
-            name
-            for package in self.chosen.values()
-            for group in relations(package.depends)
-            for atom in group
-            if atom.relation in tight
-            for name in self.offered.answers(atom)[:1]
-            if name in self.base and name not in self.chosen
-        }
+        tight = {"=", ">=", ">>"} if rolling else {"="}
+        names: set[str] = set()
+        for package in self.chosen.values():
+            for atom in _atoms(package.depends):
+                if atom.relation in tight:
+                    names.update(self._satisfying(atom)[:1])
+        return names
 
-    def _backward(self) -> set[str]:
-        """Return base packages that would break if a chosen base package changed its version."""
-        moved = {n for n in self.chosen if n in self.base}
-        tight = {"=", "<<", "<="} if self.rolling else {"="}
-        tied = {
-            name
-            for name in self.base - self.chosen.keys()
-            for group in relations(self.universe[name].depends)
-            for atom in group
-            if atom.name in moved and atom.relation in tight
-        }
-        if self.rolling:
-            tied |= {
-                atom.name
-                for package in self.chosen.values()
-                for group in relations(package.breaks)
-                for atom in group
-                if atom.name in self.base and atom.name not in self.chosen
-            }
-        return tied
+    def _broken(self, *, rolling: bool) -> set[str]:
+        """Return packages that would break if a chosen base package changed its version."""
+        moved = self._base & self.chosen.keys()
+        tight = {"=", "<<", "<="} if rolling else {"="}
+        names: set[str] = set()
+        for name in self._base:
+            for atom in _atoms(self._universe[name].depends):
+                if atom.name in moved and atom.relation in tight:
+                    names.add(name)
+        if rolling:
+            for package in self.chosen.values():
+                names.update(atom.name for atom in _atoms(package.breaks))
+        return names
+
+
+def _atoms(text: str) -> Iterator[Atom]:
+    return chain.from_iterable(relations(text))
+
+
+def minimal(universe: Mapping[str, Package], names: Iterable[str] = ()) -> frozenset[str]:
+    """Return the names of a minimal system, the packages `names`, and all their dependencies.
+
+    A minimal system is the essential packages and those of priority required. Raise `InvalidError`
+    for a package of `names` that does not exist, or for dependencies that cannot be satisfied.
+    """
+    # The last one is chosen first: `usr-is-merged`. Tools that bootstrap a system prefer it, if it
+    # exists, to its alternative `usrmerge`, which brings perl.
+    queue = sorted(p.name for p in universe.values() if p.base)
+    queue += [require(name, universe).name for name in names]
+    if "usr-is-merged" in universe:
+        queue.append("usr-is-merged")
+    selection = _Selection(universe)
+    selection.add(*queue)
+    return frozenset(selection.chosen)
 
 
 def closure(
@@ -299,10 +280,10 @@ def closure(
     `base` names the packages of a larger system made of this very universe: none of them is chosen
     again. Raise `InvalidError` for unknown packages.
     """
-    result = _Closure(universe, base or minimal(universe), rolling=rolling)
+    selection = _Selection(universe, base or minimal(universe))
     for name in names:
         if name not in base:
-            result.add(require(name, universe).name)
+            selection.add(require(name, universe).name)
     if not base:  # a base made of this universe has these versions already
-        result.couple()
-    return tuple(result.chosen.values())
+        selection.couple(rolling=rolling)
+    return tuple(selection.chosen.values())

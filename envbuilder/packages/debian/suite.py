@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import decoding, types
+from envbuilder.core import archives, decoding, types
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.http import open_session, read, reason, request
 from envbuilder.core.text import clipped
@@ -40,7 +40,7 @@ from envbuilder.profiles.lock import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.profile import Profile
@@ -104,13 +104,19 @@ def _file(package: Package, role: types.Role = "") -> File:
         ) from error
 
 
+def _read(url: str) -> bytes:
+    with open_session() as session, request(session, "GET", url) as response:
+        response.raise_for_status()
+        return read(response)
+
+
 def load(
     suite: str,
     platform: str,
     settings: Settings,
     on_progress: Callable[[str], None] = lambda _: None,
     *,
-    read: Callable[[str], bytes] | None = None,
+    read: Callable[[str], bytes] = _read,
 ) -> Suite:
     """Read a suite's package lists.
 
@@ -119,10 +125,7 @@ def load(
     """
     if platform not in ARCHITECTURES:
         raise InvalidError(f"{platform}: Debian packages exist only for Linux")
-    from envbuilder.core import archives
-
     architecture = ARCHITECTURES[platform]
-    read = read or _read
     on_progress(f"reading Debian {suite}'s package lists for {platform}")
     universe: dict[str, Package] = {}
     rolling = True
@@ -173,12 +176,6 @@ def _release(
             f"Set {indexes.variable(source)} to the URL of a mirror.",
         )
     return None
-
-
-def _read(url: str) -> bytes:
-    with open_session() as session, request(session, "GET", url) as response:
-        response.raise_for_status()
-        return read(response)
 
 
 def _verify(raw: bytes, release: str, path: str, suite: str) -> None:
@@ -249,8 +246,7 @@ class Debs:
         if not profile.system_packages or not (python in profile.base or profile.preload):
             return base(profile, platform, python, ()), ()
         before = target_of(self._previous, platform, python)
-        # An earlier envbuilder may have chosen the packages for one image: they are chosen again.
-        if before is not None and not (before.base and before.base.status):
+        if before is not None:
             return before.base, before.of_kind("deb")
         files = self._on_image(platform)
         return base(profile, platform, python, files), files
@@ -283,12 +279,15 @@ class Debs:
 
     def _of_origin(self, platform: types.Platform) -> tuple[File, ...]:
         """Return the packages that the origin's images have, if it asks for the same ones."""
-        other = self._origin[0] if self._origin else self._profile
-        if self._origin is None or other.debian_base or not _asks_for_same(self._profile, other):
+        if self._origin is None:
             return ()
-        targets = (t for t in self._origin[1].targets if t.platform == platform)
-        every = (t.of_kind("deb") for t in targets if t.base and not t.base.status)
-        return next(filter(None, every), ())
+        other, locked = self._origin
+        if other.debian_base or not _asks_for_same(self._profile, other):
+            return ()
+        for target in locked.targets:
+            if target.platform == platform and target.base and (debs := target.of_kind("deb")):
+                return debs
+        return ()
 
     def _suite(self, platform: str) -> Suite:
         if platform not in self._suites:
@@ -301,7 +300,7 @@ def base(
     profile: Profile,
     platform: types.Platform,
     python: types.PythonVersion,
-    debs: Iterable[File],
+    debs: Sequence[File],
 ) -> LockedBase | None:
     """Return the base of a target, as its profile and its .debs state it; pure.
 
@@ -309,19 +308,17 @@ def base(
     """
     if not platform.startswith("linux/"):
         return None
-    debs = tuple(debs)
     versions = {f.name: f.version for f in debs}
     packaged = versions.get(f"python{python}", "").partition("-")[0]
-    system = tuple(f for f in debs if f.role == "base")
     if python in profile.debian_base:
-        dates = [when for f in system if (when := mirrors.seen(f))]
+        system = [f for f in debs if f.role == "base"]
         unpacked = platform in profile.debian_base[python].unpacked
         named = hashlib.sha256("".join(sorted(f.sha256 for f in system)).encode()).hexdigest()
         kind = "unpacked-" if unpacked else ""
         return LockedBase(
             ref=f"envbuilder/debian:{profile.debian_suite}-{kind}{named[:12]}",
             digest=None,
-            date=max(dates)[:10] if dates else None,
+            date=max(map(mirrors.seen, system), default="")[:10] or None,
             python_path=f"/usr/bin/python{python}",
             python_version=packaged,
             suite=profile.debian_suite,
@@ -341,10 +338,10 @@ def base(
 
 def _is_same_system(profile: Profile, other: Profile) -> bool:
     """Return whether the targets that two profiles share have the same base and .debs."""
-    return _asks_for_same(profile, other) and all(
-        getattr(other, key).get(python) == value
-        for key in ("base", "debian_base")
-        for python, value in getattr(profile, key).items()
+    return (
+        _asks_for_same(profile, other)
+        and profile.base.items() <= other.base.items()
+        and profile.debian_base.items() <= other.debian_base.items()
     )
 
 
@@ -356,14 +353,5 @@ def _asks_for_same(profile: Profile, other: Profile) -> bool:
 
 def is_current(profile: Profile, target: Target) -> bool:
     """Return whether a target's base is still the one that its profile and its .debs name."""
-    stated = base(
-        profile, target.platform, target.python, (*target.base_files, *target.of_kind("deb"))
-    )
-    locked = target.base
-    if locked is None or stated is None:
-        return locked is stated
-    # Earlier envbuilders read the version in the base image if no package stated it.
-    version = stated.python_version or locked.python_version
-    return msgspec.structs.replace(locked, status=None) == msgspec.structs.replace(
-        stated, python_version=version
-    )
+    debs = (*target.base_files, *target.of_kind("deb"))
+    return target.base == base(profile, target.platform, target.python, debs)

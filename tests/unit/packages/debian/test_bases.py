@@ -14,7 +14,7 @@ from envbuilder.packages.debian.package import Package
 from envbuilder.packages.debian.suite import Debs, Suite
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import File, Lock, LockedBase, Target
-from envbuilder.profiles.profile import Base, DebianBase, Profile
+from envbuilder.profiles.profile import DebianBase, Profile
 from tests.support.shipped import shipped_profile
 from tests.support.tools import tools
 
@@ -72,7 +72,7 @@ def test_packages_fit_any_minimal_system(found: Settings) -> None:
     # libc6 is in every minimal system, but `tool` needs this very version of it.
     assert names(files) == ["helper", "libc6", "tool"]
     image = CPU.base["3.11"]
-    assert (base.ref, base.digest, base.status) == (image.ref, image.digest, None)
+    assert (base.ref, base.digest) == (image.ref, image.digest)
 
 
 def test_without_packages_no_list_is_read(found: Settings, suite: list[tuple[object, ...]]) -> None:
@@ -111,18 +111,6 @@ def test_another_python_of_a_project_has_the_packages_of_the_profile(
     assert chosen[0] is not None
     assert (chosen[0].ref, chosen[1]) == (image.ref, files)
     assert len(suite) == 1, "no list was read again"
-
-
-def test_packages_that_an_earlier_envbuilder_chose_for_one_image_are_chosen_again(
-    found: Settings,
-) -> None:
-    base, files = debs(profile(), found)
-    earlier = msgspec.structs.replace(base, status="5" * 64)
-    only = tuple(f for f in files if f.name == "tool")
-    assert debs(profile(), found, kept(profile(), earlier, only)) == (base, files)
-    # Such a lock can be used as it is.
-    target = Target(platform="linux/amd64", python="3.11", base=earlier, files=only)
-    assert debian.is_current(profile(), target)
 
 
 SYSTEM = {"3.11": DebianBase(include=("python3",), unpacked=("linux/arm64",))}
@@ -176,13 +164,3 @@ def test_a_target_is_current_until_its_base_changes(
     assert not debian.is_current(asked, msgspec.structs.replace(target, base=None))
     mac = Target(platform="macos/arm64", python="3.11", base=None, files=())
     assert debian.is_current(asked, mac)
-
-
-def test_a_python_that_was_read_in_an_image_stays_current(found: Settings) -> None:
-    """Earlier envbuilders read which Python an image has, if its packages did not state it."""
-    image = {"3.11": Base(ref="debian:bookworm", python_path="/usr/bin/python3.11")}
-    asked = profile(base=image)
-    base, files = debs(asked, found)
-    read = msgspec.structs.replace(base, python_version="3.11.2")
-    target = Target(platform="linux/amd64", python="3.11", base=read, files=files)
-    assert debian.is_current(asked, target)
