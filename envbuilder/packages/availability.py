@@ -22,7 +22,7 @@ from envbuilder.packages.python.upstream import admits
 from envbuilder.profiles.requirements import applies, pin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from envbuilder.packages.python import upstream
 
@@ -108,14 +108,14 @@ class Walk:
         self._overrides = {
             types.canonical(need.name): need.specifier
             for need in map(Requirement, overrides)
-            if applies(need.marker, self._platform, self._python)
+            if self._applies(need)
         }
         self._needs: dict[str, dict[str, Need]] = defaultdict(dict)
         self._limits: dict[str, list[Need]] = defaultdict(list)
         self._left: dict[str, dict[Version, Blocker]] = defaultdict(dict)
         """Releases that ask too much, each with what it disagrees about with the others."""
         for need, where in constraints:
-            if applies(need.marker, self._platform, self._python):
+            if self._applies(need):
                 self._limits[types.canonical(need.name)].append(Need(need.specifier, where))
         self.chosen: dict[str, Release] = {}
         self.blockers: dict[str, Blocker] = {}
@@ -129,27 +129,30 @@ class Walk:
             if not todo:
                 break
             self._index.prefetch(todo.difference(self._named))
-            chosen = {name: self._choose(name) for name in sorted(todo)}
-            batch = [
-                (name, *choice) for name, choice in chosen.items() if isinstance(choice, tuple)
-            ]
+            batch: list[tuple[str, Release, upstream.Listed]] = []
+            sources: list[tuple[str, Release]] = []
+            again: set[str] = set()
+            for name in sorted(todo):
+                choice = self._choose(name)
+                if isinstance(choice, str):
+                    again |= {name, choice}  # others may ask too much of the same package, too
+                elif choice:
+                    batch.append((name, *choice))
+                elif source := self._of_source(name):
+                    sources.append((name, source))
             with parallel.pool(PARALLEL) as pool:
-                stated = pool.map(lambda each: self._index.requires(each[1], each[2]), batch)
-                pairs = list(zip(batch, stated, strict=True))
-            left = {name: choice for name, choice in chosen.items() if isinstance(choice, str)}
-            todo = {*left, *left.values()}  # others may ask too much of the same package, too
-            for name, choice in chosen.items():
-                if choice is None and (release := self._of_source(name)):
-                    todo |= self._required(name, release, self._unbuilt(name, release))
-            for (name, release, _), lines in pairs:
+                stated = [*pool.map(lambda each: self._index.requires(*each[1:]), batch)]
+            todo = again
+            for name, release in sources:
+                todo |= self._required(name, release, self._unbuilt(name, release))
+            for (name, release, _), lines in zip(batch, stated, strict=True):
                 todo |= self._required(name, release, lines)
         for name, release in self.chosen.items():
             newer = self.newer(name, release.version)
             releases = self._index.releases(name)
-            needs = self.needs(name)
             # A choice may be older than it must be, since what asked for it was left out later.
             if newer and not any(self.usable(releases[v]) for v in newer):
-                blocker = self._blocker(name, releases, newer, needs, "")
+                blocker = self._blocker(name, releases, newer, self.needs(name), "")
                 found = self.blockers if blocker.kind == "source" else self.old_choices
                 found[name] = replace(blocker, instead=(f"{name} {release.version}",))
 
@@ -160,8 +163,9 @@ class Walk:
     def _required(self, name: str, release: Release, lines: Iterable[str]) -> set[str]:
         by = f"{name} {release.version}"
         for needs in self._needs.values():
-            for other in [key for key in needs if key.startswith(f"{name} ") and key != by]:
-                del needs[other]
+            for other in [*needs]:
+                if other.startswith(f"{name} ") and other != by:
+                    del needs[other]
         extras = frozenset().union(*(need.extras for need in self._needs[name].values()))
         result = set()
         for line in lines:
@@ -169,15 +173,13 @@ class Walk:
                 need = Requirement(line)
             except InvalidRequirement:
                 continue
-            if found := self._need(need, by, extras):
-                result.add(found)
-        return result
+            result.add(self._need(need, by, extras))
+        return result - {""}
 
     def _need(self, need: Requirement, by: str, extras: Iterable[str]) -> str:
         """Note a requirement; return the package if that asks for another choice, else nothing."""
         name = types.canonical(need.name)
-        target = self._platform, self._python
-        if not any(applies(need.marker, *target, extra) for extra in ("", *extras)):
+        if not any(self._applies(need, extra) for extra in ("", *extras)):
             return ""
         specifier = self._overrides.get(name, need.specifier)
         asked = frozenset(map(types.canonical, need.extras))
@@ -192,6 +194,9 @@ class Walk:
         left_out = name in self._excluded or name in self.blockers
         return "" if settled or left_out else name
 
+    def _applies(self, need: Requirement, extra: str = "") -> bool:
+        return applies(need.marker, self._platform, self._python, extra)
+
     def needs(self, name: str) -> tuple[Need, ...]:
         """Return what requires a package, whether or not it is left out."""
         return tuple(self._needs[name].values()) if name in self._needs else ()
@@ -200,10 +205,9 @@ class Walk:
         """Return whether a package may be required in addition by what is left out itself."""
         name = types.canonical(need.name)
         others = [other.specifier for other in self.needs(name)]
-        if not others or not applies(need.marker, self._platform, self._python):
+        if not others or not self._applies(need):
             return True
-        releases = self._index.releases(name)
-        return any(True for _ in self._fitting(name, releases, [*others, need.specifier]))
+        return bool(self._fitting(name, self._index.releases(name), [*others, need.specifier]))
 
     def _choose(self, name: str) -> tuple[Release, upstream.Listed] | str | None:
         """Choose the newest release with a usable wheel; note a blocker if there is none.
@@ -217,17 +221,18 @@ class Walk:
         pins = [*specifiers, *(limit.specifier for limit in self._limits[name])]
         listed = {} if name in self._named else self._index.pinned(name, pins)
         releases = {**listed, **self._offered.get(name, {})}
-        fitting = [*self._fitting(name, releases, specifiers)]
-        early = [*self._fitting(name, releases, specifiers, early=True)]
+        fitting = self._fitting(name, releases, specifiers)
+        early = self._fitting(name, releases, specifiers, early=True)
         for version in (*reversed(fitting), *reversed(early)):
             if wheel := self.usable(releases[version]):
                 self.chosen[name] = releases[version]
                 return releases[version], wheel
         failing = "" if name in self._named else self._index.problems.get(name, "")
         problem = failing and f"not known, since an index fails ({failing})"
-        is_there = any(map(self._is_for, map(releases.__getitem__, fitting)))
-        if other := "" if is_there or problem else self._too_new(name, releases, fitting, needs):
-            return other
+        if not problem and not any(self._is_for(releases[version]) for version in fitting):
+            other = self._too_new(name, releases, fitting, needs)
+            if other:
+                return other
         self.blockers[name] = self._blocker(name, releases, fitting, needs, problem)
         return None
 
@@ -238,16 +243,17 @@ class Walk:
         pre-release that nothing asks for. What has wheels for other Pythons alone, and no source,
         does not fit this one.
         """
+        if name in self._named or name in self._offered or self._left.get(name):
+            return []  # of what was left, others are to blame
         chosen = Version(version)
         releases = self._index.releases(name)
-        fitting = [
-            v
-            for v in self._fitting(name, releases, [need.specifier for need in self.needs(name)])
-            for r in [releases[v]]
-            if r.is_for(self._python) and (r.sdist or self.usable(r) or not self._pythons([r]))
-        ]
-        is_given = name in self._named or name in self._offered
-        if is_given or self._left.get(name) or not fitting:  # of what was left, others are to blame
+        fitting = []
+        for each in self._fitting(name, releases, [need.specifier for need in self.needs(name)]):
+            release = releases[each]
+            is_usable = release.sdist or self.usable(release) or not self._pythons([release])
+            if is_usable and release.is_for(self._python):
+                fitting.append(each)
+        if not fitting:
             return []
         if chosen.major < fitting[-1].major:
             return [v for v in fitting if v > chosen]
@@ -265,10 +271,9 @@ class Walk:
     def _of_source(self, name: str) -> Release | None:
         """Return the release of a package of which there is only the source."""
         blocker = self.blockers[name]
-        releases = self._index.releases(name).values()
         if blocker.kind != "source":
             return None
-        return next((r for r in releases if r.version == blocker.version), None)
+        return self._index.releases(name).get(Version(blocker.version))
 
     def _too_new(
         self,
@@ -326,17 +331,15 @@ class Walk:
         specifiers: Iterable[SpecifierSet],
         *,
         early: bool = False,
-    ) -> Iterator[Version]:
-        """Yield the versions that specifiers and constraints admit, the oldest first.
+    ) -> list[Version]:
+        """Return the versions that specifiers and constraints admit, the oldest first.
 
         Pre-releases only if there is nothing else, if they are asked for, or `early`.
         """
         combined = SpecifierSet()
         for specifier in (*specifiers, *(limit.specifier for limit in self._limits[name])):
             combined &= specifier
-        yield from sorted(
-            v for v in combined.filter(releases, early or None) if v not in self._left[name]
-        )
+        return sorted(set(combined.filter(releases, early or None)) - self._left[name].keys())
 
     def _is_for(self, release: Release) -> bool:
         """Return whether a release is made for the target's Python, or has a wheel for it."""
@@ -368,7 +371,7 @@ class Walk:
             return Blocker(name=name, kind="absent", version="", needs=by, problem=late)
         left = self._left.pop(name, {})
         built = [v for v in fitting if (s := releases[v].sdist) and admits(s, self._python)]
-        tried = [*self._fitting(name, left, [need.specifier for need in needs])]
+        tried = self._fitting(name, left, [need.specifier for need in needs])
         if usable := [v for v in tried if self.usable(releases[v])]:
             conflict = left[usable[-1]]
             # An older one of which there is the source is what goes with a pin.
@@ -398,9 +401,10 @@ class Walk:
 
     def _pythons(self, releases: Sequence[Release]) -> tuple[str, ...]:
         """Return the Pythons for which a release has a wheel on the target's platform."""
-        every = ((python, ranks((self._platform, python))) for python in PYTHONS)
-        return tuple(
-            python
-            for python, accepted in every
-            if any((w := r.usable(accepted)) and admits(w, python) for r in releases)
-        )
+        pythons = []
+        for python in PYTHONS:
+            accepted = ranks((self._platform, python))
+            wheels = [release.usable(accepted) for release in releases]
+            if any(wheel and admits(wheel, python) for wheel in wheels):
+                pythons.append(python)
+        return tuple(pythons)
