@@ -12,6 +12,7 @@ import re
 import shutil
 import sys
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -72,7 +73,6 @@ def places() -> tuple[Place, ...]:
 
 @lru_cache(maxsize=1)
 def _places(_environment: frozenset[tuple[str, str]]) -> tuple[Place, ...]:
-
     configuration = pip.sources()
     variables = indexes.uv_environment(configuration, os.environ)
     options = ("--offline", "--emit-index-url", "--emit-find-links", "--no-cache")
@@ -83,13 +83,16 @@ def _places(_environment: frozenset[tuple[str, str]]) -> tuple[Place, ...]:
             "Check uv's settings: python -m uv pip compile --emit-index-url requirements.txt",
         )
     no_index = variables.get("UV_NO_INDEX") or os.environ.get("UV_NO_INDEX")
-    lines = [line.partition(" ") for line in printed.splitlines()]
-    listed = [Place(url=url) for flag, _, url in lines if flag.endswith("index-url")]
-    flat = [url for flag, _, url in lines if flag == "--find-links"]
-    flat += pip.links(configuration, os.environ)
-    return tuple(
-        dict.fromkeys((*([] if no_index else listed), *(Place(url=u, flat=True) for u in flat)))
-    )
+    listed: list[Place] = []
+    flat: list[Place] = []
+    for line in printed.splitlines():
+        flag, _, url = line.partition(" ")
+        if flag == "--find-links":
+            flat.append(Place(url=url, flat=True))
+        elif flag.endswith("index-url") and not no_index:
+            listed.append(Place(url=url))
+    flat += [Place(url=url, flat=True) for url in pip.links(configuration, os.environ)]
+    return tuple(dict.fromkeys(listed + flat))
 
 
 def compiled(
@@ -170,10 +173,10 @@ def _other_file(
     files: Iterable[File], store: Store, folders: Sequence[Path]
 ) -> ChangedFileError | None:
     """Return the error for a file that is missing while a folder has another one of its name."""
-    for file in files:
-        for path in (folder / file.basename for folder in folders):
-            if path.is_file() and not store.has(file.sha256):
-                return _changed(file, str(path.parent), f"has sha256 {file_sha256(path)}")
+    for file, folder in product(files, folders):
+        path = folder / file.basename
+        if path.is_file() and not store.has(file.sha256):
+            return _changed(file, str(folder), f"has sha256 {file_sha256(path)}")
     return None
 
 
@@ -200,7 +203,7 @@ def _take_local(file: File, store: Store, folders: Sequence[Path]) -> bool:
 def _locate(
     target: Target, files: Sequence[File], settings: Settings
 ) -> dict[str, tuple[str, ...]]:
-    """Return the URLs of each file by sha256, best first; empty if none is known."""
+    """Return the URLs of each file by sha256, best first, if any is known."""
     urls: dict[str, tuple[str, ...]] = {}
     by_source: dict[tuple[str, bool], list[File]] = {}
     for file in files:
@@ -218,7 +221,8 @@ def _locate(
         platform = None if tools else target.platform
         listed = _ask_uv(platform, target.python, source, group, settings)
         for file in group:
-            urls[file.sha256] = tuple(u for u in [listed.get(file.basename)] if u)
+            if file.basename in listed:
+                urls[file.sha256] = (listed[file.basename],)
     return urls
 
 
@@ -245,12 +249,12 @@ def _ask_uv(
     """
     import tomllib
 
-    hashes: dict[str, list[str]] = {}
+    lines: dict[str, str] = {}
     for file in files:
-        hashes.setdefault(f"{file.name}=={file.version}", []).append(f"--hash=sha256:{file.sha256}")
+        pin = f"{file.name}=={file.version}"
+        lines[pin] = f"{lines.get(pin, pin)} --hash=sha256:{file.sha256}"
     variables = uv_variables(source, settings)
     chosen = ("--python-platform", indexes.UV_PLATFORM[platform]) if platform else ("--universal",)
-    lines = "".join(f"{pin} {' '.join(of)}\n" for pin, of in hashes.items())
     options = (
         "--no-deps",
         "--format",
@@ -264,7 +268,8 @@ def _ask_uv(
         str(require_writable(settings.uv_dir)),
     )
     with_macos = {"MACOSX_DEPLOYMENT_TARGET": "14.0", **variables}
-    done, printed = compiled(lines, "pylock.toml", with_macos, options, seconds=300)
+    requirements = "\n".join(lines.values())
+    done, printed = compiled(requirements, "pylock.toml", with_macos, options, seconds=300)
     if done.returncode != 0:
         if lacking := [f for f in files if _is_lacking(f, done.last_words)]:
             named = ", ".join(f"{f.name} {f.version}" for f in lacking)
@@ -278,12 +283,14 @@ def _ask_uv(
             f"{done.last_words}",
             f"Check the network. {_ELSEWHERE} A mirror: {indexes.mirror_setting(source)}.",
         )
-    packages = tomllib.loads(printed).get("packages", [])
-    urls = [w["url"] for p in packages for w in p.get("wheels", []) if "url" in w]
-    known = {**os.environ, **variables}
-    return {
-        unquote(urlsplit(u).path).rpartition("/")[2]: indexes.with_login(u, known) for u in urls
-    }
+    logins = {**os.environ, **variables}
+    urls = {}
+    for package in tomllib.loads(printed).get("packages", []):
+        for wheel in package.get("wheels", []):
+            if url := wheel.get("url"):
+                file_name = unquote(urlsplit(url).path).rpartition("/")[2]
+                urls[file_name] = indexes.with_login(url, logins)
+    return urls
 
 
 def _download_all(

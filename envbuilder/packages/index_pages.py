@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections import defaultdict
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from msgspec.structs import replace
 from packaging.version import InvalidVersion, Version
 
 from envbuilder.core import archives, http, parallel, pip, types
 from envbuilder.packages import fetch
 from envbuilder.packages.python import indexes, upstream, wheel_conflicts
-from envbuilder.packages.python.uv import Offer, target_tags
+from envbuilder.packages.python.uv import Offer, best_rank, target_tags
 from envbuilder.packages.sources import static_metadata
 from envbuilder.packages.store import Store
 
@@ -61,7 +61,7 @@ class Release(Struct, frozen=True, kw_only=True):
         """Return the best of its wheels for some tags."""
         best: tuple[int, upstream.Listed] | None = None
         for wheel in self.wheels:
-            rank = min((ranks[tag] for tag in _tags(wheel.file) if tag in ranks), default=None)
+            rank = best_rank(wheel.file, ranks)
             if rank is not None and (best is None or rank < best[0]):
                 best = rank, wheel
         return best[1] if best else None
@@ -71,14 +71,6 @@ class Release(Struct, frozen=True, kw_only=True):
 def ranks(target: Target) -> Mapping[Tag, int]:
     """Return the wheel tags that a target accepts, each with its rank; 0 is the best."""
     return {tag: rank for rank, tag in enumerate(target_tags(*target))}
-
-
-@lru_cache(maxsize=50_000)
-def _tags(file: str) -> frozenset[Tag]:
-    try:
-        return parse_wheel_filename(file)[3]
-    except InvalidWheelFilename:
-        return frozenset()
 
 
 class Index:
@@ -113,16 +105,17 @@ class Index:
         """Return the releases of a package; none if no index has it, or `problems` has it."""
         if name not in self._releases:
             problems: dict[str, OSError] = {}
-            listed = [
-                (version, link, place.flat)
-                for place in self._places
-                for version, link in upstream.files_of(
-                    name, [place.page(name)], self._read, problems
-                )
-            ]
-            every = [(version, link) for version, link, flat in listed if self._had(link, flat)]
-            if listed and not every:
-                first = min((link.upload_time[:10] or "9" for _, link, _ in listed))
+            every: list[tuple[Version, upstream.Listed]] = []
+            late: list[str] = []
+            for place in self._places:
+                listed = upstream.files_of(name, [place.page(name)], self._read, problems)
+                for version, link in listed:
+                    if self._had(link, place.flat):
+                        every.append((version, link))
+                    else:
+                        late.append(link.upload_time[:10] or "9")
+            if late and not every:
+                first = min(late)
                 self.too_late[name] = f"no release of {self._as_of} or before is known" + (
                     f"; the first is of {first}" if first != "9" else ""
                 )
@@ -143,10 +136,13 @@ class Index:
 
         So installers have it (PEP 592).
         """
-        every = self.releases(name)
-        clauses = (clause for specifier in specifiers for clause in specifier)
-        exact = {Version(c.version) for c in clauses if c.operator == "==" and "*" not in c.version}
-        return {**every, **{v: r for v, r in self._yanked[name].items() if v in exact}}
+        result = {**self.releases(name)}
+        for clause in chain.from_iterable(specifiers):
+            if clause.operator == "==" and "*" not in clause.version:
+                version = Version(clause.version)
+                if version in self._yanked[name]:
+                    result[version] = self._yanked[name][version]
+        return result
 
     def _grouped(self, listed: Iterable[tuple[Version, upstream.Listed]]) -> dict[Version, Release]:
         # By name: a folder that also has a file of an index does not say which Pythons it is for.
@@ -205,10 +201,10 @@ def opened(settings: Settings, as_of: str | None = None) -> Iterator[Index]:
             return [*found[0].requires_dist] if found else []
 
         def remembered(wheel: upstream.Listed) -> list[str] | None:
-            key = hashlib.sha256(f"{wheel.file} {wheel.sha256} requires-1".encode()).hexdigest()
+            inputs = f"{wheel.file} {wheel.sha256} requires-1"
             with suppress(*wheel_conflicts.UNREADABLE, OSError, StopIteration):
                 if wheel.sha256:
-                    return store.remembered(key, list[str], lambda: metadata(wheel))
+                    return store.remembered(inputs, list[str], lambda: metadata(wheel))
                 return metadata(wheel)
             return None
 
@@ -218,26 +214,21 @@ def opened(settings: Settings, as_of: str | None = None) -> Iterator[Index]:
 
 def of_offers(offers: Iterable[Offer]) -> dict[str, dict[Version, Release]]:
     """Return the releases that are offered, by package."""
-    grouped: dict[str, dict[Version, list[Offer]]] = defaultdict(lambda: defaultdict(list))
+    result: dict[str, dict[Version, Release]] = defaultdict(dict)
     for offer in offers:
-        with suppress(InvalidVersion):
-            grouped[types.canonical(offer.distribution)][Version(offer.version)].append(offer)
-    return {
-        name: {
-            version: Release(
-                version=str(version),
-                wheels=tuple(
-                    upstream.Listed(
-                        file=offer.file,
-                        location=offer.location,
-                        sha256=offer.sha256,
-                        requires_python=offer.requires_python,
-                    )
-                    for offer in every
-                ),
-                requires_dist=every[0].requires_dist,
-            )
-            for version, every in versions.items()
-        }
-        for name, versions in grouped.items()
-    }
+        try:
+            version = Version(offer.version)
+        except InvalidVersion:
+            continue
+        wheel = upstream.Listed(
+            file=offer.file,
+            location=offer.location,
+            sha256=offer.sha256,
+            requires_python=offer.requires_python,
+        )
+        releases = result[types.canonical(offer.distribution)]
+        release = releases.get(version)
+        if release is None:
+            release = Release(version=str(version), requires_dist=offer.requires_dist)
+        releases[version] = replace(release, wheels=(*release.wheels, wheel))
+    return dict(result)

@@ -151,11 +151,11 @@ class Store:
         path = self.path(sha256)
         status = path.stat()
         facts = f"{what} {status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
-        key = hashlib.sha256(f"{sha256} {facts}".encode()).hexdigest()
-        return self.remembered(key, kind, lambda: make(path))
+        return self.remembered(f"{sha256} {facts}", kind, lambda: make(path))
 
-    def remembered(self, key: str, kind: type[_T], make: Callable[[], _T]) -> _T:
-        """Return what `make` derives; `key`, a sha256, names everything that decides it."""
+    def remembered(self, inputs: str, kind: type[_T], make: Callable[[], _T]) -> _T:
+        """Return what `make` derives, kept from then on; `inputs` names all that decides it."""
+        key = hashlib.sha256(inputs.encode()).hexdigest()
         with contextlib.suppress(OSError):
             files.ensure_folder(self.root)
             files.ensure_folder(self.root / DERIVED)

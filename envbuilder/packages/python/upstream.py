@@ -90,27 +90,27 @@ class _Links(HTMLParser):
             self.anchors.append(found)
 
 
-def parse_page(text: str, url: str, distribution: str, source: str) -> tuple[Offer, ...]:
+def parse_page(text: str, url: str, distribution: str, source: str) -> list[Offer]:
     """Return the wheels that an index page (JSON or HTML) lists; sha256 is empty if unstated."""
-    wheels = (link for link in listed(text, url) if link.file.endswith(".whl"))
-    versions = ((link, version_of(link.file, distribution)) for link in wheels)
-    return tuple(
-        Offer(
-            distribution=distribution,
-            version=str(version),
-            file=link.file,
-            sha256=link.sha256,
-            source=source,
-            provenance="read",
-            by=f"the index {source}",
-            size=link.size,
-            requires_python=link.requires_python,
-            core_metadata=link.core_metadata,
-            location=link.location,
-        )
-        for link, version in versions
-        if version
-    )
+    offers = []
+    for link in listed(text, url):
+        version = version_of(link.file, distribution)
+        if version and link.file.endswith(".whl"):
+            offer = Offer(
+                distribution=distribution,
+                version=str(version),
+                file=link.file,
+                sha256=link.sha256,
+                source=source,
+                provenance="read",
+                by=f"the index {source}",
+                size=link.size,
+                requires_python=link.requires_python,
+                core_metadata=link.core_metadata,
+                location=link.location,
+            )
+            offers.append(offer)
+    return offers
 
 
 def listed(text: str, url: str) -> list[Listed]:
@@ -148,13 +148,13 @@ def _html_links(text: str, url: str) -> list[Listed]:
             location, fragment = urldefrag(urljoin(url, anchor["href"]))
         except ValueError:
             continue
-        sha256 = fragment.removeprefix("sha256=") if fragment.startswith("sha256=") else ""
+        algorithm, _, digest = fragment.partition("=")
         stated = anchor.get("data-core-metadata") or anchor.get("data-dist-info-metadata")
         files.append(
             Listed(
                 file=unquote(location.rpartition("/")[2]),
                 location=location,
-                sha256=sha256,
+                sha256=digest if algorithm == "sha256" else "",
                 requires_python=anchor.get("data-requires-python", ""),
                 core_metadata=bool(stated),
                 yanked="data-yanked" in anchor,
@@ -323,17 +323,15 @@ def claims(distribution: str, source: str) -> tuple[Offer, ...]:
     return tuple(offers)
 
 
-def local_wheels(locations: Iterable[str], distributions: Sequence[str]) -> tuple[Offer, ...]:
-    """Return the wheels of the wanted distributions in folders on this machine."""
-    names = {types.canonical(w) for w in distributions}
+def local_wheels(locations: Iterable[str], distribution: str) -> list[Offer]:
+    """Return the wheels of a distribution in folders on this machine."""
+    name = types.canonical(distribution)
     result: list[Offer] = []
     for location in locations:
         folder = pip.local_folder(location)
-        wheels = sorted(folder.glob("*.whl")) if folder and folder.is_dir() else []
-        result += [
-            read_wheel(w) for w in wheels if types.canonical(w.name.partition("-")[0]) in names
-        ]
-    return tuple(result)
+        wheels = sorted(folder.glob("*.whl")) if folder else []
+        result += [read_wheel(w) for w in wheels if types.canonical(w.name.split("-")[0]) == name]
+    return result
 
 
 def merge(
@@ -363,8 +361,7 @@ def merge(
         if not offer.core_metadata and claim:
             offer = msgspec.structs.replace(offer, requires_dist=claim.requires_dist)  # noqa: PLW2901
         result[offer.file] = offer
-    for file, claim in stated.items():
-        result.setdefault(file, claim)
+    result = stated | result
     for offer in local:
         existing = result.get(offer.file)
         if existing and existing.sha256 != offer.sha256:
@@ -373,11 +370,11 @@ def merge(
                 f" but {existing.by} states {existing.sha256}",
                 "Remove the file, or take it from its index again.",
             )
-        local_offer = msgspec.structs.replace(offer, source=source)
+        by = offer.by
         if existing and existing.provenance == "read":
             # Keep the public origin, so that a lock does not depend on the machine that made it.
-            local_offer = msgspec.structs.replace(local_offer, by=existing.by)
-        result[offer.file] = local_offer
+            by = existing.by
+        result[offer.file] = msgspec.structs.replace(offer, source=source, by=by)
     return tuple(result[f] for f in sorted(result)), tuple(notes)
 
 
@@ -396,7 +393,7 @@ def offers(
     result: list[Offer] = []
     silent: set[str] = set()
     for distribution, source in sorted(sources.items()):
-        page: tuple[Offer, ...] = ()
+        page: list[Offer] = []
         if source not in silent:
             address = f"{indexes.url(source, settings)}/{types.canonical(distribution)}/"
             try:
@@ -406,7 +403,7 @@ def offers(
                 silent.add(source)
                 on_progress(f"{source}: unreachable ({http.reason(error)}); using claims")
         merged, notes = merge(
-            page, local_wheels(find_links, [distribution]), claims(distribution, source), source
+            page, local_wheels(find_links, distribution), claims(distribution, source), source
         )
         for note in notes:
             on_progress(note)

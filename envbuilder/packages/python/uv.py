@@ -16,6 +16,7 @@ import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -63,10 +64,6 @@ class StaticIndex(Struct, frozen=True, kw_only=True):
     url: str
     offers: dict[str, Offer]
     """By the URL that uv reports for a wheel, unquoted."""
-
-    def find(self, url: str) -> Offer | None:
-        """Return the offer of a wheel by the URL that uv reports for it."""
-        return self.offers.get(unquote(url))
 
 
 def write_index(offers: Iterable[Offer], folder: Path) -> StaticIndex:
@@ -193,9 +190,22 @@ def target_tags(platform: types.Platform, python: str) -> tuple[Tag, ...]:
     )
 
 
-def _wheel(package: dict[str, Any], ranks: Mapping[Tag, int]) -> Wheel:
-    from packaging.utils import parse_wheel_filename
+@lru_cache(maxsize=50_000)
+def _tags(file: str) -> frozenset[Tag]:
+    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
+    try:
+        return parse_wheel_filename(file)[3]
+    except InvalidWheelFilename:
+        return frozenset()
+
+
+def best_rank(file: str, ranks: Mapping[Tag, int]) -> int | None:
+    """Return the best rank of a wheel's tags, by its file name; None if it has none of them."""
+    return min((ranks[tag] for tag in _tags(file) if tag in ranks), default=None)
+
+
+def _wheel(package: dict[str, Any], ranks: Mapping[Tag, int]) -> Wheel:
     wheels = package.get("wheels", [])
     if not wheels and "archive" in package:
         wheels = [package["archive"]]  # a wheel in a find-links folder
@@ -203,9 +213,9 @@ def _wheel(package: dict[str, Any], ranks: Mapping[Tag, int]) -> Wheel:
     for wheel in wheels:
         location = wheel.get("url") or wheel["path"]
         file = wheel.get("name") or unquote(urlsplit(location).path).rpartition("/")[2]
-        found = [ranks[tag] for tag in parse_wheel_filename(file)[3] if tag in ranks]
-        if found:
-            fitting.append((min(found), file, location, wheel))
+        rank = best_rank(file, ranks)
+        if rank is not None:
+            fitting.append((rank, file, location, wheel))
     if not fitting:
         raise ValueError(f"{package['name']}: no matching wheel")
     _, file, location, wheel = min(fitting, key=lambda item: item[:2])
@@ -394,7 +404,7 @@ class Uv(Struct, frozen=True, kw_only=True):
 
     def _resolved(self, wheel: Wheel) -> Found:
         same = {"name": wheel.name, "version": wheel.version, "file": wheel.file}
-        offer = self.index.find(wheel.location)
+        offer = self.index.offers.get(unquote(wheel.location))
         if offer is not None:
             file = _checked(
                 **same,
@@ -407,21 +417,30 @@ class Uv(Struct, frozen=True, kw_only=True):
             )
             # The real URL. A wheel in a folder has its size already.
             return Found(file=file, url=offer.location if "://" in offer.location else "")
-        stated: dict[str, object] = {"sha256": wheel.sha256, "size": wheel.size}
+        sha256 = wheel.sha256
+        size = wheel.size
         url = wheel.location
-        local = pip.local_folder(wheel.location)
+        local = pip.local_folder(url)
         if local is not None:
             path = (self.folder / local).absolute()
             url = path.as_uri()
-            if not wheel.sha256:
-                stated = {"sha256": file_sha256(path), "size": path.stat().st_size}
-        if not stated["sha256"]:
+            if not sha256:
+                sha256 = file_sha256(path)
+                size = path.stat().st_size
+        if not sha256:
             raise BuildError(
                 f"{wheel.file}: your package index states no sha256 for it",
                 "Use an index that states hashes.",
             )
-        stated |= {"source": indexes.DEFAULT, "provenance": "read", "by": "the package index"}
-        return Found(file=_checked(**same, **stated), url=url, uploaded=wheel.uploaded)
+        file = _checked(
+            **same,
+            sha256=sha256,
+            size=size,
+            source=indexes.DEFAULT,
+            provenance="read",
+            by="the package index",
+        )
+        return Found(file=file, url=url, uploaded=wheel.uploaded)
 
 
 def _checked(**fields: object) -> File:

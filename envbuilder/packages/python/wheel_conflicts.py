@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import configparser
 import csv
-import hashlib
 import io
 import itertools
 import os
@@ -22,9 +21,8 @@ from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
 
-from envbuilder.core import archives, http, parallel, types
+from envbuilder.core import archives, http, parallel, pip, types
 from envbuilder.core.errors import Hint, InvalidError
 from envbuilder.core.text import first as first_few, shown
 from envbuilder.packages.python import indexes
@@ -74,10 +72,11 @@ def explained(path: str, first: File, second: File, files: Sequence[File]) -> tu
     """
 
     def named(wheel: File) -> str:
-        by = [file.name for file in files if wheel.name in file.requires]
         if not any(file.requires for file in files):
             return wheel.basename
-        return f"{wheel.basename} ({f'required by {first_few(by, _MOST_BY)}' if by else 'listed'})"
+        by = [file.name for file in files if wheel.name in file.requires]
+        why = f"required by {first_few(by, _MOST_BY)}" if by else "listed"
+        return f"{wheel.basename} ({why})"
 
     why = (
         f"{named(first)} and {named(second)} both install {path}, and nothing says that its"
@@ -120,10 +119,10 @@ def prunable(wheels: Mapping[File, Mapping[str, str]], python: str) -> dict[File
     site = f"lib/python{python}/site-packages/"
     for path, several in owners.items():
         top = types.canonical(path.removeprefix(site).partition("/")[0])
-        for one, other in itertools.combinations(several, 2):
+        ranked = sorted(several, key=lambda w: (w.name == top, len(wheels[w]), w.name))
+        for one, other in itertools.combinations(ranked, 2):
             if _differ(wheels[one][path], wheels[other][path]):
-                ranked = sorted((w.name == top, len(wheels[w]), w.name, w) for w in (one, other))
-                pairs[ranked[0][-1], ranked[1][-1]].add(path)
+                pairs[one, other].add(path)
     pruned: dict[File, set[str]] = defaultdict(set)
     for (smaller, _), paths in pairs.items():
         is_stray = all(p.startswith(site) and not MACHINE_CODE.search(p) for p in paths)
@@ -150,11 +149,10 @@ def contents(
     listed = dict.fromkeys(members, "")
     for path in (*listed, *scripts):
         _require_inside(path)
-    for row in csv.reader(io.StringIO(record, newline="")):
-        if row:
-            _require_inside(row[0])
-        if row and row[0] in listed:
-            listed[row[0]] = row[1] if len(row) > 1 else ""
+    for row in filter(None, csv.reader(io.StringIO(record, newline=""))):
+        _require_inside(row[0])
+        if row[0] in listed:
+            listed[row[0]] = "".join(row[1:2])
     site = f"lib/python{python}/site-packages/"
     data = f"{stem}.data/"
     places = {
@@ -196,12 +194,12 @@ def _scripts(entry_points: str) -> dict[str, str]:
     )
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     parser.read_string(entry_points)
-    return {
-        f"bin/{name}": "runs " + "".join(function.partition("[")[0].split())
-        for section in ("console_scripts", "gui_scripts")
-        if parser.has_section(section)
-        for name, function in parser.items(section)
-    }
+    scripts = {}
+    for section in ("console_scripts", "gui_scripts"):
+        if parser.has_section(section):
+            for name, function in parser.items(section):
+                scripts[f"bin/{name}"] = "runs " + "".join(function.partition("[")[0].split())
+    return scripts
 
 
 def _read(wheel: File, python: str, store: Store) -> dict[str, str]:
@@ -272,11 +270,13 @@ class RemoteFile(io.RawIOBase):
         with http.request(self._session, "GET", self._url, headers) as response:
             response.raise_for_status()
             data = http.read(response)
-        stated = _RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
-        partial = response.status_code == 206 and stated is not None
-        self._begin = int(stated[1]) if stated and partial else 0
+        self._begin = 0
         self._data = data
-        self._size = int(stated[2]) if stated and partial else len(data)
+        self._size = len(data)
+        stated = _RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
+        if response.status_code == 206 and stated:
+            self._begin = int(stated[1])
+            self._size = int(stated[2])
 
     def readable(self) -> bool:
         """Return True."""
@@ -327,18 +327,16 @@ def remote_contents(
 
     def read(wheel: Found) -> None:
         # Not those of the store: whether a wheel is there must not matter.
-        key = hashlib.sha256(f"{wheel.file.sha256} listed-1-{python}".encode()).hexdigest()
+        inputs = f"{wheel.file.sha256} listed-1-{python}"
         for _ in range(2):  # a connection may break
             with suppress(*UNREADABLE, OSError):
                 result[wheel.file.sha256] = store.remembered(
-                    key, dict[str, str], lambda: opened(source(wheel.url), python)
+                    inputs, dict[str, str], lambda: opened(source(wheel.url), python)
                 )
                 return
 
     def source(url: str) -> Path | RemoteFile:
-        if urlsplit(url).scheme == "file":
-            return Path(unquote(urlsplit(url).path))
-        return RemoteFile(session, indexes.with_login(url, logins))
+        return pip.local_folder(url) or RemoteFile(session, indexes.with_login(url, logins))
 
     with http.open_session() as session, parallel.pool(PARALLEL, session.stop) as pool:
         tuple(pool.map(read, (wheel for wheel in wheels if wheel.url)))

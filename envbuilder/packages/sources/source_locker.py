@@ -7,7 +7,6 @@ The store keeps each wheel by its hash, and under a key over everything that dec
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
@@ -399,9 +398,9 @@ def requirements(link: Listed, settings: Settings) -> tuple[str, ...]:
     """Return what the source of a release says that it requires; nothing if it cannot be had."""
     try:
         recipe = source.of_release(link, settings)
-        key = hashlib.sha256(f"{recipe.sha256} stated-1".encode()).hexdigest()
+        inputs = f"{recipe.sha256} stated-1"
         read = partial(_requirements, recipe, settings)
-        return Store.of(settings).remembered(key, tuple[str, ...], read)
+        return Store.of(settings).remembered(inputs, tuple[str, ...], read)
     except BuildError:
         return ()
 
