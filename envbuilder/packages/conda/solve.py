@@ -10,6 +10,7 @@ import asyncio
 import datetime
 import tempfile
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import unquote, urlsplit
@@ -191,7 +192,8 @@ def require_no_framework(profile: Profile, packages: Sequence[Package]) -> None:
     if not present or profile.conda.framework == "conda":
         return
     others = [package for package in packages if package.name not in present]
-    pairs = ((p, name) for name in sorted(present) for p in others if name in p.dependencies)
+    every = product(sorted(present), others)
+    pairs = ((package, name) for name, package in every if name in package.dependencies)
     dependent, name = next(pairs, (None, min(present)))
     what = f"{name} {present[name].version} of {present[name].channel}"
     says = f"{dependent.name} {dependent.version} requires {what}" if dependent else what
@@ -212,14 +214,13 @@ async def _still_offered(
     names = sorted({p.name for p in locked})
     if not names:
         return []
-    answers = await gateway.query(sources, subdirs, names, recursive=False)
-    return [
-        record
-        for repodata in answers
-        for record in repodata
-        if (sha256 := hashes.get(f"{record.subdir}/{record.file_name}"))
-        and (not record.sha256 or record.sha256.hex() == sha256)
-    ]
+    offered = []
+    for repodata in await gateway.query(sources, subdirs, names, recursive=False):
+        for record in repodata:
+            sha256 = hashes.get(f"{record.subdir}/{record.file_name}")
+            if sha256 and (not record.sha256 or record.sha256.hex() == sha256):
+                offered.append(record)
+    return offered
 
 
 def _virtual(name: str, text: str) -> Any:

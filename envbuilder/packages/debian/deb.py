@@ -199,22 +199,17 @@ def installed(files: Mapping[str, bytes], architecture: str) -> dict[str, str] |
         lines = data.decode("utf-8", "replace").splitlines()
         for paragraph in Deb822.iter_paragraphs(lines, use_apt_pkg=False):
             fields = {key: " ".join(value.split()) for key, value in paragraph.items()}
-            if _installed(fields, architecture):
+            # dpkg writes three words (wish, flag, state); distroless images write none.
+            state = fields.get("Status", "installed").rpartition(" ")[2]
+            if state not in _PRESENT:
+                continue
+            if fields.get("Architecture", architecture) not in {architecture, "all"}:
+                continue
+            if fields.get("Package") and fields.get("Version"):
                 packages[fields["Package"]] = fields["Version"]
     if not packages:
         raise InvalidError(f"the base's dpkg status lists no installed package for {architecture}")
     return packages
-
-
-def _installed(fields: Mapping[str, str], architecture: str) -> bool:
-    # dpkg writes three words (wish, flag, state); distroless images write none.
-    state = fields.get("Status", "install ok installed").rpartition(" ")[2]
-    return bool(
-        fields.get("Package")
-        and fields.get("Version")
-        and state in _PRESENT
-        and fields.get("Architecture", architecture) in {architecture, "all"}
-    )
 
 
 def installed_in(

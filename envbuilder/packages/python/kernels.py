@@ -16,7 +16,7 @@ import re
 import struct
 from collections import Counter
 from contextlib import suppress
-from itertools import count
+from itertools import chain, count
 from typing import TYPE_CHECKING
 
 from envbuilder.core import archives
@@ -133,7 +133,8 @@ def known_in(settings: Settings) -> Reader:
         if lock is None or not any(gpu.vendor == vendor for gpu in host.gpus):
             return {}
         if profile.name not in looked_up:
-            files = [f for t in lock.targets if t.platform == platform for f in t.files]
+            targets = (t.files for t in lock.targets if t.platform == platform)
+            files = chain.from_iterable(targets)
             looked_up[profile.name] = read(profile, files, Store.of(settings), _unread)
         return looked_up[profile.name]
 
