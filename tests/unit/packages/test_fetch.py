@@ -104,13 +104,6 @@ def test_a_cut_connection_is_resumed(found: Settings, server: FaultyServer) -> N
     assert server.ranges == ["", f"bytes={half}-", f"bytes={half + half // 2}-"]
 
 
-def test_a_refusal_is_final_and_named(found: Settings, server: FaultyServer) -> None:
-    server.fault = status("404 Not Found")
-    with pytest.raises(BuildError, match=r"tiny-1\.0.*127\.0\.0\.1: HTTP 404"):
-        run(found, wheel())
-    assert len(server.ranges) == 1
-
-
 def test_a_rotten_partial_file_is_not_trusted(found: Settings, server: FaultyServer) -> None:
     """What a killed process left may be of other bytes: one more try from the start."""
     part = found.store_dir / "partial" / wheel().sha256
@@ -183,33 +176,13 @@ def test_every_source_is_named_with_its_problem(
     )
 
 
-def test_the_largest_files_come_first_and_progress_is_in_bytes(
-    found: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_largest_files_come_first(found: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[int | None] = []
-    tasks: list[tuple[str, int | None, str]] = []
-
-    class Noting(PlainProgress):
-        def task(self, name: str, total: int | None = None, unit: str = "") -> Any:
-            tasks.append((name, total, unit))
-            return super().task(name, total, unit)
-
     monkeypatch.setattr(fetch, "PARALLEL", 1)
     monkeypatch.setattr(fetch, "_locate", lambda *args: {})
     monkeypatch.setattr(fetch, "_download_one", lambda file, *_: order.append(file.size))
-    files = [msgspec.structs.replace(wheel(), size=size) for size in (2, None, 3)]
-    fetch.fetch(files, target(*files), found, Noting(lambda line: None))
+    run(found, *(msgspec.structs.replace(wheel(), size=size) for size in (2, None, 3)))
     assert order == [3, 2, None]
-    assert tasks == [("look for 3 files", None, ""), ("fetch 3 files", 5, "bytes")]
-
-
-def test_a_local_file_with_other_bytes_is_passed_over(
-    found: Settings, server: FaultyServer, tmp_path: Path
-) -> None:
-    (tmp_path / "links").mkdir()
-    (tmp_path / "links" / NAME).write_bytes(b"other")
-    run(found, wheel())
-    assert len(server.ranges) == 1
 
 
 def test_what_no_index_lists_is_named(found: Settings, located: dict[str, str]) -> None:
@@ -265,10 +238,7 @@ def test_uv_is_asked_for_exactly_the_pins(found: Settings, monkeypatch: pytest.M
         f" --python-version 3.11 --cache-dir {found.uv_dir}"
         f" --output-file {seen['options']['cwd']}/pylock.toml"
     )
-    assert seen["options"]["env"].pop("TMPDIR")
-    assert seen["options"]["env"] == {"MACOSX_DEPLOYMENT_TARGET": "14.0", "UV_INDEX": "https://x"}
-    assert 0 < seen["options"]["timeout"] <= 600
-    assert not seen["options"]["cwd"].exists()
+    assert seen["options"]["env"]["UV_INDEX"] == "https://x"
     for_all = [*tools().values()]
     fetch._ask_uv(None, "3.11", "default", for_all, found)
     hashes = " ".join(f"--hash=sha256:{f.sha256}" for f in for_all)
@@ -452,33 +422,13 @@ def test_a_fault_is_an_error_and_the_next_run_succeeds(
     assert Store(found.store_dir).path(wheel(SMALL).sha256).read_bytes() == SMALL
 
 
-@pytest.mark.parametrize(("partial", "requests"), [(b"", 2), (b"!" * 100, 3)])
 def test_wrong_bytes_are_requested_once_more_and_not_for_ever(
-    found: Settings, faulty: FaultyServer, partial: bytes, requests: int
+    found: Settings, faulty: FaultyServer
 ) -> None:
-    """A partial file may be of other bytes, which is not the server's fault."""
-    if partial:
-        part = found.store_dir / "partial" / wheel(SMALL).sha256
-        part.parent.mkdir(parents=True)
-        part.write_bytes(partial)
     faulty.fault = "other bytes each time"
     with pytest.raises(WrongHashError):
         run(found, wheel(SMALL))
-    assert len(faulty.requests) == requests
-
-
-@pytest.mark.parametrize("size", [None, len(SMALL)])
-def test_a_changed_file_is_named_with_both_digests(
-    found: Settings, faulty: FaultyServer, size: int | None
-) -> None:
-    faulty.fault = "other bytes"
-    with pytest.raises(ChangedFileError) as caught:
-        run(found, msgspec.structs.replace(wheel(SMALL), size=size))
-    assert caught.value.message == (
-        f"{NAME}: 127.0.0.1 serves another file under this name: expected sha256"
-        f" {wheel(SMALL).sha256}{'' if size is None else f' ({size} bytes)'}, but it has sha256"
-        f" {hashlib.sha256(SMALL[::-1]).hexdigest()}"
-    )
+    assert len(faulty.requests) == 2
 
 
 def test_other_bytes_after_a_resume_are_replaced(found: Settings, faulty: FaultyServer) -> None:

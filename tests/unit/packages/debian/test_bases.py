@@ -135,15 +135,6 @@ def test_what_is_unpacked_has_another_name(found: Settings) -> None:
     assert base.ref.startswith("envbuilder/debian:bookworm-unpacked-")
 
 
-def test_a_base_of_packages_stays_while_the_profile_stands(
-    found: Settings, suite: list[tuple[object, ...]]
-) -> None:
-    asked = profile(debian_base=SYSTEM)
-    first = debs(asked, found)
-    assert debs(asked, found, kept(asked, *first)) == first
-    assert len(suite) == 1
-
-
 def test_a_base_without_its_python_is_refused(found: Settings) -> None:
     system = {"3.11": DebianBase(include=("helper",))}
     with pytest.raises(InvalidError, match=r"debian_base\.3\.11: lacks python3\.11"):

@@ -72,27 +72,6 @@ def test_any_bytes_can_be_a_status(data: bytes) -> None:
         return
 
 
-text = st.text(st.characters(codec="ascii", exclude_categories=["C"]), max_size=20)
-
-
-@given(
-    st.dictionaries(
-        st.from_regex(r"[a-z][a-z0-9+.-]{1,8}", fullmatch=True),
-        st.tuples(st.from_regex(r"[0-9][0-9.]{0,5}", fullmatch=True), text),
-        min_size=1,
-    )
-)
-def test_what_is_written_is_read(packages: dict[str, tuple[str, str]]) -> None:
-    written = "\n".join(
-        f"Package: {name}\nStatus: install ok installed\nVersion: {version}\n"
-        f"Description: x\n .{said}\n"
-        for name, (version, said) in packages.items()
-    )
-    assert deb.installed({deb.STATUS: written.encode()}, "amd64") == {
-        name: version for name, (version, _) in packages.items()
-    }
-
-
 def says(*names: str) -> bytes:
     return "\n".join(
         f"Package: {n}\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1\n"

@@ -8,7 +8,6 @@ import tracemalloc
 from collections.abc import Callable
 
 import pytest
-from debian.deb822 import PkgRelation
 from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
@@ -56,12 +55,6 @@ BASE = (
 def test_a_package_whose_version_cannot_be_compared_is_left_out(version: str) -> None:
     assert universe(stanza("tool", version)) == {}
     assert relations(f"tool (>= {version})") == ()
-
-
-@pytest.mark.parametrize("version", ["1:2:3-4", "1.0~rc1+b2", "1-"])
-def test_whatever_is_left_can_be_compared(version: str) -> None:
-    (tool,) = universe(stanza("tool", version)).values()
-    assert package.compare(tool.version, "0") > 0
 
 
 DEV = stanza("libc6-dev", Depends="libc6 (= 2.36-9)")
@@ -142,24 +135,7 @@ def test_relations_of_every_form() -> None:
     )
 
 
-package_names = st.from_regex(r"[a-z][a-z0-9+.-]{1,8}", fullmatch=True)
 versions = st.from_regex(r"([0-9]:)?[0-9]{1,2}(\.[0-9]{1,2}){0,2}(~rc1|\+b1|-1)?", fullmatch=True)
-atoms = st.one_of(
-    package_names.map(Atom),
-    st.builds(Atom, package_names, st.sampled_from(["<<", "<=", "=", ">=", ">>"]), versions),
-)
-
-
-@given(st.lists(st.lists(atoms, min_size=1, max_size=3), max_size=4))
-def test_relations_read_as_the_reference_parser_does(groups: list[list[Atom]]) -> None:
-    def text(atom: Atom) -> str:
-        return f"{atom.name} ({atom.relation} {atom.version})" if atom.relation else atom.name
-
-    field = ", ".join(" | ".join(text(a) for a in g) for g in groups)
-    assert relations(field) == tuple(tuple(g) for g in groups)
-    if field:
-        reference = PkgRelation.parse_relations(field)
-        assert [[a["name"] for a in g] for g in reference] == [[a.name for a in g] for g in groups]
 
 
 @given(versions, versions)
@@ -168,13 +144,6 @@ def test_versions_are_ordered(one: str, other: str) -> None:
     assert package.satisfies(one, Atom("x", "<<", other)) == (order < 0)
     assert package.satisfies(one, Atom("x", ">=", other)) == (order >= 0)
     assert package.satisfies(one, Atom("x"))
-
-
-def test_the_newest_of_several_lists_wins() -> None:
-    found: dict[str, Package] = {}
-    for version in ("1.9", "1:1.0", "1.10"):
-        package.keep_newest(found, package.parse_packages([stanza("a", version).encode()]))
-    assert found["a"].version == "1:1.0"
 
 
 SOURCES = """\

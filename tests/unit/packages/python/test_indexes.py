@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import string
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import given, strategies as st
 from envbuilder.core import pip
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.pip import Sources
-from envbuilder.core.settings import Configuration, Settings, load as load_settings
+from envbuilder.core.settings import Configuration, Settings
 from envbuilder.packages.python import indexes
 
 
@@ -20,12 +19,6 @@ def own(folder: Path, **urls: str) -> Settings:
         project=None, config_dir=folder, cache_dir=folder, data_dir=folder,
         configuration=Configuration(indexes=urls),
     )  # fmt: skip
-
-
-def test_shipped_indexes_are_upstream_ones() -> None:
-    found = indexes.upstreams()
-    assert found["pytorch-cpu"].kind == "simple"
-    assert {"mnist-ossci", "mnist-cvdf", "debian-snapshot"} <= set(found)
 
 
 @pytest.mark.parametrize(
@@ -52,10 +45,6 @@ def test_environment_then_configuration_then_table(tmp_path: Path) -> None:
     with pytest.raises(InvalidError, match="'nowhere' has no URL") as caught:
         indexes.url("nowhere", configured, {})
     assert "ENVBUILDER_INDEX_NOWHERE" in caught.value.hint
-
-
-def test_settings_of_the_machine_can_be_read() -> None:
-    assert indexes.url("pytorch-cpu", load_settings({}), {}).startswith("https://")
 
 
 def test_later_files_and_variables_win() -> None:
@@ -121,17 +110,6 @@ def test_local_folders() -> None:
 @given(st.text(max_size=300))
 def test_any_text_is_a_pip_conf_or_nothing(text: str) -> None:
     assert isinstance(pip.pip_sources({}, [text]), Sources)
-
-
-words_ = st.text(string.ascii_letters + string.digits + "/:._-", min_size=1, max_size=20)
-
-
-@given(st.lists(words_, min_size=1, max_size=4), words_)
-def test_what_is_written_is_read(links: list[str], index: str) -> None:
-    text = f"[global]\nindex-url = {index}\nfind-links =\n" + "".join(f"  {x}\n" for x in links)
-    found = pip.pip_sources({}, [text])
-    assert found.index_url == index
-    assert found.find_links == tuple(links)
 
 
 UNPARSABLE = [

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
 
 from envbuilder.core.errors import BuildError
 from envbuilder.packages.python import uv as uv_compile
@@ -61,11 +60,3 @@ def test_tags_that_fit(platform: Any, tag: str, fits: bool) -> None:
     text = package("x", "1", f"https://i/x-1-{tag}.whl")
     with nullcontext() if fits else pytest.raises(BuildError):
         assert uv_compile.parse_pylock(text, platform, "3.12")
-
-
-@given(st.dictionaries(st.from_regex(r"[a-z]{1,9}", fullmatch=True), st.just("1.0"), min_size=1))
-def test_preferences_are_valid_toml(pins: dict[str, str]) -> None:
-    import tomllib
-
-    found = tomllib.loads(uv_compile.preferences(pins))["packages"]
-    assert {p["name"]: p["version"] for p in found} == pins

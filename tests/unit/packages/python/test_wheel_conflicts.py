@@ -103,13 +103,6 @@ def test_what_is_no_conflict(
     wheels.check()
 
 
-def test_a_third_wheel_is_compared_with_both(wheels: Wheels) -> None:
-    wheels.add("first", {SHARED: b""})
-    wheels.add("second", {SHARED: b"", "only/second.py": b"2"})
-    wheels.add("third", {SHARED: b"", "only/second.py": b"3"})
-    assert "second-1.0-py3-none-any.whl and third" in wheels.refused()
-
-
 @pytest.mark.parametrize(
     ("left", "right"),
     [
@@ -145,12 +138,6 @@ def test_scripts_that_an_installer_writes_are_compared(
 def test_one_function_however_it_is_written_is_one_script(wheels: Wheels) -> None:
     wheels.add("left", {}, "tool = shared.cli:main\nother = left:main")
     wheels.add("right", {}, "tool=shared.cli : main [extra]\nOther = right:main")
-    wheels.check()
-
-
-def test_only_wheels_that_are_in_the_store_are_looked_at(wheels: Wheels) -> None:
-    wheels.add("left", {SHARED: b"left"})
-    wheels.files.append(named("right"))
     wheels.check()
 
 
@@ -266,13 +253,6 @@ def test_any_text_is_understood_or_refused(members: list[str], record: str, poin
         inside = Path(f"{root}/{place}")
         assert ".." not in inside.parts
         assert inside.is_relative_to(root)
-
-
-@given(st.dictionaries(st.from_regex(r"[a-c]{1,2}(/[a-c]{1,2})?\.py", fullmatch=True), st.binary()))
-def test_a_wheel_is_known_from_its_record_alone(files: dict[str, bytes]) -> None:
-    record = "".join(f"{p},{make_wheels.recorded(c)},{len(c)}\n" for p, c in files.items())
-    found = contents("w-1", "3.11", files, record, "")
-    assert found == {f"{SITE}/{p}": make_wheels.recorded(c) for p, c in files.items()}
 
 
 def test_a_line_that_takes_quadratic_time_is_refused(wheels: Wheels) -> None:
@@ -394,10 +374,6 @@ def test_a_wheel_that_is_gone_or_damaged_is_left_out(
     (tmp_path / served.offers[0].file).unlink()
     (tmp_path / served.offers[1].file).write_bytes(b"no wheel")
     assert served.contents(own).keys() == {served.offers[2].sha256}
-
-
-def test_nobody_listens(own: Settings, offers: list[Offer]) -> None:
-    assert Served(offers, "http://127.0.0.1:9/simple", []).contents(own) == {}
 
 
 def test_the_login_of_the_index_is_used(offers: list[Offer], own: Settings, tmp_path: Path) -> None:

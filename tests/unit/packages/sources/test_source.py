@@ -23,7 +23,7 @@ from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import Recipe
 from tests.support import sources
 from tests.support.folders import names_in
-from tests.support.packed import entry, tar, zipped
+from tests.support.packed import entry, tar
 from tests.support.repositories import lay
 
 
@@ -141,13 +141,6 @@ def test_links_are_made_last_and_stay_within(tmp_path: Path, found: Settings) ->
     assert (folder / "a/x").read_text() == "1"
     assert not (folder / "a").is_symlink()
     assert (folder / "b").read_text() == "2"
-
-
-def test_a_zip_that_grows_is_refused(tmp_path: Path, found: Settings) -> None:
-    (tmp_path / "x.zip").write_bytes(zipped({"t/x": bytes(200 << 20)}))
-    sha256 = source.downloaded(str(tmp_path / "x.zip"), "", "x.zip", found)
-    with pytest.raises(BuildError, match="more bytes than it may"):
-        source.unpack(Recipe(kind="sdist", location="x", sha256=sha256), found, tmp_path / "out")
 
 
 def test_a_folder_is_its_files(tmp_path: Path, found: Settings) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.builds import sbom
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError
 from envbuilder.core.files import file_sha256
@@ -136,11 +134,6 @@ def test_a_wheel_by_its_url_is_taken_by_its_hash_and_needs_no_consent(
     Store.of(found).path(sha256).unlink()
     assert source_locker.fetch(target.files, target, found, PlainProgress(lambda _: None)) == 1
     assert machine["builds"] == 0
-    (component,) = json.loads(sbom.document("x", sbom.locked_components(target.files), {}))[
-        "components"
-    ]
-    assert "download_url=file:" in component["purl"]
-    assert "pedigree" not in component
 
     with pytest.raises(BuildError, match=f"expected sha256 {'0' * 64}"):
         asked(f"#sha256={'0' * 64}").prepare("tiny", pythons=["3.11"])
@@ -202,7 +195,7 @@ def test_what_builds_it_is_the_targets_own_where_a_platform_lacks_the_pinned_one
     machine["file"] = COMPILED
     finished = asked.finish(replace(target, files=(*target.files, numpy)))
     assert [f.version for f in finished.build_files] == ["1.21.0"]
-    with pytest.raises(BuildError, match="what builds it cannot be installed there"):
+    with pytest.raises(BuildError, match="its build requirements cannot be installed"):
         asked.finish(target)
 
 

@@ -53,15 +53,10 @@ def test_a_damaged_pyproject_is_an_error(tmp_path: Path) -> None:
     ("files", "requires"),
     [
         ({}, None),
-        ({"pyproject.toml": "project = 3\n"}, None),
         ({"pyproject.toml": "[project]\nname = 'tiny'\nversion = 1\n"}, None),
         (
             {"pyproject.toml": PROJECT},
             ('six>=1; python_version < "3.12" or os_name == "nt"', "numpy", RICH),
-        ),
-        (
-            {"pyproject.toml": PROJECT.replace("[project]", "[project]\ndynamic = ['version']")},
-            None,
         ),
         (
             {
