@@ -6,7 +6,6 @@ which works wherever it is put.
 
 from __future__ import annotations
 
-import posixpath
 import shutil
 import stat
 from functools import partial
@@ -20,6 +19,8 @@ from envbuilder.profiles import releases
 from envbuilder.profiles.lock import File, Lock, Target, target_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from envbuilder.profiles.profile import Profile
 
 SOURCE = "python-standalone"
@@ -71,34 +72,34 @@ def unpack(file: File, path: Path, folder: Path) -> None:
     are made last, so that nothing is written through one.
     """
     links: dict[PurePosixPath, str] = {}
+    failure = partial(_refused, file)
     with path.open("rb") as stream:
-        failure = partial(_refused, file)
         archive = archives.Tar(stream, path.stat().st_size, failure)
         for stated, member in archives.members(archive, failure):
-            name = _below(file, stated)
+            name = _below(stated, failure)
             place = folder / name
             if member.issym():
                 links[name] = member.linkname
                 continue
             (place if member.isdir() else place.parent).mkdir(parents=True, exist_ok=True)
             if member.islnk():
-                shutil.copy(folder / _below(file, member.linkname), place)
+                shutil.copy(folder / _below(member.linkname, failure), place)
             elif member.isreg():
                 with place.open("xb") as out:
                     out.writelines(archive.pieces(member))
                 place.chmod(0o755 if member.mode & 0o111 else 0o644)
     for name, target in links.items():
-        leads_to = posixpath.normpath(posixpath.join(name.parent, target))
-        if leads_to.startswith(("/", "..")) or not links.keys().isdisjoint(name.parents):
-            raise _refused(file, f"{name} is or follows a link to {target}")
+        follows_link = not links.keys().isdisjoint(name.parents)
+        if follows_link or archives.leads_out(str(name), target):
+            raise failure(f"{name} is or follows a link to {target}")
         place = folder / name
         if place.exists():
-            raise _refused(file, f"{name} is a folder and a link")
+            raise failure(f"{name} is a folder and a link")
         place.parent.mkdir(parents=True, exist_ok=True)
         place.symlink_to(target)
     python = folder / program(file.version.rpartition(".")[0])
     if not (python.exists() and stat.S_ISREG(python.lstat().st_mode)):
-        raise _refused(file, f"it has no {python.relative_to(folder)}")
+        raise failure(f"it has no {python.relative_to(folder)}")
 
 
 def _refused(file: File, reason: str) -> BuildError:
@@ -110,9 +111,9 @@ def _refused(file: File, reason: str) -> BuildError:
     )
 
 
-def _below(file: File, stated: str) -> PurePosixPath:
+def _below(stated: str, failure: Callable[[str], BuildError]) -> PurePosixPath:
     """Return a path of an archive below its one folder."""
     path = PurePosixPath(stated)
     if path.parts[0] != _TOP:
-        raise _refused(file, f"{stated} is not in the folder {_TOP}")
+        raise failure(f"{stated} is not in the folder {_TOP}")
     return path.relative_to(_TOP)

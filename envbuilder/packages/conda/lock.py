@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from envbuilder.profiles.library import Library
     from envbuilder.profiles.profile import Profile
 
-    Judge = Callable[[Host, str], Finding]
+    Judge = Callable[[Host, str], Finding | None]
 
 SCHEMA = 1
 SUBDIRS: dict[types.Platform, types.CondaSubdir] = {
@@ -209,25 +209,17 @@ def select(lock: Lock, platform: str, python: str) -> Target:
     )
 
 
-def again(sentence: str, name: str) -> Hint:
-    """Return the hint to make a profile's conda lock."""
-    return Hint(sentence, (*_COMMAND, "--profile", name))
-
-
 def require_usable(profile: Profile, lock: Lock | None) -> Lock:
     """Return the conda lock if a build may use it; raise `InvalidError` if missing or stale."""
-    if lock is None:
-        raise InvalidError(
-            f"profile '{profile.name}' has no conda lock: what channels hold is only known where"
-            " they can be read",
-            again("Make it", profile.name),
-        )
-    if lock.inputs != inputs_digest(profile):
-        raise InvalidError(
-            f"the conda lock of '{profile.name}' is stale: the profile changed after it was made",
-            again("Make it", profile.name),
-        )
-    return lock
+    if lock is not None and lock.inputs == inputs_digest(profile):
+        return lock
+    problem = (
+        f"the conda lock of '{profile.name}' is stale: the profile changed after it was made"
+        if lock
+        else f"profile '{profile.name}' has no conda lock: what channels hold is only known where"
+        " they can be read"
+    )
+    raise InvalidError(problem, Hint("Make it", (*_COMMAND, "--profile", profile.name)))
 
 
 # The steps that make a conda environment
@@ -285,7 +277,6 @@ _LEVELS = {
 """Levels of x86-64 → those of their flags that hosts report."""
 _ANY = frozenset({"x86_64", "aarch64", "arm64", "m1"})
 """Processors that every machine of a platform has."""
-_FITS = Finding("note", "")
 
 
 def findings(target: Target, host: Host) -> Iterator[Finding]:
@@ -302,12 +293,11 @@ def findings(target: Target, host: Host) -> Iterator[Finding]:
             text = f"the conda packages are for {needed}, and {its}"
             yield Finding("impossible", text, "platform")
             continue
-        finding = judge(host, required)
-        if finding.level != "note":
+        if finding := judge(host, required):
             yield finding
 
 
-def _at_least(name: str, actual: str | None, required: str) -> Finding:
+def _at_least(name: str, actual: str | None, required: str) -> Finding | None:
     least = version(required)
     current = version(actual)
     if current is None or least is None:
@@ -316,10 +306,10 @@ def _at_least(name: str, actual: str | None, required: str) -> Finding:
     if current < least:
         text = f"{name} {actual} is older than {required}, which its conda packages are locked for"
         return Finding("impossible", text, "system-old")
-    return _FITS
+    return None
 
 
-def _glibc(host: Host, required: str) -> Finding:
+def _glibc(host: Host, required: str) -> Finding | None:
     name, _, number = (host.libc or "glibc").partition(" ")
     if name != "glibc":
         text = f"the C library is {name}, and the conda packages need glibc"
@@ -327,16 +317,16 @@ def _glibc(host: Host, required: str) -> Finding:
     return _at_least("glibc", number, required)
 
 
-def _linux(host: Host, required: str) -> Finding:
+def _linux(host: Host, required: str) -> Finding | None:
     numbers = re.match(r"[0-9]+(\.[0-9]+)*", host.kernel or "", re.ASCII)
     return _at_least("the Linux kernel", numbers[0] if numbers else None, required)
 
 
-def _archspec(host: Host, wanted: str) -> Finding:
+def _archspec(host: Host, wanted: str) -> Finding | None:
     named = wanted.partition("=")[2]
     flags = _LEVELS.get(named)
     if named in _ANY or not named:
-        return _FITS
+        return None
     if flags is None or host.cpu.flags is None:
         text = f"whether the CPU can do what {named} can is not known"
         return Finding("warning", text, "unread")
@@ -344,10 +334,10 @@ def _archspec(host: Host, wanted: str) -> Finding:
     if missing:
         text = f"the CPU is not {named}, which the conda packages are locked for: no {missing[0]}"
         return Finding("no", text, "cpu-flags")
-    return _FITS
+    return None
 
 
-def _cuda(host: Host, required: str) -> Finding:
+def _cuda(host: Host, required: str) -> Finding | None:
     gpus = [gpu for gpu in host.gpus if gpu.vendor in {"nvidia", "unknown"}]
     if not gpus:
         text = f"no NVIDIA GPU was found, and the conda packages are locked for CUDA {required}"
@@ -363,7 +353,7 @@ def _cuda(host: Host, required: str) -> Finding:
         newest = ".".join(map(str, max(drivers)))
         text = f"NVIDIA driver {newest} is older than {oldest}, which CUDA {required} needs"
         return Finding("no", text, "driver-old")
-    return _FITS
+    return None
 
 
 _JUDGES: dict[str, Judge] = {
@@ -372,7 +362,7 @@ _JUDGES: dict[str, Judge] = {
     "__glibc": _glibc,
     "__linux": _linux,
     "__osx": lambda host, required: _at_least("macOS", host.os_version, required),
-    "__unix": lambda *_: _FITS,
+    "__unix": lambda *_: None,
 }
 _SYSTEMS = {
     "__glibc": ("glibc", {"linux"}),

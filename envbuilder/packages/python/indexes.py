@@ -43,13 +43,8 @@ def upstreams(folder: Path | None = None) -> dict[str, Upstream]:
     Raise `InvalidError` if the file is invalid.
     """
     path = (folder or resources.profiles_dir()) / "indexes.yaml"
-    text = read_text(path)
-    table: dict[str, Upstream] = {}
-    for name, entry in decoding.parse_yaml(text, str(path)).items():
-        if not isinstance(entry, dict):
-            raise InvalidError(f"{path}: {name}: expected the keys kind, url and what")
-        table[name] = decoding.decode(entry, Upstream, f"{path}: {name}")
-    return table
+    entries = decoding.parse_yaml(read_text(path), str(path)).items()
+    return {name: decoding.decode(entry, Upstream, f"{path}: {name}") for name, entry in entries}
 
 
 _shipped = cache(upstreams)

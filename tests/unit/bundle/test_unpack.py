@@ -10,6 +10,7 @@ import platform
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -82,8 +83,7 @@ def test_room_is_needed_for_what_the_store_lacks(
 def test_nothing_is_read_into_the_store_without_room(
     bundle: Path, there: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = (store.Disk(folder="/", free=10, needed=10**9),)
-    monkeypatch.setattr(store, "disks", lambda rooms: full if [*rooms] else ())
+    monkeypatch.setattr(store.shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
     with pytest.raises(BuildError, match="not enough space"):
         unpack(bundle, there)
     assert not there.config_dir.parent.exists()

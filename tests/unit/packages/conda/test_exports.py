@@ -258,7 +258,7 @@ def test_an_export_takes_a_fresh_lock(target: render.RenderTarget) -> None:
     for lock, why in ((None, "has no conda lock"), (stale, "is stale")):
         with pytest.raises(InvalidError, match=why) as caught:
             rendered(target, lock)
-        assert caught.value.hint == str(conda_lockfile.again("Make it", "cuda"))
+        assert caught.value.hint == "Make it: envbuilder lock --backend conda --profile cuda"
     with pytest.raises(InvalidError, match=r"has no Python 3\.11") as caught:
         rendered(target, conda_lock(), python="3.11")
     assert "It covers Python 3.12. To have another Python" in caught.value.hint
@@ -362,7 +362,7 @@ def test_torch_from_conda_is_rendered_without_a_lock_of_wheels(
     monkeypatch.setattr(signal, "signal", lambda *args: None)
     for target, code, said in (
         ("conda", 0, '- "pytorch"'),
-        ("conda-explicit", 2, conda_lockfile.again("", "mine").command_line()),
+        ("conda-explicit", 2, "envbuilder lock --backend conda --profile mine"),
         ("requirements", 2, "envbuilder lock --profile mine"),
     ):
         with pytest.raises(SystemExit) as caught:
