@@ -231,7 +231,7 @@ def test_uv_is_asked_for_exactly_the_pins(found: Settings, monkeypatch: pytest.M
     monkeypatch.setattr(fetch, "uv_variables", lambda source, settings: {"UV_INDEX": "https://x"})
     urls = fetch._ask_uv("linux/amd64", "3.11", "default", [wheel()], found)
     assert urls == {NAME: f"https://files.example/x/{NAME}"}
-    assert seen["pins"] == f"tiny==1.0 --hash=sha256:{wheel().sha256}\n"
+    assert seen["pins"] == f"tiny==1.0 --hash=sha256:{wheel().sha256}"
     assert " ".join(seen["argv"][1:-1]) == (
         f"pip compile --quiet --no-header --python {sys.executable} --no-python-downloads --no-deps"
         " --format pylock.toml --only-binary :all: --python-platform x86_64-manylinux_2_28"
@@ -242,7 +242,7 @@ def test_uv_is_asked_for_exactly_the_pins(found: Settings, monkeypatch: pytest.M
     for_all = [*tools().values()]
     fetch._ask_uv(None, "3.11", "default", for_all, found)
     hashes = " ".join(f"--hash=sha256:{f.sha256}" for f in for_all)
-    assert seen["pins"] == f"uv==0.13.8 {hashes}\n"
+    assert seen["pins"] == f"uv==0.13.8 {hashes}"
     assert "--universal" in seen["argv"]
     assert "--python-platform" not in seen["argv"]
 
