@@ -14,11 +14,11 @@ import hashlib
 import os
 import shutil
 import stat
-from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from envbuilder.core import archives, files
 from envbuilder.core.errors import BuildError, Hint, WrongHashError, make_room
@@ -272,6 +272,15 @@ def unpacked(files: Iterable[File]) -> int:
     return int(UNPACKED * sum(f.room for f in files))
 
 
+class Disk(Struct, frozen=True, kw_only=True):
+    """A file system that a build writes to; sizes in bytes."""
+
+    folder: str
+    free: int
+    needed: int
+    """A lower bound; 0 if unknown."""
+
+
 def require_space(files: Iterable[File], rooms: Iterable[Room], settings: Settings) -> None:
     """Raise `BuildError` if a disk has less free space than needed, as far as sizes are known.
 
@@ -284,24 +293,12 @@ def require_space(files: Iterable[File], rooms: Iterable[Room], settings: Settin
 
 def require_rooms(rooms: Iterable[Room], unknown: int = 0) -> None:
     """Raise `BuildError` if a disk has too little space; `unknown` files are not counted."""
-    needed: dict[int, int] = defaultdict(int)
-    free: dict[int, int] = {}
-    folders: dict[int, str] = {}
-    for room in rooms:
-        folder = existing(Path(room.folder))
-        try:
-            device = folder.stat().st_dev
-            free[device] = shutil.disk_usage(folder).free
-        except OSError:
-            continue
-        needed[device] += room.bytes
-        folders.setdefault(device, room.folder)
-    for device, name in folders.items():
-        if needed[device] > free[device]:
+    for disk in disks(rooms):
+        if disk.needed > disk.free:
             more = f" (and {unknown} files of unknown size)" if unknown else ""
             raise BuildError(
-                f"not enough space in {name}: {gigabytes(needed[device])} are needed{more},"
-                f" {gigabytes(free[device])} are free",
+                f"not enough space in {disk.folder}: {gigabytes(disk.needed)} are needed{more},"
+                f" {gigabytes(disk.free)} are free",
                 make_room("ENVBUILDER_CACHE_DIR and ENVBUILDER_DATA_DIR"),
             )
 
@@ -316,6 +313,21 @@ def download_room(files: Iterable[File], settings: Settings) -> Room:
 def _missing(files: Iterable[File], settings: Settings) -> list[File]:
     store = Store.of(settings)
     return [f for f in files if not store.has(f.sha256)]
+
+
+def disks(rooms: Iterable[Room]) -> tuple[Disk, ...]:
+    """Return the file systems that some rooms are on; a folder that fails to stat is left out."""
+    by_device: dict[int, Disk] = {}
+    for room in rooms:
+        folder = existing(Path(room.folder))
+        try:
+            device = folder.stat().st_dev
+            free = shutil.disk_usage(folder).free
+        except OSError:
+            continue
+        disk = by_device.get(device) or Disk(folder=room.folder, free=free, needed=0)
+        by_device[device] = replace(disk, needed=disk.needed + room.bytes)
+    return tuple(by_device.values())
 
 
 def existing(folder: Path) -> Path:

@@ -10,7 +10,6 @@ import platform
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -83,7 +82,8 @@ def test_room_is_needed_for_what_the_store_lacks(
 def test_nothing_is_read_into_the_store_without_room(
     bundle: Path, there: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store.shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
+    full = (store.Disk(folder="/", free=10, needed=10**9),)
+    monkeypatch.setattr(store, "disks", lambda rooms: full if [*rooms] else ())
     with pytest.raises(BuildError, match="not enough space"):
         unpack(bundle, there)
     assert not there.config_dir.parent.exists()
