@@ -179,7 +179,7 @@ class Walk:
     def _need(self, need: Requirement, by: str, extras: Iterable[str]) -> str:
         """Note a requirement; return the package if that asks for another choice, else nothing."""
         name = types.canonical(need.name)
-        if not any(self._applies(need, extra) for extra in ("", *extras)):
+        if not self._applies(need, extras):
             return ""
         specifier = self._overrides.get(name, need.specifier)
         asked = frozenset(map(types.canonical, need.extras))
@@ -194,8 +194,10 @@ class Walk:
         left_out = name in self._excluded or name in self.blockers
         return "" if settled or left_out else name
 
-    def _applies(self, need: Requirement, extra: str = "") -> bool:
-        return applies(need.marker, self._platform, self._python, extra)
+    def _applies(self, need: Requirement, extras: Iterable[str] = ()) -> bool:
+        """Return whether a requirement holds for the target, or for one of some extras there."""
+        target = self._platform, self._python
+        return any(applies(need.marker, *target, extra) for extra in ("", *extras))
 
     def needs(self, name: str) -> tuple[Need, ...]:
         """Return what requires a package, whether or not it is left out."""
