@@ -91,11 +91,10 @@ def spelled(arguments: list[str]) -> list[str]:
 def _set_verbosity(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if not value:
         return
-    from envbuilder.core.console import VERBOSITY
-
-    setattr(VERBOSITY, str(param.name), True)
-    ctx.find_root().call_on_close(VERBOSITY.reset)
-    if VERBOSITY.quiet and VERBOSITY.verbose:
+    verbosity = console.VERBOSITY
+    setattr(verbosity, str(param.name), True)
+    ctx.find_root().call_on_close(verbosity.reset)
+    if verbosity.quiet and verbosity.verbose:
         raise click.UsageError("--quiet and --verbose exclude each other", ctx)
 
 
@@ -123,12 +122,15 @@ def global_options() -> list[click.Option]:
 
 def _with_global_options(command: click.Command) -> click.Command:
     if all(param.name != "quiet" for param in command.params):
-        taken = {word for param in command.params for word in param.opts}
+        taken = set[str]()
+        for param in command.params:
+            taken.update(param.opts)
         for option in global_options():
             option.opts = [word for word in option.opts if word not in taken]
             command.params.append(option)
-        for subcommand in command.commands.values() if isinstance(command, click.Group) else ():
-            _with_global_options(subcommand)
+        if isinstance(command, click.Group):
+            for subcommand in command.commands.values():
+                _with_global_options(subcommand)
     return command
 
 
@@ -206,9 +208,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _is_waited_for() -> bool:
-    """Return whether the interpreter would wait for threads, such as one that resolves a name."""
-    others = (t for t in threading.enumerate() if t is not threading.main_thread())
-    return any(not t.daemon for t in others)
+    """Return whether Python would wait for another thread, such as one that resolves a name."""
+    return sum(not thread.daemon for thread in threading.enumerate()) > 1
 
 
 def _require_utf8() -> None:
@@ -260,9 +261,9 @@ def _run(arguments: list[str]) -> int:  # noqa: PLR0911 (one return per outcome 
         if isinstance(error, click.exceptions.NoArgsIsHelpError):
             error.show()
             return INVALID
-        context = getattr(error, "ctx", None)
-        words = context.command_path.split()[1:] if context else []
-        hints = [Hint("See", (*words, "--help"))] if context else []
+        hints = list[Hint]()
+        if context := getattr(error, "ctx", None):
+            hints = [Hint("See", (*context.command_path.split()[1:], "--help"))]
         _complain(error.format_message().expandtabs(2), hints)
         return RUN_FAILED if through else INVALID
     except (KeyboardInterrupt, click.Abort):

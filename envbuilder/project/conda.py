@@ -22,6 +22,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped, first, shown
 from envbuilder.profiles import frameworks
 from envbuilder.project import lines
+from envbuilder.project.literals import as_list
 from envbuilder.project.names import (
     debian_package,
     distribution_of,
@@ -196,8 +197,8 @@ class Packages:
 
         Raises `InvalidError`.
         """
-        self._marker = f"; {marker}" if marker else ""
-        match = _SPEC.match(text.strip()) if len(text) <= LONGEST else None
+        self._marker = marker
+        match = _SPEC.match(text.strip())
         name = match["name"].lower() if match else ""
         if frameworks.is_conda_runtime(name):
             self._cuda.append(name)
@@ -242,11 +243,12 @@ class Packages:
             specifier = specifier and re.sub(r"\A==([0-9.]+)\Z", r"==\1.*", specifier)
         try:
             if specifier is not None:
-                return lines.line(lines.parse(f"{name}{specifier}{self._marker}", where), where)
+                needed = lines.with_marker(f"{name}{specifier}", self._marker)
+                return lines.line(lines.parse(needed, where), where)
         except InvalidError:
             pass  # a version that only conda can have
         self._any_version.append(spec.text())
-        return lines.Line(f"{types.canonical(name)}{self._marker}", where)
+        return lines.Line(lines.with_marker(types.canonical(name), self._marker), where)
 
     def listed(self, where: str, of_pip: lines.Listed) -> lines.Listed:
         """Return what was taken, with what stands in a list for pip."""
@@ -275,30 +277,25 @@ class Packages:
         if self._frameworks:
             decides = " and ".join(dict.fromkeys(map(lines.profile_decides, self._brought)))
             yield f"{_joined(self._frameworks)}: taken as requirements from PyPI, since {decides}"
-        if self._replaced:
-            yield f"the list for pip counts, as it comes later: {_joined(self._replaced)}"
-        if self._renamed:
-            yield f"taken by their names on the package index: {_joined(self._renamed)}"
-        if self._any_version:
-            yield (
-                "taken in any version, since the package index cannot have these:"
-                f" {_joined(self._any_version)}"
-            )
+        changed = {
+            "the list for pip counts, as it comes later": self._replaced,
+            "taken by their names on the package index": self._renamed,
+            "taken in any version, since the package index cannot have these": self._any_version,
+        }
+        for sentence, names in changed.items():
+            if names:
+                yield f"{sentence}: {_joined(names)}"
         yield from _of_programs(self._programs)
-        if self._cuda:
-            yield lines.Dropped(
-                f"left out, since the profile decides on CUDA: {_joined(self._cuda)}"
-            )
-        if self._libraries:
-            yield lines.Dropped(
-                "left out, since other packages bring such libraries along:"
-                f" {_joined(self._libraries)}"
-            )
-        if dropped := [c for c in self._every if c in _FRAMEWORK_CHANNELS]:
-            yield lines.Dropped(
-                "left out, since the profile decides where the framework comes from: the channels"
-                f" {_joined(dropped)}"
-            )
+        dropped = {
+            "the profile decides on CUDA:": self._cuda,
+            "other packages bring such libraries along:": self._libraries,
+            "the profile decides where the framework comes from: the channels": [
+                channel for channel in self._every if channel in _FRAMEWORK_CHANNELS
+            ],
+        }
+        for reason, names in dropped.items():
+            if names:
+                yield lines.Dropped(f"left out, since {reason} {_joined(names)}")
         if self._built:
             yield (
                 "builds are left out, since each is for one platform; versions stay:"
@@ -455,7 +452,7 @@ class _Reader:
                 )
 
     def _take_pip(self, number: int, items: Any) -> None:
-        for index, item in enumerate(items if isinstance(items, list) else [items]):
+        for index, item in enumerate(as_list(items)):
             where = self._place("dependencies", number, "pip", index)
             if item is None:
                 continue

@@ -244,7 +244,7 @@ def _entries(folder: Path, file: str) -> tuple[RequirementFile, RequirementFile 
         tables = pyproject(read_text(folder, stated), stated)
     except InvalidError:
         return main, None
-    of_extras = tables.project.optional_dependencies if tables.project else ()
+    of_extras = tables.about.optional_dependencies
     extras = tuple(islice(_valid(of_extras, Extra), _MOST_MENTIONED))
     groups = tuple(islice(_valid(tables.dependency_groups, Extra), _MOST_MENTIONED))
     optional = RequirementFile(file=file, extras=extras, groups=groups)

@@ -83,14 +83,12 @@ class _File:
         self._changes.append(change)
 
     def done(self) -> Change:
-        changes = tuple(self._changes)
-        definition = self.definition
         return Change(
             path=self._path,
             before=self._before,
             text=self._text,
-            definition=definition,
-            lines=changes,
+            definition=self.definition,
+            lines=tuple(self._changes),
         )
 
 
@@ -184,13 +182,12 @@ def _of_profile(name: str, line: str, definition: Definition) -> str:
     choose = f"To choose its release: framework_version: in {PROJECT_FILE}"
     if line == name:
         return f"{_from_profile(name)}, and every environment has it. {choose}"
-    version = re.search(r"[0-9]+\.[0-9]+(\.[0-9]+)?", line)
-    raise InvalidError(
-        f"{_ADD}: {shown(line)}: {_from_profile(name)}",
-        f'Write framework_version: "{version[0]}" into {PROJECT_FILE}, and leave it out here.'
-        if version
-        else f"Leave it out: it is in every environment. {choose}",
-    )
+    hint = f"Leave it out: it is in every environment. {choose}"
+    if version := re.search(r"[0-9]+\.[0-9]+(\.[0-9]+)?", line):
+        hint = (
+            f'Write framework_version: "{version[0]}" into {PROJECT_FILE}, and leave it out here.'
+        )
+    raise InvalidError(f"{_ADD}: {shown(line)}: {_from_profile(name)}", hint)
 
 
 def _require_likely(name: str, *, exact: bool) -> None:

@@ -30,6 +30,7 @@ from envbuilder.project.lines import (
     python_versions,
     read_text,
     sourced,
+    with_marker,
 )
 from envbuilder.project.tables import (
     RequirementTables,
@@ -154,8 +155,8 @@ class _Entry(Struct, frozen=True):
 
     def text(self, marker: str) -> str:
         """Return the requirement, without its source and with this marker."""
-        extras = f"[{','.join(self.extras)}]" if self.extras else ""
-        return f"{self.name}{extras}{self.specifier}{f'; {marker}' if marker else ''}"
+        name = f"{self.name}[{','.join(self.extras)}]" if self.extras else self.name
+        return with_marker(f"{name}{self.specifier}", marker)
 
     @property
     def location(self) -> str:
@@ -314,8 +315,10 @@ class _UvLockReader:
                 forks = package.resolution_markers if len(packages) > 1 else ()
                 parts = [remaining(marker, self._chosen, where) for marker in forks]
                 marker = " or ".join(f"({part})" for part in parts if part)
-                end = f"; {marker}" if marker and "" not in parts else ""
-                locked = line(parse(f"{name}=={package.version}{end}", where), where)
+                if "" in parts:
+                    marker = ""
+                exact = with_marker(f"{name}=={package.version}", marker)
+                locked = line(parse(exact, where), where)
                 yield replace(locked, locked=True)
 
     def _reachable(self) -> list[_Locked]:
@@ -341,8 +344,9 @@ class _UvLockReader:
                     f"{where}: packages depend on it, but the lock does not hold it", "Run uv lock."
                 )
             for target in targets:
-                for extra in ("", *edge.extra) if target is not root else ():
-                    if (key := (target.name, target.version, extra)) not in reached:
+                for extra in ("", *edge.extra):
+                    key = (target.name, target.version, extra)
+                    if target is not root and key not in reached:
                         reached[key] = target
                         below = target.optional_dependencies.get(extra, ())
                         todo += below if extra else target.dependencies
@@ -418,16 +422,15 @@ def _of_pylock(package: Package, file: str, chosen: Chosen) -> Line | None:
     if marker is None or _is_itself(package) or frameworks.is_runtime(package.name):
         return None
     if (location := _pylock_location(package)) and not frameworks.of_build(package.name):
-        end = f"; {marker}" if marker else ""
-        folder = posixpath.dirname(file)
-        return sourced(f"{package.name}{end}", location, package.name, where, folder)[0]
+        named = with_marker(package.name, marker)
+        return sourced(named, location, package.name, where, posixpath.dirname(file))[0]
     if package.version is None:
         raise InvalidError(
             f"{where}: the lock does not state its version",
             "Write the lock with a tool that does, such as uv export --format pylock.toml.",
         )
     version = "" if frameworks.of_build(package.name) else f"=={package.version}"
-    return line(parse(f"{package.name}{version}{f'; {marker}' if marker else ''}", where), where)
+    return line(parse(with_marker(f"{package.name}{version}", marker), where), where)
 
 
 def _pylock_location(package: Package) -> str:

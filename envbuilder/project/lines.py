@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+    from packaging.markers import Marker
     from packaging.requirements import Requirement
 
     from envbuilder.profiles.profile import Profile
@@ -138,10 +139,10 @@ def read_bytes(project: Path, file: str, limit: int, where: str = "") -> bytes:
         inside = path.is_relative_to(project.resolve())
         ownership.require_own(project / file)
         content = files.read(path, limit) if inside else b""
+    except FileNotFoundError as error:
+        raise InvalidError(f"{name}: no such file") from error
     except OSError as error:
-        missing = isinstance(error, FileNotFoundError)
-        problem = "no such file" if missing else f"cannot be read: {error.strerror or error}"
-        raise InvalidError(f"{name}: {problem}") from error
+        raise InvalidError(f"{name}: cannot be read: {error.strerror or error}") from error
     except (RuntimeError, ValueError) as error:  # a circle of links; a path with a NUL
         raise InvalidError(f"{name}: cannot be read: not a valid path") from error
     if not inside:
@@ -218,9 +219,15 @@ def _normalised(requirement: Requirement) -> str:
     from packaging.utils import canonicalize_name
 
     extras = ",".join(sorted({canonicalize_name(extra) for extra in requirement.extras}))
-    marker = f"; {requirement.marker}" if requirement.marker else ""
     name = canonicalize_name(requirement.name)
-    return f"{name}{f'[{extras}]' if extras else ''}{requirement.specifier}{marker}"
+    if extras:
+        name = f"{name}[{extras}]"
+    return with_marker(f"{name}{requirement.specifier}", requirement.marker)
+
+
+def with_marker(requirement: str, marker: Marker | str | None) -> str:
+    """Return a requirement that holds where a marker is true, if there is one."""
+    return f"{requirement}; {marker}" if marker else requirement
 
 
 def is_location(text: str) -> bool:
@@ -324,8 +331,7 @@ def _distribution_of_conda(name: str, shown: str) -> str:
 def split_marker(text: str) -> tuple[str, str]:
     """Return a location and the marker behind it, with its semicolon."""
     location, *markers = re.split(_MARKER, text.strip(), maxsplit=1)
-    marker = markers[0].strip() if markers else ""
-    return location.strip().strip("\"'"), f"; {marker}" if marker else ""
+    return location.strip().strip("\"'"), with_marker("", "".join(markers).strip())
 
 
 def sourced(named: str, location: str, text: str, where: str, folder: str = "") -> tuple[Line, str]:
@@ -342,14 +348,13 @@ def sourced(named: str, location: str, text: str, where: str, folder: str = "") 
     if not framework and not re.match(_ELSEWHERE, location):
         note = "its URL has a login, which is left out: git asks its credential helper for one."
         source = _source(bare, f"{where}: {escaped(text, SHOWN)}", folder)
-        return replace(required, source=source), (
-            f"{where}: {required.name}: {note}" if bare != location else ""
-        )
+        required = replace(required, source=source)
+        return required, "" if bare == location else f"{where}: {required.name}: {note}"
     why = profile_decides(framework) if framework else "its location is of another machine"
     if version := of_file(location)[1]:
         name, _, marker = required.text.partition(";")
         exact = re.sub(_BUILD, "", f"{name}=={version}")
-        required = line(parse(f"{exact};{marker}" if marker else exact, where), where)
+        required = line(parse(with_marker(exact, marker), where), where)
     return required, f"{where}: {escaped(text, SHOWN)}: taken as {required.text}, since {why}."
 
 

@@ -74,10 +74,10 @@ def _imports() -> _Imports:
 @cache
 def _popular_names() -> frozenset[str]:
     """Return names of packages that many use."""
-    tables = _conda().python, _imports().meant, _imports().modules
-    others = (types.canonical(name) for table in tables for name in table.values())
-    builds = (name for row in frameworks.FRAMEWORKS.values() for name in row.builds)
-    return frozenset((*" ".join(_listed("known.txt")).split(), *others, *builds))
+    names = {*" ".join(_listed("known.txt")).split()}
+    for known in (_conda().python, _imports().meant, _imports().modules):
+        names.update(map(types.canonical, known.values()))
+    return frozenset(names.union(*(row.builds for row in frameworks.FRAMEWORKS.values())))
 
 
 # Conda's names
@@ -135,8 +135,10 @@ def needed_where(name: str) -> tuple[str, str]:
 
     Both are empty for all other packages.
     """
-    limits = ((each.where, each.why) for each in _imports().limited if name in each.names)
-    return next(limits, ("", ""))
+    for each in _imports().limited:
+        if name in each.names:
+            return each.where, each.why
+    return "", ""
 
 
 def of_modules() -> Mapping[str, str]:

@@ -24,7 +24,7 @@ from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.profile import Base, Profile, Python
 from envbuilder.profiles.releases import Build, Chosen
 from envbuilder.profiles.requirements import applies, pin
-from envbuilder.project.lines import Line, parse
+from envbuilder.project.lines import Line, parse, with_marker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -61,7 +61,7 @@ class Limits(Struct, frozen=True, kw_only=True):
         result = []
         for line in self.lines:
             marker, versions = _parsed(line)
-            result.append(f"{line.name}{versions}{f'; {marker}' if marker else ''}")
+            result.append(with_marker(f"{line.name}{versions}", marker))
         return tuple(result)
 
     @property

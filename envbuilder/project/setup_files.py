@@ -65,7 +65,8 @@ def read_setup(project: Path, file: str, extras: Sequence[str], groups: Sequence
     other = _Stated()
     if is_python and (project / beside).is_file():
         other = _of_cfg(project, beside)
-        stated.requires = other.requires if stated.requires is None else stated.requires
+        if stated.requires is None:
+            stated.requires = other.requires
         stated.extras = stated.extras or other.extras
         stated.python = stated.python or other.python
     of_extra = {types.canonical(name): lines for name, lines in stated.extras.items()}
@@ -86,8 +87,8 @@ def read_project(project: Path, file: str, extras: Sequence[str], groups: Sequen
         return read_pixi(project, file, extras, groups)
     if not tables.leaves_open(extras):
         return read_pyproject(project, file, extras, groups)
-    of_extras = tables.project.optional_dependencies if tables.project else {}
-    static = [each for each in extras if types.canonical(each) in map(types.canonical, of_extras)]
+    of_extras = {*map(types.canonical, tables.about.optional_dependencies)}
+    static = [each for each in extras if types.canonical(each) in of_extras]
     others = [each for each in extras if each not in static]
     lines = list(_dynamic_lines(tables, file, others))
     if lines:
@@ -119,7 +120,7 @@ def _dynamic_lines(
         if types.canonical(name) in map(types.canonical, extras):
             sources[f"optional-dependencies.{name}"] = files
     for key, files in sources.items():
-        for each in [files] if isinstance(files, str) else files or ():
+        for each in as_list(files or []):
             yield f"{escaped(file)}: {escaped(key, 80)}", f"-r {shlex.quote(str(each))}"
 
 

@@ -32,6 +32,7 @@ from envbuilder.project.lines import (
     python_versions,
     read_text,
     sourced,
+    with_marker,
 )
 
 if TYPE_CHECKING:
@@ -140,6 +141,11 @@ class Pyproject(Struct, frozen=True, rename="kebab", kw_only=True):
     tool: _Tool = _Tool()
 
     @property
+    def about(self) -> _Project:
+        """The table [project], empty if there is none."""
+        return self.project or _Project()
+
+    @property
     def is_poetry(self) -> bool:
         """Whether Poetry's own tables state what it requires."""
         stated = self.project is not None and "dependencies" not in self.project.dynamic
@@ -194,7 +200,7 @@ def read_pyproject(
         requirements=tuple(requirements),
         constraints=constraints,
         overrides=overrides,
-        pythons=python_versions(tables.project.requires_python if tables.project else "", file),
+        pythons=python_versions(tables.about.requires_python, file),
         notes=(*notes, *not_taken, *not_passed),
     )
 
@@ -213,13 +219,13 @@ def _require_static(
                 "List them under [project] dependencies, or name dependency groups of the file.",
             )
         return
-    dynamic = {"dependencies"} | ({"optional-dependencies"} if extras else set())
-    for key in sorted(dynamic.intersection(tables.project.dynamic)):
-        raise InvalidError(
-            f"{name}: project.dynamic: a build computes {key}, so the file does not state them",
-            f"Write them under [project] {key}, or list the file that they are read from, such as"
-            " requirements.txt, instead of this one.",
-        )
+    for key in ("dependencies", "optional-dependencies"):
+        if key in tables.project.dynamic and (extras or key == "dependencies"):
+            raise InvalidError(
+                f"{name}: project.dynamic: a build computes {key}, so the file does not state them",
+                f"Write them under [project] {key}, or list the file that they are read from, such"
+                " as requirements.txt, instead of this one.",
+            )
 
 
 def _required(
@@ -233,7 +239,7 @@ def _required(
     """Yield the requirements of a project, and notes; each extra and group counts once."""
     folder = posixpath.dirname(file)
     members = texts_of(tables.tool.uv.workspace.get("members"))
-    project = tables.project or _Project()
+    project = tables.about
     name = types.canonical(project.name)
     places = _lines_of(text)
     lists: dict[tuple[str, str], tuple[str, Sequence[str | _Include]]] = {
@@ -375,12 +381,13 @@ def translated(
         extras = ",".join(filter(None, texts_of(table.get("extras"))))
         named = f"{name}[{extras}]" if extras else name
         markers = [f"({marker})" for marker in (*_table_markers(table), extra) if marker]
-        end = f"; {' and '.join(markers)}" if markers else ""
+        marker = " and ".join(markers)
         if location := location_of(table):
             text = f"{named} @ {location}"
-            yield sourced(f"{named}{end}", location, text, where, folder)
+            yield sourced(with_marker(named, marker), location, text, where, folder)
         else:
-            yield parse_lenient(f"{named}{specifier(str(table.get('version', '*')))}{end}", where)
+            versions = specifier(str(table.get("version", "*")))
+            yield parse_lenient(with_marker(f"{named}{versions}", marker), where)
 
 
 def _table_markers(table: dict[str, Any]) -> Iterator[str]:

@@ -27,7 +27,7 @@ from envbuilder.profiles.names import suggestion
 from envbuilder.profiles.profile import Profile, Python
 from envbuilder.profiles.requirements import applies, distribution, pin
 from envbuilder.project import environments, release
-from envbuilder.project.lines import Line, on_hardware, parse
+from envbuilder.project.lines import Line, on_hardware, parse, with_marker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -407,8 +407,7 @@ def _added(profile: Profile, pythons: Sequence[str], line: Line) -> Iterator[Req
             brackets = f"[{','.join(extras)}]" if extras else ""
             markers = " and ".join(f"({m})" for m in (need.marker, requirement.marker) if m)
             versions = "" if version else requirement.specifier
-            end = f"; {markers}" if markers else ""
-            yield Requirement(f"{need.name}{brackets}{versions}{end}")
+            yield Requirement(with_marker(f"{need.name}{brackets}{versions}", markers))
 
 
 def _constraints(profile: Profile, pythons: Sequence[str], contents: Contents) -> Iterator[str]:
