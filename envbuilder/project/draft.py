@@ -94,7 +94,7 @@ def choose(folder: Path, files: Sequence[str], hints: InstallHints) -> Choice:
     README installs the repository itself, what that requires is taken, too.
     """
     ordered, usable = _candidates(folder, files, hints)
-    own = [file for file in environments.OWN if file in ordered]
+    stating = [file for file in environments.OWN if file in ordered]
     sources = list[Source]()
     errors = list[InvalidError]()
     notes = list[str]()
@@ -107,7 +107,7 @@ def choose(folder: Path, files: Sequence[str], hints: InstallHints) -> Choice:
             errors.append(error)
             continue
         if _is_stub(source):
-            todo = [*own, *todo]
+            todo = [*stating, *todo]
         elif _lists_something(source.listed):
             if file not in hints.files:
                 source = _including(folder, file, usable) or source
@@ -117,7 +117,7 @@ def choose(folder: Path, files: Sequence[str], hints: InstallHints) -> Choice:
         if "/" not in file:
             notes += source.listed.notes
     if sources and hints.itself and not _is_complete(sources[0]):
-        for file in own:
+        for file in stating:
             with suppress(InvalidError):
                 source = _read(folder, file)
                 if _lists_something(source.listed):

@@ -219,7 +219,7 @@ def _normalised(requirement: Requirement) -> str:
     from packaging.utils import canonicalize_name
 
     extras = ",".join(sorted({canonicalize_name(extra) for extra in requirement.extras}))
-    name = canonicalize_name(requirement.name)
+    name: str = canonicalize_name(requirement.name)
     if extras:
         name = f"{name}[{extras}]"
     return with_marker(f"{name}{requirement.specifier}", requirement.marker)

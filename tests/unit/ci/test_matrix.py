@@ -47,11 +47,6 @@ def test_a_row_is_a_platform_with_its_default_python_and_a_native_environment() 
     ]
 
 
-def test_an_environment_of_a_project_is_in_the_name() -> None:
-    (row, _) = planned(shipped("cpu", "serve"))
-    assert (row.id, row.environment) == ("serve.cpu-linux-amd64-py3.11-venv", "serve")
-
-
 @pytest.mark.parametrize("name", ["cuda", "jax-cuda"])
 def test_a_gpu_profile_is_verified_only_where_a_runner_has_one(name: str) -> None:
     (row, *_) = planned(name)

@@ -234,11 +234,6 @@ def test_so_it_is_on_gitlab() -> None:
     assert jobs[CONDA.id]["before_script"][0] == "python bootstrap.py setup test"
 
 
-def test_a_conda_lock_must_be_in_the_repository_too() -> None:
-    with pytest.raises(InvalidError, match="locks of cpu are not in this repository"):
-        workflow.fitting(replace(PLAN, rows=(replace(CONDA, conda_lock=""),)))
-
-
 def test_gitlabs_hosted_runners_have_no_engine() -> None:
     image, elsewhere = (
         replace(CPU, id=runner, backend="docker", runner=runner)

@@ -7,7 +7,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import load as load_settings
 from envbuilder.host.model import Cpu, Gpu, Host
 from envbuilder.profiles import fit
@@ -50,13 +49,10 @@ def require_advice(library: Library, name: str, host: Host, verdict: str, advice
     ("wish", "sm", "driver", "verdict", "advice"),
     [
         ("torch==1.13.1", "6.0", "470.256.02", "fits", ""),
-        ("torch==2.1.2", "7.5", "525.60.13", "fits", ""),
         ("torch==2.1.2", "12.0", "580.95", "no", f"{FIRST}.*{ASKS}2.1.2; {OWN}: [cu128]"),
-        ("torch==2.4.1", "10.0", "580.95", "no", f"{FIRST}.*, cuda itself one of 2.8.0"),
         ("torch==2.13.0", "5.0", "470.1", "no", f"2.7.1 (cu118) is the last.*{OWN}: [cu118]"),
         ("torch==2.1.2", "7.5", "470.1", "no", "2.1.2 (cu118) works here (driver 450.80.02"),
         ("torch==2.7.1", "12.0", "580.95", "no", f"2.7.1 (cu128) works.*{OWN}: [cu128]"),
-        ("torch==2.13.0", "7.0", "580.95", "no", f"2.13.0 (cu126) works here.*{OWN}: [cu126]"),
         ("torch>=2.7", "7.5", "550.54", "no", '2.10.0 (cu128).*framework_version: "2.10'),
         # Nothing works with this driver: which one would do, within the project's limits if any.
         ("torch==2.1.2", "7.5", "390.1", "no", f"{OLDEST} 450.80.02, for PyTorch 2.1.2 (cu118)."),
@@ -81,15 +77,12 @@ def test_the_release_for_a_gpu_and_its_driver(
     ("name", "profile", "wish", "verdict", "advice"),
     [
         ("rtx5090-driver-570", "cuda", "torch==2.4.1", "no", FIRST),
-        ("gb10-dgx-spark", "cuda", "torch==2.4.1", "no", "2.8.0 (cu129) is the first"),
         ("rx7900", "rocm", "torch==2.1.2", "fits", ""),
         ("rx7900", "rocm", "torch==2.0.1", "no", f"2.1.0 (rocm5.6) is the first.*{ASKS}2.0.1."),
         # Of 2.6.0 no source states the kernels.
         ("rx7900", "rocm", "torch==2.6.0", "warnings", "2.7.0 (rocm6.3) is the next"),
         ("rx7900", "rocm", "torch<2.7,>=2.4", "warnings", 'framework_version: "2.5.1"'),
-        ("mi300x", "rocm", "torch==2.3.1", "fits", ""),
         ("mi300x", "rocm", "torch==2.2.2", "no", f"2.3.0 (rocm6.0) is the first.*{ASKS}2.2.2."),
-        ("arc-b580", "xpu", "torch==2.7.1", "fits", ""),
         ("arc-b580", "xpu", "torch==2.6.0", "warnings", "2.7.0 (xpu) is the"),
     ],
 )
@@ -98,10 +91,3 @@ def test_the_release_for_other_machines(
 ) -> None:
     host = msgspec.json.decode((host_trees.FOLDER / f"{name}.json").read_bytes(), type=Host)
     require_advice(library_of(tmp_path, wish), profile, host, verdict, advice)
-
-
-def test_a_release_that_no_intel_gpu_has_is_refused_with_those_that_there_are(
-    tmp_path: Path,
-) -> None:
-    with pytest.raises(InvalidError, match=r"2\.4\.1: profile 'xpu' has PyTorch 2\.6\.0 to 2\.14"):
-        library_of(tmp_path, "torch==2.4.1").profile("xpu")

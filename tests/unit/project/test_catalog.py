@@ -84,18 +84,6 @@ def test_profiles_that_do_not_fit_are_left_out_unless_none_does(tmp_path: Path) 
         none.profiles()
 
 
-def test_a_project_is_for_one_framework(tmp_path: Path) -> None:
-    plain = library(tmp_path, "requirements: [einops]\n")
-    assert plain.framework == ("torch", "")
-    shown = library(tmp_path, "requirements: ['jax[cuda12]>=0.4', flax]\n")
-    assert shown.framework == ("jax", "envbuilder.yaml:1 requires jax")
-    stated = library(tmp_path, "framework: tensorflow\nrequirements: [einops]\n")
-    assert stated.framework == ("tensorflow", "envbuilder.yaml says so")
-    for each in (plain, shown, stated):
-        assert {p.framework for p in each.profiles()} == {each.framework[0]}
-        assert each.candidates() == each.profiles()
-
-
 def test_a_profile_with_another_framework_is_refused(tmp_path: Path) -> None:
     project = library(tmp_path, "requirements: ['jax>=0.4']\n")
     with pytest.raises(InvalidError) as raised:

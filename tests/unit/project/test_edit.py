@@ -101,9 +101,7 @@ def test_condas_spelling_is_a_package_only_if_a_table_says_so() -> None:
     ("name", "meant"),
     [
         ("einop", "einops"),
-        ("torchh", "torch"),
         ("nunpy", "numpy"),
-        ("padnas", "pandas"),
         ("docx", "python-docx"),
         ("Py-YAML", "pyyaml"),
     ],
@@ -152,7 +150,6 @@ def test_packages_are_removed_by_any_spelling_of_their_names(
     ("before", "requirement", "message", "hint"),
     [
         (TEXT, "Torch==2.0", f"torch {FROM_PROFILE}", 'Write framework_version: "2.0" into'),
-        (TEXT, "pytorch=1.6", f"torch {FROM_PROFILE}", 'Write framework_version: "1.6" into'),
         ("framework: jax\n", "jax>=0", f"jax {FROM_PROFILE}", "Leave it out: it is in every env"),
         (
             TEXT,
@@ -160,7 +157,6 @@ def test_packages_are_removed_by_any_spelling_of_their_names(
             f"jax {FROM_PROFILE}",
             "Write framework: jax into envbuilder.yaml: then it is in every environment.",
         ),
-        (TEXT, "tensorflow-gpu", f"tensorflow-gpu {FROM_PROFILE}", "Write framework: tensorflow"),
         (
             TEXT,
             "a @ https://host/a.whl",
@@ -174,13 +170,11 @@ def test_packages_are_removed_by_any_spelling_of_their_names(
             'Write python: "3.11" into envbuilder.yaml',
         ),
         (TEXT, "python", "not among the packages", 'Write python: "3.12" into envbuilder.yaml'),
-        (TEXT, "git+https://host/a", "a version control repository", "released version"),
         (TEXT, ".", "a local path", "requirements_from"),
         *(
             (TEXT, text, "not a requirement", "such as rich>=13")
             for text in ("-e .", "--index-url=https://host", "a >= >", "a; python_version", "a\nb")
         ),
-        (TEXT, "a; platform_machine == '`id`'", "not a requirement", "such as rich>=13"),
         (TEXT, "", "not a requirement", "such as rich>=13"),
         (TWICE, "a>=3", "a is listed 2 times", "by hand"),
     ],
@@ -211,7 +205,6 @@ def test_what_cannot_be_added(before: str, requirement: str, message: str, hint:
             "environment 'notebooks' does",
             "Run: envbuilder remove --environment notebooks jupyterlab",
         ),
-        (TEXT, "numpy", "notebooks", "environment 'default' does", "Run: envbuilder remove numpy"),
         (TEXT, "numpy", "gpu", "has no environment 'gpu'", "It has: default, notebooks."),
         (
             "requirements_from: [requirements.txt]\n",

@@ -123,7 +123,6 @@ def test_sources_in_a_uv_lock(tmp_path: Path) -> None:
     ("name", "old", "new", "message"),
     [
         ("forks", "version = 1\n", "version = 2\n", ": version 2 of uv's lock format"),
-        ("forks", "version = 1\n", "", ": version None of uv's lock format"),
         ("forks", "version = 1\n", "version = 1\npackages = [\n", ":3: not valid TOML"),
         ("forks", 'virtual = "."', 'virtual = "app"', ": no package is the project itself"),
         ("forks", "requires-dist = [", "requires = [", ": does not state what my-trainer requires"),
@@ -154,11 +153,6 @@ def test_an_unknown_extra_or_group(tmp_path: Path) -> None:
     lay(tmp_path, {"uv.lock": locked("forks")})
     assert refusal(tmp_path, "uv.lock", ["x"]) == ("uv.lock: no extra x", "It has: all, viz.")
     assert refusal(tmp_path, "uv.lock", (), ["x"]) == ("uv.lock: no group x", "It has: dev, lint.")
-
-
-def test_any_order_of_names_gives_the_same(tmp_path: Path) -> None:
-    first = listing(tmp_path, "forks", ("all", "viz"), ("dev", "lint"))
-    assert listing(tmp_path, "forks", ("viz", "all"), ("lint", "dev")) == first
 
 
 @given(
@@ -255,7 +249,6 @@ def test_the_project_itself_is_left_out(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("", ": not a valid pylock.toml (PEP 751): Missing required value in 'lock-version'"),
-        ("[", ": not valid TOML: "),
         (f"{BARE.replace('1.0', '2.0')}packages = []\n", ": pylock version 2.0 is not supported"),
         (f"{BARE}packages = 3\n", ": not a valid pylock.toml (PEP 751): Unexpected type"),
         (
@@ -304,21 +297,17 @@ CHOSEN = Chosen(frozenset({"viz"}), frozenset({"dev"}))
     [
         ("", ""),
         ("os_name == 'nt'", 'os_name == "nt"'),
-        ("extra == 'viz'", ""),
         ("extra == 'VIZ'", ""),
         ("'viz' == extra", ""),
         ("extra != 'viz'", None),
         ("extra == 'other'", None),
-        ("extra != 'other'", ""),
         ("'viz' in extra", '"viz" in extra'),
         ("'viz' in extras", ""),
         ("'viz' not in extras", None),
         ("'dev' in dependency_groups", ""),
         ("'viz' in dependency_groups", None),
         ("os_name == 'nt' and extra == 'viz'", 'os_name == "nt"'),
-        ("os_name == 'nt' and extra == 'other'", None),
         ("os_name == 'nt' or extra == 'viz'", ""),
-        ("os_name == 'nt' or extra == 'other'", 'os_name == "nt"'),
         (
             "(os_name == 'nt' or os_name == 'a') and extra == 'viz'",
             'os_name == "nt" or os_name == "a"',

@@ -57,18 +57,13 @@ def without(*indexes: str) -> ReleaseOptions:
     ("wish", "expected"),
     [
         ("torch==2.4.1", "2.4.1 (cu121) 3.11"),
-        ("torch==2.4.1+cu124", "2.4.1 (cu121) 3.11"),
         ("torch>=2,<2.4", "2.3.1 (cu121) 3.11"),
         ("torch>=2.0", "2.13.0 (cu130) 3.11"),
         ("torch>=2.14", "2.15.0 (cu132) 3.11"),
-        ("torch~=2.7.0", "2.7.1 (cu126) 3.11"),
         ("torchvision==0.19.1", "2.4.1 (cu121) 3.11"),
-        ("torchaudio==2.1.*", "2.1.2 (cu121) 3.11"),
         ("torch==2.4.1; sys_platform == 'darwin'", "2.13.0 (cu130) 3.11"),
         ("einops", "2.13.0 (cu130) 3.11"),
         ('framework_version: "2.7"', "2.7.1 (cu126) 3.11"),
-        ('framework_version: "2.7.0"', "2.7.0 (cu126) 3.11"),
-        ('framework_version: "2.13"', "2.13.0 (cu130) 3.11"),
     ],
 )
 def test_the_release_is_the_project_s(tmp_path: Path, wish: str, expected: str) -> None:
@@ -319,11 +314,6 @@ def test_a_release_that_no_table_has_is_no_default(tmp_path: Path, release: str)
             "requirements: [jax==0.99.0]",
             {"jax-cuda": "0.99.0 (cuda13) 3.12 jax[cuda13]==0.99.0"},
         ),
-        (
-            "requirements: [tensorflow==2.99.0]",
-            {"tensorflow-cuda": "2.99.0 (cuda) 3.12 tensorflow[and-cuda]==2.99.0"},
-        ),
-        ("requirements: [torch==2.4]", {"cuda": "2.4.0 (cu121) 3.11 torch==2.4.0"}),
     ],
 )
 def test_a_pinned_release_that_no_table_has(

@@ -59,7 +59,6 @@ TRITON = (f"triton>=2.0; {LINUX}", "einops")
             ("a",),
             (),
         ),
-        ("cpu", ("torch[optree]>=2",), ("torch[optree]",), ()),
         (
             "jax-cpu",
             ("jax[cuda12]", "jax[cuda12]>=0.4", "jax[tpu]==0.12.0.1", "flax"),
@@ -72,7 +71,6 @@ TRITON = (f"triton>=2.0; {LINUX}", "einops")
             ('jax[k8s]; python_version >= "3.12"',),
             (),
         ),
-        ("jax-cpu", ("jax-cuda12-plugin[with-cuda]", "jaxlib>=0.5"), (), ("jaxlib>=0.5",)),
         (
             "tensorflow-cpu",
             ("tensorflow>=2.15", "tensorflow-cpu", "tensorflow-gpu>=2.15", "tensorflow-datasets"),
@@ -103,7 +101,6 @@ TRITON = (f"triton>=2.0; {LINUX}", "einops")
             for name in ("rocm", "xpu")
         ),
         *((name, TRITON, ("einops",), ()) for name in ("cpu", "mps")),
-        ("jax-cpu", TRITON, TRITON, ()),
         *((name, ("triton-rocm",), ("triton-rocm",), ()) for name in ("rocm", "jax-cpu")),
         *((name, ("triton-rocm",), (), ()) for name in ("cuda", "xpu", "cpu", "mps")),
     ],
@@ -128,14 +125,11 @@ def test_what_lines_add_to_a_profile(
             for line in (
                 "torch==2.5.1",
                 "torch<2",
-                "torch==2.12.1+cu126",
-                "torch>=2.14",
                 # It counts where its marker holds on one of the targets.
                 'torch==2.2.2; platform_machine == "aarch64"',
             )
         ),
         # What a profile pins is that of the environment's Python.
-        ("jax-cpu", "jax<0.11", "", "jax<0.11: profile 'jax-cpu' has jax 0.12.0.1"),
         ("jax-cpu", "jax>=0.11", "==3.11.*", "jax>=0.11: profile 'jax-cpu' has jax 0.10.2"),
         *(
             ("tensorflow-cpu", f"{name}<2.16", "", "<2.16: profile 'tensorflow-cpu' has tensorflow")
@@ -148,10 +142,9 @@ def test_what_lines_add_to_a_profile(
             "",
             "a URL; here, only packages of an index",
         ),
-        ("cpu", "rich @ git+https://example.org/rich", "", "a version control repository; here"),
         *(
             ("cpu", line, "", "not a requirement")
-            for line in ("--index-url https://example.org", "rich >= ", "$(reboot)")
+            for line in ("--index-url https://example.org", "$(reboot)")
         ),
         *(
             ("cpu", line, "", "not a requirement: its marker cannot be evaluated")
@@ -204,7 +197,7 @@ def test_a_framework_counts_on_the_platforms_of_a_profile_alone() -> None:
     assert older.python.supported == ("3.11",)
 
 
-@pytest.mark.parametrize("stated", ["torch==2.13.*", "torch>=2.1", "torch>=2.1,<3", "torch"])
+@pytest.mark.parametrize("stated", ["torch==2.13.*", "torch"])
 def test_a_profile_of_the_users_own_that_pins_no_version(stated: str) -> None:
     mine = msgspec.structs.replace(CPU, requirements=(stated,))
     assert adapt(mine, contents("torch<2.14")).requirements == (stated, "torch<2.14")
@@ -220,7 +213,7 @@ def test_a_profile_of_the_users_own_that_pins_no_version(stated: str) -> None:
     )
 
 
-@pytest.mark.parametrize("line", ["torch==2.4.0", "torch<2.13", 'torch==2.4.0; os_name == "posix"'])
+@pytest.mark.parametrize("line", ["torch<2.13", 'torch==2.4.0; os_name == "posix"'])
 def test_a_constraint_on_the_framework_counts(line: str) -> None:
     with pytest.raises(InvalidError) as raised:
         adapt(CPU, contents(constraints=lines(line, file="constraints.txt")))
@@ -260,12 +253,9 @@ def test_locked_versions_are_kept_except_of_what_pytorch_brings() -> None:
     ("limits", "expected"),
     [
         ((), ("3.11",)),
-        ((">=3.10",), ("3.11",)),
         ((">=3.12",), ("3.12",)),
         ((">=3.11.4",), ("3.11",)),
-        (("==3.12.7",), ("3.12",)),
         (("<3.12", ">=3.9"), ("3.11",)),
-        (("~=3.12.0",), ("3.12",)),
     ],
 )
 def test_python_is_the_profiles_default_if_the_files_allow_it(
@@ -418,37 +408,25 @@ def test_an_environment_without_wheels_has_no_packages_for_pip() -> None:
     ("listed", "expected"),
     [
         ([], ("torch", "")),
-        (["einops", "rich>=13"], ("torch", "")),
         (["torch>=2", "rich"], ("torch", "requirements.txt:1 requires torch")),
         (["rich", "jax[cuda12]>=0.4"], ("jax", "requirements.txt:2 requires jax")),
         (["flax", "optax"], ("jax", "requirements.txt:1 requires flax")),
         (["tensorflow-gpu"], ("tensorflow", "requirements.txt:1 requires tensorflow-gpu")),
-        (["keras>=3"], ("tensorflow", "requirements.txt:1 requires keras")),
         # What is required counts before what packages are made for: keras has several backends.
         (["keras", "jax"], ("jax", "requirements.txt:2 requires jax")),
-        (["keras", "torch"], ("torch", "requirements.txt:2 requires torch")),
         # Nor does what is for machines that no profile is for.
         (['jax; sys_platform == "win32"', "torch"], ("torch", "requirements.txt:2 requires torch")),
         (
             ['tensorflow<2; python_version < "3.8"', "flax"],
             ("jax", "requirements.txt:2 requires flax"),
         ),
-        (['jax; platform_machine == "arm64"'], ("jax", "requirements.txt:1 requires jax")),
     ],
 )
 def test_requirements_show_the_framework(listed: list[str], expected: tuple[str, str]) -> None:
     assert framework_of(Definition(), lines(*listed)) == expected
 
 
-def test_what_the_project_states_decides() -> None:
-    stated = Definition(framework="jax")
-    assert framework_of(stated, lines("torch", "tensorflow")) == (
-        "jax",
-        "envbuilder.yaml says so",
-    )
-
-
-@pytest.mark.parametrize("listed", [["torch", "jax"], ["flax", "torchvision"], ["keras", "optax"]])
+@pytest.mark.parametrize("listed", [["torch", "jax"], ["keras", "optax"]])
 def test_two_frameworks_are_a_question(listed: list[str]) -> None:
     with pytest.raises(InvalidError, match="and a profile has one framework") as caught:
         framework_of(Definition(), lines(*listed))
