@@ -220,7 +220,9 @@ def named(gpu: Gpu) -> str:
     """Return a GPU by name and address."""
     if gpu.vendor == "unknown":
         return "whether there is a GPU is unknown"
-    return f"{gpu.name} at {gpu.bus}" if gpu.bus else gpu.name
+    if gpu.bus:
+        return f"{gpu.name} at {gpu.bus}"
+    return gpu.name
 
 
 def _level(level: Level) -> int:
@@ -239,7 +241,9 @@ def fix(finding: Finding, needs: Needs, host: Host, instead: Sequence[str]) -> s
     if not instead:
         return sentence
     other = f"Use --profile {instead[0]}, which fits."
-    return other if finding.code in _NOTHING else f"{other} Or: {sentence}"
+    if finding.code in _NOTHING:
+        return other
+    return f"{other} Or: {sentence}"
 
 
 def _sentence(finding: Finding, needs: Needs, host: Host) -> str:
@@ -369,7 +373,9 @@ def _driver_fix(gpu: Gpu, host: Host, needed: str) -> str:
 def _library(gpu: Gpu, host: Host) -> str:
     if "mismatch" in gpu.detail:
         # The loaded kernel module predates a driver update.
-        return "Run `wsl --shutdown` in Windows." if host.wsl else "Restart the machine."
+        if host.wsl:
+            return "Run `wsl --shutdown` in Windows."
+        return "Restart the machine."
     if "not found" in gpu.detail.lower() and host.container:
         return "Start the container with --gpus all and NVIDIA_DRIVER_CAPABILITIES=compute,utility."
     return "See what `nvidia-smi` reports; `sudo dmesg | grep NVRM` shows the kernel's messages."

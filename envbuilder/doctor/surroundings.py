@@ -325,7 +325,9 @@ def _user(*, root: bool) -> str:
     # Only for sudo to root: `sudo -u other` also sets the variable.
     caller = os.environ.get("SUDO_USER", "") if root else ""
     try:
-        return pwd.getpwnam(caller).pw_name if caller else pwd.getpwuid(os.geteuid()).pw_name
+        if caller:
+            return pwd.getpwnam(caller).pw_name
+        return pwd.getpwuid(os.geteuid()).pw_name
     except (KeyError, ValueError):
         return ""
 
@@ -362,7 +364,9 @@ def _python(profile: Profile | None, lock: Lock | None, host: Host) -> tuple[str
 def _engine(host: Host) -> tuple[str, str]:
     """Return why the running engine cannot build, and the fix; empty if it can."""
     error = _asked(host, lambda engine: engine.require_builder())
-    return (error.message, error.hint) if isinstance(error, EnvbuilderError) else ("", "")
+    if isinstance(error, EnvbuilderError):
+        return (error.message, error.hint)
+    return ("", "")
 
 
 def _asked(host: Host, question: Callable[[Engine], object]) -> object:
@@ -388,7 +392,9 @@ def _rooms(
 
 
 def _shared_store(settings: Settings) -> str:
-    return store.objection(settings.shared_store) if settings.shared_store else ""
+    if settings.shared_store:
+        return store.objection(settings.shared_store)
+    return ""
 
 
 def _files(profile: Profile | None, lock: Lock | None, host: Host) -> tuple[File, ...]:
@@ -396,4 +402,6 @@ def _files(profile: Profile | None, lock: Lock | None, host: Host) -> tuple[File
     target = profile_lock.first(lock, host.platform)
     tools = [f for p, f in lock.tools.items() if p == host.platform] if lock else []
     managed = profile is not None and profile.python.managed
-    return (*target.fetched(managed=managed), *tools) if target else ()
+    if target:
+        return (*target.fetched(managed=managed), *tools)
+    return ()

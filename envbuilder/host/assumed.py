@@ -43,7 +43,9 @@ def find(
     if path:
         host = _noted(host, f"this is the host of {path}, not this machine")
     text = environ.get(GPU_VARIABLE, "").strip()
-    return _noted(_assume(host, text), f"assumed: {GPU_VARIABLE}={text}") if text else host
+    if text:
+        return _noted(_assume(host, text), f"assumed: {GPU_VARIABLE}={text}")
+    return host
 
 
 def is_assumed(path: Path | None, environ: Mapping[str, str] | None = None) -> bool:

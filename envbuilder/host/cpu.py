@@ -166,9 +166,13 @@ def machine(snapshot: Snapshot) -> str:
         # A description that is cut off does not show whether the kernel has 32 bits.
         if not flags:
             return "unknown"
-        return "arm" if "thumb" in flags else "aarch64"
+        if "thumb" in flags:
+            return "arm"
+        return "aarch64"
     old = "i686" if "fpu" in flags else "unknown"
-    return "x86_64" if "lm" in flags else old
+    if "lm" in flags:
+        return "x86_64"
+    return old
 
 
 def virtual(snapshot: Snapshot) -> bool:
@@ -250,7 +254,9 @@ def _field(block: str, key: str) -> str | None:
     """Return one field of a block; for 256 CPUs, picking six fields beats splitting thirty."""
     line = f"\n{block}".partition(f"\n{key}")[2].partition("\n")[0]
     rest, separator, value = line.partition(":")
-    return value if separator and not rest.strip() else None
+    if separator and not rest.strip():
+        return value
+    return None
 
 
 def _arm_cores(processors: Iterable[_Processor]) -> str | None:
@@ -278,7 +284,9 @@ def _cores(
     for siblings in _siblings(snapshot, cpus):
         shared |= dict.fromkeys(siblings, siblings)
     if shared:
-        return Counter(shared[cpu] for cpu in cpus) if cpus <= shared.keys() else None
+        if cpus <= shared.keys():
+            return Counter(shared[cpu] for cpu in cpus)
+        return None
     described = {
         # A machine with one socket may omit its number.
         processor.number: (processor.socket or 0, processor.core)
@@ -288,7 +296,9 @@ def _cores(
     counted = Counter(socket for socket, _ in set(described.values()))
     if any(p.cores and p.cores != counted[p.socket or 0] for p in processors):
         return None
-    return Counter(described[cpu] for cpu in cpus) if cpus and cpus <= described.keys() else None
+    if cpus and cpus <= described.keys():
+        return Counter(described[cpu] for cpu in cpus)
+    return None
 
 
 def _siblings(snapshot: Snapshot, cpus: Iterable[int]) -> Iterator[frozenset[int]]:
@@ -322,7 +332,9 @@ def _sockets(
     nodes = _nodes(snapshot) or (1 if snapshot.has(_NODES) is False else None)
     if not described or not nodes:
         return None
-    return 1 if nodes == 1 else len(ids)
+    if nodes == 1:
+        return 1
+    return len(ids)
 
 
 def _nodes(snapshot: Snapshot) -> int | None:
@@ -359,7 +371,9 @@ def _size(text: str | None) -> int | None:
     word = (text or "").strip()
     amount = integer(word[:-1])
     unit = _UNITS.get(word[-1:])
-    return amount * unit if amount is not None and unit and amount < 1 << 32 else None
+    if amount is not None and unit and amount < 1 << 32:
+        return amount * unit
+    return None
 
 
 def _numbers(stem: str, names: Iterable[str]) -> frozenset[int]:

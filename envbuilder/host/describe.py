@@ -132,4 +132,6 @@ def _containers(containers: Containers) -> str:
 
 def gib(size: int | None) -> str:
     """Return a size in GiB, or that it is unknown."""
-    return gibibytes(size) if size is not None else UNKNOWN
+    if size is not None:
+        return gibibytes(size)
+    return UNKNOWN

@@ -44,14 +44,18 @@ _DEBIAN_HAS = (14,)
 def release(host: Host) -> tuple[str, str]:
     """Return distribution and version, such as ("Ubuntu", "24.04"); empty if they are unknown."""
     found = _RELEASE.match(host.os_version or "") if host.os == "linux" else None
-    return (found[1], found[2] or "") if found else ("", "")
+    if found:
+        return (found[1], found[2] or "")
+    return ("", "")
 
 
 def install(gpu: Gpu, host: Host, needed: str = "") -> str:
     """Return how to get a kernel driver for a GPU; `needed` is the oldest sufficient version."""
     if gpu.vendor == "nvidia":
         return nvidia(gpu, host, needed)
-    return amd(host) if gpu.vendor == "amd" else intel(gpu, host)
+    if gpu.vendor == "amd":
+        return amd(host)
+    return intel(gpu, host)
 
 
 def nvidia(gpu: Gpu, host: Host, needed: str = "") -> str:
@@ -149,7 +153,9 @@ def _newer_kernel(host: Host) -> str:
     name, number = release(host)
     if (name, number) == ("Ubuntu", "24.04"):
         return "; `sudo apt install linux-generic-hwe-24.04` has a newer one"
-    return "; backports have a newer one" if name == "Debian" else ""
+    if name == "Debian":
+        return "; backports have a newer one"
+    return ""
 
 
 def level_zero(host: Host) -> str:

@@ -322,7 +322,9 @@ def _spec_folders(answers: Mapping[str, Answer]) -> tuple[str, ...]:
 
 
 def _shown(path: str) -> str:
-    return path if path == NAMED else f"/{clean(path.lstrip('/')) or ''}"
+    if path == NAMED:
+        return path
+    return f"/{clean(path.lstrip('/')) or ''}"
 
 
 def _engine(path: str, answer: Answer) -> Engine:
@@ -360,7 +362,9 @@ def _buildx(snapshot: Snapshot) -> bool | None:
         return True
     # A live machine may have no /opt at all; a recorded tree does not show which home applies.
     closed = [p for p in _plugins(snapshot.unreadable) if snapshot.unreadable[p] != "not there"]
-    return False if snapshot.live and not closed else None
+    if snapshot.live and not closed:
+        return False
+    return None
 
 
 def _plugins(paths: Iterable[str]) -> list[str]:

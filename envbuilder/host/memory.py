@@ -97,7 +97,9 @@ def total(snapshot: Snapshot) -> int | None:
     """Return the kernel's total, in bytes."""
     words = fields(snapshot.files.get("proc/meminfo")).get("MemTotal", "").split()
     amount = integer(words[0]) if words and words[-1] == "kB" else None
-    return amount * 1024 if amount is not None and amount < 2**43 else None
+    if amount is not None and amount < 2**43:
+        return amount * 1024
+    return None
 
 
 def _shm_bytes(snapshot: Snapshot, total: int | None) -> int | None:
@@ -112,7 +114,9 @@ def _shm_bytes(snapshot: Snapshot, total: int | None) -> int | None:
             options = kind.split(" ")  # the last mount hides the others
     if options is None:
         # Without a mount of its own, the folder is as large as the file system that contains it.
-        return 0 if snapshot.has("dev/shm") is False and mounts.endswith("\n") else None
+        if snapshot.has("dev/shm") is False and mounts.endswith("\n"):
+            return 0
+        return None
     if options[0] != "tmpfs" or len(options) < 3:
         return None
     return _tmpfs(options[2], total)
@@ -122,7 +126,9 @@ def _tmpfs(options: str, total: int | None) -> int | None:
     """Return the size of a tmpfs (the kernel's Documentation/filesystems/tmpfs.rst)."""
     option = next((o for o in options.split(",") if o.startswith("size=")), None)
     if option is None:
-        return total // 2 if total is not None else None
+        if total is not None:
+            return total // 2
+        return None
     size = option.removeprefix("size=").lower()
     last = option[-1:].lower()
     unit = last if last == "%" or last in _UNITS else ""
@@ -132,7 +138,9 @@ def _tmpfs(options: str, total: int | None) -> int | None:
     if number is None or (unit == "%" and (total is None or number > 1000)):
         return None
     found = (total or 0) * number // 100 if unit == "%" else number * _UNITS.get(unit, 1)
-    return found if found <= 2**53 else None
+    if found <= 2**53:
+        return found
+    return None
 
 
 def modules(snapshot: Snapshot, *, virtual: bool) -> Memory:
@@ -192,7 +200,9 @@ def _bandwidth(used: Sequence[Hashable], filled: Sequence[Slot], speed: int | No
     if speed is None or len(widths) < len(pairs) or len(pairs) > len(set(used)):
         return None
     total = sum(widths) // 8 * speed * 1_000_000
-    return total if total <= 2**53 else None
+    if total <= 2**53:
+        return total
+    return None
 
 
 def channels_of(devices: Sequence[Slot]) -> Sequence[Hashable]:
@@ -337,4 +347,6 @@ def _transfers(structure: _Structure) -> int | None:
     speed = structure.number(0x20, 2)
     if speed == 0xFFFF:
         speed = structure.number(0x58, 4)
-    return speed if 0 < speed < 1 << 20 else None
+    if 0 < speed < 1 << 20:
+        return speed
+    return None

@@ -58,7 +58,9 @@ def _system(reader: Reader) -> System:
     if (reader.root / "sysctl.txt").is_file():
         return "macos"
     linux = any((reader.root / name).is_dir() for name in ("proc", "sys", "dev"))
-    return "linux" if linux else "other"
+    if linux:
+        return "linux"
+    return "other"
 
 
 def host(
@@ -186,7 +188,9 @@ def _libc(snapshot: Snapshot) -> str | None:
     libc = clean(snapshot.files.get("libc.txt"))
     if libc is not None:
         name, _, number = libc.partition(" ")
-        return libc if name in _LIBCS and (not number or version(number)) else None
+        if name in _LIBCS and (not number or version(number)):
+            return libc
+        return None
     # Some glibc systems also have musl's loader; then it proves nothing.
     if any(snapshot.has(path) for path in _MUSL) and not any(snapshot.has(p) for p in _GLIBC):
         return "musl"
@@ -387,10 +391,14 @@ def _usable_by_metal(sysctl: dict[str, str], total: int) -> int:
     limit = integer(sysctl.get("iogpu.wired_limit_mb"))
     if limit:
         return min(limit * 2**20, total)
-    return total * 2 // 3 if total < 36 * _GIB else total * 3 // 4
+    if total < 36 * _GIB:
+        return total * 2 // 3
+    return total * 3 // 4
 
 
 def _mac_bandwidth(known: dict[str, str]) -> int | None:
     virtual = known.get("kern.hv_vmm_present") == "1"
     brand = clean(known.get("machdep.cpu.brand_string"))
-    return tables.apple_bandwidth(brand) if brand and not virtual else None
+    if brand and not virtual:
+        return tables.apple_bandwidth(brand)
+    return None

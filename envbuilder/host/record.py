@@ -76,7 +76,9 @@ class Scrubber:
         text = _MAC.sub("00:00:00:00:00:00", text)
         text = _UUID.sub(self._numbered("00000000-0000-0000-0000-{:012x}"), text)
         text = _IDENTITY.sub(self._numbered("{:012x}"), text)
-        return self._names.sub("name", text) if self._names else text
+        if self._names:
+            return self._names.sub("name", text)
+        return text
 
     def _numbered(self, form: str) -> Callable[[re.Match[str]], str]:
         def stand_in(match: re.Match[str]) -> str:
@@ -88,7 +90,9 @@ class Scrubber:
     def home_plugin(self, path: str) -> str:
         """Map a plugin below the user's home to the folder where every replay looks for one."""
         inside = f"{self._home}/.docker/cli-plugins/"
-        return f"{_PLUGINS}/{path.removeprefix(inside)}" if path.startswith(inside) else path
+        if path.startswith(inside):
+            return f"{_PLUGINS}/{path.removeprefix(inside)}"
+        return path
 
 
 def this_machine() -> Scrubber:

@@ -53,7 +53,9 @@ class Snapshot(Struct, frozen=True, kw_only=True):
         known = (self.files, self.folders, self.links, self.nodes, self.blobs)
         if any(path in kind for kind in known):
             return True
-        return False if path in self.absent else None
+        if path in self.absent:
+            return False
+        return None
 
 
 class Reader:
@@ -238,7 +240,9 @@ def integer(value: str | None, base: int = 10) -> int | None:
         number = int(word, base)
     except ValueError:
         return None
-    return number if number <= _MAX else None
+    if number <= _MAX:
+        return number
+    return None
 
 
 def lines(value: str | None) -> list[str]:

@@ -90,7 +90,9 @@ def _row(name: str, key: str) -> dict[str, str] | None:
     line = text[start:].partition("\n")[0]
     columns, values = csv.reader((text.partition("\n")[0], line))
     # A key that contains a comma or a newline can match more than the first column.
-    return dict(zip(columns, values, strict=True)) if values[0] == key else None
+    if values[0] == key:
+        return dict(zip(columns, values, strict=True))
+    return None
 
 
 def intel_gpu(device_id: str) -> IntelGpu | None:
@@ -109,7 +111,9 @@ def intel_gpu(device_id: str) -> IntelGpu | None:
 def intel_targets(family: str) -> set[str]:
     """Return what builds of PyTorch call kernels for a family of Intel GPUs; empty if unknown."""
     row = _row("intel-targets.csv", family)
-    return {*row["targets"].split()} if row else set()
+    if row:
+        return {*row["targets"].split()}
+    return set()
 
 
 def amd_gpu(device_id: str) -> AmdGpu | None:
@@ -176,7 +180,9 @@ def tegra_chip(compatible: str) -> TegraChip | None:
     """Return the Tegra chip that a device tree names, such as "nvidia,tegra234", or None."""
     vendor, _, name = compatible.partition(",")
     row = _row("tegra-chips.csv", name) if vendor == "nvidia" else None
-    return _tegra(row) if row else None
+    if row:
+        return _tegra(row)
+    return None
 
 
 def tegra_of_sm(sm: str) -> TegraChip | None:
@@ -191,7 +197,9 @@ def _tegra(row: dict[str, str]) -> TegraChip:
 def amd_index(gfx: str) -> str | None:
     """Return whether AMD's own index has wheels for a GPU: `release`, or `build` if untested."""
     row = _row("amd-index.csv", gfx)
-    return row["state"] if row else None
+    if row:
+        return row["state"]
+    return None
 
 
 def cuda_driver(major: int, *, wsl: bool = False) -> str | None:
@@ -212,7 +220,9 @@ def cudnn_sm(release: str) -> str:
     """
     number = version(release) or (1000,)
     rows = [row for row in _rows("cudnn.csv") if (version(row["cudnn"]) or ()) <= number]
-    return rows[-1]["sm"] if rows else "0.0"
+    if rows:
+        return rows[-1]["sm"]
+    return "0.0"
 
 
 def distribution_glibc(release: str | None) -> str | None:
@@ -239,7 +249,9 @@ def apple_bandwidth(brand: str) -> int | None:
     Max, the lower number counts.
     """
     row = _row("apple-chips.csv", brand)
-    return _bytes_per_second(row["gb_s"]) if row else None
+    if row:
+        return _bytes_per_second(row["gb_s"])
+    return None
 
 
 def x86_generation(vendor: str | None, family: int | None, model: int | None) -> str | None:

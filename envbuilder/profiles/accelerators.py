@@ -326,7 +326,9 @@ def _intel_sees(gpu: Gpu) -> bool:
 
 def _intel_sentence(gpu: Gpu) -> str:
     detail = gpu.detail.rstrip(".")
-    return detail if detail.startswith(gpu.name.partition(" (")[0]) else f"{gpu.name}: {detail}"
+    if detail.startswith(gpu.name.partition(" (")[0]):
+        return detail
+    return f"{gpu.name}: {detail}"
 
 
 def _level_zero(host: Host) -> list[Finding]:

@@ -174,7 +174,9 @@ def workarounds(choice: Choice) -> tuple[str, ...]:
     better: list[str] = []
     for candidate in choice.fits:
         if candidate.profile == choice.profile:
-            return (candidate.workaround,) if candidate.workaround else tuple(better)
+            if candidate.workaround:
+                return (candidate.workaround,)
+            return tuple(better)
         if candidate.lacks_engine and candidate.workaround:
             better.append(candidate.workaround)
     return tuple(better)

@@ -207,7 +207,9 @@ def _sentences(findings: Sequence[Finding], levels: Sequence[Level]) -> tuple[st
 def only_image(every: tuple[BackendFit, ...]) -> str:
     """Return why the profile works here in an image only, to follow "image only: "; else empty."""
     _, native = _image_instead(every) or (None, None)
-    return "; ".join(dict.fromkeys(_short(f) for f in native.decisive)) if native else ""
+    if native:
+        return "; ".join(dict.fromkeys(_short(f) for f in native.decisive))
+    return ""
 
 
 def _workaround(profile: Profile, host: Host, every: tuple[BackendFit, ...]) -> str:
@@ -235,7 +237,9 @@ def _image_instead(every: tuple[BackendFit, ...]) -> tuple[BackendFit, BackendFi
     """Return the fit in an image and the native one if only the first works; else None."""
     image = next((fit for fit in every if backends.makes_image(fit.backend)), None)
     native = native_fit(every)
-    return (image, native) if image and native and image.works and not native.works else None
+    if image and native and image.works and not native.works:
+        return (image, native)
+    return None
 
 
 def native_fit(every: Sequence[BackendFit]) -> BackendFit | None:
@@ -244,7 +248,9 @@ def native_fit(every: Sequence[BackendFit]) -> BackendFit | None:
 
 
 def _short(finding: Finding) -> str:
-    return "Level Zero is missing" if finding.code == "level-zero" else finding.text
+    if finding.code == "level-zero":
+        return "Level Zero is missing"
+    return finding.text
 
 
 def findings(
@@ -380,7 +386,9 @@ def _oldest_driver(profile: Profile, host: Host, limits: Mapping[str, str]) -> s
 
 def _platform_of_framework(host: Host) -> types.Platform | None:
     """Return the platform of its accelerator's builds: containers run where a GPU can be used."""
-    return host.platform if host.os == "macos" else docker_platform(host)
+    if host.os == "macos":
+        return host.platform
+    return docker_platform(host)
 
 
 def missing_engine(host: Host) -> list[Finding]:

@@ -161,7 +161,9 @@ FRAMEWORKS: dict[types.Framework, Framework] = {
 
 def first_profile(framework: types.Framework, accelerator: types.Accelerator) -> str:
     """Return the name of the profile that is for an accelerator before all others."""
-    return accelerator if framework == DEFAULT else f"{framework}-{accelerator}"
+    if framework == DEFAULT:
+        return accelerator
+    return f"{framework}-{accelerator}"
 
 
 def of_build(name: str) -> Framework | None:

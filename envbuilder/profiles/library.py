@@ -103,7 +103,9 @@ class Library:
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the profiles to choose from, sorted."""
-        return self._variants.names(self.folders) if self._variants else names(self.folders)
+        if self._variants:
+            return self._variants.names(self.folders)
+        return names(self.folders)
 
     def profiles(self) -> tuple[Profile, ...]:
         """Return all profiles to choose from. Raises `InvalidError` if one is wrong.
@@ -126,7 +128,9 @@ class Library:
     @property
     def framework(self) -> tuple[types.Framework, str]:
         """The framework to choose a profile of, and why; no reason for the default."""
-        return self._variants.framework if self._variants else (DEFAULT, "")
+        if self._variants:
+            return self._variants.framework
+        return (DEFAULT, "")
 
     def candidates(self, framework: types.Framework | None = None) -> tuple[Profile, ...]:
         """Return the profiles to choose from that bring one framework, as `profiles` does."""
@@ -163,8 +167,12 @@ class Library:
             with contextlib.suppress(InvalidError):
                 lock = profile_lock.load(path) if path else None
                 same = self.profile(name).release == self._variants.unadapted(name).release
-                return lock if lock is None or same else replace(lock, targets=())
-        return None if isinstance(lock, InvalidError) else lock
+                if lock is None or same:
+                    return lock
+                return replace(lock, targets=())
+        if isinstance(lock, InvalidError):
+            return None
+        return lock
 
     def advice(self, profile: Profile, host: Host) -> str:
         """Return which release would work better on a host than a profile's, and how to get it."""
@@ -262,7 +270,9 @@ def matching_shipped(profile: Profile, folders: Sequence[Path]) -> tuple[Path, L
     except InvalidError:
         return None
     fits = lock is not None and lock.inputs == profile_lock.inputs_digest(profile)
-    return (path, lock) if path and lock and fits else None
+    if path and lock and fits:
+        return (path, lock)
+    return None
 
 
 def hidden_lock(profile: Profile, folders: Sequence[Path]) -> Hidden | None:
@@ -271,7 +281,9 @@ def hidden_lock(profile: Profile, folders: Sequence[Path]) -> Hidden | None:
     if instead is None or instead.is_relative_to(folders[-1]):
         return None
     shipped = matching_shipped(profile, folders)
-    return Hidden(shipped[1], instead) if shipped and shipped[1].state != "unlocked" else None
+    if shipped and shipped[1].state != "unlocked":
+        return Hidden(shipped[1], instead)
+    return None
 
 
 def comparison(shipped: Lock, other: Lock) -> str:

@@ -129,7 +129,9 @@ def _wheel(file: File) -> str:  # noqa: PLR0911 (one return per fault reads best
     if file.recipe and file.source not in OF_NO_INDEX:
         return f"source: {file.source}, but it has a recipe"
     if file.kind == "source":
-        return "name: is not normalised" if file.name != types.canonical(file.name) else ""
+        if file.name != types.canonical(file.name):
+            return "name: is not normalised"
+        return ""
     if file.kind not in {"wheel", "tool"}:
         return f"kind: a lock of wheels holds no {file.kind}"
     if not file.file.endswith(".whl") or "/" in file.file:
@@ -222,7 +224,9 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     @property
     def of_image(self) -> File | None:
         """The interpreter, if images add it to their base."""
-        return self.interpreter if self.base and self.base.gets_python else None
+        if self.base and self.base.gets_python:
+            return self.interpreter
+        return None
 
     def fetched(self, *, managed: bool) -> tuple[File, ...]:
         """Return its files, and its interpreter where it is used for certain.
@@ -373,10 +377,14 @@ def _interpreter(target: Target) -> str:
     """Return what is wrong with the interpreter of a target; empty if nothing is."""
     if not (file := target.interpreter):
         needed = target.base and target.base.gets_python
-        return "interpreter: missing, and the base image needs it" if needed else ""
+        if needed:
+            return "interpreter: missing, and the base image needs it"
+        return ""
     named = re.fullmatch(rf"cpython-({re.escape(target.python)}\.\d+)\+.+\.tar\.gz", file.basename)
     right = file.kind == "python" and named and named[1] == file.version
-    return "" if right else f"interpreter: {file.file}: no build of Python {target.python}"
+    if right:
+        return ""
+    return f"interpreter: {file.file}: no build of Python {target.python}"
 
 
 def _check_tools(lock: Lock, path: Path) -> None:
@@ -441,7 +449,9 @@ def target_of(lock: Lock | None, platform: str, python: str) -> Target | None:
 
 def first(lock: Lock | None, platform: str | None) -> Target | None:
     """Return the first target of a platform, regardless of its Python; None if there is none."""
-    return next((t for t in lock.targets if t.platform == platform), None) if lock else None
+    if lock:
+        return next((t for t in lock.targets if t.platform == platform), None)
+    return None
 
 
 def pythons(lock: Lock, platform: str | None, default: str) -> list[str]:

@@ -41,4 +41,6 @@ def _meant(name: str, available: Sequence[str]) -> str:
         if profile in available and re.fullmatch("|".join(others), plain)
     ]
     meant = by_maker or get_close_matches(plain, available, n=1)
-    return f"Did you mean {' or '.join(map(repr, meant))}? " if meant else ""
+    if meant:
+        return f"Did you mean {' or '.join(map(repr, meant))}? "
+    return ""

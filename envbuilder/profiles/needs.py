@@ -54,7 +54,9 @@ def hidden_gpus(findings: Sequence[Finding]) -> dict[str, str]:
 
 def named(gpu: Gpu) -> str:
     """Return a GPU's name, and where it is."""
-    return f"{gpu.name} at {gpu.bus}" if gpu.bus else gpu.name
+    if gpu.bus:
+        return f"{gpu.name} at {gpu.bus}"
+    return gpu.name
 
 
 Packages = Mapping[str, Mapping[str, int]]
@@ -113,7 +115,9 @@ def _oldest_macos(name: str) -> tuple[int, int] | None:
 def _newest(versions: Iterable[tuple[int, int] | None]) -> str:
     """Return the newest of the versions that the wheels need; empty if none is known."""
     newest = max((v for v in versions if v), default=None)
-    return f"{newest[0]}.{newest[1]}" if newest else ""
+    if newest:
+        return f"{newest[0]}.{newest[1]}"
+    return ""
 
 
 class Requires(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -146,7 +150,9 @@ class Requires(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def sm_of(requires: Requires, platform: types.Platform) -> tuple[str, ...]:
     """Return the compute capabilities that a platform's wheels contain kernels for."""
     on_arm = platform == "linux/arm64" and requires.sm_arm64
-    return requires.sm_arm64 if on_arm else requires.sm
+    if on_arm:
+        return requires.sm_arm64
+    return requires.sm
 
 
 # Whether the device code in packages runs on a GPU
@@ -188,11 +194,15 @@ def served(code: Mapping[str, int], gpu: Gpu) -> float:
     for names, size in sizes.items():
         if any(runs(name, gpu) for name in names.split()):
             fitting += size
-    return fitting / sum(sizes.values()) if sizes else float(not code)
+    if sizes:
+        return fitting / sum(sizes.values())
+    return float(not code)
 
 
 def _architecture(gpu: Gpu) -> str | None:
-    return gpu.family if gpu.vendor == "amd" else gpu.sm and f"SM {gpu.sm}"
+    if gpu.vendor == "amd":
+        return gpu.family
+    return gpu.sm and f"SM {gpu.sm}"
 
 
 def _of_vendor(code: Mapping[str, int], gpu: Gpu) -> dict[str, int]:
@@ -247,4 +257,6 @@ def _order(target: str) -> tuple[bool, int, str]:
 def _named(target: str) -> str:
     match = _NVIDIA.fullmatch(target)
     kinds = {"sm": "SM", "compute": "PTX"}
-    return f"{kinds[match[1]]} {match[2]}.{match[3]}{match[4]}" if match else target
+    if match:
+        return f"{kinds[match[1]]} {match[2]}.{match[3]}{match[4]}"
+    return target

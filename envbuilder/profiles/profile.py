@@ -251,7 +251,9 @@ class Profile(_Strict, frozen=True):
     def build_on(self, platform: types.Platform | None) -> releases.Build | None:
         """Return the build that it takes of its release on a platform, if a table has it."""
         chosen = self.choices(self.release).get(self.release) if self.release else None
-        return next((b for b in chosen.builds if b.platform == platform), None) if chosen else None
+        if chosen:
+            return next((b for b in chosen.builds if b.platform == platform), None)
+        return None
 
     def framework_from_wheels(self, backend: str) -> bool:
         """Return whether environments of this backend contain the wheels of the profile's lock."""
@@ -384,7 +386,9 @@ def pinned(profile: Profile, chosen: releases.Chosen) -> Profile:
 def _reported(framework: types.Framework, build: releases.Build) -> str:
     """Return the version that a build reports."""
     suffix = build.index != "default" or re.match(r"cu\d", build.build)
-    return f"{build.release}+{build.build}" if framework == "torch" and suffix else build.release
+    if framework == "torch" and suffix:
+        return f"{build.release}+{build.build}"
+    return build.release
 
 
 def _virtual(conda: Conda, build: str) -> dict[types.Platform, dict[str, str]]:
@@ -401,7 +405,9 @@ def is_on_pypi(profile: Profile, platform: types.Platform) -> bool:
     """Return whether a profile's build of its release is PyPI's on a platform."""
     release = profile.release or ""
     chosen = releases.choices(profile.framework, profile.builds, (platform,), release)
-    return any(b.index == "default" for b in chosen[release].builds) if release in chosen else False
+    if release in chosen:
+        return any(b.index == "default" for b in chosen[release].builds)
+    return False
 
 
 def _merged(

@@ -213,13 +213,17 @@ def newest(framework: types.Framework, day: str) -> str:
 def day(framework: types.Framework, release: str, wished: str | None) -> str | None:
     """Return the day that packages are taken of, if any is wished: not before their framework's."""
     row = table_of(framework).get(release)
-    return max(wished, row.date) if wished and row else wished
+    if wished and row:
+        return max(wished, row.date)
+    return wished
 
 
 def rules(framework: types.Framework, release: str | None) -> tuple[str, ...]:
     """Return what the wheels of a release need without stating it."""
     row = table_of(framework).get(release or "")
-    return row.constraints if row else ()
+    if row:
+        return row.constraints
+    return ()
 
 
 class Chosen(Struct, frozen=True, kw_only=True):
@@ -285,7 +289,9 @@ def choices(
     if unknown(framework, release):
         every = choices(framework, builds, platforms).values()
         older = next((each for each in every if each.is_older(release)), None)
-        return {release: _like(older, release)} if older else {}
+        if older:
+            return {release: _like(older, release)}
+        return {}
     return result
 
 

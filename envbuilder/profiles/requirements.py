@@ -134,7 +134,9 @@ def pin(requirement: str, names: Collection[str] = ()) -> str:
 
     specifier = Requirement(requirement).specifier
     exact = [s.version for s in specifier if s.operator == "=="]
-    return exact[0] if len(specifier) == len(exact) == 1 and "*" not in exact[0] else ""
+    if len(specifier) == len(exact) == 1 and "*" not in exact[0]:
+        return exact[0]
+    return ""
 
 
 def applies(marker: Marker | None, platform: types.Platform, python: str, extra: str = "") -> bool:
@@ -243,7 +245,9 @@ def _expected(data: Mapping[str, Any], inherited: Mapping[str, Any]) -> Iterator
 
 
 def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+    if isinstance(value, dict):
+        return value
+    return {}
 
 
 def _listed(value: Any) -> list[str]:

@@ -137,7 +137,9 @@ def _own_memory(snapshot: Snapshot, folder: str) -> int | None:
         if (path := f"{folder}/drm/{card}/lmem_total_bytes") in snapshot.files
     ]
     sizes = [integer(snapshot.files[path]) or 0 for path in paths]
-    return sum(sizes) if sizes and all(sizes) and sum(sizes) <= 2**53 else None
+    if sizes and all(sizes) and sum(sizes) <= 2**53:
+        return sum(sizes)
+    return None
 
 
 def _shared(snapshot: Snapshot, kernel_driver: str | None, total: int | None) -> int | None:
@@ -166,4 +168,6 @@ def level_zero(snapshot: Snapshot) -> bool | None:
         found = [snapshot.has(f"{folder}/{library}") for folder in _LEVEL_ZERO_FOLDERS]
         lacking = None if None in found else False
         answers.append(any(found) or lacking)
-    return all(answers) if None not in answers else None
+    if None not in answers:
+        return all(answers)
+    return None

@@ -180,7 +180,9 @@ def _model(snapshot: Snapshot, bus: str | None) -> str | None:
     """Return the kernel driver's name for the GPU."""
     information = fields(snapshot.files.get(f"{_GPUS}/{bus}/information"))
     model = clean(information.get("Model"))
-    return model if model != "Unknown" else None
+    if model != "Unknown":
+        return model
+    return None
 
 
 def _memory(snapshot: Snapshot, device: nvml.Device) -> pci.Size:
@@ -215,15 +217,21 @@ def _link(device: nvml.Device, shown: Link | None) -> Link | None:
         max_speed=_speed(device.max_link_generation) or shown.max_speed,
         max_width=max(device.max_link_width or 0, shown.max_width or 0) or None,
     )
-    return link if link != Link() else None
+    if link != Link():
+        return link
+    return None
 
 
 def _speed(generation: int | None) -> float | None:
-    return pci.SPEEDS[generation - 1] if generation else None
+    if generation:
+        return pci.SPEEDS[generation - 1]
+    return None
 
 
 def _watts(milliwatts: int | None) -> float | None:
-    return milliwatts / 1000 if milliwatts else None
+    if milliwatts:
+        return milliwatts / 1000
+    return None
 
 
 def _driver(snapshot: Snapshot, answer: nvml.Answer | None) -> str | None:
@@ -284,7 +292,9 @@ def _without_pci(snapshot: Snapshot, *, wsl: bool) -> tuple[Gpu, ...]:
     loaded = snapshot.has(VERSION)
     integrated = _tegra(snapshot, loaded=loaded)
     if integrated or not loaded:
-        return (integrated,) if integrated else ()
+        if integrated:
+            return (integrated,)
+        return ()
     detail = "NVIDIA's driver is loaded, but none of its GPUs could be listed."
     return (
         Gpu(vendor="nvidia", name="NVIDIA GPU", state="unknown", detail=detail, obstacle="unread"),

@@ -138,7 +138,9 @@ def _node(snapshot: Snapshot, path: str, *, container: bool) -> pci.Access | Non
         return _missing(snapshot, path, container=container)
     if path not in snapshot.nodes:
         return pci.Access("unknown", f"Whether /{path} exists could not be read.", "node-unread")
-    return None if snapshot.nodes[path] else _closed(path)
+    if snapshot.nodes[path]:
+        return None
+    return _closed(path)
 
 
 def _closed(path: str) -> pci.Access:
@@ -162,7 +164,9 @@ def _missing(snapshot: Snapshot, path: str, *, container: bool) -> pci.Access:
 
 def of_modes(snapshot: Snapshot, device: Device, minor: int | None) -> pci.Access | None:
     """Return what keeps CUDA programs from a card, or limits them; None for an ordinary card."""
-    return _of_instances(snapshot, device, minor) if device.mig else _of_fabric(snapshot, device)
+    if device.mig:
+        return _of_instances(snapshot, device, minor)
+    return _of_fabric(snapshot, device)
 
 
 def _of_instances(snapshot: Snapshot, device: Device, minor: int | None) -> pci.Access:

@@ -123,7 +123,9 @@ def _collect(library: Any) -> Answer:
 def _device(library: Any, bus: str, handle: Any) -> Device:
     def number(function: str, *more: object) -> int | None:
         value = _value(library, function, handle, *more)
-        return value if isinstance(value, int) else None
+        if isinstance(value, int):
+            return value
+        return None
 
     name = _value(library, "nvmlDeviceGetName", handle)
     capability = _value(library, "nvmlDeviceGetCudaComputeCapability", handle)
@@ -179,7 +181,9 @@ def _fabric(library: Any, handle: Any) -> int | None:
         return None
     # Set up, but with an error.
     failed = info.state == _FABRIC_COMPLETED and info.status != 0
-    return _FABRIC_STARTED if failed else int(info.state)
+    if failed:
+        return _FABRIC_STARTED
+    return int(info.state)
 
 
 def _memory(library: Any, handle: Any) -> tuple[int | None, int | None, bool | None]:
@@ -199,7 +203,9 @@ def _memory(library: Any, handle: Any) -> tuple[int | None, int | None, bool | N
 def _pair(library: Any, first: tuple[str, Any], second: tuple[str, Any]) -> Pair:
     def number(function: str, *more: int) -> int | None:
         value = _value(library, function, first[1], second[1], *more)
-        return value if isinstance(value, int) else None
+        if isinstance(value, int):
+            return value
+        return None
 
     return Pair(
         first=first[0],
@@ -220,7 +226,9 @@ def _value(library: Any, function: str, *arguments: object) -> Any:
 
 def _text(value: object) -> str:
     # Older versions of the package return bytes.
-    return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else str(value)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", errors="replace")
+    return str(value)
 
 
 def parse(text: str | None) -> Answer | None:
@@ -275,10 +283,14 @@ def _checked(device: Device) -> Device:
 
 
 def _within(value: int | None, most: int, least: int = 1) -> int | None:
-    return value if value is not None and least <= value <= most else None
+    if value is not None and least <= value <= most:
+        return value
+    return None
 
 
 def address(bus: str | None) -> str | None:
     """Return a PCI address as sysfs writes it; NVML's is upper case, its domain of eight digits."""
     domain, separator, rest = (clean(bus) or "").lower().partition(":")
-    return f"{domain[-4:]}:{rest}" if separator else None
+    if separator:
+        return f"{domain[-4:]}:{rest}"
+    return None

@@ -92,8 +92,12 @@ def _is_display(kind: int | None, vendor: int | None) -> bool | None:
     (apache/cloudstack issue 11701), as do other vendors' NPUs.
     """
     if kind is None or kind >> 16 != _PROCESSING:
-        return None if kind is None else kind >> 16 == _DISPLAY
-    return None if vendor is None else vendor == _AMD
+        if kind is None:
+            return None
+        return kind >> 16 == _DISPLAY
+    if vendor is None:
+        return None
+    return vendor == _AMD
 
 
 def _read_link(reader: Reader, device: str, vendor: int | None) -> None:
@@ -222,7 +226,9 @@ def _link(snapshot: Snapshot, folder: str, vendor: int | None) -> Link | None:
         # The switch's upstream port; `bridges[0]` belongs to the CPU.
         return _link_of(snapshot, bridges[-2])
     # No GPU is built for one lane: this one is behind a switch that is not visible.
-    return link if link is not None and (link.max_width or 1) > 1 else None
+    if link is not None and (link.max_width or 1) > 1:
+        return link
+    return None
 
 
 def _bridges(target: str | None) -> tuple[str, ...] | None:
@@ -246,19 +252,25 @@ def _link_of(snapshot: Snapshot, folder: str) -> Link | None:
         max_speed=_speed(texts[2]),
         max_width=_width(texts[3]),
     )
-    return link if link != Link() else None
+    if link != Link():
+        return link
+    return None
 
 
 def _speed(text: str | None) -> float | None:
     """Parse a speed such as "16.0 GT/s PCIe"; the kernel writes "Unknown" for others."""
     match = re.match(r"([0-9]{1,2}(?:\.[0-9])?) GT/s", (text or "").strip(), re.ASCII)
     number = float(match[1]) if match else None
-    return number if number in SPEEDS else None
+    if number in SPEEDS:
+        return number
+    return None
 
 
 def _width(text: str | None) -> int | None:
     number = integer(text)
-    return number if number in WIDTHS else None
+    if number in WIDTHS:
+        return number
+    return None
 
 
 class Access(NamedTuple):
