@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from envbuilder.host import tables
 from envbuilder.host.model import TRACKED_FLAGS, Cpu
-from envbuilder.host.snapshot import Reader, Snapshot, clean, cpu_list, cpu_mask, fields, integer
+from envbuilder.host.snapshot import Reader, Snapshot, clean, cpu_list, fields, integer
 from envbuilder.payload.machine import threads
 
 _CGROUP = "proc/self/cgroup"
@@ -24,25 +24,6 @@ _LIMITS = {
     ("memory", 1): ("memory.limit_in_bytes",),
     ("memory", 2): ("memory.max",),
 }
-# What a field of /proc/cpuinfo must begin with on an architecture (show_cpuinfo in arch/*/kernel of
-# Linux), for trees recorded without uname's answer; the first match counts. "lm" (long mode) among
-# the flags is x86-64; "thumb" among the features is a 32-bit ARM kernel, also on a 64-bit CPU.
-_ARCHITECTURES = (
-    ("vendor_id", "IBM/S390", "s390x"),
-    ("arch", "IA-64", "ia64"),
-    ("ISA", "loongarch", "loongarch64"),
-    ("CPU Family", "Loongson-64bit", "loongarch64"),
-    ("isa", "rv64", "riscv64"),
-    ("isa", "rv32", "riscv32"),
-    ("cpu", "POWER", "ppc64"),
-    ("cpu", "PPC9", "ppc64"),
-    ("cpu", "UltraSparc", "sparc64"),
-    ("type", "sun4", "sparc64"),
-    ("cpu", "Alpha", "alpha"),
-    ("cpu family", "PA-RISC", "parisc64"),
-    ("system type", "", "mips"),
-    ("cpu", "", "ppc"),
-)
 _CPUINFO_LIMIT = 4 << 20
 _DESCRIPTION_LIMIT = 1 << 16
 _CPUS = "sys/devices/system/cpu"
@@ -71,33 +52,33 @@ def read_limits(reader: Reader) -> None:
 
 def quota(snapshot: Snapshot) -> float | None:
     """Return the tightest quota, in CPUs, of this process's cgroup and its parents, if any."""
-    quotas = []
-    for folder, version in _folders(snapshot, "cpu"):
-        texts = (snapshot.files.get(f"{folder}/{name}", "") for name in _LIMITS["cpu", version])
-        quotas.append(threads.parse_quota(" ".join(texts)))
+    quotas = map(threads.parse_quota, _limits(snapshot, "cpu"))
     return min(filter(None, quotas), default=None)
 
 
 def memory_limit(snapshot: Snapshot) -> int | None:
     """Return the tightest limit, in bytes, of this process's cgroup and its parents, if any."""
-    limits = []
-    for folder, version in _folders(snapshot, "memory"):
-        (name,) = _LIMITS["memory", version]
-        # No limit: "max" in version 2, 2**63 minus a page in version 1; `integer` rejects both.
-        limits.append(integer(snapshot.files.get(f"{folder}/{name}")))
-    return min((value for value in limits if value is not None), default=None)
+    # No limit: "max" in version 2, 2**63 minus a page in version 1; `integer` rejects both.
+    limits = map(integer, _limits(snapshot, "memory"))
+    return min(filter(None, limits), default=None)
 
 
 def unreadable_limit(snapshot: Snapshot) -> tuple[str, str] | None:
     """Return a file with limits that exists but cannot be read, and why."""
     names = set[str]().union(*_LIMITS.values())
-    groups = ((p, why) for p, why in snapshot.unreadable.items() if p.startswith("sys/fs/cgroup/"))
-    return next(((p, why) for p, why in groups if p.rpartition("/")[2] in names), None)
+    for path, why in snapshot.unreadable.items():
+        if path.startswith("sys/fs/cgroup/") and path.rpartition("/")[2] in names:
+            return path, why
+    return None
 
 
-def _folders(snapshot: Snapshot, controller: str) -> list[tuple[str, int]]:
+def _limits(snapshot: Snapshot, controller: str) -> Iterator[str]:
+    """Yield the limits of one kind of this process's cgroup and its parents, as the files' text."""
     cgroups = snapshot.files.get(_CGROUP) or "0::/"
-    return threads.cgroup_folders(cgroups, snapshot.files.get(_MOUNTS, ""), controller)
+    mounts = snapshot.files.get(_MOUNTS, "")
+    for folder, version in threads.cgroup_folders(cgroups, mounts, controller):
+        names = _LIMITS[controller, version]
+        yield " ".join(snapshot.files.get(f"{folder}/{name}", "") for name in names)
 
 
 class _Processor(Struct, frozen=True):
@@ -141,38 +122,27 @@ def _read_topology(reader: Reader, online: Iterable[int]) -> None:
         if cpu in covered:
             continue
         topology = f"{_CPUS}/cpu{cpu}/topology"
-        siblings = cpu_list(reader.file(f"{topology}/thread_siblings_list"))
-        if siblings is None:  # Linux before 2.6.29 has the mask alone
-            siblings = cpu_mask(reader.file(f"{topology}/thread_siblings"))
-        covered |= siblings or frozenset()
+        covered |= cpu_list(reader.file(f"{topology}/thread_siblings_list")) or frozenset()
         reader.file(f"{topology}/physical_package_id")
 
 
 def machine(snapshot: Snapshot) -> str:
-    """Return the architecture from uname, from the kernel, or inferred from `/proc/cpuinfo`."""
+    """Return the architecture from uname or the kernel; "unknown" if neither is recorded.
+
+    Trees without both still show x86-64 and 64-bit ARM, by the flags in `/proc/cpuinfo`.
+    """
     reported = snapshot.machine or clean(snapshot.files.get("proc/sys/kernel/arch"))
     if reported:
         return {"amd64": "x86_64"}.get(reported, reported)
-    # Old 32-bit ARM kernels describe what all CPUs have in common at the end.
     description = fields(snapshot.files.get("proc/cpuinfo", "")[:_DESCRIPTION_LIMIT])
-    for key, beginning, name in _ARCHITECTURES:
-        if key in description and description[key].startswith(beginning):
-            return name
     flags = description.get("flags", description.get("Features", "")).split()
-    if "CPU architecture" in description:
-        version = description["CPU architecture"]
-        if version not in ("8", "AArch64"):
-            return "arm"
-        # A description that is cut off does not show whether the kernel has 32 bits.
-        if not flags:
-            return "unknown"
-        if "thumb" in flags:
-            return "arm"
-        return "aarch64"
-    old = "i686" if "fpu" in flags else "unknown"
-    if "lm" in flags:
+    if "lm" in flags:  # long mode
         return "x86_64"
-    return old
+    # "thumb" is a 32-bit kernel, also on a 64-bit CPU.
+    is_64_bit = description.get("CPU architecture") in {"8", "AArch64"}
+    if is_64_bit and flags and "thumb" not in flags:
+        return "aarch64"
+    return "unknown"
 
 
 def virtual(snapshot: Snapshot) -> bool:
@@ -191,14 +161,12 @@ def linux(snapshot: Snapshot) -> Cpu:
     processors = _processors(text)
     # A truncated description does not give the number of CPUs.
     described = frozenset(p.number for p in processors if text.endswith("\n"))
-    vendor = clean(description.get("vendor_id")) or _ARM.get(
-        integer(description.get("CPU implementer"), 16) or 0
-    )
-    generation = (
-        _arm_cores(processors)
-        or tables.x86_generation(vendor, family, model)
-        or next((g for maker, f, g in _GIVEAWAYS if maker == vendor and f in (flags or ())), None)
-    )
+    maker = integer(description.get("CPU implementer"), 16) or 0
+    vendor = clean(description.get("vendor_id")) or _ARM.get(maker)
+    generation = _arm_cores(processors) or tables.x86_generation(vendor, family, model)
+    for of, flag, name in _GIVEAWAYS:
+        if of == vendor and flag in (flags or ()):
+            generation = generation or name
     online = cpu_list(snapshot.files.get(f"{_CPUS}/online")) or described
     everything = described or online
     affinity = cpu_list(fields(snapshot.files.get("proc/self/status")).get("Cpus_allowed_list"))
@@ -216,14 +184,14 @@ def linux(snapshot: Snapshot) -> Cpu:
         generation=generation,
         flags=tuple(sorted(flags)) if flags is not None else None,
         logical=len(everything) or None,
-        physical=len(cores) if cores else None,
+        physical=len(cores) or None,
         sockets=_sockets(snapshot, processors, everything),
-        threads_per_core=max(cores.values()) if cores else None,
+        threads_per_core=max(cores.values(), default=None),
         numa_nodes=_nodes(snapshot),
         l3_bytes=_l3(snapshot, everything),
-        affinity=len(affinity) if affinity else None,
+        affinity=len(affinity or ()) or None,
         quota=cpus,
-        threads=_threads(len(allowed), cpus, len(behind) if behind else None),
+        threads=_threads(len(allowed), cpus, len(behind) or None),
     )
 
 
@@ -274,8 +242,8 @@ def _threads(allowed: int, quota: float | None, physical: int | None) -> int | N
 
 def _cores(
     snapshot: Snapshot, processors: Iterable[_Processor], cpus: frozenset[int]
-) -> Mapping[object, int] | None:
-    """Return how many of the wanted CPUs each physical core has; None if any core is unknown.
+) -> Mapping[object, int]:
+    """Return how many of the wanted CPUs each physical core has; empty if any core is unknown.
 
     In AMD's sockets with two dies the cores of both have the same numbers, so /proc/cpuinfo shows
     half of them; /sys is right (Magny-Cours: 12 cores, numbered 0 to 5 twice).
@@ -286,7 +254,7 @@ def _cores(
     if shared:
         if cpus <= shared.keys():
             return Counter(shared[cpu] for cpu in cpus)
-        return None
+        return {}
     described = {
         # A machine with one socket may omit its number.
         processor.number: (processor.socket or 0, processor.core)
@@ -295,18 +263,16 @@ def _cores(
     }
     counted = Counter(socket for socket, _ in set(described.values()))
     if any(p.cores and p.cores != counted[p.socket or 0] for p in processors):
-        return None
-    if cpus and cpus <= described.keys():
+        return {}
+    if cpus <= described.keys():
         return Counter(described[cpu] for cpu in cpus)
-    return None
+    return {}
 
 
 def _siblings(snapshot: Snapshot, cpus: Iterable[int]) -> Iterator[frozenset[int]]:
     for cpu in cpus:
-        topology = f"{_CPUS}/cpu{cpu}/topology"
-        siblings = cpu_list(snapshot.files.get(f"{topology}/thread_siblings_list"))
-        if siblings is None:
-            siblings = cpu_mask(snapshot.files.get(f"{topology}/thread_siblings"))
+        path = f"{_CPUS}/cpu{cpu}/topology/thread_siblings_list"
+        siblings = cpu_list(snapshot.files.get(path))
         if siblings and cpu in siblings:
             yield siblings
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envbuilder.core.text import bandwidth, gibibytes
+from envbuilder.core.text import bandwidth, first, gibibytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,40 +44,54 @@ def facts(host: Host) -> Iterator[tuple[str, str]]:
 
 
 def _system(host: Host) -> str:
-    where = [
-        *(["WSL"] if host.wsl else []),
-        *(["container"] if host.container else []),
-        *(["Python under Rosetta"] if host.rosetta else []),
-    ]
+    where = []
+    if host.wsl:
+        where.append("WSL")
+    if host.container:
+        where.append("container")
+    if host.rosetta:
+        where.append("Python under Rosetta")
     name = host.os_version or UNKNOWN
-    parts = [f"macOS {name}" if host.os == "macos" else name, host.machine]
-    parts += [f"kernel {host.kernel}"] if host.kernel else []
-    parts += [host.libc] if host.libc else []
-    return ", ".join(parts) + (f" ({', '.join(where)})" if where else "")
+    if host.os == "macos":
+        name = f"macOS {name}"
+    kernel = host.kernel and f"kernel {host.kernel}"
+    text = ", ".join(filter(None, (name, host.machine, kernel, host.libc)))
+    if where:
+        text += f" ({', '.join(where)})"
+    return text
 
 
 def _processor(cpu: Cpu) -> str:
-    name = cpu.model_name or cpu.vendor or UNKNOWN
-    generation = f" ({cpu.generation})" if cpu.generation and cpu.generation not in name else ""
+    text = cpu.model_name or cpu.vendor or UNKNOWN
+    if cpu.generation and cpu.generation not in text:
+        text += f" ({cpu.generation})"
     if cpu.flags is None:
-        return f"{name}{generation}; instructions {UNKNOWN}"
+        return f"{text}; instructions {UNKNOWN}"
     sets = [label for label, flags in _SETS.items() if set(flags) & set(cpu.flags)]
-    return f"{name}{generation}" + (f"; {', '.join(sets)}" if sets else "")
+    if sets:
+        text += f"; {', '.join(sets)}"
+    return text
 
 
 def _cores(cpu: Cpu) -> str:
     counts = [_counted(cpu.physical, "core"), _counted(cpu.logical, "CPU")]
-    counts += [f"{cpu.sockets} sockets"] if (cpu.sockets or 1) > 1 else []
-    counts += [f"{cpu.numa_nodes} NUMA nodes"] if (cpu.numa_nodes or 1) > 1 else []
-    counts += [f"{cpu.l3_bytes / 2**20:.0f} MiB L3"] if cpu.l3_bytes else []
-    quota = f", quota {cpu.quota:g}" if cpu.quota else ""
-    # macOS has no CPU affinity.
-    usable = f"{cpu.affinity} usable{quota} " if cpu.affinity else ""
+    if (cpu.sockets or 1) > 1:
+        counts.append(f"{cpu.sockets} sockets")
+    if (cpu.numa_nodes or 1) > 1:
+        counts.append(f"{cpu.numa_nodes} NUMA nodes")
+    if cpu.l3_bytes:
+        counts.append(f"{cpu.l3_bytes / 2**20:.0f} MiB L3")
+    usable = ""
+    if cpu.affinity:  # macOS has none
+        quota = cpu.quota and f", quota {cpu.quota:g}"
+        usable = f"{cpu.affinity} usable{quota or ''} "
     return f"{', '.join(counts)}; {usable}→ {_counted(cpu.threads, 'thread')}"
 
 
 def _counted(number: int | None, what: str) -> str:
-    return f"{number or UNKNOWN} {what}{'' if number == 1 else 's'}"
+    if number == 1:
+        return f"1 {what}"
+    return f"{number or UNKNOWN} {what}s"
 
 
 def _memory(memory: Memory) -> str:
@@ -85,48 +99,64 @@ def _memory(memory: Memory) -> str:
     if memory.limit_bytes is not None:
         parts.append(f"{gib(memory.limit_bytes)} allowed here")
     if memory.kind:
-        parts.append(f"{memory.kind}-{memory.speed}" if memory.speed else memory.kind)
+        speed = memory.speed and f"-{memory.speed}"
+        parts.append(f"{memory.kind}{speed or ''}")
     if memory.channels:
-        of = f" of {memory.channels_available}" if memory.channels_available else ""
-        parts.append(f"{memory.channels}{of} channels")
-    parts.append(bandwidth(memory.bandwidth) if memory.bandwidth else f"speed {UNKNOWN}")
-    detail = f" ({memory.detail.rstrip('.')})" if memory.detail and not memory.bandwidth else ""
-    return ", ".join(parts) + detail
+        of = memory.channels_available and f" of {memory.channels_available}"
+        parts.append(f"{memory.channels}{of or ''} channels")
+    if memory.bandwidth:
+        parts.append(bandwidth(memory.bandwidth))
+    else:
+        detail = memory.detail and f" ({memory.detail.rstrip('.')})"
+        parts.append(f"speed {UNKNOWN}{detail}")
+    return ", ".join(parts)
 
 
 def _gpu(gpu: Gpu) -> str:
-    parts = [f"{gpu.name}: {gpu.state}" if gpu.vendor != "unknown" else UNKNOWN]
+    parts = [f"{gpu.name}: {gpu.state}"]
+    if gpu.vendor == "unknown":
+        parts = [UNKNOWN]
     if gpu.memory_kind == "shared":
         parts.append("shares main memory")
-        parts += [f"{gib(gpu.usable_bytes)} usable"] if gpu.state == "usable" else []
+        if gpu.state == "usable":
+            parts.append(f"{gib(gpu.usable_bytes)} usable")
     elif gpu.memory_kind == "dedicated" or gpu.memory_bytes:
         parts.append(gib(gpu.memory_bytes))
-    parts += [bandwidth(gpu.bandwidth)] if gpu.bandwidth else []
-    parts += [f"SM {gpu.sm}"] if gpu.sm else []
-    parts += [f"driver {gpu.driver_version}"] if gpu.driver_version else []
-    if gpu.link and gpu.link.width:
-        most = f" of ×{gpu.link.max_width}" if gpu.link.max_width else ""
-        speed = f" at {gpu.link.speed:g} GT/s" if gpu.link.speed else ""
-        parts.append(f"PCIe ×{gpu.link.width}{most}{speed}")
+    if gpu.bandwidth:
+        parts.append(bandwidth(gpu.bandwidth))
+    if gpu.sm:
+        parts.append(f"SM {gpu.sm}")
+    if gpu.driver_version:
+        parts.append(f"driver {gpu.driver_version}")
+    link = gpu.link
+    if link and link.width:
+        most = link.max_width and f" of ×{link.max_width}"
+        speed = link.speed and f" at {link.speed:g} GT/s"
+        parts.append(f"PCIe ×{link.width}{most or ''}{speed or ''}")
     if gpu.power_limit_watts:
-        most = f" of {gpu.power_default_watts:.0f}" if gpu.power_default_watts else ""
-        parts.append(f"{gpu.power_limit_watts:.0f}{most} W")
-    parts += ["MIG"] if gpu.mig else []
-    return ", ".join(parts) + (f" – {gpu.detail}" if gpu.detail else "")
+        default = gpu.power_default_watts and f" of {gpu.power_default_watts:.0f}"
+        parts.append(f"{gpu.power_limit_watts:.0f}{default or ''} W")
+    if gpu.mig:
+        parts.append("MIG")
+    text = ", ".join(parts)
+    if gpu.detail:
+        text += f" – {gpu.detail}"
+    return text
 
 
 def _containers(containers: Containers) -> str:
     parts = []
     for engine in containers.engines:
-        status = (
-            engine.version or "" if engine.state == "usable" else f"({engine.detail or UNKNOWN})"
-        )
-        parts.append(f"{engine.name if engine.name != UNKNOWN else engine.socket} {status}".strip())
+        name = engine.name if engine.name != UNKNOWN else engine.socket
+        status = engine.version or ""
+        if engine.state != "usable":
+            status = f"({engine.detail or UNKNOWN})"
+        parts.append(f"{name} {status}".strip())
     if containers.buildx:
         parts.append(f"buildx {containers.buildx_version or ''}".strip())
     parts += containers.runtimes
     if containers.cdi:
-        parts.append(f"CDI: {', '.join(containers.cdi[:4])}{' …' * (len(containers.cdi) > 4)}")
+        parts.append(f"CDI: {first(containers.cdi, 4)}")
     return ", ".join(parts) or "no engine found"
 
 

@@ -43,10 +43,10 @@ _DEBIAN_HAS = (14,)
 
 def release(host: Host) -> tuple[str, str]:
     """Return distribution and version, such as ("Ubuntu", "24.04"); empty if they are unknown."""
-    found = _RELEASE.match(host.os_version or "") if host.os == "linux" else None
-    if found:
-        return (found[1], found[2] or "")
-    return ("", "")
+    match = _RELEASE.match(host.os_version or "")
+    if host.os == "linux" and match:
+        return match[1], match[2] or ""
+    return "", ""
 
 
 def install(gpu: Gpu, host: Host, needed: str = "") -> str:
@@ -60,7 +60,7 @@ def install(gpu: Gpu, host: Host, needed: str = "") -> str:
 
 def nvidia(gpu: Gpu, host: Host, needed: str = "") -> str:
     """Return how to install NVIDIA's driver; `needed` is the oldest sufficient version."""
-    newer = f" {needed} or newer" if needed else ""
+    newer = needed and f" {needed} or newer"
     if host.wsl:
         # docs.nvidia.com/cuda/wsl-user-guide: a Linux driver would hide the one from Windows.
         return (
@@ -73,8 +73,12 @@ def nvidia(gpu: Gpu, host: Host, needed: str = "") -> str:
         # docs.nvidia.com/jetson: the driver is a part of Jetson Linux, and packages for servers
         # do not contain one for it.
         return "Install JetPack 7 or newer, whose Jetson Linux brings the driver."
-    check = f"; `nvidia-smi` must report {needed} or newer" if needed else ""
-    return f"{_nvidia_packages(gpu, host, needed, newer)}, then restart{check}.{_branch(gpu)}"
+    text = f"{_nvidia_packages(gpu, host, needed, newer)}, then restart"
+    if needed:
+        text += f"; `nvidia-smi` must report{newer}"
+    if _before_turing(gpu):
+        return f"{text}. Branch {_LAST_BEFORE_TURING} is the last that drives this GPU."
+    return f"{text}."
 
 
 def _nvidia_packages(gpu: Gpu, host: Host, needed: str, newer: str) -> str:
@@ -83,7 +87,7 @@ def _nvidia_packages(gpu: Gpu, host: Host, needed: str, newer: str) -> str:
         # It selects the branch that a GPU needs; ubuntu/ubuntu-release-notes issue 213 calls it the
         # supported way.
         return "Run `sudo ubuntu-drivers install` (package ubuntu-drivers-common)"
-    has = _DEBIAN_NVIDIA.get(number) if name == "Debian" else None
+    has = name == "Debian" and _DEBIAN_NVIDIA.get(number)
     if has and (version(needed) or (0,)) <= (version(has) or (0,)):
         return "Run `sudo apt install nvidia-driver` (in Debian's component non-free)"
     if has and not _before_turing(gpu):
@@ -104,14 +108,7 @@ def _nvidia_packages(gpu: Gpu, host: Host, needed: str, newer: str) -> str:
 
 
 def _before_turing(gpu: Gpu) -> bool:
-    here = version(gpu.sm)
-    return here is not None and here < _TURING
-
-
-def _branch(gpu: Gpu) -> str:
-    if not _before_turing(gpu):
-        return ""
-    return f" Branch {_LAST_BEFORE_TURING} is the last that drives this GPU."
+    return (version(gpu.sm) or _TURING) < _TURING
 
 
 def amd(host: Host) -> str:
@@ -132,17 +129,14 @@ def intel(gpu: Gpu, host: Host) -> str:
     if family.startswith(_OWN_PACKAGES):
         return "Install Intel's kernel driver for it (intel-i915-dkms, see dgpu-docs.intel.com)."
     since = _XE_SINCE.get(family)
-    here = version(found[0]) if (found := _LINUX.match(host.kernel or "")) else None
-    if since and here and here < (version(since) or ()):
+    match = _LINUX.match(host.kernel or "")
+    if since and match and (version(match[0]) or ()) < (version(since) or ()):
         return (
             f"Update Linux: {since} is the first whose xe drives it by itself, this is"
             f" {host.kernel}{_newer_kernel(host)}."
         )
-    if since:
-        driver = "xe"
-    elif family.startswith(_I915):
-        driver = "i915"
-    else:
+    driver = "xe" if since else "i915"
+    if not since and not family.startswith(_I915):
         return "Update Linux: i915 or xe of a newer one may know it (`sudo dmesg` shows why not)."
     return (
         f"Run `sudo modprobe {driver}`; if nothing changes, `sudo dmesg | grep {driver}` shows why."
@@ -160,14 +154,13 @@ def _newer_kernel(host: Host) -> str:
 
 def level_zero(host: Host) -> str:
     """Return how to install the Level Zero loader and Intel's driver for it."""
-    answers = any(engine.state == "usable" for engine in host.containers.engines)
     image = "use --backend docker, whose image brings them"
-    image += "" if answers else ", once a container engine runs"
+    if not any(engine.state == "usable" for engine in host.containers.engines):
+        image += ", once a container engine runs"
     name, number = release(host)
-    commands, note = _level_zero_commands(host)
+    commands = _level_zero_commands(name, number)
     if commands:
-        run = " and ".join(f"`{command}`" for command in commands)
-        return f"Run {run}{f' ({note})' if note else ''}, or {image}."
+        return f"Run {commands}, or {image}."
     if name == "Debian":
         return f"Debian {number} has no package of the driver: {image}, or update to Debian 14."
     return (
@@ -176,32 +169,17 @@ def level_zero(host: Host) -> str:
     )
 
 
-def level_zero_natively(host: Host) -> str:
-    """Return the same as `level_zero`, worded to follow "or natively" and without a full stop."""
-    name, number = release(host)
-    commands, _ = _level_zero_commands(host)
-    if commands:
-        return f"once the driver is installed: {' && '.join(commands)}"
-    if name == "Debian":
-        return f"with Debian 14: Debian {number} has no package of the driver"
-    return (
-        "once the driver is installed: the Level Zero loader and Intel's compute-runtime"
-        " (github.com/intel/compute-runtime)"
-    )
-
-
-def _level_zero_commands(host: Host) -> tuple[tuple[str, ...], str]:
-    """Return the commands that install both, and a note; no commands if there are no packages."""
-    name, number = release(host)
+def _level_zero_commands(name: str, number: str) -> str:
+    """Return the commands that install both on a distribution; empty if it has no packages."""
     current = version(number)
-    install = "sudo apt install libze1 libze-intel-gpu1"
+    install = "`sudo apt install libze1 libze-intel-gpu1`"
     if name == "Debian" and (current is None or current >= _DEBIAN_HAS):
-        return (install,), ""
+        return install
     if name == "Ubuntu" and current and current >= _UBUNTU_HAS:
-        return (install,), ""
+        return install
     if name == "Ubuntu" and current and current >= _PPA_SERVES:
-        return (_PPA, install), f"Ubuntu {number}'s own packages are too old"
+        return f"`{_PPA}` and {install} (Ubuntu {number}'s own packages are too old)"
     if name == "Fedora":
         # The loader is oneapi-level-zero, the driver intel-level-zero.
-        return ("sudo dnf install intel-compute-runtime intel-level-zero oneapi-level-zero",), ""
-    return (), ""
+        return "`sudo dnf install intel-compute-runtime intel-level-zero oneapi-level-zero`"
+    return ""

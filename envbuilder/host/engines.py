@@ -9,6 +9,7 @@ CDI specifications name devices that any engine can use.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -252,7 +253,7 @@ def decide(snapshot: Snapshot) -> Containers:
         engines=tuple(
             _engine(path, answer) for path, answer in answers.items() if answer.error != HIDDEN
         ),
-        buildx=True if version else _buildx(snapshot),
+        buildx=bool(version) or _has_buildx(snapshot),
         buildx_version=version,
         runtimes=_runtimes(snapshot, answers),
         # Prefer short names: a GPU's number and "all" are more useful than its UUID.
@@ -277,13 +278,11 @@ def _read_full(reader: Reader) -> None:
     if not reader.live:
         reader.file(_FULL)
         return
-    try:
+    with contextlib.suppress(ToolError, OSError):
         done = process.run(_BUILDX_VERSION.split(), timeout=10)
-    except (ToolError, OSError):
-        return
-    if done.returncode == 0:
-        recorded = {**_full(reader.files), _BUILDX_VERSION: done.stdout}
-        reader.files[_FULL] = msgspec.json.encode(recorded).decode()
+        if done.returncode == 0:
+            recorded = {_BUILDX_VERSION: done.stdout}
+            reader.files[_FULL] = msgspec.json.encode(recorded).decode()
 
 
 def _program(reader: Reader, path: str) -> None:
@@ -295,13 +294,6 @@ def _program(reader: Reader, path: str) -> None:
     if reader.live and path in reader.files and not os.access(reader.root / path, os.X_OK):
         del reader.files[path]
         reader.absent.add(path)
-
-
-def _full(files: Mapping[str, str]) -> dict[str, Any]:
-    try:
-        return decoding.from_json(files.get(_FULL, "{}"), dict[str, Any])
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return {}
 
 
 def _recorded(files: Mapping[str, str]) -> dict[str, Answer]:
@@ -357,24 +349,27 @@ def _judged(path: str, answer: Answer) -> tuple[State, str]:
     return "usable", ""
 
 
-def _buildx(snapshot: Snapshot) -> bool | None:
-    if _plugins(snapshot.files):
+def _has_buildx(snapshot: Snapshot) -> bool | None:
+    known = {**snapshot.unreadable, **dict.fromkeys(snapshot.files, "")}
+    plugins = [why for path, why in known.items() if path.endswith(f"/{_BUILDX}")]
+    if "" in plugins:
         return True
     # A live machine may have no /opt at all; a recorded tree does not show which home applies.
-    closed = [p for p in _plugins(snapshot.unreadable) if snapshot.unreadable[p] != "not there"]
-    if snapshot.live and not closed:
+    if snapshot.live and set(plugins) <= {"not there"}:
         return False
     return None
 
 
-def _plugins(paths: Iterable[str]) -> list[str]:
-    return [path for path in paths if path.endswith(f"/{_BUILDX}")]
-
-
 def _buildx_version(snapshot: Snapshot) -> str | None:
     """Return the version in a line such as "github.com/docker/buildx v0.30.1 9e66234"."""
-    words = str(_full(snapshot.files).get(_BUILDX_VERSION, ""))[:400].split()
-    return next((match[1] for word in words if (match := _VERSION.match(word))), None)
+    try:
+        full = decoding.from_json(snapshot.files.get(_FULL, "{}"), dict[str, Any])
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    for word in str(full.get(_BUILDX_VERSION, ""))[:400].split():
+        if match := _VERSION.match(word):
+            return match[1]
+    return None
 
 
 def _runtimes(snapshot: Snapshot, answers: Mapping[str, Answer]) -> tuple[str, ...]:

@@ -21,7 +21,8 @@ from envbuilder.host.model import Memory
 from envbuilder.host.snapshot import Reader, Snapshot, clean, fields, integer, lines
 
 _SHM = "/dev/shm"  # noqa: S108 (it is only looked up)
-_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SIZE = re.compile(r"([0-9]{1,16})([kmgt%]?)(?:,|\Z)", re.ASCII)
 _TABLE = "sys/firmware/dmi/tables/DMI"
 _VIRTUAL = "This is a virtual machine, which does not show its host's memory modules."
 _ROOT = "Only root may read the firmware's table of memory modules: run this as root to see all."
@@ -124,42 +125,41 @@ def _shm_bytes(snapshot: Snapshot, total: int | None) -> int | None:
 
 def _tmpfs(options: str, total: int | None) -> int | None:
     """Return the size of a tmpfs (the kernel's Documentation/filesystems/tmpfs.rst)."""
-    option = next((o for o in options.split(",") if o.startswith("size=")), None)
-    if option is None:
-        if total is not None:
-            return total // 2
+    _, has_size, rest = f",{options.lower()}".partition(",size=")
+    if not has_size:
+        return total and total // 2
+    match = _SIZE.match(rest)
+    if match is None:
         return None
-    size = option.removeprefix("size=").lower()
-    last = option[-1:].lower()
-    unit = last if last == "%" or last in _UNITS else ""
-    number = integer(size.removesuffix(unit))
+    number = int(match[1])
     if number == 0:
         return total  # limited only by the memory itself
-    if number is None or (unit == "%" and (total is None or number > 1000)):
+    if match[2] != "%":
+        size = number * _UNITS[match[2]]
+    elif total is None or number > 1000:
         return None
-    found = (total or 0) * number // 100 if unit == "%" else number * _UNITS.get(unit, 1)
-    if found <= 2**53:
-        return found
-    return None
+    else:
+        size = total * number // 100
+    if size > 2**53:
+        return None
+    return size
 
 
 def modules(snapshot: Snapshot, *, virtual: bool) -> Memory:
     """Return the modules, without their total size. `virtual`: what the CPU reports."""
-    blob = snapshot.blobs.get(_TABLE)
-    if blob is not None:
-        table = parse(blob)
-        virtual = virtual or (table is not None and table.virtual)
-        if table is not None and not virtual:
-            return _from_firmware(table.devices)
-    if virtual:
+    table = parse(snapshot.blobs.get(_TABLE, b""))
+    if virtual or (table and table.virtual):
         return Memory(detail=_VIRTUAL)
-    if blob is not None:
+    if table:
+        return _from_firmware(table.devices)
+    if _TABLE in snapshot.blobs:
         return Memory(detail=_DAMAGED)
     why = snapshot.unreadable.get(_TABLE)
-    detail = _HIDDEN if why is None else f"/{_TABLE} could not be read ({why})."
+    if why is None:
+        return Memory(detail=_HIDDEN)
     if why in {"Permission denied", "Operation not permitted"}:
-        detail = _ROOT
-    return Memory(detail=detail)
+        return Memory(detail=_ROOT)
+    return Memory(detail=f"/{_TABLE} could not be read ({why}).")
 
 
 def _from_firmware(devices: Sequence[Slot]) -> Memory:
@@ -167,17 +167,26 @@ def _from_firmware(devices: Sequence[Slot]) -> Memory:
     if not filled:
         return Memory(slots=len(devices) or None, detail=_EMPTY)
     kinds = {device.kind for device in filled}
-    kind = kinds.pop() if len(kinds) == 1 else None
+    kind = None
+    if len(kinds) == 1:
+        kind = filled[0].kind
     # Soldered chips share no channel: each is a channel of its own width.
-    soldered = kind is not None and kind.startswith(("LPDDR", "HBM"))
-    names = list(range(len(devices))) if soldered else channels_of(devices)
+    names: Sequence[Hashable] = range(len(devices))
+    if kind is None or not kind.startswith(("LPDDR", "HBM")):
+        names = channels_of(devices)
     used = [name for name, device in zip(names, devices, strict=True) if device.populated]
     certain = all(device.populated is not None for device in devices)
     named = certain and None not in used
-    speeds = [device.speed or 0 for device in filled]
-    speed = min(speeds) if min(speeds) >= _SLOWEST.get(kind or "", 1) else None
-    reasons = ((kinds, _MIXED), (not named, _NAMELESS), (speed is None, _SPEEDLESS))
-    details = [text for applies, text in reasons if applies]
+    speed: int | None = min(device.speed or 0 for device in filled)
+    if (speed or 0) < _SLOWEST.get(kind or "", 1):
+        speed = None
+    detail = ""
+    if len(kinds) > 1:
+        detail = _MIXED
+    elif not named:
+        detail = _NAMELESS
+    elif speed is None:
+        detail = _SPEEDLESS
     return Memory(
         kind=kind,
         speed=speed,
@@ -185,8 +194,8 @@ def _from_firmware(devices: Sequence[Slot]) -> Memory:
         channels_available=len(set(names)) if named and None not in names else None,
         modules=len(filled) if certain else None,
         slots=len(devices),
-        bandwidth=None if details else _bandwidth(used, filled, speed),
-        detail=details[0] if details else "",
+        bandwidth=None if detail else _bandwidth(used, filled, speed),
+        detail=detail,
     )
 
 

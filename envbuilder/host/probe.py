@@ -176,7 +176,7 @@ def _container(snapshot: Snapshot, environ: Mapping[str, str]) -> bool:
     """
     managers = {snapshot.files.get(path, "").strip() for path in _MANAGERS}
     return bool(
-        any(snapshot.has(path) for path in _SIGNS)
+        any(map(snapshot.has, _SIGNS))
         or managers - {"", "wsl"}  # systemd counts WSL as a container
         or environ.get("container") in _NAMES
         or "KUBERNETES_SERVICE_HOST" in environ
@@ -192,7 +192,7 @@ def _libc(snapshot: Snapshot) -> str | None:
             return libc
         return None
     # Some glibc systems also have musl's loader; then it proves nothing.
-    if any(snapshot.has(path) for path in _MUSL) and not any(snapshot.has(p) for p in _GLIBC):
+    if any(map(snapshot.has, _MUSL)) and not any(map(snapshot.has, _GLIBC)):
         return "musl"
     return None
 
@@ -258,8 +258,7 @@ def _notes(snapshot: Snapshot) -> list[str]:
         if snapshot.has(path) is not True:
             why = snapshot.unreadable.get(path, "not there")
             notes.append(f"/{path} could not be read ({why}): {subject} may be unknown.")
-    hidden = cpu.unreadable_limit(snapshot)
-    if hidden:
+    if hidden := cpu.unreadable_limit(snapshot):
         path, why = hidden
         notes.append(f"/{path} could not be read ({why}): there may be limits that are unknown.")
     if is_wsl1(_kernel(snapshot)):

@@ -273,15 +273,6 @@ def cpu_list(value: str | None, most: int = 8192) -> frozenset[int] | None:
     return frozenset(cpus)
 
 
-def cpu_mask(value: str | None, most: int = 8192) -> frozenset[int] | None:
-    """Parse a kernel CPU mask such as "00000001,80000000"; return None if it is not one."""
-    words = (value or "").strip().split(",")
-    if len(words) > most // 32 or not all(re.fullmatch("[0-9a-f]{1,8}", word) for word in words):
-        return None
-    mask = int("".join(word.zfill(8) for word in words), 16)
-    return frozenset(bit for bit in range(mask.bit_length()) if mask >> bit & 1)
-
-
 def version(value: str | None) -> tuple[int, ...] | None:
     """Parse a dotted version into numbers, or return None."""
     if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6}){0,3}", value or "", re.ASCII):

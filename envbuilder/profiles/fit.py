@@ -225,9 +225,7 @@ def _workaround(profile: Profile, host: Host, every: tuple[BackendFit, ...]) -> 
     if image.lacks_engine:
         text += " once a container engine runs"
     if {finding.code for finding in native.decisive} == {"level-zero"}:
-        from envbuilder.host import drivers
-
-        text += f", or natively {drivers.level_zero_natively(host)}."
+        text += ", or natively once Level Zero is installed."
     else:
         text += f"; natively not: {'; '.join(dict.fromkeys(f.text for f in native.decisive))}."
     return f"{text} See `envbuilder doctor`."
