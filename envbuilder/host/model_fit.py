@@ -9,7 +9,6 @@ second.
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from decimal import Decimal
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.text import clipped, gibibytes
+from envbuilder.core.text import clipped, first, gibibytes
 from envbuilder.host.snapshot import clean
 
 if TYPE_CHECKING:
@@ -167,12 +166,8 @@ def bits_of(quant: str) -> float:
     name = quant.strip().lower()
     if name in QUANTS:
         return QUANTS[name]
-    from difflib import get_close_matches
-
-    close = " or ".join(get_close_matches(name[:40], QUANTS, n=2))
-    hint = f"did you mean {close}? " if close else ""
     raise InvalidError(
-        f"{_quoted(quant)} is not a known weight format", f"{hint}known: {', '.join(QUANTS)}"
+        f"{_quoted(quant)} is not a known weight format", f"known: {', '.join(QUANTS)}"
     )
 
 
@@ -188,9 +183,10 @@ def estimate(model: Model, quant: str, pools: Sequence[Pool]) -> Estimate:
     weights = math.ceil(model.parameters * bits / 8)
     accelerators = [pool for pool in pools if pool.kind == "accelerator"]
     memory = [pool for pool in pools if pool.kind == "memory"]
-    first, rest = (accelerators, memory) if accelerators else (memory, [])
-    verdict, spare = _verdict(weights, first, rest)
-    shares = _shares(weights, [*first, *rest]) if verdict in {"fits", "split"} else []
+    verdict, spare = _verdict(weights, accelerators, memory)
+    shares = []
+    if verdict in {"fits", "split"}:
+        shares = _shares(weights, [*accelerators, *memory])
     active = math.ceil(model.active * bits / 8)
     return Estimate(
         model=model,
@@ -202,7 +198,7 @@ def estimate(model: Model, quant: str, pools: Sequence[Pool]) -> Estimate:
         placement=tuple((pool.name, size) for pool, size in shares),
         tokens_per_second=_ceiling(shares, active / weights),
         spare_bytes=spare,
-        unknown_sizes=tuple(p.name for p in [*first, *rest] if p.usable_bytes is None),
+        unknown_sizes=tuple(p.name for p in [*accelerators, *memory] if p.usable_bytes is None),
         unknown_bandwidths=tuple(p.name for p, _ in shares if not _bandwidth(p)),
     )
 
@@ -215,11 +211,8 @@ def sentences(estimate: Estimate) -> tuple[str, ...]:
         size += f", {gibibytes(estimate.active_bytes)} read per token"
     spare = estimate.spare_bytes or 0
     if estimate.verdict == "unknown":
-        more = f" and {n} more" if (n := len(estimate.unknown_sizes) - 1) else ""
-        lines = [
-            size,
-            f"cannot be determined: unknown size of {_short(estimate.unknown_sizes[0])}{more}",
-        ]
+        names = first([_short(name) for name in estimate.unknown_sizes], 1)
+        lines = [size, f"cannot be determined: unknown size of {names}"]
     elif estimate.verdict == "no":
         lines = [size, f"does not fit: {gibibytes(-spare)} are missing"]
     else:
@@ -231,7 +224,9 @@ def sentences(estimate: Estimate) -> tuple[str, ...]:
 def _verdict(
     weights: int, first: Sequence[Pool], rest: Sequence[Pool]
 ) -> tuple[Verdict, int | None]:
-    """Return the verdict, and the spare bytes if known."""
+    """Return the verdict, and the spare bytes if known; without a first pool, the rest is all."""
+    if not first:
+        return _verdict(weights, rest, ())
     spare = sum(map(_size, first)) - weights
     if spare >= 0:
         return "fits", spare
@@ -275,14 +270,12 @@ def _where(estimate: Estimate) -> str:
     groups: dict[str, list[int]] = {}
     for name, size in estimate.placement:
         groups.setdefault(_short(name), []).append(size)
-    texts = [
-        f"{gibibytes(sum(sizes))} in {f'{len(sizes)} × ' if len(sizes) > 1 else ''}{name}"
-        for name, sizes in groups.items()
-    ]
-    if len(groups) > 2:
-        groups.popitem()
-        front = [*itertools.chain.from_iterable(groups.values())]
-        texts = [f"{gibibytes(sum(front))} in {len(front)} devices", texts[-1]]
+    texts = []
+    for name, sizes in groups.items():
+        count = ""
+        if len(sizes) > 1:
+            count = f"{len(sizes)} × "
+        texts.append(f"{gibibytes(sum(sizes))} in {count}{name}")
     return f"{estimate.verdict}: {', '.join(texts)}"
 
 

@@ -13,11 +13,13 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from envbuilder.core import process, types
 from envbuilder.core.errors import ToolError
 from envbuilder.host import cpu, engines, memory, tables
 from envbuilder.host.gpus import amd, intel, nvidia, pci
-from envbuilder.host.model import X86_FLAGS, Cpu, Gpu, Host, Memory, Obstacle, is_wsl1
+from envbuilder.host.model import Cpu, Gpu, Host, Memory, Obstacle, is_wsl1
 from envbuilder.host.snapshot import (
     Reader,
     Snapshot,
@@ -279,8 +281,6 @@ _SYSCTL = (
     "hw.logicalcpu",
     "hw.physicalcpu",
     "machdep.cpu.brand_string",
-    "machdep.cpu.features",
-    "machdep.cpu.leaf7_features",
     "kern.osrelease",
     "kern.osproductversion",
     "kern.hv_vmm_present",
@@ -316,12 +316,13 @@ def _mac(snapshot: Snapshot) -> Host:
         snapshot.machine == "arm64"
     )
     translated = {"0": False, "1": True}.get(sysctl.get("sysctl.proc_translated", ""))
-    machine = "x86_64" if sysctl else "unknown"
+    machine = "unknown"
     if arm:
         machine = "arm64"
-    elif sysctl and translated is None:
+    elif sysctl:
+        machine = "x86_64"
         # An Intel Mac has neither key (Apple, "About the Rosetta translation environment").
-        translated = False
+        translated = translated or False
     physical = integer(sysctl.get("hw.physicalcpu"))
     logical = integer(sysctl.get("hw.logicalcpu"))
     return Host(
@@ -334,7 +335,6 @@ def _mac(snapshot: Snapshot) -> Host:
         cpu=Cpu(
             vendor="Apple" if arm else None,
             model_name=clean(sysctl.get("machdep.cpu.brand_string")),
-            flags=_mac_flags(sysctl),
             logical=logical,
             physical=physical,
             threads=physical or logical,
@@ -349,35 +349,28 @@ def _mac(snapshot: Snapshot) -> Host:
     )
 
 
-def _mac_flags(known: dict[str, str]) -> tuple[str, ...] | None:
-    """Return an Intel Mac's CPU flags by their Linux names: SSE4.1 is sse4_1, AVX1.0 is avx."""
-    first, more = (known.get(f"machdep.cpu.{key}features", "") for key in ("", "leaf7_"))
-    if not first:
-        return None
-    names = f"{first} {more}".lower().replace("avx1.0", "avx").replace(".", "_").split()
-    return tuple(sorted(X86_FLAGS & set(names)))
-
-
 def _mac_gpus(sysctl: dict[str, str], arm: bool) -> tuple[Gpu, ...]:
     if not sysctl or not arm:
         return ()
     name = f"{clean(sysctl.get('machdep.cpu.brand_string')) or 'Apple silicon'} GPU"
-    virtual = sysctl.get("kern.hv_vmm_present") == "1"
-    detail = "macOS runs in a virtual machine, where Metal may be missing." if virtual else ""
     total = integer(sysctl.get("hw.memsize"))
-    return (
-        Gpu(
-            vendor="apple",
-            name=name,
-            family="Apple silicon",
-            state="unknown" if virtual else "usable",
-            detail=detail,
-            obstacle="virtual" if virtual else None,
-            memory_kind="shared",
-            memory_bytes=total,
-            usable_bytes=None if virtual or total is None else _usable_by_metal(sysctl, total),
-        ),
+    gpu = Gpu(
+        vendor="apple",
+        name=name,
+        family="Apple silicon",
+        state="usable",
+        memory_kind="shared",
+        memory_bytes=total,
+        usable_bytes=total and _usable_by_metal(sysctl, total),
     )
+    if not _is_virtual(sysctl):
+        return (gpu,)
+    detail = "macOS runs in a virtual machine, where Metal may be missing."
+    return (replace(gpu, state="unknown", detail=detail, obstacle="virtual", usable_bytes=None),)
+
+
+def _is_virtual(sysctl: dict[str, str]) -> bool:
+    return sysctl.get("kern.hv_vmm_present") == "1"
 
 
 def _usable_by_metal(sysctl: dict[str, str], total: int) -> int:
@@ -395,9 +388,8 @@ def _usable_by_metal(sysctl: dict[str, str], total: int) -> int:
     return total * 3 // 4
 
 
-def _mac_bandwidth(known: dict[str, str]) -> int | None:
-    virtual = known.get("kern.hv_vmm_present") == "1"
-    brand = clean(known.get("machdep.cpu.brand_string"))
-    if brand and not virtual:
+def _mac_bandwidth(sysctl: dict[str, str]) -> int | None:
+    brand = clean(sysctl.get("machdep.cpu.brand_string"))
+    if brand and not _is_virtual(sysctl):
         return tables.apple_bandwidth(brand)
     return None

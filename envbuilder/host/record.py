@@ -217,18 +217,27 @@ def _at(root: Path, path: str) -> Path:
     return root / path
 
 
-def differences(live: Any, replayed: Any, scrubber: Scrubber, path: str = "") -> list[str]:
-    """Facts in which two judged hosts differ, once what identifies is replaced in both."""
-    if isinstance(live, dict) and isinstance(replayed, dict):
-        keys = [*live, *(key for key in replayed if key not in live)]
-        pairs = [(key, live.get(key), replayed.get(key)) for key in keys]
-    elif isinstance(live, list) and isinstance(replayed, list) and len(live) == len(replayed):
-        pairs = [(str(n), *both) for n, both in enumerate(zip(live, replayed, strict=True))]
-    elif live == replayed or scrubber.public(str(live)) == str(replayed):
-        return []
-    else:
-        return [f"{path}: {scrubber.public(str(live))} here, {replayed} in the recording"]
+def differences(live: Any, replayed: Any, scrubber: Scrubber) -> list[str]:
+    """Return the facts in which two judged hosts differ, without what identifies this one."""
+    recorded = _facts(replayed)
     lines = []
-    for name, one, other in pairs:
-        lines += differences(one, other, scrubber, f"{path}.{name}".lstrip("."))
+    for path, value in (dict.fromkeys(recorded) | _facts(live)).items():
+        public = scrubber.public(str(value))
+        other = recorded.get(path)
+        if public != str(other):
+            lines.append(f"{path}: {public} here, {other} in the recording")
     return lines
+
+
+def _facts(value: Any, path: str = "") -> dict[str, Any]:
+    """Return the values in nested data, by their paths."""
+    if isinstance(value, dict):
+        parts = value.items()
+    elif isinstance(value, list):
+        parts = enumerate(value)
+    else:
+        return {path: value}
+    facts = {}
+    for name, part in parts:
+        facts |= _facts(part, f"{path}.{name}".lstrip("."))
+    return facts

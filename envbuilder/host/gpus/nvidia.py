@@ -94,8 +94,8 @@ def decide(
         if card_access.state == "usable" and answer and bus not in reported and not unplaced:
             detail = "The driver does not give this GPU to this process."
             card_access = pci.Access("present", detail, "not-given")
-        gpus.append(_gpu(snapshot, card or bus, reported.get(bus), driver, card_access))
-    gpus.extend(_gpu(snapshot, None, device, driver, access) for device in unplaced)
+        gpus.append(_gpu(snapshot, bus, card, reported.get(bus), driver, card_access))
+    gpus.extend(_gpu(snapshot, None, None, device, driver, access) for device in unplaced)
     return tuple(gpus) or _without_pci(snapshot, wsl=wsl)
 
 
@@ -127,20 +127,15 @@ def peers(snapshot: Snapshot) -> tuple[Peer, ...]:
 
 def _gpu(
     snapshot: Snapshot,
-    shown: pci.Device | str | None,
+    bus: str | None,
+    card: pci.Device | None,
     reported: nvml.Device | None,
     driver: str | None,
     access: pci.Access,
 ) -> Gpu:
     """Return one GPU, from its PCI card, from its address, or from NVML alone."""
-    if not isinstance(shown, str):
-        card = shown
-        bus = card.bus if card else None
-    else:
-        card = None
-        bus = shown
     device_id = card.device_id if card else None
-    row = tables.nvidia_gpu(device_id) if device_id else None
+    row = tables.nvidia_gpu(device_id or "")
     name = reported.name if reported else _model(snapshot, bus)
     if name is None and row is not None:
         name = f"NVIDIA {row.name or row.chip}"
@@ -149,7 +144,6 @@ def _gpu(
     if access.state == "usable":
         access = nvidia_access.of_modes(snapshot, reported, minor) or access
     size = _memory(snapshot, reported)
-    link = card.link if card else None
     return Gpu(
         vendor="nvidia",
         name=name or f"NVIDIA GPU {device_id or ''}".strip(),
@@ -169,7 +163,7 @@ def _gpu(
         memory_bytes=size.total,
         usable_bytes=size.usable,
         bandwidth=size.bandwidth,
-        link=None if size.kind == "shared" else _link(reported, link),
+        link=None if size.kind == "shared" else _link(reported, card),
         power_limit_watts=_watts(reported.power_limit_milliwatts),
         power_default_watts=_watts(reported.power_default_milliwatts),
         mig=reported.mig,
@@ -204,22 +198,22 @@ def _memory(snapshot: Snapshot, device: nvml.Device) -> pci.Size:
     return pci.Size("dedicated", device.memory_bytes, None if device.mig else usable, bandwidth)
 
 
-def _link(device: nvml.Device, shown: Link | None) -> Link | None:
+def _link(device: nvml.Device, card: pci.Device | None) -> Link | None:
     """Return the link as NVML reports it, with sysfs for missing values.
 
     NVML's maximum width is that of card and slot together, sysfs's that of the card alone. The
     larger counts, so that a card in a slot with fewer lanes is recognized.
     """
-    shown = shown or Link()
+    shown = (card and card.link) or Link()
     link = Link(
         speed=_speed(device.link_generation) or shown.speed,
         width=device.link_width or shown.width,
         max_speed=_speed(device.max_link_generation) or shown.max_speed,
         max_width=max(device.max_link_width or 0, shown.max_width or 0) or None,
     )
-    if link != Link():
-        return link
-    return None
+    if link == Link():
+        return None
+    return link
 
 
 def _speed(generation: int | None) -> float | None:
@@ -237,8 +231,9 @@ def _watts(milliwatts: int | None) -> float | None:
 def _driver(snapshot: Snapshot, answer: nvml.Answer | None) -> str | None:
     match = _MODULE.search(snapshot.files.get(VERSION, ""))
     loaded = match[1] if match else None
-    told = answer.driver_version if answer and version(answer.driver_version) else None
-    return told or loaded
+    if answer and version(answer.driver_version):
+        return answer.driver_version
+    return loaded
 
 
 def _bound(card: pci.Device, access: pci.Access) -> pci.Access:

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from envbuilder.core import decoding
 from envbuilder.host.snapshot import clean, version
@@ -243,13 +244,7 @@ def parse(text: str | None) -> Answer | None:
         driver_version=clean(answer.driver_version),
         devices=tuple(_checked(device) for device in answer.devices),
         pairs=tuple(
-            Pair(
-                first=address(pair.first),
-                second=address(pair.second),
-                ancestor=pair.ancestor,
-                nvlink=pair.nvlink,
-                read=pair.read,
-            )
+            replace(pair, first=address(pair.first), second=address(pair.second))
             for pair in answer.pairs
         ),
         error=clean(answer.error) or "",
@@ -259,13 +254,13 @@ def parse(text: str | None) -> Answer | None:
 def _checked(device: Device) -> Device:
     numbers = version(device.sm)
     good = numbers is not None and len(numbers) == 2 and numbers[0] < 100 and numbers[1] < 10
-    return Device(
+    return replace(
+        device,
         name=clean(device.name) or "NVIDIA GPU",
         bus=address(device.bus),
         minor=_within(device.minor, 254, least=0),
         memory_bytes=_within(device.memory_bytes, 2**53),
         reserved_bytes=_within(device.reserved_bytes, 2**53, least=0),
-        shared_memory=device.shared_memory,
         sm=f"{numbers[0]}.{numbers[1]}" if good and numbers else None,
         # NVML sets all bits for "not available".
         memory_mhz=_within(device.memory_mhz, 10**5),
@@ -276,7 +271,6 @@ def _checked(device: Device) -> Device:
         max_link_width=_within(device.max_link_width, 32),
         power_limit_milliwatts=_within(device.power_limit_milliwatts, 10**7),
         power_default_milliwatts=_within(device.power_default_milliwatts, 10**7),
-        mig=device.mig,
         instances=_within(device.instances, 10**3, least=0),
         fabric=_within(device.fabric, 2**31, least=0),
     )
