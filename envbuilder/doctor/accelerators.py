@@ -32,9 +32,20 @@ _TRY = "Try it: run `envbuilder verify`."
 _UNKNOWN = "See `envbuilder detect` for what is known about it."
 _FORCE = "`envbuilder verify --force` tries it anyway."
 _NO_TORCH = "Nothing helps: PyTorch does not support it. Use --profile cpu."
-_UNSUPPORTED: dict[Vendor, str] = {
-    "nvidia": f"{tables.JETSON_TORCH[0].upper()}{tables.JETSON_TORCH[1:]}.",
-    "amd": "See `sudo dmesg | grep kfd` for why; ROCm can use no other GPUs. Use --profile cpu.",
+_OF_VENDOR: dict[Vendor, dict[Obstacle | None, str]] = {
+    "nvidia": {"unsupported": f"{tables.JETSON_TORCH[0].upper()}{tables.JETSON_TORCH[1:]}."},
+    "amd": {
+        "hidden": "Run `unset HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES`, and"
+        " find where it is set.",
+        "unsupported": "See `sudo dmesg | grep kfd` for why; ROCm can use no other GPUs. Use"
+        " --profile cpu.",
+        "wsl": "Use --profile cpu, or Linux itself instead of WSL.",
+    },
+}
+"""The fixes of obstacles that differ among vendors."""
+_ON_MACS = {
+    "platform": "Start a container engine and use --backend docker, or a profile for macOS.",
+    "system-old": "Update macOS.",
 }
 _NOTHING = ("kernels", "platform", "unsupported")
 """Codes for which a profile that fits is the only fix."""
@@ -106,7 +117,7 @@ class _Look:
         self.locks = locks
         self.packages = packages
         self.advice = advice
-        self.engine = any(e.state == "usable" for e in host.containers.engines)
+        self.engine = host.containers.has_engine
         self.profiles = [p for p in candidates if not p.opt_in]
         self.findings = {p.name: self.judge(p) for p in self.profiles}
         self.fitting = [p for p in self.profiles if self.level(p) < _level("no")]
@@ -146,12 +157,12 @@ class _Look:
                 # Do not report on every run that a display GPU is no accelerator.
                 if not (works and self._hopeless(best)[1]):
                     result += self.of_profile(best, requested=False)
-            result += [
-                self._idle(gpu)
-                for gpu in self.host.gpus
-                if gpu.vendor == vendor and gpu.state != "usable" and id(gpu) not in reported
-                if not (works and gpu.obstacle in (None, "unsupported") and vendor != "unknown")
-            ]
+            for gpu in self.host.gpus:
+                if gpu.vendor != vendor or gpu.state == "usable" or id(gpu) in reported:
+                    continue
+                if works and gpu.obstacle in (None, "unsupported") and vendor != "unknown":
+                    continue
+                result.append(self._idle(gpu))
         return result
 
     def _hopeless(self, profile: Profile) -> tuple[int, int]:
@@ -162,9 +173,9 @@ class _Look:
     def of_nothing(self) -> list[Problem]:
         """Return the problems of the simplest profile, for hosts that no profile fits."""
         plainest = [p for p in self.profiles if p.accelerator == "cpu"] or self.profiles
-        if not plainest:
-            return []
-        return self.of_profile(min(plainest, key=self.level), requested=True)
+        if plainest:
+            return self.of_profile(min(plainest, key=self.level), requested=True)
+        return []
 
     def of_profile(self, profile: Profile, *, requested: bool) -> list[Problem]:
         platform = fit.docker_platform(self.host) or profile.platforms[0]
@@ -180,27 +191,33 @@ class _Look:
         relevant = [f for f in (*findings, *self.native(profile)) if f.level != "note"]
         if any(f.code == "no-gpu" for f in relevant):
             relevant = [f for f in relevant if not f.code.startswith("level-zero")]
-        lasting = [f for f in relevant if f.code in _LASTING]
-        of_release = next((f for f in relevant if f.code in fit.OF_RELEASE), None)
-        advice = self.advice(profile, self.host) if of_release and not instead else ""
-        return [
-            Problem(
-                severity=_severity(finding, requested=requested),
-                code=finding.code,
-                text=f"{profile.name}: {finding.text}",
-                fix=self._joined(finding.gpu)
-                or f"{advice if finding is of_release else ''} "
-                f"{fix(finding, required, self.host, instead)}".strip(),
-            )
+        if not requested:
             # If it can never work, anything else that is missing is irrelevant.
-            for finding in (relevant if requested else lasting or relevant)
-        ]
+            relevant = [f for f in relevant if f.code in _LASTING] or relevant
+        advice = ""
+        if not instead and any(f.code in fit.OF_RELEASE for f in relevant):
+            advice = self.advice(profile, self.host)
+        problems = []
+        for finding in relevant:
+            text = self._joined(finding.gpu) or fix(finding, required, self.host, instead)
+            if finding.code in fit.OF_RELEASE and advice:
+                text = f"{advice} {text}"
+                advice = ""
+            problems.append(
+                Problem(
+                    severity=_severity(finding, requested=requested),
+                    code=finding.code,
+                    text=f"{profile.name}: {finding.text}",
+                    fix=text,
+                )
+            )
+        return problems
 
     def _idle(self, gpu: Gpu) -> Problem:
         """Return the problem of an unusable GPU that no profile's findings mention."""
         return Problem(
             severity="limits",
-            code=gpu.obstacle or ("unread" if gpu.vendor == "unknown" else "gpu"),
+            code=gpu.obstacle or "gpu",
             text=f"{named(gpu)}: {gpu.detail.rstrip('.')}",
             fix=self._joined(gpu) or of_gpu(gpu, self.host),
         )
@@ -210,10 +227,10 @@ class _Look:
 
         A process keeps the groups it was started with.
         """
-        group = gpu.render_node_group if gpu and gpu.obstacle == "node-closed" else None
-        if group not in self.around.joined:
-            return ""
-        return f"Log in again: {self.around.user} joined {group} after this session began."
+        if gpu and gpu.obstacle == "node-closed" and gpu.render_node_group in self.around.joined:
+            user = self.around.user
+            return f"Log in again: {user} joined {gpu.render_node_group} after this session began."
+        return ""
 
 
 def named(gpu: Gpu) -> str:
@@ -250,15 +267,16 @@ def _sentence(finding: Finding, needs: Needs, host: Host) -> str:
     gpu = finding.gpu
     if gpu is not None and (finding.code == gpu.obstacle or gpu.vendor == "unknown"):
         return of_gpu(gpu, host, needs.nvidia_driver)
+    if gpu and finding.code == "driver-old":
+        return drivers.install(gpu, host, needs.nvidia_driver)
+    if host.os == "macos" and finding.code in _ON_MACS:
+        return _ON_MACS[finding.code]
     return {
         "backend": "Choose another --backend.",
-        "platform": "Start a container engine and use --backend docker, or a profile for macOS."
-        if host.os == "macos"
-        else "Use a profile for this platform: see `envbuilder profiles`.",
+        "platform": "Use a profile for this platform: see `envbuilder profiles`.",
         "libc-other": "Use --backend docker: the image has its own C library.",
-        "system-old": "Update macOS."
-        if host.os == "macos"
-        else "Use --backend docker, whose image has its own C library; or update the system.",
+        "system-old": "Use --backend docker, whose image has its own C library; or update the"
+        " system.",
         "system-unread": _TRY,
         "rosetta": "Install an arm64 Python (python.org's, or Homebrew's in /opt/homebrew), and"
         " envbuilder with it, in a terminal where `uname -m` says arm64.",
@@ -266,7 +284,6 @@ def _sentence(finding: Finding, needs: Needs, host: Host) -> str:
         "cpu-flags": _cpu_flags(finding),
         "no-gpu": "Use --profile cpu. If there is one, `envbuilder detect` shows what was read.",
         "gpu": _UNKNOWN,
-        "driver-old": drivers.install(gpu, host, needs.nvidia_driver) if gpu else "",
         "driver-unread": "See `nvidia-smi` for what the driver reports.",
         "kernels": _kernels(gpu),
         "kernels-partly": _TRY,
@@ -296,10 +313,11 @@ def _kernels(gpu: Gpu | None) -> str:
             "No wheel that envbuilder knows of has kernels for it, neither PyTorch's nor AMD's: use"
             " --profile cpu."
         )
-    state = "has wheels" if index == "release" else "has wheels that it does not call tested"
+    untested = "" if index == "release" else " that it does not call tested"
     return (
-        f"AMD's own index {state} for {gpu.family} (github.com/ROCm/TheRock, RELEASES.md): install"
-        " those yourself, and `envbuilder verify --python PYTHON` checks them."
+        f"AMD's own index has wheels{untested} for {gpu.family} (github.com/ROCm/TheRock,"
+        " RELEASES.md): install those yourself, and `envbuilder verify --python PYTHON` checks"
+        " them."
     )
 
 
@@ -326,43 +344,38 @@ def of_gpu(gpu: Gpu, host: Host, driver: str = "") -> str:
     """Return the fix for a GPU's obstacle; `driver` is the oldest sufficient version."""
     sentences: dict[Obstacle | None, str] = {
         None: _UNKNOWN,
-        "hidden": "Run `unset HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES`, and"
-        " find where it is set."
-        if gpu.vendor == "amd"
-        else "Run `unset CUDA_VISIBLE_DEVICES`, and find where it is set.",
+        "hidden": "Run `unset CUDA_VISIBLE_DEVICES`, and find where it is set.",
         "driver-missing": _driver_fix(gpu, host, driver),
-        "driver-other": "It is reserved for virtual machines: release it where that was configured"
-        " (vfio-pci.ids, driverctl)."
-        if gpu.kernel_driver == "vfio-pci"
-        else _driver_fix(gpu, host, driver),
+        "driver-other": _driver_fix(gpu, host, driver),
         "driver-unread": "Run envbuilder as a user who can read /sys and /proc/driver.",
         "library-failed": _library(gpu, host),
         "node-missing": _missing(gpu, host),
         "node-closed": _closed(gpu, host),
         "node-unread": "Check who may open the nodes: `ls -l /dev/dri /dev/nvidia*`.",
-        "not-given": f"Start the container with --device {gpu.render_node or '/dev/dri'}."
-        if gpu.vendor == "amd"
-        else "Give it to this container or process (--gpus all, NVIDIA_VISIBLE_DEVICES,"
+        "not-given": "Give it to this container or process (--gpus all, NVIDIA_VISIBLE_DEVICES,"
         " the scheduler's request); if it is, `sudo dmesg | grep NVRM` shows what failed.",
         "no-instances": "Run `sudo nvidia-smi mig -lgip` for the sizes and `sudo nvidia-smi mig"
         " -cgi SIZE -C` to create instances, or `sudo nvidia-smi -mig 0` to turn MIG off.",
         "fabric": "On the machine itself, run `sudo systemctl enable --now nvidia-fabricmanager`;"
         " its version must be that of the driver.",
-        "unsupported": _UNSUPPORTED.get(gpu.vendor, _NO_TORCH),
+        "unsupported": _NO_TORCH,
         "unlisted": _FORCE,
         "virtual": f"Run envbuilder on the Mac itself; here, {_FORCE}",
-        "wsl": "Use --profile cpu, or Linux itself instead of WSL."
-        if gpu.vendor == "amd"
-        else f"See what Windows reports (`nvidia-smi.exe`, Device Manager); {_FORCE}",
+        "wsl": f"See what Windows reports (`nvidia-smi.exe`, Device Manager); {_FORCE}",
         "unread": "Run envbuilder as a user who can read /sys, or outside the sandbox.",
     }
-    obstacle = gpu.obstacle
-    if gpu.vendor == "unknown" and obstacle is None:
-        obstacle = "wsl" if host.wsl else "unread"
-    return sentences[obstacle]
+    sentences |= _OF_VENDOR.get(gpu.vendor, {})
+    if gpu.vendor == "amd" and gpu.obstacle == "not-given":
+        return f"Start the container with --device {gpu.render_node or '/dev/dri'}."
+    return sentences[gpu.obstacle]
 
 
 def _driver_fix(gpu: Gpu, host: Host, needed: str) -> str:
+    if gpu.kernel_driver == "vfio-pci":
+        return (
+            "It is reserved for virtual machines: release it where that was configured"
+            " (vfio-pci.ids, driverctl)."
+        )
     sentence = drivers.install(gpu, host, needed)
     loadable = gpu.obstacle == "driver-missing" and not (host.wsl or host.container)
     if gpu.vendor == "nvidia" and loadable:
@@ -402,8 +415,7 @@ def _missing(gpu: Gpu, host: Host) -> str:
             return drivers.nvidia(gpu, host)
         if host.container:
             return _missing_in_container(gpu)
-        commands = " and ".join(f"`sudo {' '.join(argv)}`" for argv in _node_commands(gpu, host))
-        return f"Run {commands}, or restart."
+        return f"Run {_node_commands(gpu, host)}, or restart."
     if host.container:
         kfd = "--device /dev/kfd " if _is_about_kfd(gpu) else ""
         return f"Start the container with {kfd}--device /dev/dri."
@@ -430,22 +442,19 @@ def _missing_in_container(gpu: Gpu) -> str:
     )
 
 
-def _node_commands(gpu: Gpu, host: Host) -> tuple[tuple[str, ...], ...]:
+def _node_commands(gpu: Gpu, host: Host) -> str:
     """Return the commands that create the nodes: cards and control, then unified memory.
 
     With -u, -c refers to other nodes, so one call cannot create both (nvidia-modprobe.c).
     """
-    minors = (*range(_cards(host)), _CONTROL_MINOR)
-    memory = ("nvidia-modprobe", "-u", "-c", "0", "-c", "1")
+    memory = "sudo nvidia-modprobe -u -c 0 -c 1"
     if _lacks_memory_node(gpu):
-        return (memory,)
-    return ("nvidia-modprobe", *(word for n in minors for word in ("-c", str(n)))), memory
+        return f"`{memory}`"
+    cards = sum(g.vendor == "nvidia" and g.kernel_driver in (None, "nvidia") for g in host.gpus)
+    minors = "".join(f" -c {minor}" for minor in (*range(cards), _CONTROL_MINOR))
+    return f"`sudo nvidia-modprobe{minors}` and `{memory}`"
 
 
 def _lacks_memory_node(gpu: Gpu) -> bool:
     """Return whether only the unified memory node is missing: all others are checked first."""
     return "/dev/nvidia-uvm " in gpu.detail
-
-
-def _cards(host: Host) -> int:
-    return sum(g.vendor == "nvidia" and g.kernel_driver in (None, "nvidia") for g in host.gpus)

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import counted, gigabytes
 from envbuilder.doctor import accelerators, surroundings
-from envbuilder.doctor.problem import SEVERITIES, Problem
+from envbuilder.doctor.problem import SEVERITIES, Problem, Severity
 from envbuilder.doctor.surroundings import CDI_FILE, Around
-from envbuilder.host.describe import gib
 from envbuilder.profiles.backends import makes_image
 from envbuilder.profiles.library import nothing_read
 from envbuilder.profiles.lock import Lock, require_usable
@@ -22,7 +21,7 @@ from envbuilder.profiles.lock import Lock, require_usable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from envbuilder.host.model import Engine, Gpu, Host, Memory
+    from envbuilder.host.model import Engine, Host, Memory
     from envbuilder.profiles.library import Reader
     from envbuilder.profiles.profile import Profile
 _COMPILERS = {"g++", "c++", "clang++"}
@@ -71,8 +70,6 @@ def diagnose(
         *_quota(host, around),
         *_links(host),
         *_cores(host),
-        *_main_memory(host),
-        *_power(host),
         *_shared_memory(host),
         *_binding(around),
     ]
@@ -91,21 +88,18 @@ def _lock(requested: Profile | None, lock: Lock | None) -> Iterator[Problem]:
 
 def _native(host: Host, around: Around, requested: Profile | None) -> Iterator[Problem]:
     if around.python:
-        engine = any(e.state == "usable" for e in host.containers.engines) and not around.engine
-        image = engine and any(map(makes_image, around.backends))
-        yield Problem(
-            severity="limits" if image else "blocks",
-            code="python",
-            text=around.python,
-            fix=around.python_fix,
-        )
-    compiles = requested is not None and "g++" in requested.system_packages
-    if compiles and around.looked and not _COMPILERS & around.programs:
+        engine = host.containers.has_engine and not around.engine
+        severity: Severity = "blocks"
+        if engine and any(map(makes_image, around.backends)):
+            severity = "limits"
+        fix = around.python_fix
+        yield Problem(severity=severity, code="python", text=around.python, fix=fix)
+    compiles = requested and "g++" in requested.system_packages
+    if requested and compiles and around.looked and not _COMPILERS & around.programs:
         yield Problem(
             severity="limits",
             code="compiler",
-            text=f"{requested.name if requested else ''} compiles at run time,"
-            " and there is no compiler",
+            text=f"{requested.name} compiles at run time, and there is no compiler",
             fix="Install one (Debian, Ubuntu: `sudo apt install g++`; Fedora: `sudo dnf install"
             " gcc-c++`), or use --backend docker.",
         )
@@ -143,15 +137,15 @@ def _disks(around: Around) -> Iterator[Problem]:
 
 
 def _engines(host: Host, around: Around) -> Iterator[Problem]:
-    engines = host.containers.engines
     # One usable engine is enough: access to root's podman is not needed as well.
-    for engine in engines if not any(e.state == "usable" for e in engines) else ():
-        yield Problem(
-            severity="limits",
-            code="engine",
-            text=f"{engine.socket}: {engine.detail.rstrip('.')}",
-            fix=f"{_engine_fix(engine, host)} `--backend venv` needs none.",
-        )
+    if not host.containers.has_engine:
+        for engine in host.containers.engines:
+            yield Problem(
+                severity="limits",
+                code="engine",
+                text=f"{engine.socket}: {engine.detail.rstrip('.')}",
+                fix=f"{_engine_fix(engine, host)} `--backend venv` needs none.",
+            )
     if around.engine:
         yield Problem(severity="limits", code="engine", text=around.engine, fix=around.engine_fix)
 
@@ -160,11 +154,10 @@ def _engine_fix(engine: Engine, host: Host) -> str:
     podman = "podman" in engine.socket
     if engine.state == "unknown":
         return f"Check it: `{'podman' if podman else 'docker'} version`."
-    closed = "may not open" in engine.detail
-    if closed and not podman:
-        return "Run `sudo usermod -aG docker $USER` and log in again. This amounts to root access."
     if podman:
         return "Run `systemctl --user start podman.socket` for your own."
+    if "may not open" in engine.detail:
+        return "Run `sudo usermod -aG docker $USER` and log in again. This amounts to root access."
     if host.os == "macos" or host.wsl:
         return "Start Docker Desktop, or whatever provides the engine."
     return "Run `sudo systemctl start docker`."
@@ -186,22 +179,19 @@ def _gpus_in_containers(host: Host, around: Around) -> Iterator[Problem]:
             " `sudo systemctl restart docker`.",
         )
     if "podman" in usable and not devices:
-        makes = "nvidia-ctk" in around.programs
-        first = "" if makes else "Install nvidia-container-toolkit (NVIDIA's repository). "
+        fix = f"Run `sudo nvidia-ctk cdi generate --output={CDI_FILE}`."
+        if "nvidia-ctk" not in around.programs:
+            fix = f"Install nvidia-container-toolkit (NVIDIA's repository). {fix}"
         yield Problem(
             severity="limits",
             code="cdi",
             text="podman finds NVIDIA GPUs by CDI, and there is no specification",
-            fix=f"{first}Run `sudo nvidia-ctk cdi generate --output={CDI_FILE}`.",
+            fix=fix,
         )
 
 
 def _slow(code: str, text: str, fix: str) -> Problem:
     return Problem(severity="slows", code=code, text=text, fix=fix)
-
-
-def _used(host: Host) -> list[Gpu]:
-    return [g for g in host.gpus if g.state == "usable"]
 
 
 def _channels(memory: Memory) -> Iterator[Problem]:
@@ -235,15 +225,17 @@ def _quota(host: Host, around: Around) -> Iterator[Problem]:
 
 
 def _links(host: Host) -> Iterator[Problem]:
-    for gpu in _used(host):
-        width, most = (gpu.link.width, gpu.link.max_width) if gpu.link else (None, None)
-        if not width or gpu.memory_kind == "shared":
+    for gpu in host.gpus:
+        link = gpu.link
+        if gpu.state != "usable" or gpu.memory_kind == "shared" or link is None or not link.width:
             continue
-        if (most and width < most) or width <= _FEW_LANES:
-            of = f" of ×{most}" if most and width < most else ""
+        of = ""
+        if link.width < (link.max_width or 0):
+            of = f" of ×{link.max_width}"
+        if of or link.width <= _FEW_LANES:
             yield _slow(
                 "pcie",
-                f"{accelerators.named(gpu)}: PCIe ×{width}{of}",
+                f"{accelerators.named(gpu)}: PCIe ×{link.width}{of}",
                 "If it stays so under load: move it to the slot with the most lanes of the"
                 " processor, and reseat it. Risers, M.2 drives and firmware settings take lanes,"
                 " external boxes have four.",
@@ -251,51 +243,15 @@ def _links(host: Host) -> Iterator[Problem]:
 
 
 def _cores(host: Host) -> Iterator[Problem]:
-    gpus = [g for g in _used(host) if g.vendor != "apple"]
+    gpus = [g for g in host.gpus if g.state == "usable" and g.vendor != "apple"]
     limits = [n for n in (host.cpu.affinity, host.cpu.physical, host.cpu.quota) if n]
     if gpus and limits and min(limits) < _CORES_PER_GPU * len(gpus):
         yield _slow(
             "cores",
-            f"{counted(min(limits), 'core')} for {counted(len(gpus), 'GPU')}: loading keeps"
-            f" {'it' if len(gpus) == 1 else 'them'} waiting",
+            f"{counted(min(limits), 'core')} for {counted(len(gpus), 'GPU')}: they wait"
+            " for data to be loaded",
             f"Give it {_CORES_PER_GPU} cores per GPU, or keep the data on the GPU.",
         )
-
-
-def _main_memory(host: Host) -> Iterator[Problem]:
-    sizes = [g.memory_bytes for g in _used(host) if g.memory_kind == "dedicated" and g.memory_bytes]
-    limits = [n for n in (host.memory.total_bytes, host.memory.limit_bytes) if n]
-    if sizes and limits and min(limits) < sum(sizes):
-        yield _slow(
-            "main-memory",
-            f"{gib(min(limits))} of main memory for {gib(sum(sizes))} on GPUs:"
-            " checkpoints and pinned buffers may not fit",
-            "Add memory, raise the container's limit, or load models in pieces"
-            " (`torch.load(mmap=True)`, safetensors).",
-        )
-
-
-def _power(host: Host) -> Iterator[Problem]:
-    for gpu in _used(host):
-        now = gpu.power_limit_watts
-        default = gpu.power_default_watts
-        if now and default and now < 0.99 * default:
-            yield _slow(
-                "power",
-                f"{accelerators.named(gpu)}: the power limit is {now:.0f} W of {default:.0f} W",
-                f"{_raise(gpu, default, host)}, unless heat or the supply demand the limit.",
-            )
-
-
-def _raise(gpu: Gpu, watts: float, host: Host) -> str:
-    if gpu.vendor == "nvidia" and host.wsl:
-        return f"Run `nvidia-smi -pl {watts:.0f}` as administrator in Windows"
-    if gpu.vendor == "nvidia":
-        which = f" -i {gpu.bus}" if gpu.bus else ""
-        return f"Run `sudo nvidia-smi{which} -pl {watts:.0f}`"
-    # In microwatts: Linux, Documentation/ABI/testing/sysfs-driver-intel-xe-hwmon.
-    folder = f"/sys/bus/pci/devices/{gpu.bus}/hwmon" if gpu.bus else "its hwmon folder"
-    return f"Write {watts * 1e6:.0f} as root into the file power*_max below {folder}"
 
 
 def _shared_memory(host: Host) -> Iterator[Problem]:
@@ -316,7 +272,6 @@ def _binding(around: Around) -> Iterator[Problem]:
         # pytorch issues 91989, 99625, 101850: the importing process is bound to its first core.
         yield _slow(
             "binding",
-            f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} set: it can put all"
-            " DataLoader workers on one core",
+            f"{', '.join(names)} can put all DataLoader workers on one core",
             f"Run `unset {' '.join(names)}`, unless you measured that it helps.",
         )

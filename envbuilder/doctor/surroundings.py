@@ -106,8 +106,8 @@ def silences(sources: Sequence[Source], patience: float = PATIENCE_SECONDS) -> t
     for thread in threads:
         thread.join(max(0.0, end - time.monotonic()))
     late = f"timed out after {patience:g} s"
-    why = (replace(source, reason=reasons.get(source, late)) for source in sources)
-    return tuple(source for source in why if source.reason)
+    answered = (replace(source, reason=reasons.get(source, late)) for source in sources)
+    return tuple(source for source in answered if source.reason)
 
 
 def ask(source: Source, session: Session) -> str:
@@ -189,9 +189,9 @@ def _registries(
     mirrors = settings.configuration.mirrors
     for registry, place in mirrors.items():
         yield Source(kind="mirror", name=registry, url=_root(place.partition("/")[0], settings))
-    locked = target.base if target else None
-    if profile is None or target is None or locked is None or not profile.makes_images:
+    if profile is None or target is None or target.base is None or not profile.makes_images:
         return
+    locked = target.base
     named = settings.configuration.base_images.get(locked.ref, locked.ref)
     ref = os.environ.get("ENVBUILDER_BASE_IMAGE") or named
     if reference.is_on_disk(ref) or not locked.digest:
@@ -204,15 +204,10 @@ def _registries(
         return
     stored = base_images.is_present(locked.digest, target.platform, settings)
     pulled = _asked(host, lambda engine: engine.image(ref))
-    present = (ref == locked.ref and stored) or not isinstance(pulled, EnvbuilderError | None)
-    yield Source(
-        kind="registry",
-        name=registry,
-        url=_root(registry, settings),
-        rest=f"the base image {ref} is here, so images can be built"
-        if present
-        else f"the base image {ref} cannot be pulled; native environments need none",
-    )
+    rest = f"the base image {ref} cannot be pulled; native environments need none"
+    if (ref == locked.ref and stored) or not isinstance(pulled, EnvbuilderError | None):
+        rest = f"the base image {ref} is here, so images can be built"
+    yield Source(kind="registry", name=registry, url=_root(registry, settings), rest=rest)
 
 
 def _root(registry: str, settings: Settings) -> str:
@@ -236,14 +231,19 @@ def problems(silent: Sequence[Source]) -> list[Problem]:
 
 def _source_text(source: Source) -> str:
     name = {
-        "index": "your package index" if source.name == indexes.DEFAULT else f"index {source.name}",
+        "index": f"index {source.name}",
         "mirror": f"the mirror of {source.name}",
         "registry": f"the registry {source.name}",
     }[source.kind]
-    answers = source.reason.startswith("HTTP ")
-    how = f"answers {source.reason}" if answers else f"does not answer ({source.reason})"
-    rest = f": {source.rest}" if source.rest else ""
-    return f"{name} ({host_of(source.url)}) {how}{rest}"
+    if source.name == indexes.DEFAULT:
+        name = "your package index"
+    how = f"does not answer ({source.reason})"
+    if source.reason.startswith("HTTP "):
+        how = f"answers {source.reason}"
+    text = f"{name} ({host_of(source.url)}) {how}"
+    if source.rest:
+        text += f": {source.rest}"
+    return text
 
 
 def _source_fix(source: Source) -> str:
@@ -371,7 +371,7 @@ def _engine(host: Host) -> tuple[str, str]:
 
 def _asked(host: Host, question: Callable[[Engine], object]) -> object:
     """Return what the running engine answers, or its error; None without an engine."""
-    if not any(e.state == "usable" for e in host.containers.engines):
+    if not host.containers.has_engine:
         return None
     from envbuilder.containers.engine import connection
 
@@ -400,8 +400,8 @@ def _shared_store(settings: Settings) -> str:
 def _files(profile: Profile | None, lock: Lock | None, host: Host) -> tuple[File, ...]:
     """Return the lock's files for this host, and the tools that install them."""
     target = profile_lock.first(lock, host.platform)
-    tools = [f for p, f in lock.tools.items() if p == host.platform] if lock else []
+    if lock is None or host.platform is None or target is None:
+        return ()
     managed = profile is not None and profile.python.managed
-    if target:
-        return (*target.fetched(managed=managed), *tools)
-    return ()
+    tool = lock.tools.get(host.platform)
+    return (*target.fetched(managed=managed), *filter(None, [tool]))

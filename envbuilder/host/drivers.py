@@ -155,7 +155,7 @@ def _newer_kernel(host: Host) -> str:
 def level_zero(host: Host) -> str:
     """Return how to install the Level Zero loader and Intel's driver for it."""
     image = "use --backend docker, whose image brings them"
-    if not any(engine.state == "usable" for engine in host.containers.engines):
+    if not host.containers.has_engine:
         image += ", once a container engine runs"
     name, number = release(host)
     commands = _level_zero_commands(name, number)

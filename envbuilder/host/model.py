@@ -198,6 +198,11 @@ class Containers(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cdi: tuple[str, ...] = ()
     """Devices of the Container Device Interface, such as "nvidia.com/gpu=0"."""
 
+    @property
+    def has_engine(self) -> bool:
+        """Whether an engine answered."""
+        return any(engine.state == "usable" for engine in self.engines)
+
 
 class Host(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that decides which profiles fit; `detect --json` prints this object."""

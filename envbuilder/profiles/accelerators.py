@@ -27,7 +27,6 @@ from envbuilder.profiles.needs import (
     code_findings,
     named,
     of_wheels,
-    sm_of,
     worst,
 )
 
@@ -49,8 +48,10 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     """Return the variables that show the framework only the selected GPUs; None if none can."""
     native: Callable[[Host], list[Finding]] = lambda host: []
     """Check what native environments need from the host in addition."""
-    required: Callable[[Requires, Needs], bool] = lambda requires, needs: False
+    required: Callable[[Requires], object] = lambda requires: False
     """Whether a profile for another device needs such a GPU all the same."""
+    targets: str = ""
+    """What its kernels are for, in words."""
     hardware: str = ""
     """What it needs in words, if versions and kernels do not state it."""
     variants: tuple[str, ...] = ()
@@ -59,10 +60,11 @@ class Accelerator(Struct, frozen=True, kw_only=True):
 
 def cuda_runtime(target: profile_lock.Target) -> tuple[str, str]:
     """Return major and minor of the CUDA runtime among a target's wheels; empty without one."""
-    wheels = target.of_kind("wheel")
-    version = next((f.version for f in wheels if f.name.startswith("nvidia-cuda-runtime")), "")
-    major, _, rest = version.partition(".")
-    return major, rest.partition(".")[0]
+    for file in target.of_kind("wheel"):
+        if file.name.startswith("nvidia-cuda-runtime"):
+            major, minor, *_ = file.version.split(".")
+            return major, minor
+    return "", ""
 
 
 def build_of(framework: types.Framework, target: profile_lock.Target) -> releases.Build | None:
@@ -74,10 +76,14 @@ def build_of(framework: types.Framework, target: profile_lock.Target) -> release
     versions = {file.name: file.version for file in target.of_kind("wheel")}
     major, minor = cuda_runtime(target)
     distributions: dict[types.Framework, dict[str, str]] = {
-        "torch": {"torch": f"cu{major}{minor}" if major else ""},
-        "jax": {f"jax-cuda{major}-plugin": f"cuda{major}"} if major else {"jaxlib": "cpu"},
-        "tensorflow": {"tensorflow": "" if major else "cpu", "tensorflow-cpu": "cpu"},
+        "torch": {"torch": ""},
+        "jax": {"jaxlib": "cpu"},
+        "tensorflow": {"tensorflow": "cpu", "tensorflow-cpu": "cpu"},
     }
+    if major:
+        distributions["torch"] = {"torch": f"cu{major}{minor}"}
+        distributions["jax"] = {f"jax-cuda{major}-plugin": f"cuda{major}"}
+        distributions["tensorflow"]["tensorflow"] = ""
     for name, build in distributions[framework].items():
         if name in versions:
             return releases.of_version(framework, versions[name], target.platform, build)
@@ -90,17 +96,19 @@ def _locked(framework: types.Framework, target: profile_lock.Target, wsl: bool) 
     Of an unknown one, only the driver is known: the one that its CUDA runtime needs. The locked
     cuDNN decides which GPUs are served in part.
     """
-    if build := build_of(framework, target):
-        needs = build.needs(wsl=wsl)
-        for file in (f for f in target.files if f.name.startswith("nvidia-cudnn")):
-            every = (*needs.sm_partly, *needs.sm)
+    build = build_of(framework, target)
+    if build is None:
+        major, _ = cuda_runtime(target)
+        driver = tables.cuda_driver(int(major), wsl=wsl) if major.isdecimal() else None
+        return Needs(nvidia_driver=driver or "")
+    needs = build.needs(wsl=wsl)
+    for file in target.files:
+        if file.name.startswith("nvidia-cudnn"):
+            every = (*needs.partly, *needs.kernels)
             oldest = _sm(tables.cudnn_sm(file.version))
             partly = tuple(sm for sm in every if _sm(sm) < oldest)
-            needs = replace(needs, sm=every[len(partly) :], sm_partly=partly)
-        return needs
-    major, _ = cuda_runtime(target)
-    driver = tables.cuda_driver(int(major), wsl=wsl) if major.isdecimal() else None
-    return Needs(nvidia_driver=driver or "")
+            needs = replace(needs, kernels=every[len(partly) :], partly=partly)
+    return needs
 
 
 # NVIDIA: the driver that a CUDA runtime needs, and the kernels that a build contains.
@@ -112,11 +120,8 @@ def _judge_nvidia(gpu: Gpu, needs: Needs, _native: bool) -> list[Finding]:
         return [blocked("warning", f"{named(gpu)}: {gpu.detail.rstrip('.')}", gpu)]
     if gpu.state == "present":
         # Worth knowing before the driver is installed: whether the wheels support the GPU at all.
-        too_old = [
-            f
-            for f in _nvidia_kernels(needs, gpu)
-            if f.level == "no" and gpu.obstacle != "unsupported"
-        ]
+        kernels = _nvidia_kernels(needs, gpu)
+        too_old = [f for f in kernels if f.level == "no" and gpu.obstacle != "unsupported"]
         return [*too_old, blocked("no", f"{named(gpu)}: {gpu.detail.rstrip('.')}", gpu)]
     findings = [*_driver(needs, gpu), *_nvidia_kernels(needs, gpu)]
     if gpu.state == "unknown":
@@ -126,7 +131,7 @@ def _judge_nvidia(gpu: Gpu, needs: Needs, _native: bool) -> list[Finding]:
 
 def _nvidia_capability(gpu: Gpu) -> tuple[float, ...]:
     """Return how much a GPU can do: its compute capability, then its memory."""
-    return (*(_sm(gpu.sm) if gpu.sm else (0, 0)), gpu.memory_bytes or 0)
+    return (*_sm(gpu.sm or "0.0"), gpu.memory_bytes or 0)
 
 
 def _hide_nvidia(gpus: Sequence[Gpu], selected: Sequence[Gpu]) -> dict[str, str] | None:
@@ -172,42 +177,34 @@ def _nvidia_kernels(needs: Needs, gpu: Gpu) -> list[Finding]:
     GPUs are an exception: they run kernels that were made for exactly them (CUDA C++ Programming
     Guide, "Binary Compatibility").
     """
-    carried = needs.sm
-    if not carried:
+    if not needs.kernels:
         text = "which GPUs its wheels carry kernels for is not known"
         return [Finding("warning", text, "lock-unread", gpu)]
+    carried = f"the wheels carry kernels for {', '.join(needs.kernels)}"
     if gpu.sm is None:
-        text = (
-            f"the compute capability of {named(gpu)} is not known "
-            f"(the wheels carry kernels for {', '.join(carried)})"
-        )
+        text = f"the compute capability of {named(gpu)} is not known ({carried})"
         return [Finding("warning", text, "sm-unread", gpu)]
-    capability = _sm(gpu.sm)
-    kernels = [_sm(sm) for sm in carried]
-    if gpu.sm not in carried and tables.tegra_of_sm(gpu.sm):
-        text = (
-            f"{named(gpu)} is SM {gpu.sm} and runs only kernels for exactly that; the wheels carry"
-            f" kernels for {', '.join(carried)}: {tables.JETSON_TORCH}"
-        )
-        return [Finding("no", text, "kernels", gpu)]
-    if _runs(kernels, capability):
+    is_sm = f"{named(gpu)} is SM {gpu.sm}"
+    text = f"{is_sm}; {carried}"
+    if gpu.sm not in needs.kernels and tables.tegra_of_sm(gpu.sm):
+        text = f"{is_sm} and runs only kernels for exactly that; {carried}: {tables.JETSON_TORCH}"
+    elif _runs(needs.kernels, gpu.sm):
         return [Finding("note", f"{gpu.name} is SM {gpu.sm}")]
-    partly = _runs(map(_sm, needs.sm_partly), capability)
-    if partly or (needs.sm_ptx and capability > max(kernels)):
+    elif _runs(needs.partly, gpu.sm):
+        text = f"{is_sm}, which only some of the wheels' libraries serve"
+        return [Finding("warning", text, "kernels-partly", gpu)]
+    elif needs.ptx and _sm(gpu.sm) > max(map(_sm, needs.kernels)):
         text = (
-            "which only some of the wheels' libraries serve"
-            if partly
-            else f"newer than the wheels' kernels for {', '.join(carried)}: the driver would "
-            "compile their PTX at first use, if it can"
+            f"{is_sm}, newer than the wheels' kernels for {', '.join(needs.kernels)}: the driver"
+            " would compile their PTX at first use, if it can"
         )
-        code = "kernels-partly" if partly else "kernels-ptx"
-        return [Finding("warning", f"{named(gpu)} is SM {gpu.sm}, {text}", code, gpu)]
-    text = f"{named(gpu)} is SM {gpu.sm}; the wheels carry kernels for {', '.join(carried)}"
+        return [Finding("warning", text, "kernels-ptx", gpu)]
     return [Finding("no", text, "kernels", gpu)]
 
 
-def _runs(kernels: Iterable[tuple[int, int]], capability: tuple[int, int]) -> bool:
-    return any(major == capability[0] and minor <= capability[1] for major, minor in kernels)
+def _runs(kernels: Iterable[str], capability: str) -> bool:
+    major, minor = _sm(capability)
+    return any(each[0] == major and each[1] <= minor for each in map(_sm, kernels))
 
 
 def _sm(text: str) -> tuple[int, int]:
@@ -255,18 +252,18 @@ def _hide_amd(gpus: Sequence[Gpu], selected: Sequence[Gpu]) -> dict[str, str] | 
 
 def _amd_kernels(needs: Needs, gpu: Gpu) -> list[Finding]:
     """Check whether the wheels' libraries serve a GPU."""
-    if not needs.gfx:
+    if not needs.kernels:
         text = "which GPUs its wheels carry kernels for is not known"
         return [Finding("warning", text, "lock-unread", gpu)]
     if gpu.family is None:
         text = f"which chip {named(gpu)} is could not be read"
         return [Finding("warning", text, "gfx-unread", gpu)]
-    if gpu.family in needs.gfx:
+    if gpu.family in needs.kernels:
         return [Finding("note", f"{gpu.name} is {gpu.family}")]
-    if gpu.family in needs.gfx_partly:
+    if gpu.family in needs.partly:
         text = f"{named(gpu)} is {gpu.family}, which only some of the wheels' libraries serve"
         return [Finding("warning", text, "kernels-partly", gpu)]
-    text = f"{named(gpu)} is {gpu.family}; the wheels serve {', '.join(needs.gfx)}"
+    text = f"{named(gpu)} is {gpu.family}; the wheels serve {', '.join(needs.kernels)}"
     return [Finding("no", text, "kernels", gpu)]
 
 
@@ -285,9 +282,10 @@ def _judge_intel(gpu: Gpu, needs: Needs, native: bool) -> list[Finding]:
     if gpu.support != "validated":
         text = f"{gpu.name} is not on PyTorch's list of validated Intel GPUs; it may work"
         return [Finding("warning", text, "unlisted", gpu)]
-    if needs.xpu and not tables.intel_targets(gpu.family or "") & {*needs.xpu}:
+    kernels = set(needs.kernels)
+    if kernels and not tables.intel_targets(gpu.family or "") & kernels:
         text = (
-            f"the wheels carry kernels for {', '.join(needs.xpu)}: for {named(gpu)} the driver"
+            f"the wheels carry kernels for {', '.join(needs.kernels)}: for {named(gpu)} the driver"
             " would compile them at first use, if it can"
         )
         return [Finding("warning", text, "kernels-ptx", gpu)]
@@ -364,7 +362,8 @@ ACCELERATORS: dict[types.Accelerator, Accelerator] = {
         judge=_judge_nvidia,
         capability=_nvidia_capability,
         hide=_hide_nvidia,
-        required=lambda requires, needs: bool(needs.nvidia_driver or needs.sm),
+        required=lambda requires: requires.nvidia_driver or requires.sm or requires.sm_arm64,
+        targets="a GPU of compute capability",
         variants=("cuda-legacy",),
     ),
     "rocm": Accelerator(
@@ -373,7 +372,8 @@ ACCELERATORS: dict[types.Accelerator, Accelerator] = {
         judge=_judge_amd,
         capability=_amd_capability,
         hide=_hide_amd,
-        required=lambda requires, needs: bool(needs.gfx),
+        required=lambda requires: requires.gfx,
+        targets="an AMD GPU:",
         hardware="Linux's driver amdgpu",
     ),
     "xpu": Accelerator(
@@ -383,7 +383,7 @@ ACCELERATORS: dict[types.Accelerator, Accelerator] = {
         capability=_intel_capability,
         hide=_hide_intel,
         native=_level_zero,
-        required=lambda requires, needs: requires.intel_gpu,
+        required=lambda requires: requires.intel_gpu,
         hardware="an Intel GPU, and Intel's GPU runtime (Level Zero) from the system",
     ),
     "mps": Accelerator(
@@ -403,13 +403,16 @@ _SEEN = ("unsupported", "unlisted", "no-instances")
 
 def of_vendor(vendor: Vendor) -> types.Accelerator | None:
     """Return the accelerator that a vendor's GPUs are; None if no profile can be for them."""
-    return next((name for name, row in ACCELERATORS.items() if row.vendor == vendor), None)
+    for name, row in ACCELERATORS.items():
+        if row.vendor == vendor:
+            return name
+    return None
 
 
-def needed(profile: Profile, needs: Needs) -> Accelerator:
+def needed(profile: Profile) -> Accelerator:
     """Return the accelerator that a profile needs: its own, or the GPU that it requires."""
     for name, row in ACCELERATORS.items():
-        if profile.accelerator == name or row.required(profile.requires, needs):
+        if profile.accelerator == name or row.required(profile.requires):
             return row
     return ACCELERATORS[profile.accelerator]
 
@@ -424,24 +427,20 @@ def needs(
     """
     requires = profile.requires
     target = profile_lock.first(lock, platform)
-    build = profile.build_on(platform) if lock and not target else None
-    locked = build.needs(wsl=wsl) if build else Needs()
+    locked = Needs()
     if target is not None:
         wheels = of_wheels(tuple(f.basename for f in target.of_kind("wheel")))
-        has_gpu = ACCELERATORS[profile.accelerator].vendor
-        locked = _locked(profile.framework, target, wsl) if has_gpu else Needs()
+        if ACCELERATORS[profile.accelerator].vendor:
+            locked = _locked(profile.framework, target, wsl)
         locked = replace(locked, macos=wheels.macos, glibc=wheels.glibc)
-    sm = sm_of(requires, platform)
-    return Needs(
-        sm=sm or locked.sm,
-        sm_partly=() if sm else locked.sm_partly,
-        sm_ptx=requires.sm_ptx if sm or target is None else locked.sm_ptx,
-        gfx=requires.gfx or locked.gfx,
-        gfx_partly=requires.gfx_partly if requires.gfx or target is None else locked.gfx_partly,
-        xpu=locked.xpu,
+    elif lock and (build := profile.build_on(platform)):
+        locked = build.needs(wsl=wsl)
+    if kernels := requires.kernels(platform):
+        locked = replace(locked, kernels=kernels, partly=requires.gfx_partly, ptx=requires.sm_ptx)
+    return replace(
+        locked,
         nvidia_driver=requires.nvidia_driver or locked.nvidia_driver,
         macos=requires.macos or locked.macos,
-        glibc=locked.glibc,
     )
 
 
@@ -451,10 +450,13 @@ def findings(profile: Profile, host: Host, needs: Needs, *, native: bool) -> lis
     Those that work best decide; the others are hidden from the framework, by variables if it would
     use them. If none works, the most capable one is reported.
     """
-    row = needed(profile, needs)
+    row = needed(profile)
     if row.vendor is None:
         return []
-    return [*of_gpus(row, host, needs, native=native), *(row.native(host) if native else ())]
+    found = of_gpus(row, host, needs, native=native)
+    if native:
+        found += row.native(host)
+    return found
 
 
 def of_gpus(row: Accelerator, host: Host, needs: Needs, *, native: bool) -> list[Finding]:
@@ -470,24 +472,25 @@ def of_gpus(row: Accelerator, host: Host, needs: Needs, *, native: bool) -> list
     judged = [(gpu, row.judge(gpu, needs, native)) for gpu in gpus]
     judged.sort(key=lambda pair: row.capability(pair[0]), reverse=True)
     best = min((worst(findings) for _, findings in judged), key=LEVELS.index)
-    deciding = [pair for pair in judged if worst(pair[1]) == best]
-    if best not in _WORKS:
-        return deciding[0][1]
     used = []
     listed = []
-    for gpu, findings in deciding:
-        used.append(gpu)
-        listed += findings
+    for gpu, findings in judged:
+        if worst(findings) == best:
+            if best not in _WORKS:
+                return findings
+            used.append(gpu)
+            listed += findings
     return [*listed, *code_findings(used, needs.packages), *_left_out(row, gpus, used)]
 
 
 def _left_out(row: Accelerator, gpus: Sequence[Gpu], selected: Sequence[Gpu]) -> list[Finding]:
     """Return a note on GPUs that the framework would use although others work better."""
     # Those that it does not see need not be hidden: no driver, no node, another container's.
-    others = [
-        g for g in gpus if g not in selected and (g.state != "present" or g.obstacle in _SEEN)
-    ]
-    variables = row.hide(gpus, selected) if others else {}
+    seen = (g for g in gpus if g.state != "present" or g.obstacle in _SEEN)
+    others = [gpu for gpu in seen if gpu not in selected]
+    if not others:
+        return []
+    variables = row.hide(gpus, selected)
     names = " and ".join(named(gpu) for gpu in others)
     if variables is None:
         text = f"{names} must be hidden from it, and no variable can: their order is unknown"

@@ -357,7 +357,7 @@ def _best(
     rated = {
         build: level
         for build, level in serving(profile, host)
-        if build.release in among and (not has_kernels or build.needs().sm or build.needs().gfx)
+        if build.release in among and (not has_kernels or build.needs().kernels)
     }
     best: Level = min(rated.values(), key=LEVELS.index, default="no")
     return best, [build for build, level in rated.items() if level == best]
@@ -392,7 +392,7 @@ def _platform_of_framework(host: Host) -> types.Platform | None:
 def missing_engine(host: Host) -> list[Finding]:
     """Return what keeps images from running on a host; empty if a container engine responds."""
     engines = host.containers.engines
-    if any(engine.state == "usable" for engine in engines):
+    if host.containers.has_engine:
         return []
     text = "no container engine answers"
     if engines:

@@ -66,20 +66,20 @@ Packages = Mapping[str, Mapping[str, int]]
 class Needs(Struct, frozen=True, kw_only=True):
     """Minimum versions, and the GPUs that there are kernels for; empty if unknown."""
 
-    sm: tuple[str, ...] = ()
-    sm_partly: tuple[str, ...] = ()
-    sm_ptx: bool = False
-    gfx: tuple[str, ...] = ()
-    gfx_partly: tuple[str, ...] = ()
-    xpu: tuple[str, ...] = ()
+    kernels: tuple[str, ...] = ()
+    """SM, gfx targets or Intel's names of targets, as the accelerator has it."""
+    partly: tuple[str, ...] = ()
+    """Those that only some of the libraries serve."""
+    ptx: bool = False
+    """Whether GPUs newer than the newest kernels can compile some for themselves."""
     nvidia_driver: str = ""
     macos: str = ""
     glibc: str = ""
     packages: Packages = {}
 
 
-_GLIBC = re.compile(r"manylinux_([0-9]{1,3})_([0-9]{1,3})_", re.ASCII)
-_MACOS = re.compile(r"macosx_([0-9]{1,3})_([0-9]{1,3})_", re.ASCII)
+_GLIBC = re.compile(r"\bmanylinux_([0-9]{1,3})_([0-9]{1,3})_", re.ASCII)
+_MACOS = re.compile(r"\bmacosx_([0-9]{1,3})_([0-9]{1,3})_", re.ASCII)
 # PEP 600: the glibc versions of legacy manylinux tags.
 _OLD_GLIBC = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_": (2, 17)}
 
@@ -93,23 +93,19 @@ def of_wheels(wheels: tuple[str, ...]) -> Needs:
     )
 
 
-def _tags(name: str) -> list[str]:
-    """Return the platform tags of a wheel, any of which is sufficient."""
-    return name.removesuffix(".whl").rpartition("-")[2].split(".")
+def _tagged(pattern: re.Pattern[str], name: str) -> list[tuple[int, int]]:
+    """Return the versions in a wheel's platform tags, any of which is sufficient."""
+    tags = name.rpartition("-")[2]
+    return [(int(major), int(minor)) for major, minor in pattern.findall(tags)]
 
 
 def _oldest_glibc(name: str) -> tuple[int, int] | None:
-    versions = []
-    for tag in _tags(name):
-        if match := _GLIBC.match(tag):
-            versions.append((int(match[1]), int(match[2])))
-        versions += [version for old, version in _OLD_GLIBC.items() if tag.startswith(old)]
-    return min(versions, default=None)
+    versions = [version for old, version in _OLD_GLIBC.items() if old in name]
+    return min([*_tagged(_GLIBC, name), *versions], default=None)
 
 
 def _oldest_macos(name: str) -> tuple[int, int] | None:
-    matches = (_MACOS.match(tag) for tag in _tags(name))
-    return min(((int(m[1]), int(m[2])) for m in matches if m), default=None)
+    return min(_tagged(_MACOS, name), default=None)
 
 
 def _newest(versions: Iterable[tuple[int, int] | None]) -> str:
@@ -146,13 +142,11 @@ class Requires(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     intel_gpu: bool = False
     """Whether an Intel GPU that PyTorch supports must be present."""
 
-
-def sm_of(requires: Requires, platform: types.Platform) -> tuple[str, ...]:
-    """Return the compute capabilities that a platform's wheels contain kernels for."""
-    on_arm = platform == "linux/arm64" and requires.sm_arm64
-    if on_arm:
-        return requires.sm_arm64
-    return requires.sm
+    def kernels(self, platform: types.Platform) -> tuple[str, ...]:
+        """Return the GPUs that it states kernels for in a platform's wheels; empty if none."""
+        if platform == "linux/arm64" and self.sm_arm64:
+            return self.sm_arm64
+        return self.sm or self.gfx
 
 
 # Whether the device code in packages runs on a GPU

@@ -55,22 +55,12 @@ class Build(Struct, frozen=True, kw_only=True):
 
     def needs(self, *, wsl: bool = False) -> Needs:
         """Return what it needs from a host; kernels that are not verified count as unknown."""
-        kernels = self.kernels if self.certainty != "unverified" else ()
-        partly = self.partly if kernels else ()
-        is_apple = self.platform == "macos/arm64"
-        is_cuda = self.build.startswith("cu")
-        is_rocm = self.build.startswith("rocm")
-        return Needs(
-            sm=kernels if is_cuda else (),
-            sm_partly=partly if is_cuda else (),
-            sm_ptx=self.ptx,
-            gfx=kernels if is_rocm else (),
-            gfx_partly=partly if is_rocm else (),
-            xpu=kernels if self.build == "xpu" else (),
-            nvidia_driver=self.windows_driver if wsl else self.driver,
-            macos=self.floor if is_apple else "",
-            glibc="" if is_apple else self.floor,
-        )
+        needs = Needs(ptx=self.ptx, nvidia_driver=self.windows_driver if wsl else self.driver)
+        if self.certainty != "unverified":
+            needs = structs.replace(needs, kernels=self.kernels, partly=self.partly)
+        if self.platform == "macos/arm64":
+            return structs.replace(needs, macos=self.floor)
+        return structs.replace(needs, glibc=self.floor)
 
 
 @cache

@@ -109,15 +109,13 @@ def _needs(profile: Profile, lock: WheelLock, platform: types.Platform) -> Itera
     needed = accelerators.needs(profile, lock, platform)
     if needed.nvidia_driver:
         yield f"NVIDIA driver {needed.nvidia_driver} or newer"
-    if needed.sm:
-        newer = " and newer" if needed.sm_ptx else ""
-        perhaps = f"; perhaps {' '.join(needed.sm_partly)}" if needed.sm_partly else ""
-        yield f"a GPU of compute capability {' '.join(needed.sm)}{newer}{perhaps}"
-    if needed.gfx:
-        yield f"an AMD GPU: {' '.join(needed.gfx)}; perhaps {' '.join(needed.gfx_partly)}"
-    hardware = accelerators.needed(profile, needed).hardware
-    if hardware:
-        yield hardware
+    row = accelerators.needed(profile)
+    if needed.kernels and row.targets:
+        newer = " and newer" if needed.ptx else ""
+        perhaps = f"; perhaps {' '.join(needed.partly)}" if needed.partly else ""
+        yield f"{row.targets} {' '.join(needed.kernels)}{newer}{perhaps}"
+    if row.hardware:
+        yield row.hardware
     # The x86 flags mean nothing on other platforms.
     flags = [
         f for f in profile.requires.cpu_flags if platform == "linux/amd64" or f not in X86_FLAGS
