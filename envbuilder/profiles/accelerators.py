@@ -62,8 +62,8 @@ def cuda_runtime(target: profile_lock.Target) -> tuple[str, str]:
     """Return major and minor of the CUDA runtime among a target's wheels; empty without one."""
     for file in target.of_kind("wheel"):
         if file.name.startswith("nvidia-cuda-runtime"):
-            major, minor, *_ = file.version.split(".")
-            return major, minor
+            major, _, rest = file.version.partition(".")
+            return major, rest.partition(".")[0]
     return "", ""
 
 

@@ -57,5 +57,7 @@ def assigned(builders: Mapping[str, types.Instance], profile: str, platform: str
 
     `PROFILE@PLATFORM` goes before `PROFILE`, and that before `PLATFORM`.
     """
-    keys = (f"{profile}@{platform}", profile, platform)
-    return next((builders[key] for key in keys if key in builders), "")
+    for key in (f"{profile}@{platform}", profile, platform):
+        if key in builders:
+            return builders[key]
+    return ""

@@ -168,7 +168,10 @@ def first_profile(framework: types.Framework, accelerator: types.Accelerator) ->
 
 def of_build(name: str) -> Framework | None:
     """Return the framework that a distribution (normalised) is a part or a companion of."""
-    return next((row for row in FRAMEWORKS.values() if name in row.builds), None)
+    for row in FRAMEWORKS.values():
+        if name in row.builds:
+            return row
+    return None
 
 
 def of_index(host: str) -> Framework | None:
@@ -181,12 +184,18 @@ def of_index(host: str) -> Framework | None:
 
 def of_conda(name: str) -> str | None:
     """Return the distribution that a conda package of a framework is; None if it is of none."""
-    return next((row.conda[name] for row in FRAMEWORKS.values() if name in row.conda), None)
+    for row in FRAMEWORKS.values():
+        if name in row.conda:
+            return row.conda[name]
+    return None
 
 
 def of_name(name: str) -> types.Framework | None:
     """Return the framework that a distribution (normalised) is itself; None if it is none."""
-    return next((key for key, row in FRAMEWORKS.items() if name in row.names), None)
+    for key, row in FRAMEWORKS.items():
+        if name in row.names:
+            return key
+    return None
 
 
 def of_user(name: str) -> types.Framework | None:

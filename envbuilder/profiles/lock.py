@@ -132,8 +132,6 @@ def _wheel(file: File) -> str:  # noqa: PLR0911 (one return per fault reads best
         if file.name != types.canonical(file.name):
             return "name: is not normalised"
         return ""
-    if file.kind not in {"wheel", "tool"}:
-        return f"kind: a lock of wheels holds no {file.kind}"
     if not file.file.endswith(".whl") or "/" in file.file:
         return f"kind: {file.kind}, but the file is not a wheel"
     if file.role:
@@ -321,7 +319,11 @@ def lock_digest(lock: Struct) -> str:
 
 def path_for(name: str, folders: Sequence[Path]) -> Path | None:
     """Return the first lock of profile `name` in the given profile folders, or None."""
-    return next((p for f in folders if (p := f / "locks" / f"{name}.json").is_file()), None)
+    for folder in folders:
+        path = folder / "locks" / f"{name}.json"
+        if path.is_file():
+            return path
+    return None
 
 
 def load(path: Path) -> Lock:
@@ -360,12 +362,8 @@ def _check(lock: Lock, path: Path) -> None:
             _ = target.base and target.base.epoch
         except ValueError as error:
             raise InvalidError(f"{where}: base: date: {error}") from error
-        of_packages = bool(target.base and target.base.suite)
-        files = bool(target.base_files)
-        if files and not of_packages:
-            raise InvalidError(f"{where}: files with the role base, but no base made of packages")
-        if of_packages and not files:
-            raise InvalidError(f"{where}: a base made of packages, but no files with the role base")
+        if bool(target.base and target.base.suite) != bool(target.base_files):
+            raise InvalidError(f"{where}: a base made of packages and its files belong together")
     _check_tools(lock, path)
     if lock.state == "locked" and any(f.provenance != "read" for f in lock.files):
         raise InvalidError(f"{path}: state: is locked, but some files are only claimed")
@@ -388,19 +386,13 @@ def _interpreter(target: Target) -> str:
 
 
 def _check_tools(lock: Lock, path: Path) -> None:
-    """Check that the tools are one version of uv, for every platform that envbuilder runs on."""
-    for target in lock.targets:
-        if any(file.kind == "tool" for file in target.files):
-            raise InvalidError(f"{path}: targets: a tool belongs in `tools`, not in a target")
+    """Check that the tools are one version of uv."""
     kinds = sorted({f"{f.kind} {f.name} {f.version}" for f in lock.tools.values()})
     if len(kinds) > 1 or not all(k.startswith("tool uv ") for k in kinds):
         raise InvalidError(f"{path}: tools: expected one version of uv, found {', '.join(kinds)}")
     for tool in lock.tools.values():
         if wrong := problem([tool]):
             raise InvalidError(f"{path}: tools: {wrong}")
-    lacking = [p for p in types.PLATFORMS if p not in lock.tools]
-    if lacking and lock.state != "unlocked":
-        raise InvalidError(f"{path}: tools: no uv for {', '.join(lacking)}")
 
 
 def dump(lock: Struct, entries: str = "files") -> str:
@@ -434,23 +426,25 @@ def select(lock: Lock, platform: str, python: str) -> Target:
     if target := target_of(lock, platform, python):
         return target
     have = ", ".join(f"{t.platform} Python {t.python}" for t in lock.targets) or "nothing"
-    why = indented_proof(lock.missing.get(f"{platform} {python}", ""))
     what = f"the lock of '{lock.profile}' has no files for {platform} with Python {python}"
-    if why:
-        raise InvalidError(f"{what}: {why}", f"It covers: {have}")
+    if why := lock.missing.get(f"{platform} {python}"):
+        raise InvalidError(f"{what}: {indented_proof(why)}", f"It covers: {have}")
     raise InvalidError(what, f"It covers: {have}. {OTHER_PYTHON}")
 
 
 def target_of(lock: Lock | None, platform: str, python: str) -> Target | None:
     """Return the target for a platform and Python; None if there is none."""
-    each = ((t, (t.platform, t.python)) for t in (lock.targets if lock else ()))
-    return next((target for target, place in each if place == (platform, python)), None)
+    for target in lock.targets if lock else ():
+        if (target.platform, target.python) == (platform, python):
+            return target
+    return None
 
 
 def first(lock: Lock | None, platform: str | None) -> Target | None:
     """Return the first target of a platform, regardless of its Python; None if there is none."""
-    if lock:
-        return next((t for t in lock.targets if t.platform == platform), None)
+    for target in lock.targets if lock else ():
+        if target.platform == platform:
+            return target
     return None
 
 

@@ -88,7 +88,7 @@ _OLD_GLIBC = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_"
 def of_wheels(wheels: tuple[str, ...]) -> Needs:
     """Return the versions of macOS and the C library that wheels of these file names need."""
     return Needs(
-        macos=_newest(_oldest_macos(name) for name in wheels),
+        macos=_newest(min(_tagged(_MACOS, name), default=None) for name in wheels),
         glibc=_newest(_oldest_glibc(name) for name in wheels),
     )
 
@@ -102,10 +102,6 @@ def _tagged(pattern: re.Pattern[str], name: str) -> list[tuple[int, int]]:
 def _oldest_glibc(name: str) -> tuple[int, int] | None:
     versions = [version for old, version in _OLD_GLIBC.items() if old in name]
     return min([*_tagged(_GLIBC, name), *versions], default=None)
-
-
-def _oldest_macos(name: str) -> tuple[int, int] | None:
-    return min(_tagged(_MACOS, name), default=None)
 
 
 def _newest(versions: Iterable[tuple[int, int] | None]) -> str:
@@ -183,14 +179,14 @@ def served(code: Mapping[str, int], gpu: Gpu) -> float:
     there is none at all.
     """
     sizes = _of_vendor(code, gpu)
+    if not sizes:
+        return float(not code)
     runs = _runs_on_amd if gpu.vendor == "amd" else _runs_on_nvidia
     fitting = 0
     for names, size in sizes.items():
         if any(runs(name, gpu) for name in names.split()):
             fitting += size
-    if sizes:
-        return fitting / sum(sizes.values())
-    return float(not code)
+    return fitting / sum(sizes.values())
 
 
 def _architecture(gpu: Gpu) -> str | None:

@@ -28,8 +28,6 @@ from envbuilder.profiles.needs import Requires
 
 _SHIPPED = re.compile(r"pytorch-")
 """How the names of indexes begin that the tables of releases name."""
-_LONGEST_CHAIN = 16
-"""Maximum number of profiles in a chain of `extends`."""
 
 
 class _Strict(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -415,18 +413,12 @@ def _merged(
 ) -> tuple[dict[str, Any], str, str]:
     if name in trail:
         raise InvalidError(f"profile '{trail[0]}': extends forms a cycle: {' → '.join(trail)}")
-    if len(trail) > _LONGEST_CHAIN:
-        raise InvalidError(
-            f"profile '{trail[0]}': extends leads through more than {_LONGEST_CHAIN} files"
-        )
     path = _find(name, folders)
     text = read_text(path)
     data = parse_yaml(text, str(path))
     inside = data.get("name", name)
     if inside != name:
-        is_text = isinstance(inside, str)
-        kind = shown(inside) if is_text else f"not text but {type(inside).__name__}"
-        raise InvalidError(f"{path}: name: is {kind}, but the file is named '{name}'")
+        raise InvalidError(f"{path}: name: is {shown(str(inside))}, but the file is named '{name}'")
     data["name"] = name
     parent = data.get("extends")
     if parent is None:
@@ -502,8 +494,7 @@ def _check(profile: Profile, where: str) -> None:
     for key in ("system_packages", "debian_base"):
         if getattr(profile, key) and not profile.debian_suite:
             raise InvalidError(f"{where}: debian_suite: must be set, because {key} is")
-    unlocked = profile.preload and not profile.system_packages
-    if unlocked:
+    if profile.preload and not profile.system_packages:
         raise InvalidError(f"{where}: preload: no system_packages that could hold the library")
 
 
