@@ -130,7 +130,7 @@ class _Look:
         lock = self.locks.get(profile.name)
         packages = self.packages(profile, self.host, lock)
         every = fit.judge_backends(profile, self.host, lock, packages)
-        native = fit.native_fit(every)
+        native = fit.best_of(every, images=False)
         if native is not None and every[0].lacks_engine:
             return native.findings
         return every[0].findings

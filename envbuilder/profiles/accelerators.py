@@ -453,10 +453,10 @@ def findings(profile: Profile, host: Host, needs: Needs, *, native: bool) -> lis
     row = needed(profile)
     if row.vendor is None:
         return []
-    found = of_gpus(row, host, needs, native=native)
+    result = of_gpus(row, host, needs, native=native)
     if native:
-        found += row.native(host)
-    return found
+        result += row.native(host)
+    return result
 
 
 def of_gpus(row: Accelerator, host: Host, needs: Needs, *, native: bool) -> list[Finding]:

@@ -66,13 +66,13 @@ def choose(
         usable = {name: replace(lock, state="claimed") for name, lock in locks.items() if lock}
         if fitting := choose_best(candidates, host, locks=usable, backend=backend).profile:
             library.usable_lock(library.profile(fitting), backend or "")
-        of_framework = f" with {title} ({because})" if because else ""
+        of_framework = because and f" with {title} ({because})"
         raise HostError(
             f"no profile{of_framework} fits this machine: {choice.reason}", Hint("See", ("detect",))
         )
-    # Of the framework that nobody need ask for, nothing is said.
-    unusual = because and framework != DEFAULT
-    reason = f"{title}, because {because}; {choice.reason}" if unusual else choice.reason
+    reason = choice.reason
+    if because and framework != DEFAULT:
+        reason = f"{title}, because {because}; {reason}"
     judged = choice.judged[choice.profile]
     return Chosen(profile=library.profile(choice.profile), reason=reason, judged=judged)
 
@@ -141,23 +141,29 @@ def choose_best(
     no difference to the choice: the framework has them, and the CPU would help none of them.
     """
     ordered = sorted((p for p in profiles if not p.opt_in), key=_rank)
-    every = ((p, locks.get(p.name)) for p in profiles)
-    judged = {p.name: judge_backends(p, host, lock, packages(p, host, lock)) for p, lock in every}
-    fits = {p.name: _fit_locked(p, host, locks.get(p.name), backend, judged) for p in profiles}
+    judged = {}
+    fits = {}
+    for profile in profiles:
+        lock = locks.get(profile.name)
+        read = packages(profile, host, lock)
+        every = judge_backends(profile, host, lock, read)
+        judged[profile.name] = every
+        fit = judge(profile, host, lock=lock, packages=read, backend=backend, judged=every)
+        fits[profile.name] = _require_lock(fit, lock)
     certain = [p for p in ordered if fits[p.name].verdict == "fits" or fits[p.name].lacks_packages]
     unsure = [p for p in ordered if fits[p.name].verdict == "warnings" and p not in certain]
     unsure.sort(key=lambda p: 0 if fits[p.name].lacks_engine else 1 + (p.accelerator != "cpu"))
-    chosen = next(iter((*certain, *unsure)), None)
-    if chosen is not None and fits[chosen.name].environment:
+    ranked = tuple(fits[p.name] for p in sorted(profiles, key=_rank))
+    if not certain and not unsure:
+        reason = "no profile fits this host"
+        return Choice(profile=None, reason=reason, fits=ranked, judged=judged)
+    chosen = [*certain, *unsure][0]
+    if fits[chosen.name].environment:
         # One that leaves no GPU out, if there is one for the same accelerator.
-        alike = [p for p in certain if p.accelerator == chosen.accelerator]
+        alike = (p for p in certain if p.accelerator == chosen.accelerator)
         chosen = next((p for p in alike if not fits[p.name].environment), chosen)
-    return Choice(
-        profile=chosen.name if chosen else None,
-        reason=_why(chosen, ordered, fits, host) if chosen else "no profile fits this host",
-        fits=tuple(fits[p.name] for p in sorted(profiles, key=_rank)),
-        judged=judged,
-    )
+    reason = _why(chosen, ordered, fits, host)
+    return Choice(profile=chosen.name, reason=reason, fits=ranked, judged=judged)
 
 
 def unserved(profiles: Sequence[Profile], host: Host, choice: Choice) -> Iterator[Profile]:
@@ -171,31 +177,25 @@ def unserved(profiles: Sequence[Profile], host: Host, choice: Choice) -> Iterato
 
 def workarounds(choice: Choice) -> tuple[str, ...]:
     """Return how the chosen profile works here, or which better ones lack only an engine."""
-    better: list[str] = []
+    better = []
     for candidate in choice.fits:
+        if candidate.workaround and candidate.profile == choice.profile:
+            return (candidate.workaround,)
         if candidate.profile == choice.profile:
-            if candidate.workaround:
-                return (candidate.workaround,)
-            return tuple(better)
+            break
         if candidate.lacks_engine and candidate.workaround:
             better.append(candidate.workaround)
     return tuple(better)
 
 
-def _fit_locked(
-    profile: Profile,
-    host: Host,
-    lock: Lock | None,
-    backend: str | None,
-    judged: Mapping[str, tuple[BackendFit, ...]],
-) -> Fit:
-    """Return how a profile fits a host; it does not without a usable lock."""
-    fit = judge(profile, host, lock=lock, backend=backend, judged=judged[profile.name])
+def _require_lock(fit: Fit, lock: Lock | None) -> Fit:
+    """Return the fit of a profile, which is none without a usable lock."""
     if lock is not None and lock.state != "unlocked":
         return fit
-    reason = f"it has no lock: run `envbuilder lock --profile {profile.name}`"
-    rest = fit.reasons if fit.verdict == "no" else ()
-    return Fit(profile=profile.name, verdict="no", reasons=(*rest, reason))
+    reasons = [f"it has no lock: run `envbuilder lock --profile {fit.profile}`"]
+    if fit.verdict == "no":
+        reasons = [*fit.reasons, *reasons]
+    return Fit(profile=fit.profile, verdict="no", reasons=tuple(reasons))
 
 
 def _rank(profile: Profile) -> tuple[bool, int, int, int, str]:
@@ -219,22 +219,24 @@ def _why(chosen: Profile, ordered: Sequence[Profile], fits: dict[str, Fit], host
     if chosen_fit.verdict == "warnings":
         return f"{chosen.name} may run here, and nothing fits for certain: {facts}"
     if chosen.accelerator != "cpu":
-        others = [
-            p.name
-            for p in ordered
-            if fits[p.name].verdict == "fits" and p.accelerator not in ("cpu", chosen.accelerator)
-        ]
-        also = f"; {' and '.join(others)} would fit too (--profile)" if others else ""
-        return f"{chosen.name} fits: {facts}{also}"
+        fitting = [p for p in ordered if fits[p.name].verdict == "fits"]
+        others = [p.name for p in fitting if p.accelerator not in ("cpu", chosen.accelerator)]
+        text = f"{chosen.name} fits: {facts}"
+        if others:
+            text += f"; {' and '.join(others)} would fit too (--profile)"
+        return text
     unsure = []
     for group in grouped(fits[p.name] for p in ordered if p.accelerator != "cpu"):
         if group[0].verdict == "warnings":
-            names = _and([fit.profile for fit in group])
+            names = " and ".join(fit.profile for fit in group)
             unsure.append(f"{names} may run too ({'; '.join(group[0].reasons)})")
-    first = "no accelerator fits this host" if host.gpus else "no GPU was found"
-    first = "no accelerator is certain to work here" if unsure else first
-    obstacles = "; ".join(_obstacles(ordered, fits, host))
-    first += f" ({obstacles}): see `envbuilder doctor`" if obstacles and not unsure else ""
+    first = "no GPU was found"
+    if unsure:
+        first = "no accelerator is certain to work here"
+    elif host.gpus:
+        first = "no accelerator fits this host"
+        if obstacles := "; ".join(_obstacles(ordered, fits, host)):
+            first += f" ({obstacles}): see `envbuilder doctor`"
     zendnn = fits.get("zendnn")
     if chosen.name != "zendnn" and zendnn and zendnn.verdict == "fits":
         unsure.append("zendnn fits too, which speeds up inference, not training")
@@ -247,10 +249,6 @@ def grouped(fits: Iterable[Fit]) -> list[list[Fit]]:
     for one in fits:
         groups.setdefault((one.verdict, one.reasons), []).append(one)
     return list(groups.values())
-
-
-def _and(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _obstacles(ordered: Sequence[Profile], fits: dict[str, Fit], host: Host) -> list[str]:
@@ -275,5 +273,7 @@ def _instead(profile: Profile, host: Host, locks: Locks, others: Sequence[Profil
     candidate = next(f for f in choice.fits if f.profile == choice.profile)
     device = {p.name: p.accelerator for p in others}[choice.profile]
     verb = "may fit" if candidate.verdict == "warnings" else "fits"
-    slower = " on the CPU alone" if device == "cpu" != profile.accelerator else ""
-    return Hint(f"`--profile {choice.profile}` {verb} this host{slower}. {see}", detect)
+    text = f"`--profile {choice.profile}` {verb} this host"
+    if device == "cpu" != profile.accelerator:
+        text += " on the CPU alone"
+    return Hint(f"{text}. {see}", detect)

@@ -128,12 +128,10 @@ def judge_backends(
     """
     fits = []
     for name in backends.automatic(profile.backends):
-        engine = missing_engine(host) if backends.makes_image(name) else ()
-        fits.append(
-            BackendFit(
-                backend=name, findings=(*findings(profile, host, name, lock, packages), *engine)
-            )
-        )
+        result = findings(profile, host, name, lock, packages)
+        if backends.makes_image(name):
+            result = (*result, *missing_engine(host))
+        fits.append(BackendFit(backend=name, findings=result))
     return tuple(sorted(fits, key=_rank))
 
 
@@ -155,25 +153,31 @@ def judge(
     every = tuple(judged) or judge_backends(profile, host, lock, packages)
     chosen = every[0]
     if backend is not None:
-        chosen = _requested(every, backend) or BackendFit(
+        chosen = BackendFit(
             backend=backend, findings=findings(profile, host, backend, lock, packages)
         )
     # Not every image builder needs an engine; those that do check for it themselves.
     relevant = [f for f in chosen.findings if not (building and f.code == "engine")]
     level = worst(relevant)
     verdict = VERDICTS["warning" if building and level == "no" else level]
-    only = only_image(every) if backends.makes_image(chosen.backend) and verdict != "no" else ""
+    only = ""
+    if backends.makes_image(chosen.backend) and verdict != "no":
+        only = only_image(every)
     unknown = [f for f in relevant if f.gpu is not None and f.gpu.vendor == "unknown"]
     if unknown and verdict == "warnings":
         # Whether there is a GPU at all comes before what it would need.
         only = ""
         relevant = unknown
-    decisive = ("impossible",) if level == "impossible" else _DECISIVE[verdict]
+    decisive: tuple[Level, ...] = ("impossible",)
+    if level != "impossible":
+        decisive = _DECISIVE[verdict]
     sentences = _sentences(relevant, decisive)
+    if only:
+        sentences = (f"image only: {only}", *sentences)
     return Fit(
         profile=profile.name,
         verdict=verdict,
-        reasons=(*((f"image only: {only}",) if only else ()), *sentences),
+        reasons=sentences,
         impossible=level == "impossible",
         backend=chosen.backend,
         lacks_engine=verdict == "warnings" and chosen.lacks_engine and not chosen.lacks_more,
@@ -181,14 +185,6 @@ def judge(
         environment={} if verdict == "no" else hidden_gpus(chosen.findings),
         workaround=_workaround(profile, host, every),
     )
-
-
-def _requested(every: Sequence[BackendFit], backend: str) -> BackendFit | None:
-    """Return the fit of a backend but for its engine, which is queried later if it is requested."""
-    for fit in every:
-        if fit.backend == backend:
-            return replace(fit, findings=tuple(f for f in fit.findings if f.code != "engine"))
-    return None
 
 
 def _rank(fit: BackendFit) -> tuple[int, bool]:
@@ -206,9 +202,8 @@ def _sentences(findings: Sequence[Finding], levels: Sequence[Level]) -> tuple[st
 
 def only_image(every: tuple[BackendFit, ...]) -> str:
     """Return why the profile works here in an image only, to follow "image only: "; else empty."""
-    _, native = _image_instead(every) or (None, None)
-    if native:
-        return "; ".join(dict.fromkeys(_short(f) for f in native.decisive))
+    if pair := _image_instead(every):
+        return "; ".join(dict.fromkeys(_short(f) for f in pair[1].decisive))
     return ""
 
 
@@ -233,16 +228,19 @@ def _workaround(profile: Profile, host: Host, every: tuple[BackendFit, ...]) -> 
 
 def _image_instead(every: tuple[BackendFit, ...]) -> tuple[BackendFit, BackendFit] | None:
     """Return the fit in an image and the native one if only the first works; else None."""
-    image = next((fit for fit in every if backends.makes_image(fit.backend)), None)
-    native = native_fit(every)
+    image = best_of(every, images=True)
+    native = best_of(every, images=False)
     if image and native and image.works and not native.works:
-        return (image, native)
+        return image, native
     return None
 
 
-def native_fit(every: Sequence[BackendFit]) -> BackendFit | None:
-    """Return the fit of the best native backend, if there is one."""
-    return next((fit for fit in every if not backends.makes_image(fit.backend)), None)
+def best_of(every: Sequence[BackendFit], *, images: bool) -> BackendFit | None:
+    """Return the fit of the best backend that makes images, or of the best native one."""
+    for fit in every:
+        if backends.makes_image(fit.backend) == images:
+            return fit
+    return None
 
 
 def _short(finding: Finding) -> str:
@@ -263,15 +261,13 @@ def findings(
     platform = docker_platform(host) if image else host.platform
     required = accelerators.needs(profile, lock, platform or profile.platforms[0], wsl=host.wsl)
     required = replace(required, packages=packages)
-    unknown = [releases.unknown(profile.framework, profile.release)]
-    return (
-        *_platform(profile, host, backend),
-        *(() if image else _system(required, host)),
-        *_translation(host, backend),
-        *_cpu_flags(profile, host),
-        *(Finding("warning", text, "release-unknown") for text in unknown if text),
-        *accelerators.findings(profile, host, required, native=not image),
-    )
+    result = _platform(profile, host, backend)
+    if not image:
+        result += _system(required, host)
+    result += [*_translation(host, backend), *_cpu_flags(profile, host)]
+    if text := releases.unknown(profile.framework, profile.release):
+        result.append(Finding("warning", text, "release-unknown"))
+    return (*result, *accelerators.findings(profile, host, required, native=not image))
 
 
 def serving(profile: Profile, host: Host) -> tuple[tuple[releases.Build, Level], ...]:
@@ -287,9 +283,12 @@ def serving(profile: Profile, host: Host) -> tuple[tuple[releases.Build, Level],
     for build in releases.every(profile.framework):
         if build.platform == platform and releases.is_for(build, profile.accelerator):
             required = build.needs(wsl=host.wsl)
-            gpus = accelerators.of_gpus(row, host, required, native=False) if row.vendor else []
-            system = _system(required, host) if host.os == "macos" else []
-            rated.append((build, worst([*gpus, *system, *flags])))
+            result = [*flags]
+            if row.vendor:
+                result += accelerators.of_gpus(row, host, required, native=False)
+            if host.os == "macos":
+                result += _system(required, host)
+            rated.append((build, worst(result)))
     return tuple(rated)
 
 
@@ -306,9 +305,9 @@ def other_release(profile: Profile, host: Host, lock: Lock | None, offers: Offer
         usual.update(chosen.builds)
     platform = _platform_of_framework(host)
     target = profile_lock.first(lock, platform)
-    current = (
-        accelerators.build_of(profile.framework, target) if target else profile.build_on(platform)
-    )
+    current = profile.build_on(platform)
+    if target:
+        current = accelerators.build_of(profile.framework, target)
     level, better = _best(profile, host, limits)
     if level not in _WORKS:
         return _oldest_driver(profile, host, limits)
@@ -328,22 +327,28 @@ def other_release(profile: Profile, host: Host, lock: Lock | None, offers: Offer
         return 0, build not in usual, place != present, place
 
     new, *others = sorted(better, key=cost)
-    limit = limits[new.release]
     title = FRAMEWORKS[profile.framework].title
-    newer = "next" if age[better[-1].release] > present else "first"
-    nearest = "last" if age[new.release] > present else newer
-    rank = f"is the {nearest} release that " if limit else ""
-    verb = "works" if level == "note" else "may work"
-    driver = new.needs(wsl=host.wsl).nvidia_driver
-    since = f" (driver {driver} and later)" if driver else ""
-    instead = next((b.release for b in others if limit and b in usual), "")
-    by_hand = (
-        f"a profile of your own takes that build (extends: {profile.name}, builds: [{new.build}],"
-        f" release: {new.release}){instead and f', {profile.name} itself one of {instead}'}"
-    )
-    ways = filter(None, (limit, "" if new in usual else by_hand))
+    text = f"{title} {new.release} ({new.build})"
+    ways = []
+    if limit := limits[new.release]:
+        ways.append(limit)
+        nearest = "next" if age[better[-1].release] > present else "first"
+        if age[new.release] > present:
+            nearest = "last"
+        text += f" is the {nearest} release that"
+    text += " works here" if level == "note" else " may work here"
+    if driver := new.needs(wsl=host.wsl).nvidia_driver:
+        text += f" (driver {driver} and later)"
+    if new not in usual:
+        ways.append(
+            f"a profile of your own takes that build (extends: {profile.name}, builds:"
+            f" [{new.build}], release: {new.release})"
+        )
+        instead = next((b.release for b in others if limit and b in usual), "")
+        if instead:
+            ways[-1] += f", {profile.name} itself one of {instead}"
     way = "; ".join(ways) or f'framework_version: "{new.release}" in envbuilder.yaml chooses it'
-    return f"{title} {new.release} ({new.build}) {rank}{verb} here{since}: {way}."
+    return f"{text}: {way}."
 
 
 def _best(
@@ -375,11 +380,11 @@ def _oldest_driver(profile: Profile, host: Host, limits: Mapping[str, str]) -> s
         return ""
     new = min(works, key=lambda b: (bool(limits[b.release]), version(drivers[b]) or ()))
     title = FRAMEWORKS[profile.framework].title
-    limit = limits[new.release]
-    return (
-        f"The oldest driver that would do is {drivers[new]}, for {title} {new.release}"
-        f" ({new.build}){limit and f'; {limit}'}."
-    )
+    build = f"{title} {new.release} ({new.build})"
+    text = f"The oldest driver that would do is {drivers[new]}, for {build}"
+    if limit := limits[new.release]:
+        text += f"; {limit}"
+    return f"{text}."
 
 
 def _platform_of_framework(host: Host) -> types.Platform | None:
@@ -485,18 +490,21 @@ def _missing_flags(
         return []
     if host.cpu.flags is None:
         return [Finding("warning", "the CPU's flags could not be read", "unread")]
-    has = tables.with_implied_flags(host.cpu.flags) & TRACKED_FLAGS
-    # Every 64-bit x86 has SSE2: a host without it was recorded before such flags were tracked.
-    recorded = TRACKED_FLAGS if "sse2" in has else TRACKED_FLAGS - {"sse2", "sse4_1"}
-    unrecorded = [flag for flag in needed if flag not in recorded | has]
-    missing = [flag for flag in needed if flag in recorded - has]
-    unread = f"whether the CPU has {', '.join(unrecorded)} is not recorded"
-    result = [Finding("warning", unread, "unread")] if unrecorded else []
+    has = tables.with_implied_flags(host.cpu.flags)
+    unrecorded = [flag for flag in needed if flag not in TRACKED_FLAGS | has]
+    missing = [flag for flag in needed if flag in TRACKED_FLAGS - has]
+    result = []
+    if unrecorded:
+        text = f"whether the CPU has {', '.join(unrecorded)} is not recorded"
+        result.append(Finding("warning", text, "unread"))
     name = host.cpu.generation or host.cpu.model_name or "the CPU"
     if missing:
-        first = "AVX-512" if "avx512f" in missing else missing[0].replace("sse4_", "SSE4.")
-        then = profile.requires.without_cpu_flags
-        text = f"{name} has no {first} ({', '.join(missing)} missing){then and f': {then}'}"
+        first = missing[0].replace("sse4_", "SSE4.")
+        if "avx512f" in missing:
+            first = "AVX-512"
+        text = f"{name} has no {first} ({', '.join(missing)} missing)"
+        if then := profile.requires.without_cpu_flags:
+            text += f": {then}"
         result.append(Finding(level, text, "cpu-flags"))
     elif not unrecorded and profile.expects.extension:
         result.append(Finding("note", f"{name} has {needed[-1]}"))

@@ -90,11 +90,10 @@ class Library:
     def profile(self, name: str) -> Profile:
         """Return a profile. Raises `InvalidError` if there is none or it is wrong."""
         if name not in self._profiles:
-            self._profiles[name] = (
-                self._variants.of(self._variants.unadapted(name))
-                if self._variants
-                else load_profile(name, self.folders)
-            )
+            if self._variants:
+                self._profiles[name] = self._variants.of(self._variants.unadapted(name))
+            else:
+                self._profiles[name] = load_profile(name, self.folders)
         return self._profiles[name]
 
     def named(self, name: str) -> Profile:
@@ -166,10 +165,9 @@ class Library:
             path = profile_lock.path_for(name, self.folders)
             with contextlib.suppress(InvalidError):
                 lock = profile_lock.load(path) if path else None
-                same = self.profile(name).release == self._variants.unadapted(name).release
-                if lock is None or same:
-                    return lock
-                return replace(lock, targets=())
+                if self.profile(name).release != self._variants.unadapted(name).release:
+                    return lock and replace(lock, targets=())
+                return lock
         if isinstance(lock, InvalidError):
             return None
         return lock
@@ -178,8 +176,9 @@ class Library:
         """Return which release would work better on a host than a profile's, and how to get it."""
         from envbuilder.profiles import fit
 
-        every = ((chosen, "") for chosen in profile.choices().values())
-        offers = self._variants.offers(profile.name) if self._variants else every
+        offers: fit.Offers = [(chosen, "") for chosen in profile.choices().values()]
+        if self._variants:
+            offers = self._variants.offers(profile.name)
         return fit.other_release(profile, host, self.lock(profile.name), offers)
 
     def locks(self, chosen: Sequence[Profile]) -> dict[str, Lock | None]:
@@ -252,10 +251,10 @@ class Hidden(NamedTuple):
 
         `used`: the other lock, if it can be read.
         """
-        difference = f", which {comparison(self.lock, used)}" if used else ""
+        difference = used and f", which {comparison(self.lock, used)}"
         return (
-            f"{self.instead} is used instead of the lock that came with envbuilder{difference}; to"
-            " return to that one, remove the file"
+            f"{self.instead} is used instead of the lock that came with envbuilder"
+            f"{difference or ''}; to return to that one, remove the file"
         )
 
 
@@ -269,9 +268,8 @@ def matching_shipped(profile: Profile, folders: Sequence[Path]) -> tuple[Path, L
         lock = profile_lock.load(path) if path else None
     except InvalidError:
         return None
-    fits = lock is not None and lock.inputs == profile_lock.inputs_digest(profile)
-    if path and lock and fits:
-        return (path, lock)
+    if path and lock and lock.inputs == profile_lock.inputs_digest(profile):
+        return path, lock
     return None
 
 
@@ -293,11 +291,12 @@ def comparison(shipped: Lock, other: Lock) -> str:
     newer, older = _moves(shipped, other)
     if not newer and not older:
         return "has the same versions"
-    packages = [*newer, *older]
-    how = "is newer" if newer else "is older"
-    if newer and older:
-        how = "differs"
-    return f"{how}: {first(packages, 3)}"
+    how = "differs"
+    if not older:
+        how = "is newer"
+    elif not newer:
+        how = "is older"
+    return f"{how}: {first([*newer, *older], 3)}"
 
 
 def is_preferable(shipped: Lock, other: Lock) -> bool:
@@ -312,16 +311,17 @@ def _moves(shipped: Lock, other: Lock) -> tuple[list[str], list[str]]:
     from packaging.version import InvalidVersion, Version
 
     versions = _versions(other)
-    newer: dict[str, None] = {}
-    older: dict[str, None] = {}
+    newer = []
+    older = []
     for key, version in _versions(shipped).items():
         if (instead := versions.get(key, version)) != version:
             is_newer = True
             # The user's lock alone can have another form of version: the shipped ones are checked.
             with contextlib.suppress(InvalidVersion):
                 is_newer = Version(version) > Version(instead)
-            (newer if is_newer else older)[f"{key[-1]} {version}"] = None
-    return [*newer], [*older]
+            moves = newer if is_newer else older
+            moves.append(f"{key[-1]} {version}")
+    return list(dict.fromkeys(newer)), list(dict.fromkeys(older))
 
 
 def _versions(lock: Lock) -> dict[tuple[str, str, str], str]:
@@ -340,7 +340,10 @@ LOCK_TYPE = "urn:envbuilder:lock:v1"
 
 def signature_of(path: Path, folders: Sequence[Path]) -> Path | None:
     """Return the first signature file of a lock, if it has one."""
-    return next((p for p in _signature_places(path, folders) if p.is_file()), None)
+    for place in _signature_places(path, folders):
+        if place.is_file():
+            return place
+    return None
 
 
 def _signature_places(path: Path, folders: Sequence[Path]) -> list[Path]:

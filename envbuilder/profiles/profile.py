@@ -7,7 +7,6 @@ only to be extended. Folders are searched in order, the shipped one last.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -26,7 +25,7 @@ from envbuilder.profiles import backends, frameworks, releases, requirements
 from envbuilder.profiles.names import suggestion
 from envbuilder.profiles.needs import Requires
 
-_SHIPPED = re.compile(r"pytorch-")
+_SHIPPED = "pytorch-"
 """How the names of indexes begin that the tables of releases name."""
 
 
@@ -248,9 +247,10 @@ class Profile(_Strict, frozen=True):
 
     def build_on(self, platform: types.Platform | None) -> releases.Build | None:
         """Return the build that it takes of its release on a platform, if a table has it."""
-        chosen = self.choices(self.release).get(self.release) if self.release else None
-        if chosen:
-            return next((b for b in chosen.builds if b.platform == platform), None)
+        chosen = self.choices(self.release or "").get(self.release or "")
+        for build in chosen.builds if chosen else ():
+            if build.platform == platform:
+                return build
         return None
 
     def framework_from_wheels(self, backend: str) -> bool:
@@ -289,16 +289,15 @@ _HINTS: Hints = {
 
 def search_path(project: Path | None, user: Path) -> tuple[Path, ...]:
     """Return the folders that may hold profiles: the project's, the user's, the shipped one."""
-    folders = (*([project] if project else []), user)
+    folders = filter(None, (project, user))
     return (*(folder / "profiles" for folder in folders), resources.profiles_dir())
 
 
 def names(folders: Sequence[Path]) -> tuple[str, ...]:
     """Return the names of all profiles that can be used, sorted."""
-    stems = set()
+    stems: set[str] = set()
     for folder in folders:
-        if folder.is_dir():
-            stems |= {path.stem for path in folder.glob("*.yaml")}
+        stems.update(path.stem for path in folder.glob("*.yaml"))
     valid = (n for n in stems if types.is_name(n) and not n.startswith("_"))
     return tuple(sorted(n for n in valid if n != "indexes"))
 
@@ -317,9 +316,11 @@ def _at_release(profile: Profile, where: str) -> Profile:
     The version to observe is by default the one that they pin.
     """
     framework = frameworks.FRAMEWORKS[profile.framework]
-    pins = [*filter(None, (requirements.pin(r, framework.names) for r in profile.requirements))]
-    if pins or not profile.builds:
-        version = profile.expects.version or next(iter(pins), "")
+    pinned_to = ""
+    for line in profile.requirements:
+        pinned_to = pinned_to or requirements.pin(line, framework.names)
+    if pinned_to or not profile.builds:
+        version = profile.expects.version or pinned_to
         return replace(profile, expects=replace(profile.expects, version=version))
     release = profile.release or ""
     chosen = profile.choices(release)
@@ -336,48 +337,46 @@ def pinned(profile: Profile, chosen: releases.Chosen) -> Profile:
     """Return a profile with a release of its framework, in the builds that it takes of it."""
     framework = frameworks.FRAMEWORKS[profile.framework]
     builds = chosen.builds
-    before, rules = (
-        releases.rules(profile.framework, r) for r in (profile.release, chosen.release)
-    )
-    lines = [line for line in profile.requirements if line not in before]
-    pins = (
-        requirements.of_builds(line, profile.framework, builds)
-        if requirements.distribution(line) in framework.names
-        else [line]
-        for line in lines
-    )
+    before = releases.rules(profile.framework, profile.release)
+    rules = releases.rules(profile.framework, chosen.release)
+    pins: list[str] = []
+    for line in profile.requirements:
+        if requirements.distribution(line) in framework.names:
+            pins += requirements.of_builds(line, profile.framework, builds)
+        elif line not in before:
+            pins.append(line)
     # What setuptools once had (pkg_resources) is imported, and not required.
     needed = tuple(rule for rule in rules if rule.startswith("setuptools"))
     constraints = [c for c in profile.constraints if c not in before]
     # The compiler of kernels had another name before 2.10; CUDA's is on PyPI.
-    is_old = tuple(map(int, chosen.release.split(".")[:2])) < (2, 10)
-    prefix = "pytorch-triton-" if is_old else "triton-"
+    prefix = "triton-"
+    if tuple(map(int, chosen.release.split(".")[:2])) < (2, 10):
+        prefix = "pytorch-triton-"
     compilers = framework.kernel_compilers.get(profile.accelerator, frozenset())
     owned = framework.names | {name for name in compilers if name.startswith(prefix)}
     # An index of the user's own stays.
     replaced = framework.names | compilers
-    own_indexes = {
-        n: i for n, i in profile.indexes.items() if n not in replaced or not _SHIPPED.match(i)
-    }
     indexes: dict[str, str] = {}
     for build in builds:
         if build.index != "default":
             indexes |= dict.fromkeys(sorted(owned), build.index)
+    for name, index in profile.indexes.items():
+        if name not in replaced or not index.startswith(_SHIPPED):
+            indexes[name] = index
     reported = {_reported(profile.framework, build) for build in builds}
+    # Where it differs among platforms, the release alone.
+    version = chosen.release
+    if len(reported) == 1:
+        version = reported.pop()
     return replace(
         profile,
         release=chosen.release,
-        requirements=(*dict.fromkeys(itertools.chain.from_iterable(pins)), *needed),
+        requirements=(*dict.fromkeys(pins), *needed),
         constraints=(*constraints, *(rule for rule in rules if rule not in needed)),
-        indexes=indexes | own_indexes,
+        indexes=indexes,
         platforms=tuple(build.platform for build in builds),
         conda=replace(profile.conda, virtual_packages=_virtual(profile.conda, builds[0].build)),
-        # Where it differs among platforms, the release alone.
-        expects=replace(
-            profile.expects,
-            version=reported.pop() if len(reported) == 1 else chosen.release,
-            versions={},
-        ),
+        expects=replace(profile.expects, version=version, versions={}),
     )
 
 
@@ -461,10 +460,10 @@ def chain(name: str, folders: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def _find(name: str, folders: Sequence[Path]) -> Path:
-    # An invalid name, such as `../x`, must not reach the file system.
-    for folder in folders if types.is_name(name) else ():
+    for folder in folders:
         path = folder / f"{name}.yaml"
-        if path.is_file():
+        # An invalid name, such as `../x`, must not reach the file system.
+        if types.is_name(name) and path.is_file():
             return path
     hint = suggestion(name, names(folders))
     raise InvalidError(f"unknown profile {shown(name)}", hint)

@@ -63,13 +63,18 @@ class Build(Struct, frozen=True, kw_only=True):
         return structs.replace(needs, glibc=self.floor)
 
 
+def _lines(table: str) -> list[str]:
+    """Return the lines of a table; none if there is no such table."""
+    path = resources.profiles_dir() / "releases" / f"{table}.csv"
+    if path.exists():
+        return path.read_text(encoding="utf-8").splitlines()
+    return []
+
+
 @cache
 def _table(framework: types.Framework) -> tuple[str, tuple[str, ...]]:
     """Return the header and the rows of a framework's table of builds, as text."""
-    path = resources.profiles_dir() / "releases" / f"{framework}-builds.csv"
-    if not path.exists():
-        return "", ()
-    first, *others = path.read_text(encoding="utf-8").splitlines()
+    first, *others = _lines(f"{framework}-builds") or [""]
     return first, tuple(others)
 
 
@@ -147,15 +152,12 @@ class PythonBuild(Struct, frozen=True, kw_only=True):
 @cache
 def python_builds() -> dict[tuple[types.Platform, types.PythonVersion], PythonBuild]:
     """Return the newest build of each Python (X.Y) for each platform."""
-    path = resources.profiles_dir() / "releases" / "pythons.csv"
-    lines, sources = (
-        file.read_text(encoding="utf-8").splitlines()
-        for file in (path, path.with_name("sources.csv"))
-    )
-    by = dict(csv.reader(sources))
-    rows = ({**row, "source": by[row["source"]]} for row in csv.DictReader(lines))
-    builds = [decoding.convert(row, PythonBuild) for row in rows]
-    return {(b.platform, b.python.rpartition(".")[0]): b for b in builds}
+    sources = dict(csv.reader(_lines("sources")))
+    builds = {}
+    for row in csv.DictReader(_lines("pythons")):
+        build = decoding.convert({**row, "source": sources[row["source"]]}, PythonBuild)
+        builds[build.platform, build.python.rpartition(".")[0]] = build
+    return builds
 
 
 class Release(Struct, frozen=True, kw_only=True):
@@ -173,10 +175,7 @@ class Release(Struct, frozen=True, kw_only=True):
 @cache
 def table_of(framework: types.Framework) -> dict[str, Release]:
     """Return the releases of a framework that a table has, the newest first."""
-    path = resources.profiles_dir() / "releases" / f"{framework}.csv"
-    if not path.exists():
-        return {}
-    rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+    rows = list(csv.DictReader(_lines(framework)))
     return {
         row["release"]: Release(
             release=row["release"],
@@ -226,10 +225,8 @@ class Chosen(Struct, frozen=True, kw_only=True):
     def pythons(self) -> tuple[str, ...]:
         """The Pythons that all of them have, the oldest first."""
         first, *others = self.builds
-        shared = first.pythons
-        for build in others:
-            shared = tuple(version for version in shared if version in build.pythons)
-        return shared
+        shared = set(first.pythons).intersection(*(build.pythons for build in others))
+        return tuple(version for version in first.pythons if version in shared)
 
     def is_older(self, release: str) -> bool:
         """Return whether another release is newer."""
@@ -261,28 +258,28 @@ def choices(
     """
     first, lines = _table(framework)
     prefix = f"{release}," if release else ""
-    taken: dict[str, dict[types.Platform, Build]] = {}
+    taken: dict[str, list[Build]] = {}
     for row in _builds(first, (line for line in reversed(lines) if line.startswith(prefix))):
         if row.build in builds and row.platform in platforms:
-            rows = taken.setdefault(row.release, {})
-            other = rows.setdefault(row.platform, row)
-            rows[row.platform] = min(
-                other, row, key=lambda b: (b.index != "default", builds.index(b.build))
-            )
+            taken.setdefault(row.release, []).append(row)
     result = {}
     for name, rows in taken.items():
-        listed = [rows[platform] for platform in platforms if platform in rows]
+        rows.sort(key=lambda b: (b.index != "default", builds.index(b.build)))
+        best = {row.platform: row for row in reversed(rows)}
+        listed = [best[platform] for platform in platforms if platform in best]
         # Another version of CUDA is another environment; a Mac's build may be the CPU's.
-        kinds = [build.build.replace("macos", "cpu") for build in listed]
-        same = (b for b, kind in zip(listed, kinds, strict=True) if kind == kinds[0])
-        result[name] = Chosen(release=name, builds=tuple(same))
+        kind = _kind(listed[0])
+        result[name] = Chosen(release=name, builds=tuple(b for b in listed if _kind(b) == kind))
     if unknown(framework, release):
-        every = choices(framework, builds, platforms).values()
-        older = next((each for each in every if each.is_older(release)), None)
-        if older:
-            return {release: _like(older, release)}
+        for chosen in choices(framework, builds, platforms).values():
+            if chosen.is_older(release):
+                return {release: _like(chosen, release)}
         return {}
     return result
+
+
+def _kind(build: Build) -> str:
+    return build.build.replace("macos", "cpu")
 
 
 def unknown(framework: types.Framework, release: str | None) -> str:

@@ -100,16 +100,21 @@ def on_hardware(name: str, accelerator: types.Accelerator) -> str:
     That is the package itself, unless it needs other hardware.
     """
     nvidia = _nvidia()
-    name = nvidia.macs.get(name, name) if accelerator == "mps" else name
+    if accelerator == "mps":
+        name = nvidia.macs.get(name, name)
     if accelerator == "cuda" or not any(fnmatchcase(name, p) for p in nvidia.packages):
         return name
-    return next((to for each, to in nvidia.elsewhere.items() if fnmatchcase(name, each)), "")
+    for pattern, other in nvidia.elsewhere.items():
+        if fnmatchcase(name, pattern):
+            return other
+    return ""
 
 
 def for_other_hardware(accelerator: types.Accelerator) -> frozenset[str]:
     """Return packages that need other hardware, as far as their whole names are known."""
-    every = _nvidia().packages if accelerator != "cuda" else ()
-    return frozenset(name for name in every if "*" not in name)
+    if accelerator == "cuda":
+        return frozenset()
+    return frozenset(name for name in _nvidia().packages if "*" not in name)
 
 
 class _Lists(Struct, frozen=True, kw_only=True):
@@ -119,8 +124,7 @@ class _Lists(Struct, frozen=True, kw_only=True):
 
 def distribution(requirement: str) -> str:
     """Return the normalised name of the distribution that a requirement names."""
-    match = re.match(r"[A-Za-z0-9._-]*", requirement)
-    return types.canonical(match[0] if match else "")
+    return types.canonical(re.split(r"[^A-Za-z0-9._-]", requirement)[0])
 
 
 def pin(requirement: str, names: Collection[str] = ()) -> str:
