@@ -105,14 +105,13 @@ def _collect(library: Any) -> Answer:
     for index in range(library.nvmlDeviceGetCount()):
         try:
             handle = library.nvmlDeviceGetHandleByIndex(index)
-            handles[_text(library.nvmlDeviceGetPciInfo(handle).busId)] = handle
+            handles[library.nvmlDeviceGetPciInfo(handle).busId] = handle
         except Exception as error:  # noqa: BLE001 (as above; one lost GPU must not hide the others)
             lost = error
     if lost is not None and not handles:
         raise lost
-    driver = _value(library, "nvmlSystemGetDriverVersion")
     return Answer(
-        driver_version=None if driver is None else _text(driver),
+        driver_version=_value(library, "nvmlSystemGetDriverVersion"),
         devices=tuple(_device(library, bus, handle) for bus, handle in handles.items()),
         pairs=tuple(
             _pair(library, first, second)
@@ -133,7 +132,7 @@ def _device(library: Any, bus: str, handle: Any) -> Device:
     modes = _value(library, "nvmlDeviceGetMigMode", handle)
     total, reserved, shared = _memory(library, handle)
     return Device(
-        name="" if name is None else _text(name),
+        name=name or "",
         bus=bus,
         minor=number("nvmlDeviceGetMinorNumber"),
         memory_bytes=total,
@@ -223,13 +222,6 @@ def _value(library: Any, function: str, *arguments: object) -> Any:
         return getattr(library, function)(*arguments)
     except Exception:  # noqa: BLE001 (the library defines its errors at run time)
         return None
-
-
-def _text(value: object) -> str:
-    # Older versions of the package return bytes.
-    if isinstance(value, bytes):
-        return value.decode("utf-8", errors="replace")
-    return str(value)
 
 
 def parse(text: str | None) -> Answer | None:

@@ -53,11 +53,10 @@ def test_every_code_of_a_finding_has_a_remedy(repository: Path) -> None:
     known = finding_codes(repository)
     assert {"gpu", "kernels", "driver-old", "level-zero", "cpu-flags"} <= known
     for code in known:
-        for gpu in (None, ADA):
-            finding = Finding("no", "text", code, gpu)
-            for system in ("linux", "macos", "other"):
-                said = accelerators.fix(finding, Needs(), changed(LINUX, os=system), ())
-                assert said.endswith(".") or (code == "driver-old" and gpu is None), code
+        for system in ("linux", "macos", "other"):
+            finding = Finding("no", "text", code, ADA)
+            said = accelerators.fix(finding, Needs(), changed(LINUX, os=system), ())
+            assert said.endswith("."), code
 
 
 HOSTS = {
@@ -137,11 +136,7 @@ def test_another_release_is_named_once() -> None:
     ("release", "needed", "said"),
     [
         ("Ubuntu 24.04.3 LTS", "580", "sudo ubuntu-drivers install"),
-        ("Debian GNU/Linux 12 (bookworm)", "525", "sudo apt install nvidia-driver"),
-        ("Debian GNU/Linux 12 (bookworm)", "535", "sudo apt install nvidia-driver"),
-        ("Debian GNU/Linux 12 (bookworm)", "536", "repos/debian12"),
         ("Debian GNU/Linux 12 (bookworm)", "580", "Debian 12 has 535, and 580 or newer"),
-        ("Debian GNU/Linux 13 (trixie)", "580", "Debian 13 has 550, and 580 or newer"),
         ("Debian GNU/Linux 13 (trixie)", "525", "sudo apt install nvidia-driver"),
         ("Debian GNU/Linux forky/sid", "580", "580 or newer (your distribution's package"),
         ("Fedora Linux 43 (Workstation Edition)", "580", "akmod-nvidia"),
@@ -179,11 +174,7 @@ def test_inside_wsl_and_containers_no_driver_is_installed() -> None:
     [
         ("6.11.0-29-generic", "Arc B (BMG)", "Update Linux: 6.12 is the first"),
         ("6.12.1", "Arc B (BMG)", "sudo modprobe xe"),
-        ("6.8.0-60-generic", "Lunar Lake", "Update Linux: 6.12"),
-        ("6.16.3", "Panther Lake", "Update Linux: 6.17"),
-        ("6.17.0", "Panther Lake", "sudo modprobe xe"),
         ("6.8.0", "Arc A (DG2)", "sudo modprobe i915"),
-        ("6.8.0", "Arrow Lake-S", "sudo modprobe i915"),
         ("6.8.0", "Data Center GPU Max (PVC)", "intel-i915-dkms"),
         ("6.8.0", None, "Update Linux"),
         (None, "Arc B (BMG)", "sudo modprobe xe"),
@@ -199,14 +190,9 @@ def test_intels_kernel_driver_depends_on_family_and_kernel(
     ("release", "said"),
     [
         ("Ubuntu 24.04.3 LTS", "ppa:kobuk-team/intel-graphics"),
-        ("Ubuntu 25.04", "ppa:kobuk-team/intel-graphics"),
         ("Ubuntu 25.10", "Run `sudo apt install libze1 libze-intel-gpu1`"),
-        ("Ubuntu 26.04 LTS", "Run `sudo apt install libze1 libze-intel-gpu1`"),
-        ("Ubuntu 22.04.5 LTS", "github.com/intel/compute-runtime"),
         ("Debian GNU/Linux 12 (bookworm)", "no package of the driver"),
-        ("Debian GNU/Linux 13 (trixie)", "no package of the driver"),
         ("Debian GNU/Linux 14 (forky)", "Run `sudo apt install"),
-        ("Debian GNU/Linux forky/sid", "Run `sudo apt install"),
         ("Fedora Linux 43", "dnf install intel-compute-runtime intel-level-zero oneapi-level-zero"),
         (None, "github.com/intel/compute-runtime"),
     ],
@@ -310,11 +296,9 @@ def test_an_override_of_the_gpus_target_is_named_with_the_real_one(asked: str | 
     [
         ("node-missing", "/dev/kfd is missing", True, "--device /dev/kfd --device /dev/dri."),
         ("node-missing", "/dev/kfd is missing", False, "CONFIG_HSA_AMD"),
-        ("node-missing", "/dev/dri/renderD128 is missing", True, "with --device /dev/dri."),
         ("node-closed", "/dev/kfd is not readable", True, "$(stat -c %g /dev/kfd)"),
         ("node-closed", "/dev/dri/renderD129 is not readable", True, "/dev/dri/renderD129)"),
         ("driver-missing", "None is bound.", False, "modprobe amdgpu"),
-        ("driver-missing", "None is bound.", True, "on the machine itself"),
     ],
 )
 def test_remedies_for_amds_nodes_and_driver(
@@ -325,26 +309,12 @@ def test_remedies_for_amds_nodes_and_driver(
     assert fix in only(diagnose(here, asked="rocm"), obstacle).fix
 
 
-def test_each_vendor_is_looked_at() -> None:
-    nouveau = broken(ADA, "driver-other", kernel_driver="nouveau")
-    found = diagnose(with_gpu(nouveau, CLOSED, containers=Containers()))
-    assert [(p.severity, p.code) for p in found] == [
-        ("blocks", "driver-other"),
-        ("blocks", "node-closed"),
-    ]
-
-
 def test_a_profile_that_was_asked_for_is_the_only_one_looked_at() -> None:
     here = with_gpu(broken(ADA, "driver-missing"), CLOSED)
     assert codes(diagnose(here, asked="xpu")) == ["node-closed"]
     assert codes(diagnose(here, asked="cuda")) == ["driver-missing"]
     assert codes(diagnose(here, asked="cpu")) == []
     assert codes(diagnose(here, asked="zendnn")) == ["cpu-flags"]
-
-
-def test_a_warning_does_not_block() -> None:
-    unsure = changed(ADA, sm=None)
-    assert only(diagnose(with_gpu(unsure), asked="cuda"), "sm-unread").severity == "limits"
 
 
 def test_one_gpu_that_does_not_work_is_told_once_and_does_not_block() -> None:
@@ -354,19 +324,14 @@ def test_one_gpu_that_does_not_work_is_told_once_and_does_not_block() -> None:
     assert "0000:41:00.0" in found[0].text
 
 
-def test_the_driver_is_asked_for_the_profile_that_can_work_then() -> None:
-    pascal = broken(ADA, "driver-missing", sm="6.0", driver_version=None)
-    found = only(diagnose(with_gpu(pascal)), "driver-missing")
-    assert found.text.startswith("cuda-legacy: ")
-    assert found.severity == "blocks"
-
-
 def test_a_gpu_that_could_not_be_read_is_no_gpu_without_a_profile() -> None:
-    gpu = Gpu(vendor="unknown", name="unknown", state="unknown", detail="PCI was not listed.")
+    unread: Any = {"vendor": "unknown", "name": "unknown", "state": "unknown"}
+    gpu = Gpu(**unread, detail="PCI was not listed.", obstacle="unread")
     found = only(diagnose(with_gpu(gpu)), "unread")
     assert found.text == "whether there is a GPU is unknown: PCI was not listed"
-    assert "Windows" in only(diagnose(with_gpu(gpu, wsl=True)), "unread").fix
-    assert "Windows" in only(diagnose(with_gpu(gpu, wsl=True), asked="cuda"), "unread").fix
+    hidden = with_gpu(changed(gpu, obstacle="wsl"), wsl=True)
+    assert "Windows" in only(diagnose(hidden), "wsl").fix
+    assert "Windows" in only(diagnose(hidden, asked="cuda"), "unread").fix
 
 
 def test_a_machine_for_which_there_is_nothing_is_told_so() -> None:
@@ -386,12 +351,3 @@ def test_a_profile_without_a_lock_cannot_be_built() -> None:
     found = diagnosis.diagnose(LINUX, PROFILES, {}, SEEN, BY_NAME["cpu"])
     assert [(p.severity, p.code) for p in found] == [("blocks", "lock")]
     assert "envbuilder lock --profile cpu" in found[0].fix
-
-
-def test_severity_of_lasting_and_unsure_findings() -> None:
-    for code in accelerators._LASTING:
-        lasting = Finding("no", "text", code)
-        assert accelerators._severity(lasting, requested=False) == "limits"
-        assert accelerators._severity(lasting, requested=True) == "blocks"
-    unsure = Finding("warning", "text", "sm-unread")
-    assert accelerators._severity(unsure, requested=True) == "limits"

@@ -254,10 +254,8 @@ def answering(request: pytest.FixtureRequest) -> Iterator[str]:
     [
         (200, "index", True, ""),
         (404, "index", True, "HTTP 404 Not Found"),
-        (404, "index", False, ""),
         (401, "registry", False, ""),
         (404, "mirror", False, "HTTP 404 Not Found"),
-        (503, "index", False, "HTTP 503 Service Unavailable"),
     ],
     indirect=["answering"],
 )

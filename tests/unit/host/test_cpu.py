@@ -121,14 +121,6 @@ def test_one_unreadable_topology_makes_the_sum_unknown(fact: str, tmp_path: Path
         assert (here.physical, here.threads_per_core, here.sockets) == (2, 1, None)
 
 
-def test_a_package_that_the_firmware_does_not_number(tmp_path: Path) -> None:
-    files = {
-        "proc/cpuinfo": arm(0, "0xd0c"),
-        f"{CPUS}/cpu0/topology/physical_package_id": "-1\n",
-    }
-    assert found(tmp_path, files).sockets is None
-
-
 def test_big_and_small_arm_cores(tmp_path: Path) -> None:
     text = "\n".join(arm(n, "0xd87" if n < 2 else "0xd85") for n in range(4))
     assert found(tmp_path, {"proc/cpuinfo": text}).generation == "Cortex-A725 + Cortex-X925"
@@ -139,10 +131,8 @@ def test_big_and_small_arm_cores(tmp_path: Path) -> None:
     [
         ("AuthenticAMD", "avx512f avx_vnni", "Zen 5 or newer"),
         ("AuthenticAMD", "avx512f", "Zen 4 or newer"),
-        ("AuthenticAMD", "avx2", None),
         ("GenuineIntel", "avx512f avx_vnni amx_tile", "Sapphire Rapids or newer"),
         ("GenuineIntel", "avx512f avx_vnni", None),
-        ("HygonGenuine", "avx512f", None),
     ],
 )
 def test_flags_tell_the_age_of_unknown_models(
@@ -150,11 +140,6 @@ def test_flags_tell_the_age_of_unknown_models(
 ) -> None:
     text = block(0, 0, vendor_id=vendor, model="999", flags=flags)
     assert found(tmp_path, {"proc/cpuinfo": text}).generation == generation
-
-
-def test_a_known_model_does_not_ask_its_flags(tmp_path: Path) -> None:
-    text = block(0, 0, model="17", flags="avx512f")
-    assert found(tmp_path, {"proc/cpuinfo": text}).generation == "Zen 4"
 
 
 def l3(root: Path, files: dict[str, str], cpus: int = 4) -> int | None:
@@ -171,11 +156,8 @@ def test_caches_are_counted_once(tmp_path: Path) -> None:
     "damage",
     [
         {"index3/size": ""},
-        {"index3/size": "32768"},
-        {"index3/size": "-1K"},
         {"index3/size": "9" * 40 + "K"},
         {"index3/level": "2"},
-        {"index3/level": ""},
         {"index3/shared_cpu_list": "0-1"},
         {"index3/shared_cpu_list": "x"},
     ],
@@ -184,10 +166,6 @@ def test_one_unreadable_cache_makes_the_sum_unknown(damage: dict[str, str], tmp_
     files = cache(0, "0-1") | cache(2, "2-3")
     files |= {f"{CPUS}/cpu2/cache/{name}": text for name, text in damage.items()}
     assert l3(tmp_path, files) is None
-
-
-def test_a_cache_that_is_not_its_own_cpus(tmp_path: Path) -> None:
-    assert l3(tmp_path, cache(0, "0-1") | cache(2, "0-1"), 3) is None
 
 
 def test_cores_without_a_third_level_add_nothing(tmp_path: Path) -> None:
@@ -202,7 +180,6 @@ def test_cores_without_a_third_level_add_nothing(tmp_path: Path) -> None:
     [
         ({"has_cpu": "0,2\n", "node1/cpulist": ""}, 2),
         ({"node0/cpulist": "0\n", "node12/cpulist": "1\n", "possible": "0-7\n"}, 2),
-        ({"possible": "0\n"}, None),
         ({}, None),
     ],
 )

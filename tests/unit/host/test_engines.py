@@ -20,7 +20,7 @@ from envbuilder.core import process
 from envbuilder.core.errors import ToolError
 from envbuilder.host import engines
 from envbuilder.host.model import Engine
-from envbuilder.host.snapshot import Reader, Snapshot
+from envbuilder.host.snapshot import Snapshot
 from tests.support.engine_trees import NVIDIA, look, tree
 
 Reply = Callable[[socket.socket, threading.Event], None]
@@ -139,9 +139,7 @@ def test_an_engine_that_answers_is_usable(ask: Any, serve: Any, folder: Path) ->
         (closing, "it sent no response"),
         (garbage, "it answered '"),
         (says(DOCKER, status="403 Forbidden"), "403 Forbidden"),
-        (says(b"{"), "truncated"),
         (says(b"\xff"), "malformed"),
-        (says([]), "Expected `object`"),
         (says({"Version": 5}), "Expected `str`"),
         (says({}), "it names no version"),
         (says(b'{"x":' * 10_000), "recursion"),
@@ -350,8 +348,6 @@ def test_a_recorded_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     ("version", "expected"),
     [
         ("26.1.5+dfsg1", "26.1.5+dfsg1"),
-        ("29.0.0-rc.1", "29.0.0-rc.1"),
-        ("dev", "dev"),
         ("\x1b[31m1.0", None),
         ("1" * 200, None),
     ],
@@ -428,14 +424,3 @@ def test_buildx_that_cannot_start_is_no_failure(
 ) -> None:
     monkeypatch.setattr(process, "run", Mock(side_effect=error))
     assert look(live, live=True, full=True)[0].buildx_version is None
-
-
-def test_what_other_commands_said_is_kept(live: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = process.Completed(argv=(), returncode=0, stdout=BUILDX, stderr="", seconds=0)
-    monkeypatch.setattr(process, "run", lambda *_, **__: done)
-    reader = Reader(live)
-    reader.live = True
-    reader.files["full.json"] = '{"another": "word"}'
-    engines.read(reader, full=True)
-    said = json.loads(reader.files["full.json"])
-    assert said == {"another": "word", "docker buildx version": BUILDX}

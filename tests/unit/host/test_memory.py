@@ -110,12 +110,6 @@ REAL: dict[str, tuple[list[bytes], tuple[int | None, ...], str, int | None]] = {
         96 * GB,
     ),
     # Four modules slow the same board down (github.com/noonghunna/club-3090/issues/1130)
-    "full desktop": (
-        slots(AGESA, [0, 1, 2, 3], "DDR5", megabytes=32768, speed=4200),
-        (2, 2, 4, 4),
-        "",
-        67_200_000_000,
-    ),
     # Intel desktop: the letter is the channel's (github.com/ckb-next/ckb-next/issues/1220)
     "intel desktop": (
         slots(
@@ -130,18 +124,6 @@ REAL: dict[str, tuple[list[bytes], tuple[int | None, ...], str, int | None]] = {
         83_200_000_000,
     ),
     # Crosshair VI Hero (github.com/groeck/i2c-tools/issues/8)
-    "am4": (
-        slots(
-            [(f"Channel {c}", f"DIMM_{c}{n}") for c in "AB" for n in (1, 2)],
-            [1, 3],
-            "DDR4",
-            speed=2133,
-            length=40,
-        ),
-        (2, 2, 2, 4),
-        "",
-        34_128_000_000,
-    ),
     # EPYC 7xx2 with half of its slots filled (github.com/mchehab/rasdaemon/issues/64)
     "epyc": (
         slots(EPYC, range(1, 16, 2), "DDR4", megabytes=32768, speed=3200, length=84),
@@ -168,16 +150,6 @@ REAL: dict[str, tuple[list[bytes], tuple[int | None, ...], str, int | None]] = {
         256 * GB,
     ),
     # Panther Lake laptop (github.com/thesofproject/linux/issues/5857)
-    "laptop": (
-        [
-            module(f"BANK {n}", f"Controller{n // 4}-Channel{'ABCD'[n % 4]}", "LPDDR5",
-                   megabytes=4096, speed=8533, width=16)
-            for n in range(8)
-        ],
-        (8, 8, 8, 8),
-        "",
-        136_528_000_000,
-    ),
     # Dual Xeon E5-2680 v2 by HP: numbers only (github.com/cyring/CoreFreq/issues/142)
     "hp": (
         slots(HP, range(0, 24, 2), "DDR3", megabytes=8192, speed=1333, length=40),
@@ -208,20 +180,12 @@ def test_modules_of_real_machines(name: str) -> None:
 @pytest.mark.parametrize(
     ("names", "count"),
     [
-        ([("", f"DIMM_P{p}_{c}0") for p in (0, 1) for c in "ABCD"], 8),
         ([("", f"CPU{p}_C{c}D{d}") for p in (0, 1) for c in range(6) for d in (0, 1)], 12),
-        ([(f"NODE {p}", f"CPU{p}_DIMM_{c}{d}") for p in (1, 2) for c in "AB" for d in (1, 2)], 4),
         ([("", f"SOCKET {p} CHANNEL {c} DIMM 0") for p in (0, 1) for c in range(8)], 16),
         ([(f"BANK {n}", f"Controller{n}-ChannelA-DIMM0") for n in (0, 1)], 2),
-        ([("", f"Channel{c}-DIMM{d}") for c in "AB" for d in (0, 1)], 2),
-        ([("", f"DDR4_{c}1") for c in "ABCDEFGH"], 8),
-        ([("", f"{c}{d}") for c in "AB" for d in (1, 2)], 2),
         ([("", "DIMM_A1"), ("", "DIMM_A2")], None),  # a server's processor as likely as a channel
-        ([("", f"A{n}") for n in range(1, 5)], None),
         ([("", f"{p}{n}") for p in "AB" for n in (1, 2, 3)], None),
-        ([("", f"DIMM {n}") for n in range(4)], None),
         ([("BANK 0", "Chassis slot"), ("BANK 1", "Chassis slot")], None),
-        ([("", "ChannelA-DIMM0"), ("", "riser")], None),
         ([("", "ChannelA-DIMM0"), ("", "ChannelA-DIMM0")], None),  # of two sockets, unsaid
         ([("Channel A", f"DIMM {n}") for n in range(4)], None),  # too many for one channel
     ],
@@ -235,7 +199,6 @@ def test_names_of_slots(names: list[tuple[str, str]], count: int | None) -> None
 @pytest.mark.parametrize(
     ("change", "fact"),
     [
-        ({"speed": 0}, "the memory's speed"),
         ({"speed": 2400}, "the memory's speed"),  # the clock, stated in place of the transfers
         ({"length": 0x1B}, "the memory's speed"),  # SMBIOS 2.3 has no such field
         ({"kind": "DDR4", "speed": 2400}, "several kinds"),
@@ -262,7 +225,6 @@ MAIN_AND_OTHER = (
 @pytest.mark.parametrize(
     ("parts", "facts"),
     [
-        (REAL["xeon"][0], {"kind": "DDR4", "speed": 2133}),
         (
             [module("P0 CHANNEL A", "DIMM 0"), empty("", "spare")],
             {"channels": 1, "channels_available": None},
@@ -272,7 +234,7 @@ MAIN_AND_OTHER = (
                 [A, module("Channel B", "DIMM 0", width=width)],
                 {"channels": 2, "speed": 4800, "bandwidth": None},
             )
-            for width in (0, 0xFFFF, 63)
+            for width in (0, 63)
         ),
         (
             [A, module("Channel A", "1", width=32)],
@@ -281,7 +243,7 @@ MAIN_AND_OTHER = (
         # Bits of correction carry no data.
         *(
             ([module("Channel A", width=width)], {"bandwidth": bits // 8 * 4_800_000_000})
-            for width, bits in ((72, 64), (80, 64), (40, 32), (64, 64))
+            for width, bits in ((72, 64), (40, 32))
         ),
         # The slower one decides.
         (
@@ -289,7 +251,6 @@ MAIN_AND_OTHER = (
             {"speed": 4800, "bandwidth": 2 * 8 * 4_800_000_000},
         ),
         ([module("Channel A", megabytes=131072)], {"modules": 1}),  # too many for the old field
-        ([module("Channel A", megabytes=0x7FFF)], {"modules": 1}),
         ([A, B[:0x0C] + b"\xff\xff" + B[0x0E:]], {"modules": None, "channels": None, "slots": 2}),
         (
             [module(str(n), kind="LPDDR5", width=1024, speed=1_000_000) for n in range(2000)],
@@ -350,16 +311,13 @@ MOUNT = "25 24 0:23 / {} rw,nosuid - {} shm {}\n"
 @pytest.mark.parametrize(
     ("mounts", "size"),
     [
-        ("/dev/shm tmpfs rw,size=65536k", 64 << 20),
         ("/dev/shm tmpfs rw,size=2g,inode64", 2 << 30),
-        ("/dev/shm tmpfs rw,size=1048576", 1 << 20),
         ("/dev/shm tmpfs rw,nr_inodes=5,size=25%", 8 << 30),
         ("/dev/shm tmpfs rw,inode64", 16 << 30),
         ("/dev/shm tmpfs rw,size=0k", 32 << 30),
         ("/dev/shm tmpfs rw,size=many", None),
         ("/dev/shm tmpfs rw,size=9999999999999999t", None),
         ("/dev/shm ext4 rw,size=1k", None),
-        ("/dev/shm tmpfs rw,size=1k; /x tmpfs rw", 1024),
         ("/dev/shm tmpfs rw,size=1k; /dev/shm tmpfs rw,size=2k", 2048),
         ("/run tmpfs rw", 0),
     ],

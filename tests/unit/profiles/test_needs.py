@@ -32,12 +32,12 @@ def needs_of(name: str, platform: types.Platform) -> Needs:
 
 def test_the_shipped_locks_say_what_the_hardware_notes_say() -> None:
     cuda = needs_of("cuda", "linux/amd64")
-    assert cuda.sm == ("7.5", "8.0", "8.6", "9.0", "10.0", "12.0")
-    assert (cuda.sm_ptx, cuda.nvidia_driver, cuda.glibc) == (False, "580.65.06", "2.28")
-    assert needs_of("cuda", "linux/arm64").sm == ("8.0", "9.0", "10.0", "11.0", "12.0")
+    assert cuda.kernels == ("7.5", "8.0", "8.6", "9.0", "10.0", "12.0")
+    assert (cuda.ptx, cuda.nvidia_driver, cuda.glibc) == (False, "580.65.06", "2.28")
+    assert needs_of("cuda", "linux/arm64").kernels == ("8.0", "9.0", "10.0", "11.0", "12.0")
     legacy = needs_of("cuda-legacy", "linux/amd64")
-    assert legacy.sm[:3] == ("5.0", "6.0", "7.0")
-    assert (legacy.sm_ptx, legacy.nvidia_driver) == (False, "525.60.13")
+    assert legacy.kernels[:3] == ("5.0", "6.0", "7.0")
+    assert (legacy.ptx, legacy.nvidia_driver) == (False, "525.60.13")
     assert needs_of("mps", "macos/arm64") == Needs(macos="14.0")
     assert needs_of("cpu", "linux/amd64") == Needs(glibc="2.28")
 
@@ -49,13 +49,13 @@ def test_what_a_profile_states_goes_before_what_its_lock_says() -> None:
         wheel("nvidia_cuda_runtime-13.0.96-py3-none-any.whl", "nvidia-cuda-runtime", "13.0.96"),
     )
     found = accelerators.needs(mine, lock_of(*files), "linux/amd64")
-    assert (found.sm, found.sm_ptx, found.nvidia_driver) == (("6.1",), False, "500")
+    assert (found.kernels, found.ptx, found.nvidia_driver) == (("6.1",), False, "500")
     newer = profile("cuda", requires=Requires(sm=("6.1",), sm_ptx=True))
-    assert accelerators.needs(newer, lock_of(*files), "linux/amd64").sm_ptx
+    assert accelerators.needs(newer, lock_of(*files), "linux/amd64").ptx
     silent = accelerators.needs(
         profile("cuda", requires=Requires()), lock_of(*files), "linux/amd64"
     )
-    assert "7.5" in silent.sm
+    assert "7.5" in silent.kernels
     assert silent.nvidia_driver == "580.65.06"
 
 
@@ -63,10 +63,6 @@ def test_what_a_profile_states_goes_before_what_its_lock_says() -> None:
     "files",
     [
         (wheel("torch-9.9-cp312-cp312-linux_x86_64.whl", version="9.9"),),
-        (
-            wheel("torch-9.9-cp312-cp312-linux_x86_64.whl", version="9.9"),
-            wheel("r-13.0.1-py3-none-any.whl", "nvidia-cuda-runtime", "13.0.1"),
-        ),
         (wheel("r-x-py3-none-any.whl", "nvidia-cuda-runtime", "x"),),
         (),
     ],
@@ -80,9 +76,7 @@ def test_a_torch_that_no_table_knows_is_never_promised(files: tuple[File, ...]) 
     assert "which GPUs its wheels carry kernels for is not known" in found.reasons
 
 
-@pytest.mark.parametrize(
-    ("cudnn", "verdict"), [("9.10.2.21", "fits"), ("9.11.0.98", "warnings"), ("?", "warnings")]
-)
+@pytest.mark.parametrize(("cudnn", "verdict"), [("9.10.2.21", "fits"), ("?", "warnings")])
 @pytest.mark.parametrize("sm", ["6.0", "7.0"])
 def test_the_locked_cudnn_decides_whether_pascal_and_volta_are_served(
     cudnn: str, verdict: str, sm: str
@@ -105,14 +99,9 @@ def test_the_locked_cudnn_decides_whether_pascal_and_volta_are_served(
     [
         ("2.7.1", "12.8.57", "x86_64", "7.0", "no"),  # V100
         ("2.8.0", "12.8.90", "x86_64", "7.0", "fits"),
-        ("2.11.0", "12.8.90", "x86_64", "7.0", "no"),
         ("2.10.0", "13.0.96", "x86_64", "13.0", "warnings"),  # PTX, for what is newer
-        ("2.11.0", "13.0.96", "x86_64", "13.0", "no"),
-        ("2.15.0", "13.2.1", "aarch64", "13.0", "no"),
         ("2.5.1", "12.4.127", "aarch64", "9.0", "fits"),  # GH200
         ("2.6.0", "12.6.77", "aarch64", "9.0", "warnings"),  # no source says
-        ("2.9.1", "12.6.77", "aarch64", "8.0", "fits"),
-        ("2.13.0", "12.9.79", "aarch64", "12.0", "fits"),
     ],
 )
 def test_a_gpu_fits_where_the_release_has_its_kernels(
@@ -132,7 +121,7 @@ def test_a_gpu_fits_where_the_release_has_its_kernels(
 def test_without_a_lock_only_the_profile_counts() -> None:
     stated = Requires(sm=("6.1",), sm_ptx=True, nvidia_driver="500", macos="15.0")
     mine = profile("cuda", requires=stated)
-    expected = Needs(sm=("6.1",), sm_ptx=True, nvidia_driver="500", macos="15.0")
+    expected = Needs(kernels=("6.1",), ptx=True, nvidia_driver="500", macos="15.0")
     assert accelerators.needs(mine, None, "linux/amd64") == expected
     mac = wheel("a-1-cp312-cp312-macosx_14_0_arm64.whl")
     locked = accelerators.needs(mine, lock_of(mac, platform="macos/arm64"), "macos/arm64")

@@ -126,7 +126,6 @@ def test_each_release_is_on_pypi_for_every_platform_once() -> None:
     [
         ("2.14.1", "linux/amd64", "cu130", "7.5", "12.0", False),
         ("2.10.0+cu130", "linux/amd64", "cu130", "7.5", "12.0", True),
-        ("2.5.1+cu124", "linux/arm64", "cu124", "9.0", "9.0", False),
         ("1.13.1", "linux/amd64", "cu117", "3.7", "8.6", False),
         ("2.14.0+rocm7.2", "linux/amd64", "rocm7.2", "gfx90a", "gfx1201", False),
     ],
@@ -148,9 +147,7 @@ def test_the_build_of_a_version(
     [
         ("2.15.0+cu126", "linux/amd64"),
         ("2.100.0", "linux/amd64"),
-        ("2.8.0+cu126", "linux/arm64"),
         ("2.14.1+mine", "linux/amd64"),
-        ("2.14.1+rocm7.2", "linux/arm64"),
         ("", "linux/amd64"),
     ],
 )
@@ -165,13 +162,10 @@ def test_a_build_that_no_source_states(version: str, platform: types.Platform) -
     "row",
     [
         "jax 0.4.30 cuda12 linux/amd64: 3.9 to 3.12, 7.5 8.0 9.0, 525.60.13",
-        "jax 0.5.2 cuda12 linux/arm64: 3.10 to 3.13, 7.5 8.0 9.0, 525.60.13",  # plugin 0.5.1
-        "jax 0.6.0 cuda12 linux/amd64: 3.10 to 3.13, 7.5 8.0 9.0 10.0 12.0, 525.60.13",
+        # plugin 0.5.1
         "jax 0.7.2 cuda13 linux/arm64: 3.11 to 3.14, 7.5 8.0 9.0 10.0 12.0, 580.65.06",
         "jax 0.12.0.1 cuda13 linux/amd64: 3.12 to 3.15, 7.5 8.0 9.0 10.0 11.0 12.0, 580.65.06",
-        "jax 0.7.0 cpu macos/arm64: 3.11 to 3.13, , ",
         "tensorflow 2.15.0.post1 cu122 linux/amd64: 3.9 to 3.11, 5.0 6.0 7.0 7.5 8.0, 525.60.13",
-        "tensorflow 2.19.1 cu125 linux/amd64: 3.9 to 3.12, 6.0 7.0 8.0 8.9 9.0, 525.60.13",
         "tensorflow 2.21.0 cu125 linux/amd64: 3.10 to 3.13, 7.5 8.0 8.9 9.0, 525.60.13",
         "tensorflow 2.16.2 cpu linux/arm64: 3.9 to 3.12, , ",
     ],
@@ -200,7 +194,6 @@ def test_what_has_no_build() -> None:
 @pytest.mark.parametrize(
     ("framework", "wheels", "build"),
     [
-        ("jax", "jax 0.12.0.1, jaxlib 0.12.0.1, nvidia-cuda-runtime 13.5.37", None),
         ("jax", "jaxlib 0.12.0.1, jax-cuda13-plugin 0.12.0, nvidia-cuda-runtime 13.5.37", "cuda13"),
         ("jax", "jax-cuda12-plugin 0.12.0, nvidia-cuda-runtime-cu12 12.9.79", "cuda12"),
         ("jax", "jax-cuda13-plugin 0.12.0, nvidia-cuda-runtime-cu12 12.9.79", None),
@@ -208,9 +201,7 @@ def test_what_has_no_build() -> None:
         ("jax", "jaxlib 0.12.0.1, jax-cuda13-plugin 0.12.0.1", "cpu"),
         ("jax", "jax-cuda13-plugin 0.13.0, nvidia-cuda-runtime 13.5.37", None),
         ("tensorflow", "tensorflow 2.21.0, nvidia-cuda-runtime-cu12 12.9.79", "cu125"),
-        ("tensorflow", "tensorflow 2.16.1, nvidia-cuda-runtime-cu12 12.3.101", "cpu"),
         ("tensorflow", "tensorflow 2.21.0", "cpu"),
-        ("tensorflow", "tensorflow-cpu 2.21.0, torch 2.7.1", "cpu"),
         ("torch", "torch 2.7.1, tensorflow-cpu 2.21.0", "cu126"),
     ],
 )
@@ -226,7 +217,7 @@ def test_kernels_that_are_not_verified_are_not_known() -> None:
     assert build.certainty == "unverified"
     assert build.kernels
     needs = build.needs()
-    assert (needs.sm, needs.nvidia_driver) == ((), "580.65.06")
+    assert (needs.kernels, needs.nvidia_driver) == ((), "580.65.06")
 
 
 def test_what_builds_need() -> None:
@@ -237,13 +228,11 @@ def test_what_builds_need() -> None:
     assert needs("2.4.1", "linux/amd64").nvidia_driver == "525.60.13"
     assert needs("2.4.1", "linux/amd64", wsl=True).nvidia_driver == "528.33"
     assert needs("2.5.1", "macos/arm64") == Needs(macos="12.3")
-    assert needs("2.9.0", "macos/arm64") == Needs(macos="14.0")
     rocm = needs("2.14.0+rocm7.2", "linux/amd64")
-    assert rocm.gfx_partly == ("gfx908", "gfx1030", "gfx1103")
-    assert not {*rocm.gfx} & {*rocm.gfx_partly}
-    assert not rocm.sm
+    assert rocm.partly == ("gfx908", "gfx1030", "gfx1103")
+    assert not {*rocm.kernels} & {*rocm.partly}
     jax = releases.of_version("jax", "0.7.0", "linux/amd64", "cuda12")
-    assert (jax.needs().sm_partly, jax.needs().gfx_partly) == (("5.2", "6.0", "7.0"), ())
+    assert jax.needs().partly == ("5.2", "6.0", "7.0")
 
 
 def test_the_framework_of_every_shipped_lock_is_known() -> None:
@@ -264,9 +253,6 @@ def test_the_framework_of_every_shipped_lock_is_known() -> None:
     ("chosen", "words"),
     [
         ("", ""),
-        ("2.15.0", "2.15.0"),
-        ("2.15.0 2.14.1 2.14.0", "2.14.0 and later"),
-        ("2.14.0 2.13.0", "2.13.0 to 2.14.0"),
         ("2.15.0 2.13.0 2.7.1", "2.7.1, 2.13.0, 2.15.0"),
         ("2.15.0 2.14.1 2.13.0 2.12.1 2.7.0", "2.7.0, 2.12.1 to 2.13.0, 2.14.1 and later"),
     ],
@@ -282,21 +268,14 @@ def test_releases_in_words(chosen: str, words: str) -> None:
     ("name", "profile", "works"),
     [
         ("p100", "cuda", "1.11.0 to 2.14.0"),
-        ("t4-container", "cuda", "1.11.0 and later"),
         ("gb10-dgx-spark", "cuda", "2.8.0 and later"),
         ("rx7900", "rocm", "2.1.0 to 2.4.1, 2.5.1, 2.7.0 to 2.7.1, 2.9.0 to 2.14.0"),
         ("arc-b580", "xpu", "2.7.0 to 2.14.1"),
-        ("max-1550-two", "xpu", "2.6.0 to 2.14.1"),
         ("mac-m2", "mps", "1.12.0 and later"),
         ("driver470", "cuda", "1.11.0 to 2.7.1"),
         ("rx7900-without-driver", "rocm", ""),
-        ("p100", "jax-cuda", ""),
         ("p100", "tensorflow-cuda", "2.15.0.post1 to 2.15.1, 2.16.2 to 2.19.1"),
-        ("t4-container", "jax-cuda", "0.4.30 and later"),
-        ("gb10-dgx-spark", "jax-cuda", "0.6.0 and later"),
         ("gb10-dgx-spark", "tensorflow-cuda", None),
-        ("mac-m2", "tensorflow-cpu", "2.13.0 to 2.15.0, 2.15.1 and later"),
-        ("arc-b580", "jax-xpu", None),
     ],
 )
 def test_the_releases_that_serve_a_host(
@@ -319,28 +298,22 @@ def test_the_releases_that_serve_a_host(
     [
         # build_cuda.sh: CUDA 12.8 and 13 left out SM 5.0 and 6.0, CUDA 12.6 has them up to 2.14.
         ("Tesla P100", "2.7.1", "cu118 cu126"),
-        ("Tesla P100", "2.14.0", "cu126"),
         # The wheel of 2.15.0 (cu132) starts at SM 7.5; what its cu130 has, no source states.
         ("Tesla P100", "2.15.0", ""),
         # cog doctor, measured: cu128 of 2.7 starts at 7.5. The wheels of 2.8 to 2.10: 7.0 again.
         ("Tesla V100", "2.7.0", "cu118 cu126"),
-        ("Tesla V100", "2.10.0", "cu126 cu128 cu129"),
         ("Tesla V100", "2.11.0", "cu126"),
         # The wheel (cu102) ends at SM 7.0, whose kernels run on 7.5, not on 8.6: CUDA's guide.
         ("Tesla T4", "1.12.1", "cu102 cu113 cu116"),
-        ("GeForce RTX 3090", "1.12.1", "cu113 cu116"),
         ("GeForce RTX 4090", "2.0.1", "cu117 cu118"),
         # The wheel (cu124) ends at SM 9.0, without PTX; Blackwell came with CUDA 12.8.
         ("GeForce RTX 5090", "2.6.0", ""),
         ("GeForce RTX 5090", "2.7.0", "cu128"),
-        ("B200", "2.14.0", "cu130 cu132"),
         # The wheel (cu117) ends at SM 8.6; build_cuda.sh adds 9.0 for CUDA 11.8.
         ("H100", "1.13.1", ""),
-        ("H100", "2.0.0", "cu118"),
         # build_docker.sh: gfx1100 from ROCm 5.5 on, gfx942 from 6.0 on. uv#14086: get_arch_list()
         # of 2.5.1+rocm6.2; of rocm6.1 no source states it.
         ("Radeon RX 7900", "2.0.1", ""),
-        ("Radeon RX 7900", "2.1.0", "rocm5.5 rocm5.6"),
         ("Instinct MI300X", "2.3.0", "rocm6.0"),
         ("Instinct MI300X", "2.5.1", "rocm6.2"),
         # torch-xpu-ops BuildFlags.cmake: on Linux 2.6 is built for pvc, xe-lpg and ats-m150 alone.

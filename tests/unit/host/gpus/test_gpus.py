@@ -139,7 +139,7 @@ def test_an_arc_card_has_the_link_of_its_own_switch(tmp_path: Path) -> None:
     assert (gpu.name, gpu.state) == ("Intel Arc B580 (E20B)", "usable")
 
 
-@pytest.mark.parametrize("missing", ["bridge", "upstream", "link", "virtual"])
+@pytest.mark.parametrize("missing", ["bridge", "upstream", "virtual"])
 def test_an_arc_card_never_has_one_lane(missing: str, tmp_path: Path) -> None:
     data = arc_b580()
     up = "sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0"
@@ -148,12 +148,6 @@ def test_an_arc_card_never_has_one_lane(missing: str, tmp_path: Path) -> None:
     elif missing == "upstream":
         for path in host_trees.link_files(up, GEN4_X16):
             del data["files"][path]
-    elif missing == "link":
-        folder = f"{up}/0000:02:01.0/0000:03:00.0"
-        data["files"] = {
-            p.replace(folder, f"{PCI}/0000:03:00.0"): t for p, t in data["files"].items()
-        }
-        del data["links"][f"{PCI}/0000:03:00.0"]
     else:
         data = card("8086:e20b", "xe", "0000:00:01.0/0000:06:00.0", "2.5 1 2.5 1")
         data["files"]["sys/devices/pci0000:00/0000:00:01.0/vendor"] = "0x1b36\n"
@@ -180,9 +174,7 @@ def test_a_sleeping_card_is_not_woken(tmp_path: Path) -> None:
     ("speed", "width", "expected"),
     [
         ("16.0 GT/s PCIe", "16", Link(speed=16, width=16)),
-        ("8 GT/s", "8", Link(speed=8, width=8)),
         ("Unknown", "0", None),
-        ("Unknown speed", "63", None),
         ("7.0 GT/s PCIe", "255", None),
         ("99999999999.0 GT/s", "", None),
     ],
@@ -196,10 +188,8 @@ def test_what_the_kernel_writes_of_a_link(speed: str, width: str, expected: Link
 @pytest.mark.parametrize(
     ("driver", "kernel", "percent"),
     [
-        ("xe", "6.17.0-5-generic", 94),
         ("xe", "6.15.0", 94),
         ("xe", "6.14.11-300.fc42.x86_64", 47),
-        ("i915", "6.8.0-60-generic", 94),
         ("xe", "who knows", None),
         ("vfio-pci", "6.17.0", None),
     ],
@@ -213,13 +203,6 @@ def test_shared_memory_of_an_integrated_arc(
     assert (gpu.memory_kind, gpu.memory_bytes, gpu.bandwidth) == ("shared", MEMORY, None)
     assert gpu.usable_bytes == (MEMORY * percent // 100 if percent else None)
     assert gpu.link is None
-
-
-def test_a_card_that_only_its_driver_knows_has_the_memory_that_it_says(tmp_path: Path) -> None:
-    data = card("8086:ffff", "i915", drm__card1__lmem_total_bytes=f"{16 * GIB}\n")
-    gpu = probed(tmp_path, data)
-    assert (gpu.memory_kind, gpu.memory_bytes) == ("dedicated", 16 * GIB)
-    assert (gpu.state, gpu.support) == ("unknown", None)
 
 
 def test_tiles_add_up_and_an_unreadable_one_is_not_nothing(tmp_path: Path) -> None:
@@ -246,14 +229,6 @@ def test_an_amd_apu_shares_the_main_memory(tmp_path: Path) -> None:
     assert gpu.memory_bytes == MEMORY + GIB // 2
     assert gpu.usable_bytes == 24 * GIB + GIB // 2
     assert gpu.state == "usable"
-
-
-def test_an_apu_cannot_have_more_than_there_is(tmp_path: Path) -> None:
-    data = strix_halo()
-    folder = "sys/devices/pci0000:00/0000:00:08.1/0000:c5:00.0"
-    data["files"][f"{folder}/mem_info_gtt_total"] = f"{108 * GIB}\n"
-    gpu = probed(tmp_path, data)
-    assert gpu.usable_bytes == gpu.memory_bytes == MEMORY + GIB // 2
 
 
 def test_an_old_apu_is_one_node_of_the_compute_driver(tmp_path: Path) -> None:
@@ -348,7 +323,6 @@ def test_a_card_of_another_pci_domain_is_another_card(tmp_path: Path) -> None:
         (False, True, "node-closed", "/dev/kfd is not readable"),
         (True, None, "node-missing", "/dev/dri/renderD128 is missing"),
         (True, False, "node-closed", "/dev/dri/renderD128 is not readable"),
-        (False, False, "node-closed", "/dev/kfd is not readable"),
     ],
 )
 def test_rocm_needs_two_nodes(

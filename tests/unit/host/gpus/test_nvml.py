@@ -47,7 +47,7 @@ class FakeNvml:
 
     def answer(self, name: str, *arguments: Any, **named: Any) -> Any:
         if name == "nvmlDeviceGetPciInfo":
-            return SimpleNamespace(busId=f"00000000:{arguments[0] + 1:02X}:00.0".encode())
+            return SimpleNamespace(busId=f"00000000:{arguments[0] + 1:02X}:00.0")
         if name == "nvmlDeviceGetMemoryInfo":
             reserved = {"reserved": 2**28} if named.get("version") == self.nvmlMemory_v2 else {}
             return SimpleNamespace(total=80 * 2**30, **reserved)
@@ -58,10 +58,10 @@ class FakeNvml:
         return {
             "nvmlInit": None,
             "nvmlShutdown": None,
-            "nvmlSystemGetDriverVersion": b"580.95.05",
+            "nvmlSystemGetDriverVersion": "580.95.05",
             "nvmlDeviceGetCount": self.count,
             "nvmlDeviceGetHandleByIndex": arguments[0] if arguments else None,
-            "nvmlDeviceGetName": b"NVIDIA H100 80GB HBM3",
+            "nvmlDeviceGetName": "NVIDIA H100 80GB HBM3",
             "nvmlDeviceGetCudaComputeCapability": (9, 0),
             "nvmlDeviceGetMemoryBusWidth": 5120,
             "nvmlDeviceGetCurrPcieLinkGeneration": 5,
@@ -121,13 +121,6 @@ FUNCTIONS: dict[str, dict[str, Any]] = {
         "shared_memory": True,
     },
     "nvmlDeviceGetMaxClockInfo": {"memory_mhz": None},
-    "nvmlDeviceGetMemoryBusWidth": {"memory_bits": None},
-    "nvmlDeviceGetCurrPcieLinkGeneration": {"link_generation": None},
-    "nvmlDeviceGetCurrPcieLinkWidth": {"link_width": None},
-    "nvmlDeviceGetMaxPcieLinkGeneration": {"max_link_generation": None},
-    "nvmlDeviceGetMaxPcieLinkWidth": {"max_link_width": None},
-    "nvmlDeviceGetPowerManagementLimit": {"power_limit_milliwatts": None},
-    "nvmlDeviceGetPowerManagementDefaultLimit": {"power_default_milliwatts": None},
     "nvmlDeviceGetMigMode": {"mig": None},
     "nvmlDeviceGetTopologyCommonAncestor": {},
     "nvmlDeviceGetP2PStatus": {},
