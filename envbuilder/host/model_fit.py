@@ -183,7 +183,8 @@ def estimate(model: Model, quant: str, pools: Sequence[Pool]) -> Estimate:
     weights = math.ceil(model.parameters * bits / 8)
     accelerators = [pool for pool in pools if pool.kind == "accelerator"]
     memory = [pool for pool in pools if pool.kind == "memory"]
-    verdict, spare = _verdict(weights, accelerators, memory)
+    # Without accelerators, all must fit into main memory.
+    verdict, spare = _verdict(weights, accelerators or memory, memory if accelerators else ())
     shares = []
     if verdict in {"fits", "split"}:
         shares = _shares(weights, [*accelerators, *memory])
@@ -224,9 +225,7 @@ def sentences(estimate: Estimate) -> tuple[str, ...]:
 def _verdict(
     weights: int, first: Sequence[Pool], rest: Sequence[Pool]
 ) -> tuple[Verdict, int | None]:
-    """Return the verdict, and the spare bytes if known; without a first pool, the rest is all."""
-    if not first:
-        return _verdict(weights, rest, ())
+    """Return the verdict, and the spare bytes if known."""
     spare = sum(map(_size, first)) - weights
     if spare >= 0:
         return "fits", spare

@@ -224,20 +224,18 @@ def differences(live: Any, replayed: Any, scrubber: Scrubber) -> list[str]:
     for path, value in (dict.fromkeys(recorded) | _facts(live)).items():
         public = scrubber.public(str(value))
         other = recorded.get(path)
-        if public != str(other):
+        if value != other and public != str(other):
             lines.append(f"{path}: {public} here, {other} in the recording")
     return lines
 
 
 def _facts(value: Any, path: str = "") -> dict[str, Any]:
     """Return the values in nested data, by their paths."""
-    if isinstance(value, dict):
-        parts = value.items()
-    elif isinstance(value, list):
-        parts = enumerate(value)
-    else:
+    if isinstance(value, list):
+        value = dict(enumerate(value))
+    if not isinstance(value, dict):
         return {path: value}
-    facts = {}
-    for name, part in parts:
+    facts: dict[str, Any] = {}
+    for name, part in value.items():
         facts |= _facts(part, f"{path}.{name}".lstrip("."))
     return facts

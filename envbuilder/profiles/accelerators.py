@@ -44,8 +44,13 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     """Judge one GPU; the last argument is whether for a native environment or for an image."""
     capability: Callable[[Gpu], tuple[float, ...]] = lambda gpu: ()
     """How much a GPU can do, as a sort key: of several that do not work, the best is reported."""
-    hide: Callable[[Sequence[Gpu], Sequence[Gpu]], dict[str, str] | None] = lambda gpus, best: {}
-    """Return the variables that show the framework only the selected GPUs; None if none can."""
+    order: Callable[[Sequence[Gpu], Sequence[Gpu]], Sequence[Gpu] | None] = lambda gpus, best: ()
+    """Return its vendor's GPUs as the framework numbers them, to show it only the best; empty if
+    it sees no others, None if their order is unknown."""
+    mask: str = ""
+    """The variable that states the numbers of the GPUs to use."""
+    numbering: dict[str, str] = {}
+    """Variables that make the framework number them in this order."""
     native: Callable[[Host], list[Finding]] = lambda host: []
     """Check what native environments need from the host in addition."""
     required: Callable[[Requires], object] = lambda requires: False
@@ -134,17 +139,19 @@ def _nvidia_capability(gpu: Gpu) -> tuple[float, ...]:
     return (*_sm(gpu.sm or "0.0"), gpu.memory_bytes or 0)
 
 
-def _hide_nvidia(gpus: Sequence[Gpu], selected: Sequence[Gpu]) -> dict[str, str] | None:
-    """Return the variables that show CUDA only some GPUs, by their order on the PCI bus.
+def _order_nvidia(gpus: Sequence[Gpu], _selected: Sequence[Gpu]) -> Sequence[Gpu] | None:
+    """Return the GPUs that CUDA sees, by their order on the PCI bus; None if one is unknown.
 
-    CUDA's own order is by speed, which is not known here. None if an address is unknown.
+    CUDA's own order is by speed, which is not known here.
     """
     seen = [gpu for gpu in gpus if gpu.state != "present" or gpu.obstacle == "no-instances"]
-    if not all(gpu.bus for gpu in seen):
-        return None
-    seen.sort(key=lambda gpu: gpu.bus or "")
-    places = [str(place) for place, gpu in enumerate(seen) if gpu in selected]
-    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(places)}
+    if all(gpu.bus for gpu in seen):
+        return sorted(seen, key=_bus)
+    return None
+
+
+def _bus(gpu: Gpu) -> str:
+    return gpu.bus or ""
 
 
 def _driver(needs: Needs, gpu: Gpu) -> list[Finding]:
@@ -237,17 +244,14 @@ def _amd_capability(gpu: Gpu) -> tuple[float, ...]:
     return gpu.state == "usable", gpu.memory_kind == "dedicated", gpu.memory_bytes or 0
 
 
-def _hide_amd(gpus: Sequence[Gpu], selected: Sequence[Gpu]) -> dict[str, str] | None:
-    """Return the variable that shows HIP only some GPUs; None if it is not certain what it sees.
+def _order_amd(gpus: Sequence[Gpu], _selected: Sequence[Gpu]) -> Sequence[Gpu] | None:
+    """Return the GPUs that HIP sees, in the order of the compute driver, which is theirs.
 
-    HIP numbers the GPUs that ROCm can open in the order of the compute driver, which is theirs.
+    None if it is not certain: a container may see those that this user may not open.
     """
-    # A container may see those that this user may not open.
     if any(gpu.state == "unknown" or gpu.obstacle == "node-closed" for gpu in gpus):
         return None
-    seen = [gpu for gpu in gpus if gpu.state == "usable"]
-    places = [str(place) for place, gpu in enumerate(seen) if gpu in selected]
-    return {"HIP_VISIBLE_DEVICES": ",".join(places)}
+    return [gpu for gpu in gpus if gpu.state == "usable"]
 
 
 def _amd_kernels(needs: Needs, gpu: Gpu) -> list[Finding]:
@@ -298,22 +302,19 @@ def _intel_capability(gpu: Gpu) -> tuple[float, ...]:
     return support, gpu.memory_kind == "dedicated", gpu.memory_bytes or 0
 
 
-def _hide_intel(gpus: Sequence[Gpu], selected: Sequence[Gpu]) -> dict[str, str] | None:
-    """Return the variable that shows torch.xpu only some GPUs; empty if it sees no others.
+def _order_intel(gpus: Sequence[Gpu], selected: Sequence[Gpu]) -> Sequence[Gpu] | None:
+    """Return the GPUs that Level Zero sees; empty if torch.xpu uses the selected ones anyway.
 
     torch.xpu uses discrete GPUs alone if there is one (c10/xpu, note on device management). Level
     Zero numbers discrete GPUs first, by PCI address, then the integrated one.
     """
-    discrete = [gpu for gpu in gpus if gpu.memory_kind == "dedicated" and _intel_sees(gpu)]
-    if all(gpu in selected for gpu in discrete) and discrete:
-        return {}
+    seen = [gpu for gpu in gpus if _intel_sees(gpu)]
+    discrete = [gpu for gpu in seen if gpu.memory_kind == "dedicated"]
+    if discrete and all(gpu in selected for gpu in discrete):
+        return ()
     if not all(gpu.bus for gpu in gpus):
         return None
-    discrete.sort(key=lambda gpu: gpu.bus or "")
-    integrated = [gpu for gpu in gpus if gpu not in discrete and _intel_sees(gpu)]
-    order = [*discrete, *integrated]
-    places = [str(place) for place, gpu in enumerate(order) if gpu in selected]
-    return {"ZE_AFFINITY_MASK": ",".join(places)}
+    return [*sorted(discrete, key=_bus), *(gpu for gpu in seen if gpu not in discrete)]
 
 
 def _intel_sees(gpu: Gpu) -> bool:
@@ -361,7 +362,9 @@ ACCELERATORS: dict[types.Accelerator, Accelerator] = {
         brand="NVIDIA",
         judge=_judge_nvidia,
         capability=_nvidia_capability,
-        hide=_hide_nvidia,
+        order=_order_nvidia,
+        mask="CUDA_VISIBLE_DEVICES",
+        numbering={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
         required=lambda requires: requires.nvidia_driver or requires.sm or requires.sm_arm64,
         targets="a GPU of compute capability",
         variants=("cuda-legacy",),
@@ -371,7 +374,8 @@ ACCELERATORS: dict[types.Accelerator, Accelerator] = {
         brand="AMD",
         judge=_judge_amd,
         capability=_amd_capability,
-        hide=_hide_amd,
+        order=_order_amd,
+        mask="HIP_VISIBLE_DEVICES",
         required=lambda requires: requires.gfx,
         targets="an AMD GPU:",
         hardware="Linux's driver amdgpu",
@@ -381,7 +385,8 @@ ACCELERATORS: dict[types.Accelerator, Accelerator] = {
         brand="Intel",
         judge=_judge_intel,
         capability=_intel_capability,
-        hide=_hide_intel,
+        order=_order_intel,
+        mask="ZE_AFFINITY_MASK",
         native=_level_zero,
         required=lambda requires: requires.intel_gpu,
         hardware="an Intel GPU, and Intel's GPU runtime (Level Zero) from the system",
@@ -490,13 +495,15 @@ def _left_out(row: Accelerator, gpus: Sequence[Gpu], selected: Sequence[Gpu]) ->
     others = [gpu for gpu in seen if gpu not in selected]
     if not others:
         return []
-    variables = row.hide(gpus, selected)
+    order = row.order(gpus, selected)
     names = " and ".join(named(gpu) for gpu in others)
-    if variables is None:
+    if order is None:
         text = f"{names} must be hidden from it, and no variable can: their order is unknown"
         return [Finding("warning", text, "left-out", others[0])]
-    if not variables:
+    if not order:
         return []
+    numbers = ",".join(str(number) for number, gpu in enumerate(order) if gpu in selected)
+    variables = row.numbering | {row.mask: numbers}
     setting = " ".join(f"{name}={value}" for name, value in variables.items())
     text = f"{names} left out: envbuilder sets {setting}"
     return [Finding("note", text, "left-out", others[0], variables)]

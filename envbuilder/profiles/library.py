@@ -311,8 +311,8 @@ def _moves(shipped: Lock, other: Lock) -> tuple[list[str], list[str]]:
     from packaging.version import InvalidVersion, Version
 
     versions = _versions(other)
-    newer = []
-    older = []
+    newer: list[str] = []
+    older: list[str] = []
     for key, version in _versions(shipped).items():
         if (instead := versions.get(key, version)) != version:
             is_newer = True

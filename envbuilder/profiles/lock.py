@@ -386,13 +386,16 @@ def _interpreter(target: Target) -> str:
 
 
 def _check_tools(lock: Lock, path: Path) -> None:
-    """Check that the tools are one version of uv."""
+    """Check that the tools are one version of uv, for every platform that envbuilder runs on."""
     kinds = sorted({f"{f.kind} {f.name} {f.version}" for f in lock.tools.values()})
     if len(kinds) > 1 or not all(k.startswith("tool uv ") for k in kinds):
         raise InvalidError(f"{path}: tools: expected one version of uv, found {', '.join(kinds)}")
     for tool in lock.tools.values():
         if wrong := problem([tool]):
             raise InvalidError(f"{path}: tools: {wrong}")
+    lacking = [p for p in types.PLATFORMS if p not in lock.tools]
+    if lacking and lock.state != "unlocked":
+        raise InvalidError(f"{path}: tools: no uv for {', '.join(lacking)}")
 
 
 def dump(lock: Struct, entries: str = "files") -> str:

@@ -193,8 +193,8 @@ AVX512 = Requires(cpu_flags=("avx512f", "avx512_bf16"), without_cpu_flags="it is
             ("no", "cpu-flags", "A CPU has no sve (sve missing)"),
         ]),
         # Nothing unknown counts as working.
-        (flags("avx2"), Requires(cpu_flags=("sse4_2", "sse4a", "avx512f")), [
-            ("warning", "unread", "whether the CPU has sse4_2, sse4a is not recorded"),
+        (flags("avx2"), Requires(cpu_flags=("sse4a", "avx512f")), [
+            ("warning", "unread", "whether the CPU has sse4a is not recorded"),
             ("no", "cpu-flags", "A CPU has no AVX-512 (avx512f missing)"),
         ]),
         (changed(LINUX, cpu=Cpu()), AVX512, [
