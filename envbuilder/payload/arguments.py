@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
-from typing import Any, FrozenSet, Optional, Tuple
+from typing import Any, FrozenSet
 
 from . import start
 from .frameworks import FRAMEWORKS
@@ -58,7 +59,13 @@ def _add_verify(commands: Any) -> None:
     add("--run-id", default="", help="returned with the report")
     add("--questions", type=Path, help="folder in which the images of a blind test will appear")
     add("--record", type=Path, help="folder for what goes into chosen steps, and comes out")
-    add("--record-steps", type=_numbers, default=frozenset(), help="their numbers, from 0: 0,1,47")
+    add(
+        "--record-steps",
+        dest="recorded",
+        type=_numbers,
+        default=frozenset(),
+        help="their numbers, from 0: 0,1,47",
+    )
     add("--images", type=positive, help="train on the first ones only")
     add("--epochs", type=positive, help="default: 1, or 3 on a subset")
     add(
@@ -70,10 +77,12 @@ def _add_verify(commands: Any) -> None:
     add("--min-accuracy", type=_fraction, help="default: what honest trainings reach")
     add("--precision", choices=tuple(GRADIENT_TOLERANCE), default="float32")
     add("--framework", choices=FRAMEWORKS, default="torch")
-    add("--framework-version", help="exact; with a local part (+cpu) that must match too")
-    add("--require-kernels", action="append", default=[], metavar="PREFIX")
-    add("--compile-backend", action="append", default=[], choices=BACKENDS)
-    add("--extension", action="append", default=[], choices=sorted(facts.EXTENSIONS))
+    version_help = "exact; with a local part (+cpu) that must match too"
+    add("--framework-version", dest="version", help=version_help)
+    listed = partial(add, action="append", default=[])
+    listed("--require-kernels", metavar="PREFIX")
+    listed("--compile-backend", dest="compile_backends", choices=BACKENDS)
+    listed("--extension", dest="extensions", choices=sorted(facts.EXTENSIONS))
     add("--index", type=index, default=0, help="index of the device to use")
 
 
@@ -104,7 +113,7 @@ def _add_parallel(commands: Any) -> None:
     parallel = commands.add_parser(
         "parallel", help="train on each device alone, then on all together", allow_abbrev=False
     )
-    parallel.add_argument("--devices", type=_devices, help="all (the default), or 0,1,…")
+    parallel.add_argument("--devices", type=shares.parse, help="all (the default), or 0,1,…")
     node = commands.add_parser(
         "parallel-node", help="one node's part of a parallel on several", allow_abbrev=False
     )
@@ -160,10 +169,3 @@ def _fraction(text: str) -> float:
     if not 0 <= number <= 1:
         raise argparse.ArgumentTypeError(f"{text} is not a fraction between 0 and 1")
     return number
-
-
-def _devices(text: str) -> Optional[Tuple[int, ...]]:
-    try:
-        return shares.parse(text)
-    except shares.ChoiceError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error

@@ -12,10 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from . import frameworks, measure
-from .machine import clock, contention, hardware, threads
-from .numerics import arithmetic, numerics, precision
+from .machine import clock, contention, threads
+from .numerics import arithmetic, numerics, precision, reference
 from .options import COMPILED_ONLY
-from .report import PASSED, SKIPPED, UNREPEATED, WARNING, CheckError
+from .report import PASSED, SKIPPED, UNREPEATED, WARNING, CheckError, require_none
 from .training import outside, train
 from .training.dataset import SIDE, Dataset
 
@@ -34,11 +34,6 @@ QUICK_SEEDED_STEPS = 5
 
 DROPPED_FROM = 1 << 16
 """Number of values on which dropout is tested."""
-
-
-def refuse(sentence: str) -> Result:
-    """Fail with a sentence: what it is about must not even be tried."""
-    raise CheckError(sentence)
 
 
 def check_import(run: Run) -> Result:
@@ -91,12 +86,6 @@ def check_dropout(run: Run, framework: Framework) -> Result:
             raise CheckError("dropout also changes numbers in evaluation mode")
         shares.append(share)
     return PASSED, f"a half drops {max(shares):.1%} in training and nothing in evaluation"
-
-
-def check_shared_memory() -> Result:
-    """Warn if data loader workers cannot use /dev/shm; the payload itself does not need it."""
-    problem, text = hardware.shared_problem()
-    return (WARNING, problem) if problem else (PASSED, text)
 
 
 def check_step(run: Run) -> Result:
@@ -204,9 +193,7 @@ def check_device_used(
 def check_precision(run: Run, before: Dict[str, Any], dtypes: Tuple[str, ...]) -> Result:
     """Require the stated precision both before and after the training, and in its tensors."""
     assert run.precision is not None
-    problems = precision.problems(run.options.precision, before, run.precision, dtypes)
-    if problems:
-        raise CheckError("; ".join(problems))
+    require_none(precision.problems(run.options.precision, before, run.precision, dtypes))
     return PASSED, f"{run.options.precision} throughout"
 
 
@@ -264,8 +251,10 @@ def compare_seeded(framework: Framework, seed: int, batches: List[Any]) -> Dict[
         for batch in batches:
             job.train(batch)
         trained.append(job.weights())
-    differences = [framework.largest(trained[0][name] - trained[1][name]) for name in trained[0]]
-    largest = max(d if math.isfinite(d) else math.inf for d in differences)
+    largest = 0.0
+    for name, weight in trained[0].items():
+        difference = framework.largest(weight - trained[1][name])
+        largest = max(largest, reference.or_infinite(difference))
     return {"steps": len(batches), "equal": largest == 0.0, "largest_difference": largest}
 
 
@@ -302,8 +291,7 @@ def check_clock(run: Run) -> Result:
     short = [epoch["seconds"] for epoch in run.epochs if not epoch["seconds"] > 0]
     if short:
         problems.append(f"an epoch took {short[0]:.3f} s")
-    if problems:
-        raise CheckError("; ".join(problems))
+    require_none(problems)
     return PASSED, text
 
 

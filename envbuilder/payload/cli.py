@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Optional, Sequence
 
 from .machine import threads
 
@@ -105,6 +105,8 @@ def _parallel(options: argparse.Namespace) -> int:
 
 
 def _verify(options: argparse.Namespace) -> int:
+    from dataclasses import fields
+
     from . import events, verify
     from .options import Options
     from .parallel import shares
@@ -119,25 +121,9 @@ def _verify(options: argparse.Namespace) -> int:
         data = dataset.load(options.data, options.dataset_name)
     except dataset.DataError as error:
         print(f"payload: {error}", file=sys.stderr)
-        out.error(str(error))
+        out.write("error", message=str(error))
         return EXIT_USAGE
-    settings = Options(
-        device=options.device,
-        framework=options.framework,
-        epochs=options.epochs,
-        quick=options.quick,
-        seed=options.seed,
-        min_accuracy=options.min_accuracy,
-        precision=options.precision,
-        version=options.framework_version,
-        require_kernels=_unique(options.require_kernels),
-        compile_backends=_unique(options.compile_backend),
-        extensions=_unique(options.extension),
-        questions=options.questions,
-        record=options.record,
-        recorded=options.record_steps,
-        start=options.start,
-    )
+    settings = Options(**{field.name: getattr(options, field.name) for field in fields(Options)})
     if options.quick:
         data = data.quick()
     elif options.images:
@@ -145,7 +131,3 @@ def _verify(options: argparse.Namespace) -> int:
     report = verify.verify(settings, data, out)
     out.report(report)
     return EXIT_FAILED if report["status"] == "failed" else 0
-
-
-def _unique(values: List[str]) -> Tuple[str, ...]:
-    return tuple(dict.fromkeys(values))

@@ -39,7 +39,7 @@ class Events:
     def phase(self, name: str) -> None:
         """Write that a new phase of the work begins."""
         self._last_progress = None
-        self._write({"event": "phase", "name": name})
+        self.write("phase", name=name)
 
     def progress(
         self, phase: str, done: int, total: int, loss: Optional[Callable[[], float]] = None
@@ -54,31 +54,22 @@ class Events:
         if recent and done < total:
             return
         self._last_progress = now
-        event: Dict[str, Any] = {"event": "progress", "phase": phase, "done": done, "total": total}
+        content: Dict[str, Any] = {"phase": phase, "done": done, "total": total}
         if loss is not None:
-            event["loss"] = finite(loss())
-        self._write(event)
-
-    def error(self, message: str) -> None:
-        """Write why there will be no report, such as damaged data."""
-        self._write({"event": "error", "message": message})
-
-    def questions(self) -> None:
-        """Request the images of the blind test: the training has ended."""
-        self._write({"event": "questions"})
+            content["loss"] = finite(loss())
+        self.write("progress", **content)
 
     def answers(self, first: int, classes: List[int], scores: List[List[float]]) -> None:
         """Write the answers for images from ``first`` on: classes and log-probabilities."""
-        self._write(
-            {"event": "answers", "first": first, "classes": classes, "scores": finite(scores)}
-        )
+        self.write("answers", first=first, classes=classes, scores=finite(scores))
 
     def report(self, report: Dict[str, Any]) -> None:
         """Write the final event. Numbers that are not finite become null: JSON has no NaN."""
-        self._write({"event": "report", "run_id": self._run_id, "report": finite(report)})
+        self.write("report", run_id=self._run_id, report=finite(report))
 
-    def _write(self, event: Dict[str, Any]) -> None:
-        self._stream.write(json.dumps(event, allow_nan=False) + "\n")
+    def write(self, event: str, **content: Any) -> None:
+        """Write an event, such as "error" with a message, or "questions" for a blind test."""
+        self._stream.write(json.dumps({"event": event, **content}, allow_nan=False) + "\n")
         self._stream.flush()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, FrozenSet, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, FrozenSet, NamedTuple, Optional, Sequence, Tuple
 
 from .frameworks import FRAMEWORKS
 from .report import BLIND_TEST, REQUIRED, STEP
@@ -64,7 +64,10 @@ FULL = Gates(0.972, 0.24, 0.1)
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a verification; None for ``epochs`` or ``min_accuracy`` is the data's default."""
+    """Options of a verification, named as ``arguments`` names them.
+
+    None for ``epochs`` or ``min_accuracy`` is the data's default.
+    """
 
     device: str
     framework: str = "torch"
@@ -75,9 +78,9 @@ class Options:
     precision: str = "float32"
     version: Optional[str] = None
     """Of the framework; without a local part, any build of that release."""
-    require_kernels: Tuple[str, ...] = ()
-    compile_backends: Tuple[str, ...] = ()
-    extensions: Tuple[str, ...] = ()
+    require_kernels: Sequence[str] = ()
+    compile_backends: Sequence[str] = ()
+    extensions: Sequence[str] = ()
     questions: Optional[Path] = None
     """Folder in which the images of the blind test appear once they are requested."""
     record: Optional[Path] = None
@@ -100,7 +103,7 @@ class Options:
             return gates_at(MIN_ACCURACY)
         return QUICK[min(self.epochs_for(data), len(QUICK)) - 1]
 
-    def backends(self) -> Tuple[str, ...]:
+    def backends(self) -> Sequence[str]:
         """Return the compile backends to measure; a quick run measures none."""
         return () if self.quick else self.compile_backends
 

@@ -28,7 +28,7 @@ from typing import (
 )
 
 from .machine.threads import read_text
-from .report import PASSED, WARNING, CheckError
+from .report import PASSED, WARNING, require_none
 from .start import DRIVER_FOLDERS, Start, below, environment, guarded
 
 FRAMEWORKS = frozenset(
@@ -103,16 +103,11 @@ LISTED = 40
 
 
 @dataclass(frozen=True)
-class Library:
-    """A file whose code is mapped into this process."""
-
-    path: str
-    deleted: bool = False
-
-
-@dataclass(frozen=True)
 class Loaded:
-    """What a process has loaded. ``libraries`` is None if the system does not list them.
+    """What a process has loaded.
+
+    ``libraries`` are the files whose code is mapped, with the kernel's " (deleted)" where it says
+    so; None if the system does not list them.
 
     ``modules`` maps names to files; ``roots`` are the folders of the environment and of the
     interpreter's library, ``closed`` folders in them that the interpreter does not use, ``base``
@@ -121,7 +116,7 @@ class Loaded:
     """
 
     modules: Mapping[str, str]
-    libraries: Optional[Sequence[Library]]
+    libraries: Optional[Sequence[str]]
     roots: Sequence[str]
     closed: Sequence[str] = ()
     base: Sequence[str] = ()
@@ -132,9 +127,9 @@ class Loaded:
 class Judgement:
     """Problems, drivers in use, and code from outside that is not a problem."""
 
-    problems: Tuple[str, ...]
-    drivers: Tuple[str, ...]
-    outside: Tuple[str, ...]
+    problems: List[str]
+    drivers: List[str]
+    outside: List[str]
 
 
 def check(start: Start, run: Dict[str, Any], framework: str, cache: str = "") -> Tuple[str, str]:
@@ -151,16 +146,14 @@ def check(start: Start, run: Dict[str, Any], framework: str, cache: str = "") ->
         base_prefix=sys.base_prefix,
         executable=sys.executable,
         framework=loaded.modules.get(framework),
-        drivers=list(judged.drivers[:LISTED]),
-        outside=list(judged.outside[:LISTED]),
+        drivers=judged.drivers[:LISTED],
+        outside=judged.outside[:LISTED],
     )
     if start.as_found:
-        foreign = list(judged.problems[:LISTED])
-        run.update(variables=guarded(environment()), foreign=foreign)
+        run.update(variables=guarded(environment()), foreign=judged.problems[:LISTED])
         named = "; ".join(judged.problems[:3]) or "everything lies below the interpreter's prefix"
         return WARNING, f"as found, not judged: {named}"
-    if judged.problems:
-        raise CheckError("; ".join(judged.problems[:5]))
+    require_none(judged.problems[:5])
     text = f"{len(loaded.modules)} modules, all of {sys.prefix} or the interpreter's library"
     if loaded.libraries is None:
         return PASSED, f"{text}; libraries were not checked: this system does not list them"
@@ -174,9 +167,8 @@ def check(start: Start, run: Dict[str, Any], framework: str, cache: str = "") ->
 
 def require(start: Start, cache: str = "") -> None:
     """Raise CheckError if code of this process is foreign; for processes without a report."""
-    problems = [] if start.as_found else judge(look(cache), _own_libraries).problems
-    if problems:
-        raise CheckError("; ".join(problems[:5]))
+    if not start.as_found:
+        require_none(judge(look(cache), _own_libraries).problems[:5])
 
 
 def failing(start: Start) -> bool:
@@ -193,9 +185,8 @@ def judge(loaded: Loaded, names: Callable[[], Iterable[str]]) -> Judgement:
     drivers = []
     outside = []
     stems: Optional[FrozenSet[str]] = None
-    for library in loaded.libraries or ():
-        path = library.path
-        name = Path(library.path).name
+    for path in loaded.libraries or ():
+        name = Path(path).name
         if _inside(path, (*loaded.roots, *loaded.base)):
             continue
         system = _inside(path, SYSTEM_FOLDERS)
@@ -210,25 +201,27 @@ def judge(loaded: Loaded, names: Callable[[], Iterable[str]]) -> Judgement:
         elif DRIVER.match(name) or _inside(path, DRIVER_FOLDERS):
             drivers.append(path)
         elif not system:
-            outside.append(f"{path} (deleted)" if library.deleted else path)
-    outside += [
-        f"{entry} (/etc/ld.so.preload)" for entry in re.split(r"[:\s]+", loaded.preloaded) if entry
-    ]
-    return Judgement(tuple(problems), tuple(drivers), tuple(outside))
+            outside.append(path)
+    preloaded = filter(None, re.split(r"[:\s]+", loaded.preloaded))
+    outside += [f"{entry} (/etc/ld.so.preload)" for entry in preloaded]
+    return Judgement(problems, drivers, outside)
 
 
 def _foreign_modules(loaded: Loaded) -> List[str]:
+    """Return a sentence for each foreign module, the framework's first.
+
+    Of a foreign package, its modules are not named.
+    """
     foreign = {
         name: file
-        for name, file in sorted(loaded.modules.items())
+        for name, file in loaded.modules.items()
         if not _inside(file, loaded.roots) or _inside(file, loaded.closed)
     }
-    top = {name: file for name, file in foreign.items() if name.partition(".")[0] not in foreign}
-    top.update({name: file for name, file in foreign.items() if "." not in name})
-    ordered = sorted(top.items(), key=lambda item: item[0].partition(".")[0] not in FRAMEWORKS)
+    ordered = sorted(foreign, key=lambda name: (name.partition(".")[0] not in FRAMEWORKS, name))
     return [
-        f"{name} was imported from {file}, which is not part of the environment"
-        for name, file in ordered
+        f"{name} was imported from {foreign[name]}, which is not part of the environment"
+        for name in ordered
+        if "." not in name or name.partition(".")[0] not in foreign
     ]
 
 
@@ -266,7 +259,7 @@ def _modules() -> Iterable[Tuple[str, str]]:
             yield name, str(Path(file).absolute())
 
 
-def _libraries() -> Optional[List[Library]]:
+def _libraries() -> Optional[List[str]]:
     if sys.platform == "darwin":
         return _dyld_libraries()
     try:
@@ -276,20 +269,15 @@ def _libraries() -> Optional[List[Library]]:
     return parse_maps(text)
 
 
-def parse_maps(text: str) -> List[Library]:
+def parse_maps(text: str) -> List[str]:
     """Return the files in ``/proc/self/maps`` from which code is mapped, each once, in order."""
-    names = re.findall(r"^\S+ \S*x\S* \S+ \S+ \S+ +(/.*)$", text, re.MULTILINE)
+    mapped = r"^\S+ \S*x\S* \S+ \S+ \S+ +(?!/memfd:|/dev/|/SYSV)(/.*)$"
+    names = dict.fromkeys(re.findall(mapped, text, re.MULTILINE))
     # The kernel escapes a line feed in a name as \012.
-    parts = (name.replace("\\012", "\n").partition(" (deleted)") for name in names)
-    libraries = (
-        Library(path, bool(deleted))
-        for path, deleted, _ in parts
-        if not path.startswith(("/memfd:", "/dev/", "/SYSV"))
-    )
-    return list(dict.fromkeys(libraries))
+    return [name.replace("\\012", "\n") for name in names]
 
 
-def _dyld_libraries() -> Optional[List[Library]]:
+def _dyld_libraries() -> Optional[List[str]]:
     # dyld(3): the images of this process, starting with the program itself.
     try:
         system = ctypes.CDLL(None)
@@ -298,7 +286,7 @@ def _dyld_libraries() -> Optional[List[Library]]:
         paths = [name(number) for number in range(system._dyld_image_count())]
     except (OSError, AttributeError):
         return None
-    return [Library(os.fsdecode(path)) for path in paths if path]
+    return [os.fsdecode(path) for path in paths if path]
 
 
 def _places(cache: str) -> Tuple[List[str], List[str]]:
@@ -343,9 +331,7 @@ def _shared(prefix: str) -> bool:
 
 def _own_libraries() -> List[str]:
     """Return the names of all shared libraries below the environment's prefix."""
-    return [
-        name
-        for _, _, files in os.walk(sys.prefix)
-        for name in files
-        if ".so" in name or ".dylib" in name
-    ]
+    names: List[str] = []
+    for _, _, files in os.walk(sys.prefix):
+        names += [name for name in files if ".so" in name or ".dylib" in name]
+    return names

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 PASSED = "passed"
@@ -55,16 +55,17 @@ class Check:
 
     def as_dict(self) -> Dict[str, object]:
         """Return the check as it appears in the report."""
-        return {
-            "name": self.name,
-            "status": self.status,
-            "seconds": round(self.seconds, 3),
-            "detail": self.detail,
-        }
+        return {**asdict(self), "seconds": round(self.seconds, 3)}
 
 
 class CheckError(Exception):
     """Raised inside a check; the message is a plain sentence on what is wrong."""
+
+
+def require_none(problems: Sequence[str]) -> None:
+    """Raise CheckError if there are problems, each a sentence."""
+    if problems:
+        raise CheckError("; ".join(problems))
 
 
 @dataclass
@@ -87,10 +88,6 @@ class Checks:
             detail = f"{type(error).__name__}: {error}"
         self.done.append(Check(name, status, self.clock() - began, detail))
         return status != FAILED
-
-    def seconds(self, name: str) -> float:
-        """Return the seconds that the check of this name took; 0 if it has not run."""
-        return sum(check.seconds for check in self.done if check.name == name)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from .report import PASSED, WARNING, CheckError
+from .report import PASSED, WARNING, require_none
 
 DRIVER_FOLDERS = (
     # NVIDIA's images set LD_LIBRARY_PATH to these two; Google's clusters mount the driver here.
@@ -84,9 +84,8 @@ class Start:
 
     def require(self) -> None:
         """Raise CheckError if this process was started in another way."""
-        broken = [] if self.as_found else problems(self, look())
-        if broken:
-            raise CheckError("; ".join(broken))
+        if not self.as_found:
+            require_none(problems(self, look()))
 
     def isolate(self) -> None:
         """Isolate children as this process is, unless everything is taken as found."""
@@ -147,8 +146,11 @@ def environment(place: Path = Path("/proc/self/environ")) -> Dict[str, str]:
         content = place.read_bytes()
     except OSError:
         return dict(os.environ)
-    pairs = (os.fsdecode(entry).partition("=") for entry in content.split(b"\0") if entry)
-    return {name: value for name, _, value in pairs}
+    variables = {}
+    for entry in filter(None, content.split(b"\0")):
+        name, _, value = os.fsdecode(entry).partition("=")
+        variables[name] = value
+    return variables
 
 
 def guarded(environ: Mapping[str, str]) -> Dict[str, str]:
@@ -156,9 +158,7 @@ def guarded(environ: Mapping[str, str]) -> Dict[str, str]:
     return {
         name: value
         for name, value in environ.items()
-        if value
-        and name not in HARMLESS
-        and (name in INJECTING or _GUARDED.fullmatch(name) is not None)
+        if value and name not in HARMLESS and (name in INJECTING or _GUARDED.fullmatch(name))
     }
 
 
@@ -192,9 +192,13 @@ def _same_program(executable: str, actual: ActualStart) -> bool:
 
 def _inside(name: str, value: str, roots: Sequence[str]) -> bool:
     """Return whether a variable names only paths in the environment or in driver folders."""
-    entries = [entry for entry in re.split("[: ]+", value) if entry]
-    allowed = [*roots, *(DRIVER_FOLDERS if name == "LD_LIBRARY_PATH" else ())]
-    return all(any(below(entry, root) for root in allowed) for entry in entries)
+    allowed = [*roots]
+    if name == "LD_LIBRARY_PATH":
+        allowed += DRIVER_FOLDERS
+    for entry in filter(None, re.split("[: ]+", value)):
+        if not any(below(entry, root) for root in allowed):
+            return False
+    return True
 
 
 def below(path: str, root: str) -> bool:
@@ -214,7 +218,8 @@ def options() -> List[str]:
     """Return Python's options that isolate a child as this process is; none if it is not."""
     if not sys.flags.isolated:
         return []
-    return ["-I", *(["-X", f"pycache_prefix={sys.pycache_prefix}"] if sys.pycache_prefix else [])]
+    cache = ["-X", f"pycache_prefix={sys.pycache_prefix}"] if sys.pycache_prefix else []
+    return ["-I", *cache]
 
 
 def python(*arguments: str) -> List[str]:

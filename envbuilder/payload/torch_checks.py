@@ -12,7 +12,7 @@ from . import start
 from .machine import facts
 from .machine.accelerators import device_of
 from .numerics import compilers
-from .report import PASSED, CheckError
+from .report import PASSED, CheckError, require_none
 from .training.dataset import SIDE
 
 if TYPE_CHECKING:
@@ -77,9 +77,7 @@ def check_extension(name: str, timeout: float = IMPORT_TIMEOUT) -> Result:
 def check_vae(run: Run, framework: Torch) -> Result:
     """Require that the loss of a variational autoencoder stays finite and falls."""
     losses = train_vae(framework.torch, run.accelerator, run.tensors[0], run.options.seed)
-    problems = vae_problems(losses)
-    if problems:
-        raise CheckError("; ".join(problems))
+    require_none(vae_problems(losses))
     return PASSED, f"loss {losses[0]:.0f} to {losses[-1]:.0f} in {len(losses)} steps"
 
 

@@ -13,7 +13,7 @@ import os
 import platform
 import re
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional, Sequence
 
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     except dataset.DataError as error:
         return _refuse(out, str(error))
     except Exception as error:
-        out.error(f"{type(error).__name__}: {error}")
+        out.write("error", message=f"{type(error).__name__}: {error}")
         return EXIT_FAILED
     finally:
         faulthandler.cancel_dump_traceback_later()
@@ -77,25 +77,17 @@ def setting(options: argparse.Namespace) -> trial.Setting:
         form = replace(form, pool_first=options.order == "pool-first")
     if options.dropout or options.compile_backend:
         form = replace(form, byte_masks=options.dropout == "bytes")
-    return trial.Setting(
-        device=options.device,
-        form=form,
-        steps=options.steps,
-        warm_up=options.warm_up,
-        seed=options.seed,
-        batch=options.batch,
-        bfloat16=options.bfloat16,
-        flush_denormal=options.flush_denormal,
-        compile_backend=options.compile_backend,
-        workers=options.workers,
-        start_method=options.start_method,
-        ipex=options.extension == "ipex",
-    )
+    given = {**vars(options), "form": form, "ipex": options.extension == "ipex"}
+    return trial.Setting(**{field.name: given[field.name] for field in fields(trial.Setting)})
 
 
 def variables(pairs: Sequence[str]) -> Dict[str, str]:
     """Parse ``NAME=VALUE`` pairs; an empty value means that the variable is to be removed."""
-    return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
+    changes = {}
+    for pair in pairs:
+        name, _, value = pair.partition("=")
+        changes[name] = value
+    return changes
 
 
 def started(original: Sequence[str], shown: Sequence[str]) -> List[str]:
@@ -133,7 +125,7 @@ def _become(changes: Dict[str, str], begun: start.Start) -> None:
 
 def _refuse(out: events.Events, message: str) -> int:
     print(f"payload: {message}", file=sys.stderr)
-    out.error(message)
+    out.write("error", message=message)
     return EXIT_USAGE
 
 

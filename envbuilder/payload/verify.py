@@ -74,7 +74,7 @@ def _set_environment(run: Run) -> None:
 def _verify(run: Run, cache: str) -> None:
     options = run.options
     done = run.checks
-    if not (done.run("isolation", options.start.check) and _may_import(run)):
+    if not done.run("isolation", options.start.check) or _may_hang(run):
         return
     for name in options.extensions:
         run.events.phase(f"try {name}")
@@ -89,7 +89,7 @@ def _verify(run: Run, cache: str) -> None:
         done.run("origins", origins.check, options.start, run.origins, options.framework)
         return
     done.run("dataset", checks.check_dataset, run.data)
-    done.run("shared memory", checks.check_shared_memory)
+    done.run("shared memory", hardware.check_shared_memory)
     if not done.run("build", lambda: (PASSED, framework.require_build())):
         return
     run.events.phase(f"use {run.accelerator}")
@@ -112,10 +112,12 @@ def _verify(run: Run, cache: str) -> None:
     done.run("clock", checks.check_clock, run)
 
 
-def _may_import(run: Run) -> bool:
-    """Return whether torch can be imported; if that could hang, record why the device fails."""
+def _may_hang(run: Run) -> bool:
+    """Return whether importing the framework could hang; then, record why the device fails."""
     obstacle = device.obstacle(run.accelerator)
-    return not obstacle or run.checks.run("device", checks.refuse, obstacle)
+    if obstacle:
+        run.checks.done.append(Check("device", FAILED, 0.0, obstacle))
+    return bool(obstacle)
 
 
 def _train(run: Run, framework: Framework) -> None:
@@ -156,8 +158,8 @@ def _train(run: Run, framework: Framework) -> None:
 def _cold_start(run: Run) -> None:
     started = facts.seconds_since_start()
     # The subprocess that tried the extension is not part of the cold start.
-    spared = sum(run.checks.seconds(f"extension {name}") for name in run.options.extensions)
-    run.cold_start = started - spared
+    tried = [c.seconds for c in run.checks.done if c.name.startswith("extension ")]
+    run.cold_start = started - sum(tried)
 
 
 def _epochs(

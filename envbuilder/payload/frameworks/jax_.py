@@ -16,6 +16,7 @@ import tempfile
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
@@ -137,8 +138,8 @@ class Jax(NumpyFramework):
 
     def facts(self) -> Dict[str, Optional[str]]:
         """Return version, build and the version of the build's CUDA runtime."""
-        plugins = {name: build for row in PLATFORMS.values() for name, build in row.plugins.items()}
-        build = next((build for name, build in plugins.items() if installed(name)), "cpu")
+        plugins = chain(*(row.plugins.items() for row in PLATFORMS.values()))
+        build = next((build for name, build in plugins if installed(name)), "cpu")
         runtime = installed(RUNTIMES[build]) if build in RUNTIMES else None
         return {"version": self.version, "build": build, "runtime": runtime}
 
@@ -271,7 +272,7 @@ class Jax(NumpyFramework):
             job.state.weights, *batch, job.state.key
         )
         arrays = self.jax.tree.leaves([*job.state[:3], loss, activations, gradients])
-        devices = {type_of(device) for array in arrays for device in array.devices()}
+        devices = {type_of(device) for device in chain(*(array.devices() for array in arrays))}
         executable = job.executable(batch).as_text()
         dtypes = {str(array.dtype) for array in arrays} | float_types(executable)
         observation = profile(self.jax, executable, partial(self.profiled, job, batch))
@@ -347,8 +348,8 @@ def profile(jax: Any, executable: str, work: Callable[[], None]) -> Observation:
         with jax.profiler.trace(folder):
             work()
         files = map(str, Path(folder).rglob("*.xplane.pb"))
-        parts = [jax.profiler.ProfileData.from_file(file) for file in files]
-        return Observation.of(event for data in parts for event in _events(data, names))
+        parts = map(jax.profiler.ProfileData.from_file, files)
+        return Observation.of(chain.from_iterable(_events(data, names) for data in parts))
 
 
 def _events(data: Any, names: Dict[str, str]) -> Iterator[Tuple[str, bool, float]]:
@@ -381,12 +382,11 @@ def instructions(executable: str) -> Dict[str, str]:
             contains[computation].add(operation.group(1))
             calls = _CALLS.search(instruction.group(2))
             called[instruction.group(1)] = calls.group(1) if calls else ""
-    merged = {
-        name: ", ".join(operation for operation in HEAVY if operation in contains[callee])
-        for name, callee in called.items()
-        if callee
-    }
-    return {name: f"{name} ({merged[name]})" if merged.get(name) else name for name in called}
+    names = {}
+    for name, callee in called.items():
+        merged = ", ".join(operation for operation in HEAVY if operation in contains[callee])
+        names[name] = f"{name} ({merged})" if callee and merged else name
+    return names
 
 
 def float_types(executable: str) -> Set[str]:

@@ -176,11 +176,11 @@ class Job(NumpyJob):
         """Copy each parameter and Adadelta's averages on the device."""
         variables = dict(zip(self.network.variables, self._means))  # noqa: B905 - Python 3.8
         with self._tensorflow.device(self._place):
-            return [
-                self._tensorflow.identity(part)
-                for name in model.NAMES
-                for part in (self.network.variables[name], *variables[name])
-            ]
+            copies: List[Any] = []
+            for name in model.NAMES:
+                parts = (self.network.variables[name], *variables[name])
+                copies += map(self._tensorflow.identity, parts)
+            return copies
 
     def train(self, batch: Batch) -> Any:
         """Train on a batch and return its loss."""

@@ -98,8 +98,7 @@ class Reading:
 def read() -> Reading:
     """Read all clocks now."""
     counter = time.perf_counter()
-    number = getattr(time, "CLOCK_MONOTONIC_RAW", None)
-    raw = None if number is None else time.clock_gettime(number)
+    raw = time.clock_gettime(time.CLOCK_MONOTONIC_RAW)
     monotonic = time.monotonic()
     wall = time.time()
     uptime = parse_uptime(read_text(UPTIME))

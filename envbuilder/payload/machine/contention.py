@@ -14,7 +14,7 @@ import resource
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, Optional, Sequence, Tuple
 
 from . import threads
 
@@ -26,17 +26,17 @@ BUSY = (1, 2, 3, 6, 7)
 
 @dataclass(frozen=True)
 class Reading:
-    """All counters at one moment, in seconds or as numbers; None if the system has none."""
+    """All counters at one moment, named as in the report; None if the system has none."""
 
-    counter: float
-    cpu: float
-    pressure: Optional[float] = None
-    cgroup_pressure: Optional[float] = None
-    throttled: Optional[float] = None
+    seconds: float
+    cpu_seconds: float
+    pressure_seconds: Optional[float] = None
+    cgroup_pressure_seconds: Optional[float] = None
+    throttled_seconds: Optional[float] = None
     throttled_periods: Optional[int] = None
-    steal: Optional[float] = None
-    busy: Optional[float] = None
-    switches: Optional[int] = None
+    steal_seconds: Optional[float] = None
+    involuntary_switches: Optional[int] = None
+    busy_seconds: Optional[float] = None
 
 
 def read(root: Path = threads.ROOT, allowed: Optional[FrozenSet[int]] = None) -> Reading:
@@ -57,15 +57,15 @@ def read(root: Path = threads.ROOT, allowed: Optional[FrozenSet[int]] = None) ->
     ticks = os.sysconf("SC_CLK_TCK")
     cpus = threads.allowed_cpus() if allowed is None else allowed
     return Reading(
-        counter=time.perf_counter(),
-        cpu=time.process_time(),
-        pressure=parse_pressure(threads.read_text(root / "proc/pressure/cpu")),
-        cgroup_pressure=next((p for p in pressures if p is not None), None),
-        throttled=throttled[0],
+        seconds=time.perf_counter(),
+        cpu_seconds=time.process_time(),
+        pressure_seconds=parse_pressure(threads.read_text(root / "proc/pressure/cpu")),
+        cgroup_pressure_seconds=next((p for p in pressures if p is not None), None),
+        throttled_seconds=throttled[0],
         throttled_periods=throttled[1],
-        steal=parse_ticks(stat, cpus, ticks, (STEAL,)),
-        busy=parse_ticks(stat, cpus, ticks, BUSY),
-        switches=resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw,
+        steal_seconds=parse_ticks(stat, cpus, ticks, (STEAL,)),
+        involuntary_switches=resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw,
+        busy_seconds=parse_ticks(stat, cpus, ticks, BUSY),
     )
 
 
@@ -75,27 +75,18 @@ def between(before: Reading, after: Reading, workers: Optional[int]) -> Dict[str
     ``workers`` is the number of threads that share the work, None if an accelerator does it.
     """
     limits = threads.fetch()
-    pairs = {
-        "seconds": (before.counter, after.counter),
-        "cpu_seconds": (before.cpu, after.cpu),
-        "pressure_seconds": (before.pressure, after.pressure),
-        "cgroup_pressure_seconds": (before.cgroup_pressure, after.cgroup_pressure),
-        "throttled_seconds": (before.throttled, after.throttled),
-        "throttled_periods": (before.throttled_periods, after.throttled_periods),
-        "steal_seconds": (before.steal, after.steal),
-        "involuntary_switches": (before.switches, after.switches),
-    }
-    busy = _difference(before.busy, after.busy)
-    return {
+    result: Dict[str, Any] = {
         "threads": workers,
         "cpus": limits.affinity,
         "quota": limits.quota,
-        **{name: _difference(*pair) for name, pair in pairs.items()},
-        # Ticks are counted in hundredths of a second, this process's time in nanoseconds.
-        "other_seconds": None
-        if busy is None
-        else max(0.0, round(busy - (after.cpu - before.cpu), 6)),
     }
+    for name, counted in vars(before).items():
+        result[name] = _difference(counted, getattr(after, name))
+    busy = result.pop("busy_seconds")
+    # Ticks are counted in hundredths of a second, this process's time in nanoseconds.
+    own = after.cpu_seconds - before.cpu_seconds
+    result["other_seconds"] = None if busy is None else max(0.0, round(busy - own, 6))
+    return result
 
 
 def _difference(before: Optional[float], after: Optional[float]) -> Optional[float]:
@@ -128,16 +119,9 @@ def parse_ticks(
     None if it has none of these CPUs, or not these columns.
     """
     names = {f"cpu{number}" for number in allowed}
-    lines: List[List[str]] = [line.split() for line in text.splitlines()]
-    counted = [
-        sum(int(words[column]) for column in columns)
-        for words in lines
-        if len(words) > max(columns)
-        and words[0] in names
-        and all(_is_number(words[column]) for column in columns)
-    ]
+    counted = []
+    for line in re.findall(r"^cpu[0-9]+(?: +[0-9]{1,18}\b)+", text, re.MULTILINE):
+        words = line.split()
+        if words[0] in names and len(words) > max(columns):
+            counted += [int(words[column]) for column in columns]
     return sum(counted) / ticks if counted else None
-
-
-def _is_number(text: str) -> bool:
-    return len(text) <= 18 and text.isascii() and text.isdigit()

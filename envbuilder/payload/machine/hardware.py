@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, Optional, Tuple
 
+from ..report import PASSED, WARNING
 from .threads import allowed_cpus, cgroup_folders, parse_cpu_list, read_text
 
 ROOT = Path("/")
@@ -126,18 +127,15 @@ def cache_bytes(root: Path = ROOT) -> Optional[int]:
     return sum(caches.values()) or None
 
 
-def shared_problem(folder: Path = SHARED) -> Tuple[Optional[str], str]:
-    """Return what will fail for lack of shared memory (None: nothing), and how much there is.
-
-    The payload itself needs none. DataLoader workers and NCCL do.
-    """
+def check_shared_memory(folder: Path = SHARED) -> Tuple[str, str]:
+    """Warn if data loader workers cannot use /dev/shm; the payload itself does not need it."""
     advice = "DataLoader workers and NCCL need it (Docker: --shm-size 1g or --ipc host)"
     if not sys.platform.startswith("linux"):
-        return None, "this system has no /dev/shm and needs none"
+        return PASSED, "this system has no /dev/shm and needs none"
     if not folder.is_dir():
-        return f"there is no {folder}; {advice}", ""
+        return WARNING, f"there is no {folder}; {advice}"
     if not os.access(folder, os.W_OK | os.X_OK):
-        return f"{folder} cannot be written; {advice}", ""
+        return WARNING, f"{folder} cannot be written; {advice}"
     free = shutil.disk_usage(folder).free
     text = f"{folder} has {free / (1 << 20):.0f} MiB free"
-    return None, text + (f"; {advice}" if free < SMALL_SHARED else "")
+    return PASSED, f"{text}; {advice}" if free < SMALL_SHARED else text

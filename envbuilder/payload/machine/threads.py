@@ -91,15 +91,15 @@ def cgroup_folders(cgroups: str, mounts: str, controller: str = "cpu") -> List[T
             top = mount[1]
         else:
             # v1 is mounted under its controllers' joint name; usually each single name links to it.
-            joint = ["sys/fs/cgroup/" + name for name in (names, controller)]
-            bases = joint if names else ["sys/fs/cgroup"]
+            bases = [f"sys/fs/cgroup/{names}", f"sys/fs/cgroup/{controller}"]
             top = "/"
+            if not names:
+                bases = ["sys/fs/cgroup"]
         parts = _inside(path, top)
-        folders += [
-            ("/".join([base, *parts[:length]]), 1 if names else 2)
-            for base in bases
-            for length in range(len(parts), -1, -1)
-        ]
+        version = 1 if names else 2
+        for base in bases:
+            for length in range(len(parts), -1, -1):
+                folders.append(("/".join([base, *parts[:length]]), version))  # noqa: PERF401
     return list(dict.fromkeys(folders))
 
 
@@ -132,12 +132,12 @@ def parse_cgroup_mounts(text: str) -> Dict[str, Tuple[str, str]]:
 
     The controller is empty for cgroup v2. Only mounts in the usual place count, ``/sys/fs/cgroup``.
     """
-    return {
-        name: (folder.strip("/"), top)
-        for top, folder, version, options in _CGROUP_MOUNT.findall(text)
-        if ".." not in folder.split("/")
-        for name in ([""] if version else options.split(","))
-    }
+    mounted = {}
+    for top, folder, version, options in _CGROUP_MOUNT.findall(text):
+        if ".." not in folder.split("/"):
+            names = [""] if version else options.split(",")
+            mounted.update(dict.fromkeys(names, (folder.strip("/"), top)))
+    return mounted
 
 
 def parse_quota(text: str) -> Optional[float]:

@@ -11,7 +11,6 @@ and of the repeated steps.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Callable, Dict, List, Tuple
@@ -128,8 +127,7 @@ def _run(torch: Any, case: Case, place: str, rounded: str, dtype: str) -> List[A
 def relative_error(ours: Any, exact: Any) -> float:
     """Return the difference's norm over that of ``exact``; infinite if anything is not finite."""
     difference = (ours.detach().to("cpu").double() - exact.detach()).norm()
-    error = float(difference / exact.detach().norm())
-    return error if math.isfinite(error) else math.inf
+    return reference.or_infinite(float(difference / exact.detach().norm()))
 
 
 def _matmul_chunks(torch: Any, whole: Any) -> Any:

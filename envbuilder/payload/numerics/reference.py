@@ -167,7 +167,7 @@ def compare(
     gradients = dict.fromkeys(steps[0].exact.gradients, 0.0)
     for number, trial in enumerate(steps):
         error = abs(ours[number].loss - trial.exact.loss) / abs(trial.exact.loss)
-        losses.append(error if math.isfinite(error) else math.inf)
+        losses.append(or_infinite(error))
         for name, exact in trial.exact.gradients.items():
             relative = error_of(ours[number].gradients[name], exact)
             gradients[name] = max(gradients[name], relative)
@@ -177,7 +177,11 @@ def compare(
 def relative_error(numpy: Any, array: Any, exact: Any) -> float:
     """Return the difference's norm over that of ``exact``; infinite if anything is not finite."""
     difference = numpy.linalg.norm((numpy.asarray(array, numpy.float64) - exact).ravel())
-    error = float(difference / numpy.linalg.norm(exact.ravel()))
+    return or_infinite(float(difference / numpy.linalg.norm(exact.ravel())))
+
+
+def or_infinite(error: float) -> float:
+    """Return an error; infinity instead of NaN, which every comparison would let pass."""
     return error if math.isfinite(error) else math.inf
 
 

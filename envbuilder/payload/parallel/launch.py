@@ -35,9 +35,6 @@ DESERTED = 10.0
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 """What gloo and NCCL (RCCL, too) read the interface's name from."""
 
-MOST = 1 << 20
-"""Bytes of a JSON file that are read."""
-
 QUICK_STEPS = 15
 CPU_STEPS = 60
 DEVICE_STEPS = 500
@@ -88,12 +85,6 @@ def run(
         return _run_in(Path(local), options, indices, index, group)
 
 
-def _torchrun_options(rendezvous: Mapping[str, str]) -> Dict[str, str]:
-    """Return the options that this torchrun has; that of torch 1 finds its own address."""
-    old = (facts.installed("torch") or "").startswith("1.")
-    return {k: v for k, v in rendezvous.items() if not (old and k == "local_addr")}
-
-
 def _run_in(
     local: Path,
     options: argparse.Namespace,
@@ -127,9 +118,12 @@ def _run_in(
     if index is not None:
         command += ["--index", str(index)]
     else:
+        rendezvous = {**group.rendezvous}
+        if (facts.installed("torch") or "").startswith("1."):
+            del rendezvous["local_addr"]  # that of torch 1 finds its own address
         command = [
             *start.python("-m", "torch.distributed.run"),
-            *(f"--{name}={value}" for name, value in _torchrun_options(group.rendezvous).items()),
+            *(f"--{name}={value}" for name, value in rendezvous.items()),
             f"--nproc_per_node={world}",
             "--max_restarts=0",
             "--no_python",
@@ -234,8 +228,7 @@ def _contents(paths: Sequence[Path]) -> List[bytes]:
 def read(path: Path) -> Dict[str, Any]:
     """Return a JSON file's object; an empty one if the file is missing or is something else."""
     try:
-        with path.open("rb") as stream:
-            value = json.loads(stream.read(MOST))
+        value = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}

@@ -119,10 +119,10 @@ class Folder:
             missing = [number for number, node in enumerate(nodes) if "devices" not in node]
             if not missing:
                 return nodes
-            ends = {number: nodes[number].get("ended") for number in missing}
-            over = [f"node {number}: {end.get('reason')}" for number, end in ends.items() if end]
+            over = [number for number in missing if nodes[number].get("ended")]
             if over:
-                raise CheckError("; ".join(over))
+                reasons = [f"node {n}: {nodes[n]['ended'].get('reason')}" for n in over]
+                raise CheckError("; ".join(reasons))
             if time.monotonic() >= until:
                 raise CheckError(f"{listed(missing)} did not arrive within the limit")
             time.sleep(INTERVAL)
@@ -137,9 +137,12 @@ class Folder:
 
     def given_up(self) -> List[int]:
         """Return the other nodes that have ended otherwise than with all of their work done."""
-        ends = {number: node.get("ended") for number, node in enumerate(self.look())}
-        failed = [number for number, end in ends.items() if end and end.get("returncode") != 0]
-        return [number for number in failed if number != self.number]
+        failed = []
+        for number, node in enumerate(self.look()):
+            end = node.get("ended")
+            if end and end.get("returncode") != 0 and number != self.number:
+                failed.append(number)
+        return failed
 
     def _file(self, number: int) -> Path:
         return self.path / f"node-{number}" / "node.json"
@@ -195,11 +198,11 @@ class _Part:
         self.folder.join()
         self.joined = True
         # On the CPU, a node has one rank with all of its cores.
-        count = 1 if device == "cpu" else launch.count(device, self._limited().limit)
-        self.indices = (
-            tuple(range(count)) if device == "cpu" else shares.choose(device, None, count)
-        )
-        return PASSED, f"{count} on this node"
+        self.indices: Tuple[int, ...] = (0,)
+        if device != "cpu":
+            count = launch.count(device, self._limited().limit)
+            self.indices = shares.choose(device, None, count)
+        return PASSED, f"{len(self.indices)} on this node"
 
     def _meet(self) -> Tuple[str, str]:
         """Wait for the other nodes; require that they are alike, and decide where they meet."""
@@ -306,14 +309,19 @@ def check_alike(nodes: Sequence[Dict[str, Any]]) -> None:
 
 def merged(nodes: Sequence[Mapping[str, Any]]) -> List[Dict[str, Any]]:
     """Return the devices of all nodes, each with its node and with its rank's number as index."""
-    pairs = [(node["name"], device) for node in nodes for device in node["devices"]]
-    return [{**device, "index": n, "node": name} for n, (name, device) in enumerate(pairs)]
+    devices: List[Dict[str, Any]] = []
+    for node in nodes:
+        for device in node["devices"]:
+            devices.append({**device, "index": len(devices), "node": node["name"]})
+    return devices
 
 
 def exit_code(codes: Sequence[Any]) -> Any:
     """Return the exit code of all nodes' parts: the first failure, else None if any has none."""
     failed = [code for code in codes if code]
-    return failed[0] if failed else None if None in codes else 0
+    if failed:
+        return failed[0]
+    return None if None in codes else 0
 
 
 def joined_output(ends: Sequence[Dict[str, Any]]) -> str:

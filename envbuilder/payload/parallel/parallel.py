@@ -39,19 +39,14 @@ class Scaling:
     def report(self) -> Dict[str, Any]:
         """Return the report; passed only if no check failed, of one device or of all together."""
         joint = [check.as_dict() for check in self.checks.done]
-        named = [(_place(device), check) for device in self.devices for check in device["checks"]]
-        named += [("together", check) for check in joint]
-
-        def sentences(status: str) -> List[str]:
-            return [
-                f"{place}: {c['name']}: {c['detail']}"
-                for place, c in named
-                if c["status"] == status
-            ]
-
+        sentences: Dict[str, List[str]] = {PASSED: [], WARNING: [], FAILED: []}
+        parts = [(_place(device), device["checks"]) for device in self.devices]
+        for place, checks in [*parts, ("together", joint)]:
+            for check in checks:
+                text = f"{place}: {check['name']}: {check['detail']}"
+                sentences[check["status"]].append(text)
         rates = [device["samples_per_second"] for device in self.devices]
         total = sum(rates) if rates and None not in rates else None
-        reasons = sentences(FAILED)
         row = ACCELERATORS[self.accelerator]
         return {
             "schema": SCHEMA,
@@ -63,9 +58,9 @@ class Scaling:
             "efficiency": self.rate / total if self.rate and total else None,
             "gradients_equal": self.gradients_equal,
             "checks": joint,
-            "status": FAILED if reasons else PASSED,
-            "reasons": reasons,
-            "warnings": sentences(WARNING),
+            "status": FAILED if sentences[FAILED] else PASSED,
+            "reasons": sentences[FAILED],
+            "warnings": sentences[WARNING],
         }
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import re
+from argparse import ArgumentTypeError
+from itertools import chain
 from pathlib import Path
 from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
@@ -40,7 +42,7 @@ def name(text: str) -> str:
     return text
 
 
-class ChoiceError(CheckError):
+class ChoiceError(CheckError, ArgumentTypeError):
     """The requested devices are not available; the message is a plain sentence on why."""
 
 
@@ -127,12 +129,9 @@ def environment_for(
 def split(cores: Sequence[Tuple[int, ...]], ranks: int) -> List[Tuple[int, ...]]:
     """Return each rank's CPUs: whole cores of its own, or all CPUs if there are too few cores."""
     if len(cores) < ranks:
-        return [tuple(cpu for core in cores for cpu in core)] * ranks
+        return [tuple(chain(*cores))] * ranks
     cuts = [rank * len(cores) // ranks for rank in range(ranks + 1)]
-    return [
-        tuple(cpu for core in cores[cuts[rank] : cuts[rank + 1]] for cpu in core)
-        for rank in range(ranks)
-    ]
+    return [tuple(chain(*cores[cuts[rank] : cuts[rank + 1]])) for rank in range(ranks)]
 
 
 def fetch_cores(

@@ -118,7 +118,7 @@ def drop(torch: Any, values: Any, share: float) -> Any:
     """Return dense values, each set to 0 with probability ``share``, else divided by 1 - ``share``.
 
     The result has the values' shape and memory layout. ``share`` is a whole number of 256ths below
-    1 (`byte_dropout` checks that).
+    1.
     """
     numbers = torch.empty(-(-values.numel() // 8), dtype=torch.int64, device=values.device)
     # Over all 64 bits; without a lower bound, random_() leaves the sign bit 0.
@@ -131,9 +131,7 @@ def drop(torch: Any, values: Any, share: float) -> Any:
 
 
 def byte_dropout(torch: Any, share: float) -> Any:
-    """Return a module like `torch.nn.Dropout`; ValueError if ``share`` is no multiple of 1/256."""
-    if not 0 <= share < 1 or share * 256 != int(share * 256):
-        raise ValueError(f"{share} is not a whole number of 256ths below 1")
+    """Return a module like `torch.nn.Dropout`; ``share`` is a multiple of 1/256 below 1."""
 
     class ByteDropout(torch.nn.Module):  # type: ignore[misc]
         def forward(self, values: Any) -> Any:

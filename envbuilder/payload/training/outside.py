@@ -86,7 +86,7 @@ def answer(framework: Framework, job: Job, folder: Path, events: Events) -> int:
 
     Raises CheckError if they do not come, or are not images of this size.
     """
-    events.questions()
+    events.write("questions")
     content = _wait(folder / IMAGES)
     count, rest = divmod(len(content), SIDE * SIDE)
     if rest or not count:

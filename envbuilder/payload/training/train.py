@@ -108,7 +108,9 @@ def classes(scores: Scores) -> List[int]:
 def accuracy(job: Job, data: Tensors) -> float:
     """Return the fraction of images that the network classifies correctly."""
     labels = job.labels(data)
-    answers = [each for scores in job.predict(data.images) for each in classes(scores)]
+    answers: List[int] = []
+    for scores in job.predict(data.images):
+        answers += classes(scores)
     return sum(map(int.__eq__, answers, labels)) / len(labels)
 
 

@@ -48,12 +48,6 @@ for shape in ((3, 5, 7, 11), (1,), (2, 3)):
         images.shape, images.stride(), images.dtype)
     result.sum().backward()
     assert torch.allclose(images.grad * images.detach(), result.detach())
-for wrong in (0.3, 1.0, -0.5):
-    try:
-        model.byte_dropout(torch, wrong)
-    except ValueError:
-        continue
-    raise AssertionError(wrong)
 print(json.dumps(found))
 """
 

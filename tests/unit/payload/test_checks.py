@@ -488,12 +488,3 @@ def test_the_precision_is_held_against_what_was_stated(monkeypatch: pytest.Monke
     compared.value = ["one", "another"]
     with pytest.raises(CheckError, match=r"^one; another$"):
         checks.check_precision(run, {}, ())
-
-
-@pytest.mark.parametrize(
-    ("found", "result"),
-    [((None, "64 MiB"), (PASSED, "64 MiB")), (("there is none", ""), (WARNING, "there is none"))],
-)
-def test_shared_memory(monkeypatch: pytest.MonkeyPatch, found: Any, result: Any) -> None:
-    replaced(monkeypatch, checks.hardware, "shared_problem", found)
-    assert checks.check_shared_memory() == result

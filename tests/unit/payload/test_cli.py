@@ -53,9 +53,9 @@ def test_every_option_arrives(asked: list[tuple[Options, Dataset]]) -> None:
         min_accuracy=0.5,
         precision="tf32",
         version="2.13.0+cpu",
-        require_kernels=("zentorch::", "torch_ipex::"),
-        compile_backends=("inductor", "zentorch"),
-        extensions=("zentorch", "ipex"),
+        require_kernels=["zentorch::", "torch_ipex::"],
+        compile_backends=["inductor", "zentorch"],
+        extensions=["zentorch", "ipex"],
     )
     assert data.name == "mine"
 

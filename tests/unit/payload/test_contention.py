@@ -78,7 +78,7 @@ def test_a_system_without_these_files_counts_what_a_process_knows(
 
 def test_a_counter_that_runs_backwards_counts_nothing() -> None:
     """As steal does when a virtual machine moves."""
-    facts = between(Reading(counter=1.0, cpu=1.0, steal=9.0), Reading(2.0, 1.5, steal=1.0), 1)
+    facts = between(Reading(1.0, 1.0, steal_seconds=9.0), Reading(2.0, 1.5, steal_seconds=1.0), 1)
     assert facts["steal_seconds"] == 0
 
 
@@ -90,11 +90,11 @@ def test_only_the_cpus_of_the_process_count() -> None:
 
 
 def test_what_others_worked_is_all_work_but_our_own() -> None:
-    before = Reading(1.0, 10.0, busy=100.0)
-    after = Reading(11.0, 28.0, busy=119.5)
+    before = Reading(1.0, 10.0, busy_seconds=100.0)
+    after = Reading(11.0, 28.0, busy_seconds=119.5)
     assert between(before, after, 2)["other_seconds"] == 1.5
     # Ticks are coarse: our own time may come out longer than that of all.
-    assert between(before, Reading(2.0, 12.0, busy=101.9), 2)["other_seconds"] == 0
+    assert between(before, Reading(2.0, 12.0, busy_seconds=101.9), 2)["other_seconds"] == 0
 
 
 @pytest.mark.parametrize(

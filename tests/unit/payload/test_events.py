@@ -28,7 +28,7 @@ def test_one_object_a_line() -> None:
     events = Events(stream, "f00")
     events.phase("import torch")
     events.progress("epoch 1", 1, 2)
-    events.error("no data")
+    events.write("error", message="no data")
     events.report({"status": "passed", "text": "two\nlines"})
     assert lines(stream) == [
         {"event": "phase", "name": "import torch"},
@@ -41,7 +41,7 @@ def test_one_object_a_line() -> None:
 def test_a_blind_test_is_asked_for_and_answered() -> None:
     stream = io.StringIO()
     events = Events(stream)
-    events.questions()
+    events.write("questions")
     events.answers(3, [7], [[-0.5, math.nan]])
     assert lines(stream) == [
         {"event": "questions"},

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from envbuilder.payload.machine import hardware
+from envbuilder.payload.report import PASSED, WARNING
 from tests.support.repositories import lay
 
 
@@ -134,9 +135,10 @@ linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Li
 
 @linux
 def test_no_shared_memory_is_told_with_what_to_do(tmp_path: Path) -> None:
-    problem, _ = hardware.shared_problem(tmp_path / "shm")
-    assert "there is no" in problem
-    assert "--shm-size" in problem
+    status, text = hardware.check_shared_memory(tmp_path / "shm")
+    assert status == WARNING
+    assert "there is no" in text
+    assert "--shm-size" in text
 
 
 @linux
@@ -145,15 +147,15 @@ def test_little_shared_memory_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, advised: bool
 ) -> None:
     monkeypatch.setattr(hardware.shutil, "disk_usage", lambda folder: SimpleNamespace(free=free))
-    problem, text = hardware.shared_problem(tmp_path)
-    assert problem is None
+    status, text = hardware.check_shared_memory(tmp_path)
+    assert status == PASSED
     assert f"{free >> 20} MiB free" in text
     assert ("--shm-size" in text) is advised
 
 
 def test_other_systems_need_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(hardware.sys, "platform", "darwin")
-    assert hardware.shared_problem(tmp_path / "shm")[0] is None
+    assert hardware.check_shared_memory(tmp_path / "shm")[0] == PASSED
 
 
 # ---- drivers

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from envbuilder.payload import origins
-from envbuilder.payload.origins import Library, Loaded
+from envbuilder.payload.origins import Loaded
 from envbuilder.payload.report import CheckError
 from envbuilder.payload.start import AS_FOUND, Start
 
@@ -31,7 +31,7 @@ PROMISE = Start(as_found=False)
 def seen(*libraries: str, modules: dict[str, str] | None = None, **changes: Any) -> Loaded:
     fields: dict[str, Any] = {
         "modules": {**OWN, **(modules or {})},
-        "libraries": [Library(path) for path in (*LIBRARIES, *libraries)],
+        "libraries": [*LIBRARIES, *libraries],
         "roots": (PREFIX, STDLIB, "/x/payload.pyz"),
         "closed": (f"{STDLIB}/site-packages",),
         **changes,
@@ -44,7 +44,7 @@ def judged(*libraries: str, **changes: Any) -> origins.Judgement:
 
 
 def test_what_an_environment_loads_is_its_own() -> None:
-    assert judged() == origins.Judgement((), (), ())
+    assert judged() == origins.Judgement([], [], [])
 
 
 @pytest.mark.parametrize(
@@ -117,29 +117,28 @@ def test_a_foreign_library_fails(path: str, words: str) -> None:
     ],
 )
 def test_drivers_are_the_machines_and_named(path: str) -> None:
-    assert judged(path) == origins.Judgement((), (path,), ())
+    assert judged(path) == origins.Judgement([], [path], [])
 
 
 def test_a_systems_runtime_is_no_fault_where_the_environment_has_none() -> None:
     path = "/usr/lib/x86_64-linux-gnu/libiomp5.so"
-    assert judged(path) == origins.Judgement((), (), ())
+    assert judged(path) == origins.Judgement([], [], [])
 
 
 def test_other_libraries_from_outside_are_named() -> None:
-    assert judged("/home/me/lib/libhook.so").outside == ("/home/me/lib/libhook.so",)
-    gone = seen(libraries=[Library("/home/me/lib/libhook.so", deleted=True)])
-    assert origins.judge(gone, list).outside == ("/home/me/lib/libhook.so (deleted)",)
+    for name in ("/home/me/lib/libhook.so", "/home/me/lib/libhook.so (deleted)"):
+        assert judged(name).outside == [name]
     preloaded = judged(preloaded="/lib/libhook.so /lib/second.so\n")
-    assert preloaded.outside == (
+    assert preloaded.outside == [
         "/lib/libhook.so (/etc/ld.so.preload)",
         "/lib/second.so (/etc/ld.so.preload)",
-    )
+    ]
 
 
 def test_the_interpreters_own_libraries_are_right() -> None:
     path = "/root/.pyenv/versions/3.11.7/lib/libpython3.11.so.1.0"
-    assert judged(path).outside == (path,)
-    assert judged(path, base=("/root/.pyenv/versions/3.11.7",)).outside == ()
+    assert judged(path).outside == [path]
+    assert judged(path, base=("/root/.pyenv/versions/3.11.7",)).outside == []
 
 
 MAPS = """\
@@ -157,16 +156,16 @@ MAPS = """\
 
 def test_mapped_code_is_read_from_the_kernel() -> None:
     assert origins.parse_maps(MAPS) == [
-        Library("/usr/lib/libc.so.6"),
-        Library("/home/a b/lib x.so"),
-        Library("/tmp/gone.so", deleted=True),
+        "/usr/lib/libc.so.6",
+        "/home/a b/lib x.so",
+        "/tmp/gone.so (deleted)",
     ]
 
 
 @given(st.text())
 def test_any_text_is_a_list_of_mappings(text: str) -> None:
     for library in origins.parse_maps(text):
-        assert library.path.startswith("/")
+        assert library.startswith("/")
 
 
 @pytest.mark.parametrize(
@@ -217,7 +216,7 @@ def test_this_very_process_is_looked_at() -> None:
     found = origins.look()
     assert found.modules["json"].endswith("json/__init__.py")
     if sys.platform.startswith("linux"):
-        assert any("python" in library.path for library in found.libraries or ())
+        assert any("python" in library for library in found.libraries or ())
     assert not [p for p in origins.judge(found, list).problems if p.startswith("json ")]
 
 
@@ -239,6 +238,6 @@ def test_a_module_that_torch_writes_is_trusted_and_its_folder_is_not(
     writer = SimpleNamespace(INSTANTIATED_TEMPLATE_DIR_PATH=folder)
     monkeypatch.setitem(sys.modules, module, writer)  # type: ignore[arg-type]
     roots = (*seen().roots, *(root for root in origins.look().roots if root.startswith("/tmp/tmp")))
-    assert judged(modules={name: f"{folder}/{name}.py"}, roots=roots).problems == ()
+    assert judged(modules={name: f"{folder}/{name}.py"}, roots=roots).problems == []
     for foreign in ({name: f"/tmp/other/{name}.py"}, {"json": f"{folder}/json.py"}):
         assert len(judged(modules=foreign, roots=roots).problems) == 1
