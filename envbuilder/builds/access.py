@@ -29,26 +29,21 @@ _PORT = re.compile(
 )
 _VOLUME_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _FOLDER_STARTS = (".", "/", "~")
-_CLOSED = tuple(
-    map(
-        PurePosixPath,
-        (
-            conventions.PREFIX,
-            conventions.OWN,
-            "/proc",
-            "/sys",
-            "/dev",
-            "/etc",
-            "/bin",
-            "/lib",
-            "/lib64",
-            "/sbin",
-            "/usr",
-        ),
-    )
+_CLOSED = (
+    conventions.PREFIX,
+    conventions.OWN,
+    "/proc",
+    "/sys",
+    "/dev",
+    "/etc",
+    "/bin",
+    "/lib",
+    "/lib64",
+    "/sbin",
+    "/usr",
 )
 """Folders of an image in which nothing else may appear."""
-_KEPT_WHOLE = tuple(map(PurePosixPath, ("/tmp", "/run", "/var", "/root", conventions.HOME)))  # noqa: S108
+_KEPT_WHOLE = ("/tmp", "/run", "/var", "/root", conventions.HOME)  # noqa: S108
 """Folders of an image that others may have a folder in."""
 _ENVIRONMENTS_OWN = frozenset({"PATH", "VIRTUAL_ENV"})
 
@@ -81,25 +76,24 @@ def combined(project: Access, command: Access) -> Access:
     inside = {port.inside for port in command.ports}
     addresses = {port.address for port in command.ports}
     targets = {volume.target for volume in command.volumes}
-    others = (p for p in project.ports if p.inside not in inside and p.address not in addresses)
+    ports = [p for p in project.ports if p.inside not in inside and p.address not in addresses]
+    volumes = [v for v in project.volumes if v.target not in targets]
     return msgspec.structs.replace(
-        command,
-        ports=(*others, *command.ports),
-        volumes=(*(v for v in project.volumes if v.target not in targets), *command.volumes),
-        python_path=project.python_path,
-        programs=project.programs,
-        own_folders=project.own_folders,
-        shares_cores=project.shares_cores,
+        project,
+        ports=(*ports, *command.ports),
+        volumes=(*volumes, *command.volumes),
+        variables=command.variables,
+        passed=command.passed,
     )
 
 
 def require_distinct(access: Access) -> None:
     """Raise `InvalidError` if two ports of this machine, or two paths inside, are the same."""
-    ports = [port.address for port in access.ports]
-    targets = [volume.target for volume in access.volumes]
-    for item in (*ports, *targets):
-        if ports.count(item) > 1 or targets.count(item) > 1:
+    seen = set()
+    for item in [*(p.address for p in access.ports), *(v.target for v in access.volumes)]:
+        if item in seen:
             raise InvalidError(f"{shown(item)} is stated twice", "Leave one of them out.")
+        seen.add(item)
 
 
 def port(text: str) -> Port:
@@ -190,10 +184,12 @@ def place_inside(text: str) -> str:
 def covered(path: PurePosixPath) -> str:
     """Return what of an image would be hidden by something at this path; empty if nothing."""
     for folder in _CLOSED:
-        if folder.is_relative_to(path) or path.is_relative_to(folder):
+        if PurePosixPath(folder).is_relative_to(path) or path.is_relative_to(folder):
             return f"{folder} of the image"
-    hidden = next((f for f in _KEPT_WHOLE if f.is_relative_to(path)), None)
-    return f"{hidden} of the image" if hidden else ""
+    for folder in _KEPT_WHOLE:
+        if PurePosixPath(folder).is_relative_to(path):
+            return f"{folder} of the image"
+    return ""
 
 
 def variable(text: str, environ: Mapping[str, str]) -> tuple[str, str | None]:

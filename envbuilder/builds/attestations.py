@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
+    from envbuilder.packages.conda.lock import Package
     from envbuilder.profiles.lock import File
 
 MEDIA_TYPES = {"sbom": sbom.MEDIA_TYPE, "provenance": PAYLOAD_TYPE}
@@ -120,7 +121,10 @@ def _bill_of_plan(plan: Plan, artifact: Artifact, settings: Settings, progress: 
         "platform": plan.platform,
         "python": plan.python,
     }
-    packages = (p for s in plan.steps if isinstance(s, InstallConda) for p in s.packages)
+    packages: list[Package] = []
+    for step in plan.steps:
+        if isinstance(step, InstallConda):
+            packages += step.packages
     return bill(
         plan.profile,
         plan.files,
@@ -164,11 +168,11 @@ def installed(plan: Plan, artifact: Artifact, progress: Progress) -> tuple[sbom.
         # Outside of its venv, a conda prefix holds only conda packages, which the lock names.
         below = Path(artifact.ref) / ("venv" if artifact.kind == "conda" else "")
         return sbom.installed(below)
-    packages = None
     why = "this engine does not show them"
     try:
         packages = _packages(plan, artifact, progress)
     except EnvbuilderError as error:
+        packages = None
         why = error.message
     if packages is None:
         progress.note(f"note: the SBOM lacks the base image's packages: {why}")
@@ -255,8 +259,8 @@ def also_signed(content: bytes, signatures: Sequence[Signed]) -> bytes:
     """
     document = _parsed(content)
     definition = document["predicate"]["buildDefinition"]
-    parameters = {"signatures": msgspec.to_builtins(signatures)}
-    definition["internalParameters"] = {**definition.get("internalParameters", {}), **parameters}
+    parameters = definition.setdefault("internalParameters", {})
+    parameters["signatures"] = msgspec.to_builtins(signatures)
     return sbom.encoded(document)
 
 
@@ -264,12 +268,11 @@ def _parsed(content: bytes) -> dict[str, Any]:
     """Return a statement by envbuilder; raise `ValueError` for anything else."""
     try:
         document: dict[str, Any] = json.loads(content)
-        definition = document["predicate"]["buildDefinition"]
-        ours = definition["buildType"] == BUILD_TYPE
+        build_type = document["predicate"]["buildDefinition"]["buildType"]
         _ = [s["digest"] for s in document["subject"]]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"not a provenance statement: {error}") from error
-    if not ours:
+    if build_type != BUILD_TYPE:
         raise ValueError("a provenance statement of another builder")
     return document
 
@@ -290,11 +293,11 @@ def dependencies(plan: Plan) -> list[dict[str, Any]]:
     for file in plan.files:
         resources.append(_resource(file.basename, sbom.file_purl(file), file.sha256))
         if (recipe := file.recipe) and file.is_built:
-            resources.append(
-                _resource(f"source of {file.name}", f"{urn}:source:{file.name}", recipe.sha256)
-            )
-            uri = f"{urn}:builds:{file.name}"
-            resources += (_resource(f"builds {file.name}", uri, r) for r in recipe.requires)
+            uri = f"{urn}:source:{file.name}"
+            resources.append(_resource(f"source of {file.name}", uri, recipe.sha256))
+            for required in recipe.requires:
+                uri = f"{urn}:builds:{file.name}"
+                resources.append(_resource(f"builds {file.name}", uri, required))
     if project := project_of(plan):
         resources.append(_resource("project files", f"{urn}:project", project.digest))
     resources.append(_resource("payload.pyz", f"{urn}:payload", payload.payload_sha256()))

@@ -20,6 +20,7 @@ from envbuilder.builds.payload import payload_pyz
 from envbuilder.builds.plan import (
     Assemble,
     CopyProject,
+    FileStep,
     ImageStep,
     LinkFiles,
     Load,
@@ -49,7 +50,7 @@ from envbuilder.core.errors import BuildError, EnvbuilderError, Hint
 from envbuilder.core.settings import Settings, require_writable
 from envbuilder.core.text import log_text
 from envbuilder.packages import interpreters
-from envbuilder.packages.conda import lock
+from envbuilder.packages.conda import lock, prefixes
 from envbuilder.packages.store import Store
 
 if TYPE_CHECKING:
@@ -142,10 +143,38 @@ class _Context(NamedTuple):
 
 
 def _perform(step: Step, context: _Context) -> None:
+    match step:
+        case Run():
+            _run(step, context)
+        case Seal():
+            base = integrity.base_of(step.base_python) if step.base_python else ()
+            integrity.close(Path(step.folder), step.facts, base)
+        case lock.InstallConda():
+            integrity.bind(Path(step.env), prefixes.install(step, context.progress.note))
+        case lock.WriteActivation():
+            integrity.bind(Path(step.env), prefixes.write_activation(step))
+        case lock.Rehome():
+            prefixes.rehome(step)
+        case Remove():
+            _remove(Path(step.path))
+        case Move():
+            _move(Path(step.source), Path(step.target))
+        case _:
+            _lay_files(step, context)
+
+
+def _lay_files(step: FileStep | ImageStep, context: _Context) -> None:
     store = context.store
     match step:
-        case Write() | WritePayload() | WritePrograms():
-            _write(step)
+        case Write():
+            _write(Path(step.path), step.text.encode())
+        case WritePayload():
+            _write(Path(step.path), payload_pyz())
+        case WritePrograms():
+            for name in step.names:
+                program = Path(step.folder, name)
+                _write(program, step.text.encode())
+                program.chmod(0o755)
         case LinkFiles():
             folder = Path(step.folder)
             folder.mkdir(parents=True, exist_ok=True)
@@ -153,34 +182,19 @@ def _perform(step: Step, context: _Context) -> None:
                 store.link(file, folder)
         case CopyProject():
             project_layer.copy(step.project, Path(step.folder))
-        case UnpackTool() | UnpackLibraries() | UnpackPython():
-            _unpack(step, store)
-        case Run():
-            _run(step, context)
-        case Seal():
-            base = integrity.base_of(step.base_python) if step.base_python else ()
-            integrity.close(Path(step.folder), step.facts, base)
-        case lock.InstallConda() | lock.WriteActivation() | lock.Rehome():
-            _perform_on_conda(step, context.progress)
-        case Remove():
-            _remove(Path(step.path))
-        case Move():
-            _move(Path(step.source), Path(step.target))
+        case UnpackTool():
+            _unpack_tool(step, store)
+        case UnpackLibraries():
+            _unpack_libraries(step, store)
+        case UnpackPython():
+            interpreters.unpack(step.file, store.checked(step.file), Path(step.folder))
         case _:
             _perform_on_image(step, context)
 
 
-def _write(step: Write | WritePayload | WritePrograms) -> None:
-    if isinstance(step, WritePrograms):
-        for name in step.names:
-            program = Path(step.folder) / name
-            program.parent.mkdir(parents=True, exist_ok=True)
-            program.write_text(step.text)
-            program.chmod(0o755)
-        return
-    path = Path(step.path)
+def _write(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(payload_pyz() if isinstance(step, WritePayload) else step.text.encode())
+    path.write_bytes(content)
 
 
 def _move(source: Path, target: Path) -> None:
@@ -199,22 +213,6 @@ def _move(source: Path, target: Path) -> None:
         with in_use.replacing(target):
             target.rename(source.with_name(f"{source.name}.replaced"))
     source.rename(target)
-
-
-def _perform_on_conda(
-    step: lock.InstallConda | lock.WriteActivation | lock.Rehome, progress: Progress
-) -> None:
-    from envbuilder.packages.conda import prefixes
-
-    match step:
-        case lock.InstallConda():
-            integrity.bind(Path(step.env), prefixes.install(step, progress.note))
-        case lock.WriteActivation():
-            integrity.bind(Path(step.env), prefixes.write_activation(step))
-        case lock.Rehome():
-            prefixes.rehome(step)
-        case _:
-            assert_never(step)
 
 
 def _perform_on_image(step: ImageStep, context: _Context) -> None:
@@ -316,15 +314,6 @@ def _failing_step(printed: str) -> str:
     """Return BuildKit's excerpt of the failing step: its last lines only quote the Dockerfile."""
     excerpts = re.findall(r"^-{6}\n > \[.*\n((?:.*\n)*?)-{6}$", printed, re.MULTILINE)
     return excerpts[-1].rstrip() if excerpts else ""
-
-
-def _unpack(step: UnpackTool | UnpackLibraries | UnpackPython, store: Store) -> None:
-    if isinstance(step, UnpackTool):
-        _unpack_tool(step, store)
-    elif isinstance(step, UnpackLibraries):
-        _unpack_libraries(step, store)
-    else:
-        interpreters.unpack(step.file, store.checked(step.file), Path(step.folder))
 
 
 def _unpack_tool(step: UnpackTool, store: Store) -> None:

@@ -21,11 +21,27 @@ from envbuilder.payload import origins
 from envbuilder.payload.start import DRIVER_FOLDERS, INJECTING, Start, below, guarded
 from envbuilder.profiles.frameworks import FRAMEWORKS
 
-ALLOWED = {
-    "the user's language": ("LANG", "LANGUAGE", "LC_*", "TZ", "__CF_USER_TEXT_ENCODING"),
-    "the user and the terminal": ("HOME", "USER", "LOGNAME", "SHELL", "TERM", "PATH"),
-    "scratch folders": ("TMPDIR", "TMP", "TEMP", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME"),
-    "limits of threads": (
+_NAMES = frozenset(
+    {
+        # the user's language
+        "LANG",
+        "LANGUAGE",
+        "TZ",
+        "__CF_USER_TEXT_ENCODING",
+        # the user and the terminal
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "SHELL",
+        "TERM",
+        "PATH",
+        # scratch folders
+        "TMPDIR",
+        "TMP",
+        "TEMP",
+        "XDG_RUNTIME_DIR",
+        "XDG_CACHE_HOME",
+        # limits of threads
         "OMP_NUM_THREADS",
         "OMP_THREAD_LIMIT",
         "OMP_DYNAMIC",
@@ -43,8 +59,7 @@ ALLOWED = {
         "MKL_DYNAMIC",
         "OPENBLAS_NUM_THREADS",
         "VECLIB_MAXIMUM_THREADS",
-    ),
-    "the choice of devices": (
+        # the choice of devices
         "CUDA_VISIBLE_DEVICES",
         "CUDA_DEVICE_ORDER",
         "CUDA_MPS_PIPE_DIRECTORY",
@@ -56,20 +71,20 @@ ALLOWED = {
         "HIP_VISIBLE_DEVICES",
         "ROCR_VISIBLE_DEVICES",
         "GPU_DEVICE_ORDINAL",
-        "HSA_OVERRIDE_GFX_VERSION*",
-    ),
-    "the network between nodes": (
+        # the network between nodes
         "GLOO_SOCKET_IFNAME",
         "NCCL_SOCKET_IFNAME",
         "NCCL_SOCKET_FAMILY",
-        "NCCL_IB_*",
-    ),
-    "the compiler that torch.compile calls": ("CC", "CXX", "SDKROOT", "DEVELOPER_DIR"),
-}
-"""Reason to pass variables of the caller to the payload → their names; `*` ends a prefix."""
-
-_NAMES = frozenset(name for names in ALLOWED.values() for name in names if not name.endswith("*"))
-_PREFIXES = tuple(name[:-1] for names in ALLOWED.values() for name in names if name.endswith("*"))
+        # the compiler that torch.compile calls
+        "CC",
+        "CXX",
+        "SDKROOT",
+        "DEVELOPER_DIR",
+    }
+)
+"""Variables of the caller that are passed to the payload, by reason."""
+_PREFIXES = ("LC_", "HSA_OVERRIDE_GFX_VERSION", "NCCL_IB_")
+"""Beginnings of others."""
 _CLEARED = (
     "LD_PRELOAD",
     "LD_LIBRARY_PATH",
@@ -99,30 +114,39 @@ CONTAINER_BYTECODE = "/tmp/envbuilder-bytecode"  # noqa: S108 (private to the co
 def payload_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the caller's variables that the payload gets; the profile's own are added later."""
     allowed = {k: v for k, v in environ.items() if k in _NAMES or k.startswith(_PREFIXES)}
+    return allowed | _with_drivers(environ)
+
+
+def _with_drivers(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable with the library folders of drivers, if there are any."""
     drivers = driver_folders(environ.get("LD_LIBRARY_PATH", ""))
-    return {**allowed, **({"LD_LIBRARY_PATH": drivers} if drivers else {})}
+    return {"LD_LIBRARY_PATH": drivers} if drivers else {}
 
 
 def driver_folders(value: str) -> str:
     """Return a list of library folders, reduced to those of drivers."""
-    entries = [entry for entry in value.split(":") if any(below(entry, f) for f in DRIVER_FOLDERS)]
-    return ":".join(dict.fromkeys(entries))
+    return ":".join(dict.fromkeys(filter(_is_of_driver, value.split(":"))))
+
+
+def _is_of_driver(folder: str) -> bool:
+    return any(below(folder, drivers) for drivers in DRIVER_FOLDERS)
 
 
 def left_out(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the caller's variables that could load other code and are not passed on."""
     passed = payload_environment(environ)
-    lost = {n: v for n, v in guarded(environ).items() if v != passed.get(n)}
-    injected = [n for n in ("BASH_ENV",) if environ.get(n)]
-    return tuple(sorted({*lost, *injected}))
+    lost = [name for name, value in guarded(environ).items() if value != passed.get(name)]
+    if environ.get("BASH_ENV"):
+        lost.append("BASH_ENV")
+    return tuple(sorted({*lost}))
 
 
 def notes(environ: Mapping[str, str]) -> Iterator[str]:
     """Yield the notes on the caller's variables to print before a verification, if any."""
     if lost := left_out(environ):
         yield f"not passed to the verification: {', '.join(map(printable, lost))}"
-    for name in sorted(n for n in environ if n.startswith("HSA_OVERRIDE_GFX_VERSION")):
-        if environ[name]:
+    for name in sorted(environ):
+        if name.startswith("HSA_OVERRIDE_GFX_VERSION") and environ[name]:
             yield (
                 f"{printable(name)}={printable(environ[name])} makes AMD's driver take a GPU for"
                 " another one: a verification on such a GPU fails"
@@ -143,9 +167,7 @@ def container_variables(
     """
     image = dict(pair.split("=", 1) for pair in inherited if "=" in pair)
     cleared = dict.fromkeys((*_CLEARED, *guarded(image)), "")
-    drivers = driver_folders(image.get("LD_LIBRARY_PATH", ""))
-    of_profile = guarded(profile_variables)
-    return {**cleared, **({"LD_LIBRARY_PATH": drivers} if drivers else {}), **of_profile}
+    return cleared | _with_drivers(image) | guarded(profile_variables)
 
 
 def container_start(variables: Mapping[str, str]) -> Start:
@@ -172,19 +194,17 @@ def differences(report: Mapping[str, Any], artifact: Mapping[str, Any], *, as_fo
     if as_found:
         return ""
     expected = conventions.PREFIX if artifact["kind"] == "image" else str(artifact["ref"])
-    key = "executable" if artifact["kind"] == "interpreter" else "prefix"
-    actual = origins.get(key)
-    is_same = isinstance(actual, str) and (
-        below(actual, expected)
-        if key == "prefix"
-        else os.path.realpath(actual) == os.path.realpath(expected)
-    )
-    if not is_same:
-        return f"the report is about {printable(str(actual))}, not {expected}"
-    framework = origins.get("framework")
-    roots = [expected]
-    if key == "executable":
+    if artifact["kind"] == "interpreter":
+        actual = str(origins.get("executable"))
+        is_same = os.path.realpath(actual) == os.path.realpath(expected)
         roots = [str(origins.get("prefix")), str(origins.get("base_prefix"))]
+    else:
+        actual = str(origins.get("prefix"))
+        is_same = below(actual, expected)
+        roots = [expected]
+    if not is_same:
+        return f"the report is about {printable(actual)}, not {expected}"
+    framework = origins.get("framework")
     if not isinstance(framework, str) or not any(below(framework, root) for root in roots):
         return f"the framework was imported from {printable(str(framework))}, not from {roots[0]}"
     return ""
@@ -220,7 +240,7 @@ def unreached(
 def _entries(folder: str) -> Iterable[str]:
     """Return the names in a folder; one that cannot be read counts as empty."""
     try:
-        return [entry.name for entry in os.scandir(folder)]
+        return os.listdir(folder)  # noqa: PTH208 (names)
     except (OSError, ValueError):
         return ()
 
@@ -248,7 +268,7 @@ def shadowing(
             yield f"{name}={printable(environ[name], 200)} is loaded into every program"
     for folder in _folders(environ, "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"):
         matches = sorted(filter(_LIBRARY.match, entries(folder)))
-        if matches and not any(below(folder, drivers) for drivers in DRIVER_FOLDERS):
+        if matches and not _is_of_driver(folder):
             library = first([printable(name, 80) for name in matches], 1)
             where = printable(folder, 200)
             yield f"library path: {where} holds {library}, used before the environment's own"
@@ -256,5 +276,7 @@ def shadowing(
 
 def _folders(environ: Mapping[str, str], *names: str) -> dict[str, None]:
     """Return the folders that variables name, each once, in order."""
-    values = [folder for name in names for folder in environ.get(name, "").split(os.pathsep)]
+    values: list[str] = []
+    for name in names:
+        values += environ.get(name, "").split(os.pathsep)
     return dict.fromkeys(filter(None, values))

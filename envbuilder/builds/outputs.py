@@ -55,16 +55,16 @@ class Output(Product):
         Raises `BuildError` if it is to be pushed and may not be, so that the build does not fail
         at its end.
         """
-        digests: list[_Digests | None] = []
+        delivered: list[_Digests | None] = []
         for step in self.plan.steps:
             if isinstance(step, Push):
-                digests.append(_pushed(step, self.plan.fingerprint, self._settings))
+                delivered.append(_pushed(step, self.plan.fingerprint, self._settings))
             elif isinstance(step, Save):
-                digests.append(_saved(step, self.plan))
-        if not digests or not all(digests):
+                delivered.append(_saved(step, self.plan))
+        digests = delivered[0]
+        if digests is None or None in delivered:
             return None
-        assert digests[0] is not None, "all were found"
-        return self.plan.artifact.identified(*digests[0])
+        return self.plan.artifact.identified(*digests)
 
     def made_by(self) -> dict[str, str]:
         """Return the versions of programs that decide the image's bytes."""

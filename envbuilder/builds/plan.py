@@ -254,7 +254,7 @@ class Push(Recording, frozen=True, kw_only=True):
 
 
 ImageStep = MakeBase | LoadBase | Assemble | Receive | Load | Save | Push | RecordImage
-Step = (
+FileStep = (
     Write
     | WritePayload
     | WritePrograms
@@ -263,15 +263,8 @@ Step = (
     | UnpackTool
     | UnpackLibraries
     | UnpackPython
-    | Run
-    | Seal
-    | InstallConda
-    | Rehome
-    | WriteActivation
-    | Remove
-    | Move
-    | ImageStep
 )
+Step = Run | Seal | InstallConda | Rehome | WriteActivation | Remove | Move | FileStep | ImageStep
 
 
 class Artifact(Struct, frozen=True, kw_only=True):
@@ -364,6 +357,37 @@ class BuildResult(Struct, frozen=True, kw_only=True):
 def fingerprint(facts: Mapping[str, Any]) -> str:
     """Return the sha256 of everything that decides the result."""
     return hashlib.sha256(msgspec.json.encode(facts, order="sorted")).hexdigest()
+
+
+def install_wheels(
+    what: str, *, uv: str, wheels: str, cache: str, python: str, requirements: str
+) -> RunUv:
+    """Return the step that installs the wheels in a folder into a venv: `python` is its own."""
+    return RunUv(
+        what=what,
+        argv=(
+            uv,
+            "pip",
+            "install",
+            "--quiet",
+            "--no-config",
+            "--offline",
+            "--no-index",
+            "--find-links",
+            wheels,
+            "--no-deps",
+            "--require-hashes",
+            "--no-installer-metadata",
+            "--cache-dir",
+            cache,
+            "--link-mode",
+            "hardlink",
+            "--python",
+            python,
+            "--requirements",
+            requirements,
+        ),
+    )
 
 
 def project_of(plan: Plan) -> ProjectLayer | None:

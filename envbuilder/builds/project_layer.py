@@ -6,7 +6,6 @@ import hashlib
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec import Struct
 
 from envbuilder.builds import conventions
@@ -48,15 +47,15 @@ class ProjectLayer(Struct, frozen=True, kw_only=True):
     @property
     def facts(self) -> dict[str, Any]:
         """Everything that decides the bytes of an image, whichever machine makes it."""
-        data: dict[str, Any] = msgspec.to_builtins(self)
-        keys = (
-            "digest",
-            "command",
-            "ports",
-            "python_path",
-            *filter(None, [self.programs and "programs"]),
-        )
-        return {key: data[key] for key in keys}
+        facts: dict[str, Any] = {
+            "digest": self.digest,
+            "command": self.command,
+            "ports": self.ports,
+            "python_path": self.python_path,
+        }
+        if self.programs:
+            facts["programs"] = self.programs
+        return facts
 
     def place(self, file: image_files.ImageFile) -> Path:
         """Return where a file is on this machine."""
@@ -148,10 +147,13 @@ def members(layer: ProjectLayer) -> Iterator[Member]:
     from envbuilder.containers.oci.layer import Member  # no environment of this machine needs it
 
     work = conventions.WORK.lstrip("/")
-    names = [PurePosixPath(file.path) for file in layer.files]
-    folders = {str(above) for name in names for above in name.parents} - {"."}
-    for folder in (work, *(f"{work}/{folder}" for folder in sorted(folders))):
-        yield Member(path=folder, kind="folder", mode=0o755, uid=conventions.ID, gid=conventions.ID)
+    folders = {PurePosixPath(work)}
+    for file in layer.files:
+        folders.update(PurePosixPath(work, file.path).parents)
+    for folder in sorted(folders - {PurePosixPath(".")}):
+        yield Member(
+            path=str(folder), kind="folder", mode=0o755, uid=conventions.ID, gid=conventions.ID
+        )
     for file in layer.files:
         yield Member(
             path=f"{work}/{file.path}",

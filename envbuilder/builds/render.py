@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
@@ -55,9 +56,6 @@ _BAKE_FILE = "docker-bake.hcl"
 _NOTHING = Environment()
 
 
-_BINARY = (".tar", ".pyz")
-
-
 class RenderedFile(Struct, frozen=True, kw_only=True):
     """A file to write: its name below the output folder, and its bytes.
 
@@ -68,7 +66,7 @@ class RenderedFile(Struct, frozen=True, kw_only=True):
     content: bytes
 
     def __post_init__(self) -> None:
-        if not self.name.endswith(_BINARY):
+        if not self.name.endswith((".tar", ".pyz")):
             for line, secret in secrets_in(self.content.decode(errors="replace")):
                 raise InvalidError(
                     f"{self.name}, line {line}: would hold a credential ({secret})",
@@ -128,12 +126,16 @@ def _lines(
             by_pin.setdefault((file.name.lower(), file.version), []).append((target, file))
     lines = []
     for _, entries in sorted(by_pin.items()):
-        platforms = list(dict.fromkeys(t.platform for t, _ in entries))
-        marker = " or ".join(
-            f"(sys_platform == '{types.system(p)}' and platform_machine == '{types.machine(p)}')"
-            for p in (platforms if len(platforms) < len(targets) else ())
-        )
-        lines.append(_line((file for _, file in entries), marker))
+        platforms = dict.fromkeys(target.platform for target, _ in entries)
+        alternatives = []
+        if len(platforms) < len(targets):
+            for platform in platforms:
+                system = types.system(platform)
+                machine = types.machine(platform)
+                alternatives.append(
+                    f"(sys_platform == '{system}' and platform_machine == '{machine}')"
+                )
+        lines.append(_line((file for _, file in entries), " or ".join(alternatives)))
     return tuple(lines)
 
 
@@ -223,7 +225,7 @@ def render(
 
 def _require_named(lines: Iterable[Requirement], target: RenderTarget) -> None:
     """Raise `InvalidError` for a package that installers cannot take by its hash and build."""
-    for file in (file for line in lines for file in line.files):
+    for file in chain.from_iterable(line.files for line in lines):
         if file.kind == "source" and file.recipe and file.recipe.kind != "sdist":
             raise InvalidError(
                 f"{file.name} {file.version} is built from {file.recipe.location}, which --target"
@@ -280,11 +282,11 @@ def _image(
     `private` are the sources whose URLs held credentials.
     """
     if not profile.makes_images:
-        needs_conda = "its packages come from conda channels"
-        unreachable = "its device cannot be reached from a container"
+        reason = "its device cannot be reached from a container"
+        if _needs_conda(profile):
+            reason = "its packages come from conda channels"
         raise InvalidError(
-            f"profile '{profile.name}' has no Dockerfile:"
-            f" {needs_conda if _needs_conda(profile) else unreachable}",
+            f"profile '{profile.name}' has no Dockerfile: {reason}",
             Hint(
                 "Render what it has",
                 ("render", "--profile", profile.name, "--target", default_target(profile)),
@@ -298,16 +300,27 @@ def _image(
             f"profile '{profile.name}' has no base image for Python {context['python']}",
             f"It has one for Python {', '.join(pythons)}: use --python-version.",
         )
-    debs = {t.platform: t.of_kind("deb") for t in targets}
-    interpreters = {t.platform: t.of_image for t in targets if t.of_image}
-    contexts = {f.source: "debs" for files in debs.values() for f in files}
-    contexts |= {f.source: "interpreter" for f in interpreters.values()}
-    built = {t.platform: [_forged(f, t) for f in t.packages if f.source in MADE] for t in targets}
-    others = [(t, [f for f in t.packages if f.source not in MADE]) for t in targets]
+    debs: dict[str, tuple[File, ...]] = {}
+    interpreters: dict[str, File] = {}
+    contexts: dict[str, str] = {}
+    built: dict[str, list[dict[str, Any]]] = {}
+    others: list[tuple[Target, list[File]]] = []
+    direct: list[tuple[Target, list[File]]] = []
+    for target in targets:
+        debs[target.platform] = target.of_kind("deb")
+        contexts |= {file.source: "debs" for file in debs[target.platform]}
+        if target.of_image:
+            interpreters[target.platform] = target.of_image
+            contexts[target.of_image.source] = "interpreter"
+        made = [file for file in target.packages if file.source in MADE]
+        built[target.platform] = [_forged(file, target) for file in made]
+        published = [file for file in target.packages if file.source not in MADE]
+        others.append((target, published))
+        direct.append((target, [file for file in published if file.recipe]))
     return {
         **context,
         "requirements": _lines(others),
-        "direct": _lines([(t, [f for f in files if f.recipe]) for t, files in others]),
+        "direct": _lines(direct),
         "built": built if any(built.values()) else {},
         "base": base,
         "image": conventions,
@@ -451,9 +464,10 @@ def bake_files(
     targets = list[BakeTarget]()
     for source in sources:
         name = source.profile.name
-        contents = (source.python, source.urls)
-        for file in render(source.profile, source.lock, "dockerfile", *contents, project=project):
-            rendered.append(replace(file, name=f"{name}/{file.name}"))
+        files = render(
+            source.profile, source.lock, "dockerfile", source.python, source.urls, project=project
+        )
+        rendered += (replace(file, name=f"{name}/{file.name}") for file in files)
         for target in targets_for(source.lock, source.python):
             if target.platform in backends.PLATFORMS:
                 suffix = target.platform.replace("/", "-")
@@ -474,18 +488,19 @@ def bake_files(
             "Leave this profile out, or rename it.",
         )
 
+    # Targets by their buildx instance; those of the empty name have none.
+    assigned: dict[str, list[str]] = {}
+    if assignments:
+        assigned = _grouped(
+            targets, lambda target: backends.assigned(assignments, target.profile, target.platform)
+        )
     context = {
         "mark": MARK,
         "targets": targets,
         "groups": profiles | platforms,
         "amd": "linux-amd64" in platforms,
         "arm": "linux-arm64" in platforms,
-        # Targets by their buildx instance; those of the empty name have none.
-        "assigned": _grouped(
-            targets, lambda t: backends.assigned(assignments, t.profile, t.platform)
-        )
-        if assignments
-        else {},
+        "assigned": assigned,
     }
     text = filled("bake/docker-bake.hcl.j2", context)
     yield RenderedFile(name=_BAKE_FILE, content=text.encode())

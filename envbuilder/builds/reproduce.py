@@ -14,8 +14,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from itertools import islice
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from envbuilder.builds.request import Build, Product, Request
-    from envbuilder.containers.engine.interface import Engine
     from envbuilder.core.archives import Tar
     from envbuilder.core.console import Progress
     from envbuilder.project.image_files import ImageFile
@@ -66,6 +64,7 @@ _DIFFOSCOPE_CHARACTERS = 20_000
 """Maximum number of characters of diffoscope's output."""
 _SECONDS = 120.0
 _ABSENT = "nothing"
+_FIELDS = ("content", "metadata")
 SURROUNDINGS = {"TZ": "XYZ-12:45", "LC_ALL": "C", "LANG": "C", "COLUMNS": "132"}
 UMASK = 0o077
 _SHOWN = 10
@@ -264,7 +263,7 @@ def _compare(first: Build, second: Build, folder: Path, progress: Progress) -> O
         return outcome
     try:
         with progress.task("compare the contents"):
-            sides = _sides(first, second, folder)
+            sides = (_side(first, folder / "images"), _side(second, folder / "images"))
             shown, more, text = listed(*sides, folder / "differing")
     except (EnvbuilderError, OSError) as error:
         progress.note(f"note: the differences cannot be determined: {error}")
@@ -272,20 +271,17 @@ def _compare(first: Build, second: Build, folder: Path, progress: Progress) -> O
     return replace(outcome, differences=shown, more=more, diffoscope=text)
 
 
-def _sides(first: Build, second: Build, folder: Path) -> tuple[Side, Side]:
-    if first.result.artifact.kind != "image":
-        before, after = (Prefix(Path(build.result.artifact.ref)) for build in (first, second))
-        return before, after
-
-    def exported(engine: Engine, build: Build) -> Image:
-        image = engine.image(build.result.artifact.ref)
-        if image is None:
-            raise BuildError(f"{build.result.artifact.ref}: is no longer in the engine")
-        layout = images.export(engine, image, folder / "images")
-        return Image(layout, first.product.target.platform)
-
+def _side(build: Build, folder: Path) -> Side:
+    """Return what was built, for a comparison; an image is exported into the folder."""
+    artifact = build.result.artifact
+    if artifact.kind != "image":
+        return Prefix(Path(artifact.ref))
     with connection.connect() as engine:
-        return exported(engine, first), exported(engine, second)
+        image = engine.image(artifact.ref)
+        if image is None:
+            raise BuildError(f"{artifact.ref}: is no longer in the engine")
+        layout = images.export(engine, image, folder)
+    return Image(layout, build.product.target.platform)
 
 
 def _with_copies(first: Plan, second: Plan, folder: Path) -> Plan:
@@ -307,12 +303,14 @@ def _with_copies(first: Plan, second: Plan, folder: Path) -> Plan:
     except OSError as error:
         raise files.full_or_broken(error, folder) from error
 
-    def moved(step: Step) -> Step:
-        if not isinstance(step, Assemble | CopyProject) or step.project is UNSET:
-            return step
-        return replace(step, project=replace(step.project, folder=str(folder)))
-
-    return replace(second, steps=tuple(map(moved, second.steps)))
+    steps: list[Step] = []
+    for step in second.steps:
+        if isinstance(step, Assemble | CopyProject):
+            copied = replace(after, folder=str(folder))
+            steps.append(replace(step, project=copied))
+        else:
+            steps.append(step)
+    return replace(second, steps=tuple(steps))
 
 
 def _changed(before: Sequence[ImageFile], after: Sequence[ImageFile]) -> tuple[str, ...]:
@@ -347,41 +345,43 @@ Key = tuple[int, str]
 
 
 class Image:
-    """An image in a layout; only layers that the other build's image lacks are read."""
+    """An image in a layout."""
 
     def __init__(self, layout: Layout, platform: types.Platform) -> None:
         manifest = layout.manifest(platform)
         self._layout = layout
         self._config = layout.read_config(manifest)
         diff_ids = map(str, self._config["rootfs"]["diff_ids"])
-        self.layers = dict(enumerate(zip(diff_ids, manifest.layers, strict=True), 1))
+        self.layers = dict(zip(diff_ids, enumerate(manifest.layers, 1), strict=True))
+        """By the digests of their uncompressed bytes."""
 
-    def members(self) -> dict[Key, Member]:
-        """Return digests of the configuration's keys, of the layers, and of their members."""
-        digests: dict[Key, Member] = {
-            (0, f"configuration: {key}"): Member(
-                digest_of(msgspec.json.encode(value, order="sorted"))
-            )
-            for key, value in self._config.items()
-            if key != "rootfs"
-        }
-        for number, (diff_id, descriptor) in self.layers.items():
-            digests[number, ""] = Member(diff_id)
-            for entry, archive in members(self._layout.checked(descriptor)):
-                digests[number, entry.name] = member(entry, archive)
+    def members(self, shared: Collection[str]) -> dict[Key, Member]:
+        """Return digests of the configuration's keys, of the layers, and of their members.
+
+        `shared`: layers that the other image has, too. They are not read.
+        """
+        digests: dict[Key, Member] = {}
+        for key, value in self._config.items():
+            if key != "rootfs":
+                encoded = msgspec.json.encode(value, order="sorted")
+                digests[0, f"configuration: {key}"] = Member(digest_of(encoded))
+        for diff_id, (number, descriptor) in self.layers.items():
+            if diff_id not in shared:
+                digests[number, ""] = Member(diff_id)
+                for entry, archive in members(self._layout.checked(descriptor)):
+                    digests[number, entry.name] = member(entry, archive)
         return digests
 
     def copies(self, paths: Collection[Key]) -> Iterator[tuple[str, bytes]]:
         """Yield path and content of those of these files that are small, and the configuration."""
-        if any(layer == 0 for layer, _ in paths):
-            yield (
-                "configuration.json",
-                msgspec.json.format(msgspec.json.encode(self._config, order="sorted")),
-            )
-        for number, (_, descriptor) in self.layers.items():
-            for entry, archive in members(self._layout.checked(descriptor)):
-                if (number, entry.name) in paths and entry.isreg() and entry.size <= _BYTES:
-                    yield entry.name, archive.content(entry)
+        configuration = msgspec.json.encode(self._config, order="sorted")
+        yield "configuration.json", msgspec.json.format(configuration)
+        numbers = {number for number, _ in paths}
+        for number, descriptor in self.layers.values():
+            if number in numbers:
+                for entry, archive in members(self._layout.checked(descriptor)):
+                    if (number, entry.name) in paths and entry.isreg() and entry.size <= _BYTES:
+                        yield entry.name, archive.content(entry)
 
 
 def member(entry: tarfile.TarInfo, archive: Tar) -> Member:
@@ -396,23 +396,25 @@ def member(entry: tarfile.TarInfo, archive: Tar) -> Member:
 
 
 class Prefix:
-    """A native environment."""
+    """A native environment, which has no layers."""
+
+    layers: Mapping[str, object] = {}
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def members(self) -> dict[Key, Member]:
+    def members(self, shared: Collection[str]) -> dict[Key, Member]:
         """Return digests of all files, except for host-dependent ones."""
+        del shared
         bound = integrity.OURS | integrity.host_bound(self._root) - {integrity.PLACED}
-        return {
-            (0, entry.path): Member(
-                f"sha256:{entry.content}"
-                if entry.kind in {"file", "executable"}
-                else digest_of(entry.content.encode()),
-                digest_of(entry.kind.encode()),
-            )
-            for entry in integrity.read_tree(self._root, bound)
-        }
+        digests: dict[Key, Member] = {}
+        for entry in integrity.read_tree(self._root, bound):
+            if entry.kind in {"file", "executable"}:
+                content = f"sha256:{entry.content}"
+            else:
+                content = digest_of(entry.content.encode())
+            digests[0, entry.path] = Member(content, digest_of(entry.kind.encode()))
+        return digests
 
     def copies(self, paths: Collection[Key]) -> Iterator[tuple[str, bytes]]:
         """Yield path and content of those of these files that are small."""
@@ -431,18 +433,21 @@ def between(first: Mapping[Key, Member], second: Mapping[Key, Member]) -> Iterat
     A layer is named by itself only if all its members are equal, and its tar is not.
     """
     keys = first.keys() | second.keys()
-    differing = {key for key in keys if first.get(key) != second.get(key)}
-    layers = {layer for layer, path in differing if path}
-    for layer, path in sorted(key for key in differing if key[1] or key[0] not in layers):
+    differing = sorted(key for key in keys if first.get(key) != second.get(key))
+    explained = {layer for layer, path in differing if path}
+    for layer, path in differing:
+        if not path and layer in explained:
+            continue
         before = first.get((layer, path))
         after = second.get((layer, path))
-        if before is None or after is None:
-            how = f"only in the {'second' if before is None else 'first'}"
-            digests = (before.content if before else _ABSENT, after.content if after else _ABSENT)
+        if before is None:
+            how = "only in the second"
+        elif after is None:
+            how = "only in the first"
         else:
-            fields = [f for f in ("content", "metadata") if getattr(before, f) != getattr(after, f)]
-            how = ", ".join(fields) if path else "members are equal, their order or padding is not"
-            digests = (getattr(before, fields[0]), getattr(after, fields[0]))
+            how = ", ".join(f for f in _FIELDS if getattr(before, f) != getattr(after, f))
+        field = "metadata" if how == "metadata" else "content"
+        digests = (getattr(before, field, _ABSENT), getattr(after, field, _ABSENT))
         yield Difference(path=path, layer=layer, how=how, digests=digests)
 
 
@@ -453,14 +458,10 @@ def listed(
 
     `folder` is created for the files that diffoscope reads.
     """
-    if isinstance(first, Image) and isinstance(second, Image):
-        ids = [{diff_id for diff_id, _ in side.layers.values()} for side in (first, second)]
-        shared = ids[0] & ids[1]
-        for side in (first, second):
-            side.layers = {n: layer for n, layer in side.layers.items() if layer[0] not in shared}
-    every = between(first.members(), second.members())
-    shown = tuple(islice(every, LISTED))
-    return shown, sum(1 for _ in every), diffoscope((first, second), shown, folder)
+    shared = first.layers.keys() & second.layers.keys()
+    every = tuple(between(first.members(shared), second.members(shared)))
+    shown = every[:LISTED]
+    return shown, len(every) - len(shown), diffoscope((first, second), shown, folder)
 
 
 def diffoscope(
@@ -470,24 +471,19 @@ def diffoscope(
 
     None if diffoscope is not installed or there is no such file.
     """
-    named = [d for d in differences if d.how.startswith("content") and _stays_inside(d.path)]
-    paths = frozenset((d.layer, d.path) for d in named[:FILES])
-    if not paths or process.which("diffoscope") is None:
+    named = [(d.layer, d.path) for d in differences if d.how.startswith("content")]
+    if not named or process.which("diffoscope") is None:
         return None
     for name, side in zip(("first", "second"), sides, strict=True):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        for path, data in side.copies(paths):
-            place = folder / name / path
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(data)
+        (folder / name).mkdir(parents=True)
+        for path, data in side.copies(named[:FILES]):
+            place = Path(os.path.normpath(folder / name / path))
+            if place.is_relative_to(folder / name):
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_bytes(data)
     # Times and modes of the copies are not those of the originals.
     options = ("--no-progress", "--exclude-directory-metadata=recursive", "--text", "-")
     done = process.run(["diffoscope", *options, "first", "second"], cwd=folder, timeout=_SECONDS)
-    if done.timed_out or done.returncode not in {0, 1}:
+    if done.returncode not in {0, 1}:
         return f"diffoscope failed: {done.last_words}"
     return done.stdout[:_DIFFOSCOPE_CHARACTERS]
-
-
-def _stays_inside(path: str) -> bool:
-    parts = PurePosixPath(path).parts
-    return bool(parts) and parts[0] != "/" and ".." not in parts

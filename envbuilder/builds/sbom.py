@@ -155,28 +155,30 @@ def _source(part: Component) -> ExternalReference:
 
 
 def locked_components(
-    files: Iterable[File], licences: Mapping[str, tuple[str, ...]] | None = None
+    files: Iterable[File], licences: Mapping[str, tuple[str, ...]] = {}
 ) -> tuple[Component, ...]:
     """Return locked files as components; `licences` by a file's sha256."""
-    return tuple(
-        Component(
+    components = []
+    for file in files:
+        facts = {
+            "file": file.basename,
+            "source": file.source,
+            "hash": file.provenance,
+            "hash-by": file.by,
+        }
+        component = Component(
             kind="application" if file.kind in {"tool", "python"} else "library",
             name=file.name,
             version=file.version,
             purl=file_purl(file),
             sha256=file.sha256,
-            licences=(licences or {}).get(file.sha256, ()),
+            licences=licences.get(file.sha256, ()),
             installed=file.kind != "tool",
-            facts=(
-                ("file", file.basename),
-                ("source", file.source),
-                ("hash", file.provenance),
-                ("hash-by", file.by),
-            ),
+            facts=tuple(facts.items()),
             recipe=file.recipe,
         )
-        for file in files
-    )
+        components.append(component)
+    return tuple(components)
 
 
 def of_base(ref: str, digest: str, platform: str) -> Component:
@@ -227,15 +229,10 @@ def installed(prefix: Path) -> tuple[Component, ...]:
 
 def of_packages(packages: Mapping[str, str], distro: str) -> tuple[Component, ...]:
     """Return a Debian system's packages (name → version) as components, sorted by package URL."""
-    components = (
-        Component(
-            kind="library",
-            name=name,
-            version=version,
-            purl=purl("deb", "debian", name, version, distro=distro),
-        )
-        for name, version in packages.items()
-    )
+    components = []
+    for name, version in packages.items():
+        url = purl("deb", "debian", name, version, distro=distro)
+        components.append(Component(kind="library", name=name, version=version, purl=url))
     return tuple(sorted(components, key=lambda c: c.purl))
 
 
@@ -362,8 +359,7 @@ def read_metadata(wheel: Path) -> bytes:
     try:
         with archives.open_zip(wheel) as archive:
             for path in archive.namelist():
-                folder, _, name = path.partition("/")
-                if folder.endswith(".dist-info") and name == "METADATA":
+                if re.fullmatch(r"[^/]*\.dist-info/METADATA", path):
                     return archives.zip_content(archive, path, METADATA_LIMIT)
     except (OSError, *archives.BAD_ZIP):
         pass

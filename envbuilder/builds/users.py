@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 FOLDER = "users"
 """Subfolder, in the folder of a fingerprint's images, of the records of their users."""
-_LONGEST_PATH = 4096
 
 
 def of_environment(prefix: Path) -> Path:
@@ -52,7 +51,7 @@ def recorded(folder: Path) -> tuple[Path, ...]:
     projects = []
     for entry in folder.glob("[0-9a-f]*"):
         with contextlib.suppress(OSError):
-            project = Path(os.fsdecode(files.read(entry, _LONGEST_PATH)))
+            project = Path(os.fsdecode(entry.read_bytes()))
             if entry.name == files.folder_identity(project) and _is_there(project):
                 projects.append(project)
     return tuple(sorted(projects))

@@ -72,16 +72,19 @@ def of_command(
         (STATED, {name: caller[name] for name in access.passed}),
         (STATED, access.variables),
     )
-    decided = {n: Variable(v, source) for source, values in layers for n, v in values.items()}
+    decided: dict[str, Variable] = {}
+    for source, values in layers:
+        for name, value in values.items():
+            decided[name] = Variable(value, source)
     for name, entries in place.first.items():
         before = decided.get(name, Variable("", "the environment"))
         is_stated = before.source == STATED
         if name == PRELOAD and is_stated and not before.value:
             continue
         # An empty element would mean the working folder.
-        value = os.pathsep.join(filter(None, (*entries, *before.value.split(os.pathsep))))
-        if entries and value:
-            decided[name] = Variable(value, STATED if is_stated else "the environment")
+        joined = os.pathsep.join(filter(None, (*entries, *before.value.split(os.pathsep))))
+        if entries and joined:
+            decided[name] = Variable(joined, STATED if is_stated else "the environment")
     if access.shares_cores and THREADS in decided and decided[THREADS].source == MACHINE:
         decided[DEFAULT_THREADS] = decided.pop(THREADS)
     left_out = {CALLER, of_profile} if place.sets_profile else {CALLER}

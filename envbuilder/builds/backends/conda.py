@@ -35,7 +35,7 @@ from envbuilder.core.console import progress
 from envbuilder.core.errors import Hint, HostError, InvalidError, ToolError
 from envbuilder.packages.conda import lock as conda_locks, prefixes
 from envbuilder.packages.python import indexes
-from envbuilder.profiles.lock import Target, lock_digest, select
+from envbuilder.profiles.lock import File, Target, lock_digest, select
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -146,18 +146,21 @@ def _conda_steps(
 
     Archives go into a folder per channel and platform, in which their names are unique.
     """
-    by_folder: dict[str, list[conda_locks.Package]] = {}
+    by_folder: dict[str, list[File]] = {}
     for package in conda.packages:
-        by_folder.setdefault(f"{package.channel}/{package.subdir}", []).append(package)
-    return (
-        *(
+        folder = f"{package.channel}/{package.subdir}"
+        by_folder.setdefault(folder, []).append(package.as_file)
+    checks = []
+    for folder, packages in sorted(by_folder.items()):
+        checks.append(
             LinkFiles(
                 what=f"check conda packages of {folder}",
-                files=tuple(p.as_file for p in packages),
+                files=tuple(packages),
                 folder=str(work / "packages" / folder),
             )
-            for folder, packages in sorted(by_folder.items())
-        ),
+        )
+    return (
+        *checks,
         conda_locks.InstallConda(
             what=f"install {len(conda.packages)} conda packages",
             packages=conda.packages,
@@ -284,19 +287,12 @@ def prepare(build: Build) -> CondaEnvironment:
     if not any(p.name.startswith(_COMPILERS) for p in conda.packages):
         check_tools(profile)
     upstreams = indexes.upstreams()
-    channels = {
+    channels: dict[str, str] = {}
+    for package in conda.packages:
+        name = package.channel
         # A user's own URL may contain a token and must not be recorded.
-        name: upstreams[name].url if name in upstreams else f"https://{name}.invalid"
-        for name in sorted({p.channel for p in conda.packages})
-    }
-    planned = plan(
-        build,
-        target,
-        conda_lock,
-        conda,
-        rattler=rattler,
-        channels=channels,
-    )
+        channels[name] = upstreams[name].url if name in upstreams else f"https://{name}.invalid"
+    planned = plan(build, target, conda_lock, conda, rattler=rattler, channels=channels)
     return CondaEnvironment(build, target, planned)
 
 

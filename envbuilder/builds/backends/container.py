@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from envbuilder.profiles.lock import Target
 
 
-_SOCKETS = tuple(map(Path, ("/run/docker.sock", "/run/podman/podman.sock", "/run/user")))
+_SOCKETS = (Path("/run/docker.sock"), Path("/run/podman/podman.sock"), Path("/run/user"))
 _LISTS = (variables.PYTHONPATH, variables.PRELOAD)
 _ROOTS_HOME = PurePosixPath("/root")
 _SCRATCH = "/tmp"  # noqa: S108 (a volume of the container, removed with it)
@@ -70,14 +70,15 @@ class ProjectMount(Struct, frozen=True, kw_only=True):
 
         Drop others.
         """
-        seen = [(self.folder, self.target)]
-        seen += [(Path(volume.source), PurePosixPath(volume.target)) for volume in own_folders]
-        return tuple(
-            target / path.relative_to(folder)
-            for path in paths
-            for folder, target in seen
-            if path.is_relative_to(folder)
-        )
+        seen: dict[PurePath, PurePosixPath] = {self.folder: self.target}
+        for volume in own_folders:
+            seen[Path(volume.source)] = PurePosixPath(volume.target)
+        mapped = []
+        for path in paths:
+            for folder, target in seen.items():
+                if path.is_relative_to(folder):
+                    mapped.append(target / path.relative_to(folder))
+        return tuple(mapped)
 
 
 def project_folder(project: Path | None, cwd: Path) -> Path:
@@ -155,13 +156,14 @@ def require_apart(volume: Volume, project: ProjectMount, socket: Path | None) ->
             " container",
             "Choose a path of its own, such as /data.",
         )
-    below = target.relative_to(project.target) if target.is_relative_to(project.target) else None
-    if below and not (project.folder / below).is_dir():
-        # The engine would create it in the project, as root.
-        raise InvalidError(
-            f"{volume.target}: there is no such folder in the project",
-            f"Create it first: mkdir -p {process.quoted([str(project.folder / below)])}",
-        )
+    if target.is_relative_to(project.target):
+        folder = project.folder / target.relative_to(project.target)
+        if not folder.is_dir():
+            # The engine would create it in the project, as root.
+            raise InvalidError(
+                f"{volume.target}: there is no such folder in the project",
+                f"Create it first: mkdir -p {process.quoted([str(folder)])}",
+            )
 
 
 def _holds_socket(folder: Path, socket: Path | None) -> bool:
@@ -189,14 +191,16 @@ class DockerEnvironment:
     def existing(self) -> Artifact | None:
         """Return the image if an earlier build made exactly this one, under whatever name."""
         builds = records.read(self._records)
-        ref = self.plan.artifact.ref
-        refs = (ref, *(i for r in builds for i in r.ids)) if builds else ()
-        image = next(filter(None, map(self._engine.image, refs)), None)
-        record = next((r for r in builds if image and image.id in r.ids), None)
-        self._existing = (image, record) if image and record else None
-        return (
-            self.plan.artifact.identified(record.digest, record.manifest_digest) if record else None
-        )
+        refs = [self.plan.artifact.ref]
+        for record in builds:
+            refs += record.ids
+        image = next(filter(None, map(self._engine.image, refs if builds else ())), None)
+        self._existing = None
+        for record in builds:
+            if image and image.id in record.ids:
+                self._existing = (image, record)
+                return self.plan.artifact.identified(record.digest, record.manifest_digest)
+        return None
 
     def restore_names(self) -> None:
         """Tag the image with the names that it lacks, the plan's and our claim, and record them."""
@@ -221,7 +225,9 @@ class DockerEnvironment:
         return self._change(image) if image else ""
 
     def _change(self, image: Image) -> str:
-        built = [i for r in records.read(self._records) for i in r.ids]
+        built: list[str] = []
+        for record in records.read(self._records):
+            built += record.ids
         if not built or image.id in built:
             return ""
         return (
@@ -258,6 +264,11 @@ class DockerEnvironment:
         """
         image = self._checked_id()
         paths = {name: f"/{name}" for name in folders}
+        mounts = {str(folder): paths[name] for name, folder in folders.items()}
+        writable = {}
+        if RECORD in folders:
+            record = str(folders[RECORD])
+            writable[record] = mounts.pop(record)
         program = isolation.python(f"{conventions.PREFIX}/bin/python", isolation.CONTAINER_BYTECODE)
         inherited = self._engine.variables(image)
         variables = isolation.container_variables(inherited, conventions.variables(self.profile))
@@ -271,8 +282,8 @@ class DockerEnvironment:
             variables={**variables, **self.device_variables},
             is_held=True,
             home=conventions.HOME,
-            mounts={str(folders[name]): path for name, path in paths.items() if name != RECORD},
-            writable={str(folders[name]): path for name, path in paths.items() if name == RECORD},
+            mounts=mounts,
+            writable=writable,
             devices=self._devices(),
         )
         return self._engine.run(container, on_line, TIMEOUT_SECONDS)
@@ -282,9 +293,9 @@ class DockerEnvironment:
         without_runtime = bool(access.gpus) and not self._engine.knows_gpus()
         if without_runtime or (access.nodes and not self._force):
             access = devices.by_cdi(access, self.profile, self._engine.cdi_devices())
-        return (
-            msgspec.structs.replace(access, gpus="") if self._force and without_runtime else access
-        )
+        if self._force and without_runtime:
+            access = msgspec.structs.replace(access, gpus="")
+        return access
 
     def _variables(self, access: Access, project: ProjectMount, image: str) -> dict[str, Variable]:
         """Return the variables, each once: of two values a process may see either."""
@@ -370,26 +381,25 @@ class DockerEnvironment:
 
 def _restrictions(container: Container, elsewhere: str) -> str:
     """Return the line about what a command in the container is left with."""
+    folder, target = container.project or ("", "")
+    writable = [volume.target for volume in container.volumes if volume.writable]
+    places = [target, *(path for path in writable if not path.startswith(f"{_SCRATCH}/"))]
+    parts = [
+        f"container: user {container.user}, without capabilities or setuid programs",
+        f"only {', '.join(places)} and {_SCRATCH} can be written",
+    ]
+    if elsewhere:
+        parts.append(f"{folder} is at {target}: {elsewhere}")
+    if container.ports:
+        ports = [f"{port.address} leads to port {port.inside}" for port in container.ports]
+        parts.append(", ".join(ports))
     limits = container.limits
     most = [gigabytes(limits.memory) + " of memory"] if limits.memory else []
-    most += [f"{limits.processes} processes and threads"] if limits.processes else []
-    writable = [
-        volume.target
-        for volume in container.volumes
-        if volume.writable and not volume.target.startswith(f"{_SCRATCH}/")
-    ]
-    folder, target = container.project or ("", "")
-    places = ", ".join((target, *writable))
-    ports = ", ".join(f"{port.address} leads to port {port.inside}" for port in container.ports)
-    return "; ".join(
-        (
-            f"container: user {container.user}, without capabilities or setuid programs",
-            f"only {places} and {_SCRATCH} can be written",
-            *([f"{folder} is at {target}: {elsewhere}"] if elsewhere else []),
-            *([ports] if ports else []),
-            *([f"at most {' and '.join(most)}"] if most else []),
-        )
-    )
+    if limits.processes:
+        most.append(f"{limits.processes} processes and threads")
+    if most:
+        parts.append(f"at most {' and '.join(most)}")
+    return "; ".join(parts)
 
 
 def with_cache(volumes: Iterable[Volume], uid: int, project: Path | None) -> tuple[Volume, ...]:

@@ -62,11 +62,10 @@ def devices(profile: Profile, nodes: Mapping[str, int]) -> Devices:
     """Return what a container needs to reach the device; `nodes`: existing paths → group ids."""
     run = profile.run
     # A node may be passed on and its group joined, too: AMD's /dev/kfd.
-    groups = {
-        gid
-        for path, gid in nodes.items()
-        if path not in run.volumes and any(PurePath(path).match(p) for p in run.groups_of)
-    }
+    groups = set()
+    for path, gid in nodes.items():
+        if path not in run.volumes and any(map(PurePath(path).match, run.groups_of)):
+            groups.add(gid)
     return Devices(
         gpus=run.gpus,
         nodes=tuple(d for d in run.devices if d in nodes),

@@ -13,6 +13,7 @@ envbuilder neither creates instances nor chooses among them.
 from __future__ import annotations
 
 import re
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -123,9 +124,13 @@ def needs_layers(request: Request) -> bool:
 
     Raises `InvalidError` if it needs that builder and names another.
     """
-    only = "--output" if request.output else "--push" if request.push else ""
+    only = ""
     if request.base_image and reference.is_on_disk(request.base_image):
         only = "a base image on disk"
+    elif request.output:
+        only = "--output"
+    elif request.push:
+        only = "--push"
     if only and request.builder not in {None, layers.BUILDER}:
         raise InvalidError(
             f"{only} needs the builder {layers.BUILDER}, not {request.builder}",
@@ -150,24 +155,20 @@ def _linked(
     target: Target, every: Sequence[File], dockerfile: str, work: Path
 ) -> dict[str, LinkFiles]:
     """Return the steps that link files into the build's additional contexts, by context."""
-    wheels = []
-    built = []
-    for file in every:
-        if file.source in render.MADE:
-            built.append(file)
-        else:
-            wheels.append(file)
-    groups: dict[str, tuple[str, Sequence[File]]] = {"wheels": ("wheels", wheels)}
+    built = tuple(file for file in every if file.source in render.MADE)
+    wheels = tuple(file for file in every if file not in built)
+    groups = {"wheels": ("wheels", wheels)}
     if " AS built\n" in dockerfile:
         groups["built"] = ("what was built", built)
     if debs := target.of_kind("deb"):
         groups["debs"] = ("packages", debs)
     if target.of_image:
         groups["interpreter"] = ("the interpreter", (target.of_image,))
-    return {
-        name: LinkFiles(what=f"check {what}", files=tuple(files), folder=str(work / name / name))
-        for name, (what, files) in groups.items()
-    }
+    steps: dict[str, LinkFiles] = {}
+    for name, (what, files) in groups.items():
+        folder = str(work / name / name)
+        steps[name] = LinkFiles(what=f"check {what}", files=files, folder=folder)
+    return steps
 
 
 def plan(
@@ -190,9 +191,7 @@ def plan(
     urls = render.placeholder_urls(lock)
     files = render.render(profile, lock, "dockerfile", target.python, urls, project=project)
     files_of_target = target.fetched(managed=False)
-    texts = {
-        f.name: f.content.decode() for f in files if f.name in {"Dockerfile", "requirements.txt"}
-    }
+    texts = {file.name: file.content.decode() for file in islice(files, 2)}
     facts = {
         "backend": "docker",
         "builder": command.builder,
@@ -237,25 +236,15 @@ def plan(
             what="build the image",
             argv=(
                 *command.argv,
-                "--platform",
-                target.platform,
-                "--pull=false",
-                "--build-arg",
-                f"BASE_IMAGE={_BASE if instance else base.ref}",
-                *(("--build-arg", f"SOURCE_DATE_EPOCH={epoch}") if epoch is not None else ()),
+                *layers.first_options(target, _BASE if instance else base.ref, epoch),
                 command.digests_option,
                 str(work / "image.json"),
                 *contexts,
-                *(x for k, v in labels.items() for x in ("--label", f"{k}={v}")),
-                *(x for t in tags for x in ("--tag", t)),
-                *(["--no-cache"] if build.request.rebuild else []),
-                str(context),
+                *layers.last_options(build, labels, tags, context),
             ),
             hints={
-                text: no_base(base.ref)
-                for text in ("failed to resolve source metadata", "creating build container")
-            }
-            | {
+                "failed to resolve source metadata": no_base(base.ref),
+                "creating build container": no_base(base.ref),
                 # Matches the step's output, not its echoed text, which has a variable instead of 3.
                 f"Python {target.python} is needed; the base image has 3": "The base image has"
                 f" another Python. Name one with Python {target.python}: --base-image REF",
@@ -268,6 +257,11 @@ def plan(
             },
         )
     )
+    # The engine copies the files, installs them, and keeps the result.
+    room: tuple[Room, ...] = ()
+    if command.storage:
+        size = sum(f.room for f in target.files) + unpacked(every)
+        room = (Room(folder=command.storage, bytes=size),)
     artifact = Artifact(kind="image", ref=tags[0])
     if instance:
         artifact, end = layers.end(
@@ -311,18 +305,11 @@ def plan(
         artifact=artifact,
         lock=locked,
         base=None if base.make else UsedBase(ref=base.ref, digest=_digest(base.identity)),
-        base_check=None
-        if base.make
-        else image_base.python_check(lock, target, base.ref, base.folder),
+        base_check=image_base.python_check(lock, target, base),
         workdir=str(work),
         files=(uv, *(f for f in files_of_target if base.make or not f.role)),
         steps=tuple(steps),
-        # The engine copies the files, installs them, and keeps the result.
-        room=tuple(
-            Room(folder=folder, bytes=sum(f.room for f in target.files) + unpacked(every))
-            for folder in [command.storage]
-            if folder
-        ),
+        room=room,
     )
 
 

@@ -159,14 +159,17 @@ class Difference(Struct, frozen=True):
 
 def differences(before: Iterable[Entry], after: Iterable[Entry]) -> tuple[Difference, ...]:
     """Return the differences between two trees, sorted by path."""
-    old, new = ({e.path: e for e in entries} for entries in (before, after))
-    return tuple(
-        Difference(
-            path, "missing" if path not in new else "added" if path not in old else "changed"
-        )
-        for path in sorted(old.keys() | new.keys())
-        if old.get(path) != new.get(path)
-    )
+    old = {entry.path: entry for entry in before}
+    new = {entry.path: entry for entry in after}
+    changes = []
+    for path in sorted(old.keys() | new.keys()):
+        if path not in new:
+            changes.append(Difference(path, "missing"))
+        elif path not in old:
+            changes.append(Difference(path, "added"))
+        elif old[path] != new[path]:
+            changes.append(Difference(path, "changed"))
+    return tuple(changes)
 
 
 def base_of(python: str) -> tuple[str, ...]:
@@ -183,7 +186,8 @@ def base_of(python: str) -> tuple[str, ...]:
             f"{python}: does not say where its library is: {done.last_words}",
             "Choose another interpreter: --python-version.",
         ) from error
-    return tuple(p for p in paths if not any(p.startswith(f"{other}/") for other in paths))
+    parents = tuple(f"{path}/" for path in paths)
+    return tuple(path for path in paths if not path.startswith(parents))
 
 
 def close(prefix: Path, facts: dict[str, Any], base: Sequence[str] = ()) -> None:
@@ -264,10 +268,7 @@ def marker(prefix: Path) -> dict[str, Any]:
         metadata = json.loads((prefix / MARKER).read_text())
     except (OSError, ValueError, RecursionError):
         return {}
-    if not isinstance(metadata, dict):
-        return {}
-    lists = (metadata.get(key, []) for key in ("base", "landmarks"))
-    return metadata if all(isinstance(each, list) for each in lists) else {}
+    return metadata if isinstance(metadata, dict) else {}
 
 
 def is_sealed(prefix: Path) -> bool:

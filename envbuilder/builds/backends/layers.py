@@ -148,9 +148,7 @@ def plan(
         base=None
         if base.make
         else UsedBase(ref=base.ref, digest=base.identity if base.identity != base.ref else ""),
-        base_check=None
-        if base.make or not base.folder
-        else image_base.python_check(lock, target, base.ref, base.folder),
+        base_check=image_base.python_check(lock, target, base) if base.folder else None,
         workdir=str(work),
         files=files,
         steps=(*steps, *delivery),
@@ -258,18 +256,10 @@ def _system(
         command = (*engine.layout_argv[:-1], engine.layout_argv[-1] + exported)
     argv = (
         *command,
-        "--platform",
-        target.platform,
-        "--pull=false",
-        "--build-arg",
-        f"BASE_IMAGE={base.ref}",
-        "--build-arg",
-        f"SOURCE_DATE_EPOCH={target.base.epoch}",
+        *first_options(target, base.ref, target.base.epoch),
         "--build-context",
         f"debs={work / 'debs'}",
-        *(x for k, v in labels.items() for x in ("--label", f"{k}={v}")),
-        *(["--no-cache"] if build.request.rebuild else []),
-        str(context),
+        *last_options(build, labels, (), context),
     )
     steps = (
         LinkFiles(what="check packages", files=debs, folder=str(work / "debs" / "debs")),
@@ -277,6 +267,28 @@ def _system(
         Run(what="install the system packages", argv=argv),
     )
     return System(recipe=recipe, steps=steps, ref=ref, exported=exported or UNSET)
+
+
+def first_options(target: Target, base: str, epoch: int | None) -> list[str]:
+    """Return the options by which a builder knows the platform, the base and, if so, the time."""
+    options = ["--platform", target.platform, "--pull=false", "--build-arg", f"BASE_IMAGE={base}"]
+    if epoch is not None:
+        options += ["--build-arg", f"SOURCE_DATE_EPOCH={epoch}"]
+    return options
+
+
+def last_options(
+    build: Build, labels: Mapping[str, str], tags: Sequence[str], context: Path
+) -> list[str]:
+    """Return the options that name the image, and the folder that it is built from."""
+    options: list[str] = []
+    for key, value in labels.items():
+        options += ["--label", f"{key}={value}"]
+    for tag in tags:
+        options += ["--tag", tag]
+    if build.request.rebuild:
+        options.append("--no-cache")
+    return [*options, str(context)]
 
 
 # --- queries of this machine and its engine

@@ -37,6 +37,7 @@ from envbuilder.builds.plan import (
     WritePayload,
     WritePrograms,
     fingerprint,
+    install_wheels,
     tool_versions,
 )
 from envbuilder.builds.request import Build, Environment
@@ -180,30 +181,13 @@ def wheel_steps(
             ),
             env={"UV_CACHE_DIR": cache},
         ),
-        RunUv(
-            what=f"install {len(wheels)} packages",
-            argv=(
-                uv,
-                "pip",
-                "install",
-                "--quiet",
-                "--no-config",
-                "--offline",
-                "--no-index",
-                "--find-links",
-                str(work / "wheels"),
-                "--no-deps",
-                "--require-hashes",
-                "--no-installer-metadata",
-                "--cache-dir",
-                cache,
-                "--link-mode",
-                "hardlink",
-                "--python",
-                str(env / "bin" / "python"),
-                "--requirements",
-                str(work / "requirements.txt"),
-            ),
+        install_wheels(
+            f"install {len(wheels)} packages",
+            uv=uv,
+            wheels=str(work / "wheels"),
+            cache=cache,
+            python=str(env / "bin" / "python"),
+            requirements=str(work / "requirements.txt"),
         ),
     )
 
@@ -261,8 +245,7 @@ class NativeEnvironment(Environment):
         self._hold = None
         held = in_use.hold(self.prefix)
         metadata = integrity.marker(self.prefix)
-        sealed = {"tree", "base"} <= metadata.keys()  # earlier versions did not seal the base
-        if metadata.get("fingerprint") != self.plan.fingerprint or not sealed:
+        if metadata.get("fingerprint") != self.plan.fingerprint:
             return None
         if held is None or integrity.damage(self.prefix, metadata):
             return None

@@ -164,9 +164,10 @@ class Assembly:
         planned = parts(self._step.wheels, sizes, self._split, room)
         cached = {part: self._cache.find(self._part_inputs(part)) for part in planned}
         missing = [part for part in planned if cached[part] is None]
-        installed = {w.sha256: w for p in missing if not p.files for w in p.wheels}
-        self._to_install = tuple(installed.values())
-        self._to_write = sum(file.size for part in missing for file in self._members(part))
+        for part in missing:
+            if not part.files:
+                self._to_install += part.wheels
+        self._to_write = sum(file.size for file in self._members(missing))
         added: list[Added] = []
         for part in planned:
             hit = cached[part]
@@ -175,7 +176,7 @@ class Assembly:
             if hit is None:
                 missing.remove(part)
                 # The compressed size of the files within their wheels.
-                remaining = sum(file.packed for part in missing for file in self._members(part))
+                remaining = sum(file.packed for file in self._members(missing))
                 preloader.offer(added, remaining, self._lower)
         return added
 
@@ -193,10 +194,11 @@ class Assembly:
             lambda: [*cut({n: p.size for n, p in self._wheel(wheel).files.items()})],
         )
 
-    def _members(self, part: Part) -> Iterator[Packed]:
-        for wheel in part.wheels:
-            files = self._wheel(wheel).files
-            yield from (files[n] for n in part.files or files.keys() - {*part.without})
+    def _members(self, parts: Iterable[Part]) -> Iterator[Packed]:
+        for part in parts:
+            for wheel in part.wheels:
+                opened = self._wheel(wheel)
+                yield from map(opened.files.__getitem__, _names(part, opened))
 
     def _count(self, amount: int) -> None:
         """Show how much of the wheels is written; headers and other layers come on top of it."""
@@ -216,30 +218,30 @@ class Assembly:
             "users": {n: digest_of(c) for n, c in contents.items() if "dpkg" not in n},
             "epoch": step.epoch,
         }
-        scaffold = self._cache.find(inputs)
-        if scaffold is None:
-            self._staged()
-            scaffold = self._make(inputs, [*self._scaffold, *_users(contents)], on_base=True)
+        scaffold = self._ensure(inputs, self._scaffold_files(contents), on_base=True)
         return Added(layer=scaffold, reason=f"environment for Python {self._python.version}")
+
+    def _scaffold_files(self, contents: Mapping[str, bytes]) -> Iterator[layer.Member]:
+        self._staged()
+        yield from self._scaffold
+        yield from _users(contents)
 
     def _interpreter(self) -> list[Added]:
         """Return the layer of the lock's interpreter, if the image has that."""
         file = self._step.interpreter
-        base = self._base.config["rootfs"]
         if not file:
             return []
+        base = self._base.config["rootfs"]
         inputs = {"kind": "python", "sha256": file.sha256, "base": base, "epoch": self._step.epoch}
-        result = self._cache.find(inputs)
-        if result is None:
-            folder = self._work / "interpreter"
-            where = conventions.PYTHON.lstrip("/")
-            self._run(UnpackPython(what="unpack the interpreter", file=file, folder=str(folder)))
-            members = [
-                *layer.tree(folder, where),
-                layer.Member(path=where, kind="folder", mode=0o755),
-            ]
-            result = self._make(inputs, members, on_base=True)
+        result = self._ensure(inputs, self._interpreter_files(file), on_base=True)
         return [Added(layer=result, reason=f"Python {file.version}")]
+
+    def _interpreter_files(self, file: File) -> Iterator[layer.Member]:
+        folder = self._work / "interpreter"
+        where = conventions.PYTHON.lstrip("/")
+        self._run(UnpackPython(what="unpack the interpreter", file=file, folder=str(folder)))
+        yield from layer.tree(folder, where)
+        yield layer.Member(path=where, kind="folder", mode=0o755)
 
     def _system(self) -> tuple[list[Added], rootfs.RootFs]:
         """Return the layer of system packages, if any, and the root filesystem to build on."""
@@ -270,9 +272,11 @@ class Assembly:
         result = self._ensure(inputs, project_layer.members(project))
         return [Added(layer=result, reason="project")]
 
-    def _ensure(self, inputs: Mapping[str, Any], members: Iterable[layer.Member]) -> layer.Layer:
+    def _ensure(
+        self, inputs: Mapping[str, Any], members: Iterable[layer.Member], *, on_base: bool = False
+    ) -> layer.Layer:
         """Return a layer from the cache, or make it of the members, which are listed only then."""
-        return self._cache.ensure(inputs, lambda: self._make(inputs, members))
+        return self._cache.ensure(inputs, lambda: self._make(inputs, members, on_base=on_base))
 
     def _make(
         self, inputs: Mapping[str, Any], members: Iterable[layer.Member], *, on_base: bool = False
@@ -313,21 +317,17 @@ class Assembly:
     def _files(self, part: Part) -> Iterator[layer.Member]:
         """Yield the files of a layer, directly from the wheels or else as uv installed them."""
         site = self._python.site
-        owners: dict[str, File] = {}
+        seen: set[str] = set()
         for wheel in part.wheels:
             opened = self._wheel(wheel)
-            members = {f"{site}/{n}": _plain(f"{site}/{n}", p) for n, p in opened.files.items()}
-            if part.files:
-                members = {
-                    path: members[path] for path in (f"{site}/{name}" for name in part.files)
-                }
-            else:
+            members: dict[str, layer.Member] = {}
+            for name in _names(part, opened):
+                members[f"{site}/{name}"] = _plain(f"{site}/{name}", opened.files[name])
+            if not part.files:
                 members |= self._installed_files(wheel, opened)
-                for name in part.without:
-                    del members[f"{site}/{name}"]
-            for path, member in members.items():
-                if owners.setdefault(path, wheel) is wheel:
-                    yield member
+            for path in members.keys() - seen:
+                yield members[path]
+            seen |= members.keys()
 
     def _installed_files(self, wheel: File, opened: Wheel) -> dict[str, layer.Member]:
         """Return the files that uv installed from a wheel, with a complete RECORD."""
@@ -370,24 +370,26 @@ class Assembly:
         return self._stage
 
 
-def _users(contents: Mapping[str, bytes]) -> list[layer.Member]:
-    """Return the entries of the image's user, added to the base's files, and its own folders."""
-    number = conventions.ID
-    lines = {"etc/passwd": conventions.PASSWD, "etc/group": conventions.GROUP}
-    base = {name: contents.get(name, b"") for name in lines}
-    ends = {
-        name: b"\n" if text and not text.endswith(b"\n") else b"" for name, text in base.items()
-    }
-    return [
-        *(
-            layer.Member(path=n, content=base[n] + ends[n] + f"{t}\n".encode())
-            for n, t in lines.items()
-        ),
-        *(
-            layer.Member(path=p.lstrip("/"), kind="folder", mode=0o755, uid=number, gid=number)
-            for p in (conventions.HOME, conventions.WORK)
-        ),
-    ]
+def _users(contents: Mapping[str, bytes]) -> Iterator[layer.Member]:
+    """Yield the entries of the image's user, added to the base's files, and its own folders."""
+    for name, line in (("etc/passwd", conventions.PASSWD), ("etc/group", conventions.GROUP)):
+        text = contents.get(name, b"")
+        if text and not text.endswith(b"\n"):
+            text += b"\n"
+        yield layer.Member(path=name, content=text + f"{line}\n".encode())
+    for folder in (conventions.HOME, conventions.WORK):
+        yield layer.Member(
+            path=folder.lstrip("/"),
+            kind="folder",
+            mode=0o755,
+            uid=conventions.ID,
+            gid=conventions.ID,
+        )
+
+
+def _names(part: Part, wheel: Wheel) -> Iterable[str]:
+    """Return the names of the unchanged files of a wheel that are in a part."""
+    return part.files or wheel.files.keys() - {*part.without}
 
 
 def _plain(path: str, packed: Packed) -> layer.Member:

@@ -211,16 +211,17 @@ def pulled(engine: Engine, ref: str, platform: str) -> Image:
     return image
 
 
-def python_check(lock: Lock, target: Target, ref: str, layout: str = "") -> BaseCheck | None:
-    """Return what to check; None if the image gets its Python from the lock.
-
-    `layout` is the folder of the base's OCI layout; empty if an engine has the base, or will.
-    """
+def python_check(lock: Lock, target: Target, base: Base) -> BaseCheck | None:
+    """Return what to check; None if the Python is from the lock, with a base made here, too."""
     interpreters = re.compile(rf"python{re.escape(target.python)}(-minimal)?")
-    if target.of_image or any(interpreters.fullmatch(deb.name) for deb in target.of_kind("deb")):
+    if (
+        base.make
+        or target.of_image
+        or any(interpreters.fullmatch(deb.name) for deb in target.of_kind("deb"))
+    ):
         return None
     locked = (t.python for t in lock.targets if t.platform == target.platform and t.base)
-    return BaseCheck(ref=ref, layout=layout, pythons=tuple(locked))
+    return BaseCheck(ref=base.ref, layout=base.folder, pythons=tuple(locked))
 
 
 def require_python(plan: Plan, settings: Settings, progress: console.Progress) -> None:

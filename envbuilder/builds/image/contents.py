@@ -57,12 +57,11 @@ class BaseContents(Struct, frozen=True, kw_only=True):
     @property
     def layers(self) -> tuple[Descriptor, ...]:
         """Return its layers with OCI media types; Docker's do not belong in an OCI manifest."""
-        return tuple(
-            Descriptor(
-                media_type=_OCI_TYPES.get(d.media_type, d.media_type), digest=d.digest, size=d.size
-            )
-            for d in self.manifest.layers
-        )
+        layers = []
+        for blob in self.manifest.layers:
+            kind = _OCI_TYPES.get(blob.media_type, blob.media_type)
+            layers.append(Descriptor(media_type=kind, digest=blob.digest, size=blob.size))
+        return tuple(layers)
 
 
 def read_contents(folder: str, platform: types.Platform, cache: LayerCache) -> BaseContents:
@@ -105,6 +104,11 @@ def name_image(layout: Layout, entry: Descriptor, names: Sequence[str]) -> None:
     """Write a layout's index: one image, under its names."""
     entries = tuple(replace(entry, annotations=archive.named(name)) for name in names) or (entry,)
     layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=entries))
+
+
+def created(epoch: int) -> str:
+    """Return the time of an image as its configuration states it."""
+    return datetime.datetime.fromtimestamp(epoch, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Added(Struct, frozen=True, kw_only=True):
@@ -153,7 +157,7 @@ def image_config(
     if project and project.ports:
         ports: dict[str, Any] = {f"{port}/tcp": {} for port in project.ports}
         run["ExposedPorts"] = {**(run.get("ExposedPorts") or {}), **ports}
-    time = datetime.datetime.fromtimestamp(epoch, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    time = created(epoch)
     history = [{"created": time, "created_by": f"envbuilder: {a.reason}"} for a in added]
     return carried | {
         "created": time,

@@ -7,7 +7,6 @@ that depends on the machine or the time.
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import os
 import re
@@ -15,13 +14,14 @@ import shutil
 import tarfile
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import msgspec
+from msgspec.structs import replace
 
-from envbuilder.builds.image.contents import DEFAULT_PATH, write_image
-from envbuilder.builds.plan import MakeBase
+from envbuilder.builds.image.contents import DEFAULT_PATH, created, write_image
+from envbuilder.builds.plan import MakeBase, fingerprint
 from envbuilder.containers.engine.interface import LABEL
 from envbuilder.containers.oci.layer import Layer, Member, write
 from envbuilder.containers.oci.layout import (
@@ -49,15 +49,12 @@ _MAKERS = {_TOOL: _TOOL, "apt": "apt-get", "dpkg": "dpkg"}
 to the machine's apt and dpkg."""
 _MADE_BY = "made-by.json"
 """Tool versions, in a file next to the image because the image must not depend on them."""
-_LONGEST = 300
 _MOST = 12
-"""Limits of what an error shows: characters per line, and lines."""
+"""Lines of mmdebstrap's that an error shows."""
 _HINT = (
     "It makes the base from Debian packages. On Debian and Ubuntu: apt-get install mmdebstrap."
     " Elsewhere use a base image: --base-image REF."
 )
-_INSTALL = ("--variant=essential",)
-_UNPACK = ("--variant=extract",)
 # Folders to merge into /usr. Debian 12 and later require this before the first package is unpacked;
 # debootstrap does it itself, mmdebstrap leaves it to a hook.
 _MERGED = {"amd64": "bin sbin lib lib64", "arm64": "bin sbin lib"}
@@ -100,7 +97,7 @@ def step(target: Target, settings: Settings) -> MakeBase:
         "epoch": base.epoch,
         "unpacked": base.unpacked,
     }
-    identity = hashlib.sha256(msgspec.json.encode(inputs, order="sorted")).hexdigest()
+    identity = fingerprint(inputs)
     return MakeBase(
         what=f"make the base from {len(target.base_files)} Debian packages",
         identity=identity,
@@ -158,13 +155,13 @@ def made_by(base: MakeBase) -> dict[str, str]:
 
 
 def _versions() -> dict[str, str]:
-    printed = {
-        name: process.run([program, "--version"]).stdout
-        for name, program in _MAKERS.items()
-        if process.which(program)
-    }
-    matches = {name: re.search(r"\b\d[\w.+~:-]*", text) for name, text in printed.items()}
-    return {name: match[0] for name, match in matches.items() if match}
+    versions: dict[str, str] = {}
+    for name, program in _MAKERS.items():
+        if process.which(program):
+            printed = process.run([program, "--version"]).stdout
+            if match := re.search(r"\b\d[\w.+~:-]*", printed):
+                versions[name] = match[0]
+    return versions
 
 
 def _existing(folder: Path, platform: types.Platform, log: Callable[[str], None]) -> Layout | None:
@@ -204,8 +201,7 @@ def _make(base: MakeBase, store: Store, work: Path, log: Callable[[str], None]) 
         # mmdebstrap ends by repeating its command line; the errors are above it.
         errors = [line for line in printed if re.match(r"dpkg: error|dpkg-deb: error|[EW]: ", line)]
         raise BuildError(
-            f"{base.what}: {_TOOL} failed (exit {done.returncode}):\n"
-            + "\n".join(line[:_LONGEST] for line in errors[:_MOST]),
+            f"{base.what}: {_TOOL} failed (exit {done.returncode}):\n" + "\n".join(errors[:_MOST]),
             _advice(done.stderr, base.platform),
         )
     (work / "files").mkdir()
@@ -228,7 +224,7 @@ def command(base: MakeBase, archive: Path, tar: Path) -> list[str]:
     return [
         _TOOL,
         "--quiet",
-        *(_UNPACK if base.unpacked else _INSTALL),
+        "--variant=extract" if base.unpacked else "--variant=essential",
         f"--architectures={architecture}",
         "--format=tar",
         "--dpkgopt=force-unsafe-io",
@@ -288,11 +284,10 @@ def _control(path: Path) -> str:
 
 
 def _lay_image(base: MakeBase, layer: Layer, blob: Path, layout: Layout) -> None:
-    time = datetime.datetime.fromtimestamp(base.epoch, datetime.UTC)
-    created = time.strftime("%Y-%m-%dT%H:%M:%SZ")
+    time = created(base.epoch)
     reason = f"{len(base.files)} packages of Debian {base.suite}"
     config = {
-        "created": created,
+        "created": time,
         "architecture": ARCHITECTURES[base.platform],
         "os": "linux",
         "config": {
@@ -302,7 +297,7 @@ def _lay_image(base: MakeBase, layer: Layer, blob: Path, layout: Layout) -> None
             "Labels": {f"{LABEL}fingerprint": base.identity},
         },
         "rootfs": {"type": "layers", "diff_ids": [layer.diff_id]},
-        "history": [{"created": created, "created_by": f"envbuilder: {reason}"}],
+        "history": [{"created": time, "created_by": f"envbuilder: {reason}"}],
     }
     place(blob, layout.blob(layer.digest))
     write_image(layout, config, (layer.descriptor,), base.platform, (base.ref,))
@@ -319,28 +314,27 @@ def layer_members(tar: Path, folder: Path) -> Iterator[Member]:
             path = _clean_path(entry.name)
             if not path or not _belongs(path, is_folder=entry.isdir()):
                 continue
-            metadata: dict[str, Any] = {"path": path, "mode": entry.mode & 0o7777}
-            metadata |= {"uid": entry.uid, "gid": entry.gid}
+            member = Member(path=path, mode=entry.mode & 0o7777, uid=entry.uid, gid=entry.gid)
             if path in _APTS:
-                metadata |= {"uid": 0, "gid": 0, "mode": 0o755}
+                member = Member(path=path, mode=0o755)
             if any("security.capability" in key for key in entry.pax_headers):
                 raise BuildError(f"/{path}: has file capabilities, which a base cannot keep")
             if entry.isdir():
-                yield Member(kind="folder", **metadata)
+                yield replace(member, kind="folder")
             elif entry.issym():
-                yield Member(kind="link", target=entry.linkname, **metadata)
+                yield replace(member, kind="link", target=entry.linkname)
             elif entry.islnk():
                 linked = files.get(_clean_path(entry.linkname))
                 if linked is None:
                     raise BuildError(f"/{path}: a link to {entry.linkname}, which does not exist")
-                yield Member(source=linked, **metadata)
+                yield replace(member, source=linked)
             elif entry.isreg():
                 files[path] = folder / str(number)
                 stream = archive.extractfile(entry)
                 assert stream is not None, "a plain file has content"
                 with files[path].open("wb") as out:
                     shutil.copyfileobj(stream, out)
-                yield Member(source=files[path], **metadata)
+                yield replace(member, source=files[path])
             else:
                 raise BuildError(f"/{path}: neither a file nor a folder nor a link")
 
@@ -387,9 +381,9 @@ def without_scripts(entries: dict[str, Member], controls: dict[str, str]) -> Ite
     """
     for source, target in _MASTERS.items():
         if source in entries and target not in entries:
-            yield msgspec.structs.replace(entries[source], path=target)
-    text = "\n".join(
-        control.replace("\n", "\nStatus: install ok unpacked\n", 1)
-        for _, control in sorted(controls.items())
-    )
+            yield replace(entries[source], path=target)
+    stanzas = []
+    for _, control in sorted(controls.items()):
+        stanzas.append(control.replace("\n", "\nStatus: install ok unpacked\n", 1))
+    text = "\n".join(stanzas)
     yield Member(path=deb.STATUS, content=text.encode())

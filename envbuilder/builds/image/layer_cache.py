@@ -7,12 +7,12 @@ would trust. Deleting the folder costs only time.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from envbuilder.builds.plan import fingerprint
 from envbuilder.containers.oci.layer import Layer, compressor
 from envbuilder.containers.oci.layout import Descriptor, Layout, decode, encode
 from envbuilder.core import files
@@ -114,7 +114,5 @@ class LayerCache:
         return files.cached(self._entry(inputs), kind, make)
 
     def _entry(self, inputs: Mapping[str, Any]) -> Path:
-        key = hashlib.sha256(
-            encode({"format": FORMAT, **compressor(), "facts": inputs})
-        ).hexdigest()
+        key = fingerprint({"format": FORMAT, **compressor(), "facts": inputs})
         return self.layout.folder / "made" / f"{key}.json"

@@ -7,7 +7,7 @@ are transferred from and to a registry in parallel.
 from __future__ import annotations
 
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -63,17 +63,12 @@ def parts(
         for files in groups:
             label = files[0] if len(files) == 1 else f"{files[0]} to {files[-1]}"
             result.append(Part(wheels=(wheel,), files=files, reason=f"{title}: {label}"))
-        without = tuple(name for files in groups for name in files)
+        without = tuple(chain.from_iterable(groups))
         result.append(Part(wheels=(wheel,), without=without, reason=title))
     small = tuple(w for w in wheels if w not in large)
     if small:
         result.append(Part(wheels=small, reason=f"{len(small)} smaller packages"))
     return result
-
-
-def packages(debs: Sequence[File]) -> str:
-    """Return the words for the layer of these system packages."""
-    return ", ".join(f"{deb.name} {deb.version}" for deb in debs)
 
 
 def cut(files: Mapping[str, Bytes]) -> Iterator[tuple[str, ...]]:
@@ -109,7 +104,8 @@ def _folders(files: Mapping[str, Bytes], limit: Bytes) -> Iterator[list[str]]:
             yield names
             continue
         inside = groupby(names, partial(_folder, depth=depth))
-        pending += [(depth + 1, group) for group in reversed([[*group] for _, group in inside])]
+        groups = [(depth + 1, list(group)) for _, group in inside]
+        pending += reversed(groups)
 
 
 def _folder(path: str, depth: int) -> list[str]:

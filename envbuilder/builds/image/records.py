@@ -7,8 +7,9 @@ files in an image are recorded next to it.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -27,7 +28,6 @@ PROJECT_SUFFIX = ".files.json"
 """Suffix of the record of a project's files, appended to the digest of the image."""
 CLAIMS = "envbuilder-data/"
 """Beginning of names by which images show which data folders have records of them."""
-_LIMIT = 64 << 20
 _VERSIONS = {
     "buildkit": re.compile(r"^BuildKit(?: version)?: *(\S+)", re.IGNORECASE | re.MULTILINE),
     "buildah": re.compile(r"^ *\"?buildahVersion\"?: *\"?([^\s\",]+)", re.MULTILINE),
@@ -49,7 +49,7 @@ class ImageRecord(Struct, frozen=True, kw_only=True):
     builder: str
     made_by: dict[str, str]
     names: tuple[str, ...] = ()
-    """All names that the build gave it; empty in records of earlier versions."""
+    """All names that the build gave it."""
 
     @property
     def manifest_digest(self) -> types.Digest | None:
@@ -111,9 +111,12 @@ def versions(text: str) -> dict[str, str]:
     Debian's Docker reports its BuildKit as v0.0.0+unknown, which is omitted; the engine's version
     has to identify the builder then.
     """
-    matches = {name: pattern.search(text) for name, pattern in _VERSIONS.items()}
-    reported = {name: match[1] for name, match in matches.items() if match}
-    return {name: version for name, version in reported.items() if "unknown" not in version}
+    reported: dict[str, str] = {}
+    for name, pattern in _VERSIONS.items():
+        match = pattern.search(text)
+        if match and "unknown" not in match[1]:
+            reported[name] = match[1]
+    return reported
 
 
 def claim(fingerprint: str, settings: Settings) -> str:
@@ -155,10 +158,9 @@ def keep(folder: Path, record: ImageRecord) -> None:
     It keeps the names that an earlier build gave the same image.
     """
     path = folder / f"{record.digest.removeprefix('sha256:')}.json"
-    names = (
-        *record.names,
-        *(n for earlier in _read_file(path, ImageRecord) for n in earlier.names),
-    )
+    names = list(record.names)
+    for earlier in _read_files([path], ImageRecord):
+        names += earlier.names
     record = msgspec.structs.replace(record, names=tuple(dict.fromkeys(names)))
     content = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
     files.ensure_folder(folder.parent)
@@ -167,39 +169,38 @@ def keep(folder: Path, record: ImageRecord) -> None:
 
 def note(folder: Path, image: LoadedImage) -> Path:
     """Record an intermediate image in the folder of its fingerprint; return the file."""
-    name = image.ids[0].removeprefix("sha256:")
+    path = folder / LOADED / f"{image.ids[0].removeprefix('sha256:')}.json"
     files.ensure_folder(folder.parent)
-    files.write(folder / LOADED / f"{name}.json", msgspec.json.encode(image) + b"\n")
-    return folder / LOADED / f"{name}.json"
+    files.write(path, msgspec.json.encode(image) + b"\n")
+    return path
 
 
 def loaded(folder: Path) -> tuple[LoadedImage, ...]:
     """Return what `note` wrote into the folder of a fingerprint."""
-    paths = sorted((folder / LOADED).glob("*.json"))
-    parts = (part for path in paths for part in _read_file(path, LoadedImage))
+    parts = _read_files((folder / LOADED).glob("*.json"), LoadedImage)
     return tuple(part for part in parts if part.fingerprint == folder.name)
 
 
 def forget(folder: Path, ref: str) -> None:
     """Remove what `note` wrote about an image that the engine no longer has under this name."""
     for path in (folder / LOADED).glob("*.json"):
-        if any(i.ref == ref for i in _read_file(path, LoadedImage)):
+        if any(part.ref == ref for part in _read_files([path], LoadedImage)):
             path.unlink(missing_ok=True)
 
 
 def read(folder: Path) -> tuple[ImageRecord, ...]:
     """Return the records in the folder of a fingerprint; damaged ones are skipped."""
-    paths = sorted(folder.glob("*.json"))
-    records = (record for path in paths for record in _read_file(path, ImageRecord))
+    records = _read_files(folder.glob("*.json"), ImageRecord)
     return tuple(record for record in records if record.fingerprint == folder.name)
 
 
-def _read_file(path: Path, kind: type[_Record]) -> tuple[_Record, ...]:
-    try:
-        with path.open("rb") as stream:
-            return (decoding.from_json(stream.read(_LIMIT), kind),)
-    except (OSError, msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return ()
+def _read_files(paths: Iterable[Path], kind: type[_Record]) -> list[_Record]:
+    """Return the records in files, in the order of their paths; damaged ones are skipped."""
+    records = []
+    for path in sorted(paths):
+        with contextlib.suppress(OSError, msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            records.append(decoding.from_json(path.read_bytes(), kind))
+    return records
 
 
 def keep_project(plan: Plan, artifact: Artifact, settings: Settings) -> None:
@@ -230,7 +231,7 @@ def newest_project_image(
     paths = settings.records_dir.glob(f"*/*{PROJECT_SUFFIX}")
     for path in sorted(paths, key=_modified, reverse=True):
         identity = (f"sha256:{path.name.removesuffix(PROJECT_SUFFIX)}", plan.profile, plan.builder)
-        for record in _read_file(path, ProjectRecord):
+        for record in _read_files([path], ProjectRecord):
             if (record.folder, record.environment) != place:
                 continue
             for image in read(path.parent):

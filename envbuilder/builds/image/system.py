@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from envbuilder.builds import conventions
-from envbuilder.builds.image import parts, records
+from envbuilder.builds.image import records
 from envbuilder.builds.image.contents import Added, BaseContents
 from envbuilder.builds.image.layer_cache import SYSTEM_FORMAT, LayerCache
 from envbuilder.containers.engine import connection, images
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 _LAYER = "layer-system"
 """A file of its own: other layers are made at the same time."""
 _PIECE = 1 << 20
-STATUS = "var/lib/dpkg/status"
 _INFO = "var/lib/dpkg/info"
 _OLD = re.compile(r"var/(lib/dpkg|cache/debconf)/[^/]+-old")
 """Backups of earlier states, which the Dockerfile empties after dpkg."""
@@ -54,16 +53,13 @@ _LEFT_OUT = ("usr/share/doc/", "usr/share/man/")
 """Folders that dpkg in the Dockerfile excludes as well."""
 _RECORDS = ("md5sums", "shlibs", "symbols", "triggers")
 """Control files that dpkg keeps in addition to a package's file list."""
-_RESERVED = tuple(
-    f"{folder.strip('/')}/"
-    for folder in (
-        conventions.PREFIX,
-        conventions.PYTHON,
-        conventions.PAYLOAD.rpartition("/")[0],
-        conventions.HOME,
-        conventions.WORK,
-        "var/lib/dpkg",
-    )
+_RESERVED = (
+    f"{conventions.PREFIX[1:]}/",
+    f"{conventions.PYTHON[1:]}/",
+    f"{conventions.OWN[1:]}/",
+    f"{conventions.HOME[1:]}/",
+    f"{conventions.WORK[1:]}/",
+    "var/lib/dpkg/",
 )
 """Folders that no package may install files into."""
 _TRIGGER = "activate-noawait ldconfig"
@@ -96,7 +92,6 @@ _FIELDS = (
     "Conffiles",
     "Description",
 )
-_INSTALLED = "install ok installed"
 
 
 def unpacked(
@@ -119,7 +114,7 @@ def unpacked(
         if not files:
             return []
         packages = make(inputs, files)
-    return [Added(layer=packages, reason=parts.packages(step.debs))]
+    return [Added(layer=packages, reason=_reason(step))]
 
 
 def built(
@@ -154,7 +149,7 @@ def built(
         rootfs.RootFs,
         lambda: rootfs.over(base.root, blob),
     )
-    return [Added(layer=packages, reason=parts.packages(step.debs))], root
+    return [Added(layer=packages, reason=_reason(step))], root
 
 
 def _taken(step: Assemble, system: System, base: BaseContents, work: Path) -> layer.Layer:
@@ -178,6 +173,11 @@ def _taken(step: Assemble, system: System, base: BaseContents, work: Path) -> la
     if f"sha256:{digest.hexdigest()}" != diff_ids[-1]:
         raise BuildError(f"{manifest.layers[-1].digest}: does not match the image's configuration")
     return packed
+
+
+def _reason(step: Assemble) -> str:
+    """Return the words for the layer of the system packages."""
+    return ", ".join(f"{deb.name} {deb.version}" for deb in step.debs)
 
 
 def note(step: Assemble, ref: str, ids: tuple[str, ...]) -> Path:
@@ -248,16 +248,18 @@ def unpacked_members(
 
     Raise `BuildError` if a package needs more than its files.
     """
-    status = root.contents.get(STATUS)
+    status = root.contents.get(deb.STATUS)
     if status is None:
         raise BuildError(
             "the base image has no dpkg status, so packages cannot be recorded in it",
             "Name a Debian base image (--base-image REF), or use --builder buildkit.",
         )
-    texts = [s.strip("\n") for s in status.decode(errors="replace").split("\n\n") if s.strip()]
-    fields = [(_fields(text), text) for text in texts]
-    # By dpkg's sort key.
-    stanzas = {(f.get("Package", ""), f.get("Architecture", "")): text for f, text in fields}
+    stanzas: dict[tuple[str, str], str] = {}  # by dpkg's sort key
+    for text in status.decode(errors="replace").split("\n\n"):
+        if text.strip():
+            fields = _fields(text)
+            key = (fields.get("Package", ""), fields.get("Architecture", ""))
+            stanzas[key] = text.strip("\n")
     changed: dict[str, layer.Member] = {}
     for file, path in files:
         for member in _package(file, path, root, stanzas):
@@ -267,9 +269,9 @@ def unpacked_members(
             changed[member.path] = member
     if not changed:
         return ()
-    text = "".join(stanzas[k] + "\n\n" for k in sorted(stanzas))
-    changed[STATUS] = layer.Member(path=STATUS, content=text.encode())
-    changed[f"{STATUS}-old"] = layer.Member(path=f"{STATUS}-old")
+    stated = "".join(stanzas[k] + "\n\n" for k in sorted(stanzas))
+    changed[deb.STATUS] = layer.Member(path=deb.STATUS, content=stated.encode())
+    changed[f"{deb.STATUS}-old"] = layer.Member(path=f"{deb.STATUS}-old")
     for existing, entry in root.entries.items():
         if _OLD.fullmatch(existing) or existing in _LOCKS:
             changed[existing] = layer.Member(
@@ -319,13 +321,10 @@ def _require_files_only(file: File, parts: Mapping[str, bytes]) -> None:
     more = sorted(set(parts) - set(_RECORDS))
     if more:
         raise _refused(file, f"it has control files that only dpkg handles: {', '.join(more)}")
-    lines = [
-        s
-        for line in _control_text(file, parts.get("triggers", b"")).splitlines()
-        if (s := line.strip())
-    ]
-    if any(line != _TRIGGER and not line.startswith("#") for line in lines):
-        raise _refused(file, "it activates triggers other than ldconfig")
+    for line in _control_text(file, parts.get("triggers", b"")).splitlines():
+        trigger = line.strip()
+        if trigger and trigger != _TRIGGER and not trigger.startswith("#"):
+            raise _refused(file, "it activates triggers other than ldconfig")
 
 
 def _refused(file: File, reason: str) -> BuildError:
@@ -397,6 +396,6 @@ def _fields(stanza: str) -> dict[str, str]:
 
 
 def _installed(fields: Mapping[str, str]) -> str:
-    values = {**fields, "Status": _INSTALLED}
+    values = {**fields, "Status": "install ok installed"}
     order = [*(f for f in _FIELDS if f in values), *(f for f in values if f not in _FIELDS)]
     return "\n".join(f"{name}: {values[name]}" for name in order)

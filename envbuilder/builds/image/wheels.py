@@ -30,8 +30,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import Struct
 
-from envbuilder.builds.plan import RunUv
-from envbuilder.containers.oci.layout import Bytes
+from envbuilder.builds.plan import RunUv, install_wheels
 from envbuilder.core import archives, types
 from envbuilder.core.errors import BuildError
 from envbuilder.core.files import file_sha256
@@ -40,6 +39,7 @@ from envbuilder.packages.python import wheel_conflicts
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from envbuilder.containers.oci.layout import Bytes
     from envbuilder.profiles.lock import File
 
 _PIECE = 256 << 10
@@ -70,38 +70,50 @@ _GLIBC = (2, 28)
 """The glibc version reported to uv; the lock, not this, decides which wheels are used."""
 
 
-class Packed(Struct, frozen=True, kw_only=True):
+class Packed(Struct, frozen=True):
     """A file within a wheel."""
 
     wheel: Wheel
-    name: str
-    header: Bytes
-    """Offset of its local file header."""
-    packed: Bytes
-    size: Bytes
-    crc: int
-    deflated: bool
-    executable: bool
+    entry: zipfile.ZipInfo
+
+    @property
+    def size(self) -> Bytes:
+        """Its size."""
+        return self.entry.file_size
+
+    @property
+    def packed(self) -> Bytes:
+        """Its size in the wheel."""
+        return self.entry.compress_size
+
+    @property
+    def executable(self) -> bool:
+        """Whether anybody may execute it."""
+        return bool(self.entry.external_attr >> 16 & 0o111)
 
     def pieces(self) -> Iterator[bytes]:
         """Yield the file's bytes; `BuildError` if they do not match the ZIP directory."""
         lib = _zlib()
-        crc = size = 0
-        packed = self.wheel.read(self.header, self.packed)
+        crc = 0
+        size = 0
+        pieces = self.wheel.read(self.entry)
+        if self.entry.compress_type == zipfile.ZIP_DEFLATED:
+            pieces = _inflated(pieces, lib)
         try:
-            for data in _inflated(packed, lib) if self.deflated else packed:
+            for data in pieces:
                 crc = lib.crc32(data, crc)
-                size = size + len(data)
+                size += len(data)
                 if size > self.size:
                     raise self._damaged()
                 yield data
         except lib.error as error:
             raise self._damaged() from error
-        if (size, crc) != (self.size, self.crc):
+        if (size, crc) != (self.size, self.entry.CRC):
             raise self._damaged()
 
     def _damaged(self) -> BuildError:
-        return self.wheel.unusable(f"{self.name}: its bytes do not match the archive's directory")
+        name = self.entry.filename
+        return self.wheel.unusable(f"{name}: its bytes do not match the archive's directory")
 
 
 class Wheel:
@@ -127,21 +139,9 @@ class Wheel:
             i for i in entries if _is_plain(i) and names[i.filename] == 1 and i.filename in rows
         ]
         self._rows = [rows[i.filename] for i in plain]
-        self.files = {i.filename: self._packed(i) for i in plain}
+        self.files = {i.filename: Packed(self, i) for i in plain}
         """Unchanged files, by path relative to site-packages."""
         self._others = [i for i in entries if i.filename not in self.files]
-
-    def _packed(self, entry: zipfile.ZipInfo) -> Packed:
-        return Packed(
-            wheel=self,
-            name=entry.filename,
-            header=entry.header_offset,
-            packed=entry.compress_size,
-            size=entry.file_size,
-            crc=entry.CRC,
-            deflated=entry.compress_type == zipfile.ZIP_DEFLATED,
-            executable=bool(entry.external_attr >> 16 & 0o111),
-        )
 
     def program(self, name: str) -> Packed:
         """Return an executable, which a wheel has in `NAME-VERSION.data/scripts/`."""
@@ -149,7 +149,7 @@ class Wheel:
         entries = [i for i in self._others if i.filename.endswith(suffix) and _is_readable(i)]
         if len(entries) != 1:
             raise self.unusable(f"it holds no executable '{name}'")
-        return self._packed(entries[0])
+        return Packed(self, entries[0])
 
     def __enter__(self) -> Self:
         return self
@@ -157,16 +157,20 @@ class Wheel:
     def __exit__(self, *exception: object) -> None:
         self._stream.close()
 
-    def read(self, header: Bytes, packed: Bytes) -> Iterator[bytes]:
+    def read(self, entry: zipfile.ZipInfo) -> Iterator[bytes]:
         """Yield the bytes of a file as stored in the archive."""
+        header = entry.header_offset
         # Before the file, if its directory is damaged.
         fixed = os.pread(self._stream.fileno(), _HEADER, header) if header >= 0 else b""
         if fixed[:4] != _SIGNATURE:
             raise self.unusable(f"no file begins at byte {header}")
         # The name and extra field may be longer here than in the ZIP directory.
-        start = header + _HEADER + sum(int.from_bytes(fixed[n : n + 2], "little") for n in (26, 28))
-        for at in range(start, start + packed, _PIECE):
-            yield os.pread(self._stream.fileno(), min(_PIECE, start + packed - at), at)
+        name = int.from_bytes(fixed[26:28], "little")
+        extra = int.from_bytes(fixed[28:30], "little")
+        start = header + _HEADER + name + extra
+        end = start + entry.compress_size
+        for at in range(start, end, _PIECE):
+            yield os.pread(self._stream.fileno(), min(_PIECE, end - at), at)
 
     def write_others(self, target: Path) -> None:
         """Write a wheel of everything but `files`; `OSError` on a full disk."""
@@ -209,8 +213,12 @@ def _rows(archive: zipfile.ZipFile) -> dict[str, list[str]]:
     text = wheel_conflicts.text(archive, paths[0], wheel_conflicts.RECORD_LIMIT)
     rows = [r for r in csv.reader(io.StringIO(text, newline="")) if r and r[0] in members]
     names = Counter(row[0] for row in rows)
-    complete = (r for r in rows if len(r) == 3 and r[1] and r[2].isdecimal() and names[r[0]] == 1)
-    return {row[0]: row for row in complete if not _QUOTED & {*row[0]}}
+    unambiguous: dict[str, list[str]] = {}
+    for row in rows:
+        is_complete = len(row) == 3 and row[1] and row[2].isdecimal()
+        if is_complete and names[row[0]] == 1 and not _QUOTED & {*row[0]}:
+            unambiguous[row[0]] = row
+    return unambiguous
 
 
 def _is_plain(entry: zipfile.ZipInfo) -> bool:
@@ -304,7 +312,7 @@ class Stage:
                     str(interpreter),
                     str(self.env),
                 ),
-                env=self._variables(),
+                env={"UV_CACHE_DIR": str(self._folder / "cache"), "UV_OFFLINE": "1"},
             )
         )
 
@@ -320,29 +328,13 @@ class Stage:
         interpreter.unlink()
         self._answer(interpreter, virtual=True)
         self._run(
-            RunUv(
-                what=f"install {len(wheels)} packages for the image",
-                argv=(
-                    str(self._uv),
-                    "pip",
-                    "install",
-                    "--quiet",
-                    "--no-config",
-                    "--offline",
-                    "--no-index",
-                    "--find-links",
-                    str(folder),
-                    "--no-deps",
-                    "--require-hashes",
-                    "--no-installer-metadata",
-                    "--link-mode",
-                    "hardlink",
-                    "--python",
-                    str(interpreter),
-                    "--requirements",
-                    str(requirements),
-                ),
-                env=self._variables(),
+            install_wheels(
+                f"install {len(wheels)} packages for the image",
+                uv=str(self._uv),
+                wheels=str(folder),
+                cache=str(self._folder / "cache"),
+                python=str(interpreter),
+                requirements=str(requirements),
             )
         )
 
@@ -371,9 +363,6 @@ class Stage:
                     )
                 paths.add(path)
         return tuple(sorted(paths))
-
-    def _variables(self) -> dict[str, str]:
-        return {"UV_CACHE_DIR": str(self._folder / "cache"), "UV_OFFLINE": "1"}
 
     def _answer(self, program: Path, *, virtual: bool) -> None:
         """Write a program that answers uv as the image's interpreter would."""
