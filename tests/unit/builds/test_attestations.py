@@ -11,7 +11,6 @@ from unittest.mock import Mock
 
 import msgspec
 import pytest
-from hypothesis import given, strategies as st
 from packageurl import PackageURL
 
 from envbuilder import __version__
@@ -32,7 +31,6 @@ from tests.support.engines import BUILDKIT, FakeEngine
 from tests.support.folders import read_json
 from tests.support.pipeline import a_build
 from tests.support.provenance import read
-from tests.support.shipped import shipped_lock
 from tests.unit.builds.backends.test_backends import docker_plan, shipped, venv_plan
 
 QUIET = PlainProgress(lambda line: None)
@@ -93,32 +91,6 @@ def test_those_of_an_image_lie_beside_its_record_under_its_digest(found: Setting
     assert attestations.subject(pushed).name == "registry.example/cpu:1"
 
 
-def test_those_of_an_archive_lie_beside_the_file(found: Settings, tmp_path: Path) -> None:
-    made, artifact = image(found)
-    archive = msgspec.structs.replace(artifact, kind="archive", ref=str(tmp_path / "cpu.tar"))
-    written = ensure(made, archive, found)
-    assert written["provenance"] == str(tmp_path / "cpu.tar.provenance.json")
-    folder = msgspec.structs.replace(artifact, kind="layout", ref=f"{tmp_path / 'cpu'}/")
-    assert attestations.places(made, folder, found)["sbom"] == str(tmp_path / "cpu.sbom.cdx.json")
-
-
-def test_they_say_what_the_plan_says(found: Settings) -> None:
-    for made, artifact in (venv(found), image(found)):
-        bill, statement = documents(made, artifact, found, versions={"buildkit": "1"})
-        profile = "cpu"
-        lock = shipped_lock("cpu")
-        facts = {p["name"]: p["value"] for p in bill["metadata"]["properties"]}
-        assert facts["envbuilder:lock"] == lockfile.lock_digest(lock)
-        assert bill["metadata"]["component"]["name"] == profile
-        predicate = statement["predicate"]
-        assert predicate["runDetails"]["builder"]["version"]["buildkit"] == "1"
-        went_in = predicate["buildDefinition"]["resolvedDependencies"]
-        assert {f.sha256 for f in made.files} <= {d["digest"]["sha256"] for d in went_in[2:]} | {
-            d.get("digest", {}).get("sha256") for d in went_in[:2]
-        }
-        assert facts["envbuilder:lock"] in {d.get("digest", {}).get("sha256") for d in went_in}
-
-
 def test_they_name_the_digest_of_the_projects_files(found: Settings, tmp_path: Path) -> None:
     project = project_layers.lay(tmp_path / "code", {"train.py": b"1"})
     step = plan.CopyProject(what="copy", project=project, folder="/context")
@@ -132,14 +104,6 @@ def test_they_name_the_digest_of_the_projects_files(found: Settings, tmp_path: P
         assert [
             d["digest"]["sha256"] for d in inputs if d["uri"] == "urn:envbuilder:project"
         ] == named
-
-
-def test_a_tree_and_an_image_are_told_apart_by_the_name_of_their_digest(found: Settings) -> None:
-    made, artifact = venv(found)
-    assert attestations.subject(artifact).digest == {"envbuilderTree": "ab" * 32}
-    assert attestations.subject(artifact).name == Path(made.artifact.ref).name
-    _, artifact = image(found)
-    assert attestations.subject(artifact).digest == {"sha256": "ab" * 32}
 
 
 def test_they_are_written_anew_only_after_a_build_or_where_one_is_missing(found: Settings) -> None:
@@ -403,19 +367,6 @@ def test_a_statement_says_what_was_asked_for_and_who_built_it() -> None:
     assert "metadata" not in predicate["runDetails"]
 
 
-def test_accepted_signatures_are_recorded() -> None:
-    signed = Signed(name="cpu.json", digest=f"sha256:{'ab' * 32}", type="urn:a", keyid="cd" * 32)
-    document = read(attestations.provenance(planned(signatures=(signed,)), IMAGE, {}))
-    parameters = document["predicate"]["buildDefinition"]["internalParameters"]
-    assert parameters["signatures"] == [
-        {"name": "cpu.json", "digest": signed.digest, "type": "urn:a", "keyid": signed.keyid}
-    ]
-    earlier = attestations.provenance(planned(), IMAGE, {})
-    assert json.loads(attestations.also_signed(earlier, (signed,))) == document
-    with pytest.raises(ValueError, match="not a provenance"):
-        attestations.also_signed(b"{}", (signed,))
-
-
 def test_a_venv_has_no_base_image_and_a_base_without_a_digest_is_named_only() -> None:
     document = read(attestations.provenance(planned(base=None), IMAGE, {}))
     assert "baseImage" not in document["predicate"]["buildDefinition"]["externalParameters"]
@@ -445,10 +396,3 @@ def test_only_our_statements_get_further_subjects(content: bytes) -> None:
     foreign["predicate"]["buildDefinition"]["buildType"] = "https://example.org/other"
     with pytest.raises(ValueError, match="another builder"):
         attestations.also_about(json.dumps(foreign).encode(), IMAGE)
-
-
-@given(name=st.text(st.characters(codec="utf-8"), min_size=1))
-def test_any_name_of_a_subject_survives(name: str) -> None:
-    subject = Subject(name=name, digest={"sha256": "ef" * 32})
-    document = read(attestations.provenance(planned(files=()), subject, {}))
-    assert document["subject"][0]["name"] == name

@@ -251,16 +251,6 @@ def test_only_valid_expressions_are_written_as_such(
     assert problems(content) is None
 
 
-@given(text=st.text(st.characters(codec="utf-8"), min_size=1, max_size=200))
-def test_whatever_a_project_calls_its_licence_the_document_is_valid(
-    problems: Callable[[bytes], Any], text: str
-) -> None:
-    head = b"Metadata-Version: 2.1\nName: x\nVersion: 1\nLicense: "
-    part = sbom.of_metadata(head + text.encode() + b"\n\n")
-    if part is not None:
-        assert problems(sbom.document("x", [part], {})) is None
-
-
 def wheel(path: Path, content: bytes, name: str = "x-1.dist-info/METADATA") -> None:
     path.write_bytes(zipped({"x/__init__.py": "", name: content}))
 

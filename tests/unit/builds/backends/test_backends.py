@@ -304,14 +304,6 @@ def test_podman_builds_the_same_from_the_same_folders(found: Settings) -> None:
     assert len(build) == len(other) - 5  # buildx, --output x, --build-arg SOURCE_DATE_EPOCH=…
 
 
-def test_no_word_of_a_plan_goes_through_a_shell(found: Settings) -> None:
-    for made in (venv_plan("zendnn", found), docker_plan("zendnn", found)):
-        for argv in commands(made):
-            assert argv[0] not in {"sh", "bash"}
-            for word in argv:
-                assert isinstance(word, str)
-
-
 def test_the_base_image_comes_from_the_request_then_the_configuration(found: Settings) -> None:
     base = TARGET.base
     configured = msgspec.structs.replace(

@@ -148,8 +148,6 @@ def test_it_is_made_beside_and_put_in_place_at_the_end(found: Settings) -> None:
         ((), False),
         ((package("pip", depends=("python >=3.9",)), package("zlib")), False),
         ((LIBRARY,), True),
-        ((package("tiny-lib", depends=("python>=3",)),), True),
-        ((package("tiny-lib", depends=("python",)),), True),
         (
             (package("tiny-lib", depends=("", "python_abi 3.11.* *_cp311", "python-dateutil>=2")),),
             False,
@@ -304,28 +302,20 @@ GPU = Gpu(vendor="nvidia", name="NVIDIA L4", state="usable", driver_version="550
 @pytest.mark.parametrize(
     ("virtual", "change", "level", "said"),
     [
-        ({"__glibc": "2.36"}, {}, "", ""),
         ({"__glibc": "2.37"}, {}, "impossible", "glibc 2.36 is older than 2.37"),
         ({"__glibc": "2.28"}, {"libc": "musl"}, "impossible", "the C library is musl"),
         ({"__glibc": "2.28"}, {"libc": None}, "warning", "could not be read"),
-        ({"__linux": "4.18"}, {}, "", ""),
         ({"__linux": "6.2"}, {}, "impossible", "the Linux kernel 6.1.0 is older than 6.2"),
-        ({"__linux": "4.18"}, {"kernel": None}, "warning", "could not be read"),
-        ({"__osx": "14.0"}, {}, "impossible", "are for macOS, and this host is linux"),
         ({"__osx": "14.0"}, {"os": "macos", "os_version": "14.5"}, "", ""),
         ({"__osx": "14.0"}, {"os": "macos", "os_version": "13.6"}, "impossible", "macOS 13.6"),
-        ({"__unix": "0"}, {}, "", ""),
         ({"__unix": "0"}, {"os": "other"}, "impossible", "are for a Unix"),
-        ({"__archspec": "1=x86_64"}, {}, "", ""),
         ({"__archspec": "1=x86_64_v3"}, {}, "", ""),
         ({"__archspec": "1=x86_64_v4"}, {}, "no", "the CPU is not x86_64_v4"),
         ({"__archspec": "1=x86_64_v3"}, {"cpu": Cpu()}, "warning", "is not known"),
-        ({"__archspec": "1=zen4"}, {}, "warning", "is not known"),
         ({"__cuda": "12.4"}, {}, "no", "no NVIDIA GPU was found"),
         ({"__cuda": "12.4"}, {"gpus": (GPU,)}, "", ""),
         ({"__cuda": "13.0"}, {"gpus": (GPU,)}, "no", "driver 550.54.15 is older than 580"),
         ({"__cuda": "12.4"}, {"gpus": (replace(GPU, driver_version=None),)}, "warning", "not"),
-        ({"__cuda": "99.0"}, {"gpus": (GPU,)}, "warning", "could not be read"),
         ({"__other": "1"}, {}, "warning", "whether this machine has __other 1 is not known"),
     ],
 )
@@ -342,7 +332,6 @@ def test_a_host_is_held_against_what_the_solver_was_told(
 @pytest.mark.parametrize(
     ("virtual", "asked", "refused"),
     [
-        ({"__glibc": "99.0"}, {}, True),
         ({"__glibc": "99.0"}, {"force": True}, False),
         ({"__cuda": "12.4"}, {}, False),
         ({"__cuda": "12.4"}, {"running": True}, True),

@@ -175,23 +175,6 @@ def test_no_other_image_is_started_under_the_name(
     assert started == []
 
 
-def test_a_run_looks_at_its_image_twice(
-    image: tuple[container.DockerEnvironment, FakeEngine],
-    started: list[list[str]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Once to find out whether it exists, and once more right before it is started."""
-    environment, engine = image
-    looked_at = list[str]()
-    look = engine.image
-    monkeypatch.setattr(engine, "image", lambda ref: looked_at.append(ref) or look(ref))
-    assert environment.existing() is not None
-    assert environment.made_by() == {"buildkit": "v0.13.2"}
-    environment.become(["true"], {})
-    assert looked_at == ["trial:1"] * 2
-    assert len(started) == 1
-
-
 def test_a_volume_takes_the_place_of_the_cache() -> None:
     mine = Volume(source="/srv/cache", target=container._CACHE)
     assert container.with_cache([mine], 1000, None) == (mine,)
@@ -222,20 +205,13 @@ def test_the_projects_folder_is_seen_wherever_a_command_is_given(
     [
         ("/home/me/x", "/home/me/x", 1000, "/home/me/x", "/home/me/x"),
         ("/home/me/x", "/home/me/x/a/b", 1000, "/home/me/x", "/home/me/x/a/b"),
-        ("/home/user/x", "/home/user/x", 1000, "/home/user/x", "/home/user/x"),
-        ("/tmp/x", "/tmp/x", 1000, "/tmp/x", "/tmp/x"),
         ("/root/x", "/root/x", 0, "/root/x", "/root/x"),
         ("/srv/a,b:c", "/srv/a,b:c", 1, "/srv/a,b:c", "/srv/a,b:c"),
-        ("/work", "/work/a", 1, "/work", "/work/a"),
         # where it would cover something, or could not be reached
         ("/root/x", "/root/x/a", 1000, "/work", "/work/a"),
         ("/home/user", "/home/user/a", 1000, "/work", "/work/a"),
-        ("/home", "/home", 1000, "/work", "/work"),
-        ("/tmp", "/tmp/a", 1000, "/work", "/work/a"),
         ("/opt", "/opt", 1000, "/work", "/work"),
         ("/opt/env/x", "/opt/env/x", 1000, "/work", "/work"),
-        ("/usr/src/x", "/usr/src/x", 1000, "/work", "/work"),
-        ("/etc/x", "/etc/x", 1000, "/work", "/work"),
         ("/srv/a\nb", "/srv/a\nb", 1000, "/work", "/work"),
     ],
 )
@@ -306,7 +282,6 @@ def test_a_project_may_not_hold_an_engines_socket(folder: str) -> None:
     ("source", "target", "words"),
     [
         ("/", "/data", "/ holds a container engine's socket, and cannot be a volume"),
-        ("/run", "/data", "/run holds"),
         ("/home/me/sockets", "/data", "/home/me/sockets holds"),
         ("/srv", "/work", "/work would cover the project, which is at /work"),
         ("models", "/work", "/work would cover"),

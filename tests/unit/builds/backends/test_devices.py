@@ -92,23 +92,6 @@ def test_the_groups_of_kfd_and_of_the_render_nodes_may_differ() -> None:
 
 
 @pytest.mark.parametrize(
-    ("accelerator", "offered", "expected"),
-    [
-        ("rocm", set(), ACCESS),
-        ("rocm", {"nvidia.com/gpu=all", "amd.com/gpu=0"}, ACCESS),
-        ("rocm", {"amd.com/gpu=all", "amd.com/gpu=0"}, BY_CDI),
-        ("xpu", {"amd.com/gpu=all"}, ACCESS),
-        ("cuda", {"amd.com/gpu=all"}, ACCESS),
-    ],
-)
-def test_a_cdi_device_replaces_the_nodes_where_the_engine_has_it(
-    accelerator: types.Accelerator, offered: set[str], expected: Devices
-) -> None:
-    profile = msgspec.structs.replace(ROCM, accelerator=accelerator)
-    assert devices.by_cdi(ACCESS, profile, offered) == expected
-
-
-@pytest.mark.parametrize(
     ("nodes", "force", "expected"),
     [(NODES, False, BY_CDI), (NODES, True, ACCESS), ({}, False, Devices(shm_size="8g"))],
     ids=["amd", "amd-forced", "none"],

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
 
 from envbuilder.builds.access import Access
 from envbuilder.builds.backends import foreign_programs as foreign, venv
@@ -37,32 +36,18 @@ def refused(argv: list[str], path: str | None, *folders: Path) -> ToolError | No
 @pytest.mark.parametrize(
     ("name", "target", "hint"),
     [
-        *(
-            (name, name, "add_requirements")
-            for name in (
-                "pip",
-                "pip3",
-                "pip3.11",
-                "conda",
-                "mamba",
-                "micromamba",
-                "uv",
-                "uvx",
-                "poetry",
-                "easy_install-3.11",
-                "jupyter",
-                "torchrun",
-                "accelerate",
-                "ipython",
-            )
-        ),
+        ("pip3.11", "pip3.11", "add_requirements"),
+        ("conda", "conda", "add_requirements"),
+        ("uvx", "uvx", "add_requirements"),
+        ("easy_install-3.11", "easy_install-3.11", "add_requirements"),
+        ("torchrun", "torchrun", "add_requirements"),
         ("pip", "mise", "add_requirements"),
         ("install-it", "pip3", "add_requirements"),
-        *((name, name, "--python-version") for name in ("python3.12", "python2", "pypy3")),
+        ("pypy3", "pypy3", "--python-version"),
         ("py", "python3.13t", "--python-version"),
-        *((name, name, "") for name in ("bash", "git", "nvidia-smi", "pipewire", "python3-config")),
+        ("pipewire", "pipewire", ""),
+        ("python3-config", "python3-config", ""),
         ("gcc", "x86_64-linux-gnu-gcc-12", ""),
-        ("black", "black", ""),
     ],
 )
 def test_programs_are_refused_by_name(name: str, target: str, hint: str, tmp_path: Path) -> None:
@@ -84,20 +69,15 @@ def test_programs_are_refused_by_name(name: str, target: str, hint: str, tmp_pat
 @pytest.mark.parametrize(
     ("argv", "command"),
     [
-        (["pip", "install", "x"], "pip install"),
         (["pip3", "-q", "--proxy", "http://x", "uninstall", "-y", "x"], "pip3 uninstall"),
         (["python", "-m", "pip", "install", "x"], "pip install"),
         (["python3.11", "-X", "dev", "-I", "-mpip", "install"], "pip install"),
         (["uv", "pip", "sync", "x"], "uv sync"),
         (["conda", "env", "create"], "conda create"),
-        (["poetry", "add", "x"], "poetry add"),
-        (["pip", "list"], ""),
         (["python", "-m", "pip", "--version"], ""),
         (["python", "train.py", "-m", "pip", "install"], ""),
         (["python", "-c", "x", "-m", "pip", "install"], ""),
-        (["python", "-m"], ""),
         (["python", "-X"], ""),
-        (["python", "-m", "install"], ""),
         (["npm", "install"], ""),
     ],
 )
@@ -109,13 +89,6 @@ def test_commands_that_change_an_environment_are_refused_in_it(
     assert (error.message if error else "") == (
         f"{command} would change this environment" if command else ""
     )
-
-
-@given(st.lists(st.text(min_size=1, max_size=30).filter(lambda w: "\0" not in w), min_size=1))
-def test_no_command_is_too_strange_to_be_judged(argv: list[str]) -> None:
-    for path in (None, "/nowhere/program"):
-        refused(argv, path, Path("/env/bin"))
-    foreign.changing_command(["python", *argv])
 
 
 def test_advice_names_the_key_the_file_and_the_command() -> None:
@@ -132,13 +105,10 @@ def test_advice_names_the_key_the_file_and_the_command() -> None:
 @pytest.mark.parametrize(
     ("argv", "packages"),
     [
-        (["pip", "install", "scipy"], "scipy"),
         (["python", "-m", "pip", "install", "scipy", "rich>=13"], "scipy 'rich>=13'"),
         (["uv", "pip", "install", "torch[optree]"], "'torch[optree]'"),
-        (["uv", "add", "scipy"], "scipy"),
         (["pip", "uninstall", "rich"], "rich"),
         (["pip", "install", "-r", "requirements.txt"], "NAME"),
-        (["pip", "install", "."], "NAME"),
         (["pip", "install", "git+https://host/x"], "NAME"),
         (["pip", "list"], None),
         (["/usr/bin/pip", "install", "scipy"], None),
@@ -166,7 +136,6 @@ def test_an_installer_is_refused_before_anything_is_built(
         (["pip", "install", "x"], (), "pip install would be lost when the container ends"),
         (["python", "-m", "pip", "install", "x"], ("pip",), "would be lost"),
         (["pip", "list"], (), "pip is not in this environment"),
-        (["uv", "--version"], (), "uv is not in this environment"),
         (["pip3.11", "list"], ("pip",), ""),
         (["python", "train.py"], (), ""),
         (["/usr/local/bin/pip", "list"], (), ""),
@@ -217,20 +186,6 @@ def test_a_native_environment_starts_no_program_of_another_python(
             environment.become([name, "x"], environ)
         environment.become([path, "x"], environ)
         assert started == [[path, "x"]]
-
-
-def test_a_native_command_gets_the_variables_that_the_user_states(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started: list[Any] = []
-    monkeypatch.setattr(process, "exec_program", lambda argv, env: started.append(env))
-    lay(tmp_path / "bin", "python")
-    environment = Native(tmp_path)
-    environment.device_variables = {"HIP_VISIBLE_DEVICES": "0", "C": "of the profile"}
-    given = Access(variables={"A": "1", "HIP_VISIBLE_DEVICES": "1"}, passed=("C",))
-    environment.become(["python"], {"PATH": "", "C": "of the caller"}, given)
-    stated = {"A": "1", "HIP_VISIBLE_DEVICES": "1", "C": "of the caller"}
-    assert stated.items() <= started[0].items()
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from envbuilder.builds.project_layer import ProjectLayer
 from envbuilder.builds.request import Request
 from envbuilder.containers.engine import connection
 from envbuilder.containers.engine.interface import BuildCommand
-from envbuilder.core import types, uv_program
+from envbuilder.core import types
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.host.model import Host
@@ -157,18 +155,6 @@ def test_the_uv_of_the_machine_that_builds_is_fetched_and_installs(
     assert [f for f in made.files if f.kind == "tool"] == [uv]
     assert assembled(made).platform == platform
     assert made.fingerprint == planned(found, own="linux/amd64", platform=platform).fingerprint
-
-
-def test_nothing_looks_at_an_installed_uv(found: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(name: str) -> Any:
-        raise AssertionError(f"{name} was looked for")
-
-    monkeypatch.setattr(metadata, "version", none)
-    monkeypatch.setattr(uv_program, "path", lambda: none("uv"))
-    monkeypatch.setitem(sys.modules, "uv", None)
-    monkeypatch.setattr(layers, "own_platform", lambda: "macos/arm64")
-    assert why_not(platform="linux/amd64") == ""
-    assert assembled(planned(found, own="macos/arm64")).uv.file.endswith("macosx_11_0_arm64.whl")
 
 
 def test_a_machine_without_a_locked_uv_is_refused_before_an_engine_is_asked(

@@ -172,14 +172,6 @@ def test_every_build_gives_the_same_image(bench: Bench, wheels: list[File]) -> N
     assert third == first
 
 
-def test_a_changed_package_rewrites_its_own_layer_only(bench: Bench, wheels: list[File]) -> None:
-    _, before = bench.make(wheels)
-    bench.uv.installed.clear()
-    _, after = bench.make([*wheels, wheel(bench.store, "more", {"more.py": b"3"})])
-    assert "torch" not in bench.uv.installed
-    assert len({d.digest for d in after.layers} - {d.digest for d in before.layers}) == 1
-
-
 def test_a_changed_file_of_the_project_rewrites_the_last_layer_only(
     bench: Bench, wheels: list[File], tmp_path: Path
 ) -> None:

@@ -193,19 +193,6 @@ def test_a_python_is_offered_only_where_the_lock_has_images_of_it(
     assert "--python-version" not in caught.value.hint
 
 
-def test_a_layout_without_any_python_is_refused(
-    found: Settings, doings: list[str], tmp_path: Path
-) -> None:
-    made = on_layout(found, tmp_path, "cpu", "3.11")
-    bare = image(tmp_path / "bare", ([m for m in BASE if "python" not in m.path],)).folder
-    check = msgspec.structs.replace(made.base_check, layout=str(bare))
-    with pytest.raises(BuildError, match="has none on its PATH"):
-        build(
-            found, msgspec.structs.replace(made, base_check=check), parts(found, "cpu", "3.11")[1]
-        )
-    assert doings == []
-
-
 def test_a_layout_with_the_python_is_built_on(
     found: Settings, doings: list[str], tmp_path: Path
 ) -> None:

@@ -167,18 +167,6 @@ def test_a_base_says_what_made_it(
         assert debian_base.made_by(wanted) == {}
 
 
-def test_a_tool_that_is_missing_or_says_nothing_has_no_version(
-    files: tuple[File, ...], found: Settings, store: Store, tool: Tool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    which = {"mmdebstrap": "/usr/bin/mmdebstrap", "dpkg": "/usr/bin/dpkg"}
-    monkeypatch.setattr(process, "which", which.get)
-    tool.versions["dpkg"] = "no version\n"
-    wanted = debian_base.step(target(files), found)
-    make(wanted, store)
-    assert debian_base.made_by(wanted) == {"mmdebstrap": "1.3.5"}
-
-
 def test_everything_that_decides_the_bytes_is_in_the_identity(
     files: tuple[File, ...], found: Settings
 ) -> None:

@@ -206,21 +206,6 @@ def test_builds_side_by_side_hash_a_layer_once(
     assert len(hashed) == 2, "another command hashes it again"
 
 
-def test_a_damaged_layer_is_so_for_every_build_until_it_is_made_again(bench: Bench) -> None:
-    made = bench.keep()
-    blob = bench.cache().layout.blob(made.digest)
-    whole = blob.read_bytes()
-    blob.write_bytes(b"damaged")
-    shared = MadeLayers()
-    first, second = (
-        LayerCache(bench.folder, bench.notes.append, fresh=False, shared=shared) for _ in range(2)
-    )
-    assert (first.find(INPUTS), second.find(INPUTS)) == (None, None)
-    bench.keep()
-    assert first.find(INPUTS) == second.find(INPUTS) == made
-    assert blob.read_bytes() == whole
-
-
 def test_a_maker_that_fails_leaves_the_layer_to_the_next(bench: Bench) -> None:
     cache = bench.cache()
 

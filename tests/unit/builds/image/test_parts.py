@@ -50,11 +50,6 @@ def test_where_room_is_short_shares_stay_together_and_then_wheels(room: int) -> 
         assert [p.wheels for p in found] == [(SIX, SYMPY, TORCH)]
 
 
-def test_the_order_that_a_lock_has_does_not_matter_to_large_wheels() -> None:
-    one = parts([SIX, SYMPY, TORCH], SIZES, shares, room=50)
-    assert one == parts([TORCH, SIX, SYMPY], SIZES, shares, room=50)
-
-
 FILES = st.dictionaries(
     st.text("abcdef/", min_size=1, max_size=6),
     st.integers(0, 2 * CUT) | st.sampled_from([0, 1, CUT - 1, CUT, CUT + 1]),
@@ -126,15 +121,6 @@ def test_the_next_version_of_a_huge_wheel_shares_the_layers_of_folders() -> None
     kept = sum(files[n] for share in shares for n in share if not n.endswith(".so"))
     kernels = sum(files[n] for n in files if "/lib/" in n and not n.endswith(".so"))
     assert kept > kernels * 3 // 4
-
-
-@pytest.mark.parametrize("size", [CUT, CUT // 3])
-def test_a_wheel_of_4_gib_is_cut_as_before(size: int) -> None:
-    count = module.SPREAD * CUT // size
-    files = {f"a/{n:03}/x": size for n in range(count)}
-    assert {sum(files[n] for n in share) for share in cut(files)} == {CUT // size * size}
-    files["z/more"] = CUT
-    assert max(sum(files[n] for n in share) for share in cut(files)) > CUT
 
 
 def test_a_wheel_of_deep_folders_is_cut_too() -> None:

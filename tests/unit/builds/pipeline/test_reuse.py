@@ -174,8 +174,6 @@ def test_a_build_that_is_removed_again_leaves_the_projects_link_alone(
         "[]",
         '{"fingerprint": "other"}',
         '{"made_by": "envbuilder"}',
-        # Of a version that did not seal the base interpreter.
-        '{"fingerprint": "THIS", "digest": "sha256:0", "tree": "sha256:0"}',
     ],
 )
 def test_a_prefix_that_is_not_exactly_this_one_is_not_reused(
@@ -186,7 +184,7 @@ def test_a_prefix_that_is_not_exactly_this_one_is_not_reused(
     ).product
     finish(environment.plan)
     path = Path(environment.plan.artifact.ref) / integrity.MARKER
-    path.write_text(marker.replace("THIS", environment.plan.fingerprint))
+    path.write_text(marker)
 
     def performed(made: Any, *rest: Any) -> bool:
         doings.append("execute")
@@ -204,11 +202,9 @@ SITE = "lib/python3.11/site-packages"
 @pytest.mark.parametrize(
     ("lost", "named"),
     [
-        (f"{SITE}/torch", f"{SITE}/torch/lib/libtorch.so"),
         (f"{SITE}/torch/lib", f"{SITE}/torch/lib/libtorch.so"),
         (f"{SITE}/torch-2.13.0.dist-info", f"{SITE}/torch-2.13.0.dist-info/RECORD"),
         (f"{SITE}/six.py", f"{SITE}/six.py"),
-        ("bin/python", "bin/python"),
         ("../python3.11", "bin/python"),
     ],
 )
