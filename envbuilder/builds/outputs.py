@@ -61,7 +61,7 @@ class Output(Product):
                 delivered.append(_pushed(step, self.plan.fingerprint, self._settings))
             elif isinstance(step, Save):
                 delivered.append(_saved(step, self.plan))
-        digests = delivered[0]
+        digests = delivered[0] if delivered else None
         if digests is None or None in delivered:
             return None
         return self.plan.artifact.identified(*digests)

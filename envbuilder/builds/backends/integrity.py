@@ -268,7 +268,10 @@ def marker(prefix: Path) -> dict[str, Any]:
         metadata = json.loads((prefix / MARKER).read_text())
     except (OSError, ValueError, RecursionError):
         return {}
-    return metadata if isinstance(metadata, dict) else {}
+    if not isinstance(metadata, dict):
+        return {}
+    lists = (metadata.get(key, []) for key in ("base", "landmarks"))
+    return metadata if all(isinstance(each, list) for each in lists) else {}
 
 
 def is_sealed(prefix: Path) -> bool:
