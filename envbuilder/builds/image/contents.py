@@ -108,7 +108,8 @@ def name_image(layout: Layout, entry: Descriptor, names: Sequence[str]) -> None:
 
 def created(epoch: int) -> str:
     """Return the time of an image as its configuration states it."""
-    return datetime.datetime.fromtimestamp(epoch, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    time = datetime.datetime.fromtimestamp(epoch, datetime.UTC)
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Added(Struct, frozen=True, kw_only=True):

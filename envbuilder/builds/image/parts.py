@@ -71,6 +71,11 @@ def parts(
     return result
 
 
+def packages(debs: Sequence[File]) -> str:
+    """Return the words for the layer of these system packages."""
+    return ", ".join(f"{deb.name} {deb.version}" for deb in debs)
+
+
 def cut(files: Mapping[str, Bytes]) -> Iterator[tuple[str, ...]]:
     """Yield the groups of a wheel's files that get layers of their own; the last files are in none.
 

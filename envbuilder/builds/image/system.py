@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from envbuilder.builds import conventions
-from envbuilder.builds.image import records
+from envbuilder.builds.image import parts, records
 from envbuilder.builds.image.contents import Added, BaseContents
 from envbuilder.builds.image.layer_cache import SYSTEM_FORMAT, LayerCache
 from envbuilder.containers.engine import connection, images
@@ -114,7 +114,7 @@ def unpacked(
         if not files:
             return []
         packages = make(inputs, files)
-    return [Added(layer=packages, reason=_reason(step))]
+    return [Added(layer=packages, reason=parts.packages(step.debs))]
 
 
 def built(
@@ -149,7 +149,7 @@ def built(
         rootfs.RootFs,
         lambda: rootfs.over(base.root, blob),
     )
-    return [Added(layer=packages, reason=_reason(step))], root
+    return [Added(layer=packages, reason=parts.packages(step.debs))], root
 
 
 def _taken(step: Assemble, system: System, base: BaseContents, work: Path) -> layer.Layer:
@@ -173,11 +173,6 @@ def _taken(step: Assemble, system: System, base: BaseContents, work: Path) -> la
     if f"sha256:{digest.hexdigest()}" != diff_ids[-1]:
         raise BuildError(f"{manifest.layers[-1].digest}: does not match the image's configuration")
     return packed
-
-
-def _reason(step: Assemble) -> str:
-    """Return the words for the layer of the system packages."""
-    return ", ".join(f"{deb.name} {deb.version}" for deb in step.debs)
 
 
 def note(step: Assemble, ref: str, ids: tuple[str, ...]) -> Path:
