@@ -1,6 +1,6 @@
 """The image of `cpu` from nothing to usable in the engine: our builders against hand-written ones.
 
-    ENVBUILDER_BASE_IMAGE=REF python benchmarks/build.py [--plain] [ROUNDS]
+    ENVBUILDER_BASE_IMAGE=REF python benchmarks/build.py [ROUNDS]
 
 All start from the same base image and the same wheels (bind-mounted, not copied) and use no cache;
 each round of ours has another date in its lock, so that no layer of it was ever made or loaded.
@@ -11,10 +11,6 @@ counted (with 0 ROUNDS it is the only one); archives are `docker save`; "wrote" 
 to the cache of layers in the last round. Needs an engine with the base image, and the files of
 `cpu` and `zendnn` in the store. Its images are removed, and so are the names `latest` that they
 took.
-
-With --plain there is one more row, made once: `pip install torch` from the index that pip is set
-up with, as most people write it. From PyPI that is the build for CUDA: it downloads some 3 GB and
-needs 20 GB of the engine's disk while it runs.
 """
 
 from __future__ import annotations
@@ -36,9 +32,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from msgspec.structs import replace
-from requests.utils import DEFAULT_CA_BUNDLE_PATH
 
-from envbuilder.core import pip, resources
+from envbuilder.core import resources
 from envbuilder.core.settings import load as load_settings
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile, profile as profiles
@@ -63,17 +58,6 @@ RUN --mount=type=bind,from=wheels,target=/wheels --mount=type=tmpfs,target=/tmp 
  && rm -rf /opt/.cache
 ENV PATH=/opt/env/bin:$PATH
 """
-# The index may name a host or hold a token: a secret, in no file and in no layer. Without one pip
-# takes its own.
-PLAIN = """\
-ARG BASE_IMAGE
-FROM ${BASE_IMAGE}
-RUN --mount=type=secret,id=pip --mount=type=secret,id=ca \\
-    export PIP_CONFIG_FILE=/run/secrets/pip PIP_CERT=/run/secrets/ca \\
- && python3 -m venv /opt/env && /opt/env/bin/pip install torch
-ENV PATH=/opt/env/bin:$PATH
-"""
-INDEX = "ENVBUILDER_BENCHMARK_INDEX"
 EXTRA = "envbuilder-benchmark"
 
 
@@ -85,14 +69,12 @@ def run(*argv: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]
     return done
 
 
-def build(text: str, folder: Path, *options: str) -> str:
-    """Build a hand-written Dockerfile without a cache; returns what BuildKit said."""
+def build(text: str, folder: Path, *options: str) -> None:
+    """Build a hand-written Dockerfile without a cache."""
     folder.mkdir(exist_ok=True)
     (folder / "Dockerfile").write_text(text)
-    return run(
-        *("docker", "buildx", "build", "--no-cache", "--provenance=false", "--progress=plain"),
-        *("--build-arg", f"BASE_IMAGE={BASE}", *options, str(folder)),
-    ).stderr
+    command = ("docker", "buildx", "build", "--no-cache", "--provenance=false", "--progress=plain")
+    run(*command, "--build-arg", f"BASE_IMAGE={BASE}", *options, str(folder))
 
 
 def naive(wheels: Path, folder: Path) -> str:
@@ -108,39 +90,10 @@ def careful(wheels: Path, folder: Path) -> str:
     tag = "envbuilder-benchmark/uv:1"
     archive = folder / "image.tar"
     output = f"type=oci,dest={archive},name=docker.io/{tag},rewrite-timestamp=true"
-    build(
-        *(CAREFUL, folder, "--network", "none"),
-        *("--build-context", f"wheels={wheels}", "--output", output),
-        *("--build-arg", "SOURCE_DATE_EPOCH=1700000000"),
-    )
+    options = ("--network", "none", "--build-context", f"wheels={wheels}", "--output", output)
+    build(CAREFUL, folder, *options, "--build-arg", "SOURCE_DATE_EPOCH=1700000000")
     run("docker", "load", "--input", str(archive))
     return tag
-
-
-def plain(folder: Path) -> str:
-    """The row of `pip install torch` from the configured index, with nothing left of it after."""
-    tag = "envbuilder-benchmark/plain:1"
-    found = pip.sources()
-    os.environ[INDEX] = f"[global]\nindex-url = {found.index_url}\n" if found.index_url else ""
-    secrets = (f"id=pip,env={INDEX}", f"id=ca,src={found.cert or DEFAULT_CA_BUNDLE_PATH}")
-    options = [word for secret in secrets for word in ("--secret", secret)]
-    started = time.perf_counter()
-    try:
-        said = build(PLAIN, folder, *options, "--load", "--tag", tag)
-        whole = time.perf_counter() - started
-        size = archive_bytes(tag)
-    finally:
-        subprocess.run(["docker", "rmi", "--force", "--no-prune", tag], check=False)
-        forget("PIP_CONFIG_FILE")
-    step = re.search(r"^#(\d+) ([\d.]+) Installing collected packages", said, re.MULTILINE)
-    assert step is not None, "pip says when it has everything"
-    done = re.search(rf"^#{step[1]} DONE ([\d.]+)s", said, re.MULTILINE)
-    assert done is not None, "BuildKit says how long a step took"
-    fetched, installed = float(step[2]), float(done[1])
-    return (
-        f"{'plain, once':<25}{whole:7.2f} s            {size / 1e6:.0f} MB   found and downloaded:"
-        f" {fetched:.0f} s, installed: {installed - fetched:.0f} s, rest: {whole - installed:.0f} s"
-    )
 
 
 def forget(text: str) -> None:
@@ -154,11 +107,9 @@ def forget(text: str) -> None:
 
 def ours(project: Path, profile: str, builder: str, *options: str) -> str:
     """Build through the command line; returns the image's tag."""
-    out = run(
-        *(sys.executable, "-m", "envbuilder", "build", "--profile", profile, "--backend", "docker"),
-        *("--builder", builder, "--base-image", BASE, "--json", *options),
-        cwd=project,
-    ).stdout
+    words = ("build", "--profile", profile, "--backend", "docker", "--builder", builder, "--json")
+    command = (sys.executable, "-m", "envbuilder", *words, "--base-image", BASE, *options)
+    out = run(*command, cwd=project).stdout
     ref: str = json.loads(out)["artifact"]["ref"]
     return ref
 
@@ -192,13 +143,12 @@ def redate(name: str, date: str) -> lockfile.Lock:
     return replace(lock, targets=tuple(targets))
 
 
-def wheel(store: Store) -> lockfile.File:
-    """A wheel of a few bytes, in the store."""
-    name = EXTRA.replace("-", "_")
-    info = f"{name}-1.0.dist-info"
+def packed_wheel(name: str, version: str) -> tuple[str, bytes]:
+    """A wheel of a few bytes with one module: its file's name and content."""
+    info = f"{name}-{version}.dist-info"
     members = {
-        f"{name}.py": "",
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {EXTRA}\nVersion: 1.0\n",
+        f"{name}.py": f"version = '{version}'\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     members[f"{info}/RECORD"] = "".join(f"{n},,\n" for n in [*members, f"{info}/RECORD"])
@@ -206,12 +156,17 @@ def wheel(store: Store) -> lockfile.File:
     with zipfile.ZipFile(data, "w") as archive:
         for path, text in members.items():
             archive.writestr(zipfile.ZipInfo(path), text)
-    content = data.getvalue()
+    return f"{name}-{version}-py3-none-any.whl", data.getvalue()
+
+
+def wheel(store: Store) -> lockfile.File:
+    """A small wheel in the store."""
+    file, content = packed_wheel(EXTRA.replace("-", "_"), "1.0")
     made = lockfile.File(
         kind="wheel",
         name=EXTRA,
         version="1.0",
-        file=f"{name}-1.0-py3-none-any.whl",
+        file=file,
         sha256=hashlib.sha256(content).hexdigest(),
         size=len(content),
         source="default",
@@ -231,6 +186,13 @@ def names(tags: Iterable[str]) -> list[str]:
     return sorted({*tags, *latest})
 
 
+def layers(ref: str) -> list[str]:
+    """The unpacked layers of an image in the engine, bottom first."""
+    shown = run("docker", "image", "inspect", "--format", "{{json .RootFS.Layers}}", ref).stdout
+    listed: list[str] = json.loads(shown)
+    return listed
+
+
 def archive_bytes(tag: str) -> int:
     """Size of `docker save`."""
     with subprocess.Popen(["docker", "save", tag], stdout=subprocess.PIPE) as saving:
@@ -248,12 +210,13 @@ def cached(folder: Path) -> int:
     return sum(p.stat().st_size for p in (folder / "blobs").rglob("*") if p.is_file())
 
 
-def main(rounds: int, *, with_plain: bool) -> None:
+def main(rounds: int) -> None:
     """Alternate them all and print medians and ratios."""
     if not BASE:
         sys.exit("set ENVBUILDER_BASE_IMAGE to a base image with Python 3.11")
     found = load_settings()
-    store, layers = Store(found.store_dir), found.cache_dir / "layers"
+    store = Store(found.store_dir)
+    layer_cache = found.cache_dir / "layers"
     lock = lockfile.load(resources.profiles_dir() / "locks" / "cpu.json")
     target = lockfile.select(lock, "linux/amd64", "3.11")
     taken: dict[str, list[float]] = {}
@@ -269,12 +232,12 @@ def main(rounds: int, *, with_plain: bool) -> None:
             store.link(file, wheels)
 
         def timed(name: str, make: Callable[[], str]) -> None:
-            before = cached(layers)
+            before = cached(layer_cache)
             os.sync()  # a row does not pay for what the one before it has left to write
             started = time.perf_counter()
             tags[name] = make()
             taken.setdefault(name, []).append(time.perf_counter() - started)
-            written[name] = cached(layers) - before
+            written[name] = cached(layer_cache) - before
             loads.append(os.getloadavg()[0])
 
         for number in range(rounds + 1):
@@ -293,7 +256,6 @@ def main(rounds: int, *, with_plain: bool) -> None:
                 sizes = {n: archive_bytes(t) for n, t in tags.items() if "," not in n}
             run("docker", "rmi", "--force", "--no-prune", *names(tags.values()))
         forget("--find-links /wheels torch")
-        extra = plain(here / "plain") if with_plain else ""
     middle = {name: statistics.median(values) for name, values in taken.items()}
     for name, values in taken.items():
         size = sizes.get(name)
@@ -303,14 +265,10 @@ def main(rounds: int, *, with_plain: bool) -> None:
             f"{name:<25}{middle[name]:7.2f} s ({middle[name] / middle['naive']:5.3f}×)"
             f"   {archive:<17}   {wrote:<15}   rounds: {', '.join(f'{v:.2f}' for v in values)}"
         )
-    if extra:
-        print(extra)
     print(f"load of the machine meanwhile: {min(loads):.1f} to {max(loads):.1f}")
 
 
 if __name__ == "__main__":
     arguments = argparse.ArgumentParser(description="The image of `cpu`, built in several ways")
     arguments.add_argument("rounds", metavar="ROUNDS", type=int, nargs="?", default=3)
-    arguments.add_argument("--plain", action="store_true", help="pip install torch, too: 3 GB")
-    given = arguments.parse_args()
-    main(given.rounds, with_plain=given.plain)
+    main(arguments.parse_args().rounds)

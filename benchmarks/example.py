@@ -159,8 +159,16 @@ def ours(ways: Ways) -> Any:
     # The shipped subset is no full MNIST: it is what a quick verification takes by itself.
     data = ("--data", ways.data) if _full(ways.data) else ("--quick",)
     words = (
-        *(ways.envbuilder, "verify", "--profile", ways.device, *which),
-        *("--epochs", ways.epochs, *data, "--output", report),
+        ways.envbuilder,
+        "verify",
+        "--profile",
+        ways.device,
+        *which,
+        "--epochs",
+        ways.epochs,
+        *data,
+        "--output",
+        report,
     )
     subprocess.run([str(word) for word in words], stdout=subprocess.DEVNULL, check=True)
     measured = json.loads(report.read_text())

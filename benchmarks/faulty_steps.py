@@ -14,7 +14,8 @@ from envbuilder.payload.training import eager, model
 
 def update_skipped(job: Any) -> None:
     """Every second update is skipped."""
-    step, numbers = job.optimizer.step, count()
+    step = job.optimizer.step
+    numbers = count()
     job.optimizer.step = lambda: step() if next(numbers) % 2 else None
 
 

@@ -104,7 +104,8 @@ class Trainings:
     """Trains portions side by side and appends what comes back to the file."""
 
     def __init__(self, path: Path, folders: dict[str, str]) -> None:
-        self._path, self._folders = path, folders
+        self._path = path
+        self._folders = folders
         self._prefixes: dict[str, Path] = {}
         self._lock = threading.Lock()
 
@@ -121,7 +122,8 @@ class Trainings:
             self._train(portion)
 
     def _train(self, portion: list[Run]) -> None:
-        framework, threads = portion[0]["framework"], portion[0]["threads"]
+        framework = portion[0]["framework"]
+        threads = portion[0]["threads"]
         python = self._prefixes[framework] / "bin" / "python"
         environment = {
             **os.environ,
@@ -173,7 +175,8 @@ def run(path: Path, at_once: int) -> None:
     assert not full.subset
     folders = {"mnist": str(full.folder), "subset": str(resources.mnist_subset_dir())}
     print(f"{len(missing)} of {len(plan())} runs are missing", flush=True)
-    trainings, waiting = Trainings(path, folders), portions(missing)
+    trainings = Trainings(path, folders)
+    waiting = portions(missing)
     threads = [threading.Thread(target=trainings.work, args=(waiting,)) for _ in range(at_once)]
     for thread in threads:
         thread.start()

@@ -69,7 +69,8 @@ def factor(runs: int, refused: float, confidence: float = CONFIDENCE) -> float:
     Tables agree: 2.355 for 10 runs, a tenth and 95 %; 3.981 for a hundredth (NIST/SEMATECH
     e-Handbook of Statistical Methods, 7.2.6.3).
     """
-    low, high = 0.0, 100.0
+    low = 0.0
+    high = 100.0
     while high - low > 1e-6:
         middle = (low + high) / 2
         low, high = (low, middle) if _held(middle, runs, refused) > confidence else (middle, high)
@@ -82,10 +83,12 @@ def _held(k: float, runs: int, refused: float) -> float:
     It is the integral of the normal distribution of the mean over the density of the deviation
     (chi over the root of its degrees of freedom), by Simpson's rule: a noncentral t distribution.
     """
-    quantile, degrees = NORMAL.inv_cdf(1 - refused), runs - 1
+    quantile = NORMAL.inv_cdf(1 - refused)
+    degrees = runs - 1
     constant = math.log(2) + degrees / 2 * math.log(degrees / 2) - math.lgamma(degrees / 2)
     width = 8 / math.sqrt(2 * degrees)
-    first, last = max(1e-9, 1 - width), 1 + width
+    first = max(1e-9, 1 - width)
+    last = 1 + width
     step = (last - first) / STEPS
     total = 0.0
     for number in range(STEPS + 1):
@@ -126,7 +129,8 @@ class Sample(NamedTuple):
     @property
     def distances(self) -> list[float]:
         """How many standard deviations each value is from the mean, towards the gate; sorted."""
-        mean, deviation = statistics.fmean(self.scaled), self.deviation
+        mean = statistics.fmean(self.scaled)
+        deviation = self.deviation
         return sorted(self.quantity.side * (value - mean) / deviation for value in self.scaled)
 
     @property

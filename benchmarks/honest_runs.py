@@ -61,7 +61,8 @@ def trained(framework: Any, data: dataset.Dataset, run: dict[str, Any], epochs: 
     job = prepared(framework, run["form"], run["seed"])
     if run.get("fault"):
         FAULTS[run["fault"]](job)
-    held, tested = framework.hold(data.train), framework.hold(data.test)
+    held = framework.hold(data.train)
+    tested = framework.hold(data.test)
     images = altered(data.test, run["seed"])
     result: dict[str, list[float]] = {
         key: [] for key in ("accuracy", "loss", "blind_accuracy", "blind_loss")

@@ -54,7 +54,8 @@ def busy_seconds() -> float:
 def measured(work: Callable[[], object]) -> Row:
     """Run something in a child process and return what it took."""
     os.sync()  # a row does not pay for what the one before it has left to write
-    busy, started = busy_seconds(), time.perf_counter()
+    busy = busy_seconds()
+    started = time.perf_counter()
     child = os.fork()
     if not child:
         try:
@@ -79,9 +80,21 @@ def ours(folder: Path, profile: str, builder: str, python: str) -> None:
     """Build through the command line, with a cache of its own; its result goes to a file."""
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "envbuilder", "build", "--profile", profile, "--json"),
-            *("--backend", "docker", "--builder", builder, "--base-image", BASE),
-            *("--python-version", python),
+            sys.executable,
+            "-m",
+            "envbuilder",
+            "build",
+            "--profile",
+            profile,
+            "--json",
+            "--backend",
+            "docker",
+            "--builder",
+            builder,
+            "--base-image",
+            BASE,
+            "--python-version",
+            python,
         ],
         env={**os.environ, "ENVBUILDER_CACHE_DIR": str(folder / "cache")},
         cwd=folder,
@@ -113,7 +126,8 @@ def main(profile: str, python: str, rounds: int) -> None:
     store = Store(load_settings().store_dir)
     first = int(time.time()) % 20_000
     rows: dict[str, list[Row]] = {"naive": [], "buildkit": [], "layers": []}
-    loads, timeline = [os.getloadavg()[0]], ""
+    loads = [os.getloadavg()[0]]
+    timeline = ""
     for number in range(rounds):
         with tempfile.TemporaryDirectory(dir=store.root.parent) as scratch:
             folder = Path(scratch)

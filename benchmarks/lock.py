@@ -50,7 +50,8 @@ class Index(ThreadingHTTPServer):
         request = urllib.request.Request(url, headers={n: v for n, v in pairs if v})
         try:
             with urllib.request.urlopen(request, timeout=60) as reply:
-                status, content = reply.status, reply.read()
+                status = reply.status
+                content = reply.read()
                 headers = {
                     n: reply.headers[n]
                     for n in ("Content-Type", "Content-Range")

@@ -29,7 +29,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-BASE = os.environ.get("ENVBUILDER_BASE_IMAGE", "")
+from build import BASE, layers, run
+
 IMAGES = ("--backend", "docker", "--builder", "layers")
 MODES = {
     "venv": ("--backend", "venv"),
@@ -50,22 +51,9 @@ def forget(refs: set[str]) -> None:
         )
 
 
-def docker(*words: str) -> str:
-    """Return what the docker client prints."""
-    return subprocess.run(["docker", *words], capture_output=True, text=True, check=True).stdout
-
-
-def layers(image: str) -> list[str]:
-    """Return the digests of an image's unpacked layers."""
-    listed: list[str] = json.loads(
-        docker("image", "inspect", "-f", "{{json .RootFS.Layers}}", image)
-    )
-    return listed
-
-
 def require_none_left(made: set[str]) -> None:
     """Exit if an image of the engine still has one of these layers, the lowest of the profiles."""
-    for image in sorted({*docker("image", "ls", "-q").split()}):
+    for image in sorted({*run("docker", "image", "ls", "-q").stdout.split()}):
         if made.intersection(layers(image)):
             sys.exit(
                 f"the engine has layers of these profiles in the image {image}: remove it first"
@@ -75,12 +63,14 @@ def require_none_left(made: set[str]) -> None:
 def build(profiles: str, *options: str) -> tuple[float, float, set[str]]:
     """Build some profiles: seconds, seconds of CPU, and the names of the images."""
     words = ("build", "--profile", profiles, "--json")
-    before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    started = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-m", "envbuilder", *words, *options],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    seconds, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = time.perf_counter() - started
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode != 0:
         sys.exit(f"{profiles}: {done.stderr[-2000:]}")
     answer: dict[str, Any] = json.loads(done.stdout)
@@ -109,7 +99,7 @@ def main() -> None:
                 if mode == "loaded":
                     build(given.profiles, *IMAGES)
                     for name, ref in kept.items():
-                        docker("tag", ref, name)
+                        run("docker", "tag", ref, name)
                 measure(mode, MODES[mode], ways, every, made, given.rounds)
         finally:
             forget(every | kept.keys())

@@ -3,15 +3,12 @@
     python benchmarks/peers.py [--rounds N] [--folder FOLDER]
 
 Each tool gets a virtual environment below FOLDER (a temporary one unless given), from where pip is
-configured to look. What is there is used again; envbuilder's is refreshed from this checkout. A
-host without `lspci` gets Debian's, unpacked. Prints three Markdown tables; what they quote is kept
-in FOLDER/output:
+configured to look. What is there is used again; envbuilder's is refreshed from this checkout.
+Prints two Markdown tables; what they quote is kept in FOLDER/output:
 
 1. this host: answer, median wall time of N alternating rounds (after one that is not counted),
    programs started (strace), packages and MB that a bare virtual environment does not have;
-2. the same host without `lspci`, with an empty CUDA_VISIBLE_DEVICES, and with neither /sys nor
-   /proc/bus (needs root: a mount namespace);
-3. hosts of tests/data/hosts: envbuilder reads the tree; torchruntime, which asks `lspci`, gets
+2. hosts of tests/data/hosts: envbuilder reads the tree; torchruntime, which asks `lspci`, gets
    one that lists the tree's PCI devices. The others ask torch and cannot be shown another host.
 """
 
@@ -27,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,12 +36,18 @@ VENVS = {
     "envbuilder": (str(ROOT),),
 }
 TREES = (
-    *("rtx4090", "p100", "driver470", "nouveau", "container-without-gpu", "nvidia-unlisted"),
-    *("arc-b580", "intel-unvalidated", "iris-xe", "amd-gpu"),
+    "rtx4090",
+    "p100",
+    "driver470",
+    "nouveau",
+    "container-without-gpu",
+    "nvidia-unlisted",
+    "arc-b580",
+    "intel-unvalidated",
+    "iris-xe",
+    "amd-gpu",
 )
 PATH = tuple(os.environ["PATH"].split(os.pathsep))
-EMPTY = 'mount -t tmpfs none /sys && mount -t tmpfs none /proc/bus && exec "$@"'
-MASKED = ("unshare", "--mount", "sh", "-c", EMPTY, "sh")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,12 +84,10 @@ JSON = replace(DETECT, command="envbuilder detect --json", says=r'"profile":.*?(
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
-    """Where commands run: PATH after the peer's own programs, variables, and what starts them."""
+    """Where commands run, and PATH after the peer's own programs."""
 
     label: str
     path: tuple[str, ...] = PATH
-    extra: dict[str, str] = field(default_factory=dict)
-    before: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -100,12 +101,11 @@ class Bench:
         dropped = {"PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "CUDA_VISIBLE_DEVICES"}
         kept = {name: value for name, value in os.environ.items() if name not in dropped}
         kept["PATH"] = os.pathsep.join([str(self.folder / peer.venv / "bin"), *there.path])
-        return {**kept, "HOME": str(self.folder), "COLUMNS": "200", **there.extra}
+        return {**kept, "HOME": str(self.folder), "COLUMNS": "200"}
 
     def answer(self, peer: Peer, there: Situation, *options: str) -> str:
         """Run once and keep the output; returns what it says, or how it failed."""
-        command = [*there.before, *peer.command.split(), *options]
-        done = run(command, self.environment(peer, there))
+        done = run([*peer.command.split(), *options], self.environment(peer, there))
         name = re.sub(r"\W+", "-", f"{there.label} {peer.command}").strip("-")
         text = f"$ {peer.command}\n{done.stdout}\n[exit code {done.returncode}]\n{done.stderr}"
         (self.folder / "output" / f"{name}.txt").write_text(text)
@@ -133,7 +133,8 @@ class Bench:
 
     def needs(self, venv: str) -> str:
         """What an environment has beyond a bare one: MB (10⁶ bytes), packages, main versions."""
-        packages, size = [], []
+        packages = []
+        size = []
         for prefix in (self.folder / "bare", self.folder / venv):
             command = [str(prefix / "bin" / "python"), "-m", "pip", "list", "--format=freeze"]
             packages.append(set(run(command, dict(os.environ)).stdout.split()))
@@ -167,38 +168,6 @@ def install(folder: Path) -> None:
                 sys.exit(f"{name}: pip ended with {done.returncode}: {last_line(done)}")
 
 
-def with_lspci(folder: Path) -> Situation:
-    """This host with an `lspci`: its own, else an unpacked one where there is apt-get."""
-    if shutil.which("lspci") or not shutil.which("apt-get"):
-        return Situation(label="this host")
-    place = folder / "pciutils"
-    if not any(place.rglob("bin/lspci")):
-        place.mkdir(exist_ok=True)
-        fetch = ("apt-get", "-o", "APT::Sandbox::User=root", "download")
-        packages = ("pciutils", "libpci3", "libkmod2")
-        subprocess.run([*fetch, *packages], cwd=place, check=True, capture_output=True)
-        for package in place.glob("*.deb"):
-            subprocess.run(["dpkg-deb", "--extract", str(package), str(place)], check=True)
-    path = (str(next(place.rglob("bin/lspci")).parent), *PATH)
-    libraries = ":".join(sorted({str(path.parent) for path in place.rglob("lib*.so.*")}))
-    return Situation(label="this host", path=path, extra={"LD_LIBRARY_PATH": libraries})
-
-
-def without_lspci(folder: Path) -> Situation:
-    """A folder of PATH that has `lspci` is replaced by links to everything else in it."""
-    path = list(PATH)
-    for number, place in enumerate(PATH):
-        if Path(place, "lspci").exists():
-            links = folder / f"bin-{number}"
-            shutil.rmtree(links, ignore_errors=True)
-            links.mkdir()
-            for program in Path(place).iterdir():
-                (links / program.name).symlink_to(program)
-            (links / "lspci").unlink()
-            path[number] = str(links)
-    return Situation(label="no `lspci` on PATH", path=tuple(path))
-
-
 def table(heading: list[str], rows: list[list[str]]) -> None:
     """Print a Markdown table."""
     print()
@@ -211,7 +180,8 @@ def this_host(bench: Bench, host: Situation, rounds: int) -> None:
     taken: dict[str, list[float]] = {peer.command: [] for peer in (*PEERS, JSON)}
     for number in range(rounds + 1):
         for peer in (*PEERS, JSON):
-            command, environment = peer.command.split(), bench.environment(peer, host)
+            command = peer.command.split()
+            environment = bench.environment(peer, host)
             began = time.perf_counter()
             run(command, environment)
             if number:
@@ -226,26 +196,8 @@ def this_host(bench: Bench, host: Situation, rounds: int) -> None:
     table(["command", "says", "median", "of detect", "processes started", "needs"], rows)
 
 
-def changed_host(bench: Bench, host: Situation) -> None:
-    """Second table; an answer like that of the first is "the same"."""
-    hidden = {**host.extra, "CUDA_VISIBLE_DEVICES": ""}
-    changed = [
-        without_lspci(bench.folder),
-        replace(host, label='`CUDA_VISIBLE_DEVICES=""`', extra=hidden),
-        replace(host, label="/sys and /proc/bus empty", before=MASKED),
-    ]
-    if run([*MASKED, "true"], dict(os.environ)).returncode:
-        print("\nleft out, no mount namespace here:", changed.pop().label)
-    usual = [bench.answer(peer, host) for peer in PEERS]
-    rows = []
-    for there in changed:
-        said = zip((bench.answer(peer, there) for peer in PEERS), usual, strict=True)
-        rows.append([there.label, *("the same" if now == then else now for now, then in said)])
-    table(["this host with", *(f"`{peer.command}`" for peer in PEERS)], rows)
-
-
 def constructed_hosts(bench: Bench) -> None:
-    """Third table."""
+    """Second table."""
     sys.path.insert(0, str(ROOT))
     from tests.support import host_trees
 
@@ -282,11 +234,11 @@ def main(rounds: int, folder: Path) -> None:
     """Install what is missing and print the tables."""
     (folder / "output").mkdir(parents=True, exist_ok=True)
     install(folder)
-    bench, host = Bench(folder), with_lspci(folder)
-    today, load = datetime.datetime.now(datetime.UTC).date(), os.getloadavg()[0]
+    bench = Bench(folder)
+    today = datetime.datetime.now(datetime.UTC).date()
+    load = os.getloadavg()[0]
     print(f"{today}: {os.cpu_count()} CPUs, load {load:.1f}, medians of {rounds} rounds")
-    this_host(bench, host, rounds)
-    changed_host(bench, host)
+    this_host(bench, Situation(label="this host"), rounds)
     constructed_hosts(bench)
 
 

@@ -22,10 +22,9 @@ import subprocess
 import sys
 import tempfile
 import time
-import zipfile
 from pathlib import Path
 
-from build import BASE, names, run
+from build import BASE, layers, names, packed_wheel, run
 
 NAME = "envbuilder_benchmark"
 PROJECT = Path(__file__).resolve().parents[1] / "examples" / "script"
@@ -33,20 +32,6 @@ ENVBUILDER = str(Path(sys.executable).with_name("envbuilder"))
 CPU = ("--profile", "cpu")
 IMAGE = (*CPU, "--backend", "docker", "--base-image", BASE)
 Taken = dict[str, list[float]]
-
-
-def write_wheel(folder: Path, version: str) -> None:
-    """A package with one module."""
-    info = f"{NAME}-{version}.dist-info"
-    members = {
-        f"{NAME}.py": f"version = '{version}'\n",
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {NAME}\nVersion: {version}\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    members[f"{info}/RECORD"] = "".join(f"{n},,\n" for n in [*members, f"{info}/RECORD"])
-    with zipfile.ZipFile(folder / f"{NAME}-{version}-py3-none-any.whl", "w") as archive:
-        for path, text in members.items():
-            archive.writestr(path, text)
 
 
 def timed(taken: Taken, name: str, *argv: str, cwd: Path) -> str:
@@ -63,13 +48,6 @@ def image(output: str) -> str:
     return ref
 
 
-def layers(ref: str) -> list[str]:
-    """The layers of an image in the engine, bottom first."""
-    shown = run("docker", "image", "inspect", "--format", "{{json .RootFS.Layers}}", ref).stdout
-    found: list[str] = json.loads(shown)
-    return found
-
-
 def torch_files(project: Path) -> set[str]:
     """The digests of PyTorch's wheels in all locks."""
     locks = [json.loads(p.read_text()) for p in (project / "envbuilder.lock").glob("*.json")]
@@ -82,7 +60,8 @@ def one_more(taken: Taken, folder: Path, wheels: Path, version: str, before: lis
     project = folder / version
     shutil.copytree(PROJECT, project, ignore=shutil.ignore_patterns(".envbuilder"))
     torch = torch_files(project)
-    write_wheel(wheels, version)
+    file, content = packed_wheel(NAME, version)
+    (wheels / file).write_bytes(content)
     with (project / "requirements.txt").open("a") as stream:
         stream.write(f"{NAME}=={version}\n")
     timed(taken, "lock --profile cpu", ENVBUILDER, "lock", *CPU, cwd=project)

@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import Any
 
 KINDS = ("perceptron", "convolutions", "transformer")
-SECONDS, SWAPPED, TURN = 10.0, 0.25, 1.0
+SECONDS = 10.0
+SWAPPED = 0.25
+TURN = 1.0
 LOSS_AT = 100
 """The step whose loss must be the same in both."""
 
@@ -67,7 +69,8 @@ def train(kind: str, device: str) -> None:
         loss = epoch()
     print(loss.item(), flush=True)
     for line in sys.stdin:
-        steps, began = 0, time.perf_counter()
+        steps = 0
+        began = time.perf_counter()
         while time.perf_counter() < began + float(line):
             loss = epoch()
             steps += 4

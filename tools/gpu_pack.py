@@ -43,10 +43,20 @@ def download(version: str, folder: Path) -> None:
     tags += [f"{name}_x86_64" for name in _OLD_PLATFORMS]
     subprocess.run(
         [
-            *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
-            *("--only-binary=:all:", "--implementation", "cp", "--python-version", version),
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--only-binary=:all:",
+            "--implementation",
+            "cp",
+            "--python-version",
+            version,
             *(word for tag in tags for word in ("--platform", tag)),
-            *("--dest", str(folder)),
+            "--dest",
+            str(folder),
             *requirements((ROOT / "pyproject.toml").read_text()),
         ],
         check=True,

@@ -127,7 +127,8 @@ class Runner:
     def _run(self, step: Step, limit: float) -> Result:
         logs = self.work / "logs"
         logs.mkdir(exist_ok=True)
-        began, why = time.monotonic(), ""
+        began = time.monotonic()
+        why = ""
         with (
             (logs / f"{step.name}.out").open("wb") as out,
             (logs / f"{step.name}.log").open("wb") as log,
@@ -135,7 +136,8 @@ class Runner:
             try:
                 code = _to_its_end(step.argv, limit, self.environment | step.variables, out, log)
             except OSError as error:
-                code, why = 127, str(error)
+                code = 127
+                why = str(error)
             except SystemExit:
                 self.skip(step.name, "ended from outside")
                 raise
@@ -290,7 +292,9 @@ def findings(work: Path) -> dict[str, Any]:
 
 def prepared(given: argparse.Namespace, work: Path) -> tuple[Setting, list[Step]]:
     """How envbuilder is started here, and a step that installs its packages, if they travelled."""
-    site, launcher, starter = work / "site", work / "launch.py", work / "envbuilder"
+    site = work / "site"
+    launcher = work / "launch.py"
+    starter = work / "envbuilder"
     launcher.write_text(LAUNCHER.format(paths=[str(ROOT), str(site)]))
     start = (sys.executable, "-I", str(launcher))
     starter.write_text(f'#!/bin/sh\nexec {shlex.join(start)} "$@"\n')

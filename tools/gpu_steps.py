@@ -7,8 +7,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 GROUPS = (
-    *("host", "verify", "watch", "epoch", "ways", "refusals", "faults", "watch-cost", "tune"),
-    *("devices", "jax"),
+    "host",
+    "verify",
+    "watch",
+    "epoch",
+    "ways",
+    "refusals",
+    "faults",
+    "watch-cost",
+    "tune",
+    "devices",
+    "jax",
 )
 # Fault → the check that must see it.
 _FAULTS = {"matmul_a_thousandth_off": "arithmetic", "lower_matmul_precision": "precision"}
@@ -107,11 +116,21 @@ def _verify(setting: Setting) -> list[Step]:
 
 def _epoch(setting: Setting) -> list[Step]:
     words = (
-        *(*setting.script, str(ROOT / "benchmarks" / "example.py")),
-        *("1" if setting.quick else "3", "--python", setting.python),
-        *("--device", setting.device, "--epochs", "1" if setting.quick else "2"),
-        *("--data", setting.data, "--json", str(setting.work / "epochs.json")),
-        *("--envbuilder", str(setting.work / "envbuilder")),
+        *setting.script,
+        str(ROOT / "benchmarks" / "example.py"),
+        "1" if setting.quick else "3",
+        "--python",
+        setting.python,
+        "--device",
+        setting.device,
+        "--epochs",
+        "1" if setting.quick else "2",
+        "--data",
+        setting.data,
+        "--json",
+        str(setting.work / "epochs.json"),
+        "--envbuilder",
+        str(setting.work / "envbuilder"),
     )
     return [Step("epoch", words, 280)]
 
@@ -119,9 +138,19 @@ def _epoch(setting: Setting) -> list[Step]:
 def _ways(setting: Setting) -> list[Step]:
     """Return the step that measures what stands beside the eager proof, each in its own process."""
     words = (
-        *(*setting.script, str(ROOT / "benchmarks" / "ways.py")),
-        *("1", "--python", setting.python, "--device", setting.device, "--data", setting.data),
-        *("--limit", "20" if setting.quick else "60", "--json", str(setting.work / "ways.json")),
+        *setting.script,
+        str(ROOT / "benchmarks" / "ways.py"),
+        "1",
+        "--python",
+        setting.python,
+        "--device",
+        setting.device,
+        "--data",
+        setting.data,
+        "--limit",
+        "20" if setting.quick else "60",
+        "--json",
+        str(setting.work / "ways.json"),
     )
     return [Step("ways", words, 150)]
 
@@ -129,8 +158,17 @@ def _ways(setting: Setting) -> list[Step]:
 def _watch(setting: Setting) -> list[Step]:
     """Return the steps that train under `watch`: what NVML counts needs a machine for itself."""
     words = (
-        *(*setting.module, "pytest", "-q", "--rootdir", str(ROOT), "-p", "no:cacheprovider"),
-        *("-o", "filterwarnings=", "--dist", "load"),
+        *setting.module,
+        "pytest",
+        "-q",
+        "--rootdir",
+        str(ROOT),
+        "-p",
+        "no:cacheprovider",
+        "-o",
+        "filterwarnings=",
+        "--dist",
+        "load",
         str(ROOT / "tests" / "integration" / "gpu"),
     )
     variables = {"ENVBUILDER_TEST_GPU": setting.python}

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 EVIDENCE = REPOSITORY / "docs" / "evidence" / "runs.yaml"
-BEGIN, END = "<!-- Made by `make docs` -->", "<!-- End -->"
+BEGIN = "<!-- Made by `make docs` -->"
+END = "<!-- End -->"
 _NONE = "–"
 _TRIED = ("built", "run")
 _STATES = (_NONE, "unlocked", "claimed", "locked", *_TRIED)

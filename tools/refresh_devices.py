@@ -340,7 +340,8 @@ def _key(table: Table, row: Row) -> tuple[str, ...]:
 
 
 def _updated(table: Table, row: Row, one: Found, source: str) -> tuple[Row, News]:
-    told, taken = [], {}
+    told = []
+    taken = {}
     for name, value in one.values.items():
         if value and value != row[name] and not table.same(row[name], value):
             if name not in table.by_hand:
@@ -357,7 +358,8 @@ def _named(
 ) -> tuple[list[Row], News]:
     """Return the rows with the upstream names of those that had none, and the news."""
     remark = f"; name: {table.source.format(version)}"
-    rows, news = [], []
+    rows = []
+    news = []
     for row in old:
         one = upstream.get(_key(table, row))
         name = one.values.get("name", "") if one else ""
@@ -375,7 +377,8 @@ def _shared(table: Table, name: str, group: Sequence[Row], source: str) -> Row:
     families, states, memories = (sorted({row[column] for row in group}) for column in columns)
     remarks = {"".join(row["source"].partition("; ")[1:]) for row in group}
     if states != ["unsupported"] and not table.drives:
-        states, remarks = ["unlisted"], set()
+        states = ["unlisted"]
+        remarks = set()
     return {
         "family": " or ".join(families) or name,
         "torch_xpu": states[0] if len(states) == 1 else "unlisted",
@@ -388,7 +391,8 @@ def read_table(path: Path, table: Table) -> list[Row]:
     """Return the rows of a table."""
     with path.open(encoding="utf-8", newline="") as stream:
         reader = csv.DictReader(stream, restkey="?", restval="?")
-        rows, columns = list(reader), tuple(reader.fieldnames or ())
+        rows = list(reader)
+        columns = tuple(reader.fieldnames or ())
     if columns != table.columns or any("?" in (*row, *row.values()) for row in rows):
         raise UnexpectedError(f"{path.name} does not have the columns {','.join(table.columns)}")
     return rows

@@ -88,7 +88,8 @@ def listed(distribution: str, files: Iterable[str]) -> dict[Key, set[str]]:
         except InvalidWheelFilename:
             continue
         for platform, pattern in _PLATFORMS.items():
-            key, first = (name, str(version), platform), FIRST.get((name, platform))
+            key = (name, str(version), platform)
+            first = FIRST.get((name, platform))
             too_old = first is None or version < Version(first)
             if name != distribution or too_old or version.is_prerelease or key in LEFT_OUT:
                 continue
@@ -101,7 +102,8 @@ def listed(distribution: str, files: Iterable[str]) -> dict[Key, set[str]]:
 
 def with_those_between(found: dict[Key, set[str]], versions: Iterable[str]) -> dict[Key, set[str]]:
     """Return what is listed of JAX's parts, and the releases of JAX that use those before."""
-    result, last = dict(found), ""
+    result = dict(found)
+    last = ""
     for version in sorted(map(Version, {*versions})):
         key = "jaxlib", str(version), "linux/amd64"
         if key in found:
@@ -137,7 +139,8 @@ def stated() -> dict[Key, set[str]]:
 def differences(table: dict[Key, set[str]], index: dict[Key, set[str]]) -> Iterator[Differing]:
     """Yield where the table and the index differ, the newest release last."""
     for key in sorted({*table, *index}, key=lambda key: (key[0], Version(key[1]), key[2])):
-        ours, theirs = table.get(key, set()), index.get(key, set())
+        ours = table.get(key, set())
+        theirs = index.get(key, set())
         if ours != theirs:
             yield Differing(
                 " ".join(key), _sorted(ours), f"the index {_sorted(theirs) or 'nothing'}"
@@ -260,7 +263,8 @@ def main() -> int:
     found = [*differences(stated(), index)]
     for framework, build in of_index:
         if f"{framework}=={build.release}" in options.wheels and build.driver:
-            python, platform = build.pythons[0].replace(".", ""), _PLATFORMS[build.platform]
+            python = build.pythons[0].replace(".", "")
+            platform = _PLATFORMS[build.platform]
             for offer in pages[distribution(framework, build)]:
                 tagged = f"-cp{python}-" in offer.file and platform.search(offer.file)
                 if offer.version == build.release and tagged:

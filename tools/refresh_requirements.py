@@ -104,10 +104,20 @@ def resolve(project: dict[str, Any], folder: Path, upgrades: Sequence[str]) -> d
             # uv keeps the versions and hashes that it finds in the file it is to write.
             shutil.copy(folder / "dev.txt", folder / f"{name}.txt")
         uv(
-            *("pip", "compile", "--universal", "--generate-hashes"),
-            *("--python-version", versions[0], "--output-file", f"{name}.txt"),
-            *("--custom-compile-command", "make requirements", *extras),
-            *("pyproject.toml", "build-system", *(upgrades if name == "dev" else ())),
+            "pip",
+            "compile",
+            "--universal",
+            "--generate-hashes",
+            "--python-version",
+            versions[0],
+            "--output-file",
+            f"{name}.txt",
+            "--custom-compile-command",
+            "make requirements",
+            *extras,
+            "pyproject.toml",
+            "build-system",
+            *(upgrades if name == "dev" else ()),
             folder=folder,
         )
     with ThreadPoolExecutor() as pool:
@@ -132,8 +142,18 @@ def pythons(project: dict[str, Any]) -> list[str]:
 def try_install(folder: Path, version: str, platform: str) -> None:
     """Raise `ResolutionError` unless every pin has a locked wheel for a platform and a Python."""
     uv(
-        *("pip", "install", "--dry-run", "--target", "nowhere", "--require-hashes"),
-        *("--python-version", version, "--python-platform", platform, "--requirements", "dev.txt"),
+        "pip",
+        "install",
+        "--dry-run",
+        "--target",
+        "nowhere",
+        "--require-hashes",
+        "--python-version",
+        version,
+        "--python-platform",
+        platform,
+        "--requirements",
+        "dev.txt",
         folder=folder,
     )
 
@@ -158,7 +178,8 @@ def uv(*arguments: str, folder: Path) -> None:
 
 def changes(before: str, after: str) -> list[str]:
     """Return what is new, gone or of another version, as lines for people."""
-    old, new = pins(before), pins(after)
+    old = pins(before)
+    new = pins(after)
     lines = [
         f"{name} {old[name]} -> {new[name]}"
         for name in new

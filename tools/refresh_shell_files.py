@@ -26,7 +26,9 @@ MADE = "Made by tools/refresh_shell_files.py (make docs)."
 DATE = "2026-11-22"
 """The date of the pages, which man(7) requires: fixed, so that they depend on the source alone."""
 HELP = click.Option(["-h", "--help"], is_flag=True, help="Show help and exit.")
-FILES, PROFILES, NOTHING = "files", "profiles", "nothing"
+FILES = "files"
+PROFILES = "profiles"
+NOTHING = "nothing"
 """What may follow an option, apart from a list of words."""
 
 

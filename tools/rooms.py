@@ -1,10 +1,8 @@
 #!/usr/bin/env python3
 """Measure the size and shape of the code, and hold it to `[tool.rooms]` in pyproject.toml.
 
-    tools/rooms.py                    a table of this checkout beside its budgets
-    tools/rooms.py OTHER [OTHER ...]  with a column for each other checkout, in front
-    tools/rooms.py --check            print what is above its budget; exit code 1 if anything is
-    tools/rooms.py --json             one JSON object, with the circles and upward imports by name
+    tools/rooms.py          a table of this checkout beside its budgets, and what is forbidden
+    tools/rooms.py --check  print what is above its budget; exit code 1 if anything is
 
 Code is weighed in nodes of its syntax tree: statements, expressions, patterns, handlers and
 parameters. A conditional expression weighs as much as the `if` that says the same, a comprehension
@@ -26,7 +24,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import json
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -328,23 +325,6 @@ def measure(checkout: Path) -> tuple[Measures, dict[str, list[Any]]]:
     return measures, forbidden
 
 
-def table(columns: dict[str, Measures], budgets: Measures) -> str:
-    """Return the measures of some checkouts beside the budgets, a line each."""
-    names = list(dict.fromkeys(name for measures in columns.values() for name in measures))
-    lines = [["", *columns, "budget"]]
-    for name in names:
-        cells = [measures.get(name, "") for measures in columns.values()]
-        lines.append([name, *map(str, cells), str(budgets.get(name, ""))])
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if i else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
-
-
 def excess(measures: Measures, budgets: Measures) -> list[str]:
     """Return a line for each measure above its budget, and each without a counterpart."""
     lines = [
@@ -357,26 +337,25 @@ def excess(measures: Measures, budgets: Measures) -> list[str]:
 
 
 def main() -> int:
-    """Print the table, the object or what is above its budget."""
+    """Print the table, or what is above its budget."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("others", nargs="*", type=Path, metavar="OTHER")
     parser.add_argument("--check", action="store_true")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     measures, forbidden = measure(CHECKOUT)
     measures |= surface()
     budgets = configuration(CHECKOUT)["rooms"]
-    if options.json:
-        print(json.dumps({**measures, **forbidden}, indent=2))
-    elif options.check:
+    if options.check:
         lines = excess(measures, budgets)
-        print("\n".join(lines), end="\n" if lines else "")
+        for line in lines:
+            print(line)
         return bool(lines)
-    else:
-        columns = {other.name: measure(other)[0] for other in options.others}
-        print(table({**columns, "this": measures}, budgets))
+    for name, value in measures.items():
+        print(f"{name:32}{value:10}{budgets.get(name, ''):>10}")
+    for name, places in forbidden.items():
+        for place in places:
+            print(f"{name}: {place}")
     return 0
 
 
