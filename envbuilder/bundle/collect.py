@@ -28,7 +28,7 @@ from envbuilder.containers.oci import archive, reference
 from envbuilder.containers.oci.layout import INDEX, Descriptor, Index, Layout, encode
 from envbuilder.containers.registry import base_images
 from envbuilder.core import types
-from envbuilder.core.decoding import place
+from envbuilder.core.decoding import error_at
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
 from envbuilder.core.files import read_text
 from envbuilder.core.settings import LOCKS, PROJECT_FILE, Settings, decoded, require_writable
@@ -88,21 +88,26 @@ def select(
         profile = library.profile(name)
         lock = library.usable_lock(profile)
         usual = (profile.python.default, profile.image_python)
-        targets = tuple(
-            profile_lock.select(lock, platform, python)
-            for platform in dict.fromkeys(platforms)
-            if platform in profile.platforms
-            for python in dict.fromkeys(pythons or usual)
-        )
+        targets: list[Target] = []
+        tools: list[File] = []
+        for platform in dict.fromkeys(platforms):
+            tools.append(lock.tool(platform))
+            if platform in profile.platforms:
+                versions = dict.fromkeys(pythons or usual)
+                targets += [profile_lock.select(lock, platform, p) for p in versions]
         if not targets:
             raise InvalidError(
                 f"profile '{name}' is not for {', '.join(platforms)}",
                 f"It is for {', '.join(profile.platforms)}: name them with --platform.",
             )
-        conda = _conda(profile, targets, library)
-        tools = tuple(lock.tool(platform) for platform in dict.fromkeys(platforms))
         selections.append(
-            Selection(profile=profile, lock=lock, targets=targets, tools=tools, conda=conda)
+            Selection(
+                profile=profile,
+                lock=lock,
+                targets=tuple(targets),
+                tools=tuple(tools),
+                conda=_conda(profile, targets, library),
+            )
         )
     return tuple(selections)
 
@@ -194,9 +199,11 @@ def _require_public(path: Path) -> None:
     configuration, _ = decoded(text, path)
     for name, url in configuration.indexes.items():
         if not is_public(url):
-            raise InvalidError(
-                f"{place(PROJECT_FILE, text, ['indexes', name])}: indexes.{name}: the URL holds"
-                " credentials, and a bundle would pass them on",
+            raise error_at(
+                PROJECT_FILE,
+                text,
+                ["indexes", name],
+                "the URL holds credentials, and a bundle would pass them on",
                 "Move it to config.yaml in your configuration folder, or to your ~/.netrc.",
             )
 
@@ -208,14 +215,18 @@ def files(
     selections: Sequence[Selection], settings: Settings, progress: Progress
 ) -> tuple[File, ...]:
     """Return the locked files of all targets and tools, each once, after fetching missing ones."""
-    pairs = [(selection.profile, t) for selection in selections for t in selection.targets]
-    tools = tuple(chain.from_iterable(selection.tools for selection in selections))
-    conda = tuple(p.as_file for s in selections for t in s.conda for p in t.packages)
-    groups = [
-        (target, (*target.fetched(managed=p.python.managed), *bundled_sources(target)))
-        for p, target in pairs
-    ]
-    groups += [(pairs[0][1], tools), (pairs[0][1], conda)]
+    groups: list[tuple[Target, list[File]]] = []
+    for selection in selections:
+        managed = selection.profile.python.managed
+        for target in selection.targets:
+            locked_files = [*target.fetched(managed=managed), *bundled_sources(target)]
+            groups += [(target, locked_files)]
+    others: list[File] = []
+    for selection in selections:
+        others += selection.tools
+        for conda in selection.conda:
+            others += [package.as_file for package in conda.packages]
+    groups.append((groups[0][0], others))
     locked: dict[str, File] = {}
     for _, group in groups:
         locked |= {file.sha256: file for file in group}
@@ -396,9 +407,8 @@ def _of_base(needed: Needed, layout: Layout) -> Iterator[Part]:
 
 def blobs(layout: Layout, image: Descriptor, digest: types.Digest) -> tuple[types.Digest, ...]:
     """Return the digests of an image's blobs; `digest`: of its manifest or an index of it."""
-    manifest = layout.read_manifest(image)
-    layers = (layer.digest for layer in manifest.layers)
-    return tuple(dict.fromkeys((digest, image.digest, manifest.config.digest, *layers)))
+    below = [blob.digest for blob in layout.read_manifest(image).blobs]
+    return tuple(dict.fromkeys([digest, image.digest, *below]))
 
 
 # --- the manifest

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any
@@ -12,7 +11,7 @@ from msgspec import Struct
 from envbuilder.containers.engine.container import Devices, Volume as Bound, bound, mount
 from envbuilder.core import decoding, process
 from envbuilder.core.errors import InvalidError, ToolError
-from envbuilder.core.text import printable
+from envbuilder.core.text import printable, version_numbers
 
 PROGRAM = "apptainer"
 DRIVERS = "/.singularity.d/libs"
@@ -56,7 +55,7 @@ class Execution(Struct, frozen=True, kw_only=True):
         nodes = self.devices.nodes
         binds += [mount(Bound(source=node, target=node)) for node in nodes]
         binds += [bound(path, path) for path in self.devices.volumes if not _below(path, nodes)]
-        return (
+        words = [
             PROGRAM,
             "--quiet",
             "exec",
@@ -72,12 +71,13 @@ class Execution(Struct, frozen=True, kw_only=True):
             str(self.scratch / "work"),
             "--pwd",
             _TMP,
-            # Not --rocm for AMD: it puts the host's ROCm in front of the wheels' own.
-            *(("--nv",) if self.devices.gpus else ()),
-            *(word for bind in binds for word in ("--mount", bind)),
-            str(self.image),
-            *self.argv,
-        )
+        ]
+        # Not --rocm for AMD: it puts the host's ROCm in front of the wheels' own.
+        if self.devices.gpus:
+            words.append("--nv")
+        for bind in binds:
+            words += ["--mount", bind]
+        return (*words, str(self.image), *self.argv)
 
     def environment(self, base: Mapping[str, str], caller: Mapping[str, str]) -> dict[str, str]:
         """Return Apptainer's variables: `base`, those of its own folders, and what it passes on.
@@ -101,8 +101,7 @@ def require() -> None:
             "Load the site's module for it, or install it: https://apptainer.org",
         )
     stated = process.run((PROGRAM, "--version")).stdout
-    match = re.search(r"\b([0-9]{1,4})\.([0-9]{1,4})\b", stated)
-    if match is None or (int(match[1]), int(match[2])) < _OLDEST:
+    if version_numbers(stated) < _OLDEST:
         oldest = ".".join(map(str, _OLDEST))
         raise ToolError(
             f"{printable(stated, 60) or 'apptainer'}: too old, or not Apptainer",

@@ -116,10 +116,21 @@ def pieces(stream: IO[bytes], limit: int) -> Iterator[bytes]:
 
 
 def faults() -> tuple[type[Exception], ...]:
-    """Return the exceptions that damaged or hostile compressed bytes raise."""
+    """Return the exceptions that a damaged or hostile archive or stream raises."""
     import zstandard
 
-    return OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, zstandard.ZstdError
+    return (
+        OSError,
+        EOFError,
+        ValueError,
+        zlib.error,
+        lzma.LZMAError,
+        zstandard.ZstdError,
+        tarfile.TarError,
+        OverflowError,
+        RecursionError,  # a chain of extended headers is read recursively
+        LookupError,
+    )
 
 
 class Tar:
@@ -146,7 +157,7 @@ class Tar:
                 _require_plain(member)
                 self._archive.members.clear()  # type: ignore[attr-defined]
                 yield member
-        except _faults() as error:
+        except faults() as error:
             raise self._error(error) from error
 
     def content(self, member: tarfile.TarInfo, limit: int = READ_LIMIT) -> bytes:
@@ -165,19 +176,13 @@ class Tar:
             assert stream is not None, "a regular file"
             while piece := stream.read(_PART):
                 yield piece
-        except _faults() as error:
+        except faults() as error:
             raise self._error(error) from error
 
     def _error(self, error: Exception) -> Exception:
         if isinstance(error, OSError) and error.errno is not None:
             return error  # of the disk, not of the archive
         return self._failure(str(error) or type(error).__name__)
-
-
-def _faults() -> tuple[type[Exception], ...]:
-    """Return the exceptions that a damaged or hostile archive raises."""
-    # A chain of extended headers is read recursively.
-    return (*faults(), tarfile.TarError, OverflowError, RecursionError, LookupError)
 
 
 def _require_plain(member: tarfile.TarInfo) -> None:

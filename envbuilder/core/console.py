@@ -201,21 +201,20 @@ class PlainProgress:
     ) -> None:
         """`go_on` is called before each report; what it raises ends the work that reports."""
         self._write = write or _report
-        self._go_on = go_on
+        self.go_on = go_on
 
     def note(self, text: str) -> None:
         """Print the line."""
-        self._go_on()
+        self.go_on()
         self._write(text)
 
     @contextlib.contextmanager
     def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[Task]:
         """Print the task's name and, every ten seconds, its progress."""
         size = f" ({total / 1e6:.0f} MB)" if unit == "bytes" and total else ""
-        self._go_on()
-        self._write(f"· {name}{size}")
+        self.note(f"· {name}{size}")
         started = time.monotonic()
-        yield _PlainTask(self._write, self._go_on, name, total)
+        yield _PlainTask(self, name, total)
         seconds = time.monotonic() - started
         if seconds >= 2:
             self._write(f"  {name}: {seconds:.1f} s")
@@ -224,15 +223,8 @@ class PlainProgress:
 class _PlainTask:
     PERIOD_SECONDS = 10.0
 
-    def __init__(
-        self,
-        write: Callable[[str], object],
-        go_on: Callable[[], object],
-        name: str,
-        total: int | None,
-    ) -> None:
-        self._write = write
-        self._go_on = go_on
+    def __init__(self, progress: PlainProgress, name: str, total: int | None) -> None:
+        self._progress = progress
         self._name = name
         self._total = total
         self._done = 0
@@ -242,13 +234,13 @@ class _PlainTask:
         self.update(self._done + amount)
 
     def update(self, done: int, total: int | None = None, detail: str = "") -> None:
-        self._go_on()
+        self._progress.go_on()
         self._done = done
         self._total = total or self._total
         if self._total and time.monotonic() >= self._next:
             self._next = time.monotonic() + self.PERIOD_SECONDS
             share = f"{100 * self._done / self._total:.0f} %"
-            self._write(f"  {self._name}: {share}{f', {detail}' if detail else ''}")
+            self._progress.note(f"  {self._name}: {share}{f', {detail}' if detail else ''}")
 
 
 class RichProgress:

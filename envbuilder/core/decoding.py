@@ -19,7 +19,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
-from itertools import chain
 from threading import Lock
 from types import MappingProxyType, UnionType
 from typing import (
@@ -222,15 +221,24 @@ def explain(
         message = worded(message, spot)
         message = f"of a key, {message}" if below else message
         message = escaped(message, _LONGEST_MESSAGE)
-    return InvalidError(f"{place(where, text, [*path, *below])}: {dotted(path)}{message}", hint)
+    spot_line = place(where, text, [*path, *below])
+    return InvalidError(f"{spot_line}: {dotted(path)}{message}", hint)
 
 
 def place(where: str, text: str, path: Sequence[str]) -> str:
     """Return the location for an error: the file and, if known, the line of a key path."""
     known = yaml_files.lines(text) if text else {}
-    deepest = (known.get(tuple(path[:depth])) for depth in range(len(path), 0, -1))
-    line = next(filter(None, deepest), None)
-    return f"{where}:{line}" if line else where
+    for depth in range(len(path), 0, -1):
+        if line := known.get(tuple(path[:depth])):
+            return f"{where}:{line}"
+    return where
+
+
+def error_at(
+    where: str, text: str, path: Sequence[str], problem: str, hint: str = ""
+) -> InvalidError:
+    """Return the error for a key of a file: where it is, which one, what is wrong, what to do."""
+    return InvalidError(f"{place(where, text, path)}: {dotted(path)}{problem}", hint)
 
 
 def dotted(path: Iterable[str]) -> str:
@@ -292,9 +300,8 @@ def worded(message: str, spot: Spot) -> str:
     value = spot.value if spot.key is None else spot.key
     if _ENUM.match(message):
         possible = ", ".join(map(str, _values(spot.kind)))
-        return (
-            f"{_shown_value(value)} is not {f'one of {possible}' if possible else 'a valid value'}"
-        )
+        expected = f"one of {possible}" if possible else "a valid value"
+        return f"{_shown_value(value)} is not {expected}"
     match = _EXPECTED.match(message)
     if match is None:
         return message[:1].lower() + message[1:]
@@ -304,9 +311,9 @@ def worded(message: str, spot: Spot) -> str:
         return f"expected {expected}, found {_KINDS.get(match[2], match[2])}"
     if match[3]:  # a pattern, as msgspec prints it
         described = (m.description for m in metas(spot.kind) if repr(m.pattern) == match[3])
-        expected = next(described, None) or "text in another format"
+        expected = f"expected {next(described, None) or 'text in another format'}"
         is_scalar = isinstance(value, str | int | float)
-        return f"expected {expected}{f', found {_shown_value(value)}' if is_scalar else ''}"
+        return f"{expected}, found {shown(str(value))}" if is_scalar else expected
     limit = "that is not empty" if match[4] == _NOT_EMPTY else match[4] or ""
     return f"expected {expected} {limit}".rstrip()
 
@@ -329,22 +336,10 @@ def advice(message: str, spot: Spot, source: str | None = None) -> str:
     if actual == "str" and "array" in names and _is_short(spot.value):
         are_words = any("words" in extra for extra in extras)
         return f"Write a list: [{', '.join(spot.value.split()) if are_words else spot.value}]"
-    if match[3] and (similar := _similar(spot, match[3])):
-        return f"Did you mean '{similar}'?"
-    pairs = (_INSTEAD[name, actual] for name in names if actual and (name, actual) in _INSTEAD)
-    hints = (extra["hint"] for extra in extras if "hint" in extra)
-    return str(next(chain(pairs, hints), ""))
-
-
-def _similar(spot: Spot, pattern: str) -> str | None:
-    """Return a text in lower case and with hyphens if that has the pattern and is another one."""
-    text = spot.value if spot.key is None else spot.key
-    if not isinstance(text, str):
-        return None
-    plain = text.lower().replace("_", "-").replace(" ", "-")
-    patterns = (m.pattern for m in metas(spot.kind) if repr(m.pattern) == pattern)
-    fits = _is_short(plain) and any(re.search(p, plain) for p in patterns if p)
-    return plain if fits and plain != text else None
+    for name in names:
+        if (name, actual) in _INSTEAD:
+            return _INSTEAD[name, actual]
+    return next((str(extra["hint"]) for extra in extras if "hint" in extra), "")
 
 
 def _names(match: re.Match[str]) -> list[str]:

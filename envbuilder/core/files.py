@@ -116,15 +116,12 @@ def save(
     content: bytes,
     failure: type[EnvbuilderError],
     hint: str | Hint,
-    what: str = "",
-    mode: int = 0o666,
 ) -> Path:
-    """Like `write`, but raise `failure` instead of `OSError`; `what` names the file's content."""
+    """Like `write`, but raise `failure` instead of `OSError`."""
     try:
-        write(path, content, mode)
+        write(path, content)
     except OSError as error:
-        problem = f"{what} cannot be written" if what else "cannot be written"
-        raise failure(f"{path}: {problem}: {error.strerror or error}", hint) from error
+        raise failure(f"{path}: cannot be written: {error.strerror or error}", hint) from error
     return path
 
 
@@ -280,16 +277,11 @@ def is_folder(path: Path) -> bool:
 
 def is_marked(folder: Path) -> bool:
     """Return whether envbuilder created the folder; a marker that is a link does not count."""
+    marker = folder / MARKER
     try:
-        descriptor = os.open(folder / MARKER, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
+        return not marker.is_symlink() and read(marker, _LARGEST).startswith(_SIGNATURE)
+    except OSError:  # there is none, or it is a folder or a device
         return False
-    try:
-        return os.read(descriptor, len(_SIGNATURE)) == _SIGNATURE
-    except OSError:  # the marker is a folder or a device
-        return False
-    finally:
-        os.close(descriptor)
 
 
 def remove(path: Path, root: Path, aside: str = "") -> None:

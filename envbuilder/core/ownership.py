@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
@@ -20,7 +19,6 @@ from envbuilder.core.text import escaped
 
 VARIABLE = "ENVBUILDER_TRUSTED_FOLDERS"
 """Folders, separated as in PATH, whose files are trusted regardless of their owner."""
-_MOST_ENTRIES = 50_000
 
 
 class Look(Protocol):
@@ -98,12 +96,8 @@ def require_own(path: Path, trusted: Trust | None = None) -> None:
     if not os.path.lexists(path) or not trusted.folders.isdisjoint((path, *path.parents)):
         return
     modes = _keeps_modes(path, look)
-    entries = list(islice(path.rglob("*"), _MOST_ENTRIES + 1)) if path.is_dir() else []
-    below = (_objection(entry, trusted, look, modes=modes) for entry in entries)
-    why = next(filter(None, (objection(path, trusted, look), *below)), "")
-    if not why and len(entries) > _MOST_ENTRIES:
-        why = f"it holds more than {_MOST_ENTRIES} files"
-    if why:
+    below = (_objection(entry, trusted, look, modes=modes) for entry in path.rglob("*"))
+    if why := objection(path, trusted, look) or next(filter(None, below), ""):
         raise InvalidError(
             f"{path} is not used: {why}",
             "Make it your own, or move it away. To use it as it is:"

@@ -53,11 +53,12 @@ def parse(text: str) -> dict[str, dict[str, str]]:
         parser.read_string(text)
     except configparser.Error:
         return {}
-    return {
-        section: {key.replace("_", "-"): value or "" for key, value in parser.items(section)}
-        for section in SECTIONS
-        if parser.has_section(section)
-    }
+    result: dict[str, dict[str, str]] = {}
+    for section in SECTIONS:
+        if parser.has_section(section):
+            items = parser.items(section)
+            result[section] = {key.replace("_", "-"): value or "" for key, value in items}
+    return result
 
 
 def merged(environ: Mapping[str, str], texts: Iterable[str]) -> dict[str, str]:
@@ -86,6 +87,9 @@ def texts(environ: Mapping[str, str], *, prefix: Path | None = None) -> tuple[st
         except OSError:
             continue
     return tuple(contents)
+
+
+_YES = {"1", "y", "yes", "t", "true", "on"}
 
 
 class Sources(NamedTuple):
@@ -132,8 +136,7 @@ def pip_sources(environ: Mapping[str, str], texts: Iterable[str]) -> Sources:
         index_url=options.get("index-url", "").strip(),
         extra_index_urls=tuple(options.get("extra-index-url", "").split()),
         find_links=tuple(options.get("find-links", "").split()),
-        no_index=options.get("no-index", "").strip().lower()
-        in {"1", "y", "yes", "t", "true", "on"},
+        no_index=options.get("no-index", "").strip().lower() in _YES,
         cert=options.get("cert", "").strip(),
         proxy=options.get("proxy", "").strip(),
         timeout=options.get("default-timeout", options.get("timeout", "")).strip(),
@@ -146,10 +149,10 @@ def sources(environ: Mapping[str, str] | None = None) -> Sources:
     environ = os.environ if environ is None else environ
     configuration = pip_sources(environ, texts(environ))
     named = {"pip's index-url": configuration.index_url, "pip's proxy": configuration.proxy}
-    named |= {
-        f"pip's extra-index-url ({n})": u for n, u in enumerate(configuration.extra_index_urls, 1)
-    }
-    named |= {f"find-links ({n})": u for n, u in enumerate(links(configuration, environ), 1)}
+    for number, url in enumerate(configuration.extra_index_urls, 1):
+        named[f"pip's extra-index-url ({number})"] = url
+    for number, url in enumerate(links(configuration, environ), 1):
+        named[f"find-links ({number})"] = url
     require_parsed({where: u for where, u in named.items() if "://" in u})
     return configuration
 

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from envbuilder.core import types
-from envbuilder.core.decoding import Hints, decode, dotted, place
-from envbuilder.core.errors import InvalidError
+from envbuilder.core.decoding import Hints, decode, error_at
 from envbuilder.core.text import shown
 
 DEFAULT = "default"
@@ -260,33 +259,32 @@ def read(data: dict[str, Any], where: str, text: str, others: Iterable[str]) -> 
     `others`: keys that the same file may hold, for suggestions.
     """
     if empty := next(_without_value(data), None):
-        raise InvalidError(
-            f"{place(where, text, empty)}: {dotted(empty)}has no value",
-            "Write a value, or remove the key.",
-        )
+        raise error_at(where, text, empty, "has no value", "Write a value, or remove the key.")
     top = {**{key: f"Did you mean '{key}'?" for key in others}, **HINTS[Definition]}
     definition = decode(data, Definition, where, text, {**HINTS, Definition: top})
     if relative := next(_relative_python_path(definition), None):
-        raise InvalidError(
-            f"{place(where, text, relative)}: {dotted(relative)}has a relative path, which means"
-            " another folder wherever a command is started",
+        problem = "has a relative path, which means another folder wherever a command is started"
+        raise error_at(
+            where,
+            text,
+            relative,
+            problem,
             "Write folders of the project as python_path: [src]",
         )
     if DEFAULT in definition.environments:
-        path = ["environments", DEFAULT]
-        raise InvalidError(
-            f"{place(where, text, path)}: {dotted(path)}this environment is what the top-level keys"
-            " describe",
+        raise error_at(
+            where,
+            text,
+            ["environments", DEFAULT],
+            "this environment is what the top-level keys describe",
             "Move its keys to the top level, or give it another name.",
         )
     profiles = definition.profiles or ()
     for number, name in enumerate(profiles):
         if name in profiles[:number]:
             path = ["profiles", str(number)]
-            raise InvalidError(
-                f"{place(where, text, path)}: {dotted(path)}{shown(name)} is listed twice",
-                "Remove one of them.",
-            )
+            problem = f"{shown(name)} is listed twice"
+            raise error_at(where, text, path, problem, "Remove one of them.")
     return definition
 
 

@@ -19,7 +19,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import asdict, fields, replace
 
 from envbuilder.core import console, files, ownership, project_file, types
-from envbuilder.core.decoding import decode, dotted, parse_yaml, place
+from envbuilder.core.decoding import decode, error_at, parse_yaml, place
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import shown
 
@@ -206,10 +206,12 @@ def decoded(text: str, path: Path) -> tuple[Configuration, project_file.Definiti
     stated = decode(configuration, ProjectConfiguration, where, text)
     for name, url in stated.indexes.items():
         if url.startswith("http://") and urlsplit(url).hostname not in _THIS_MACHINE:
-            spot = place(where, text, ["indexes", name])
-            raise InvalidError(
-                f"{spot}: {dotted(['indexes', name])}a project cannot choose a connection without"
-                " TLS, over which your login would be sent",
+            raise error_at(
+                where,
+                text,
+                ["indexes", name],
+                "a project cannot choose a connection without TLS, over which your login would be"
+                " sent",
                 "Write https://, or write the key into config.yaml in your configuration folder.",
             )
     return Configuration(**asdict(stated)), definition
@@ -220,13 +222,13 @@ def _shared_store(variable: str | None, files: Sequence[_File]) -> Path | None:
 
     Raise `InvalidError` for a relative path, which would mean another folder in each project.
     """
-    stated = [
-        (path, f"{place(f.where, f.text, ['shared_store'])}: shared_store")
-        for f in files
-        if (path := f.read.shared_store) is not None
-    ]
-    stated += [(variable, SHARED_STORE)] if variable is not None else []
-    path, where = stated[-1] if stated else ("", "")
+    path = variable
+    where = SHARED_STORE
+    if path is None:
+        for file in files:
+            if file.read.shared_store is not None:
+                path = file.read.shared_store
+                where = f"{place(file.where, file.text, ['shared_store'])}: shared_store"
     if path and not Path(path).is_absolute():
         raise InvalidError(
             f"{where}: {shown(path)} is not an absolute path",
@@ -260,8 +262,10 @@ def _project(start: Path, trusted: ownership.Trust, note: Callable[[str], object
 
 def _located(stated: Configuration, folder: Path) -> Configuration:
     """Return a file's configuration with the paths of keys made absolute."""
-    lists = asdict(stated.signatures).items()
-    keys = {kind: paths and tuple(_key(k, folder) for k in paths) for kind, paths in lists}
+    keys = {
+        kind: paths and tuple([_key(path, folder) for path in paths])
+        for kind, paths in asdict(stated.signatures).items()
+    }
     return replace(stated, signatures=Signatures(**keys))
 
 

@@ -14,6 +14,7 @@ ITEM = " • "
 _TREE = " │├└╰─▶×:"
 """Characters that resolvers draw trees with."""
 _LONGEST_PROOF = 2000
+_PROOF_WIDTH = 100
 _LONGEST_LINE = 20_000
 """A reason may list dozens of packages, and repeat what git or a build printed."""
 _HARD_SPACE = "\N{NO-BREAK SPACE}"
@@ -131,16 +132,17 @@ def with_proof(sentence: str, printed: str) -> str:
 
 def with_items(sentence: str, items: Iterable[str]) -> str:
     """Return a sentence, and after it on the same line what it is about, one by one."""
-    return f"{sentence}:{''.join(f'{ITEM}{item}' for item in items)}"
+    return ITEM.join([f"{sentence}:", *items])
 
 
-def indented_proof(reason: str, width: int = 100) -> str:
+def indented_proof(reason: str) -> str:
     """Return a reason with its items or its resolver's proof, if it has any, on lines below."""
     if ITEM in reason:
         sentence, *items = reason.split(ITEM)
-        return "\n".join((sentence, *(wrapped(item, width, "    ", "      ") for item in items)))
+        wrapped_items = [wrapped(item, _PROOF_WIDTH, "    ", "      ") for item in items]
+        return "\n".join([sentence, *wrapped_items])
     sentence, mark, proof = reason.partition(_PROOF)
-    return f"{sentence}:\n{wrapped(proof, width, '    ', '    ')}" if mark else reason
+    return f"{sentence}:\n{wrapped(proof, _PROOF_WIDTH, '    ', '    ')}" if mark else reason
 
 
 def amount(value: float) -> str:
@@ -156,7 +158,15 @@ def amount(value: float) -> str:
 
 def counted(number: float, noun: str) -> str:
     """Return a number and a noun, in the plural unless the number is 1."""
-    return f"{number:g} {noun}{'' if number == 1 else 'es' if noun.endswith('s') else 's'}"
+    if number != 1:
+        noun += "es" if noun.endswith("s") else "s"
+    return f"{number:g} {noun}"
+
+
+def version_numbers(text: str) -> tuple[int, int]:
+    """Return the first two numbers of a version; zeros if it has none."""
+    match = re.search(r"(\d+)\.(\d+)", text)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def first(items: Sequence[str], most: int) -> str:
@@ -364,8 +374,11 @@ def secrets_in(text: str) -> list[tuple[int, str]]:
 
     Neither a reference such as `${HF_TOKEN}` nor a URL's query is one.
     """
-    found = (m for pattern in (_SECRET, _FORMS, _LOGIN) for m in re.finditer(pattern, text))
-    return sorted((text.count("\n", 0, match.start()) + 1, match["name"]) for match in found)
+    result: list[tuple[int, str]] = []
+    for pattern in (_SECRET, _FORMS, _LOGIN):
+        found = re.finditer(pattern, text)
+        result += [(text.count("\n", 0, m.start()) + 1, m["name"]) for m in found]
+    return sorted(result)
 
 
 def log_text(text: str) -> str:

@@ -8,6 +8,7 @@ from envbuilder.containers.engine import docker_client, podman
 from envbuilder.containers.engine.interface import Engine, short
 from envbuilder.core import process
 from envbuilder.core.errors import ToolError
+from envbuilder.core.text import version_numbers
 
 OLDEST = (23, 0)
 """Docker 23 made BuildKit the default builder; `RUN --network` and `--build-context` need it."""
@@ -47,7 +48,7 @@ def connect() -> Engine:
         if any("podman" in str(c.get("Name")).lower() for c in version.get("Components") or ()):
             return podman.connect(location.url)
         number = str(version.get("Version", ""))
-        if docker_client.version_numbers(number) < OLDEST:
+        if version_numbers(number) < OLDEST:
             raise ToolError(
                 f"Docker {number} is too old: {OLDEST[0]} or newer is needed",
                 "Update Docker, or use --backend venv.",

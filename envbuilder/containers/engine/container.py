@@ -50,9 +50,8 @@ class Port(Struct, frozen=True, kw_only=True):
     @property
     def address(self) -> str:
         """The host's address and port, as in a URL."""
-        return (
-            f"[{self.host}]:{self.outside}" if ":" in self.host else f"{self.host}:{self.outside}"
-        )
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.outside}"
 
 
 class Volume(Struct, frozen=True, kw_only=True):
@@ -177,13 +176,12 @@ def run_flags(
     """
     devices = container.devices
     limits = container.limits
-    given = (*devices.cdi, *devices.nodes) if devices else ()  # with one flag
-    groups: list[str] = [str(g) for g in (*container.groups, *(devices.groups if devices else ()))]
-    if groups and keep_groups:
-        groups = ["keep-groups"]
-    return (
-        *(("--platform", container.platform) if container.platform else ()),
-        *(() if container.network else ("--network", "none")),
+    words: list[str] = []
+    if container.platform:
+        words += ["--platform", container.platform]
+    if not container.network:
+        words += ["--network", "none"]
+    words += [
         "--read-only",
         "--cap-drop",
         "ALL",
@@ -193,23 +191,34 @@ def run_flags(
         "private",
         "--ulimit",
         "core=0:0",
-        *(("--memory", str(limits.memory), "--memory-swap", "-1") if limits.memory else ()),
-        *(("--pids-limit", str(limits.processes)) if limits.processes else ()),
-        *(NO_LABELS if container.shares_files else ()),
-        *user,
-        *_folder_flags(container, home_options),
-        *(f"--publish={port.address}:{port.inside}" for port in container.ports),
-        *(f"--env={name}={value}" for name, value in container.variables.items()),
-        *(f"--env={name}" for name in container.passed),
-        *(("--entrypoint", container.entrypoint[0]) if container.entrypoint else ()),
-        *(("--shm-size", devices.shm_size) if devices else ()),
-        *gpus,
-        *(word for name in given for word in ("--device", name)),
-        *(word for group in dict.fromkeys(groups) for word in ("--group-add", group)),
-    )
+    ]
+    if limits.memory:
+        words += ["--memory", str(limits.memory), "--memory-swap", "-1"]
+    if limits.processes:
+        words += ["--pids-limit", str(limits.processes)]
+    if container.shares_files:
+        words += NO_LABELS
+    words += [*user, *_folder_flags(container, home_options)]
+    words += [f"--publish={port.address}:{port.inside}" for port in container.ports]
+    words += [f"--env={name}={value}" for name, value in container.variables.items()]
+    words += [f"--env={name}" for name in container.passed]
+    if container.entrypoint:
+        words += ["--entrypoint", container.entrypoint[0]]
+    groups = [*map(str, container.groups)]
+    if devices:
+        words += ["--shm-size", devices.shm_size]
+        groups += map(str, devices.groups)
+    words += gpus
+    for name in (*devices.cdi, *devices.nodes) if devices else ():
+        words += ["--device", name]
+    if groups and keep_groups:
+        groups = ["keep-groups"]
+    for group in dict.fromkeys(groups):
+        words += ["--group-add", group]
+    return tuple(words)
 
 
-def _folder_flags(container: Container, home_options: str) -> tuple[str, ...]:
+def _folder_flags(container: Container, home_options: str) -> list[str]:
     """Return the flags for folders of the host, files in memory and the working folder."""
     words: list[str] = []
     if container.home:
@@ -225,4 +234,4 @@ def _folder_flags(container: Container, home_options: str) -> tuple[str, ...]:
         words += ["--mount", bound(source, target, writable=True)]
     for volume in container.volumes:
         words += ["--mount", mount(volume)]
-    return tuple(words)
+    return words

@@ -26,6 +26,7 @@ from envbuilder.containers.engine.interface import (
 from envbuilder.containers.oci import archive
 from envbuilder.core.archives import Tar
 from envbuilder.core.errors import BuildError, InvalidError, ToolError, VerifyError
+from envbuilder.core.text import version_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -84,9 +85,10 @@ class DockerEngine(Engine):
                 return None
             container = api.create_container(info["Id"], command=["none"], network_disabled=True)
             try:
-                return {
-                    p: data for path in paths for p, data in self._copied(container, path, limit)
-                }
+                found: dict[str, bytes] = {}
+                for path in paths:
+                    found |= self._copied(container, path, limit)
+                return found
             finally:
                 _discard(api.remove_container, container["Id"], force=True, v=True)
         except NotFound:
@@ -203,41 +205,28 @@ class DockerEngine(Engine):
         containerd = any("containerd.snapshotter" in str(value) for _, value in status)
         output = "type=image,oci-mediatypes=true,compression=zstd" if containerd else "type=docker"
         local = (endpoint.url or "").startswith("unix://")
+        build = (
+            *self.command,
+            "buildx",
+            "build",
+            "--progress",
+            "plain",
+            "--provenance=false",
+            "--sbom=false",
+            "--builder",
+            endpoint.builder,
+            "--output",
+        )
+        to_layout = "type=oci,tar=false,oci-mediatypes=true,compression=uncompressed,dest="
         return BuildCommand(
             builder="buildkit",
-            argv=(
-                *self.command,
-                "buildx",
-                "build",
-                "--progress",
-                "plain",
-                "--builder",
-                endpoint.builder,
-                "--output",
-                output,
-                "--provenance=false",
-                "--sbom=false",
-            ),
+            argv=(*build, output),
             digests_option="--metadata-file",
-            layout_argv=(
-                *self.command,
-                "buildx",
-                "build",
-                "--progress",
-                "plain",
-                "--provenance=false",
-                "--sbom=false",
-                "--builder",
-                endpoint.builder,
-                "--output",
-                "type=oci,tar=false,oci-mediatypes=true,compression=uncompressed,dest=",
-            )
-            if containerd
-            else (),
+            layout_argv=(*build, to_layout) if containerd else (),
             version_argv=(*self.command, "buildx", "inspect", endpoint.builder),
             docker_version=self._version,
             takes_epoch=True,
-            exports_layouts=docker_client.version_numbers(self._version) >= _EXPORTS_LAYOUTS,
+            exports_layouts=version_numbers(self._version) >= _EXPORTS_LAYOUTS,
             keeps_blobs=containerd,
             storage=str(info.get("DockerRootDir") or "") if local else "",
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from msgspec import Struct
 from envbuilder.containers.engine.interface import short
 from envbuilder.core import process
 from envbuilder.core.errors import ToolError
+from envbuilder.core.text import version_numbers
 
 _SOCKET = "/var/run/docker.sock"
 
@@ -39,8 +39,9 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         if self.tls:
             words.append("--tlsverify" if self.tls.verify else "--tls")
             certificate, key = self.tls.cert or ("", "")
-            files = (("cacert", self.tls.ca_cert), ("cert", certificate), ("key", key))
-            words += [word for n, file in files if file for word in (f"--tls{n}", str(file))]
+            for name, file in (("cacert", self.tls.ca_cert), ("cert", certificate), ("key", key)):
+                if file:
+                    words += [f"--tls{name}", str(file)]
         return tuple(words)
 
     def may_be_opened(self) -> bool:
@@ -114,7 +115,7 @@ def require_plugin() -> None:
         raise ToolError("the docker client has no buildx plugin", _CLIENT_HINT)
     printed = done.stdout.split()
     text = next((w for w in printed if w[:1] in "v0123456789" and "." in w), "")
-    if version_numbers(text.lstrip("v")) < OLDEST_BUILDX:
+    if version_numbers(text) < OLDEST_BUILDX:
         raise ToolError(
             f"buildx {text or '(unknown)'} is too old: 0.10 or newer is needed", _CLIENT_HINT
         )
@@ -142,9 +143,3 @@ def describe_instance(instance: str) -> str:
             " docker buildx ls",
         )
     return done.stdout
-
-
-def version_numbers(text: str) -> tuple[int, int]:
-    """Return the first two numbers of a version; zeros if it has none."""
-    numbers = [int(n) for n in re.split(r"[-+]", text, maxsplit=1)[0].split(".")[:2] if n.isdigit()]
-    return (numbers[0], numbers[1]) if len(numbers) == 2 else (0, 0)

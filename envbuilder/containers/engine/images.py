@@ -79,7 +79,7 @@ def load(
     listed = layout.index().manifests
     manifest = layout.read_manifest(listed[0])
     ids = (manifest.config.digest, listed[0].digest)
-    names = names or [d.annotations[archive.NAME] for d in listed if archive.NAME in d.annotations]
+    names = names or archive.names(listed)
     with _loading:
         present = layers(engine, recorded, manifest, names, preload)
         try:
@@ -175,5 +175,8 @@ def _layers(data: bytes, recorded: Layout) -> set[types.Digest]:
     """Return the layers of a manifest, or of an index's manifests that are recorded."""
     if b'"layers"' in data:
         return {layer.digest for layer in decode(data, Manifest, "a manifest").layers}
-    listed = [m for m in decode(data, Index, "an index").manifests if recorded.has(m)]
-    return {layer.digest for m in listed for layer in recorded.read_manifest(m).layers}
+    found: set[types.Digest] = set()
+    for listed in decode(data, Index, "an index").manifests:
+        if recorded.has(listed):
+            found |= {layer.digest for layer in recorded.read_manifest(listed).layers}
+    return found

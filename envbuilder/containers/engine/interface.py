@@ -276,17 +276,12 @@ class Engine(abc.ABC):
         self, container: Container, *, terminal: bool, name: str = ""
     ) -> tuple[str, ...]:
         """Return the client's command that runs a container in the foreground and removes it."""
-        return (
-            *self.command,
-            "run",
-            "--rm",
-            "--pull=never",
-            "--interactive",
-            *(("--name", name) if name else ()),
-            *(("--tty",) if terminal else ()),
-            *self._flags(container),
-            *container.words,
-        )
+        words = [*self.command, "run", "--rm", "--pull=never", "--interactive"]
+        if name:
+            words += ["--name", name]
+        if terminal:
+            words.append("--tty")
+        return (*words, *self._flags(container), *container.words)
 
     def _flags(self, container: Container) -> tuple[str, ...]:
         """Return a container as flags of the client's `run`."""

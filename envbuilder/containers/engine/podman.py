@@ -28,6 +28,7 @@ from envbuilder.containers.oci.layout import INDEX, MARK, Descriptor, Index, Lay
 from envbuilder.containers.oci.reference import qualified
 from envbuilder.core import process, types
 from envbuilder.core.errors import BuildError, ToolError, VerifyError
+from envbuilder.core.text import version_numbers
 
 OLDEST = (4, 8)
 """From its release notes: `--build-context` came with 4.2, `RUN --network` with 4.5 (Buildah 1.30),
@@ -116,9 +117,7 @@ class PodmanEngine(Engine):
         return data
 
     def _list(self, label: str) -> Sequence[dict[str, Any]]:
-        words = ("images", "--format", "json", "--filter", f"label={label}")
-        images: list[dict[str, Any]] = json.loads(self._answer("list its images", *words) or "[]")
-        return images
+        return self._listed("list its images", "images", "--filter", f"label={label}")
 
     def _remove(self, ref: str) -> None:
         self._removed(ref, self._query("rmi", ref))
@@ -143,9 +142,7 @@ class PodmanEngine(Engine):
         """Do nothing: podman builds by itself, and has answered already."""
 
     def _list_volumes(self, label: str) -> Sequence[dict[str, Any]]:
-        words = ("volume", "ls", "--format", "json", "--filter", f"label={label}")
-        listed: list[dict[str, Any]] = json.loads(self._answer("list its volumes", *words) or "[]")
-        return listed or ()
+        return self._listed("list its volumes", "volume", "ls", "--filter", f"label={label}")
 
     def remove_volume(self, name: str) -> None:
         """Remove a volume; raise `BuildError` if it is in use or the engine fails."""
@@ -154,14 +151,12 @@ class PodmanEngine(Engine):
     def _make_volume(self, name: str, container: Container, labels: Mapping[str, str]) -> None:
         # A new volume gets the owner of the first container that uses it.
         del container
-        options = [word for pair in labels.items() for word in ("--label", "=".join(pair))]
+        options = [f"--label={key}={value}" for key, value in labels.items()]
         words = ("volume", "create", "--ignore", *options, name)
         self._answer(f"make the volume {name}", *words)
 
     def _list_containers(self) -> Sequence[dict[str, Any]]:
-        answer = self._answer("list its containers", "ps", "--format", "json")
-        listed: list[dict[str, Any]] = json.loads(answer or "[]")
-        return listed or ()
+        return self._listed("list its containers", "ps")
 
     def knows_gpus(self) -> bool:
         """Return whether NVIDIA's toolkit has described the GPUs to podman."""
@@ -218,6 +213,12 @@ class PodmanEngine(Engine):
             raise ToolError(f"podman cannot {what}: {done.last_words}")
         return done.stdout
 
+    def _listed(self, what: str, *arguments: str) -> Sequence[dict[str, Any]]:
+        """Return the list that podman prints as JSON, which may be nothing."""
+        answer = self._answer(what, *arguments, "--format", "json")
+        listed: list[dict[str, Any]] | None = json.loads(answer or "[]")
+        return listed or ()
+
     def _transfer(self, *arguments: str, cwd: Path | None = None) -> None:
         done = process.run([*self.command, *arguments], timeout=_TRANSFER_SECONDS, cwd=cwd)
         if done.returncode != 0:
@@ -262,8 +263,7 @@ def _limits(machine: dict[str, Any]) -> Limits:
 
 
 def _require(version: str, program: str) -> None:
-    match = re.match(r"v?(\d+)\.(\d+)", version)
-    if not match or (int(match[1]), int(match[2])) < OLDEST:
+    if version_numbers(version) < OLDEST:
         oldest = f"{OLDEST[0]}.{OLDEST[1]}"
         raise ToolError(
             f"{program} {version or '(unknown version)'} is too old: {oldest} or newer is needed",

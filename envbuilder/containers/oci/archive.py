@@ -22,7 +22,7 @@ from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
 
 if TYPE_CHECKING:
     import tarfile
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     _Look = Callable[[IO[bytes], int], str]
     """Receives a blob and its size."""
@@ -43,15 +43,19 @@ def named(ref: str) -> dict[str, str]:
     return {NAME: qualified(ref), _TAG: ref.rpartition(":")[2]}
 
 
+def names(listed: Iterable[Descriptor]) -> list[str]:
+    """Return the names that entries of an index have."""
+    return [d.annotations[NAME] for d in listed if NAME in d.annotations]
+
+
 def pieces(layout: Layout, without: Collection[types.Digest] = ()) -> Iterator[bytes]:
     """Yield a layout's one image as a tar, without the blobs in `without`."""
     listed = layout.index().manifests
     manifest = layout.read_manifest(listed[0])
-    blobs = {d.digest for d in (listed[0], manifest.config, *manifest.layers)} - set(without)
-    refs = [d.annotations[NAME] for d in listed if NAME in d.annotations]
+    blobs = {d.digest for d in (listed[0], *manifest.blobs)} - set(without)
     classic = {
         "Config": _path(manifest.config.digest),
-        "RepoTags": refs,
+        "RepoTags": names(listed),
         "Layers": [_path(d.digest) for d in manifest.layers],
     }
     members = [Member(path=_path(d), source=layout.blob(d)) for d in blobs]
@@ -86,24 +90,23 @@ def _add(layout: Layout, destination: Layout, show: Callable[[int, int], object]
     manifest = layout.read_manifest(listed[0])
     total = _size(layout)
     done = 0
-    for blob in (listed[0], manifest.config, *manifest.layers):
+    for blob in (listed[0], *manifest.blobs):
         show(done, total)
         done += blob.size
         with contextlib.suppress(BuildError):
             destination.checked(blob)
             continue
         place(layout.checked(blob), destination.blob(blob.digest), link=False)
-    names = {d.annotations.get(NAME) for d in listed}
+    replaced = {d.annotations.get(NAME) for d in listed}
     index = destination.index()
-    others = tuple(d for d in index.manifests if d.annotations.get(NAME) not in names)
+    others = tuple(d for d in index.manifests if d.annotations.get(NAME) not in replaced)
     destination.write_index(msgspec.structs.replace(index, manifests=(*others, *listed)))
 
 
 def _size(layout: Layout) -> int:
     """Return the bytes of a layout's one image."""
     image = layout.index().manifests[0]
-    manifest = layout.read_manifest(image)
-    return sum(blob.size for blob in (image, manifest.config, *manifest.layers))
+    return image.size + sum(blob.size for blob in layout.read_manifest(image).blobs)
 
 
 def write(
@@ -151,9 +154,8 @@ def held(
                 raise WrongHashError(
                     f"{path}: damaged: its layers are not the ones that its configuration names"
                 )
-            listed = (d for d in layout.index().manifests if d.digest == descriptor.digest)
-            names = frozenset(d.annotations[NAME] for d in listed if NAME in d.annotations)
-            yield Held(manifest.config.digest, descriptor.digest, names)
+            listed = [d for d in layout.index().manifests if d.digest == descriptor.digest]
+            yield Held(manifest.config.digest, descriptor.digest, frozenset(names(listed)))
 
 
 def identity(path: Path) -> types.Digest:

@@ -90,6 +90,11 @@ class Manifest(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="ca
     subject: Descriptor | None = None
     annotations: dict[str, str] = {}
 
+    @property
+    def blobs(self) -> tuple[Descriptor, ...]:
+        """The configuration and the layers."""
+        return (self.config, *self.layers)
+
 
 class Index(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """A list of images, usually one per platform; in a layout, all that it holds."""
@@ -276,8 +281,7 @@ class Layout:
         """Return the blobs that images of the layout consist of and that are not there."""
         lacking: list[Descriptor] = []
         for image in self.images():
-            manifest = self.read_manifest(image)
-            lacking += [d for d in (manifest.config, *manifest.layers) if not self.has(d)]
+            lacking += [d for d in self.read_manifest(image).blobs if not self.has(d)]
         return tuple(dict.fromkeys(d.digest for d in lacking))
 
     def find(self, platform: types.Platform) -> Descriptor:
@@ -320,9 +324,9 @@ class Layout:
         config = self.read_config(manifest)
         os_name = config.get("os")
         architecture = config.get("architecture")
-        if not isinstance(os_name, str) or not isinstance(architecture, str):
-            return None
-        return Platform(architecture=architecture, os=os_name)
+        if isinstance(os_name, str) and isinstance(architecture, str):
+            return Platform(architecture=architecture, os=os_name)
+        return None
 
 
 def place(source: Path, target: Path, *, link: bool = True) -> None:

@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder.containers.oci.reference import DEFAULT_HOST, is_loopback
-from envbuilder.core import decoding, http, process
+from envbuilder.core import decoding, files, http, process
 from envbuilder.core.errors import InvalidError, ToolError, TooLongError
 
 if TYPE_CHECKING:
@@ -272,38 +272,38 @@ def _files(environ: Mapping[str, str]) -> tuple[Path, ...]:
 
 
 def _in_file(path: Path, host: str, repository: str) -> Credential | None:
+    content = files.read_named(path, _CONFIG_LIMIT)
     try:
-        with path.open("rb") as stream:
-            data = stream.read(_CONFIG_LIMIT)
-        read = decoding.from_json(data or b"{}", _File)
-    except OSError as error:
-        raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
+        read = decoding.from_json(content or b"{}", _File)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         # The file holds secrets: messages name the problem, never the content.
         raise InvalidError(
             f"{path}: not a Docker configuration: {error}", "Log in again: docker login"
         ) from None
-    keys = _keys(host)
     helpers = read.cred_helpers or {}
     entries = read.auths or {}
-    parts = repository.split("/") if repository else []
-    namespaces = ("/".join((host, *parts[:depth])) for depth in range(len(parts), 0, -1))
-    entry = next((entries[n] for n in namespaces if n in entries), None)
+    namespace = f"{host}/{repository}"
+    while "/" in namespace:
+        if namespace in entries:
+            return _read_entry(entries[namespace], path, host)
+        namespace = namespace.rpartition("/")[0]
+    keys = _keys(host)
     helper = next((helpers[k] for k in keys if k in helpers), read.creds_store)
-    if helper and entry is None:
-        found = _ask_helper(helper, keys[0], path)
-        if found is not None:
-            return found
-    entry = entry or next((entries[k] for k in keys if k in entries), None)
-    return None if entry is None else _read_entry(entry, path, host)
+    if helper and (credential := _ask_helper(helper, keys[0], path)):
+        return credential
+    for key in keys:
+        if key in entries:
+            return _read_entry(entries[key], path, host)
+    return None
 
 
 def _keys(host: str) -> tuple[str, ...]:
     """Return the keys of a registry in the files, the usual one first."""
     if host == DEFAULT_HOST:
         return (_DOCKER_HUB, DEFAULT_HOST, "index.docker.io")
-    schemes = (f"{scheme}://{host}{path}" for scheme in ("https", "http") for path in ("", "/"))
-    return (host, *schemes, f"https://{host}/v1/", f"https://{host}/v2/")
+    secure = f"https://{host}"
+    plain = f"http://{host}"
+    return (host, secure, f"{secure}/", plain, f"{plain}/", f"{secure}/v1/", f"{secure}/v2/")
 
 
 def _read_entry(entry: _Entry, path: Path, host: str) -> Credential | None:

@@ -127,8 +127,7 @@ def _damage(place: Path, digest: types.Digest, platform: types.Platform) -> str 
         image = layout.find(platform)
         if image.digest != digest:
             _require_listed(layout, image, digest, platform)
-        manifest = layout.read_manifest(image)
-        for blob in (manifest.config, *manifest.layers):
+        for blob in layout.read_manifest(image).blobs:
             layout.checked(blob)
     except EnvbuilderError as error:
         return error.message

@@ -10,7 +10,7 @@ import re
 import threading
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 
 import msgspec
@@ -115,16 +115,10 @@ class Connection:
         method: str,
         url: str,
         what: str,
-        *,
-        accept: Collection[int],
-        headers: Mapping[str, str] | None = None,
-        data: bytes | None = None,
-        retry: bool = True,
+        **options: Any,
     ) -> Answer:
         """Send a `request` whose response body does not matter."""
-        with self.request(
-            method, url, what, accept=accept, headers=headers, data=data, retry=retry
-        ) as response:
+        with self.request(method, url, what, **options) as response:
             _small(response)  # an unread body would cost the connection its reuse
             return Answer(status=response.status_code, headers=response.headers, url=response.url)
 

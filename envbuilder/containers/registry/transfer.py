@@ -11,6 +11,7 @@ import contextlib
 import shutil
 from concurrent.futures import as_completed
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
@@ -104,7 +105,7 @@ def pull(
             descriptor, data = connection.read_manifest(chosen.digest)
     manifest = decode(data, Manifest, where)
     _keep(layout, descriptor, data)
-    missing = [b for b in _unique((manifest.config, *manifest.layers)) if not _has(layout, b)]
+    missing = [b for b in _unique(manifest.blobs) if not _has(layout, b)]
     _require_room(layout, sum(remaining(layout, b) for b in missing))
     brought = _side_by_side(
         connection,
@@ -142,13 +143,11 @@ def push(
             f"{connection.name}@{reference}: the image has another digest: {image.digest}"
         )
     described = _below(layout, image, _DEPTH)
-    blobs = _unique(
-        b
-        for d in described
-        if d.media_type not in INDEXES
-        for m in [layout.read_manifest(d)]
-        for b in (m.config, *m.layers)
-    )
+    parts: list[Descriptor] = []
+    for each in described:
+        if each.media_type not in INDEXES:
+            parts += layout.read_manifest(each).blobs
+    blobs = _unique(parts)
     sent = _side_by_side(
         connection,
         [partial(send, connection, b, layout, notes) for b in blobs],
@@ -214,7 +213,8 @@ def _below(layout: Layout, of: Descriptor, depth: int) -> tuple[Descriptor, ...]
     if not depth:
         raise InvalidError(f"{of.digest}: image indexes are nested too deeply")
     parts = decode(layout.read(of), Index, of.digest).manifests
-    return _unique((*(d for p in parts for d in _below(layout, p, depth - 1)), of))
+    below = [_below(layout, part, depth - 1) for part in parts]
+    return _unique([*chain.from_iterable(below), of])
 
 
 def _unique(descriptors: Iterable[Descriptor]) -> tuple[Descriptor, ...]:
