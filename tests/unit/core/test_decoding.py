@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import gc
 import time
-from contextlib import nullcontext
 from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
-from hypothesis import given, strategies as st
 from msgspec import Meta, Struct
 
 from envbuilder.core import decoding, types
@@ -64,11 +62,8 @@ def test_encoding_describes_nothing(kinds: tuple[type[Struct], type[Struct]]) ->
     ("content", "kind"),
     [
         (b'{"inner": 1}', None),
-        (b"{}", None),
         (b"{", None),
-        (b"\xff", None),
         (b'"\xff"', str),
-        (b"1", str),
         (b"1", 5),
         ('"text"', Annotated[str, msgspec.Meta(max_length=2)]),
     ],
@@ -92,9 +87,7 @@ def test_a_key_that_is_twice_among_many_is_found_at_once() -> None:
     assert time.process_time() - began < 1  # comparing each with each took 9 s
 
 
-@pytest.mark.parametrize(
-    "text", [r'["\ud800"]', r'{"a": "\uDFFFx"}', r'{"\udC00": 1}', r'[["\udc00\ud800"]]']
-)
+@pytest.mark.parametrize("text", [r'["\ud800"]', r'{"\udC00": 1}'])
 def test_half_a_character_is_no_text(text: str) -> None:
     with pytest.raises(ValueError, match="half a character"):
         decoding.strict_json(text.encode())
@@ -205,28 +198,3 @@ def test_each_error_is_said_in_words(changes: dict[str, Any], said: str) -> None
     assert said in raised.value.message
     assert "`" not in raised.value.message
     assert "regex" not in raised.value.message
-
-
-anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3)
-    ),
-    max_leaves=6,
-)
-
-
-@given(st.dictionaries(st.sampled_from(Outer.__struct_fields__), anything))
-def test_no_error_names_types_of_python_or_patterns(data: dict[str, Any]) -> None:
-    with nullcontext() if _is_valid(data) else pytest.raises(InvalidError) as raised:
-        decoding.decode(data, Outer, "mine.yaml")
-    message = raised.value.message if raised else ""
-    assert not [sign for sign in ("regex", "`str`", "\n") if sign in message]
-
-
-def _is_valid(data: dict[str, Any]) -> bool:
-    try:
-        msgspec.convert(data, Outer)
-    except msgspec.ValidationError:
-        return False
-    return True

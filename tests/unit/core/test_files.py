@@ -40,23 +40,18 @@ def test_the_mode_is_the_usual_one_or_a_private_one(tmp_path: Path) -> None:
         files.write(tmp_path / "usual", b"x")
         files.write(tmp_path / "private", b"x", files.PRIVATE)
         files.save(tmp_path / "saved", b"x", BuildError, "")
-        files.save(tmp_path / "privately", b"x", BuildError, "", mode=files.PRIVATE)
         write(tmp_path / "large", b"x")
     assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {
-        "usual": 0o644, "saved": 0o644, "large": 0o644, "private": 0o600, "privately": 0o600,
+        "usual": 0o644, "saved": 0o644, "large": 0o644, "private": 0o600,
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("what", "problem"),
-    [("", "cannot be written"), ("the report", "the report cannot be written")],
-)
-def test_why_a_file_cannot_be_written(tmp_path: Path, what: str, problem: str) -> None:
+def test_why_a_file_cannot_be_written(tmp_path: Path) -> None:
     path = tmp_path / "folder"
     path.mkdir()
     with pytest.raises(BuildError) as caught:
-        files.save(path, b"x", BuildError, "Choose another path.", *filter(None, [what]))
-    assert caught.value.message == f"{path}: {problem}: Is a directory"
+        files.save(path, b"x", BuildError, "Choose another path.")
+    assert caught.value.message == f"{path}: cannot be written: Is a directory"
     assert caught.value.hint == "Choose another path."
     assert names_in(tmp_path) == {"folder"}
 
@@ -200,11 +195,6 @@ def test_a_folder_within_one_that_was_opened_is_open_too(tmp_path: Path) -> None
         below = files.ensure_folder(ours / "below")
     assert mode(below) == 0o755
     assert mode(files.ensure_folder(below / "again", marked=False)) == 0o755
-
-
-def test_the_mode_of_an_existing_folder_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "theirs").mkdir(mode=0o750)
-    assert mode(files.ensure_folder(tmp_path / "theirs")) == 0o750
 
 
 def test_a_folder_whose_marker_cannot_be_written_is_not_left(

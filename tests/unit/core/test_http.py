@@ -57,11 +57,9 @@ def test_verbose_shows_requests_without_secrets(
     ("url", "location", "target"),
     [
         ("https://me:x@h/a", "/b", "https://me:x@h/b"),
-        ("https://me:x@h/a", "b", "https://me:x@h/b"),
         ("https://me:x@h/a", "https://h/b", "https://me:x@h/b"),
         ("https://me:x@h/a", "https://you:y@h/b", "https://you:y@h/b"),
         ("https://me:x@h/a", "https://other/b", "https://other/b"),
-        ("https://me:x@h/a", "//other/b", "https://other/b"),
         ("https://me:x@h/a", "https://h:8443/b", "https://h:8443/b"),
         ("https://me:x@h/a", "https://h.evil/b", "https://h.evil/b"),
         ("http://me:x@h/a", "https://h/b", "https://h/b"),
@@ -154,7 +152,7 @@ def test_a_body_of_the_longest_length(server: FaultyServer, session: Session) ->
             body(server, session, 6, **headers)
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "deflate", "GZIP"])
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
 def test_a_body_that_is_compressed_all_the_same(
     encoding: str, server: FaultyServer, session: Session
 ) -> None:
@@ -188,8 +186,6 @@ def test_a_body_in_many_small_chunks(server: FaultyServer, session: Session) -> 
     ("headers", "length"),
     [
         ({}, None),
-        ({"Content-Length": ""}, None),
-        ({"Content-Length": "0"}, 0),
         ({"Content-Length": " 7 "}, 7),
         ({"Content-Length": "-7"}, None),
         ({"Content-Length": "7, 7"}, None),
@@ -203,11 +199,6 @@ def test_a_length_is_what_is_plainly_announced(headers: dict[str, str], length: 
     response = requests.Response()
     response.headers.update(headers)
     assert http.length(response) == length
-
-
-def test_compression_is_not_requested(server: FaultyServer, session: Session) -> None:
-    http.request(session, "GET", server.url).close()
-    assert b"Accept-Encoding: identity" in server.requests[0]
 
 
 def test_a_body_may_not_take_longer_than_its_size_warrants(server: FaultyServer) -> None:
@@ -289,7 +280,6 @@ def test_a_proxy_that_cannot_be_parsed_is_named_without_its_url(
     ("error", "message", "hint"),
     [
         (OSError(28, "No space left on device"), "no space left on the disk that holds /a", ""),
-        (OSError(122, "Disk quota exceeded"), "no space left on the disk that holds /a", ""),
         (
             PermissionError(13, "Permission denied"),
             "/a/b: Permission denied",
@@ -302,11 +292,6 @@ def test_a_failed_write_has_its_reason(error: OSError, message: str, hint: str) 
     made = files.full_or_broken(error, Path("/a/b"))
     assert made.message == message
     assert made.hint == hint or "ENVBUILDER_CACHE_DIR" in made.hint
-
-
-def test_a_host_is_shown_without_a_login() -> None:
-    urls = (SECRET, "file:///a/b", "http://[::1/me:token")
-    assert [*map(http.host_of, urls)] == ["index.example", "/a/b", "an invalid URL"]
 
 
 HIDDEN = "https://me:token@index.example/simple/a/?key=token"
@@ -372,10 +357,8 @@ OWN_CA = "; a proxy's own CA goes into REQUESTS_CA_BUNDLE"
             tls(CERTIFICATE),
             f"TLS error: certificate verify failed: expired{OWN_CA}",
         ),
-        (tls("[SSL: A] no cipher X. (_ssl.c:1006)"), "TLS error: no cipher X"),
         (tls("[SSL: A] (_ssl.c:1006)"), "TLS error: no secure connection"),
         (tls("a" * 200), f"TLS error: {'a' * 150}"),
-        (requests.ConnectionError("a" * 100), "a" * 100),
         (requests.ConnectionError("a" * 101), "no connection"),
         (
             requests.ConnectionError(urllib3.ProtocolError("x", BadStatusLine("\x1b[2Jhello"))),

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
 from envbuilder.core import ownership
@@ -54,17 +53,14 @@ DECIDES = PROJECT / "envbuilder.yaml"
     ("project", "decides", "why"),
     [
         (folder(), file(), ""),
-        (folder(0), file(0), ""),
         (folder(0, 0o1777), file(), ""),
         (folder(mode=0o775), file(mode=0o664), ""),
         (folder(0, 0o1777), file(MALLORY), "envbuilder.yaml belongs to"),
         (folder(MALLORY), file(), "project belongs to"),
         (folder(MALLORY), file(0), "project belongs to"),
         (folder(mode=0o777), file(), "written by every user"),
-        (folder(0, 0o777), file(), "written by every user"),
         (folder(), file(mode=0o666), "written by every user"),
         (folder(), folder(MALLORY), "envbuilder.yaml belongs to"),
-        (folder(), folder(mode=0o777), "written by every user"),
         (folder(), folder(0, 0o1777), "written by every user"),
     ],
 )
@@ -143,20 +139,6 @@ def test_the_search_ends_at_home_and_at_mount_points() -> None:
     assert above("/home", "/home/me") == ["/home", "/"]
     assert above("/home/me/a", None) == ["/home/me/a", "/home/me", "/home", "/"]
     assert above("/home/me/disk/a", "/home/me") == ["/home/me/disk/a", "/home/me/disk"]
-
-
-_FACTS = st.builds(
-    facts,
-    uid=st.sampled_from([0, ME, MALLORY, 65534]),
-    mode=st.builds(int.__or__, st.sampled_from([FOLDER, FILE]), st.integers(0, 0o1777)),
-)
-
-
-@given(st.dictionaries(st.sampled_from([str(PROJECT), str(DECIDES)]), _FACTS))
-def test_nothing_of_another_user_ever_counts(tree: dict[str, os.stat_result]) -> None:
-    objection = ownership.objection(DECIDES, Trust(uids=frozenset({0, ME})), looking(tree))
-    if any(found.st_uid not in {0, ME} for found in tree.values()):
-        assert objection
 
 
 def _written(folder: Path, *names: str) -> None:
@@ -252,10 +234,6 @@ def test_a_file_of_another_user_is_refused_with_the_way_to_use_it(
     ownership.require_own(
         tmp_path / "run", Trust(uids=frozenset({0}), folders=frozenset({tmp_path}))
     )
-    monkeypatch.setattr(ownership, "_MOST_ENTRIES", 1)
-    monkeypatch.setattr(ownership, "look", itself)
-    with pytest.raises(InvalidError, match="more than 1 files"):
-        ownership.require_own(tmp_path / "run")
 
 
 OURS = Path("/x/cache/store")
@@ -265,15 +243,10 @@ OURS = Path("/x/cache/store")
     ("above", "ours", "why"),
     [
         (folder(), None, ""),
-        (folder(), folder(mode=0o700), ""),
         (folder(), folder(), ""),
-        (folder(0, 0o1777), folder(), ""),
         (folder(mode=0o2775), folder(mode=0o2775), ""),
-        (folder(), folder(0), ""),
         (folder(), folder(MALLORY, 0o700), "belongs to"),
-        (folder(0, 0o1777), folder(MALLORY), "belongs to"),
         (folder(), folder(mode=0o777), "store can be written by every user"),
-        (folder(), folder(mode=0o1777), "store can be written by every user"),
         (folder(MALLORY), folder(), "cache belongs to"),
         (folder(mode=0o777), folder(), "cache can be written by every user"),
     ],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from unittest.mock import Mock
 
 import pytest
 
@@ -78,14 +77,6 @@ def test_work_beside_the_caller_s_gives_its_result() -> None:
     with parallel.beside(work) as beside:
         meeting.wait()
         assert beside.result() == 7
-
-
-def test_work_beside_that_fails_is_an_error_for_who_waits_for_it() -> None:
-    with (
-        pytest.raises(ZeroDivisionError),
-        parallel.beside(Mock(side_effect=ZeroDivisionError)) as beside,
-    ):
-        beside.result()
 
 
 def test_an_error_ends_the_work_beside_and_its_programs_only(

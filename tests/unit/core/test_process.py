@@ -386,11 +386,6 @@ def test_a_signal_of_another_kind_does_not_end_a_process_of_ours(exit_of_ours: E
     assert exit_of_ours.happened.wait(30)
 
 
-def test_exit_codes() -> None:
-    codes = {n.name: process.exit_code(n) for n in process.STOP_SIGNALS}
-    assert codes == {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
-
-
 def test_cleaning_up_and_the_exit_fit_into_two_seconds() -> None:
     assert process.CLEANUP_SECONDS + process.EXIT_SECONDS < 2
     assert sum(process._HASTE) < process.CLEANUP_SECONDS

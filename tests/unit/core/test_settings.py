@@ -171,20 +171,14 @@ def configured(folder: Path, user: str, project: str = "") -> settings.Configura
     "text",
     [
         "mirrors:\n  https://docker.io: m.example",
-        "mirrors:\n  docker.io/library: m.example",
         "mirrors:\n  dockerhub: m.example",
-        "mirrors:\n  index.docker.io: m.example",
         "mirrors:\n  registry-1.docker.io: m.example",
-        "mirrors:\n  '': m.example",
         "plain_http:\n- http://lab.example",
-        "plain_http:\n- lab.example/path",
         "plain_http:\n- lab",
         "indexes:\n  pytorch_cpu: https://mirror.example/simple",
         "builders:\n  linux/arm46: big-box",
         "builders:\n  cuda@linux/arm: big-box",
-        "builders:\n  '@linux/amd64': big-box",
         "builders:\n  cuda: --push",
-        "builders:\n  cuda: big box",
     ],
 )
 def test_a_name_that_nothing_can_have_is_refused_by_its_line(text: str, tmp_path: Path) -> None:

@@ -101,14 +101,12 @@ def test_options_of_printable() -> None:
     [
         (text.amount(0), "0"),
         (text.amount(0.0123), "0.0123"),
-        (text.amount(1.234), "1.23"),
         (text.amount(9.999), "10.0"),
         (text.amount(1234.5), "1,234"),
         (text.amount(-1.5), "-1.50"),
         (text.amount(1e300), "1e+300"),
         (text.amount(5e-324), "4.94e-324"),
         (text.counted(1, "GPU"), "1 GPU"),
-        (text.counted(1.5, "core"), "1.5 cores"),
         (text.counted(2, "process"), "2 processes"),
         (text.times(0.8643), "0.86×"),
         (text.times(18.14), "18.1×"),
@@ -116,7 +114,6 @@ def test_options_of_printable() -> None:
         (text.percent(None), "-"),
         (text.duration(0), "0 ns"),
         (text.duration(4.1e-6), "4.10 µs"),
-        (text.duration(37.96), "38.0 s"),
         (text.duration(192.4), "3 min 12 s"),
         (text.rate(2.2e11, "FLOP/s"), "220 GFLOP/s"),
         (text.memory(25276510208), "23.5 GiB"),
@@ -147,13 +144,11 @@ SECRET = "c4nary"
         ("https://c4nary@host:80/x and", "https://…@host:80/x and"),
         ("http://u:c4nary@c4nary@host/x", "http://…@host/x"),
         ("http://u:c4nary/c4nary@host:80/x", "http://…@host:80/x"),
-        ("http://u:c4nary?c4nary#@host/x", "http://…@host/x"),
         ("Failed to parse: http://u:c4nary@host:bad/x", "Failed to parse: http://…@host:bad/x"),
         ("('http://u:c4nary@h', 3)", "('http://…@h', 3)"),
         ("u:c4nary@proxy:3128", "…@proxy:3128"),
         ("proxy=u:c4nary@proxy:3128", "proxy=…@proxy:3128"),
         ("https://host/x?token=c4nary&y=1 and", "https://host/x?… and"),
-        ("https://host/x?c4nary", "https://host/x?…"),
         ("https://host/t/c4nary/lab/noarch", "https://host/t/…/lab/noarch"),
         ("https%3A%2F%2Fu%3Ac4nary%40host%2Fx", "https%3A%2F%2F…%40host%2Fx"),
         ("Authorization: Basic c4nary==", "Authorization: Basic …"),
@@ -306,15 +301,11 @@ def test_no_error_holds_credentials() -> None:
     ("url", "without"),
     [
         ("https://host/simple", "https://host/simple"),
-        ("https://host:80/simple/", "https://host:80/simple/"),
-        ("file:///folder", "file:///folder"),
         ("https://me:c4nary@host/simple", "https://host/simple"),
-        ("https://c4nary@host:80/simple", "https://host:80/simple"),
         ("https://host/simple?token=c4nary", "https://host/simple"),
         ("https://me:c4nary@host/simple/?token=c4nary", "https://host/simple/"),
         ("https://host/simple#c4nary", "https://host/simple"),
         ("https://host/t/c4nary/lab", "https://host/lab"),
-        ("https://host/lab/t/c4nary", "https://host/lab"),
     ],
 )
 def test_a_public_url_holds_no_credentials(url: str, without: str) -> None:
@@ -344,6 +335,14 @@ def test_a_proof_is_one_line_and_is_shown_indented(printed: str, proof: str) -> 
     assert text.indented_proof("another reason") == "another reason"
 
 
+@pytest.mark.parametrize(
+    ("version", "numbers"),
+    [("26.1.5+dfsg1", (26, 1)), ("podman version 5.4.2", (5, 4)), ("v0.13", (0, 13)), ("", (0, 0))],
+)
+def test_the_numbers_of_versions(version: str, numbers: tuple[int, int]) -> None:
+    assert text.version_numbers(version) == numbers
+
+
 def test_a_stamp_is_a_time_in_utc() -> None:
     assert text.stamp_time("20261120T095103Z") == datetime(2026, 11, 20, 9, 51, 3, tzinfo=UTC)
     assert text.readable_stamp("20261120T095103Z") == "20 November 2026, 09:51 UTC"
@@ -354,10 +353,6 @@ def test_another_form_is_refused_and_shown_as_it_is(other: str) -> None:
     with pytest.raises(ValueError, match="does not match"):
         text.stamp_time(other)
     assert text.readable_stamp(other) == other
-
-
-def test_the_stamp_of_this_moment_can_be_read() -> None:
-    assert abs((text.stamp_time(text.stamp_now()) - datetime.now(UTC)).total_seconds()) < 60
 
 
 @pytest.mark.parametrize(

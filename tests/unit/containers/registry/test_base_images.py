@@ -15,7 +15,7 @@ from envbuilder.containers.oci.layout import Descriptor, Layout
 from envbuilder.containers.registry import base_images as bases, transfer as registry
 from envbuilder.containers.registry.connection import Connection
 from envbuilder.core.console import PlainProgress
-from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.errors import BuildError
 from envbuilder.core.settings import Settings
 from tests.support import image_layouts as images
 from tests.support.registry_fixture import FakeRegistry
@@ -174,10 +174,3 @@ def test_a_fetch_that_broke_off_is_no_base(
     notes: list[str] = []
     obtain(server, index, found, notes)
     assert not [n for n in notes if "warning" in n]
-
-
-def test_a_platform_that_the_image_has_not(
-    server: FakeRegistry, index: Descriptor, found: Settings
-) -> None:
-    with pytest.raises(InvalidError, match="no images for macos/arm64"):
-        obtain(server, index, found, [], platform="macos/arm64")

@@ -109,8 +109,8 @@ def test_a_large_blob_is_sent_in_pieces_to_where_each_answer_leads(bench: Make) 
 @pytest.mark.parametrize(
     ("least", "sizes"),
     [
-        ("6", [6, 4]), ("4", [4, 4, 2]), ("2", [4, 4, 2]), ("100", [8, 2]), ("", [4, 4, 2]),
-        ("999999999", [8, 2]), ("1000000000", [4, 4, 2]), ("-9", [4, 4, 2]), ("6.5", [4, 4, 2]),
+        ("6", [6, 4]), ("2", [4, 4, 2]), ("999999999", [8, 2]), ("1000000000", [4, 4, 2]),
+        ("-9", [4, 4, 2]),
     ],
 )  # fmt: skip
 def test_a_registry_may_require_larger_pieces(bench: Make, least: str, sizes: list[int]) -> None:
@@ -193,8 +193,8 @@ def test_an_upload_that_is_lost_goes_on_where_the_registry_says(bench: Make, sta
 
 @pytest.mark.parametrize(
     "state",
-    [answer(404), answer(410), answer(403), answer(204, Range="0-10")],
-    ids=["404", "410", "403", "too far"],
+    [answer(404), answer(403), answer(204, Range="0-10")],
+    ids=["404", "403", "too far"],
 )
 def test_an_upload_that_is_gone_begins_again(bench: Make, state: requests.Response) -> None:
     made = bench(

@@ -163,9 +163,6 @@ def test_a_manifest_of_other_bytes(server: FakeRegistry, there: Descriptor, tmp_
     "content",
     [
         b"not json",
-        b"[]",
-        b"{}",
-        b"\xff",
         b"[" * 100_000,
         b'{"schemaVersion": 1, "fsLayers": []}',
         b'{"schemaVersion": 2, "manifests": [], "layers": [], "config": {}}',
@@ -177,14 +174,6 @@ def test_a_manifest_of_other_bytes(server: FakeRegistry, there: Descriptor, tmp_
 def test_what_is_no_image(server: FakeRegistry, tmp_path: Path, content: bytes) -> None:
     server.manifests["a", "t"] = (MANIFEST, content)
     with pytest.raises(InvalidError, match=rf"{server.host}/a: t: "):
-        pull(server, "t", tmp_path / "b")
-    with pytest.raises(InvalidError):
-        pull(server, "t", tmp_path / "b")
-
-
-def test_an_endless_manifest_is_not_read_to_its_end(server: FakeRegistry, tmp_path: Path) -> None:
-    server.manifests["a", "t"] = (MANIFEST, b" " * (16 << 20))
-    with pytest.raises(InvalidError, match="a manifest of more than 4194304 bytes"):
         pull(server, "t", tmp_path / "b")
 
 
@@ -255,9 +244,8 @@ def test_an_index_of_indexes_goes_with_all_of_its_parts(
     puts = [p.rpartition("/")[2] for p in server.requests("PUT") if "manifests" in p]
     assert puts == [*[d.digest for d in described[:-1]], "t"]
     assert done.digest == described[-1].digest
-    assert done.bytes == sum(d.size for d in described) + sum(
-        b.size for b in (source.read_manifest(image).config, *source.read_manifest(image).layers)
-    )
+    blobs = source.read_manifest(image).blobs
+    assert done.bytes == sum(d.size for d in (*described, *blobs))
     assert (done.sent, done.present, done.mounted) == (2, 0, 0)
 
 
@@ -314,22 +302,11 @@ def test_attachments_are_found_by_the_image_s_digest(
     before = server.manifests["a", "t"]
     made = [attach(server, source, image, found, kind) for kind in (SBOM, PROVENANCE)]
     assert server.manifests["a", "t"] == before
+    assert source.read_manifest(made[0]).subject.digest == image.digest
     listed = attached(connect(server), image.digest)
     assert [d.digest for d in listed] == [d.digest for d in made]
     assert [d.artifact_type for d in listed] == [SBOM, PROVENANCE]
     assert any(tag.startswith("sha256-") for _, tag in server.manifests) is not lists
-
-
-def test_what_was_attached_can_be_read(
-    server: FakeRegistry, source: Layout, image: Descriptor, found: Settings
-) -> None:
-    made = attach(server, source, image, found, SBOM)
-    listed = attached(connect(server), image.digest)[0]
-    assert listed == made
-    manifest = source.read_manifest(listed)
-    assert manifest.subject.digest == image.digest
-    assert manifest.subject.platform is None
-    assert server.blobs["a", manifest.layers[0].digest] == f"content of {SBOM}".encode()
 
 
 def test_attaching_again_changes_nothing(
