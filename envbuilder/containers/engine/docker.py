@@ -85,10 +85,10 @@ class DockerEngine(Engine):
                 return None
             container = api.create_container(info["Id"], command=["none"], network_disabled=True)
             try:
-                found: dict[str, bytes] = {}
+                contents: dict[str, bytes] = {}
                 for path in paths:
-                    found |= self._copied(container, path, limit)
-                return found
+                    contents |= self._copied(container, path, limit)
+                return contents
             finally:
                 _discard(api.remove_container, container["Id"], force=True, v=True)
         except NotFound:

@@ -175,8 +175,8 @@ def _layers(data: bytes, recorded: Layout) -> set[types.Digest]:
     """Return the layers of a manifest, or of an index's manifests that are recorded."""
     if b'"layers"' in data:
         return {layer.digest for layer in decode(data, Manifest, "a manifest").layers}
-    found: set[types.Digest] = set()
+    held: set[types.Digest] = set()
     for listed in decode(data, Index, "an index").manifests:
         if recorded.has(listed):
-            found |= {layer.digest for layer in recorded.read_manifest(listed).layers}
-    return found
+            held |= {layer.digest for layer in recorded.read_manifest(listed).layers}
+    return held
