@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+_GUARD = Path(__file__).with_name("guard.py")
 BEGINNING = "{beginning}"
 """Word of a guarded command that becomes the path of a file with the first line of stdin."""
 
@@ -14,13 +15,9 @@ def guarded(python: tuple[str, ...], command: tuple[str, ...]) -> tuple[str, ...
     The container then ends with whoever holds the other end, even if that one is killed. `python`
     starts an interpreter of the image.
     """
-    return (*python, "-c", _guard(), BEGINNING, *command)
+    return (*python, "-c", _GUARD.read_text(encoding="utf-8"), BEGINNING, *command)
 
 
 def accompanied(python: tuple[str, ...], command: tuple[str, ...]) -> tuple[str, ...]:
     """Return a container's command that runs another one in the foreground, with its signals."""
-    return (*python, "-c", _guard(), "", *command)
-
-
-def _guard() -> str:
-    return Path(__file__).with_name("guard.py").read_text(encoding="utf-8")
+    return (*python, "-c", _GUARD.read_text(encoding="utf-8"), "", *command)
