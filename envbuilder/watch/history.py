@@ -28,8 +28,11 @@ def keep(watched: model.Watched, folder: Path) -> Path:
 
 def last(folder: Path, like: model.Watched) -> model.Watched | None:
     """Return the newest other report of the same kind whose command succeeded."""
-    kept = (_succeeded(entry.path) for entry in reversed(history.entries(folder, like.profile)))
-    return next((each for each in kept if _kind(each) == _kind(like) and each != like), None)
+    for entry in reversed(history.entries(folder, like.profile)):
+        watched = _succeeded(entry.path)
+        if watched != like and _kind(watched) == _kind(like):
+            return watched
+    return None
 
 
 def _kind(watched: model.Watched | None) -> tuple[object, ...] | None:
@@ -45,7 +48,9 @@ def _succeeded(path: Path) -> model.Watched | None:
         watched = model.read(path)
     except InvalidError:
         return None
-    return None if watched.exit_code else watched
+    if watched.exit_code:
+        return None
+    return watched
 
 
 def changes(watched: model.Watched, earlier: model.Watched) -> list[str]:
@@ -53,22 +58,22 @@ def changes(watched: model.Watched, earlier: model.Watched) -> list[str]:
 
     Its rate is about the same up to a factor of `MAX_SLOWDOWN`.
     """
-    sentences = [
-        f"{name}: {value(watched)}, before {value(earlier)}"
-        for name, value in (("device", device), ("dtype", dtype), ("framework", framework))
-        if value(watched) != value(earlier)
-    ]
+    sentences = []
     now = speed(watched)
     then = speed(earlier)
     if now and then and now[1] == then[1]:
-        ratio = now[0] / then[0]
-        slower = "slower" if ratio * MAX_SLOWDOWN < 1 else "about as fast"
-        word = "faster" if ratio > MAX_SLOWDOWN else slower
-        pair = f"{amount(now[0])} {now[1]}/s, before {amount(then[0])} {then[1]}/s"
-        sentences.insert(0, f"{word}: {pair}")
+        word = "about as fast"
+        if now[0] > MAX_SLOWDOWN * then[0]:
+            word = "faster"
+        elif now[0] * MAX_SLOWDOWN < then[0]:
+            word = "slower"
+        unit = f"{now[1]}/s"
+        sentences.append(f"{word}: {amount(now[0])} {unit}, before {amount(then[0])} {unit}")
+    for name, value in (("device", device), ("dtype", dtype), ("framework", framework)):
+        if value(watched) != value(earlier):
+            sentences.append(f"{name}: {value(watched)}, before {value(earlier)}")
     kinds = [finding.kind for finding in watched.findings]
     before = [finding.kind for finding in earlier.findings]
-    for word, more, fewer in (("new", kinds, before), ("gone", before, kinds)):
-        if others := [kind for kind in more if kind not in fewer]:
-            sentences.append(f"{word}: {printable(', '.join(others))}")
+    sentences += [f"new: {printable(kind)}" for kind in kinds if kind not in before]
+    sentences += [f"gone: {printable(kind)}" for kind in before if kind not in kinds]
     return sentences

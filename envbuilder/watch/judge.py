@@ -5,8 +5,8 @@ What a signed report says follows from that: what ran on what, and what it does 
 
 from __future__ import annotations
 
-import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from statistics import fmean, median
 from typing import Any
@@ -23,7 +23,6 @@ from envbuilder.watch.training import (
     finding,
     findings as findings_of,
     is_on,
-    totals,
 )
 
 FEWER_STEPS = 0.5
@@ -46,9 +45,16 @@ def judged(watched: Watched) -> Watched:
     """Return a report with its verdict and its findings, the largest loss first."""
     trained = training(watched)
     requested = clipped(watched.requested, NAME)
-    shares = [s for p in trained if (s := device_share(p, requested)) is not None]
-    cpus = _cpus(watched) // (1 if _in_turn(watched) else len(trained))
-    per_process = [(p, findings_of(p, requested, cpus)) for p in trained]
+    cpus = _cpus(watched)
+    if not _in_turn(watched):
+        cpus //= len(trained)
+    shares = []
+    per_process = []
+    for process in trained:
+        per_process.append((process, findings_of(process, requested, cpus)))
+        share = device_share(process, requested)
+        if share is not None:
+            shares.append(share)
     findings = [*_merged(per_process), *_ranks(watched), *_extension(watched)]
     if _starves(watched):
         findings = [each for each in findings if each.kind != "data"]
@@ -81,31 +87,40 @@ def training(watched: Watched) -> tuple[Observed, ...]:
 
 def another_environment(watched: Watched) -> str:
     """Return the environment that trained, or was to train, if it is not the one of the profile."""
-    processes = training(watched) or watched.processes
-    others = (p.environment for p in processes if p.environment)
-    return printable(next(others, ""), NAME)
+    for process in training(watched) or watched.processes:
+        if process.environment:
+            return printable(process.environment, NAME)
+    return ""
 
 
 def environment(watched: Watched) -> str:
     """Return where the training ran: the profile, or another environment."""
     other = another_environment(watched)
-    return f"another environment: {other}" if other else f"profile {watched.profile}"
+    if other:
+        return f"another environment: {other}"
+    return f"profile {watched.profile}"
 
 
 def _in_turn(watched: Watched) -> bool:
     """Return whether trainings ran one after another, as far as that can be told."""
-    trained = training(watched)
-    lasted = sum(process.seconds for process in trained)
-    return lasted <= watched.seconds and all(process.rank is None for process in trained)
+    lasted = 0.0
+    for process in training(watched):
+        if process.rank is not None:
+            return False
+        lasted += process.seconds
+    return lasted <= watched.seconds
 
 
 def speed(watched: Watched) -> tuple[float, str] | None:
     """Return how fast the training was, of all ranks together, and in what; None if not seen."""
     trained = [p for p in training(watched) if p.training_seconds > 0]
+    is_in_turn = _in_turn(watched)
     length = sum(p.training_seconds for p in trained)
     for unit in ("tokens", "samples"):
-        counts = [(getattr(p, unit) or 0, p.training_seconds) for p in trained]
-        total = sum(n / (length if _in_turn(watched) else seconds) for n, seconds in counts)
+        total = 0.0
+        for process in trained:
+            seconds = length if is_in_turn else process.training_seconds
+            total += (getattr(process, unit) or 0) / seconds
         if total > 0:
             return total, unit
     steps = max(((p.steps or 0) / p.training_seconds for p in trained), default=0.0)
@@ -115,10 +130,12 @@ def speed(watched: Watched) -> tuple[float, str] | None:
 def device(watched: Watched) -> str:
     """Return the device that did most of the work, with its title; `unknown` if not seen."""
     name = _most(watched, "device")
-    devices = itertools.chain.from_iterable(p.devices for p in training(watched))
-    titles = (printable(d.title, NAME) for d in devices if d.device == name and d.title)
-    title = next(titles, "")
-    return f"{title} ({printable(name, NAME)})" if title else printable(name, NAME)
+    shown = printable(name, NAME)
+    for process in training(watched):
+        for each in process.devices:
+            if each.device == name and each.title:
+                return f"{printable(each.title, NAME)} ({shown})"
+    return shown
 
 
 def dtype(watched: Watched) -> str:
@@ -128,32 +145,40 @@ def dtype(watched: Watched) -> str:
 
 def framework(watched: Watched) -> str:
     """Return the framework of the training with its release; empty if none was seen."""
-    names = (f"{process.framework} {process.version}" for process in training(watched))
-    return printable(next(names, ""), NAME)
+    for process in training(watched):
+        return printable(f"{process.framework} {process.version}", NAME)
+    return ""
 
 
 def _most(watched: Watched, field: str) -> str:
     """Return the value of a field that most matrix work has, else most parameters."""
-    work: list[tuple[str, float]] = []
-    sizes: list[tuple[str, float]] = []
+    work = Counter[str]()
+    sizes = Counter[str]()
     for process in training(watched):
-        work += [(getattr(row, field), row.flops) for row in process.work]
-        sizes += [(getattr(row, field), row.bytes) for row in process.parameters]
-    return next((value for value, _ in (*totals(work), *totals(sizes))), "unknown")
+        for row in process.work:
+            work[getattr(row, field)] += row.flops
+        for placed in process.parameters:
+            sizes[getattr(placed, field)] += placed.bytes
+    largest = [*work.most_common(1), *sizes.most_common(1)]
+    return next((value for value, number in largest if number), "unknown")
 
 
 def _merged(per_process: Sequence[tuple[Observed, list[Finding]]]) -> Iterator[Finding]:
     """Yield the worst finding of each kind; it names its ranks unless all have it."""
-    every = []
+    worst: dict[str, Finding] = {}
+    who: dict[str, list[str]] = {}
     for process, findings in per_process:
-        every += [(process, each) for each in findings]
-    for kind in dict.fromkeys(each.kind for _, each in every):
-        pairs = [(process, each) for process, each in every if each.kind == kind]
-        worst = max((each for _, each in pairs), key=lambda each: each.lost)
-        if len(pairs) < len(per_process):
-            who = [f"pid {p.pid}" if p.rank is None else f"rank {p.rank}" for p, _ in pairs]
-            worst = replace(worst, says=clipped(f"{first(who, 4)}: {worst.says}", SENTENCE))
-        yield worst
+        name = f"pid {process.pid}" if process.rank is None else f"rank {process.rank}"
+        for each in findings:
+            who.setdefault(each.kind, []).append(name)
+            if each.kind not in worst or each.lost > worst[each.kind].lost:
+                worst[each.kind] = each
+    for kind, each in worst.items():
+        if len(who[kind]) < len(per_process):
+            says = clipped(f"{first(who[kind], 4)}: {each.says}", SENTENCE)
+            yield replace(each, says=says)
+        else:
+            yield each
 
 
 def _cpus(watched: Watched) -> int:
@@ -168,18 +193,17 @@ def _ranks(watched: Watched) -> Iterator[Finding]:
     ordered = sorted(watched.processes, key=lambda p: (p.steps or 0, p.seconds))
     ranks = {p.rank: p for p in ordered if p.rank is not None}
     # What was killed early wrote its steps when it began.
-    steps = {
-        rank: p.steps
-        for rank, p in sorted(ranks.items())
-        if p.steps is not None and (p.finished or p.seconds >= LONG_TRAINING)
-    }
+    steps: dict[int, int] = {}
+    for rank, process in sorted(ranks.items()):
+        if process.steps is not None and (process.finished or process.seconds >= LONG_TRAINING):
+            steps[rank] = process.steps
     highest = max(steps.values(), default=0)
     idle = [rank for rank, n in steps.items() if n < FEWER_STEPS * highest]
     if idle:
         least = steps[idle[0]]
         yield finding(
             "idle rank",
-            f"Rank {first([str(rank) for rank in idle], 4)} took {least:,} steps, others up to"
+            f"Rank {first(list(map(str, idle)), 4)} took {least:,} steps, others up to"
             f" {highest:,}.",
             "Give every rank the same number of batches (`DistributedSampler`), and look at what"
             " this rank waits for or skips.",
@@ -189,19 +213,19 @@ def _ranks(watched: Watched) -> Iterator[Finding]:
 
 
 def _shared_devices(ranks: dict[int, Observed]) -> Iterator[Finding]:
-    used: dict[str, list[int]] = {}
+    used: dict[str, list[str]] = {}
     for rank, process in sorted(ranks.items()):
-        rows = [(r.bytes, r.device) for r in process.parameters if r.device != "cpu"]
-        visible = sum(device.device != "cpu" for device in process.devices)
+        rows = [row for row in process.parameters if row.device != "cpu"]
+        visible = [device for device in process.devices if device.device != "cpu"]
         # Each may see one device only, its own or its part of one, under the same name.
-        if rows and visible > 1:
-            used.setdefault(max(rows)[1], []).append(rank)
+        if rows and len(visible) > 1:
+            most = max(rows, key=lambda row: row.bytes)
+            used.setdefault(most.device, []).append(str(rank))
     for device, sharing in used.items():
         if len(sharing) > 1:
             yield finding(
                 "shared device",
-                f"Ranks {first([str(rank) for rank in sharing], 8)} trained on the same device,"
-                f" {device[:NAME]}.",
+                f"Ranks {first(sharing, 8)} trained on the same device, {device}.",
                 'Choose it by the rank: `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))`, and'
                 " start no more ranks than there are devices.",
                 1 - 1 / len(sharing),
@@ -213,17 +237,18 @@ def unused_kernels(watched: Watched) -> list[str]:
 
     Of compiled code none are seen, and under the script's own profiler neither.
     """
-    seen = [p for p in training(watched) if p.work]
-    names = set()
-    for process in seen:
-        names |= {row.operator for row in process.work}
-        names |= {f"{space}::" for space in process.namespaces}
-    unused = []
-    for prefix in watched.expected_kernels if seen else ():
-        is_used = any(name.startswith(prefix) for name in names)
-        if prefix and not is_used:
-            unused.append(prefix[:NAME])
-    return unused
+    names = []
+    for process in training(watched):
+        if process.work:
+            names += [row.operator for row in process.work]
+            names += [f"{space}::" for space in process.namespaces]
+    if not names:
+        return []
+    return [prefix for prefix in watched.expected_kernels if not _is_used(prefix, names)]
+
+
+def _is_used(prefix: str, names: Sequence[str]) -> bool:
+    return any(name.startswith(prefix) for name in names)
 
 
 def _extension(watched: Watched) -> Iterator[Finding]:
@@ -231,7 +256,7 @@ def _extension(watched: Watched) -> Iterator[Finding]:
     if IPEX in unused_kernels(watched):
         yield finding(
             "extension",
-            f"No operator of the extension that profile {watched.profile[:NAME]} promises was"
+            f"No operator of the extension that profile {watched.profile} promises was"
             f" seen: {IPEX}.",
             "Write `import intel_extension_for_pytorch as ipex` and `model, optimizer ="
             " ipex.optimize(model, optimizer=optimizer)`.",
@@ -242,12 +267,18 @@ def _extension(watched: Watched) -> Iterator[Finding]:
 def _others(watched: Watched) -> float:
     """Return the share of the CPUs' time that other programs took."""
     of_all = watched.seconds * max(watched.machine.cpus, 1)
-    return min((watched.machine.other_seconds or 0.0) / of_all, 1.0) if of_all else 0.0
+    if of_all:
+        return min((watched.machine.other_seconds or 0.0) / of_all, 1.0)
+    return 0.0
 
 
 def _starves(watched: Watched) -> bool:
     """Return whether other programs left fewer CPUs than processes and their workers need."""
-    needed = sum(1 + (p.loader.workers if p.loader else 0) for p in training(watched))
+    needed = 0
+    for process in training(watched):
+        needed += 1
+        if process.loader:
+            needed += process.loader.workers
     others = _others(watched)
     return others >= OTHERS and watched.machine.cpus * (1 - others) < needed
 
@@ -264,7 +295,9 @@ def _outside(watched: Watched, kinds: set[str], is_there: bool) -> Iterator[Find
     on_cpu = is_on("cpu", watched.requested)
     counted_gpus = [gpu for gpu in machine.gpus if gpu.utilization is not None]
     busiest = max(counted_gpus, key=lambda gpu: gpu.utilization or 0.0, default=None)
-    share = (busiest.utilization or 0.0) if busiest else 1.0
+    share = 1.0
+    if busiest:
+        share = busiest.utilization or 0.0
     others = _others(watched)
     explained = (
         on_cpu or others >= OTHERS or kinds & {"data", "split", "device", "fallback", "round trip"}
@@ -272,15 +305,17 @@ def _outside(watched: Watched, kinds: set[str], is_there: bool) -> Iterator[Find
     if busiest and share < LOW_UTILIZATION and is_there and is_long and not explained:
         yield finding(
             "utilization",
-            f"The work was on {watched.requested[:NAME]}, but its kernels ran in"
-            f" {percent(share, 0)} of the time (GPU {busiest.index}, {busiest.name[:NAME]}).",
+            f"The work was on {watched.requested}, but its kernels ran in"
+            f" {percent(share, 0)} of the time (GPU {busiest.index}, {busiest.name}).",
             "Try a larger batch, `torch.compile(model)`, and `.item()` or `print` in every"
             " hundredth step only.",
             1 - share,
         )
     throttled = machine.throttled_seconds or 0.0
     if throttled / of_all >= THROTTLED:
-        quota = f" of {machine.quota:.3g} CPUs" if machine.quota else ""
+        quota = ""
+        if machine.quota:
+            quota = f" of {machine.quota:.3g} CPUs"
         yield finding(
             "quota",
             f"The CPU quota{quota} stopped the command for {percent(throttled / of_all, 0)} of the"

@@ -108,18 +108,20 @@ class Running:
             quota=counted["quota"],
             throttled_seconds=counted["throttled_seconds"],
             other_seconds=max(0.0, other - used) if is_known else None,
-            gpus=tuple(
-                model.Gpu(
-                    index=index,
-                    name=name[:200],
-                    utilization=rates / 100 / times if times else None,
-                    watts=milliwatts / 1000 / counts if counts else None,
-                )
-                for (index, name), (rates, times, milliwatts, counts) in sorted(readings.items())[
-                    : model.MOST_ROWS
-                ]
-            ),
+            gpus=tuple(_gpu(*key, *readings[key]) for key in sorted(readings)[: model.MOST_ROWS]),
         )
+
+
+def _gpu(
+    index: int, name: str, rates: float, times: float, milliwatts: float, counts: float
+) -> model.Gpu:
+    """Return a GPU by the sums and numbers of its readings."""
+    return model.Gpu(
+        index=index,
+        name=name[:200],
+        utilization=rates / 100 / times if times else None,
+        watts=milliwatts / 1000 / counts if counts else None,
+    )
 
 
 def _children_seconds() -> float:

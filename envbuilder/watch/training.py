@@ -134,9 +134,14 @@ def device_share(process: Observed, requested: str) -> float | None:
 
 def share_of(rows: Iterable[Any], size: str, counts: Callable[[Any], bool]) -> float | None:
     """Return the share of the rows that count, by one of their fields; None if all are zero."""
-    sizes = [(getattr(row, size), counts(row)) for row in rows]
-    total = sum(value for value, _ in sizes)
-    return sum(value for value, is_counted in sizes if is_counted) / total if total else None
+    total = 0.0
+    counted = 0.0
+    for row in rows:
+        value = getattr(row, size)
+        total += value
+        if counts(row):
+            counted += value
+    return counted / total if total else None
 
 
 def totals(pairs: Iterable[tuple[_Key, float]]) -> list[tuple[_Key, float]]:
@@ -166,16 +171,19 @@ def _devices(process: Observed, requested: str) -> Iterator[Finding]:
     def is_elsewhere(row: Work | Placed) -> bool:
         return not is_on(row.device, requested)
 
-    off_work = [row for row in process.work if is_elsewhere(row)]
-    off_parameters = [row for row in process.parameters if is_elsewhere(row)]
-    flops = sum(row.flops for row in off_work)
-    size = sum(row.bytes for row in off_parameters)
+    work = list(filter(is_elsewhere, process.work))
+    placed = list(filter(is_elsewhere, process.parameters))
+    flops = sum(row.flops for row in work)
+    size = sum(row.bytes for row in placed)
     parameters = share_of(process.parameters, "bytes", is_elsewhere) or 0.0
-    of_work = share_of(process.work, "flops", is_elsewhere)
-    what = [f"{_percent(of_work)} of the matrix work ({rate(flops, 'FLOP')})"] if flops else []
-    what += [f"{_percent(parameters)} of the parameters ({memory(size)})"] if size else []
-    names = [*(row.device for row in off_work), *(row.device for row in off_parameters)]
-    places = first([name[:NAME] for name in dict.fromkeys(names)], 3)
+    what = []
+    if flops:
+        of_work = share_of(process.work, "flops", is_elsewhere)
+        what.append(f"{_percent(of_work)} of the matrix work ({rate(flops, 'FLOP')})")
+    if size:
+        what.append(f"{_percent(parameters)} of the parameters ({memory(size)})")
+    rows: list[Work | Placed] = [*work, *placed]
+    places = first(list(dict.fromkeys(row.device for row in rows)), 3)
     measured = f"{' and '.join(what)} on {places}{_in_steps(process)}"
     # A layer may have nearly all of the work, and another still be where it should.
     is_left = not process.parameters or parameters > 1 - NONE_THERE
@@ -184,21 +192,26 @@ def _devices(process: Observed, requested: str) -> Iterator[Finding]:
         advice = _MOVES[process.framework].format(requested=requested, torch=_torch(requested))
         yield finding("device", says, advice, NOT_ON_DEVICE_LOST)
     elif (size >= LEFT_BEHIND_BYTES and LEFT_BEHIND <= parameters < 1) or 1 - share >= CPU_WORK:
+        says = f"A part of the model was not on {requested}: {measured}"
         leaving = [copy for copy in process.copies if not is_on(copy.target, requested)]
-        seconds = sum(row.seconds for row in off_work)
+        if leaving:
+            says += f"; tensors leave {requested} {_at(leaving)}"
+        lost = 1 - share
+        if process.window_seconds:
+            lost = sum(row.seconds for row in work) / process.window_seconds
         yield finding(
             "split",
-            f"A part of the model was not on {requested}: {measured}"
-            + (f"; tensors leave {requested} {_at(leaving)}" if leaving else "")
-            + ".",
+            f"{says}.",
             f'Move the whole model once all its layers exist, `model.to("{_torch(requested)}")`,'
             " before the optimizer is made, and no layer elsewhere after it.",
-            seconds / process.window_seconds if process.window_seconds else 1 - share,
+            lost,
         )
 
 
 def _in_steps(process: Observed) -> str:
-    return f", in {counted(process.windows, 'sampled step')}" if process.windows else ""
+    if process.windows:
+        return f", in {counted(process.windows, 'sampled step')}"
+    return ""
 
 
 def _percent(share: float | None) -> str:
@@ -207,14 +220,17 @@ def _percent(share: float | None) -> str:
 
 
 def _torch(requested: str) -> str:
-    return "cuda" if requested == "rocm" else requested
+    if requested == "rocm":
+        return "cuda"
+    return requested
 
 
 def _at(copies: Sequence[Copy]) -> str:
     """Return from which lines most of these copies are."""
-    lines = totals((copy.where[:NAME], copy.bytes) for copy in copies)
-    named = [where for where, _ in lines if where]
-    return f"at {first(named, 3)}" if named else "in a library"
+    lines = totals((copy.where, copy.bytes) for copy in copies if copy.where)
+    if lines:
+        return f"at {first([where for where, _ in lines], 3)}"
+    return "in a library"
 
 
 def _doubles(process: Observed) -> Iterator[Finding]:
@@ -223,17 +239,21 @@ def _doubles(process: Observed) -> Iterator[Finding]:
         (share_of(process.work, "flops", _is_double) or 0.0, "matrix work"),
         (share_of(process.parameters, "bytes", _is_double) or 0.0, "parameters"),
     )
-    if share >= DOUBLE:
-        yield finding(
-            "float64",
-            f"{_percent(share)} of the {what} in float64{_in_steps(process)}: twice the time"
-            " and memory of float32, and on most GPUs far more.",
-            "Unless this precision is needed, convert data from NumPy with `tensor.float()` and use"
-            " neither `model.double()` nor `torch.set_default_dtype(torch.float64)`."
-            if process.framework == "torch"
-            else "Unless this precision is needed, convert data with `.astype(np.float32)`.",
-            share * DOUBLE_LOST,
+    if share < DOUBLE:
+        return
+    advice = "convert data with `.astype(np.float32)`."
+    if process.framework == "torch":
+        advice = (
+            "convert data from NumPy with `tensor.float()` and use neither `model.double()` nor"
+            " `torch.set_default_dtype(torch.float64)`."
         )
+    yield finding(
+        "float64",
+        f"{_percent(share)} of the {what} in float64{_in_steps(process)}: twice the time and"
+        " memory of float32, and on most GPUs far more.",
+        f"Unless this precision is needed, {advice}",
+        share * DOUBLE_LOST,
+    )
 
 
 def _is_double(row: Work | Placed) -> bool:
@@ -244,14 +264,16 @@ def _autocast(process: Observed, requested: str) -> Iterator[Finding]:
     """Yield that autocast or a scaler of gradients is used, and that the work is in float32."""
     autocast = process.autocast
     steps = process.steps or 0
-    half = [dtype[:NAME] for dtype in autocast.dtypes if dtype != "float32"]
+    half = [dtype for dtype in autocast.dtypes if dtype != "float32"]
     # A region that is entered in validation only does what it should.
     is_used = autocast.scaled or (half and autocast.entered >= steps * MOSTLY)
     share = share_of(process.work, "flops", lambda row: row.dtype == "float32")
     if not is_used or share is None or share < UNSCALED:
         return
     entered = f"autocast ({', '.join(half) or 'float32'}) was entered {autocast.entered:,} times"
-    done = entered if autocast.entered else "gradients were scaled"
+    done = "gradients were scaled"
+    if autocast.entered:
+        done = entered
     name = _torch(requested)
     yield finding(
         "autocast",
@@ -287,36 +309,39 @@ def _waiting(process: Observed, cpus: int) -> Iterator[Finding]:
 def _copies(process: Observed, requested: str) -> Iterator[Finding]:
     """Yield that a tensor was copied to the device twice, or left it only to come back."""
     seconds = process.window_seconds or math.inf
-    twice = [c for c in process.copies if c.again and c.calls and c.bytes >= COPY_BYTES * c.calls]
+    large = [c for c in process.copies if c.calls and c.bytes >= COPY_BYTES * c.calls]
+    twice = [copy for copy in large if copy.again]
     if twice:
-        worst = max(twice, key=lambda copy: copy.again * copy.bytes // copy.calls)
-        times = sum(copy.again for copy in twice)
+        worst = max(twice, key=_needless)
         same = [c for c in process.copies if (c.target, c.shape) == (worst.target, worst.shape)]
-        size = sum(copy.again * copy.bytes // copy.calls for copy in twice)
+        size = sum(map(_needless, twice))
         yield finding(
             "copied twice",
-            f"A tensor {worst.shape} was copied from {worst.source[:NAME]} to"
-            f" {worst.target[:NAME]} more than once a step, {_at(same)}: {times:,} needless"
-            f" copies ({memory(size)}){_in_steps(process)}.",
+            f"A tensor {worst.shape} was copied from {worst.source} to {worst.target} more than"
+            f" once a step, {_at(same)}: {sum(copy.again for copy in twice):,} needless copies"
+            f" ({memory(size)}){_in_steps(process)}.",
             "Copy a batch once, at the start of the step, `batch = batch.to(device)`, and use that"
             " variable from there on.",
             size / COPY_RATE / seconds,
         )
-    leaving = [c for c in process.copies if is_on(c.source, requested)]
-    for copy in (c for c in leaving if c.calls and c.bytes >= COPY_BYTES * c.calls):
-        back = [c for c in process.copies if _returns(c, copy)]
-        if back:
-            size = copy.bytes + sum(c.bytes for c in back)
+    for copy in large:
+        back = [other for other in process.copies if _returns(other, copy)]
+        if back and is_on(copy.source, requested):
+            size = sum(each.bytes for each in (copy, *back))
             yield finding(
                 "round trip",
-                f"A tensor {copy.shape} was copied from {copy.source[:NAME]} to"
-                f" {copy.target[:NAME]} and back, {_at([copy, *back])}: {memory(size)}"
-                f"{_in_steps(process)}.",
+                f"A tensor {copy.shape} was copied from {copy.source} to {copy.target} and back,"
+                f" {_at([copy, *back])}: {memory(size)}{_in_steps(process)}.",
                 "Leave it on the device: call neither `.cpu()` nor `.numpy()` on what the model"
                 " still needs, and use the framework's own functions for what lies between.",
                 size / COPY_RATE / seconds,
             )
             return
+
+
+def _needless(copy: Copy) -> int:
+    """Return the bytes that were copied although they were there."""
+    return copy.again * copy.bytes // copy.calls
 
 
 def _returns(copy: Copy, left: Copy) -> bool:
@@ -346,7 +371,9 @@ def _gradients(process: Observed) -> Iterator[Finding]:
     without = process.without_gradient or 0
     checked = process.checked_updates
     unchanged = process.unchanged_updates
-    share = min(without / trainable, 1.0) if trainable else 0.0
+    share = 0.0
+    if trainable:
+        share = min(without / trainable, 1.0)
     # Libraries that shard parameters keep gradients elsewhere; what changes has some.
     is_moving = share == 1 and checked > unchanged
     if share >= WITHOUT_GRADIENT and process.windows >= LEAST_WINDOWS and not is_moving:
@@ -374,17 +401,19 @@ def _fallbacks(process: Observed, requested: str) -> Iterator[Finding]:
     """Yield that operators ran on the CPU because the device has none."""
     if not process.fallbacks:
         return
-    names = [name[:NAME] for name in process.fallbacks]
-    rows = (row for row in process.work if row.operator in process.fallbacks)
-    seconds = sum(row.seconds for row in rows)  # the host waits for it
+    seconds = 0.0  # the host waits for it
+    for row in process.work:
+        if row.operator in process.fallbacks:
+            seconds += row.seconds
+    says = f"{first(process.fallbacks, 4)} ran on the CPU, because {requested} has no such operator"
+    if seconds:
+        says += f": {duration(seconds)} there{_in_steps(process)}"
     yield finding(
         "fallback",
-        f"{first(names, 4)} ran on the CPU, because {requested} has no such operator"
-        + (f": {duration(seconds)} there{_in_steps(process)}" if seconds else "")
-        + ".",
+        f"{says}.",
         f"Write this part with other operators, move it out of the step, or try a newer"
         f" {process.framework}: each such call waits for the device and copies forth and back.",
-        seconds / process.window_seconds if process.window_seconds else 0.0,
+        seconds / (process.window_seconds or math.inf),
     )
 
 

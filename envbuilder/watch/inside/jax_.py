@@ -138,7 +138,7 @@ class _Watch:
 
 def _name(device: Any) -> str:
     kind = _KINDS.get(device.platform.lower(), device.platform.lower())
-    return kind if kind in ("cpu", "mps") else "%s:%d" % (kind, device.id)
+    return str(kind) if kind in ("cpu", "mps") else "%s:%d" % (kind, device.id)
 
 
 def _placed(arrays: List[Any]) -> Dict[Tuple[str, str], int]:

@@ -32,7 +32,9 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 def device_name(device: Any) -> str:
     """Return a device's name, of accelerators with their index."""
-    return str(device) if device.index is not None and device.type != "cpu" else str(device.type)
+    if device.index is not None and device.type != "cpu":
+        return str(device)
+    return str(device.type)
 
 
 def tensors_in(kind: Any, value: Any, depth: int = 0) -> List[Any]:
@@ -159,8 +161,10 @@ def _flops(function: Any, arguments: Any, options: Any, out: Any) -> int:
     from torch.utils.flop_counter import flop_registry
 
     formula = flop_registry.get(function.overloadpacket)
+    if formula is None:
+        return 0
     try:
-        return int(formula(*arguments, **options, out_val=out)) if formula else 0
+        return int(formula(*arguments, **options, out_val=out))
     except Exception:
         return 0
 

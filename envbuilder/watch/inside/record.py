@@ -97,7 +97,9 @@ class Record:
         interval = self.interval
         self.interval = min(self.interval * 1.5, LONGEST)
         # What the first one loads, the others have.
-        return interval if is_first else max(interval, took / MOST_OVERHEAD)
+        if is_first:
+            return interval
+        return max(interval, took / MOST_OVERHEAD)
 
     def look(
         self, function: Callable[[], Any], clock: Callable[[], float] = time.perf_counter

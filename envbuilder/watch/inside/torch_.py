@@ -318,7 +318,9 @@ class _Watch:
 
     def _usual(self, length: float) -> float:
         """Return the median length of the steps before; `length` if there were none."""
-        return sorted(self.lengths)[len(self.lengths) // 2] if self.lengths else length
+        if self.lengths:
+            return sorted(self.lengths)[len(self.lengths) // 2]
+        return length
 
     def _read_losses(self, newest: int = 0) -> None:
         """Record all losses but the newest ones, for which the device may have work to do."""
@@ -329,7 +331,9 @@ class _Watch:
 
     def _loss_device(self) -> str:
         """Return the kind of device of the losses that are kept; the CPU's if there are none."""
-        return str(self.losses[-1][1].device.type) if self.losses else "cpu"
+        if self.losses:
+            return str(self.losses[-1][1].device.type)
+        return "cpu"
 
     def _read_if_idle(self) -> None:
         """Read losses unless that would wait: what hangs on the device must not hang the end."""
