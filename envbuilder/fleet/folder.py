@@ -165,7 +165,9 @@ def last_words(folder: Path, node: str, job: str) -> str:
     printed = [line.strip() for line in lines if line.strip()]
     others = [line for line in printed if not line.startswith("srun: ")] or printed
     errors = [line for line in others if "error: " in line] or others
-    return text.printable(errors[-1], LONGEST_REASON) if errors else ""
+    if errors:
+        return text.printable(errors[-1], LONGEST_REASON)
+    return ""
 
 
 @contextlib.contextmanager

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -39,18 +38,16 @@ class Members(Struct, frozen=True, kw_only=True):
         return f"ddp-{self.profile or 'any'}-{digest}"
 
 
-def alike(
-    nodes: Iterable[tuple[str, Members]], others: Mapping[str, object] = MappingProxyType({})
-) -> tuple[Members, ...]:
+def alike(nodes: Iterable[tuple[str, Members, object]]) -> tuple[Members, ...]:
     """Return which nodes train together: those of a kind, two at least.
 
-    A node comes with its kind: members without nodes. `others` has, by node, anything else that
-    must be equal. No group has more ranks than can train together, if its nodes have few enough
-    each; larger ones are divided equally. All are in the order of the nodes.
+    A node comes with its kind, members without nodes, and with anything else that must be equal. No
+    group has more ranks than can train together, if its nodes have few enough each; larger ones are
+    divided equally. All are in the order of the nodes.
     """
     kinds: dict[tuple[Members, object], list[str]] = {}
-    for node, kind in nodes:
-        kinds.setdefault((kind, others.get(node)), []).append(node)
+    for node, kind, other in nodes:
+        kinds.setdefault((kind, other), []).append(node)
     members: list[Members] = []
     for (kind, _), equals in kinds.items():
         members += [replace(kind, nodes=part) for part in _parts(equals, kind.gpus)]
@@ -58,28 +55,27 @@ def alike(
 
 
 def promised(promises: Sequence[Promise]) -> tuple[Members, ...]:
-    """Return the groups if every node were proven, and nodes of a profile were equal.
+    """Return the expected groups, as if every node passed and nodes of a profile were equal.
 
     Nodes that are to decide their profile themselves are in none.
     """
-    return alike(
-        (promise.node, Members(profile=promise.profile, gpus=promise.gpus_to_prove))
-        for promise in promises
-        if promise.profile is not None
-    )
+    nodes = []
+    for promise in promises:
+        if promise.profile is not None:
+            kind = Members(profile=promise.profile, gpus=promise.gpus_to_prove)
+            nodes.append((promise.node, kind, None))
+    return alike(nodes)
 
 
 def proven(entries: Sequence[Entry], promises: Sequence[Promise]) -> tuple[Members, ...]:
     """Return the groups of proven nodes: equal in profile, environment, device and GPUs."""
     gpus = {promise.node: promise.gpus_to_prove for promise in promises}
-    return alike(
-        (
-            (e.node, Members(profile=e.profile, gpus=gpus[e.node], device=e.device))
-            for e in entries
-            if e.outcome in {*PROVEN, "slow"}
-        ),
-        {e.node: (e.backend, e.framework) for e in entries},
-    )
+    nodes = []
+    for entry in entries:
+        if entry.outcome in {*PROVEN, "slow"}:
+            kind = Members(profile=entry.profile, gpus=gpus[entry.node], device=entry.device)
+            nodes.append((entry.node, kind, (entry.backend, entry.framework)))
+    return alike(nodes)
 
 
 def _parts(nodes: Sequence[str], gpus: int) -> Iterator[tuple[str, ...]]:
@@ -120,7 +116,9 @@ def of_result(members: Members, attempt: str, job: str, sent: Any) -> Group:
         result = decoding.convert(sent, parallel.Result)
         _require_identity(result, members, attempt)
         if result.status == "failed":
-            reason = result.reasons[0] if result.reasons else "no reason is given"
+            reason = "no reason is given"
+            if result.reasons:
+                reason = result.reasons[0]
             return unexamined(members, "failed", reason, job)
         scaling = _require_proof(result, members)
     except (ValueError, VerifyError) as error:

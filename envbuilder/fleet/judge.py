@@ -151,8 +151,12 @@ def _shares(group: Iterable[Judged]) -> dict[str, float]:
     if None in seconds.values():
         seconds = {each.entry.node: each.first for each in group}
     usual = {node: value for node, value in seconds.items() if value is not None}
-    median = statistics.median(usual.values()) if usual else 0.0
-    return {node: value / median for node, value in usual.items()} if median else {}
+    median = 0.0
+    if usual:
+        median = statistics.median(usual.values())
+    if median:
+        return {node: value / median for node, value in usual.items()}
+    return {}
 
 
 def _with_share(entry: Entry, share: float | None) -> Entry:
@@ -194,7 +198,9 @@ def _without_report(result: Result) -> tuple[Outcome, str]:
 
 def _seen(detected: Detected) -> str:
     names = ", ".join(dict.fromkeys(detected.accelerators)) or detected.cpu
-    fits = f" ({detected.profile} fits)" if detected.profile else ""
+    fits = ""
+    if detected.profile:
+        fits = f" ({detected.profile} fits)"
     return printable(f"{names or 'nothing known'}{fits}", _LONGEST_NAME)
 
 
@@ -206,7 +212,9 @@ def of_report(promise: Promise, job: str, report: model.Report, given: int | Non
     first, warm = report.epoch_seconds
     outcome, detail = _of_report(report)
     # Several only if all of them trained together.
-    several = len(report.scaling.devices) if report.scaling else 1
+    several = 1
+    if report.scaling:
+        several = len(report.scaling.devices)
     covered = 0 if report.device.used == "cpu" else several
     if outcome in PROVEN:
         outcome, detail = _miscounted(promise, given, covered) or (outcome, detail)
@@ -255,7 +263,9 @@ def _of_report(report: model.Report) -> tuple[Outcome, str]:
             accuracy = report.epochs[-1].accuracy if report.epochs else None
             return "verified", f"accuracy {percent(accuracy)}" if accuracy is not None else ""
         return "busy", report.speed_reason or "its report does not say whether its speed counts"
-    reason = report.reasons[0] if report.reasons else "no reason is given"
+    reason = "no reason is given"
+    if report.reasons:
+        reason = report.reasons[0]
     used = report.device.used
     if used is not None and used != report.device.requested:
         return "wrong", f"it trained on {used}, not on {report.device.requested}: {reason}"

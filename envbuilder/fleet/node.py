@@ -85,4 +85,6 @@ def _read(path: Path) -> dict[str, Any] | None:
         report = msgspec.json.decode(files.read(path, judge.LARGEST))
     except (OSError, ValueError):
         return None
-    return report if isinstance(report, dict) else None
+    if isinstance(report, dict):
+        return report
+    return None

@@ -72,8 +72,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     scheduler: Literal["slurm"]
     started: Annotated[str, Meta(pattern=r"^[0-9]{8}T[0-9]{6}Z\Z")]
     quick: bool
-    epochs: Annotated[int, Meta(ge=0)] = 0
-    """Training passes of each node; 0 if an earlier envbuilder planned it."""
+    epochs: Annotated[int, Meta(ge=1)]
+    """Training passes of each node."""
     partition: Annotated[str, Meta(max_length=200)] | None
     start_seconds: Annotated[int, Meta(ge=1)]
     limit_seconds: Annotated[int, Meta(ge=1)]
@@ -165,7 +165,9 @@ def _counted(promise: Promise, library: Library) -> Promise:
         profile = library.profile(promise.profile)
         framework = profile.framework
         accelerator = profile.accelerator
-    most = promise.gpus if framework == "torch" else 1
+    most = 1
+    if framework == "torch":
+        most = promise.gpus
     if accelerator == "cpu":
         most = 0
     return replace(promise, covered=min(most, promise.gpus))

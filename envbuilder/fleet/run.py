@@ -82,7 +82,9 @@ class _Track:
             self.ended = None
             if now - self.submitted <= start_seconds:
                 return None
-            why = f": {state.reason}" if state.reason else ""
+            why = ""
+            if state.reason:
+                why = f": {state.reason}"
             return "pending", f"not started within {text.duration(start_seconds)}{why}"
         if state is not None and state.phase in {"running", "ending"}:
             self.running = now if self.running is None else self.running
@@ -169,7 +171,9 @@ class _Stage(Generic[_Subject, _Verdict]):
             if name not in self._verdicts:
                 track = self._tracks.get(name)
                 job = track.job if track else None
-                why = "its job was cancelled" if job else "it was not submitted"
+                why = "it was not submitted"
+                if job:
+                    why = "its job was cancelled"
                 self._verdicts[name] = self._kind.unexamined(subject, "interrupted", why, job)
         return jobs
 
@@ -373,6 +377,10 @@ def _line(verdict: judge.Judged | Group) -> str:
         nodes = f"{len(verdict.nodes)} nodes together ({', '.join(verdict.nodes)})"
         return f"{nodes}: {verdict.outcome}: {verdict.detail}"
     entry = verdict.entry
-    seconds = f", epoch {entry.epoch_seconds:.1f} s" if entry.epoch_seconds else ""
-    detail = f": {entry.detail}" if entry.detail and entry.outcome != "verified" else ""
+    seconds = ""
+    if entry.epoch_seconds:
+        seconds = f", epoch {entry.epoch_seconds:.1f} s"
+    detail = ""
+    if entry.detail and entry.outcome != "verified":
+        detail = f": {entry.detail}"
     return f"{entry.node}: {entry.outcome}{seconds}{detail}"

@@ -134,7 +134,9 @@ def _problems(settings: FleetSettings) -> Iterator[tuple[list[str], str, str]]:
             problem = f"envbuilder itself sets {option.partition('=')[0]}"
             hint = "Leave it out; see `envbuilder fleet verify --help`."
             yield ["sbatch", str(number)], problem, hint
-    program = settings.command[0] if settings.command else ""
+    program = ""
+    if settings.command:
+        program = settings.command[0]
     if "/" in program and not program.startswith("/"):
         hint = "Jobs start in another folder: begin it with /."
         yield ["command", "0"], f"{program} is not an absolute path", hint

@@ -56,46 +56,40 @@ _USABLE = frozenset(
         "power_up",
     )
 )
-_SILENT = "the job ended and reported nothing; is its folder shared?"
-_BY_SCHEDULER = "ended by the scheduler"
+_WAITING: tuple[Phase, Outcome, str] = ("waiting", "broken", "")
+_ENDING: tuple[Phase, Outcome, str] = ("ending", "broken", "")
+_RUNNING: tuple[Phase, Outcome, str] = ("running", "broken", "")
+"""Of every other word, those of a newer Slurm, too: the job is followed and, when its time is over,
+cancelled. Of a job that is not there in the end, the outcome is not used."""
+_BROKEN: tuple[Phase, Outcome, str] = ("ended", "broken", "")
 JOB_STATES: dict[str, tuple[Phase, Outcome, str]] = {
-    # Of a job that is not there in the end, the outcome is not used.
-    "PENDING": ("waiting", "broken", ""),
-    "REQUEUED": ("waiting", "broken", ""),
-    "REQUEUE_FED": ("waiting", "broken", ""),
-    "REQUEUE_HOLD": ("waiting", "broken", ""),
-    "RESV_DEL_HOLD": ("waiting", "broken", ""),
-    "SPECIAL_EXIT": ("waiting", "broken", ""),
+    "PENDING": _WAITING,
+    "REQUEUED": _WAITING,
+    "REQUEUE_FED": _WAITING,
+    "REQUEUE_HOLD": _WAITING,
+    "RESV_DEL_HOLD": _WAITING,
+    "SPECIAL_EXIT": _WAITING,
     # It has its nodes, which may have to boot; its script has not begun.
-    "CONFIGURING": ("waiting", "broken", ""),
-    "POWER_UP_NODE": ("waiting", "broken", ""),
-    "RUNNING": ("running", "broken", ""),
-    "EXPEDITING": ("running", "broken", ""),
-    "RESIZING": ("running", "broken", ""),
-    "SIGNALING": ("running", "broken", ""),
-    "STOPPED": ("running", "broken", ""),
-    "SUSPENDED": ("running", "broken", ""),
-    "UPDATE_DB": ("running", "broken", ""),
-    "STAGE_OUT": ("ending", "broken", ""),
+    "CONFIGURING": _WAITING,
+    "POWER_UP_NODE": _WAITING,
+    "STAGE_OUT": _ENDING,
     # Also for KillWait (30 s by default) after scancel, before it is CANCELLED.
-    "COMPLETING": ("ending", "broken", ""),
-    "COMPLETED": ("ended", "lost", _SILENT),
-    "FAILED": ("ended", "broken", ""),
-    "LAUNCH_FAILED": ("ended", "broken", ""),
-    "RECONFIG_FAIL": ("ended", "broken", ""),
+    "COMPLETING": _ENDING,
+    "COMPLETED": ("ended", "lost", "the job ended and reported nothing; is its folder shared?"),
+    "FAILED": _BROKEN,
+    "LAUNCH_FAILED": _BROKEN,
+    "RECONFIG_FAIL": _BROKEN,
     "BOOT_FAIL": ("ended", "killed", "the node did not boot"),
     "CANCELLED": ("ended", "killed", "cancelled, by somebody else"),
     "NODE_FAIL": ("ended", "killed", "the node failed"),
     "OUT_OF_MEMORY": ("ended", "killed", "out of memory"),
     "PREEMPTED": ("ended", "killed", "preempted by another job"),
     "REVOKED": ("ended", "killed", "revoked"),
-    "DEADLINE": ("ended", "timed-out", _BY_SCHEDULER),
-    "TIMEOUT": ("ended", "timed-out", _BY_SCHEDULER),
+    "DEADLINE": ("ended", "timed-out", "ended by the scheduler"),
+    "TIMEOUT": ("ended", "timed-out", "ended by the scheduler"),
 }
 """Slurm's words for the states and flags of a job ("Job state codes" of its page `squeue`) → phase,
 the outcome without a result, and what the word says of the job's end."""
-_UNKNOWN_STATE: tuple[Phase, Outcome, str] = ("running", "broken", "")
-"""Of a newer Slurm: it is followed and, when its time is over, cancelled, like one that runs."""
 _RESOURCE = re.compile(
     r"([A-Za-z0-9_.-]{1,100})(?::([A-Za-z0-9_.-]{1,100}))??(?::([0-9]{1,9})[KMGTP]?)?"
 )
@@ -164,7 +158,9 @@ class Slurm:
         match = re.search(r"\bExitCode=([0-9]+):([0-9]+)", done.stdout)
         if done.returncode or match is None:
             return ""
-        return f"signal {match[2]}" if match[2] != "0" else match[1]
+        if match[2] != "0":
+            return f"signal {match[2]}"
+        return match[1]
 
     def cancel(self, jobs: Sequence[str]) -> None:
         """Cancel jobs. Those that have ended make scancel fail, which says nothing of the rest."""
@@ -252,7 +248,9 @@ def _node(line: str) -> Node:
 
 
 def _split(text: str) -> list[str]:
-    return [] if text == "(null)" else [part for part in text.split(",") if part]
+    if text == "(null)":
+        return []
+    return [part for part in text.split(",") if part]
 
 
 def _resources(text: str) -> Iterator[Resource]:
@@ -271,7 +269,7 @@ def parse_jobs(text: str) -> dict[str, JobState]:
         if len(fields) < 4:
             raise _unexpected("squeue", line)
         job, word, script, reason = fields
-        phase, outcome, meaning = JOB_STATES.get(word, _UNKNOWN_STATE)
+        phase, outcome, meaning = JOB_STATES.get(word, _RUNNING)
         states[job] = JobState(
             job=printable(job, 100),
             phase=phase,
@@ -290,7 +288,9 @@ def given_gpus(environ: Mapping[str, str]) -> int | None:
     None if it says nothing.
     """
     number = environ.get("SLURM_GPUS_ON_NODE", "")
-    return int(number) if re.fullmatch(r"[0-9]{1,6}", number) else None
+    if re.fullmatch(r"[0-9]{1,6}", number):
+        return int(number)
+    return None
 
 
 def _unexpected(program: str, line: str) -> ToolError:
