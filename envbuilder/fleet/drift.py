@@ -23,7 +23,6 @@ proven, slow, anything else; `changed`: another outcome of the same rank. `devic
 did the work. `slower` and `faster`: its speed, by more than `MAX_SLOWDOWN`.
 """
 KINDS: tuple[Kind, ...] = get_args(Kind)
-LABELS: dict[Kind, str] = {**{kind: kind for kind in KINDS}, "device": "on another device"}
 REGRESSIONS: frozenset[Kind] = frozenset({"worse", "device", "slower"})
 _TIMED: frozenset[Outcome] = frozenset({"verified", "slow"})
 """Outcomes whose speed was judged; a busy node's is no yardstick, and is not held against one."""
@@ -92,12 +91,11 @@ def require_comparable(
             " compared",
             Hint("Compare what each run says of each group", ("fleet", "show", "FOLDER", "--json")),
         )
-    if not earlier.epochs == epochs != 0:
-        both = (earlier.epochs, epochs)
-        then, now = (text.counted(n, "epoch") if n else "an unknown number" for n in both)
+    if earlier.epochs != epochs:
         raise InvalidError(
-            f"the run {earlier.run} trained {then} on each node, this one {now}; the first epoch"
-            " takes longer than others, so their times do not compare",
+            f"the run {earlier.run} trained {text.counted(earlier.epochs, 'epoch')} on each node,"
+            f" this one {text.counted(epochs, 'epoch')}; the first epoch takes longer than others,"
+            " so their times do not compare",
             "Verify both with the same --epochs.",
         )
 
@@ -139,7 +137,7 @@ def sentences(drift: Drift) -> list[str]:
     nodes = text.counted(drift.common, "node")
     shown = [f"Nothing changed on {nodes}."]
     if number:
-        listed = ", ".join(f"{number[kind]} {LABELS[kind]}" for kind in KINDS if number[kind])
+        listed = ", ".join(f"{number[kind]} {label(kind)}" for kind in KINDS if number[kind])
         shown = [f"{listed}; {nodes} {'is' if drift.common == 1 else 'are'} in both runs."]
     if drift.ratio is None:
         shown.append("No node's speed was judged in both runs on the same device.")
@@ -154,8 +152,13 @@ def lines(drift: Drift) -> list[str]:
     return [
         f"Against the run {drift.earlier} of {text.readable_stamp(drift.started)}",
         *sentences(drift),
-        *(f"{c.node}: {LABELS[c.kind]}: {c.detail}" for c in drift.changes),
+        *(f"{c.node}: {label(c.kind)}: {c.detail}" for c in drift.changes),
     ]
+
+
+def label(kind: Kind) -> str:
+    """Return how a change is called."""
+    return "on another device" if kind == "device" else kind
 
 
 def _changes(before: Entry, now: Entry) -> Iterator[Change]:
@@ -169,16 +172,18 @@ def _changes(before: Entry, now: Entry) -> Iterator[Change]:
             kind = "worse"
         elif rank < earlier_rank:
             kind = "better"
-        reason = f": {now.detail}" if now.detail and kind != "better" else ""
+        reason = ""
+        if now.detail and kind != "better":
+            reason = f": {now.detail}"
         detail = f"was {before.outcome}, is {now.outcome}{reason}"
         yield Change(node=now.node, kind=kind, detail=detail)
     # Without a report, `device` is what was seen there, not what did the work.
     if before.accelerator and now.accelerator:
-        others = before.gpus != now.gpus and None not in {before.gpus, now.gpus}
-        was, is_now = (
-            f"{entry.gpus} × {entry.device}" if others and entry.gpus else entry.device
-            for entry in (before, now)
-        )
+        was = before.device
+        is_now = now.device
+        if before.gpus and now.gpus and before.gpus != now.gpus:
+            was = f"{before.gpus} × {was}"
+            is_now = f"{now.gpus} × {is_now}"
         if was != is_now:
             yield Change(node=now.node, kind="device", detail=f"was {was}, is {is_now}")
     ratio = _ratio(before, now)
@@ -193,7 +198,9 @@ def _changes(before: Entry, now: Entry) -> Iterator[Change]:
 def _rank(outcome: Outcome) -> int:
     if outcome in PROVEN:
         return 0
-    return 1 if outcome == "slow" else 2
+    if outcome == "slow":
+        return 1
+    return 2
 
 
 def _ratio(before: Entry, now: Entry) -> float | None:
@@ -209,12 +216,12 @@ def _ratio(before: Entry, now: Entry) -> float | None:
 
 def _speed(before: Entry, now: Entry, ratio: float) -> str:
     """Return two epoch times, and what else differs that may explain them."""
-    was, took = (f"{text.amount(entry.epoch_seconds or 0)} s" for entry in (before, now))
-    others = [
-        f"its {name} was {getattr(before, name) or 'unknown'}, is {getattr(now, name) or 'unknown'}"
-        for name in ("profile", "backend", "framework")
-        if getattr(now, name) != getattr(before, name)
-    ]
-    return "; ".join(
-        [f"its epoch took {ratio:.2f} times as long, {took} instead of {was}", *others]
-    )
+    was = text.amount(before.epoch_seconds or 0)
+    took = text.amount(now.epoch_seconds or 0)
+    speed = f"its epoch took {ratio:.2f} times as long, {took} s instead of {was} s"
+    for name in ("profile", "backend", "framework"):
+        earlier = getattr(before, name) or "unknown"
+        current = getattr(now, name) or "unknown"
+        if current != earlier:
+            speed += f"; its {name} was {earlier}, is {current}"
+    return speed

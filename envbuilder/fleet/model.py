@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import secrets
-from typing import Annotated, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, get_args
 
 from msgspec import Meta, Struct
 
 from envbuilder.core import types
 from envbuilder.payload.options import SUBSET_EPOCHS
+
+if TYPE_CHECKING:
+    from envbuilder.verify.view import Tone
 
 LONGEST_REASON = 300
 MOST_NAMED = 8
@@ -52,38 +55,32 @@ Outcome = Literal[
     "unmapped",
 ]
 """What became of a node or a group, the best first; `MARKS` says what each means."""
-Tone = Literal["bad", "caution", "good", "left"]
-TONES: tuple[Tone, ...] = get_args(Tone)
-"""Kinds of outcomes, the most urgent first; each has a colour."""
 
 
 class Mark(NamedTuple):
-    """How an outcome is shown and explained."""
+    """How urgent an outcome is, and what it means."""
 
-    letter: str
     tone: Tone
     meaning: str
 
 
 MARKS: dict[Outcome, Mark] = {
-    "verified": Mark("✓", "good", "training on what was promised is proven"),
-    "busy": Mark("~", "good", "proven, too; the node did other work, so its speed was not judged"),
-    "slow": Mark("S", "caution", "proven, but much slower than its equals"),
-    "unproven": Mark(
-        "N", "caution", "trained on what was promised; nothing outside repeated a step"
-    ),
-    "wrong": Mark("W", "bad", "the node has another accelerator than promised"),
-    "failed": Mark("F", "bad", "the verification failed"),
-    "broken": Mark("B", "bad", "the environment could not be built or started"),
-    "killed": Mark("K", "bad", "the job was ended from outside"),
-    "timed-out": Mark("T", "bad", "it took longer than allowed"),
-    "lost": Mark("L", "bad", "the job ended, or vanished, without a result"),
-    "mixed-up": Mark("M", "bad", "its result is another job's, or contradicts itself"),
-    "refused": Mark("R", "bad", "the scheduler did not accept the job"),
-    "pending": Mark("P", "caution", "the job did not start in time"),
-    "interrupted": Mark("I", "caution", "envbuilder was stopped first"),
-    "drained": Mark("D", "left", "taken out by administrators, or down; no job was submitted"),
-    "unmapped": Mark("U", "left", "nothing says which profile it is for; no job was submitted"),
+    "verified": Mark("good", "training on what was promised is proven"),
+    "busy": Mark("good", "proven, too; the node did other work, so its speed was not judged"),
+    "slow": Mark("caution", "proven, but much slower than its equals"),
+    "unproven": Mark("caution", "trained on what was promised; nothing outside repeated a step"),
+    "wrong": Mark("bad", "the node has another accelerator than promised"),
+    "failed": Mark("bad", "the verification failed"),
+    "broken": Mark("bad", "the environment could not be built or started"),
+    "killed": Mark("bad", "the job was ended from outside"),
+    "timed-out": Mark("bad", "it took longer than allowed"),
+    "lost": Mark("bad", "the job ended, or vanished, without a result"),
+    "mixed-up": Mark("bad", "its result is another job's, or contradicts itself"),
+    "refused": Mark("bad", "the scheduler did not accept the job"),
+    "pending": Mark("caution", "the job did not start in time"),
+    "interrupted": Mark("caution", "envbuilder was stopped first"),
+    "drained": Mark("left", "taken out by administrators, or down; no job was submitted"),
+    "unmapped": Mark("left", "nothing says which profile it is for; no job was submitted"),
 }
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 PROVEN = frozenset(outcome for outcome in OUTCOMES if MARKS[outcome].tone == "good")
@@ -129,7 +126,9 @@ class Promise(Struct, frozen=True, kw_only=True):
     @property
     def gpus_to_prove(self) -> int:
         """Return how many GPUs must have been trained on; 0 if that is not known, or no matter."""
-        return self.gpus if self.covered is None else self.covered
+        if self.covered is None:
+            return self.gpus
+        return self.covered
 
 
 class Detected(Struct, frozen=True, kw_only=True):
@@ -172,9 +171,9 @@ class Entry(Struct, frozen=True, kw_only=True):
     framework: str = ""
     """Name and version."""
     gpus: Annotated[int, Meta(ge=0)] | None = None
-    """How many GPUs passed; None without a passing report, or if an earlier envbuilder wrote it."""
+    """How many GPUs passed; None without a passing report."""
     gpus_given: Annotated[int, Meta(ge=0)] | None = None
-    """How many the scheduler gives out there; None likewise, and where it does not say."""
+    """How many the scheduler gives out there; None where it does not say."""
     pod: str = ""
     """The pod that the node's log names; empty on Slurm."""
 
@@ -219,8 +218,8 @@ class Summary(Struct, frozen=True, kw_only=True):
     """Like 20261123T091500Z; UTC."""
     finished: str
     quick: bool
-    epochs: Annotated[int, Meta(ge=0)] = 0
-    """Training passes of each node; 0 if an earlier envbuilder wrote it."""
+    epochs: Annotated[int, Meta(ge=1)]
+    """Training passes of each node."""
     entries: tuple[Entry, ...]
     across: bool = False
     """Whether nodes were to train together, too."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.text import Text
@@ -19,32 +19,14 @@ from envbuilder.fleet.model import (
     PROVEN,
     Entry,
     Group,
-    Outcome,
     Summary,
-    Tone,
 )
+from envbuilder.verify import view
+from envbuilder.verify.view import Section, Word
 
-_COLOURS: dict[Tone, str] = {"good": "green", "caution": "yellow", "bad": "red", "left": "dim"}
 NOT_ATTESTED = "Not attested: node, pod and run are those that the saved logs name."
 MOST_ROWS = 60
 """Up to so many nodes, all of them have a row; of more, only those that were not proven."""
-_FOLDED = {"overflow": "fold"}
-_NUMBER = {"justify": "right", "no_wrap": True}
-_NODE_COLUMNS: dict[str, dict[str, Any]] = {
-    "node": {**_FOLDED, "max_width": 20},
-    "promised": {**_FOLDED, "max_width": 14},
-    "found": {"overflow": "ellipsis", "no_wrap": True, "max_width": 24},
-    "epoch": _NUMBER,
-    "share": _NUMBER,
-    "verdict": {"no_wrap": True},
-}
-_GROUP_COLUMNS: dict[str, dict[str, Any]] = {
-    "together": {**_FOLDED, "max_width": 28},
-    "profile": {**_FOLDED, "max_width": 14},
-    "images/s": _NUMBER,
-    "efficiency": _NUMBER,
-    "verdict": {"no_wrap": True},
-}
 
 
 def show(summary: Summary, terminal: Any) -> None:
@@ -53,7 +35,7 @@ def show(summary: Summary, terminal: Any) -> None:
     everything = len(entries) <= MOST_ROWS
     shown = [entry for entry in entries if everything or entry.outcome not in PROVEN]
     if shown:
-        terminal.print(console.table(_NODE_COLUMNS, (_row(_cells(e), e.outcome) for e in shown)))
+        terminal.print(view.table(nodes(shown)))
     if len(shown) < len(entries):
         terminal.print(f"and {counts([e for e in entries if e.outcome in PROVEN])}")
     for entry in entries:
@@ -64,8 +46,7 @@ def show(summary: Summary, terminal: Any) -> None:
     if summary.groups:
         if entries:
             terminal.print()
-        rows = (_row(_group_cells(group), group.outcome) for group in summary.groups)
-        terminal.print(console.table(_GROUP_COLUMNS, rows))
+        terminal.print(view.table(groups(summary.groups)))
     for group in summary.groups:
         if group.outcome != "verified":
             _remark(terminal, first(group.nodes, MOST_NAMED), group)
@@ -75,22 +56,38 @@ def show(summary: Summary, terminal: Any) -> None:
         terminal.print(Text(NOT_ATTESTED))
 
 
-def _row(cells: Sequence[str], outcome: Outcome) -> Iterator[str | Text]:
-    """Yield the cells of a row, the verdict last."""
-    yield from (cell or "-" for cell in cells)
-    yield Text(outcome, style=_COLOURS[MARKS[outcome].tone])
+def nodes(entries: Sequence[Entry]) -> Section:
+    """Return a row for each node."""
+    rows: list[list[str | Word]] = []
+    for entry in entries:
+        seconds = "-" if entry.epoch_seconds is None else f"{amount(entry.epoch_seconds)} s"
+        share = "-" if entry.share is None else times(entry.share)
+        promised = entry.promised or "-"
+        word = Word(entry.outcome, MARKS[entry.outcome].tone)
+        rows.append([entry.node, promised, entry.device or "-", seconds, share, word])
+    return Section(
+        title="All nodes",
+        header=("node", "promised", "found", "epoch", "share", "verdict"),
+        words=(0, 1, 2, 5),
+        rows=rows,
+    )
 
 
-def _cells(entry: Entry) -> Sequence[str]:
-    seconds = "" if entry.epoch_seconds is None else f"{amount(entry.epoch_seconds)} s"
-    share = "" if entry.share is None else times(entry.share)
-    return entry.node, entry.promised, entry.device, seconds, share
-
-
-def _group_cells(group: Group) -> Sequence[str]:
-    speed = "" if group.images_per_second is None else f"{group.images_per_second:,.0f}"
-    efficiency = "" if group.efficiency is None else percent(group.efficiency, 0)
-    return first(group.nodes, MOST_NAMED), group.profile, speed, efficiency
+def groups(groups: Sequence[Group]) -> Section:
+    """Return a row for each group of nodes."""
+    rows: list[list[str | Word]] = []
+    for group in groups:
+        speed = "-" if group.images_per_second is None else f"{group.images_per_second:,.0f}"
+        efficiency = "-" if group.efficiency is None else percent(group.efficiency, 0)
+        together = first(group.nodes, MOST_NAMED)
+        word = Word(group.outcome, MARKS[group.outcome].tone)
+        rows.append([together, group.profile or "-", speed, efficiency, word])
+    return Section(
+        title="Trained together",
+        header=("together", "profile", "images/s", "efficiency", "verdict"),
+        words=(0, 1, 4),
+        rows=rows,
+    )
 
 
 def _remark(terminal: Any, name: str, row: Entry | Group) -> None:
@@ -113,5 +110,7 @@ def counts(entries: Sequence[Entry]) -> str:
     """Return how many nodes have each outcome, such as `3 nodes: 2 verified, 1 wrong`."""
     number = Counter(entry.outcome for entry in entries)
     each = ", ".join(f"{number[outcome]} {outcome}" for outcome in OUTCOMES if number[outcome])
-    nothing = "" if number.keys() - LEFT_OUT else "; nothing was examined"
+    nothing = "; nothing was examined"
+    if number.keys() - LEFT_OUT:
+        nothing = ""
     return f"{counted(len(entries), 'node')}: {each or 'none'}{nothing}"

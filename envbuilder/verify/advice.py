@@ -244,9 +244,13 @@ def _steps(check: Check, failed: frozenset[str]) -> tuple[_Step, ...]:
     elif fails and check.name == "run" and _CHANGED_WORDS in check.detail:
         steps = (_CHANGED,)
     elif kind == "compile":
-        named = f"`{backend}`" if _NAME.match(backend) else "this backend"
+        named = "this backend"
+        if _NAME.match(backend):
+            named = f"`{backend}`"
         sound = not failed & {*_CAUSES, "accuracy", "learning"}
-        eager = " Without `torch.compile` the results were right." if sound else ""
+        eager = ""
+        if sound:
+            eager = " Without `torch.compile` the results were right."
         verb = f"{'must' if fails else 'should'} not use `torch.compile` with {named}"
         steps = (_Step(f"You {verb} in this environment.{eager}"),)
     elif not (fails or check.name in _ALSO_OF_WARNINGS) or (
@@ -270,7 +274,9 @@ def _after_success(report: Report) -> Iterator[_Step]:
             ("verify", "--epochs", "3"),
         )
     if report.backend in _EXISTING:
-        thing = "interpreter" if report.backend == "external" else "image"
+        thing = "image"
+        if report.backend == "external":
+            thing = "interpreter"
         yield _Step(f"The {thing} works as it is: use it.")
     elif _name(report.profile):
         yield _Step("Work in this environment.", ("run", "--", "python", "train.py"))
@@ -298,4 +304,6 @@ def _words(step: _Step, report: Report) -> tuple[str, str]:
 
 
 def _name(value: str | None) -> str:
-    return value if value and _NAME.match(value) else ""
+    if value and _NAME.match(value):
+        return value
+    return ""

@@ -2,55 +2,84 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any
-
-from msgspec import Struct
 
 from envbuilder.core.text import amount, duration, memory, percent, printable, rate, times
 from envbuilder.payload.frameworks import title
 from envbuilder.verify.report import comparison
+from envbuilder.verify.report.measurements import Measurements
+from envbuilder.verify.view import Fact, Section, Tone, Word, loss_section, show, table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from envbuilder.verify.report.measurements import Measurements
-    from envbuilder.verify.report.model import Compiled, Report, Scaling, Speed
+    from envbuilder.verify.report.model import Baseline, Epoch, Report, Scaling, Speed
 
-STATUSES = ("passed", "failed", "warning", "skipped")
 MOST_DEVICES = 64
 MOST_RATES = 12
+_TONES: dict[str, Tone] = {
+    "passed": "good",
+    "failed": "bad",
+    "unproven": "caution",
+    "warning": "caution",
+    "skipped": "left",
+}
 
 
-class Fact(Struct, frozen=True):
-    """One fact: label, value, and a note next to it; `wrong` highlights it."""
+def status(word: str) -> Word:
+    """Return the status of a report or of a check, with its colour."""
+    return Word(word, _TONES[word])
 
-    label: str
-    value: str
-    note: str = ""
-    wrong: bool = False
+
+def sections(report: Report) -> list[Section]:
+    """Return what a report says, but for its key figures and its verdict."""
+    measurements = report.measurements or Measurements()
+    losses = report.training.losses if report.training else ()
+    return [
+        Section(title="What did the work", facts=facts(report)),
+        Section(
+            title="Checks",
+            header=("check", "status", "detail"),
+            words=range(3),
+            rows=[(c.name or "(no name)", status(c.status), c.detail) for c in report.checks],
+        ),
+        _epochs(report),
+        loss_section(losses),
+        Section(title="Computing rate", facts=list(rates(measurements))),
+        Section(title="Bandwidth", facts=list(bandwidths(measurements))),
+        Section(title="Memory", facts=list(memories(report))),
+        Section(title="Also measured", facts=list(measured(measurements))),
+        _compiled(report),
+        devices(report.scaling),
+    ]
 
 
 def figures(report: Report) -> Iterator[Fact]:
     """Yield the key figures."""
     training = report.training
-    last = report.epochs[-1] if report.epochs else None
-    doubt = "" if report.speed_counts else "speed not judged"
     first, warm = report.epoch_seconds
+    count = len(report.epochs) - 1
     if first is not None:
-        count = len(report.epochs) - 1
-        which = "warm" if count else "the first one"
+        which = "the first one"
+        if count:
+            which = "warm"
         if count > 1:
             which = f"warm, median of {count}"
+        doubt = "speed not judged"
+        if report.speed_counts:
+            doubt = ""
         yield Fact("An epoch", duration(warm or first), _listed(which, doubt))
     if report.speedup:
         yield Fact("Against the CPU", times(report.speedup), "epoch 1 of each")
-    if training and last and last.accuracy is not None:
-        needed = training.min_accuracy
-        note = f"{percent(needed)} needed" if needed is not None else ""
-        yield Fact("Accuracy", percent(last.accuracy), note)
-    if last and last.samples_per_second > 0:
-        yield Fact("Training", amount(last.samples_per_second), "images a second")
+    if training and report.epochs:
+        last = report.epochs[-1]
+        if last.accuracy is not None:
+            note = ""
+            if training.min_accuracy:
+                note = f"{percent(training.min_accuracy)} needed"
+            yield Fact("Accuracy", percent(last.accuracy), note)
+        if last.samples_per_second > 0:
+            yield Fact("Training", amount(last.samples_per_second), "images a second")
     if training and training.cold_start_seconds:
         cold = duration(training.cold_start_seconds)
         yield Fact("Cold start", cold, "process to first step")
@@ -61,36 +90,46 @@ def facts(report: Report) -> list[Fact]:
     device = report.device
     host = report.host
     framework = report.framework
-    differs = device.used != device.requested
-    did = f"{device.used} did the work" if device.used else "nothing was shown to do the work"
-    driver = _listed(_named("driver", device.driver), device.capability)
+    did = f"and {device.used} did the work"
+    if not device.used:
+        did = "but nothing was shown to do the work"
+    elif device.used != device.requested:
+        did = f"but {device.used} did the work"
     software = _listed(
         _named("runtime", framework.runtime),
         _named("Python", framework.python),
         framework.platform,
     )
-    extensions = _listed(*(_named(name, v) for name, v in framework.extensions.items()))
-    cores = _listed(host.cpu.generation, _named("cores:", host.cpu.physical))
-    inside = "in a container" if host.container else ""
-    judged = "judged" if report.speed_counts else "not judged"
+    extensions = [_named(name, version) for name, version in framework.extensions.items()]
+    judged = "not judged"
+    if report.speed_counts:
+        judged = "judged"
     rows = (
         Fact(
             "Device",
             device.name or device.used or device.requested,
-            f"{device.requested} was requested, {'but' if differs else 'and'} {did}",
-            differs,
+            f"{device.requested} was requested, {did}",
+            device.used != device.requested,
         ),
-        Fact("Its memory", memory(device.memory_bytes) if device.memory_bytes else "", driver),
-        Fact("Its driver", "" if device.memory_bytes else driver),
+        Fact("Its memory", memory(device.memory_bytes) if device.memory_bytes else ""),
+        Fact("Its driver", _listed(device.driver, device.capability)),
         Fact(title(framework.name or ""), framework.version or "", software),
-        Fact("Extensions", extensions),
+        Fact("Extensions", _listed(*extensions)),
         *_work(report),
         Fact("Speed", judged if report.speed_reason else "", report.speed_reason or ""),
-        Fact("Host CPU", host.cpu.model_name or "", cores),
+        Fact(
+            "Host CPU",
+            host.cpu.model_name or "",
+            _listed(host.cpu.generation, _named("cores:", host.cpu.physical)),
+        ),
         Fact(
             "System",
             host.os_version or host.os or "",
-            _listed(host.machine, _named("kernel", host.kernel), inside),
+            _listed(
+                host.machine,
+                _named("kernel", host.kernel),
+                "in a container" if host.container else "",
+            ),
         ),
         Fact("Environment", report.artifact.ref or "", report.artifact.kind or ""),
     )
@@ -98,9 +137,9 @@ def facts(report: Report) -> list[Fact]:
 
 
 def _work(report: Report) -> Iterator[Fact]:
+    """Yield the facts about how it was trained; of unknown ones, the value is empty."""
     data = report.dataset
     training = report.training
-    threads = report.threads
     if precision := report.precision:
         note = _listed(
             _named("matmul precision", precision.matmul),
@@ -108,12 +147,12 @@ def _work(report: Report) -> Iterator[Fact]:
             "TF32 on" if precision.cuda_tf32 else "",
         )
         yield Fact("Precision", precision.dtype, note)
-    images = ""
-    if data.train and data.test:
-        images = f"{data.train:,} images to train on, {data.test:,} to test"
-    small = "a subset: no verdict on full accuracy" if data.subset else ""
+    images = f"{data.train or 0:,} images to train on, {data.test or 0:,} to test"
+    small = ""
+    if data.subset:
+        small = "a subset: no verdict on full accuracy"
     yield Fact("Data", data.name or "", _listed(images, small))
-    if training and training.optimizer:
+    if training:
         note = _listed(
             _named("batch", training.batch),
             _named("seed", training.seed),
@@ -122,66 +161,56 @@ def _work(report: Report) -> Iterator[Fact]:
             training.dropout,
             training.extension,
         )
-        yield Fact("Training", training.optimizer, note)
-    if threads.framework:
-        allocator = (threads.allocator or "").rpartition("/")[2]
-        yield Fact("Threads", str(threads.framework), _named("allocator", allocator))
+        yield Fact("Training", training.optimizer or "", note)
+    if report.threads.framework:
+        allocator = (report.threads.allocator or "").rpartition("/")[2]
+        yield Fact("Threads", str(report.threads.framework), _named("allocator", allocator))
 
 
 def _named(name: str, value: str | int | None) -> str:
-    return "" if value is None or value == "" else f"{name} {value}"
+    if value in (None, ""):
+        return ""
+    return f"{name} {value}"
 
 
 def _listed(*parts: str | None) -> str:
-    return ", ".join(part for part in parts if part)
+    return ", ".join(filter(None, parts))
 
 
-def checks(report: Report) -> dict[str, Any]:
-    """Return the rows of the checks, and the number of checks per status."""
-    rows = [
-        {
-            "name": check.name or "(no name)",
-            "status": check.status,
-            "took": _took(check.seconds),
-            "detail": check.detail,
-        }
-        for check in report.checks
-    ]
-    counts = Counter[str](check.status for check in report.checks)
-    return {"rows": rows, "counts": [(s, counts[s]) for s in STATUSES if counts[s]]}
+def _epochs(report: Report) -> Section:
+    """Return the epochs as a table, the CPU baseline last; empty if nothing was trained."""
+    name = "Epochs"
+    if not report.epochs:
+        return Section(title=name)
+    rows = [_pass(str(number), epoch) for number, epoch in enumerate(report.epochs, 1)]
+    if report.baseline:
+        rows.append(_pass("CPU", report.baseline))
+    return Section(title=name, header=_EPOCHS, rows=rows, notes=list(_training(report)))
 
 
-def _took(seconds: float) -> str:
-    """Return a check's duration, which is recorded in whole milliseconds; "" below that."""
-    if seconds < 0.0005:
-        return ""
-    return f"{1000 * seconds:.0f} ms" if seconds < 1 else duration(seconds)
+_EPOCHS = ("epoch", "seconds", "data", "compute", "images/s", "loss", "accuracy")
 
 
-def passes(report: Report) -> list[list[str]]:
-    """Return the rows of the table of epochs, the CPU baseline last."""
-    baseline = (("CPU", report.baseline),) if report.baseline else ()
-    named = ((str(number), epoch) for number, epoch in enumerate(report.epochs, 1))
-    return [
-        [
-            name,
-            _or_dash(e.seconds, amount),
-            _or_dash(e.data_seconds, amount),
-            _or_dash(e.compute_seconds, amount),
-            _or_dash(e.samples_per_second, "{:,.0f}".format),
-            _or_dash(e.loss, "{:.4f}".format),
-            _or_dash(e.accuracy, percent),
-        ]
-        for name, e in (*named, *baseline)
-    ]
+def _pass(name: str, epoch: Epoch | Baseline) -> tuple[str, ...]:
+    return (
+        name,
+        _or_dash(epoch.seconds, amount),
+        _or_dash(epoch.data_seconds, amount),
+        _or_dash(epoch.compute_seconds, amount),
+        _or_dash(epoch.samples_per_second, "{:,.0f}".format),
+        _or_dash(epoch.loss, "{:.4f}".format),
+        _or_dash(epoch.accuracy, percent),
+    )
 
 
-def _or_dash(value: float | None, form: Any) -> str:
-    return "–" if value is None else str(form(value))
+def _or_dash(value: float | None, form: Callable[[float], str]) -> str:
+    if value is None:
+        return "–"
+    return form(value)
 
 
-def training(report: Report) -> Iterator[str]:
-    """Yield the sentences below the epochs."""
+def _training(report: Report) -> Iterator[str]:
+    """Yield what a reader should know of the epochs."""
     if report.baseline:
         yield (
             "The CPU trained one epoch from scratch, so epoch 1 is its fair counterpart; warm"
@@ -199,24 +228,25 @@ def training(report: Report) -> Iterator[str]:
         )
     elif same:
         apart = same.largest_difference
-        by = f" by at most {apart:.1e}" if apart is not None else ""
+        by = ""
+        if apart is not None:
+            by = f" by at most {apart:.1e}"
         yield (
             f"Two runs with the same seed differed over {same.steps:,} steps{by}: training is not"
             " reproducible here."
         )
 
 
-def rates(measurements: Measurements | None) -> Iterator[Fact]:
+def rates(measurements: Measurements) -> Iterator[Fact]:
     """Yield the rates of matrix products, and what the last epoch reached of float32's."""
-    products = ((measurements.matmul if measurements else None) or ())[:MOST_RATES]
-    for each in products:
-        size = f"{each.size:,} × {each.size:,}"
-        yield Fact(f"{each.dtype} matrix product", rate(each.flops_per_second, "FLOP/s"), size)
-    single = max((m.flops_per_second for m in products if m.dtype == "float32"), default=None)
-    share = measurements.matmul_share if measurements else None
-    if single and share is not None:
-        note = f"{percent(share, 0)} of float32's"
-        yield Fact("The last epoch's computing", rate(share * single, "FLOP/s"), note)
+    share = measurements.matmul_share
+    for product in (measurements.matmul or ())[:MOST_RATES]:
+        speed = product.flops_per_second
+        size = f"{product.size:,} × {product.size:,}"
+        yield Fact(f"{product.dtype} matrix product", rate(speed, "FLOP/s"), size)
+        if product.dtype == "float32" and share:
+            note = f"{percent(share, 0)} of float32's"
+            yield Fact("The last epoch's computing", rate(share * speed, "FLOP/s"), note)
 
 
 _PATHS = {
@@ -229,17 +259,15 @@ _PATHS = {
 }
 
 
-def bandwidths(measurements: Measurements | None) -> Iterator[Fact]:
+def bandwidths(measurements: Measurements) -> Iterator[Fact]:
     """Yield the bandwidths of memory and copies; those of paths that do not exist are left out."""
     for key, label in _PATHS.items():
-        if value := getattr(measurements.bandwidth if measurements else None, key, None):
+        if value := getattr(measurements.bandwidth, key, None):
             yield Fact(label, rate(value, "B/s"))
 
 
-def measured(measurements: Measurements | None) -> Iterator[Fact]:
+def measured(measurements: Measurements) -> Iterator[Fact]:
     """Yield the measurements that are single numbers."""
-    if measurements is None:
-        return
     if launch := measurements.launch_seconds:
         yield Fact("Launching an operation", duration(launch))
     if captured := measurements.captured:
@@ -260,44 +288,46 @@ def measured(measurements: Measurements | None) -> Iterator[Fact]:
         yield Fact("Reading the loss at every step", f"{times(every / end)} the time", note)
 
 
-def peak_memory(report: Report) -> list[Fact]:
-    """Return what training took of the device's memory; empty if it was not measured."""
-    peak = report.measurements.peak_memory_bytes if report.measurements else None
+def memories(report: Report) -> Iterator[Fact]:
+    """Yield what training took of the device's memory, and the sizes of the memories involved."""
     size = report.device.memory_bytes
-    of_all = f"of {memory(size)}, {percent(peak / size, 1)}" if peak and size else ""
-    return [Fact("Highest use while training", memory(peak), of_all)] if peak else []
-
-
-def memories(report: Report) -> list[Fact]:
-    """Return what training took of the device's memory, and the sizes of the memories involved."""
-    device = report.device
     host = report.host
+    peak = report.measurements.peak_memory_bytes if report.measurements else None
+    if peak:
+        of_all = ""
+        if size:
+            of_all = f"of {memory(size)}, {percent(peak / size, 1)}"
+        yield Fact("Highest use while training", memory(peak), of_all)
     sizes = {
-        "Device memory": device.memory_bytes if device.requested != "cpu" else None,
-        "Host memory": host.memory.total_bytes or host.memory_bytes,
+        "Host memory": host.memory.total_bytes,
         "Limit of the container or group": host.memory.limit_bytes,
         "Shared memory (/dev/shm)": host.memory.shm_bytes,
     }
-    return [*peak_memory(report), *(Fact(k, memory(size)) for k, size in sizes.items() if size)]
+    for label, number in sizes.items():
+        if number:
+            yield Fact(label, memory(number))
 
 
-def _gradients(entry: Compiled) -> str:
-    if entry.gradients:
-        return "right" if entry.gradients.passed else "wrong"
-    return "failed" if entry.error else "not checked"
-
-
-def compiled(report: Report) -> list[dict[str, str]]:
+def _compiled(report: Report) -> Section:
     """Return a row per tried compile backend: correctness of its gradients, and speed-up."""
-    return [
-        {
-            "backend": entry.backend,
-            "gradients": _gradients(entry),
-            "inference": _speed(entry.inference),
-            "training": _speed(entry.training),
-        }
-        for entry in report.compile
-    ]
+    rows = []
+    for entry in report.compile:
+        gradients = "not checked"
+        if entry.error:
+            gradients = "failed"
+        if entry.gradients:
+            gradients = "wrong"
+            if entry.gradients.passed:
+                gradients = "right"
+        rows.append((entry.backend, gradients, _speed(entry.inference), _speed(entry.training)))
+    note = "Speed as a multiple of eager mode. It counts only where the results were right."
+    return Section(
+        title="torch.compile",
+        header=("compiled with", "gradients", "inference", "training"),
+        words=(0, 1),
+        rows=rows,
+        notes=(note,) if rows else (),
+    )
 
 
 def _speed(speed: Speed | None) -> str:
@@ -306,39 +336,48 @@ def _speed(speed: Speed | None) -> str:
     if not speed.counts:
         return "does not count"
     other = speed.speedup_over_inductor
-    over = f", {times(other)} inductor" if other and other != 1 else ""
+    over = ""
+    if other and other != 1:
+        over = f", {times(other)} inductor"
     return f"{times(speed.speedup_over_eager)}{over}"
 
 
-def devices(scaling: Scaling | None) -> dict[str, Any] | None:
-    """Return rows of (device, images per second alone, share of the sum), and sentences.
-
-    None if no devices were requested. `wrong` says why they failed.
-    """
+def devices(scaling: Scaling | None) -> Section:
+    """Return a row for each of several devices, what they did together, or why they failed."""
+    name = "Several devices"
     if scaling is None:
-        return None
-    each = scaling.devices[:MOST_DEVICES]
-    total = sum(device.samples_per_second or 0 for device in each)
+        return Section(title=name)
+    total = sum(device.samples_per_second or 0 for device in scaling.devices)
     rows = []
-    for device in each:
+    for device in scaling.devices[:MOST_DEVICES]:
         label = f"{device.index}: {device.name}" if device.name else f"{device.index}"
         speed = device.samples_per_second
-        figures = (amount(speed), percent(speed / total, 0)) if speed else ("–", "–")
-        rows.append((label, *figures))
-    failed = scaling.status == "failed"
-    return {
-        "rows": rows,
-        "sentences": list(_together(scaling)),
-        "wrong": (scaling.reasons or ("They did not pass.",)) if failed else (),
-    }
+        if speed:
+            rows.append((label, amount(speed), percent(speed / total, 0)))
+        else:
+            rows.append((label, "–", "–"))
+    wrong: tuple[str, ...] = ()
+    if scaling.status == "failed":
+        wrong = scaling.reasons or ("They did not pass.",)
+    return Section(
+        title=name,
+        header=("device", "images/s alone", "share"),
+        rows=rows,
+        notes=list(_together(scaling)),
+        wrong=wrong,
+    )
 
 
 def _together(scaling: Scaling) -> Iterator[str]:
     if scaling.ranks and scaling.samples_per_second:
-        through = f" through {scaling.backend}" if scaling.backend else ""
+        through = ""
+        if scaling.backend:
+            through = f" through {scaling.backend}"
         speed = f"{amount(scaling.samples_per_second)} images a second"
         efficiency = scaling.efficiency
-        share = f", {percent(efficiency, 0)} of the sum of each alone" if efficiency else ""
+        share = ""
+        if efficiency:
+            share = f", {percent(efficiency, 0)} of the sum of each alone"
         yield f"All {scaling.ranks} together{through}: {speed}{share}."
     if scaling.gradients_equal:
         yield (
@@ -349,84 +388,26 @@ def _together(scaling: Scaling) -> Iterator[str]:
 
 # On a terminal, at most 80 columns wide
 
-_MARKS = {
-    "passed": ("✓", "green"),
-    "failed": ("✗", "red"),
-    "unproven": ("!", "yellow"),
-    "warning": ("!", "yellow"),
-    "skipped": ("-", "dim"),
-}
-_EPOCHS = ("epoch", "seconds", "data", "compute", "images/s", "loss", "accuracy")
-
 
 def print_verdict(report: Report, console: Any) -> None:
     """Print a report's facts, checks, epochs, figures and verdict."""
     from rich.text import Text
 
-    several = devices(report.scaling) or {"rows": [], "sentences": []}
-    compilers = [tuple(row.values()) for row in compiled(report)]
-    measurements = report.measurements
-    parts = (
-        grid([Fact("Profile", report.profile or "-", report.backend or ""), *facts(report)]),
-        table((), [(Text(*_MARKS[c.status]), c.name, c.detail) for c in report.checks], columns=3),
-        table(_EPOCHS, passes(report) if report.epochs else ()),
-        table(("compiled with", "gradients", "inference", "training"), compilers, left=2),
-        table(("device", "images/s alone", "share"), several["rows"], left=1),
-        grid(
-            [
-                *figures(report),
-                *(Fact("Together", sentence) for sentence in several["sentences"]),
-                *rates(measurements),
-                *bandwidths(measurements),
-                *peak_memory(report),
-                *measured(measurements),
-            ]
-        ),
-    )
-    for part in parts:
-        if part.row_count:
-            console.print(part)
-            console.print()
-    passed = report.status == "passed"
+    profile = Fact("Profile", report.profile or "-", report.backend or "")
+    key_figures = Section(title="Key figures", facts=list(figures(report)))
+    show([Section(title="Profile", facts=[profile]), *sections(report), key_figures], console)
     origin = as_found(report)
-    verdict = "VERIFIED" if passed else "NOT VERIFIED"
-    verdict += " as found" if origin and passed else ""
-    style = "bold green" if passed else "bold red"
+    verdict = "NOT VERIFIED"
+    style = "bold red"
+    if report.status == "passed":
+        verdict = "VERIFIED"
+        if origin:
+            verdict = "VERIFIED as found"
+        style = "bold green"
     console.print(Text(f"{verdict}: {_headline(report)}", style=style))
-    for reason in (*filter(None, [origin]), *report.reasons):
-        console.print(Text(f"  {printable(reason)}"))
-
-
-def grid(shown: Iterable[Fact]) -> Any:
-    """Return facts as two columns."""
-    from rich.text import Text
-
-    rows = (
-        (Text(fact.label, style="bold"), f"{fact.value} ({fact.note})" if fact.note else fact.value)
-        for fact in shown
-    )
-    return table((), rows, columns=2)
-
-
-def table(
-    header: Sequence[str], rows: Iterable[Sequence[Any]], *, columns: int = 0, left: int = 0
-) -> Any:
-    """Return a table of texts; the columns of a header hold numbers, but for the `left` ones."""
-    from rich.table import Table
-    from rich.text import Text
-
-    shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    shown.show_header = bool(header)
-    names = header or [""] * columns
-    for place, name in enumerate(names, 1):
-        number = bool(header) and place > left
-        whole = number or (not header and place < len(names))
-        shown.add_column(
-            name, justify="right" if number else "left", overflow="fold", no_wrap=whole
-        )
-    for row in rows:
-        shown.add_row(*(c if isinstance(c, Text) else Text(printable(c, lines=True)) for c in row))
-    return shown
+    for reason in (origin, *report.reasons):
+        if reason:
+            console.print(Text(f"  {printable(reason)}"))
 
 
 def as_found(report: Report) -> str:
@@ -444,6 +425,23 @@ def print_comparison(rows: Sequence[comparison.Row], console: Any) -> None:
     """Print several reports as one table."""
     from rich.text import Text
 
+    shown = []
+    for row in rows:
+        cells = dict(zip(comparison.COLUMNS, comparison.cells(row), strict=True))
+        machine = [cells["machine"], cells["report"], cells["date"]]
+        if row.memory_bytes:
+            machine.insert(1, cells["memory"])
+        shown.append(
+            (
+                "\n".join(machine),
+                "{profile}, {backend}\n{framework}".format_map(cells),
+                "{accelerator epoch}\n{CPU epoch}".format_map(cells),
+                "{warm epoch}\n{images/s}".format_map(cells),
+                "{speed-up}\n{accuracy}".format_map(cells),
+                "{peak memory}\n{start-up}".format_map(cells),
+                status(row.status),
+            )
+        )
     header = (
         "machine,\nreport",
         "profile,\nframework",
@@ -453,21 +451,7 @@ def print_comparison(rows: Sequence[comparison.Row], console: Any) -> None:
         "memory,\nstart-up",
         "\nverdict",
     )
-    shown = []
-    for row in rows:
-        machine, size, profile, backend, framework, *rest = comparison.cells(row)
-        cpu, accelerator, warm, speedup, speed, accuracy, peak, start, verdict, file, date = rest
-        named = "\n".join([machine, *([size] if row.memory_bytes else [])])
-        pairs = ((accelerator, cpu), (warm, speed), (speedup, accuracy), (peak, start))
-        shown.append(
-            (
-                Text(named).append(f"\n{file}\n{date}", style="dim"),
-                f"{profile}, {backend}\n{framework}",
-                *("\n".join(pair) for pair in pairs),
-                Text(verdict, style=_MARKS[row.status][1]),
-            )
-        )
-    console.print(table(header, shown, left=2))
+    console.print(table(Section(title="Reports", header=header, rows=shown, words=(0, 1))))
     for note in comparison.footnotes(rows):
         console.print(Text(note))
 
@@ -477,7 +461,9 @@ def _headline(report: Report) -> str:
     if report.status != "passed":
         return printable(f"profile {report.profile or '-'} on {device.requested}")
     last = report.epochs[-1]
-    doubt = "" if report.speed_counts else " (speed not judged)"
+    doubt = " (speed not judged)"
+    if report.speed_counts:
+        doubt = ""
     return (
         f"{device.requested} did the work; epoch {last.seconds:.1f} s{doubt},"
         f" accuracy {percent(last.accuracy)}"

@@ -54,7 +54,9 @@ def require(devices: str | None, accelerator: str) -> None:
 def selection(devices: str | None, accelerator: str) -> tuple[str, ...]:
     """Return arguments that make the payload's `verify` use the first requested device."""
     numbers = shares.parse(devices) if devices is not None else None
-    return ("--index", str(numbers[0])) if numbers and accelerator != "cpu" else ()
+    if numbers and accelerator != "cpu":
+        return ("--index", str(numbers[0]))
+    return ()
 
 
 def extend(

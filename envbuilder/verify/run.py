@@ -340,7 +340,9 @@ def _passes(measured: model.Measured) -> list[tuple[str, float]]:
     """Return the phase name and the duration in seconds of each reported training pass."""
     passes = [(f"epoch {number}", e.seconds) for number, e in enumerate(measured.epochs, 1)]
     seconds = measured.baseline_seconds()
-    return passes if seconds is None else [*passes, ("baseline epoch 1", seconds)]
+    if seconds is None:
+        return passes
+    return [*passes, ("baseline epoch 1", seconds)]
 
 
 def _with_score(data: dict[str, Any], score: blind_test.Score) -> dict[str, Any]:
@@ -376,7 +378,9 @@ def _incomplete(measured: model.Measured) -> str:
     if lacking:
         return f"without these checks: {', '.join(lacking)}"
     early = next((check for check in measured.checks if check.seconds < 0), None)
-    return f"although {early.name} took {early.seconds:g} s" if early else ""
+    if early:
+        return f"although {early.name} took {early.seconds:g} s"
+    return ""
 
 
 def follow(

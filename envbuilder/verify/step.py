@@ -214,7 +214,9 @@ def _wrong(each: Repeated, near: int) -> str:
     if not each.loss_error <= MOST_LOSS_ERROR:
         return f"{where} reports a loss that is wrong by {each.loss_error:.1e}"
     if not each.error <= MOST_ERROR:
-        unclear = f"; {near} units were too close to zero to judge" if near > _MOST_NEAR else ""
+        unclear = ""
+        if near > _MOST_NEAR:
+            unclear = f"; {near} units were too close to zero to judge"
         return f"{where} changes {each.array} wrongly: relative error {each.error:.1e}{unclear}"
     return ""
 
@@ -371,4 +373,6 @@ def _unproven(why: str) -> VerifyError:
 def _shape(name: str) -> tuple[int, ...]:
     layer, _, part = name.partition(".")
     shape = model.WEIGHTS[layer]
-    return shape if part == "weight" else shape[-1:]
+    if part == "weight":
+        return shape
+    return shape[-1:]

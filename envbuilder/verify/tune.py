@@ -17,6 +17,7 @@ from envbuilder.core import console, decoding, results
 from envbuilder.core.errors import Hint, VerifyError
 from envbuilder.core.text import amount, percent, printable
 from envbuilder.profiles import profile
+from envbuilder.verify import view
 from envbuilder.verify.tune_settings import (
     MOST_LOST,
     MOST_LOST_QUICK,
@@ -53,12 +54,6 @@ QUICK_STEPS = 60
 QUICK_WARM_UP = 10
 SCHEMA = 1
 SUFFIX = "-tuned"
-_STYLES = {
-    "helps": "green",
-    "failed": "yellow",
-    "machine busy": "yellow",
-    "less accurate": "red",
-}
 
 
 class Compiler(Struct, frozen=True, kw_only=True):
@@ -88,15 +83,6 @@ class Outcome(Struct, frozen=True, kw_only=True):
         every = (*self.findings, *self.combined)
         return sum(finding.verdict == "machine busy" for finding in every)
 
-    @property
-    def written(self) -> tuple[Finding, ...]:
-        """Return the findings whose settings belong in a profile."""
-        settings = to_write(self.findings, self.combined)
-        written = list[Finding]()
-        for setting in settings:
-            written += (each for each in self.findings if each.setting == setting)
-        return tuple(written)
-
 
 def run(ask: Ask, expects: profile.Expected, progress: console.Progress, *, quick: bool) -> Outcome:
     """Survey the environment, try every setting alone, then the winners together.
@@ -125,7 +111,8 @@ def run(ask: Ask, expects: profile.Expected, progress: console.Progress, *, quic
         )
 
     findings = measured(settings, "try settings")
-    combined = measured(combinations(winners(findings)), "try winners together")
+    best = [finding.setting for finding in winners(findings)]
+    combined = measured(combinations(best), "try winners together")
     return Outcome(
         survey=survey,
         defaults=sorted(baselines, key=lambda t: t.samples_per_second)[len(baselines) // 2],
@@ -263,8 +250,9 @@ def finish(
     """
     tuned = None
     # A setting that helps an external interpreter may not help the environment of a profile.
-    if outcome.written and facts["backend"] != "external":
-        tuned = draft(facts["profile"], outcome.written, machine(facts), settings)
+    written = to_write(outcome.findings, outcome.combined)
+    if written and facts["backend"] != "external":
+        tuned = draft(facts["profile"], written, machine(facts), settings)
     encoded = console.as_json(
         {"schema": SCHEMA, **facts, **summary(outcome), "draft": tuned.text if tuned else None}
     )
@@ -318,25 +306,17 @@ def _entry(finding: Finding) -> dict[str, Any]:
 
 def print_outcome(outcome: Outcome, out: Any) -> None:
     """Print the table of settings, and the advice."""
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("setting", overflow="fold")
-    for name in ("gain", "accuracy"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("verdict", overflow="fold")
-    table.add_row("defaults", "1.00×", percent(outcome.defaults.accuracy), "")
+    rows = [("defaults", "1.00×", percent(outcome.defaults.accuracy), "")]
     for finding in (*_best_first(outcome.findings), *outcome.combined):
-        why = f": {printable(finding.detail, 200)}" if finding.detail else ""
-        verdict = Text(finding.verdict, style=_STYLES.get(finding.verdict, ""))
-        table.add_row(
-            finding.setting.name,
-            "-" if finding.gain is None else f"{finding.gain:.2f}×",
-            percent(finding.accuracy),
-            verdict.append(why, style="default"),
-        )
-    out.print(table)
+        verdict: str = finding.verdict
+        if finding.detail:
+            verdict += f": {finding.detail}"
+        gain = "-" if finding.gain is None else f"{finding.gain:.2f}×"
+        rows.append((finding.setting.name, gain, percent(finding.accuracy), verdict))
+    header = ("setting", "gain", "accuracy", "verdict")
+    out.print(view.table(view.Section(title="Settings", header=header, rows=rows, words=(0, 3))))
     for line in _sentences(outcome):
         out.print(Text(line))
     for line in advice(outcome.findings):
@@ -368,7 +348,9 @@ def advice(findings: Sequence[Finding]) -> Iterator[str]:
     helpful = [f for f in _best_first(findings) if f.verdict == "helps"]
     if not helpful:
         judged = all(f.verdict != "machine busy" for f in findings)
-        which = "these settings" if judged else "the settings that were judged"
+        which = "the settings that were judged"
+        if judged:
+            which = "these settings"
         yield f"None of {which} helps on this machine: keep the defaults."
     for finding in helpful:
         setting = finding.setting
@@ -383,7 +365,9 @@ def machine(facts: dict[str, Any]) -> str:
     """Return the measured machine's description for a comment: its processor and CPUs."""
     cpu = (facts.get("host") or {}).get("cpu") or {}
     name = str(cpu.get("model_name") or "an unnamed processor")
-    return f"{name}, {cpu['threads']} CPUs" if cpu.get("threads") else name
+    if cpu.get("threads"):
+        return f"{name}, {cpu['threads']} CPUs"
+    return name
 
 
 class Draft(Struct, frozen=True, kw_only=True):
@@ -396,31 +380,23 @@ class Draft(Struct, frozen=True, kw_only=True):
 def draft(name: str, findings: Sequence[Finding], machine: str, settings: Settings) -> Draft:
     """Return the tuned variant of profile `name` with the settings of `findings`."""
     measured = profile.load(name, profile.search_path(settings.project, settings.config_dir))
-    extends = name
-    variant = name + SUFFIX
-    keys = merged([f.setting for f in findings])
-    if name.endswith(SUFFIX) and measured.extends is not None:
-        # Its settings were in effect during the measurement, so they stay.
-        extends = measured.extends
-        variant = name
-        environment = {**measured.environment, **keys.get("environment", {})}
-        keys = {"preload": list(measured.preload), **keys, "environment": environment}
     lines = [
         "From `envbuilder tune`, measured on one machine:",
         f"{printable(machine)}. Another machine needs its own: do not share this file.",
-        *(
-            f"{printable(f.setting.name)}: {f.gain or 0:.2f} times as fast"
-            + (f" ({f.setting.caution})" if f.setting.caution else "")
-            for f in findings
-        ),
     ]
+    for finding in findings:
+        line = f"{printable(finding.setting.name)}: {finding.gain or 0:.2f} times as fast"
+        if finding.setting.caution:
+            line += f" ({finding.setting.caution})"
+        lines.append(line)
     data = {
-        "extends": extends,
-        "description": f"{extends}, tuned for this machine",
+        "extends": name,
+        "description": f"{name}, tuned for this machine",
         # Machine-specific settings are never selected automatically.
         "opt_in": True,
-        **keys,
-        **({"warnings": msgspec.to_builtins(measured.warnings)} if measured.warnings else {}),
+        **merged([finding.setting for finding in findings]),
     }
+    if measured.warnings:
+        data["warnings"] = msgspec.to_builtins(measured.warnings)
     body = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
-    return Draft(name=variant, text="".join(f"# {line}\n" for line in lines) + body)
+    return Draft(name=name + SUFFIX, text="".join(f"# {line}\n" for line in lines) + body)

@@ -154,8 +154,12 @@ def _loaders(survey: Survey) -> Iterator[Setting]:
     for workers in sorted({0, 1, 2, survey.threads.decided}):
         methods = [m for m in ("fork", "forkserver", "spawn") if m in survey.start_methods]
         for method in methods if workers else [""]:
-            noun = "worker" if workers == 1 else "workers"
-            context = f', multiprocessing_context="{method}"' if method else ""
+            noun = "workers"
+            if workers == 1:
+                noun = "worker"
+            context = ""
+            if method:
+                context = f', multiprocessing_context="{method}"'
             started = ("--start-method", method) if method else ()
             yield Setting(
                 name=f"DataLoader, {workers} {noun}{', ' if method else ''}{method}",
@@ -285,7 +289,9 @@ class Pair(Struct, frozen=True, kw_only=True):
     def gain(self) -> float:
         """Return the setting's speed relative to the defaults; 0 if it is not finite."""
         ratio = self.candidate.samples_per_second / self.baseline.samples_per_second
-        return ratio if math.isfinite(ratio) else 0.0
+        if math.isfinite(ratio):
+            return ratio
+        return 0.0
 
     @property
     def disturbance(self) -> str:
@@ -315,7 +321,9 @@ def noise(baselines: Sequence[Trial]) -> float:
     """Return the median relative difference between consecutive trials of the defaults."""
     speeds = [trial.samples_per_second for trial in baselines]
     changes = [max(a, b) / min(a, b) - 1 for a, b in pairwise(speeds)]
-    return statistics.median(changes) if changes else 0.0
+    if changes:
+        return statistics.median(changes)
+    return 0.0
 
 
 def judge(
@@ -365,21 +373,24 @@ def judge(
     )
 
 
-def winners(findings: Sequence[Finding]) -> tuple[Setting, ...]:
-    """Return the best setting of each group that helped, best first."""
-    helped = (f for f in findings if f.verdict == "helps")
-    best: dict[str, Setting] = {}
-    for finding in sorted(helped, key=lambda f: f.gain or 0.0, reverse=True):
-        best.setdefault(finding.setting.group, finding.setting)
+def winners(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return the best of each group of settings that helped, best first."""
+    best: dict[str, Finding] = {}
+    for finding in sorted(findings, key=lambda f: f.gain or 0.0, reverse=True):
+        if finding.verdict == "helps":
+            best.setdefault(finding.setting.group, finding)
     return tuple(best.values())
 
 
 def combinations(settings: Sequence[Setting]) -> tuple[Setting, ...]:
     """Return the winners to try together: all of them, and those that a profile can hold."""
-    written = [s for s in settings if s.profile]
-    every = (together(settings, ALL),) if len(settings) > 1 else ()
-    held = (together(written, HELD),) if 1 < len(written) < len(settings) else ()
-    return (*every, *held)
+    written = [setting for setting in settings if setting.profile]
+    combined = []
+    if len(settings) > 1:
+        combined.append(together(settings, ALL))
+    if 1 < len(written) < len(settings):
+        combined.append(together(written, HELD))
+    return tuple(combined)
 
 
 def together(settings: Sequence[Setting], name: str) -> Setting:
@@ -401,17 +412,16 @@ def together(settings: Sequence[Setting], name: str) -> Setting:
     )
 
 
-def to_write(findings: Sequence[Finding], combined: Sequence[Finding]) -> tuple[Setting, ...]:
+def to_write(findings: Sequence[Finding], combined: Sequence[Finding]) -> tuple[Finding, ...]:
     """Return the winners for a profile: all if faster together, else only the best one."""
     helped = winners(findings)
-    written = tuple(s for s in helped if s.profile)
-    if len(written) < 2:
-        return written
+    written = tuple(finding for finding in helped if finding.setting.profile)
     name = HELD if len(written) < len(helped) else ALL
-    joint = next((f for f in combined if f.setting.name == name), None)
-    single = max(f.gain or 0.0 for f in findings if f.setting == written[0])
-    better = joint is not None and joint.verdict == "helps" and (joint.gain or 0.0) > single
-    return written if better else written[:1]
+    for joint in combined:
+        single = written[0].gain or 0.0 if written else 0.0
+        if joint.setting.name == name and joint.verdict == "helps" and (joint.gain or 0) > single:
+            return written
+    return written[:1]
 
 
 def merged(settings: Sequence[Setting]) -> dict[str, Any]:

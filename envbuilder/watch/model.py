@@ -267,7 +267,9 @@ _WHAT_IT_IS = Hint("Write a report", ("watch", "--output", "FILE", "--", "COMMAN
 def part(path: Path) -> Observed | None:
     """Return what a process wrote; None if that is damaged, or a link."""
     try:
-        return None if path.is_symlink() else _decoded(files.read(path, PART_BYTES), Observed)
+        if path.is_symlink():
+            return None
+        return _decoded(files.read(path, PART_BYTES), Observed)
     except (OSError, ValueError, RecursionError):
         return None
 

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal
 
 from envbuilder.core import console, text
-from envbuilder.core.text import (
-    amount,
-    counted,
-    duration,
-    first,
-    memory,
-    percent,
-    printable,
-)
-from envbuilder.verify import figures, page as pages
-from envbuilder.verify.figures import Fact
+from envbuilder.core.text import amount, counted, duration, first, memory, percent, printable
+from envbuilder.verify import view
 from envbuilder.verify.report import comparison
+from envbuilder.verify.view import Fact
 from envbuilder.watch import judge, model
 from envbuilder.watch.training import totals
 
@@ -32,10 +24,14 @@ def verdict(watched: model.Watched) -> str:
     where = judge.device(watched)
     trained = judge.training(watched)
     if watched.on_device is None:
-        seen = "no training was seen" if not trained else "where the work was is not known"
+        seen = "where the work was is not known"
+        if not trained:
+            seen = "no training was seen"
         return f"NOT SEEN: {seen}"
     rate = judge.speed(watched)
-    speed = f", {amount(rate[0])} {rate[1]}/s" if rate else ""
+    speed = ""
+    if rate:
+        speed = f", {amount(rate[0])} {rate[1]}/s"
     if not watched.on_device:
         return f"NOT ON {watched.requested.upper()}: the work was on {where}{speed}"
     return f"ON {watched.requested.upper()}: {where} did the work{speed}"
@@ -44,95 +40,96 @@ def verdict(watched: model.Watched) -> str:
 def facts(watched: model.Watched) -> list[Fact]:
     """Return what was measured, of all processes together."""
     trained = judge.training(watched)
-    if not trained:
-        return []
+    if trained:
+        return [fact for fact in _facts(watched, trained) if fact.value]
+    return []
+
+
+def _facts(watched: model.Watched, trained: Sequence[model.Observed]) -> Iterator[Fact]:
+    """Yield the facts; of what was not seen, the value is empty."""
     longest = max(trained, key=lambda p: p.training_seconds)
-    losses = [loss for _, loss in longest.losses if loss is not None]
-    rate = judge.speed(watched)
-    loader = longest.loader
     seconds = longest.training_seconds or math.inf
-    shown = [
-        Fact("Framework", judge.framework(watched)),
-        Fact("Processes", counted(len(trained), "process")) if len(trained) > 1 else None,
-        Fact("Work", _shares(trained, "work", "flops"), "of matrix work"),
-        Fact("Parameters", _shares(trained, "parameters")),
-        Fact("Gradients", _shares(trained, "gradients")),
-        Fact("Activations", _shares(trained, "activations")),
-        Fact("Batches", _shares(trained, "batches"), "as loaded"),
-        Fact("Copies", _copies(trained)),
-        Fact("Steps", f"{longest.steps:,}", duration(longest.training_seconds))
-        if longest.steps
-        else None,
-        Fact("Rate", f"{amount(rate[0])} {rate[1]}/s") if rate else None,
-        Fact(
-            "Waiting for data", percent(loader.waited / seconds), counted(loader.workers, "worker")
-        )
-        if loader
-        else None,
-        Fact("Loss", f"{amount(losses[0])} → {amount(losses[-1])}") if losses else None,
-        Fact("Not used", first(judge.unused_kernels(watched), 4), "operators of the extension"),
-        Fact("Expensive operators", _expensive(trained), "by the host's time"),
-        *(
-            Fact(f"Memory of {printable(d.device, 40)}", memory(d.peak), "peak")
-            for d in longest.devices
-            if d.peak
-        ),
-        Fact("Memory of the process", memory(longest.peak_rss), "peak"),
-        *(
-            Fact(
-                f"GPU {gpu.index}",
-                f"{percent(gpu.utilization)} used",
-                f"{gpu.watts:.0f} W" if gpu.watts is not None else "",
-            )
-            for gpu in watched.machine.gpus
-            if gpu.utilization is not None
-        ),
-        Fact(
-            "Observed",
-            counted(longest.windows, "sampled step"),
-            f"which took {percent(min(longest.overhead_seconds / seconds, 1.0))} of the time",
-        ),
-    ]
-    return [fact for fact in shown if fact and fact.value]
+    yield Fact("Framework", judge.framework(watched))
+    if len(trained) > 1:
+        yield Fact("Processes", counted(len(trained), "process"))
+    yield Fact("Work", _shares(trained, "work", "flops"), "of matrix work")
+    yield Fact("Parameters", _shares(trained, "parameters"))
+    yield Fact("Gradients", _shares(trained, "gradients"))
+    yield Fact("Activations", _shares(trained, "activations"))
+    yield Fact("Batches", _shares(trained, "batches"), "as loaded")
+    yield Fact("Copies", _copies(trained))
+    if longest.steps:
+        yield Fact("Steps", f"{longest.steps:,}", duration(longest.training_seconds))
+    if rate := judge.speed(watched):
+        yield Fact("Rate", f"{amount(rate[0])} {rate[1]}/s")
+    if loader := longest.loader:
+        share = percent(loader.waited / seconds)
+        yield Fact("Waiting for data", share, counted(loader.workers, "worker"))
+    losses = [loss for _, loss in longest.losses if loss is not None]
+    if losses:
+        yield Fact("Loss", f"{amount(losses[0])} → {amount(losses[-1])}")
+    yield Fact("Not used", first(judge.unused_kernels(watched), 4), "operators of the extension")
+    yield Fact("Expensive operators", _expensive(trained), "by the host's time")
+    for device in longest.devices:
+        if device.peak:
+            yield Fact(f"Memory of {device.device}", memory(device.peak), "peak")
+    yield Fact("Memory of the process", memory(longest.peak_rss), "peak")
+    for gpu in watched.machine.gpus:
+        if gpu.utilization is not None:
+            note = ""
+            if gpu.watts is not None:
+                note = f"{gpu.watts:.0f} W"
+            yield Fact(f"GPU {gpu.index}", f"{percent(gpu.utilization)} used", note)
+    share = percent(min(longest.overhead_seconds / seconds, 1.0))
+    observed = counted(longest.windows, "sampled step")
+    yield Fact("Observed", observed, f"which took {share} of the time")
 
 
 def _shares(trained: Sequence[model.Observed], table: str, field: str = "bytes") -> str:
     """Return the devices and dtypes of a table's rows with their shares, the largest first."""
     rows = itertools.chain.from_iterable(getattr(process, table) for process in trained)
-    sizes = totals(((row.device, row.dtype), getattr(row, field)) for row in rows)
-    total = sum(size for _, size in sizes)
-    return ", ".join(
-        f"{printable(device, 40)} {printable(dtype, 40)} {percent(size / total, 0)}"
-        for (device, dtype), size in sizes[:MOST_SHOWN]
-    )
+    return _largest((f"{row.device} {row.dtype}", getattr(row, field)) for row in rows)
+
+
+def _largest(pairs: Iterable[tuple[str, float]]) -> str:
+    """Return the names with the largest sums, and their shares of all."""
+    sums = totals(pairs)
+    total = sum(size for _, size in sums)
+    return ", ".join(f"{name} {percent(size / total, 0)}" for name, size in sums[:MOST_SHOWN])
 
 
 def _copies(trained: Sequence[model.Observed]) -> str:
+    """Return the copies of the most bytes."""
     every = itertools.chain.from_iterable(process.copies for process in trained)
-    copies = sorted(every, key=lambda copy: -copy.bytes)
-    return ", ".join(
-        f"{printable(c.source, 40)} → {printable(c.target, 40)} {memory(c.bytes)}"
-        + (f" at {printable(c.where, 100)}" if c.where else "")
-        for c in copies[:3]
-    )
+    shown = []
+    for copy in sorted(every, key=lambda copy: -copy.bytes)[:3]:
+        where = ""
+        if copy.where:
+            where = f" at {copy.where}"
+        shown.append(f"{copy.source} → {copy.target} {memory(copy.bytes)}{where}")
+    return ", ".join(shown)
 
 
 def _expensive(trained: Sequence[model.Observed]) -> str:
     """Return the operators that took most of the host's time in sampled steps."""
     rows = itertools.chain.from_iterable(process.work for process in trained)
-    spent = totals((row.operator, row.seconds) for row in rows)
-    total = sum(seconds for _, seconds in spent)
-    return ", ".join(
-        f"{printable(name.removeprefix('aten::'), 60)} {percent(seconds / total, 0)}"
-        for name, seconds in spent[:3]
-    )
+    return _largest((row.operator.removeprefix("aten::"), row.seconds) for row in rows)
 
 
-def unseen(watched: model.Watched) -> tuple[str, ...]:
+def unseen(watched: model.Watched) -> list[str]:
     """Return sentences on what could not be observed, each once."""
-    sentences = dict.fromkeys(itertools.chain.from_iterable(p.unseen for p in watched.processes))
-    left_out = f"{counted(watched.left_out, 'process')} left out" if watched.left_out else ""
-    return tuple(printable(s, 200) for s in (*sentences, left_out) if s)[:MOST_SHOWN]
+    sentences = list(itertools.chain.from_iterable(p.unseen for p in watched.processes))
+    if watched.left_out:
+        sentences.append(f"{counted(watched.left_out, 'process')} left out")
+    return list(dict.fromkeys(sentences))[:MOST_SHOWN]
+
+
+_STATES: dict[bool | None, tuple[Literal["passed", "failed", "skipped"], str, str]] = {
+    True: ("passed", "bold green", "on device"),
+    False: ("failed", "bold red", "NOT ON DEVICE"),
+    None: ("skipped", "bold yellow", "not seen"),
+}
+"""Whether the work was on the device → state and style of the verdict, and words for a table."""
 
 
 def show(watched: model.Watched, changes: Sequence[str] = ()) -> None:
@@ -141,40 +138,38 @@ def show(watched: model.Watched, changes: Sequence[str] = ()) -> None:
 
     out = console.rich_console(stderr=True)
     out.print()
-    table = figures.grid(facts(watched))
-    if table.row_count:
-        out.print(table)
-        out.print()
-    style = {True: "bold green", False: "bold red", None: "bold yellow"}[watched.on_device]
-    out.print(Text(printable(verdict(watched), 300), style=style))
+    view.show([view.Section(title="What was measured", facts=facts(watched))], out)
+    _, style, _ = _STATES[watched.on_device]
+    out.print(Text(printable(verdict(watched)), style=style))
     for finding in watched.findings[:MOST_SHOWN]:
-        out.print(Text(f"  {printable(finding.says, 500)}"))
+        out.print(Text(f"  {printable(finding.says)}"))
     if watched.findings:
-        out.print(Text(f"Advice: {printable(watched.findings[0].advice, 500)}", style="bold"))
-    for sentence in (*(f"not seen: {s}" for s in unseen(watched)), *changes, ADVICE):
-        out.print(Text(printable(sentence, 300)))
+        out.print(Text(f"Advice: {printable(watched.findings[0].advice)}", style="bold"))
+    not_seen = [f"not seen: {sentence}" for sentence in unseen(watched)]
+    for sentence in (*not_seen, *changes, ADVICE):
+        out.print(Text(printable(sentence)))
 
 
 def page(watched: model.Watched) -> str:
     """Return a report as one page that needs no network and no script."""
     longest = max(judge.training(watched), key=lambda p: p.training_seconds, default=None)
-    command = " ".join(printable(word, 200) for word in watched.command)
     where = judge.environment(watched)
-    about = (where[:1].upper() + where[1:], watched.backend, watched.host, command)
-    return pages.rendered(
-        "watch.html.j2",
-        title=printable(verdict(watched), 300),
-        status={True: "passed", False: "failed", None: "skipped"}[watched.on_device],
-        about=" · ".join(printable(part, 300) for part in about if part),
-        time=text.readable_stamp(watched.time),
-        findings=[
-            {"says": printable(each.says, 500), "advice": printable(each.advice, 500)}
-            for each in watched.findings
-        ],
-        facts=facts(watched),
-        loss=pages.line(longest.losses) if longest else None,
-        unseen=unseen(watched),
-        advice=ADVICE,
+    about = (where[:1].upper() + where[1:], watched.backend, watched.host, *watched.command)
+    state, _, _ = _STATES[watched.on_device]
+    return view.render(
+        view.Page(
+            heading=verdict(watched),
+            verdict=state,
+            sentence=ADVICE,
+            reasons=[f"{finding.says} {finding.advice}" for finding in watched.findings],
+            subject=(*about, text.readable_stamp(watched.time)),
+            sections=[
+                view.Section(title="What was measured", facts=facts(watched)),
+                view.loss_section(longest.losses if longest else ()),
+                view.Section(title="Not seen", notes=unseen(watched)),
+            ],
+            source="the report of a watched training",
+        )
     )
 
 
@@ -184,7 +179,7 @@ COLUMNS = ("machine", "profile", "device", "dtype", "rate", "waiting", "loss", "
 def _cells(watched: model.Watched) -> tuple[str, ...]:
     """Return a report's row in a comparison."""
     shown = {fact.label: fact.value for fact in facts(watched)}
-    where = {True: "on device", False: "NOT ON DEVICE", None: "not seen"}[watched.on_device]
+    _, _, where = _STATES[watched.on_device]
     kinds = ", ".join(finding.kind for finding in watched.findings)
     environment = judge.environment(watched).removeprefix("profile ")
     cells = (
@@ -206,7 +201,9 @@ def _fastest(watches: Sequence[model.Watched]) -> list[model.Watched]:
 
 def print_comparison(watches: Sequence[model.Watched], out: Any) -> None:
     """Print several reports as one table, the fastest first."""
-    out.print(figures.table(COLUMNS, map(_cells, _fastest(watches)), left=len(COLUMNS)))
+    rows = [_cells(each) for each in _fastest(watches)]
+    section = view.Section(title="Reports", header=COLUMNS, rows=rows, words=range(len(COLUMNS)))
+    out.print(view.table(section))
 
 
 def compared(watches: Sequence[model.Watched], form: str) -> str:

@@ -139,7 +139,7 @@ def _row(stored: StoredReport) -> Row:
         warm_seconds=warm,
         speedup=cpu / device_seconds if cpu and device_seconds else None,
         images_per_second=plausible(report.epochs[-1].samples_per_second) if first else None,
-        accuracy=_share(report.epochs[-1].accuracy) if report.epochs else None,
+        accuracy=report.epochs[-1].accuracy if report.epochs else None,
         peak_bytes=report.measurements.peak_memory_bytes if report.measurements else None,
         start_seconds=plausible(report.training.cold_start_seconds) if report.training else None,
         status=report.status,
@@ -150,35 +150,41 @@ def _row(stored: StoredReport) -> Row:
 def _date(time: str) -> str:
     """Return the date of a time such as 20261122T091500Z; empty if it has another form."""
     match = re.fullmatch(r"(\d{4})(\d{2})(\d{2})T\d{6}Z", time)
-    return "-".join(match.groups()) if match else ""
-
-
-def _share(value: float | None) -> float | None:
-    """Return a share from 0 to 1, or None."""
-    return value if value is not None and 0 <= value <= 1 else None
+    if match:
+        return "-".join(match.groups())
+    return ""
 
 
 def cells(row: Row) -> tuple[str, ...]:
     """Return a row as display text, in the order of `COLUMNS`."""
     mark = "" if row.standard else "*"
-    mark += "†" if row.speed == "not_judged" else ""
-    seconds = (row.cpu_seconds, row.accelerator_seconds, row.warm_seconds)
+    if row.speed == "not_judged":
+        mark += "†"
+    seconds = f" s{mark}"
     return (
         row.machine or "unknown",
         memory(row.memory_bytes),
         row.profile or "-",
         row.backend or "-",
         row.framework or "unknown",
-        *("-" if t is None else f"{amount(t)} s{mark}" for t in seconds),
-        "-" if row.speedup is None else times(row.speedup),
-        "-" if row.images_per_second is None else f"{amount(row.images_per_second)}{mark}",
+        _amount(row.cpu_seconds, seconds),
+        _amount(row.accelerator_seconds, seconds),
+        _amount(row.warm_seconds, seconds),
+        times(row.speedup) if row.speedup else "-",
+        _amount(row.images_per_second, mark),
         percent(row.accuracy),
         memory(row.peak_bytes),
-        "-" if row.start_seconds is None else f"{amount(row.start_seconds)} s",
+        _amount(row.start_seconds, " s"),
         row.status,
         row.file,
         row.date or "-",
     )
+
+
+def _amount(value: float | None, unit: str) -> str:
+    if value is None:
+        return "-"
+    return f"{amount(value)}{unit}"
 
 
 def markdown(shown: Sequence[Row]) -> str:
@@ -219,8 +225,12 @@ def _no_formula(value: object) -> object:
     # Spreadsheets evaluate a cell that begins with one of these, even if quoted; some also accept
     # the full-width forms. (OWASP, "CSV Injection")
     if isinstance(value, bool):
-        return "true" if value else "false"
-    return f"'{value}" if isinstance(value, str) and value[:1] in _FORMULA else value
+        if value:
+            return "true"
+        return "false"
+    if isinstance(value, str) and value[:1] in _FORMULA:
+        return f"'{value}"
+    return value
 
 
 def as_json(shown: Sequence[Row], **more: object) -> str:

@@ -3,8 +3,7 @@
 A report's name is `NUMBER-TIME-PROFILE-BACKEND-FINGERPRINT.json`. NUMBER is one more than that of
 the newest report, so that sorting by name yields the order in which reports were stored,
 independent of clocks: a clock set back or a report from the future changes nothing. TIME is the
-start of the verification; it orders only reports with the same number or, from earlier versions,
-without one (those are older).
+start of the verification.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ KEPT = 200
 """Reports kept per profile: a few megabytes, and more than half a year of daily runs."""
 _LOCK_SECONDS = 30.0
 _NAME = re.compile(
-    r"(?:(?P<number>\d{6,})-)?(?P<time>\d{8}T\d{6}Z)-(?P<profile>_?[a-z0-9][a-z0-9-]*)"
+    r"(?P<number>\d{6,})-(?P<time>\d{8}T\d{6}Z)-(?P<profile>_?[a-z0-9][a-z0-9-]*)"
     r"-(?P<backend>docker|venv|conda|external|apptainer)(?:-(?P<fingerprint>[0-9a-f]{12}))?\.json"
 )
 
@@ -63,7 +62,9 @@ def parsed(content: bytes, path: Path) -> StoredReport:
         decoding.require_few_values(content)
         report = model.check(model.restored(msgspec.json.decode(content)))
     except VerifyError as error:
-        state = "" if error.hints else "damaged: "
+        state = "damaged: "
+        if error.hints:
+            state = ""
         raise InvalidError(f"{path}: {state}{error}", error.hints or _WHAT_IT_IS) from error
     except (ValueError, RecursionError) as error:
         raise InvalidError(f"{path}: damaged: {error}", _WHAT_IT_IS) from error
@@ -87,7 +88,7 @@ def entries(folder: Path, profile: str | None = None) -> tuple[Entry, ...]:
     result = (
         Entry(
             path=path,
-            number=int(match["number"] or 0),
+            number=int(match["number"]),
             time=match["time"],
             profile=match["profile"],
             backend=match["backend"],
@@ -162,9 +163,11 @@ def last(
 
     Backend and quick flag must match, with `like` its whole kind.
     """
-    newest = (e for e in reversed(entries(folder, profile)) if e.backend == backend)
-    for stored in filter(None, (_usable(entry.path) for entry in newest)):
-        if (like is None or kind(stored.report) == kind(like)) and stored.report.partial == quick:
+    for entry in reversed(entries(folder, profile)):
+        stored = _usable(entry.path) if entry.backend == backend else None
+        if stored is None or stored.report.partial != quick:
+            continue
+        if like is None or kind(stored.report) == kind(like):
             return stored
     return None
 
@@ -190,7 +193,9 @@ def prune(folder: Path, profile: str, kind_of: Callable[[Path], tuple[Any, ...] 
 
 def _usable_kind(path: Path) -> tuple[str, ...] | None:
     past = _usable(path)
-    return kind(past.report) if past else None
+    if past:
+        return kind(past.report)
+    return None
 
 
 def _usable(path: Path) -> StoredReport | None:
@@ -199,7 +204,9 @@ def _usable(path: Path) -> StoredReport | None:
         stored = read(path)
     except InvalidError:
         return None
-    return stored if stored.report.is_yardstick else None
+    if stored.report.is_yardstick:
+        return stored
+    return None
 
 
 # A new report against an earlier one
@@ -230,7 +237,9 @@ class Yardstick(Struct, frozen=True, kw_only=True):
             self.folder, profile=profile, backend=backend, quick=quick, like=like
         )
         if earlier is None:
-            extent = "with --quick" if quick else "on the full MNIST"
+            extent = "on the full MNIST"
+            if quick:
+                extent = "with --quick"
             device = like.device.name if like else None
             raise InvalidError(
                 f"{self.folder}: no report of a passed verification of profile {profile}, backend"

@@ -90,7 +90,7 @@ class Memory(Struct, frozen=True, kw_only=True):
 
 
 class Host(Struct, frozen=True, kw_only=True):
-    """The machine, as far as reports of all versions describe it; `detect --json` has the rest."""
+    """The machine, as far as pages show it; `detect --json` has the rest."""
 
     os: str | None = None
     os_version: str | None = None
@@ -99,8 +99,6 @@ class Host(Struct, frozen=True, kw_only=True):
     container: bool | None = None
     cpu: Cpu = Cpu()
     memory: Memory = Memory()
-    memory_bytes: Size | None = None
-    """Only in reports of earlier versions: now in `memory`."""
 
 
 class Contention(Struct, frozen=True, kw_only=True):

@@ -184,7 +184,9 @@ class Measured(Struct, frozen=True, kw_only=True):
     @property
     def epochs(self) -> tuple[Epoch, ...]:
         """Return the training passes; empty if nothing was trained."""
-        return self.training.epochs if self.training else ()
+        if self.training:
+            return self.training.epochs
+        return ()
 
     @property
     def partial(self) -> bool:
@@ -208,7 +210,9 @@ class Measured(Struct, frozen=True, kw_only=True):
 
     def baseline_seconds(self) -> float | None:
         """Return how long the baseline's epoch took; None without a baseline or a number."""
-        return self.baseline.seconds if self.baseline else None
+        if self.baseline:
+            return self.baseline.seconds
+        return None
 
 
 class Report(Measured, frozen=True, kw_only=True):
@@ -247,7 +251,9 @@ class Report(Measured, frozen=True, kw_only=True):
 
 def plausible(seconds: float | None) -> float | None:
     """Return a duration if it is plausible and positive, else None."""
-    return seconds if seconds is not None and 0 < seconds < 1e18 else None
+    if seconds is not None and 0 < seconds < 1e18:
+        return seconds
+    return None
 
 
 def restored(report: Any) -> Any:
@@ -269,7 +275,9 @@ def check(data: Any) -> Report:
     """
     schema = data.get("schema") if isinstance(data, dict) else None
     if isinstance(schema, int) and schema != SCHEMA:
-        other = "an earlier" if schema < SCHEMA else "a newer"
+        other = "a newer"
+        if schema < SCHEMA:
+            other = "an earlier"
         stated = f"the report has schema {schema}, expected {SCHEMA}: {other} envbuilder made it"
         raise VerifyError(stated, "Verify again with this one.")
     measured = _typed(data, Report, "the payload's report")
@@ -294,7 +302,7 @@ def _typed(data: Any, kind: type[_T], subject: str) -> _T:
     try:
         if not problem:
             return decoding.convert(data, kind)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:
         problem = error
     raise VerifyError(f"{subject} is malformed: {problem}")
 
@@ -344,31 +352,23 @@ def _epochs_contradiction(epochs: tuple[Epoch, ...]) -> str:
 
 
 def _unusable_number(data: Any) -> str:
-    """Return which number is NaN, infinite or too large, such as `$.training.losses[3]`; else "".
+    """Return that a number is NaN, infinite or too large; empty if none is.
 
     Python's JSON parser accepts NaN, and NaN passes every check for a violated limit. It accepts
     integers of any size, too, with which arithmetic on floats ends in an exception.
     """
-    # Only containers wait, and only their places are put into words: most values are no numbers.
-    waiting: list[tuple[str, Any]] = [("", {"$": data})]
+    waiting = [data]
     while waiting:
-        place, container = waiting.pop()
-        named = isinstance(container, dict)
-        for key, value in container.items() if named else enumerate(container):
-            if isinstance(value, float) and not math.isfinite(value):
-                return f"a number at {_place(place, key)} is not finite"
-            if isinstance(value, int) and abs(value) >= _TOO_LARGE:
-                return f"a number at {_place(place, key)} is too large"
-            if isinstance(value, dict | list | tuple):
-                waiting.append((_place(place, key), value))
+        value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += value.values()
+        elif isinstance(value, list | tuple):
+            waiting += value
+        elif isinstance(value, float) and not math.isfinite(value):
+            return "a number is not finite"
+        elif isinstance(value, int) and abs(value) >= _TOO_LARGE:
+            return "a number is too large"
     return ""
-
-
-def _place(above: str, key: object) -> str:
-    """Return the place of an item of a mapping or list, such as `$.training.losses[3]`."""
-    if not above:
-        return str(key)
-    return f"{above}[{key}]" if isinstance(key, int) else f"{above}.{key}"
 
 
 def assemble(data: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:

@@ -70,8 +70,12 @@ def disturbance(contention: Mapping[str, Contention]) -> str:
         for name, facts in contention.items()
         if (reason := busy(facts))
     ]
-    more = f"; and {len(reasons) - _NAMED} more" if len(reasons) > _NAMED else ""
-    return f"{BUSY}: {'; '.join(reasons[:_NAMED])}{more}" if reasons else ""
+    more = ""
+    if len(reasons) > _NAMED:
+        more = f"; and {len(reasons) - _NAMED} more"
+    if reasons:
+        return f"{BUSY}: {'; '.join(reasons[:_NAMED])}{more}"
+    return ""
 
 
 def busy(facts: Contention) -> str:

@@ -189,7 +189,6 @@ def test_a_reader_that_does_not_see_hears_it_all(browser: Browser, written: Path
     headings = [name for role, name in said if role == "heading"]
     assert headings[0] in {"VERIFIED", "NOT VERIFIED"}
     assert all(name for role, name in said if role in {"image", "img", "link", "region"})
-    assert ("columnheader", "Status") in said  # only its picture stands on a phone
+    assert ("columnheader", "status") in said
     if written.stem == "usual":
-        epoch = "Epoch 1: 2.50 s, compute 2.38 s, data 125 ms, 16.0× the CPU"
-        assert epoch in [n.replace("\N{NO-BREAK SPACE}", " ") for _, n in said]
+        assert [name for _, name in said if name.startswith("Training loss, from 2.30 to")]

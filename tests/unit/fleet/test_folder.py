@@ -215,14 +215,3 @@ def test_texts_are_safe_whoever_wrote_them(changed_row: Any, tmp_path: Path) -> 
     read = folders.read_summary(tmp_path)
     row = next(row for row in (*read.entries, *read.groups) if row.detail == "?[31mred?")
     assert len(row.device) == 300
-
-
-def test_what_an_earlier_envbuilder_did_not_write_is_unknown(tmp_path: Path) -> None:
-    data = changed()
-    del data["epochs"]
-    for each in data["entries"]:
-        del each["gpus"], each["gpus_given"]
-    (tmp_path / folders.SUMMARY).write_text(json.dumps(data))
-    read = folders.read_summary(tmp_path)
-    assert read.epochs == 0
-    assert {(e.gpus, e.gpus_given) for e in read.entries} == {(None, None)}

@@ -16,7 +16,7 @@ from tests.support.pages import Seen, changed, failing, whole
 
 
 def advised(data: dict[str, Any]) -> tuple[advice.Advice, ...]:
-    return advice.advise(model.check(page.displayable(data)))
+    return advice.advise(model.check(data))
 
 
 def commands(data: dict[str, Any]) -> list[str]:

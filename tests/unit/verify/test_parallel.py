@@ -125,7 +125,7 @@ def test_a_good_report_is_believed() -> None:
         ({"ranks": -1}, "malformed"),
         ({"status": "fine"}, "malformed"),
         ({"reasons": None}, "malformed"),
-        ({"anything": [1.0, float("inf")]}, "a number at .*anything.1. is not finite"),
+        ({"anything": [1.0, float("inf")]}, "a number is not finite"),
         ({"checks": [check("failed")]}, "passed, although a check failed"),
         ({"devices": [device(0), device(1, checks=[check("failed")])]}, "a check failed"),
         ({"ranks": 0, "devices": []}, "passed with 0 ranks on 0 devices"),
@@ -389,9 +389,10 @@ def test_the_table_has_a_line_for_each_device() -> None:
 
 
 def test_the_page_has_a_section() -> None:
-    text = page.render(parallel.add(whole(), scaled())).replace("\N{NO-BREAK SPACE}", " ")
-    assert '<h2 id="devices">Several devices</h2>' in text
-    assert '<th scope="row">1: A GPU</th><td>400</td><td>40 %</td>' in text
+    text = page.render(parallel.add(whole(), scaled()))
+    assert "<h2>Several devices</h2>" in text
+    cells = '<td class="number">400</td><td class="number">40 %</td>'
+    assert f'<th scope="row">1: A GPU</th>{cells}' in text
     assert "All 2 together through nccl: 900 images a second, 90 % of the sum" in text
     assert "Several devices" not in page.render(whole())
 

@@ -60,15 +60,6 @@ def test_a_clock_that_runs_backwards_changes_no_order(tmp_path: Path) -> None:
     assert last(tmp_path) == "19700101T000000Z"
 
 
-def test_reports_of_earlier_versions_are_the_oldest(tmp_path: Path) -> None:
-    old = ["20261120T095103Z-cpu-venv.json", "20261120T095104Z-cpu-venv.json"]
-    for name in reversed(old):
-        written(tmp_path / name, known__time=name[:16])
-    history.keep(whole(known__time="20200101T000000Z"), tmp_path)
-    assert names(tmp_path)[:2] == old
-    assert last(tmp_path) == "20200101T000000Z"
-
-
 def test_the_number_goes_on_after_a_gap(tmp_path: Path) -> None:
     for _ in range(3):
         history.keep(whole(), tmp_path)

@@ -1,0 +1,189 @@
+"""Show a report in sections of facts and tables: on a terminal, or as one HTML page.
+
+A page needs no network and runs no script.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any, Literal, get_args
+
+from msgspec import Struct
+
+from envbuilder.core import resources, text
+from envbuilder.core.text import printable
+from envbuilder.verify.advice import Advice
+from envbuilder.verify.curve import Curve, curve
+
+Tone = Literal["bad", "caution", "good", "left"]
+"""Whether a word is bad news or good; `left`: neither."""
+TONES: tuple[Tone, ...] = get_args(Tone)
+"""The most urgent first."""
+_LONGEST = 100_000
+"""Characters of a text on a page; an environment may send any number."""
+_COLOURS = {"good": "green", "caution": "yellow", "bad": "red", "left": "dim"}
+
+
+class Word(Struct, frozen=True):
+    """A word of a verdict, with its colour."""
+
+    word: str
+    tone: Tone
+
+
+class Fact(Struct, frozen=True):
+    """One fact: label, value, and a note next to it; `wrong` highlights the note."""
+
+    label: str
+    value: str
+    note: str = ""
+    wrong: bool = False
+
+
+class Section(Struct, frozen=True, kw_only=True):
+    """A part of a report: facts, a table, sentences, a curve. Without any it is not shown."""
+
+    title: str
+    facts: Sequence[Fact] = ()
+    header: Sequence[str] = ()
+    rows: Sequence[Sequence[str | Word]] = ()
+    words: Sequence[int] = (0,)
+    """The columns that hold words; the others hold numbers."""
+    notes: Sequence[str] = ()
+    wrong: Sequence[str] = ()
+    """Notes on what is wrong."""
+    loss: Curve | None = None
+    """Only pages show it."""
+
+
+def loss_section(losses: Sequence[tuple[float, float | None]]) -> Section:
+    """Return the section with the curve of a training's losses over its steps."""
+    drawn = curve(losses)
+    notes = []
+    wrong = []
+    if drawn and drawn.logarithmic:
+        notes.append("Logarithmic scale.")
+    if drawn and drawn.missing:
+        wrong.append(f"At {drawn.missing} of the recorded steps the loss was not a finite number.")
+    return Section(title="Training loss", loss=drawn, notes=notes, wrong=wrong)
+
+
+# On a terminal
+
+
+def show(sections: Iterable[Section], console: Any) -> None:
+    """Print sections on rich's console, each followed by an empty line."""
+    from rich.text import Text
+
+    for section in sections:
+        if section.facts:
+            console.print(grid(section.facts))
+        if section.rows:
+            console.print(table(section))
+        for note in (*section.wrong, *section.notes):
+            console.print(Text(printable(note)))
+        if section.facts or section.rows or section.notes or section.wrong:
+            console.print()
+
+
+def grid(facts: Iterable[Fact]) -> Any:
+    """Return facts as two columns."""
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table.grid(padding=(0, 2, 0, 0))
+    shown.add_column(style="bold", no_wrap=True)
+    shown.add_column(overflow="fold")
+    for fact in facts:
+        note = ""
+        if fact.note:
+            note = f" ({fact.note})"
+        shown.add_row(fact.label, Text(printable(fact.value + note)))
+    return shown
+
+
+def table(section: Section) -> Any:
+    """Return the table of a section."""
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for place, name in enumerate(section.header):
+        if place in section.words:
+            shown.add_column(name, overflow="fold")
+        else:
+            shown.add_column(name, justify="right", no_wrap=True)
+    for row in section.rows:
+        cells = []
+        for cell in row:
+            if isinstance(cell, Word):
+                cells.append(Text(cell.word, style=_COLOURS[cell.tone]))
+            else:
+                cells.append(Text(printable(cell, lines=True)))
+        shown.add_row(*cells)
+    return shown
+
+
+# As a page
+
+
+class Page(Struct, frozen=True, kw_only=True):
+    """What a page shows: a heading with its verdict, then sections."""
+
+    heading: str
+    title: str = ""
+    """Of the browser's window; empty: the heading."""
+    verdict: Literal["passed", "failed", "skipped", ""] = ""
+    """Colour and picture of the heading."""
+    tag: str = ""
+    sentence: str = ""
+    reasons: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+    subject: Sequence[str] = ()
+    """What was looked at, when and where; empty texts are left out."""
+    figures: Sequence[Fact] = ()
+    sections: Sequence[Section] = ()
+    advice: Sequence[Advice] = ()
+    folded: Sequence[tuple[str, str]] = ()
+    """Titles and texts that a reader may unfold."""
+    source: str = "a report"
+
+
+def render(page: Page) -> str:
+    """Return a page as HTML, its texts escaped."""
+    return text.redacted(templates().get_template("report.html.j2").render(page=page))
+
+
+@cache
+def templates() -> Any:
+    """Return the Jinja2 environment of the pages; its filter `code` marks up backquotes."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(resources.folder("templates")),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=True,
+        finalize=_shown,
+    )
+    environment.filters["code"] = _code
+    return environment
+
+
+def _shown(value: Any) -> Any:
+    """Return a text without characters that act on a reader's eyes or break the page."""
+    # Markup is a subclass, and done.
+    if type(value) is str:
+        return printable(value, _LONGEST, instead="\N{REPLACEMENT CHARACTER}", lines=True)
+    return value
+
+
+def _code(sentence: str) -> Any:
+    """Return a sentence with backquoted text as `<code>`, all text escaped."""
+    from markupsafe import Markup, escape
+
+    # Escaping adds no backquotes, and changes none.
+    return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(_shown(sentence)))))  # noqa: S704
