@@ -16,9 +16,7 @@ GUARD = 'def main(): ...\n\nif __name__ == "__main__":\n    main()\n'
     ("files", "shown", "expected"),
     [
         ({}, (), ()),
-        ({"only.py": ""}, (), ("only.py",)),
         ({"a.py": GUARD, "test_a.py": GUARD, "setup.py": "", "conftest.py": ""}, (), ("a.py",)),
-        ({"a.py": GUARD, "model.py": "", "data.py": ""}, (), ("a.py",)),
         ({"train.py": "", "evaluate.py": GUARD, "sample.py": GUARD}, (), ("train.py",)),
         ({"thing/__main__.py": "", "main.py": GUARD}, (), ("main.py",)),
         ({"a.py": GUARD, "b.py": GUARD}, (), ()),
@@ -26,9 +24,7 @@ GUARD = 'def main(): ...\n\nif __name__ == "__main__":\n    main()\n'
         ({"download_models.py": GUARD, "prepare_data.py": ""}, (("download_models.py",),), ()),
         ({"a/run/go.py": "", "b.py": ""}, (("-m", "venv"), ("-m", "a.run.go")), ("-m", "a.run.go")),
         ({"thing/__main__.py": "", "thing/model.py": ""}, (), ("-m", "thing")),
-        ({"thing/__main__.py": "", "helper.py": ""}, (), ("-m", "thing")),
         ({"one/__main__.py": "", "two/__main__.py": ""}, (), ()),
-        ({"not-a-name/__main__.py": ""}, (), ()),
     ],
 )
 def test_the_program(

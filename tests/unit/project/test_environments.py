@@ -144,19 +144,15 @@ def test_managed_says_nothing_of_the_version_unless_it_has_one(tmp_path: Path) -
     assert managed == {"test": True, "old": True, "own": False}
 
 
-@pytest.mark.parametrize(("name", "expected"), [("default", ":1"), ("test", ":1"), ("old", ":4")])
+@pytest.mark.parametrize(("name", "expected"), [("test", ":1"), ("old", ":4")])
 def test_the_stated_python_decides_and_a_note_names_what_a_file_says(
     tmp_path: Path, name: str, expected: str
 ) -> None:
     text = 'python: "3.12"\nenvironments:\n  test: {}\n  old: {python: "3.11"}\n'
-    lay(tmp_path, {"envbuilder.yaml": text, "environment.yml": "dependencies: [python=3.8]\n"})
-    definition = Definition(
-        python="3.12",
-        requirements_from=("environment.yml",),
-        environments={"test": Environment(), "old": Environment(python="3.11")},
-    )
+    text += "requirements_from: [environment.yml]\n"
+    files = {"envbuilder.yaml": text, "environment.yml": "dependencies: [python=3.8]\n"}
     version = "3.11" if name == "old" else "3.12"
-    found = environments.contents(definition, name, tmp_path)
+    found = stated(tmp_path, files, name)
     assert found.pythons == (Line(f"=={version}.*", f"envbuilder.yaml{expected}"),)
     assert found.notes[0] == (
         f"environment.yml:1 asks for Python ==3.8.*; envbuilder.yaml{expected} decides: {version}"

@@ -228,10 +228,6 @@ def test_extras_and_groups_of_pylock(tmp_path: Path) -> None:
         "pylock.train.toml: no extra x",
         "It has: viz.",
     )
-    assert refusal(tmp_path, "pylock.train.toml", (), ["x"]) == (
-        "pylock.train.toml: no group x",
-        "It has: default, dev.",
-    )
     assert read(tmp_path, "pylock.train.toml").notes == (
         'pylock.train.toml: locked for some environments only: sys_platform == "linux".',
     )

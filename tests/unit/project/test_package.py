@@ -130,7 +130,6 @@ def test_nothing_and_folders_elsewhere(tmp_path: Path, text: str) -> None:
         "project = 1",
         "[tool.poetry]\nname = 1\npackages = 5\nscripts = [1]",
         "[project]\nname = 'a'\nversion = {file = [3]}\nscripts = {a = {}, 'b/c' = 'd:e', f = ';'}",
-        "[project]\nname = 'a'\n[tool.setuptools]\npackage-dir = 3\n[tool.hatch]\nversion = 4\n",
     ],
 )
 def test_values_of_other_kinds_say_nothing(tmp_path: Path, data: str) -> None:

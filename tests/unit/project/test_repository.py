@@ -92,7 +92,3 @@ def test_a_text_that_is_too_large_or_no_text_says_nothing(tmp_path: Path) -> Non
     assert (
         repository.install_hints(tmp_path, ["README.md", "Dockerfile"]) == repository.InstallHints()
     )
-
-
-def test_without_a_clone_there_is_no_last_commit(tmp_path: Path) -> None:
-    assert repository.last_commit(tmp_path) is None

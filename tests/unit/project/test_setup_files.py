@@ -119,8 +119,6 @@ READER += "setup(install_requires=f())  # here"
     [
         "r = get()  # here\n\nsetup(install_requires=r)",
         "setup(install_requires=[  # here\n  'a'] * 9)",
-        "setup(install_requires='rich>={}'.format(13))  # here",
-        "setup(install_requires=['a'] + more())  # here",
         "setup(**{'version': 1, **options()})  # here",
         "setup(**{name(): ['a']})  # here",
         "def f():\n    return f()\nsetup(install_requires=f())  # here",
@@ -196,7 +194,6 @@ OPEN = '[project]\nname = "own"\nrequires-python = ">=3.9"\ndynamic = ["dependen
     ("files", "extras", "expected"),
     [
         ({"pyproject.toml": OPEN, "setup.py": "setup(install_requires=['rich'])"}, (), ["rich"]),
-        ({"pyproject.toml": OPEN, "setup.cfg": CFG}, (), ["rich>=13", "numpy"]),
         ({"pyproject.toml": "[tool.black]\n", "setup.cfg": CFG}, (), ["rich>=13", "numpy"]),
         (
             {

@@ -93,13 +93,6 @@ def test_groups_that_include_others(tmp_path: Path) -> None:
     assert listing(tmp_path, (), ("examples",))[4:] == ["matplotlib", "rich"]
 
 
-def test_groups_without_a_project(tmp_path: Path) -> None:
-    lay(tmp_path, {"pyproject.toml": '[dependency-groups]\ntrain = ["rich"]\n'})
-    listed = read(tmp_path, "pyproject.toml", (), ("train",))
-    assert texts(listed.requirements) == ["rich"]
-    assert places(listed.requirements) == ["pyproject.toml:2"]
-
-
 def test_a_long_chain_of_groups(tmp_path: Path) -> None:
     chain = "".join(f'g{n} = [{{ include-group = "g{n + 1}" }}]\n' for n in range(3000))
     lay(tmp_path, {"pyproject.toml": f'[dependency-groups]\n{chain}g3000 = ["rich"]\n'})
@@ -138,7 +131,6 @@ PROJECT = '[project]\nname = "x"\n'
             "requirements.txt",
         ),
         (f"{PROJECT}dependencies = [3]\n", [], [], ": project.dependencies.0: expected text", ""),
-        ("project = 3\n", [], [], ": project: expected a mapping", ""),
         (
             f"{PROJECT}requires-python = '3.10'\n",
             [],
@@ -148,7 +140,6 @@ PROJECT = '[project]\nname = "x"\n'
         ),
         (f"{PROJECT}optional-dependencies.a = []\n", ["b"], [], ": no extra b", "It has: a."),
         (PROJECT, ["b"], [], ": no extra b", "It has no extras at all."),
-        (PROJECT, [], ["b"], ": no group b", "It has no groups at all."),
         (
             f"{PROJECT}[dependency-groups]\na = [{{ include-group = 'b' }}]\n",
             [],
@@ -289,12 +280,10 @@ MANY = 200_000
     "key",
     [
         "a." * MANY,
-        "a . " * MANY,
         "\t'a'\t." * MANY,
         '"".' * MANY,
         '"\\"".' * MANY,
         "[" + "a." * MANY,
-        "[[ " + "a." * MANY,
         "x = {" + "a." * MANY,
         "x = {b = 1, " + '"a,".b.' * MANY,
     ],
@@ -310,7 +299,6 @@ def test_a_key_of_many_parts_is_refused_at_once(key: str) -> None:
     [
         ("a.b.c.d.e.f.g.h.i.j.k.l = 1", None),
         ("x = '" + "a." * 50 + "'", "a." * 50),
-        ('x = ["' + "1." * 50 + '"]', ["1." * 50]),
         ("x = 1 # see " + "a." * 50, 1),
     ],
 )
