@@ -56,7 +56,7 @@ def plant(tmp_path: Path, name: str) -> str:
     [
         (["--model", "huge"], "write parameters as"),
         (["--model", "7B", "--quant", "q99"], "known: "),
-        (["--quant", "q4_k"], "did you mean"),
+        (["--quant", "q4_k"], "is not a known weight format"),
     ],
 )
 def test_what_is_no_model_is_refused_with_a_hint(
