@@ -62,7 +62,10 @@ class Choice(Struct, frozen=True, kw_only=True):
             "--python-version": self.request.python,
             "--base-image": self.request.base_image,
         }
-        stated = (word for name, value in options.items() if value for word in (name, value))
+        stated: list[str] = []
+        for name, value in options.items():
+            if value:
+                stated += (name, value)
         # -P: a file of the notebook's folder shadows no module.
         return (sys.executable, "-P", "-m", "envbuilder", words[0], *stated, *words[1:])
 

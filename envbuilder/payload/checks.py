@@ -313,6 +313,7 @@ def check_kernels(run: Run) -> Result:
 
 
 def _places(run: Run, prefix: str) -> Dict[str, Optional[Observation]]:
+    """Return what was seen in each place where kernels of this prefix must run."""
     if not prefix.startswith(COMPILED_ONLY):
         return {"training": run.observed}
     observed = next((o.observed for o in run.outcomes if o.backend == "zentorch"), {})

@@ -99,15 +99,12 @@ def test_an_interrupt_exits_130(
     [
         "",
         "unknown",
-        "verify",
         "verify --device cpu",
         "verify --device tpu --data .",
         "verify --device cpu --data . --epochs 0",
         "verify --device cpu --data . --epochs many",
         "verify --device cpu --data . --min-accuracy 97.5",
         "verify --device cpu --data . --compile-backend tvm",
-        "verify --device cpu --data . --extension tensorrt",
-        "verify --device cpu --data . --precision int8",
         # An abbreviation would change its meaning with the next option.
         "verify --device cpu --data . --qui",
     ],

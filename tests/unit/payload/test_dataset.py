@@ -140,15 +140,6 @@ def test_empty_files_are_damaged(shape: tuple[int, ...]) -> None:
         dataset.parse(io.BytesIO(encode(shape, b"")), "name", len(shape))
 
 
-def test_raw_and_compressed_hash_alike(tmp_path: Path) -> None:
-    encoded = encode((3,), b"abc")
-    (tmp_path / "f").write_bytes(encoded)
-    (tmp_path / "f.gz").write_bytes(gzip.compress(encoded))
-    raw = dataset.read(tmp_path / "f", 1)
-    assert raw == dataset.read(tmp_path / "f.gz", 1)
-    assert raw.sha256 == hashlib.sha256(encoded).hexdigest()
-
-
 def test_images_are_not_labels() -> None:
     with pytest.raises(DataError, match="begins with 00000803"):
         dataset.parse(io.BytesIO(encode((1, 1, 1), b"a")), "name", 1)

@@ -223,15 +223,6 @@ def test_what_counts_is_the_build_and_not_what_was_asked_of_it(node: str, build:
         device.torch_for("cpu")
 
 
-@pytest.mark.parametrize("node", ["/dev/there-is-no-kfd"], indirect=True)
-def test_without_any_torch_the_import_itself_says_so(
-    node: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(ModuleNotFoundError):
-        device.torch_for("cpu")
-
-
 def test_a_watchdog_guards_the_import_and_nothing_else(
     build: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,7 +77,6 @@ def test_where_the_work_was_done(
     [
         ("cpu", ON_CPU, None, "2 operators on the CPU"),
         ("cuda", ON_GPU, 100, "1 different kernels on cuda; its memory grew by 100 bytes"),
-        ("rocm", ON_GPU, 100, "1 different kernels on rocm; its memory grew by 100 bytes"),
         ("xpu", ON_GPU, None, "1 different kernels on xpu"),
         ("mps", ON_CPU, 4096, "no kernel on mps; its memory grew by 4096 bytes"),
     ],

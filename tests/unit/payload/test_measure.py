@@ -106,9 +106,7 @@ RATES = [
         (10**12, {"compute_seconds": 10.0}, RATES, 0.5),
         (10**12, {"compute_seconds": 10.0}, RATES[:1], None),
         (10**12, None, RATES, None),
-        (None, {"compute_seconds": 10.0}, RATES, None),
         (10**12, {"compute_seconds": 0.0}, RATES, None),
-        (10**12, {"compute_seconds": -1.0}, RATES, None),
     ],
 )
 def test_the_share_of_the_matmul_rate(

@@ -278,17 +278,6 @@ def test_one_gpu_of_one_machine_is_not_two() -> None:
         check_distinct([on(0, "a"), on(0, "a", device="UUID 2")])
 
 
-def test_a_machine_is_its_boot(tmp_path: Path) -> None:
-    (tmp_path / "boot_id").write_text("5f1c\n")
-    assert multi_node.machine(tmp_path / "boot_id") == "5f1c"
-    assert multi_node.machine(tmp_path / "none")
-
-
-@pytest.mark.parametrize("text", ["1", "n-1.cluster", "4242.0", "a" * 64])
-def test_names(text: str) -> None:
-    assert shares.name(text) == text
-
-
 @pytest.mark.parametrize("text", ["", ".", "..", "a/b", "a b", "-n", "a\n", "ä", "a" * 65])
 def test_what_is_no_name(text: str) -> None:
     with pytest.raises(ValueError):

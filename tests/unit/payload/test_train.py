@@ -11,7 +11,7 @@ from envbuilder.payload.training import train
 
 @pytest.mark.parametrize(
     ("images", "epochs", "every", "points"),
-    [(3_000, 3, 1, 141), (60_000, 1, 5, 188), (60_000, 14, 66, 199), (320, 1, 1, 5), (1, 1, 1, 1)],
+    [(3_000, 3, 1, 141), (60_000, 14, 66, 199), (1, 1, 1, 1)],
 )
 def test_a_curve_has_at_most_200_points(images: int, epochs: int, every: int, points: int) -> None:
     curve = train.curve(images, epochs)

@@ -65,29 +65,6 @@ def test_the_form_is_the_accelerators_own_unless_it_is_named() -> None:
     assert one.form == model.Form(pool_first=True, channels_last=True)
 
 
-def test_without_workers_named_data_lies_on_the_device() -> None:
-    assert tuning.setting(options()).workers is None
-    assert tuning.setting(options("--workers", "0")).workers == 0
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        ("--workers", "-1"),
-        ("--batch", "0"),
-        ("--steps", "x"),
-        ("--start-method", "thread"),
-        ("--compile", "magic"),
-        ("--bfloat",),
-    ],
-)
-def test_nonsense_is_refused(wrong: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        options(*wrong)
-    assert caught.value.code == 2
-    assert "usage" in capsys.readouterr().err
-
-
 def test_variables_are_in_place_before_anything_is_imported(
     became: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

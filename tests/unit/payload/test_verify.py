@@ -82,20 +82,12 @@ DISGUISE = "HSA_OVERRIDE_GFX_VERSION"
 
 ON_ROCM = {
     "no kfd": (HipTorch(), "/dev/there-is-no-kfd", "", "device", "torch is not imported"),
-    "kfd is a file": (HipTorch(), __file__, "", "device", "is no device"),
     "CPU build": (
         HipTorch(version="2.14.0+cpu", hip=None),
         "/dev/null",
         "",
         "build",
         "is a cpu build and cannot use rocm",
-    ),
-    "CUDA build": (
-        HipTorch(version="2.14.0+cu130", hip=None, cuda="13.0"),
-        "/dev/null",
-        "",
-        "build",
-        "is a cu130 build and cannot use rocm",
     ),
     "CPU build that states a HIP": (
         HipTorch(version="2.14.0+cpu"),
