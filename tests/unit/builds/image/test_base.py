@@ -150,7 +150,7 @@ def doings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     done: list[str] = []
     # Room is asked for before the base's Python; how much this machine has is not the matter.
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1 << 50))
-    monkeypatch.setattr(fetch, "fetch", lambda *args: done.append("fetch"))
+    monkeypatch.setattr(fetch, "fetch", lambda *args: done.append("fetch") or 0)
     monkeypatch.setattr(execute, "execute", lambda *args: done.append("execute") or 1.0)
     return done
 

@@ -40,7 +40,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[host.Host], None]:
 def doings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was fetched and executed; nothing really is."""
     done: list[str] = []
-    monkeypatch.setattr(fetch, "fetch", lambda *args: done.append("fetch"))
+    monkeypatch.setattr(fetch, "fetch", lambda *args: done.append("fetch") or 0)
     monkeypatch.setattr(execute, "execute", lambda *args: done.append("execute") or True)
     return done
 
