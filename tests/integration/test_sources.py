@@ -178,9 +178,9 @@ def test_a_result_that_leads_elsewhere_is_refused(tmp_path: Path, end: str) -> N
 
 
 def test_without_consent_nothing_runs(tmp_path: Path) -> None:
-    foundry = SourceLocker(Resolution(), settings(tmp_path))
+    locker = SourceLocker(Resolution(), settings(tmp_path))
     with pytest.raises(InvalidError, match="not allowed") as caught:
-        foundry.prepare("tiny", pythons=[PYTHON])
+        locker.prepare("tiny", pythons=[PYTHON])
     assert "build_from_source: [tiny]" in caught.value.hint
 
 

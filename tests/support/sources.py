@@ -50,7 +50,7 @@ def resolution(source: str, **more: object) -> Resolution:
 
 
 def locked(
-    foundry: SourceLocker,
+    locker: SourceLocker,
     python: str,
     platform: str = "linux/amd64",
     name: str = "tiny",
@@ -58,7 +58,7 @@ def locked(
     beside: tuple[File, ...] = (),
 ) -> Target:
     """A target of one package alone, as `lock` gets it."""
-    offer = foundry.prepare(name, specifier, pythons=[python]).offer
+    offer = locker.prepare(name, specifier, pythons=[python]).offer
     file = File(
         kind="wheel",
         name=offer.distribution,
@@ -72,4 +72,4 @@ def locked(
     )
     files = (*beside, file)
     target = Target(platform=platform, python=python, base=None, files=files)  # type: ignore[arg-type]
-    return foundry.finish(target)
+    return locker.finish(target)

@@ -87,16 +87,39 @@ class Scratch:
     def install(self, wheels: Sequence[Path]) -> None:
         """Make the venv that builds, with these wheels and nothing else."""
         venv = str(self.folder / "venv")
-        commands = [["venv", venv, "--relocatable", "--python", str(self._interpreter)]]
-        if wheels:
-            into = ["--python", f"{venv}/bin/python", "--link-mode", "copy"]
-            commands.append(["pip", "install", "--no-index", "--no-deps", *into, *map(str, wheels)])
-        for command in commands:
-            options = ["--quiet", "--no-config", "--no-cache", "--offline"]
-            done = uv_program.run([uv_program.path(), *command, *options], timeout=SECONDS)
-            if done.returncode != 0:
-                words = escaped_lines(done.last_words)
-                raise BuildError(f"the build requirements cannot be installed:\n{words}")
+        options = ("--quiet", "--no-config", "--no-cache", "--offline")
+        done = uv_program.run(
+            [
+                uv_program.path(),
+                "venv",
+                *options,
+                "--relocatable",
+                "--python",
+                str(self._interpreter),
+                venv,
+            ],
+            timeout=SECONDS,
+        )
+        if done.returncode == 0 and wheels:
+            done = uv_program.run(
+                [
+                    uv_program.path(),
+                    "pip",
+                    "install",
+                    *options,
+                    "--no-index",
+                    "--no-deps",
+                    "--link-mode",
+                    "copy",
+                    "--python",
+                    f"{venv}/bin/python",
+                    *map(str, wheels),
+                ],
+                timeout=SECONDS,
+            )
+        if done.returncode != 0:
+            words = escaped_lines(done.last_words)
+            raise BuildError(f"the build requirements cannot be installed:\n{words}")
 
     def compile_cuda(self, architectures: str) -> None:
         """Make the build compile for NVIDIA's GPUs, with the compiler in the venv if it has one."""

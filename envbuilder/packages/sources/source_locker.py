@@ -114,7 +114,7 @@ class _Prepared(Struct, frozen=True, kw_only=True):
 
 
 _REMEMBERED: dict[tuple[object, ...], _Prepared | EnvbuilderError] = {}
-"""What became of each question: profiles of a project, locked side by side, ask the same."""
+"""The result of each `prepare`: profiles of a project, locked side by side, ask for the same."""
 _ASKING = threading.Lock()
 
 
@@ -353,7 +353,7 @@ class SourceLocker:
         return _wheel_file(file, wheel, recipe), needs
 
     def _needs(self, name: str, plan: BuildRequirements, target: Target) -> tuple[File, ...]:
-        """Return the wheels that a plan installs; what cannot be had, in the target's versions."""
+        """Return the wheels that build a package, if need be in the versions that the target has."""
         beside = plan.beside({file.name: file.version for file in target.of_kind("wheel")})
         failure = ""
         for each in dict.fromkeys((plan, beside)):

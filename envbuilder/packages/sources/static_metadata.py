@@ -85,7 +85,7 @@ def extends_cuda(folder: Path) -> bool:
 
 
 def declared(folder: Path) -> Metadata | None:
-    """Return what a source states of itself and no build can change; None if it leaves that open.
+    """Return the metadata that a source declares and no build can change; None if it is dynamic.
 
     That is PKG-INFO of a source distribution (2.2 or later) or `[project]`, without dynamic parts.
     """
