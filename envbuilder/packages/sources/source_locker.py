@@ -353,7 +353,7 @@ class SourceLocker:
         return _wheel_file(file, wheel, recipe), needs
 
     def _needs(self, name: str, plan: BuildRequirements, target: Target) -> tuple[File, ...]:
-        """Return the wheels that build a package, if need be in the versions that the target has."""
+        """Return the wheels that build a package, else in the versions that the target has."""
         beside = plan.beside({file.name: file.version for file in target.of_kind("wheel")})
         failure = ""
         for each in dict.fromkeys((plan, beside)):
