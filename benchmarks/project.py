@@ -30,7 +30,7 @@ NAME = "envbuilder_benchmark"
 PROJECT = Path(__file__).resolve().parents[1] / "examples" / "script"
 ENVBUILDER = str(Path(sys.executable).with_name("envbuilder"))
 CPU = ("--profile", "cpu")
-IMAGE = (*CPU, "--backend", "docker", "--base-image", BASE)
+IMAGE = (*CPU, "--backend", "docker")
 Taken = dict[str, list[float]]
 
 

@@ -35,8 +35,7 @@ COMMANDS = {
     "add": "Add packages to the project, and lock it.",
     "remove": "Remove packages from the project, and lock it.",
     "lock": "Resolve a profile to exact files with hashes.",
-    "check": "Check a project's locks; for CI and pre-commit.",
-    "matrix": "List what CI can build and verify.",
+    "check": "Check locks; for CI and pre-commit.",
     "ci": "Write a CI workflow that builds and verifies environments.",
     "sbom": "Write a profile's SBOM from its lock.",
     "render": "Write a Dockerfile or other files that need no envbuilder.",
@@ -63,7 +62,6 @@ RELATIVES = {
     "watch": "run",
     "verify-signature": "sign",
     "unbundle": "bundle",
-    "matrix": "ci",
 }
 """Commands that stand in the module of another one, under their own names."""
 _NARROWEST = 50

@@ -48,7 +48,7 @@ LOCK = """\
 
 `envbuilder lock` writes `NAME.json` into `profiles/locks/`: every file of every target, by sha256
 and symbolic source, one file a line. A lock is fresh while the parts of the profile that decide
-what is installed are those it was made from (`lock --check`).
+what is installed are those it was made from (`check`).
 """
 REPORT = """\
 # Reports

@@ -107,7 +107,7 @@ def fitting(workflow: Workflow) -> Workflow:
         raise InvalidError(
             "there is no job for a workflow: "
             + ("; ".join(f"{each.label}: {each.why}" for each in every) or "there is no profile"),
-            Hint("See what there is", ("matrix",)),
+            Hint("See what there is", ("profiles",)),
         )
     return replace(workflow, rows=rows, omissions=(*workflow.omissions, *omitted))
 
@@ -130,7 +130,8 @@ def text(workflow: Workflow) -> str:
     """Return the file."""
     command = shlex.join(workflow.arguments)
     service = SERVICES[workflow.provider]
-    checks = ["envbuilder check" if workflow.project else "envbuilder lock --check"]
+    names = () if workflow.project else dict.fromkeys(row.profile for row in workflow.rows)
+    checks = [shlex.join(("envbuilder", "check", *names))]
     checks += [f"{command} --check"] if workflow.output else []
     return filled(
         f"ci/{workflow.provider}.yml.j2",

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 @click.argument("requirements", nargs=-1, required=True, metavar="REQUIREMENT…")
 @environment_option
 @click.option("--exact", is_flag=True, help="Take each name as it is, however unlikely.")
-@click.option("--no-lock", is_flag=True, help="Only edit envbuilder.yaml.")
-def command(requirements: tuple[str, ...], exact: bool, no_lock: bool) -> int:
+def command(requirements: tuple[str, ...], exact: bool) -> int:
     """Add packages to `requirements:` of envbuilder.yaml, and lock the project.
 
     A requirement is a package and perhaps versions, extras and a marker (PEP 508); for a package
@@ -43,19 +42,17 @@ def command(requirements: tuple[str, ...], exact: bool, no_lock: bool) -> int:
       envbuilder add einops "rich>=13"
       envbuilder add cv2 numpy=1.26
       envbuilder add --environment notebooks jupyterlab
-      envbuilder add --no-lock torchvision
     """
     settings = load_settings()
     text, path = read_project(settings)
     change = edit.added(text, path, settings.environment, requirements, exact=exact)
-    return apply_change(change, settings, lock=not no_lock)
+    return apply_change(change, settings)
 
 
 @click.command("remove", short_help="Remove packages from the project, and lock it.")
 @click.argument("names", nargs=-1, required=True, metavar="NAME…")
 @environment_option
-@click.option("--no-lock", is_flag=True, help="Only edit envbuilder.yaml.")
-def remove(names: tuple[str, ...], no_lock: bool) -> int:
+def remove(names: tuple[str, ...]) -> int:
     """Remove packages from `requirements:` of envbuilder.yaml, and lock the project.
 
     Comments and order of the others stay. A package that comes from a file, such as
@@ -69,7 +66,7 @@ def remove(names: tuple[str, ...], no_lock: bool) -> int:
     settings = load_settings()
     text, path = read_project(settings)
     change = edit.removed(text, path, settings.environment, names, project=path.parent)
-    return apply_change(change, settings, lock=not no_lock)
+    return apply_change(change, settings)
 
 
 _LEFT = f"{PROJECT_FILE} is left as it was."
@@ -86,7 +83,7 @@ def read_project(settings: Settings) -> tuple[str, Path]:
     return files.read_text(path), path
 
 
-def apply_change(change: edit.Change, settings: Settings, *, lock: bool) -> int:
+def apply_change(change: edit.Change, settings: Settings) -> int:
     """Write a change and the locks that it leads to; return the exit code.
 
     Raise `InvalidError`, and write nothing, if nothing could be locked, or if somebody edited the
@@ -97,11 +94,7 @@ def apply_change(change: edit.Change, settings: Settings, *, lock: bool) -> int:
     if not change.lines:
         console.result(f"{PROJECT_FILE}: nothing to change")
         return 0
-    outcomes = _locked(change, settings) if lock else ()
-    code = locks.settle(outcomes, f"{_LEFT} {_WRITABLE}", change)
-    if not lock:
-        console.hints([Hint("Next", ("lock",))])
-    return code
+    return locks.settle(_locked(change, settings), f"{_LEFT} {_WRITABLE}", change)
 
 
 def _concerned(environment: str, settings: Settings, choosing: ReleaseOptions) -> list[Entry]:
@@ -149,6 +142,5 @@ def _locked(change: edit.Change, settings: Settings) -> Sequence[resolution.Outc
         first = failures[0]
         others = f" (and for {len(failures) - 1} more)" if failures[1:] else ""
         why = indented_proof(first.obstacle)
-        hint = f"{_LEFT} To edit it all the same: --no-lock."
-        raise InvalidError(f"{first.entry.label} cannot be locked{others}: {why}", hint)
+        raise InvalidError(f"{first.entry.label} cannot be locked{others}: {why}", _LEFT)
     return outcomes

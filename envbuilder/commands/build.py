@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
+from msgspec.structs import replace
 
 from envbuilder.builds import batch, pipeline
-from envbuilder.builds.request import Request
 from envbuilder.commands.options import (
+    base_image_option,
     builder_option,
-    environments_options,
+    chosen_options,
     image_ref,
     json_option,
     load_settings,
     output_option,
+    profiles_option,
     push_option,
+    python_option,
     require_image,
     require_signature_option,
     requiring,
@@ -30,9 +33,15 @@ from envbuilder.core.settings import Settings
 from envbuilder.core.text import clipped
 from envbuilder.profiles.backends import makes_image
 
+if TYPE_CHECKING:
+    from envbuilder.builds.request import Request
+
 
 @click.command("build", short_help="Build an environment from a locked profile.")
-@environments_options
+@profiles_option
+@chosen_options
+@python_option
+@base_image_option
 @builder_option
 @output_option
 @push_option
@@ -43,11 +52,8 @@ from envbuilder.profiles.backends import makes_image
 @require_signature_option
 @json_option
 def command(
-    profiles: tuple[str, ...],
-    backend: str | None,
-    python: str | None,
-    base_image: str | None,
-    builder: str | None,
+    profile: tuple[str, ...],
+    request: Request,
     output: str | None,
     push: str | None,
     dry_run: bool,
@@ -76,12 +82,9 @@ def command(
       envbuilder build --target-host laptop.json --backend docker
       envbuilder build --profile cpu --require-signature team.pub
     """
-    request = Request(
-        profile=profiles[0] if profiles else None,
-        backend=backend,
-        python=python,
-        base_image=base_image,
-        builder=builder,
+    request = replace(
+        request,
+        profile=profile[0] if profile else None,
         output=output,
         push=push,
         tag=tag,
@@ -91,8 +94,8 @@ def command(
         with_project=True,
     )
     settings = requiring(load_settings(), require_signature)
-    if len(profiles) > 1:
-        return _build_several(profiles, request, settings, as_json=as_json)
+    if len(profile) > 1:
+        return _build_several(profile, request, settings, as_json=as_json)
     planned = pipeline.prepare(request, settings, console.progress(), running=False)
     require_image(planned.backend)
     if output and not makes_image(planned.backend):

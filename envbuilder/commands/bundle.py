@@ -39,7 +39,7 @@ _NOUNS = {"project": "project file", "dataset": "dataset file", "base": "base im
 def _listed(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
     """Split a comma-separated value; reject unknown platforms."""
     items = tuple(filter(None, (value or "").split(",")))
-    unknown = [f for f in items if param.name == "platforms" and f not in types.PLATFORMS]
+    unknown = [f for f in items if param.name == "platform" and f not in types.PLATFORMS]
     if unknown:
         raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(types.PLATFORMS)}")
     return items
@@ -50,7 +50,6 @@ def _listed(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
 @environment_option
 @click.option(
     "--platform",
-    "platforms",
     metavar="OS/ARCH[,…]",
     callback=_listed,
     help="Platforms of environments, and of machines that build images for others."
@@ -58,7 +57,7 @@ def _listed(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
 )
 @click.option(
     "--python-version",
-    "pythons",
+    "python",
     metavar="X.Y[,…]",
     callback=_listed,
     help="Pythons of environments. Without it, the profile's default.",
@@ -73,9 +72,9 @@ def _listed(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
 )
 @json_option
 def command(
-    profiles: tuple[str, ...],
-    platforms: tuple[types.Platform, ...],
-    pythons: tuple[str, ...],
+    profile: tuple[str, ...],
+    platform: tuple[types.Platform, ...],
+    python: tuple[str, ...],
     base_image: str | None,
     output: Path,
     as_json: bool,
@@ -104,9 +103,9 @@ def command(
     settings = load_settings()
     progress = console.progress()
     library = variants.library(settings)
-    names = profiles or (choice.choose(library, settings, probe.host()).profile.name,)
-    platforms = platforms or _this_platform()
-    selection = collect.select(names, platforms, pythons, library)
+    names = profile or (choice.choose(library, settings, probe.host()).profile.name,)
+    platforms = platform or _this_platform()
+    selection = collect.select(names, platforms, python, library)
     project = variants.of_project(settings)
     environment = None if project is None else settings.environment
     parts = [*collect.texts(selection, library, project, settings.project)]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import click
 from msgspec import Struct
@@ -17,8 +19,9 @@ from envbuilder.core.settings import Settings
 from envbuilder.core.text import indented_proof
 from envbuilder.host import probe
 from envbuilder.locks import compare, entries, resolve
+from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.profiles import choice, fit, library, lock as profile_lock
-from envbuilder.profiles.profile import search_path
+from envbuilder.profiles.profile import load, search_path
 from envbuilder.project import variants
 
 _UNJUDGED = (
@@ -47,10 +50,13 @@ class State(Struct, frozen=True, kw_only=True):
     unlocked, but not all of them."""
 
 
-@click.command("check", short_help="Check a project's locks; for CI and pre-commit.")
+@click.command("check", short_help="Check locks; for CI and pre-commit.")
+@click.argument("names", nargs=-1, metavar="[PROFILE]…")
 @json_option
-def command(as_json: bool) -> int:
+def command(names: tuple[str, ...], as_json: bool) -> int:
     """Check that every lock of the project is fresh, and has the hardware's own framework.
+
+    With PROFILE, check that the locks of these profiles themselves are fresh.
 
     Needs no network, and builds nothing. Exit code 2 if a lock is missing, stale or damaged, if
     none could be made, if the framework was replaced by another build, or if a package is missing,
@@ -61,8 +67,11 @@ def command(as_json: bool) -> int:
     Examples:
       envbuilder check
       envbuilder check --json
+      envbuilder check cpu mine
     """
     settings = load_settings()
+    if names:
+        return _check_profiles(names, settings, as_json=as_json)
     every = tuple(entries.of_project(settings))
     states = [_state(entry) for entry in every]
     if entries.failed((False, not state.problems) for state in states):
@@ -91,9 +100,46 @@ def command(as_json: bool) -> int:
     return INVALID if failed else 0
 
 
+def _check_profiles(names: Sequence[str], settings: Settings, *, as_json: bool) -> int:
+    """Print whether the locks of profiles are fresh; return the exit code."""
+    if settings.definition is not None:
+        raise InvalidError("these are a project's locks", Hint("Run", ("check",)))
+    folders = search_path(settings.project, settings.config_dir)
+    states: list[dict[str, Any]] = []
+    for name in names:
+        states += _profile_states(name, folders)
+    if as_json:
+        console.data({"schema": 1, "locks": states})
+    else:
+        for state in states:
+            label = state["profile"] + (" (conda)" if "backend" in state else "")
+            stale = "; ".join(state["stale"]) or "fresh"
+            console.result(f"{label:<19} {state['state']:<9} {stale}")
+    return INVALID if any(state["stale"] for state in states) else 0
+
+
+def _profile_states(name: str, folders: Sequence[Path]) -> Iterator[dict[str, Any]]:
+    """Yield the state of a profile's lock, and of that of its conda packages if there is one."""
+    profile = load(name, folders)
+    path = profile_lock.path_for(name, folders)
+    if path is None:
+        yield {"profile": name, "state": "missing", "stale": ["there is no lock"]}
+    else:
+        lock = profile_lock.load(path)
+        stale = [*resolve.check(profile, lock)]
+        yield {"profile": name, "state": lock.state, "stale": stale, "reason": lock.reason}
+    of_conda = conda_lock.find(name, library.Library(folders))  # shipped profiles have none
+    if of_conda is not None:
+        fresh = of_conda.inputs == conda_lock.inputs_digest(profile)
+        stale = [] if fresh else ["the profile changed after the lock was made"]
+        yield {"profile": name, "backend": "conda", "state": "locked", "stale": stale, "reason": ""}
+
+
 def _print(state: State) -> None:
     label = f"{state.environment}.{state.profile}"
-    mark = "✗" if state.failed else "✓" if not state.problems else "–"
+    mark = "–" if state.problems else "✓"
+    if state.failed:
+        mark = "✗"
     console.result(f"{mark} {label:<24} {state.state}")
     for problem in (*state.problems, *filter(None, [state.hint])):
         for line in indented_proof(problem).splitlines():

@@ -1,4 +1,4 @@
-"""`envbuilder ci` and `matrix`: write a workflow, or list what it can build and verify."""
+"""`envbuilder ci`: write a workflow that builds and verifies environments."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ import msgspec
 from envbuilder import __version__
 from envbuilder.builds.render import RenderedFile
 from envbuilder.bundle import self_wheel
-from envbuilder.ci import workflow
-from envbuilder.ci.matrix import BACKENDS, Omission, Row, Selection, profiles, rows
-from envbuilder.commands.options import adding, json_option, load_settings, several
+from envbuilder.ci import matrix, workflow
+from envbuilder.ci.matrix import BACKENDS, Omission, Row, Selection
+from envbuilder.commands.options import load_settings, several
 from envbuilder.commands.render import write
 from envbuilder.core import console, decoding, resources, types
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.text import gigabytes
 from envbuilder.profiles.names import suggestion
 
 if TYPE_CHECKING:
@@ -61,86 +60,6 @@ def _runners(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
     return runners
 
 
-matrix_options = adding(
-    click.option(
-        "--profiles",
-        "names",
-        metavar="NAME,…",
-        callback=several,
-        help="Profiles to include. Without it, all that are not opt-in.",
-    ),
-    click.option(
-        "--platform",
-        "platforms",
-        multiple=True,
-        type=click.Choice(types.PLATFORMS),
-        help="Only this platform; may be repeated.",
-    ),
-    click.option(
-        "--python-version",
-        "pythons",
-        metavar="X.Y",
-        multiple=True,
-        callback=_pythons,
-        help="Python to use instead of each profile's default; may be repeated.",
-    ),
-    click.option(
-        "--backend",
-        "backends",
-        multiple=True,
-        type=click.Choice(BACKENDS),
-        help="Backend to use; may be repeated. conda: where its packages are locked."
-        "  [default: venv, where a profile has it]",
-    ),
-    click.option(
-        "--runner",
-        "runners",
-        metavar="NAME[@PLATFORM]=LABEL",
-        multiple=True,
-        callback=_runners,
-        help="Verify this accelerator or profile, such as cuda, on self-hosted runners with"
-        " this label; may be repeated. Without a platform, it is each profile's first. GPU"
-        " profiles without a runner are only built.",
-    ),
-)
-"""Adds `--profiles --platform --python-version --backend --runner`."""
-
-
-@click.command("matrix", short_help="List what CI can build and verify.")
-@matrix_options
-@json_option
-def matrix(
-    names: tuple[str, ...],
-    platforms: tuple[types.Platform, ...],
-    pythons: tuple[types.PythonVersion, ...],
-    backends: tuple[types.Backend, ...],
-    runners: dict[str, str],
-    as_json: bool,
-) -> None:
-    """List what CI can build and verify: one job for each profile, platform, Python and backend.
-
-    For a project, that is each of its environments on each of its profiles. Profiles of GPUs are
-    only built, unless a runner is named that has one. Labels are those of GitHub's runners, sizes
-    are lower bounds.
-
-    \b
-    Examples:
-      envbuilder matrix
-      envbuilder matrix --profiles cpu,zendnn --backend venv --backend docker
-      envbuilder matrix --runner cuda=gpu --json
-    """
-    selection = Selection(platforms=platforms, pythons=pythons, backends=backends)
-    listed, omissions = planned(names, selection, runners, "github")
-    if as_json:
-        console.data({"schema": 1, "matrix": listed, "left_out": omissions})
-        return
-    columns = {name: {"no_wrap": True} for name in ("job", "what", "runner", "disk")}
-    cells = ((row.id, row.what, row.runner, gigabytes(row.disk_bytes)) for row in listed)
-    console.rich_console().print(console.table(columns, cells))
-    for omission in omissions:
-        console.result(f"no job for {omission.label}: {omission.why}")
-
-
 def planned(
     names: tuple[str, ...],
     selection: Selection,
@@ -148,18 +67,18 @@ def planned(
     provider: workflow.Provider,
 ) -> tuple[list[Row], list[Omission]]:
     """Return the rows for the project in this folder, and what has none."""
-    each = [*profiles(load_settings(), names, Path.cwd())]
+    each = [*matrix.profiles(load_settings(), names, Path.cwd())]
     omissions = [item for item in each if isinstance(item, Omission)]
     locked = [item for item in each if not isinstance(item, Omission)]
     _require_known(runners, [item.profile for item in locked])
-    results = [*rows(locked, selection, workflow.SERVICES[provider].runners, runners)]
+    results = [*matrix.rows(locked, selection, workflow.SERVICES[provider].runners, runners)]
     omissions += [item for item in results if isinstance(item, Omission)]
     return [item for item in results if isinstance(item, Row)], omissions
 
 
 def _require_known(runners: Mapping[str, str], profiles: Sequence[Profile]) -> None:
     """Raise `InvalidError` for a runner of nothing that is in the matrix."""
-    available = sorted({name for p in profiles for name in (p.name, p.accelerator)})
+    available = sorted({p.name for p in profiles} | {p.accelerator for p in profiles})
     for key in runners:
         name = key.partition("@")[0]
         if name not in available:
@@ -206,7 +125,42 @@ def _wheel(ctx: click.Context, param: click.Parameter, value: str | None) -> str
     type=click.Choice(workflow.PROVIDERS),
     help="The CI service.",
 )
-@matrix_options
+@click.option(
+    "--profile",
+    metavar="NAME,…",
+    callback=several,
+    help="Profiles to include. Without it, all that are not opt-in.",
+)
+@click.option(
+    "--platform",
+    multiple=True,
+    type=click.Choice(types.PLATFORMS),
+    help="Only this platform; may be repeated.",
+)
+@click.option(
+    "--python-version",
+    "python",
+    metavar="X.Y",
+    multiple=True,
+    callback=_pythons,
+    help="Python to use instead of each profile's default; may be repeated.",
+)
+@click.option(
+    "--backend",
+    multiple=True,
+    type=click.Choice(BACKENDS),
+    help="Backend to use; may be repeated. conda: where its packages are locked."
+    "  [default: venv, where a profile has it]",
+)
+@click.option(
+    "--runner",
+    metavar="NAME[@PLATFORM]=LABEL",
+    multiple=True,
+    callback=_runners,
+    help="Verify this accelerator or profile, such as cuda, on self-hosted runners with"
+    " this label; may be repeated. Without a platform, it is each profile's first. GPU"
+    " profiles without a runner are only built.",
+)
 @click.option("--quick", is_flag=True, help="Verify with a small subset of MNIST.")
 @click.option(
     "--wheel",
@@ -225,19 +179,23 @@ def _wheel(ctx: click.Context, param: click.Parameter, value: str | None) -> str
 @click.option(
     "--check", is_flag=True, help="Write nothing; exit with 2 if the file is not up to date."
 )
+@click.option("--json", "as_json", is_flag=True, help="Print the jobs as JSON; write nothing.")
 def command(
     provider: workflow.Provider,
-    names: tuple[str, ...],
-    platforms: tuple[types.Platform, ...],
-    pythons: tuple[types.PythonVersion, ...],
-    backends: tuple[types.Backend, ...],
-    runners: Mapping[str, str],
+    profile: tuple[str, ...],
+    platform: tuple[types.Platform, ...],
+    python: tuple[types.PythonVersion, ...],
+    backend: tuple[types.Backend, ...],
+    runner: Mapping[str, str],
     quick: bool,
     wheel: str,
     output: str,
     check: bool,
+    as_json: bool,
 ) -> None:
-    """Write a workflow with one job for each row of `envbuilder matrix`.
+    """Write a workflow with one job for each profile, platform, Python and backend.
+
+    In a project, that is each of its environments on each of its profiles.
 
     Run it in the root of the repository. Beside the workflow, a requirements file holds what jobs
     install envbuilder from, each file by its hash. The workflow first checks the locks, and with
@@ -249,20 +207,24 @@ def command(
     \b
     Examples:
       envbuilder ci --provider github -o .github/workflows/environments.yml
-      envbuilder ci --provider github --profiles cpu,zendnn --quick
+      envbuilder ci --provider github --profile cpu,zendnn --quick
       envbuilder ci --provider github --runner cuda=gpu
       envbuilder ci --provider github --wheel ci/envbuilder_ml-0.1.0-py3-none-any.whl
       envbuilder ci --provider gitlab -o .gitlab-ci.yml
       envbuilder ci --provider github -o .github/workflows/environments.yml --check
+      envbuilder ci --provider github --json
     """
     if check and not output:
         raise click.UsageError("--check needs --output, the file to check")
-    selection = Selection(platforms=platforms, pythons=pythons, backends=backends)
-    rows, omissions = planned(names, selection, runners, provider)
+    selection = Selection(platforms=platform, pythons=python, backends=backend)
+    rows, omissions = planned(profile, selection, runner, provider)
+    if as_json:
+        console.data({"schema": 1, "matrix": rows, "left_out": omissions})
+        return
     source = resources.source_dir()
     settings = load_settings()
     from_checkout = not wheel and source is not None and source == Path.cwd().resolve()
-    options = [*_options(provider, names, selection, runners)]
+    options = [*_options(provider, profile, selection, runner)]
     options += ["--quick"] if quick else []
     options += ["--wheel", wheel] if wheel else []
     plan = workflow.Workflow(
@@ -305,7 +267,7 @@ def _options(
     """Yield the options that choose the same jobs again."""
     yield from ("--provider", provider)
     if names:
-        yield from ("--profiles", ",".join(names))
+        yield from ("--profile", ",".join(names))
     for option, values in (
         ("--platform", selection.platforms),
         ("--python-version", selection.pythons),

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 from msgspec import Struct
 
+from envbuilder.commands import fleet
 from envbuilder.core import console, decoding, files, results
 from envbuilder.core.errors import VERIFY_FAILED, InvalidError
 from envbuilder.verify.figures import print_comparison
@@ -46,7 +47,6 @@ _JUDGED = ("report", "against before", "why")
 )
 @click.option(
     "--against",
-    "earlier",
     metavar="FOLDER",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Fail if a report is slower or less accurate than the earlier one of the same file name"
@@ -57,7 +57,7 @@ def command(
     reports: tuple[Path, ...],
     form: str | None,
     output: Path | None,
-    earlier: Path | None,
+    against: Path | None,
     as_json: bool,
 ) -> int:
     """Put reports of several machines side by side, the fastest accelerator first.
@@ -66,6 +66,11 @@ def command(
     has the first epoch on the CPU and on the accelerator, whose ratio is the speed-up, and the
     median of the later, warm epochs. Reports of subsets and of other precisions come after the
     others, failed ones last. A file that is not a complete report is refused (exit 2).
+
+    REPORT may also be the FOLDER of one run of `fleet verify`, or the folder with Kubernetes Jobs
+    (job-*.yaml, as the guide shows them) and the logs of their pods, saved as results/NAME.json:
+    nothing attests these, and the best verdict is `unproven`. Then exits with 5 if a node that was
+    examined was not verified.
 
     With --against it exits with 5 if a report is worse than before: slower by more than a factor of
     1.3, or less accurate by more than 0.5 points. Reports of different machines are not compared,
@@ -78,6 +83,7 @@ def command(
       envbuilder compare reports/ -o epochs.csv
       envbuilder compare reports/ -o machines.html
       envbuilder compare reports/ --against earlier/ --format markdown
+      envbuilder compare fleet-2 --against fleet-1 -o fleet.html
     """
     if as_json and form not in {None, "json"}:
         raise click.UsageError(f"--json and --format {form} contradict each other")
@@ -85,10 +91,12 @@ def command(
         form = "json"
     if form is None and output is not None:
         form = _OF_ENDING.get(output.suffix.lower())
-    if earlier is not None and form in {"csv", "html"}:
+    if len(reports) == 1 and fleet.is_run(reports[0]):
+        return _show_fleet(reports[0], form, output, against)
+    if against is not None and form in {"csv", "html"}:
         raise click.UsageError(f"--against: not in {form}; use table, markdown or json")
     form = form or "table"
-    side_by_side = _compared(reports, form, earlier)
+    side_by_side = _compared(reports, form, against)
     if output is None and side_by_side.draw:
         side_by_side.draw(console.rich_console())
         for line in side_by_side.lines:
@@ -100,6 +108,17 @@ def command(
         is_ours = _KINDS.get(form, lambda content: _is_table(content, text))
         results.Place("--output", output, is_ours).write(lambda: text)
     return VERIFY_FAILED if side_by_side.is_worse else 0
+
+
+def _show_fleet(run: Path, form: str | None, output: Path | None, against: Path | None) -> int:
+    """Show a run of a fleet; return the exit code."""
+    if form in {"markdown", "csv"} or (form == "html") != (output is not None):
+        raise click.UsageError("a run of a fleet: as table or json, or as html with --output")
+    page = results.Place("--output", output, results.is_page)
+    page.require()
+    earlier = fleet.read_run(against) if against else None
+    outputs = fleet.Outputs(as_json=form == "json", page=page, earlier=earlier)
+    return fleet.report(fleet.read_run(run), outputs)
 
 
 _KINDS = {"json": results.document("schema", "reports"), "html": results.is_page}

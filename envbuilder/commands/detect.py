@@ -101,6 +101,14 @@ def command(
     pools = model_fit.pools(host, ACCELERATORS[chosen.accelerator].vendor if chosen else None)
     estimate = model_fit.estimate(requested, quant, pools) if requested else None
     if as_json:
+        releases: dict[str, list[dict[str, str]]] = {}
+        for name, rated in _served(host, candidates):
+            releases[name] = []
+            for build, level in rated:
+                verdict = fit.VERDICTS[level]
+                releases[name].append(
+                    {"release": build.release, "build": build.build, "fits": verdict}
+                )
         data = {
             "schema": 1,
             "host": msgspec.to_builtins(host),
@@ -108,13 +116,7 @@ def command(
             "profile": choice.profile,
             "reason": choice.reason,
             "fits": msgspec.to_builtins(choice.fits),
-            "releases": {
-                name: [
-                    {"release": b.release, "build": b.build, "fits": fit.VERDICTS[level]}
-                    for b, level in rated
-                ]
-                for name, rated in _served(host, candidates)
-            },
+            "releases": releases,
             "memory": msgspec.to_builtins(pools),
             "model": msgspec.to_builtins(estimate),
         }
@@ -131,8 +133,11 @@ def command(
 
 def _frameworks(library: Library, requested: types.Framework | None) -> str:
     """Return a line on the framework of these profiles, and how to see those of the others."""
-    used, says_so = library.framework
-    name, why = (requested, "") if requested else (used, f", because {says_so}" if says_so else "")
+    name, says_so = library.framework
+    why = f", because {says_so}" if says_so else ""
+    if requested:
+        name = requested
+        why = ""
     others = ", ".join(f"`--framework {other}`" for other in types.FRAMEWORKS if other != name)
     return f"framework: {name}{why}; others: {others}"
 
@@ -192,10 +197,8 @@ def _record(folder: Path, *, full: bool, as_json: bool) -> None:
 def _room(pools: tuple[model_fit.Pool, ...]) -> tuple[str, ...]:
     """Return lines on the models that fit the accelerator's memory, or else main memory."""
     first = [pool for pool in pools if pool.kind == pools[0].kind]
-    names = " and ".join(
-        f"{count} × {name}" if count > 1 else name
-        for name, count in Counter(pool.name for pool in first).items()
-    )
+    counts = Counter(pool.name for pool in first)
+    names = " and ".join(f"{n} × {name}" if n > 1 else name for name, n in counts.items())
     sizes = [pool.usable_bytes for pool in first if pool.usable_bytes]
     if len(sizes) < len(first):
         return (f"memory for models: size unknown ({names})",)

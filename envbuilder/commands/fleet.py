@@ -17,7 +17,6 @@ from envbuilder.commands.options import adding, json_option, load_settings
 from envbuilder.core import console, results, text
 from envbuilder.core.errors import VERIFY_FAILED, InvalidError
 from envbuilder.fleet.model import Summary
-from envbuilder.profiles.backends import BACKENDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +33,7 @@ def command() -> None:
     Examples:
       envbuilder fleet verify --dry-run
       envbuilder fleet verify --quick --html fleet.html
-      envbuilder fleet show fleet-20261123t091500z-4f1a2b
+      envbuilder compare fleet-20261123t091500z-4f1a2b
     """
 
 
@@ -77,11 +76,20 @@ def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )(reading)
 
 
-def read_run(path: Path, data: Path | None = None) -> Summary:
+def is_run(path: Path) -> bool:
+    """Return whether a path is a run's folder or summary."""
+    from envbuilder.fleet import folder, pods
+
+    kept = (folder.SUMMARY, folder.PLAN)
+    if path.is_dir():
+        return any((path / name).exists() for name in kept) or pods.has_jobs(path)
+    return path.name == folder.SUMMARY
+
+
+def read_run(path: Path) -> Summary:
     """Return a run's summary from its file, its folder, or the logs in a folder of pods' Jobs.
 
-    Such logs are compared with the images that the pods had: those in the folder `data`, if these
-    were all of MNIST, or else fetched.
+    Such logs are compared with the images that the pods had.
     """
     from envbuilder.fleet import folder
 
@@ -94,22 +102,21 @@ def read_run(path: Path, data: Path | None = None) -> Summary:
         return folder.read_summary(path)
     jobs = pods.read_jobs(path)
     settings = load_settings()
-    images = _images(data, settings, subset=jobs[0].subset)
+    images = _images(settings, subset=jobs[0].subset)
     return pods.judge_run(path, jobs, variants.library(settings).profile, images)
 
 
-def _images(folder: Path | None, settings: Settings, *, subset: bool) -> dataset.Dataset:
+def _images(settings: Settings, *, subset: bool) -> dataset.Dataset:
     """Return what the pods trained on; raise `InvalidError` if it is not here."""
     from envbuilder.packages import mnist
     from envbuilder.payload.training import dataset
     from envbuilder.verify.run import ALL, SUBSET
 
-    files = mnist.local(None if subset else folder, quick=subset)
-    files = files or mnist.obtain(settings, console.progress())
+    files = mnist.local(None, quick=subset) or mnist.obtain(settings, console.progress())
     if files.subset != subset:
         raise InvalidError(
             "the reports cannot be checked without the files of MNIST",
-            "Name a folder that has them with --data.",
+            "Run it on a machine that can fetch them.",
         )
     return dataset.load(files.folder, SUBSET if subset else ALL)
 
@@ -162,29 +169,10 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> int:
 
 
 @command.command("verify", short_help="Verify every node of a cluster.")
-@click.option(
-    "--scheduler",
-    type=click.Choice(("slurm",)),
-    default="slurm",
-    help="Who runs the jobs.  [default: slurm]",
-)
-@click.option(
-    "--fleet",
-    "settings_file",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="What this cluster needs.  [default: fleet.yaml, if it is here]",
-)
 @click.option("--profile", metavar="NAME", help="Promised of every node, whatever the file says.")
 @click.option("--partition", metavar="NAME", help="Only its nodes, and submit to it.")
 @click.option("--nodes", metavar="PATTERN,…", help="Only these nodes; * and ? stand for others.")
-@click.option("--backend", type=click.Choice(tuple(BACKENDS)), help="As for `verify`.")
 @click.option("--quick", is_flag=True, help="Use a small subset of MNIST.")
-@click.option("--epochs", type=click.IntRange(1, 100), help="As for `verify`.")
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Folder with the four MNIST files, which all nodes see.",
-)
 @click.option(
     "--python",
     "executable",
@@ -202,14 +190,6 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> int:
     help="Stop a verification, or a training together, after this time.  [default: 30m]",
 )
 @click.option(
-    "--wait",
-    "patience",
-    metavar="TIME",
-    callback=_seconds,
-    default="30m",
-    help="Cancel a job that has not started after this time.  [default: 30m]",
-)
-@click.option(
     "--folder",
     type=click.Path(path_type=Path, file_okay=False),
     help="New folder that all nodes see.  [default: ./fleet-RUN]",
@@ -224,19 +204,13 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> int:
 )
 @output_options
 def verify(
-    scheduler: str,
-    settings_file: Path | None,
     profile: str | None,
     partition: str | None,
     nodes: str | None,
-    backend: str | None,
     quick: bool,
-    epochs: int | None,
-    data: Path | None,
     executable: Path | None,
     ddp: bool,
     limit: int,
-    patience: int,
     folder: Path | None,
     dry_run: bool,
     resumed: Path | None,
@@ -244,9 +218,9 @@ def verify(
 ) -> int:
     """Verify every node of a Slurm cluster, one job a node, and compare what was promised.
 
-    Which node is for which profile stands in fleet.yaml; without it, each node decides by what it
-    detects. The jobs need no accounting. Their scripts, logs and results are in a folder that all
-    nodes must see. Stopped with Ctrl-C, only the run's own jobs are cancelled.
+    Which node is for which profile stands in fleet.yaml in this folder; without it, each node
+    decides by what it detects. The jobs need no accounting. Their scripts, logs and results are in
+    a folder that all nodes must see. Stopped with Ctrl-C, only the run's own jobs are cancelled.
 
     With --ddp, nodes that were proven and are equal in profile, device and GPUs then train together
     (DistributedDataParallel): all in step, and how much of their speed is left. PyTorch only, and
@@ -279,23 +253,20 @@ def verify(
     from envbuilder.fleet.settings import FILE, FleetSettings, read
     from envbuilder.fleet.slurm import Slurm
     from envbuilder.project import variants
-    from envbuilder.verify.parallel import require_network
 
     if resumed is not None:
         return _resumed(resumed.resolve(), outputs, ddp=ddp)
     progress = console.progress()
     run = model.new_run(text.stamp_now())
-    passes = model.epochs(epochs, quick=quick)
+    passes = model.epochs(quick=quick)
     # Nobody wants to learn that after an hour.
     drift.require_comparable(
-        outputs.earlier, run=run, scheduler=scheduler, quick=quick, epochs=passes, each=True
+        outputs.earlier, run=run, scheduler="slurm", quick=quick, epochs=passes, each=True
     )
-    if settings_file is None and Path(FILE).exists():
-        settings_file = Path(FILE)
-    settings = FleetSettings() if settings_file is None else read(settings_file)
-    if settings.sif and (backend or executable or ddp):
+    settings = read(Path(FILE)) if Path(FILE).exists() else FleetSettings()
+    if settings.sif and (executable or ddp):
         raise InvalidError(
-            "sif: --backend and --python verify something else, and --ddp needs the network",
+            "sif: --python verifies something else, and --ddp needs the network",
             "Leave them out, or sif: in the file.",
         )
     user_settings = load_settings()
@@ -306,11 +277,8 @@ def verify(
     if python is not None and (python.name != str(python) or python.exists()):
         # Jobs start in another folder. Not resolved: the place of a link tells the environment.
         python = python.absolute()
-    if ddp and executable is None:
-        # What was proven trains together; the default of a node may be docker.
-        backend = backend or "venv"
-    if ddp and backend is not None:
-        require_network(backend)
+    # What was proven trains together; the default of a node may be docker.
+    backend = "venv" if ddp and executable is None else ""
     request = planning.Request(
         profile=profile,
         partition=partition,
@@ -318,14 +286,11 @@ def verify(
         arguments=planning.arguments(
             quick=quick,
             backend=backend,
-            epochs=epochs,
-            data=data.absolute() if data else None,
             python=python,
         ),
         together=planning.arguments(backend=backend, python=python) if ddp else None,
         quick=quick,
         epochs=passes,
-        start_seconds=patience,
         limit_seconds=limit,
     )
     client = Slurm(partition)
@@ -388,30 +353,3 @@ def _resumed(folder: Path, outputs: Outputs, *, ddp: bool) -> int:
         run = Run(plan, folder, Slurm(plan.partition), console.progress())
         summary = run.finish(resumed=True)
     return report(summary, outputs)
-
-
-@command.command("show", short_help="Show the table of a run.")
-@click.argument("folder", type=click.Path(path_type=Path))
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Folder with the four MNIST files, if pods had all of them and this machine has not.",
-)
-@output_options
-def show(folder: Path, data: Path | None, outputs: Outputs) -> int:
-    """Show the table of a run, from its FOLDER or its summary.json.
-
-    In a FOLDER with Kubernetes Jobs (job-*.yaml, as the guide shows them), the results are the logs
-    of their pods, saved as results/NAME.json. Nothing attests such a file: the best verdict is
-    `unproven`.
-
-    Exits with 5 if a node that was examined was not verified.
-
-    \b
-    Examples:
-      envbuilder fleet show fleet-20261123t091500z-4f1a2b
-      envbuilder fleet show jobs --html fleet.html
-      envbuilder fleet show fleet-2 --against fleet-1 --html fleet.html
-      envbuilder fleet show fleet-2 --json
-    """
-    return report(read_run(folder, data), outputs)

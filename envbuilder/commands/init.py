@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, timedelta
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -32,6 +33,7 @@ from envbuilder.project.variants import ProjectProfiles, ReleaseOptions
 if TYPE_CHECKING:
     from envbuilder.locks.blockers import Diagnosis
     from envbuilder.packages.index_pages import Index
+    from envbuilder.project.lines import Line
     from envbuilder.project.release import Offered
 
 _OLD = timedelta(days=548)
@@ -154,8 +156,8 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
     hints = repository.install_hints(folder, files)
     choice = draft.choose(folder, files, hints)
     if choice.errors and not choice.sources:
-        advice = dict.fromkeys(hint for error in choice.errors for hint in error.hints)
-        raise InvalidError("\n".join(e.message for e in choice.errors), advice)
+        advice = chain.from_iterable(error.hints for error in choice.errors)
+        raise InvalidError("\n".join(e.message for e in choice.errors), dict.fromkeys(advice))
     imported = repository.imports(folder, files)
     local_package = _package(folder)
     modules = {} if choice.sources else {name: distribution_of_module(name) for name in imported}
@@ -194,16 +196,7 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
         file=str(path),
         written=not os.path.lexists(path),
         text=draft.text(choice, facts),
-        taken=tuple(
-            Taken(
-                file=source.main.file,
-                why=source.why,
-                requirements=tuple(
-                    line.text for line in (*source.listed.requirements, *source.listed.conda)
-                ),
-            )
-            for source in choice.sources
-        ),
+        taken=tuple(map(_taken, choice.sources)),
         changed=(
             *(n for n in notes if not isinstance(n, lines.Dropped | lines.Needed)),
             *(f"{taken}: {why}" for taken, why in facts.overrides.values()),
@@ -223,6 +216,13 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
         impossible=impossible,
         next=tuple(Hint("", command).command_line() for command in (("lock",), run)),
     )
+
+
+def _taken(source: draft.Source) -> Taken:
+    """Return a file whose requirements are taken."""
+    listed = (*source.listed.requirements, *source.listed.conda)
+    requirements = tuple(line.text for line in listed)
+    return Taken(file=source.main.file, why=source.why, requirements=requirements)
 
 
 def _package(folder: Path) -> package.Package | None:
@@ -358,10 +358,15 @@ def _with_wheels(
 
 def _conda_alone(choice: draft.Choice) -> frozenset[str]:
     """Return the names on the index of what lists of conda's have, and no list of Python's own."""
-    listed = [line for source in choice.sources for line in source.listed.conda]
+    listed = _condas(choice)
     places = {line.where for line in listed}
     own = {line.name for line in choice.lines if line.where not in places}
     return conda.distributions(listed) - own
+
+
+def _condas(choice: draft.Choice) -> list[Line]:
+    """Return the lines that lists of conda's have."""
+    return [*chain.from_iterable(source.listed.conda for source in choice.sources)]
 
 
 def _framework(choice: draft.Choice) -> types.Framework | None:
@@ -403,7 +408,8 @@ def _changes(choice: draft.Choice, framework: types.Framework) -> Iterator[dict[
     """
     from packaging.version import Version
 
-    pythons = " ".join(line.text for s in choice.sources for line in s.listed.pythons)
+    lines = chain.from_iterable(source.listed.pythons for source in choice.sources)
+    pythons = " ".join(line.text for line in lines)
     asked = re.search(r"([0-9])(?:\.([0-9]+))?", pythons)
     wish = int(asked[2] or 11) if asked else 11
     wish = wish if asked is None or asked[1] == "3" else 0
@@ -468,7 +474,7 @@ def _absent(choice: draft.Choice, index: Index) -> dict[str, str]:
     names = [line.name for line in choice.lines if not line.source][:_MOST_ASKED]
     index.prefetch(names)
     absent = [n for n in names if not index.releases(n) and n not in index.problems]
-    condas = conda.distributions(line for source in choice.sources for line in source.listed.conda)
+    condas = conda.distributions(_condas(choice))
     whys = {name: _CONDAS if name in condas else _ABSENT for name in absent}
     return whys if {*absent} < {*names} else {}
 
@@ -477,7 +483,7 @@ def _channels(choice: draft.Choice) -> dict[str, str]:
     """Return the URLs of the channels that lists name, without those that are known."""
     upstreams = indexes.upstreams()
     base = upstreams["conda-forge"].url.removesuffix("conda-forge")
-    named = (channel for source in choice.sources for channel in source.listed.channels)
+    named = chain.from_iterable(source.listed.channels for source in choice.sources)
     return {name: f"{base}{name}" for name in named if name not in upstreams}
 
 

@@ -311,14 +311,14 @@ class Inventory:
                 continue
             removable: Sequence[str] = ()
             folders = {each.folder / users.FOLDER for each in matching if not each.is_leftover}
-            projects = sorted({user for folder in folders for user in users.recorded(folder)})
+            projects = sorted(set(chain.from_iterable(map(users.recorded, folders))))
             reason = self._needed(projects) if folders else ""
             if any(each.work and each.work in self.busy for each in matching):
                 reason = BUSY
             elif matching and image.id in used:
                 reason = IN_USE
             elif matching and not reason:
-                given = {familiar(name) for each in matching for name in each.names}
+                given = set(map(familiar, chain.from_iterable(each.names for each in matching)))
                 removable = [name for name in image.tags if familiar(name) in given]
                 claims = {name for name in image.tags if familiar(name).startswith(records.CLAIMS)}
                 reason = SHARED if claims.difference(removable) else NAMED
@@ -355,10 +355,15 @@ class Inventory:
             written = [each for each in recorded if each.folder == folder]
             if not any(gone.intersection(each.ids) for each in written):
                 continue
-            ids = frozenset(i for k in written if not staying.intersection(k.ids) for i in k.ids)
-            is_last = not any(staying.intersection(each.ids) for each in written)
+            ids = set[str]()
+            is_last = True
+            for each in written:
+                if staying.intersection(each.ids):
+                    is_last = False
+                else:
+                    ids.update(each.ids)
             for path in _records_of(folder, ids, is_last=is_last):
-                self._add(path, root, RECORDS, RECORDS, images=ids)
+                self._add(path, root, RECORDS, RECORDS, images=frozenset(ids))
 
     def volumes(self, volumes: Iterable[StoredVolume], *, remove: bool) -> None:
         """List the engine's volumes that this user's commands made, or keep them."""
@@ -424,11 +429,9 @@ class Inventory:
 
 def recorded_images(settings: Settings, leftovers: Iterable[Item] = ()) -> tuple[Recorded, ...]:
     """Return the images of all records, also those of killed `reproduce` runs in `leftovers`."""
-    trials = [
-        Path(item.name, side, "data", "records")
-        for item in leftovers
-        for side in ("first", "second")
-    ]
+    trials = []
+    for item in leftovers:
+        trials += [Path(item.name, side, "data", "records") for side in ("first", "second")]
     images: list[Recorded] = []
     for above in (settings.records_dir, *trials):
         if not files.is_folder(above) or settings.data_dir.is_symlink():
@@ -470,8 +473,10 @@ def _unreadable(error: OSError) -> str:
 
 def statuses(path: Path) -> Iterator[os.stat_result]:
     """Yield the status of everything at and below a path, as far as it can be read."""
-    below = (str(Path(folder, name)) for folder, *names in os.walk(path) for name in chain(*names))
-    for each in chain([str(path)], below):
+    paths = [path]
+    for folder, folders, names in os.walk(path):
+        paths += (Path(folder, name) for name in (*folders, *names))
+    for each in paths:
         with contextlib.suppress(OSError):
             yield os.lstat(each)
 

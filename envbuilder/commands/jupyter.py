@@ -11,16 +11,16 @@ import click
 from msgspec.structs import replace
 
 from envbuilder.builds import access, pipeline
-from envbuilder.builds.request import Build, Request
 from envbuilder.commands import locked
 from envbuilder.commands.add import read_project
 from envbuilder.commands.options import environment_options, load_settings, require_image
-from envbuilder.core import console, process, types
+from envbuilder.core import console, process
 from envbuilder.notebooks import kernels, server
 from envbuilder.profiles.backends import makes_image
 
 if TYPE_CHECKING:
     from envbuilder.builds.backends.container import DockerEnvironment
+    from envbuilder.builds.request import Build, Request
 
 
 @click.command(
@@ -31,12 +31,6 @@ if TYPE_CHECKING:
 @environment_options
 @locked.locked_option
 @click.option(
-    "--port",
-    type=click.IntRange(1, types.LAST_PORT),
-    help="Port on 127.0.0.1. Without it: the first free one from 8888 on.",
-)
-@click.option("--no-browser", is_flag=True, help="Only print the link.")
-@click.option(
     "--install-kernel",
     is_flag=True,
     help="Only let VS Code and your own Jupyter find the kernel: write its kernel.json.",
@@ -46,13 +40,8 @@ if TYPE_CHECKING:
 @click.option("--connection-file", type=click.Path(path_type=Path, dir_okay=False), hidden=True)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARG…]")
 def command(
-    profile: str | None,
-    backend: str | None,
-    python: str | None,
-    base_image: str | None,
+    request: Request,
     frozen: bool,
-    port: int | None,
-    no_browser: bool,
     install_kernel: bool,
     remove_kernel: bool,
     project: Path | None,
@@ -66,7 +55,8 @@ def command(
     envbuilder brings, and so does ipykernel, unless your lock has it: your project stays as it is.
 
     A kernel starts in the environment of the current lock. Terminals are in it, too. What follows
-    -- is passed to JupyterLab. 125 means that envbuilder itself failed.
+    envbuilder's own options is passed to JupyterLab, which takes the first free port from 8888 on.
+    125 means that envbuilder itself failed.
 
     \b
     Examples:
@@ -75,7 +65,6 @@ def command(
       envbuilder jupyter explore.ipynb
       envbuilder jupyter --install-kernel
     """
-    request = Request(profile=profile, backend=backend, python=python, base_image=base_image)
     if project is not None and connection_file is not None:
         return _start_kernel(request, project, connection_file)
     settings = load_settings()
@@ -98,17 +87,14 @@ def command(
         folder = kernels.install(choice, spec, kernels.data_folder(os.environ, Path.home()))
         console.result(f"kernel '{choice.title}' → {folder}")
         return 0
-    return _serve(choice, build, version, port, arguments, browser=not no_browser)
+    return _serve(choice, build, version, arguments)
 
 
 def _serve(
     choice: kernels.Choice,
     build: Build,
     version: str,
-    port: int | None,
     arguments: tuple[str, ...],
-    *,
-    browser: bool,
 ) -> NoReturn:
     """Replace this process with JupyterLab's server."""
     prefix = server.prefix(build)
@@ -117,8 +103,7 @@ def _serve(
     choice = replace(choice, request=decided)
     served = server.Server(
         folder=str(choice.project),
-        port=port or 0,
-        browser=browser and server.has_display(os.environ),
+        browser=server.has_display(os.environ),
         kernel=kernels.spec(choice, version, os.environ),
         shell=choice.command("shell"),
     )
@@ -126,7 +111,7 @@ def _serve(
         prefix, served, arguments[1:] if arguments[:1] == ("--",) else arguments, build.settings
     )
     build.progress.note("Ctrl-C ends JupyterLab and its kernels")
-    process.exec_program(argv, variables)
+    process.exec_program(argv, {**served.kernel.env, **variables})
 
 
 def _start_kernel(request: Request, project: Path, connection_file: Path) -> int:

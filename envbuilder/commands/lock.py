@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from msgspec.structs import replace
@@ -41,7 +41,6 @@ _INSTEAD = (
 
 @click.command("lock", short_help="Resolve a profile to exact files with hashes.")
 @profile_option
-@click.option("--check", is_flag=True, help="Only check that the lock is fresh; needs no network.")
 @click.option(
     "--backend",
     type=click.Choice(["conda"]),
@@ -67,16 +66,13 @@ _INSTEAD = (
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder for the lock. Without it: next to envbuilder.yaml, or your configuration folder.",
 )
-@click.option("--json", "as_json", is_flag=True, help="With --check: print the result as JSON.")
 def command(
     profile: str | None,
-    check: bool,
     backend: str | None,
     upgrade: bool,
     packages: tuple[str, ...],
     day: datetime | None,
     output_dir: Path | None,
-    as_json: bool,
 ) -> int:
     """Resolve a profile to exact files with sha256, for each of its platforms and Pythons.
 
@@ -90,7 +86,6 @@ def command(
 
     \b
     Examples:
-      envbuilder lock --check
       envbuilder lock --profile cpu
       envbuilder lock --profile cuda --upgrade
       envbuilder lock --upgrade-package rich
@@ -98,19 +93,17 @@ def command(
       envbuilder lock --profile cuda --backend conda
     """
     settings = load_settings()
-    _require_combinable(check=check, backend=backend, upgrade=upgrade, packages=packages, day=day)
-    if as_json and not check:
-        raise click.UsageError("--json needs --check: otherwise, the locks are the result")
+    if packages and (backend or upgrade):
+        other = "--backend" if backend else "--upgrade, which moves all"
+        raise click.UsageError(f"--upgrade-package cannot be combined with {other}")
+    if day and backend:
+        raise click.UsageError("--as-of cannot be combined with --backend")
     change = _dated(settings, day.date()) if day else None
     if change:
         settings = replace(settings, definition=change.definition)
     if backend:
         wanted = _conda_entries(profile, settings, output_dir, requested=True)
         return settle_conda(wanted, settings, upgrade=upgrade, again=True)
-    if check:
-        if settings.definition is not None:
-            raise InvalidError("these are a project's locks", Hint("Run", ("check",)))
-        return _check(profile, settings, as_json=as_json)
     listed = partial(entries.entries, settings, profile, output_dir)
     of_conda = _conda_entries(profile, settings, output_dir, requested=False)
     if packages:
@@ -126,20 +119,6 @@ def command(
         _remove_unused(settings)
     _print_unread(settings, outcomes)
     return code
-
-
-def _require_combinable(
-    *, check: bool, backend: str | None, upgrade: bool, packages: Sequence[str], day: object
-) -> None:
-    """Raise `UsageError` for options that exclude each other."""
-    other = "--check" if check else "--backend" if backend else ""
-    if packages and (other or upgrade):
-        other = other or "--upgrade, which moves all"
-        raise click.UsageError(f"--upgrade-package cannot be combined with {other}")
-    if day and other:
-        raise click.UsageError(f"--as-of cannot be combined with {other}")
-    if backend and check:
-        raise click.UsageError("--backend conda cannot be combined with --check")
 
 
 def _dated(settings: Settings, day: date) -> edit.Change:
@@ -163,49 +142,19 @@ def _print_unread(settings: Settings, outcomes: Iterable[resolution.Outcome]) ->
             console.result(f"note: {PROJECT_FILE} requires nothing, and {line}")
 
 
-def _check(name: str | None, settings: Settings, *, as_json: bool) -> int:
-    """Print whether the locks of profiles are fresh; return the exit code."""
-    from envbuilder.locks import resolve
-
-    folders = profiles.search_path(settings.project, settings.config_dir)
-    library = Library(folders)
-    states: list[dict[str, Any]] = []
-    conda_states: list[dict[str, Any]] = []
-    for each in (name,) if name else profiles.names(folders):
-        profile = profiles.load(each, folders)
-        path = profile_lock.path_for(each, folders)
-        if path is None:
-            states.append({"profile": each, "state": "missing", "stale": ["there is no lock"]})
-        else:
-            lock = profile_lock.load(path)
-            summary = {"stale": [*resolve.check(profile, lock)], "reason": lock.reason}
-            states.append({"profile": each, "state": lock.state, **summary})
-        of_conda = conda_lock.find(each, library)  # shipped profiles have none
-        if of_conda is not None:
-            fresh = of_conda.inputs == conda_lock.inputs_digest(profile)
-            stale = [] if fresh else ["the profile changed after the lock was made"]
-            summary = {"state": "locked", "stale": stale, "reason": ""}
-            conda_states.append({"profile": each, "backend": "conda", **summary})
-    states += conda_states
-    if as_json:
-        console.data({"schema": 1, "locks": states})
-    else:
-        for state in states:
-            label = state["profile"] + (" (conda)" if "backend" in state else "")
-            shown_stale = "; ".join(state["stale"]) or "fresh"
-            console.result(f"{label:<19} {state['state']:<9} {shown_stale}")
-    return INVALID if any(state["stale"] for state in states) else 0
-
-
 def _require_locked(
     names: Sequence[str], chosen: Iterable[entries.Entry], of_conda: Iterable[entries.CondaEntry]
 ) -> None:
     """Raise `InvalidError` for a package that none of the locks holds."""
     from difflib import get_close_matches
 
-    read = (entries.read_earlier(entry.earlier, profile_lock.load) for entry in chosen)
-    available = {file.name for lock, _ in read if lock for file in lock.files}
-    conda_names = {name for entry in of_conda for name in entries.conda_names(entry.earlier)}
+    available = set[str]()
+    for entry in chosen:
+        lock, _ = entries.read_earlier(entry.earlier, profile_lock.load)
+        available.update(file.name for file in (lock.files if lock else ()))
+    conda_names = set[str]()
+    for each in of_conda:
+        conda_names |= entries.conda_names(each.earlier)
     if not available | conda_names:
         raise InvalidError("--upgrade-package: nothing is locked yet", Hint("Lock it", ("lock",)))
     for name in names:
@@ -375,9 +324,10 @@ def _report(entry: entries.Entry, lock: profile_lock.Lock, present: Path | None)
 def _details(outcome: resolution.Outcome, lock: profile_lock.Lock) -> list[str]:
     """Return what moved in a lock, which targets it lacks, and which hashes are claims."""
     missing = [f"not for {target}: {why}" for target, why in lock.missing.items()]
+    names = sorted({file.basename for file in lock.files if file.unread})
     unread = [
         f"{name}: its server gives no part of it, so it was not compared with other wheels"
-        for name in sorted({file.basename for file in lock.files if file.unread})
+        for name in names
     ]
     moved = compare.changes(outcome.previous, lock)
     profile = outcome.entry.profile

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from envbuilder.builds.access import Access
+    from envbuilder.builds.request import Request
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.library import Library
     from envbuilder.profiles.lock import Lock
@@ -77,7 +78,6 @@ profile_option: Decorator = click.option(
 )
 profiles_option: Decorator = click.option(
     "--profile",
-    "profiles",
     metavar="NAME[,…]",
     callback=several,
     shell_complete=_complete_profiles,
@@ -192,7 +192,7 @@ def requiring(
     return msgspec.structs.replace(settings, configuration=stated)
 
 
-def image_ref(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+def image_ref(ctx: click.Context, param: click.Parameter | None, value: str | None) -> str | None:
     """Return a checked image reference: it ends up in a Dockerfile and on command lines."""
     if value is None:
         return None
@@ -202,7 +202,9 @@ def image_ref(ctx: click.Context, param: click.Parameter, value: str | None) -> 
         raise click.BadParameter(f"{value!r} is not an image reference", param=param) from error
 
 
-def base_image_ref(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+def base_image_ref(
+    ctx: click.Context, param: click.Parameter | None, value: str | None
+) -> str | None:
     """Return a checked image reference, or the name of an image on disk with its absolute path."""
     if value and reference.is_on_disk(value):
         if not reference.path_on_disk(value).exists():
@@ -211,6 +213,16 @@ def base_image_ref(ctx: click.Context, param: click.Parameter, value: str | None
             )
         return reference.absolute_on_disk(value)
     return image_ref(ctx, param, value)
+
+
+def _base_image_of_variable() -> str | None:
+    """Return what base_image_option would be, for a command that only has its variable."""
+    try:
+        context = click.get_current_context()
+        return base_image_ref(context, None, os.environ.get(_BASE_IMAGE) or None)
+    except click.BadParameter as error:
+        error.param_hint = _BASE_IMAGE
+        raise
 
 
 def _only(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> str | None:
@@ -254,10 +266,11 @@ def _push(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
     return f"{image.name}:{image.tag_or_digest}"
 
 
+_BASE_IMAGE = "ENVBUILDER_BASE_IMAGE"
 base_image_option: Decorator = click.option(
     "--base-image",
     metavar="REF",
-    envvar="ENVBUILDER_BASE_IMAGE",
+    envvar=_BASE_IMAGE,
     callback=base_image_ref,
     help="Base image to use instead of the locked one: a reference, oci:DIR or FILE.tar.",
 )
@@ -315,10 +328,27 @@ def adding(*options: Decorator) -> Decorator:
     return lambda function: functools.reduce(lambda f, option: option(f), options[::-1], function)
 
 
-def _environment_options(profile: Decorator) -> Decorator:
-    """Return a decorator that adds the options that choose an environment, and checks them."""
-    options = adding(
-        profile,
+_REQUEST = ("backend", "python", "base_image", "builder", "force")
+
+
+def chosen_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--environment --backend`.
+
+    The function gets these, and others of the options that `_REQUEST` lists, as `request`. A
+    command without `--base-image` takes the base image from its variable.
+    """
+
+    @functools.wraps(function)
+    def reading(**values: Any) -> Any:
+        from envbuilder.builds.request import Request
+
+        require_image(values["backend"])
+        requested = {name: values.pop(name) for name in _REQUEST if name in values}
+        if "base_image" not in requested:
+            requested["base_image"] = _base_image_of_variable()
+        return function(request=Request(**requested), **values)
+
+    return adding(
         environment_option,
         click.option(
             "--backend",
@@ -326,25 +356,17 @@ def _environment_options(profile: Decorator) -> Decorator:
             help="Image, native venv, or conda packages with a venv on top. Without it: docker"
             " if an engine and the base image are available, else venv.",
         ),
-        python_option,
-        base_image_option,
-    )
-
-    def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def checked(**values: Any) -> Any:
-            require_image(values["backend"])
-            return function(**values)
-
-        return options(checked)
-
-    return decorated
+    )(reading)
 
 
-environment_options = _environment_options(profile_option)
-"""Adds `--profile --environment --backend --python-version --base-image`."""
-environments_options = _environment_options(profiles_option)
-"""Adds the same options, with several profiles."""
+def environment_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--profile --environment --backend`; the function gets them as `request`."""
+
+    @functools.wraps(function)
+    def reading(profile: str | None, request: Request, **values: Any) -> Any:
+        return function(request=msgspec.structs.replace(request, profile=profile), **values)
+
+    return profile_option(chosen_options(reading))
 
 
 class _Interpreter(click.Path):
@@ -356,21 +378,11 @@ class _Interpreter(click.Path):
         return super().convert(process.which(value) or value if by_name else value, param, ctx)
 
 
-payload_options = adding(
+measuring_options = adding(
     click.option(
         "--quick",
         is_flag=True,
         help="Use a small subset and skip comparisons (seconds).",
-    ),
-    click.option(
-        "--data",
-        type=click.Path(path_type=Path, file_okay=False, exists=True),
-        help="Folder with the four MNIST files; without it they are fetched once.",
-    ),
-    click.option(
-        "--output",
-        type=click.Path(path_type=Path, dir_okay=False),
-        help="Also write the JSON to this file.",
     ),
     click.option(
         "--python",
@@ -386,13 +398,8 @@ payload_options = adding(
         " sites whose modules provide the framework through them. The verdict then states"
         " that the environment was used as found.",
     ),
-    click.option(
-        "--force",
-        is_flag=True,
-        help="Skip the host check, and leave out device flags that the engine cannot satisfy.",
-    ),
 )
-"""Adds `--quick --data --output --python --inherit-environment --force`."""
+"""Adds `--quick --python --inherit-environment`."""
 
 
 def access_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -116,15 +116,12 @@ def _print_releases(title: str, builds: Sequence[tuple[Build, Level]]) -> None:
         "builds (✓ fits here, ! may fit)": {},
         "Python": {},
     }
-    releases = ([*group] for _, group in groupby(builds, key=lambda each: each[0].release))
-    rows = (
-        (
-            rated[0][0].release,
-            "  ".join(f"{_MARKS[fit.VERDICTS[level]]} {b.build}" for b, level in reversed(rated)),
-            f"{rated[0][0].pythons[0]} to {rated[0][0].pythons[-1]}",
-        )
-        for rated in releases
-    )
+    rows = []
+    for release, group in groupby(builds, key=lambda each: each[0].release):
+        rated = [*group]
+        marked = (f"{_MARKS[fit.VERDICTS[level]]} {b.build}" for b, level in reversed(rated))
+        pythons = rated[0][0].pythons
+        rows.append((release, "  ".join(marked), f"{pythons[0]} to {pythons[-1]}"))
     console.result()
     console.rich_console().print(console.table(columns, rows))
     drivers: dict[str, list[str]] = {}

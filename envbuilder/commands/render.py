@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -53,7 +54,7 @@ _TARGETS = (*render.TARGETS, render.BAKE)
 )
 @target_host_option
 def command(
-    profiles: tuple[str, ...],
+    profile: tuple[str, ...],
     target: render.RenderTarget | Literal["bake"] | None,
     python: str | None,
     output: Path | None,
@@ -76,16 +77,16 @@ def command(
     settings = load_settings()
     library = variants.library(settings)
     if target == render.BAKE:
-        _bake(profiles, python, output, target_host, library, settings)
+        _bake(profile, python, output, target_host, library, settings)
         return
     backend = "conda" if target in render.CONDA_TARGETS else ""
-    if len(profiles) > 1:
+    if len(profile) > 1:
         raise InvalidError(
-            f"{', '.join(profiles)}: several profiles are for --target bake",
+            f"{', '.join(profile)}: several profiles are for --target bake",
             "Name one profile, or add --target bake.",
         )
-    profile = profiles[0] if profiles else None
-    chosen, lock = locked_profile(library, settings, profile, target_host, backend)
+    name = profile[0] if profile else None
+    chosen, lock = locked_profile(library, settings, name, target_host, backend)
     kind = target or render.default_target(chosen)
     default = chosen.image_python if kind in render.IMAGE_TARGETS else chosen.python.default
     urls = render.source_urls(lock, settings)
@@ -130,7 +131,7 @@ def _folders(
     from envbuilder.packages.sources import source
     from envbuilder.packages.store import Store
 
-    for file in (file for t in render.targets_for(lock, python) for file in t.packages):
+    for file in chain.from_iterable(t.packages for t in render.targets_for(lock, python)):
         if file.recipe and file.recipe.kind == "path":
             source.obtain(file.name, file.recipe, settings)
             source.require_public(file.recipe, settings)

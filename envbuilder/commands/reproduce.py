@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envbuilder.builds.request import Request
 from envbuilder.commands.options import (
     builder_option,
     environment_options,
     json_option,
     load_settings,
+    python_option,
 )
 from envbuilder.core import console
 from envbuilder.core.errors import BUILD_FAILED
@@ -19,20 +19,18 @@ from envbuilder.core.text import first
 
 if TYPE_CHECKING:
     from envbuilder.builds.reproduce import Built, Difference, Outcome
+    from envbuilder.builds.request import Request
 
 _SHOWN = 20
 
 
 @click.command("reproduce", short_help="Build twice from nothing, and compare bit for bit.")
 @environment_options
+@python_option
 @builder_option
 @json_option
 def command(
-    profile: str | None,
-    backend: str | None,
-    python: str | None,
-    base_image: str | None,
-    builder: str | None,
+    request: Request,
     as_json: bool,
 ) -> int:
     """Build twice from nothing, compare the digests, and name the files that differ.
@@ -55,13 +53,6 @@ def command(
     """
     from envbuilder.builds import reproduce
 
-    request = Request(
-        profile=profile,
-        backend=backend,
-        python=python,
-        base_image=base_image,
-        builder=builder,
-    )
     outcome = reproduce.run(request, load_settings(), console.progress())
     if as_json:
         console.data(outcome)

@@ -20,7 +20,6 @@ from envbuilder.builds.access import (
     project_command,
 )
 from envbuilder.builds.backends import foreign_programs
-from envbuilder.builds.request import Request
 from envbuilder.commands import locked
 from envbuilder.commands.options import (
     access_options,
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     import contextlib
     from collections.abc import Callable
 
+    from envbuilder.builds.request import Request
     from envbuilder.commands.watch import Watching
     from envbuilder.containers.engine.container import Port
     from envbuilder.core.settings import Settings
@@ -50,10 +50,7 @@ if TYPE_CHECKING:
 @locked.locked_option
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD [ARG]…]")
 def command(
-    profile: str | None,
-    backend: str | None,
-    python: str | None,
-    base_image: str | None,
+    request: Request,
     given: Access,
     frozen: bool,
     argv: tuple[str, ...],
@@ -78,27 +75,20 @@ def command(
       envbuilder run -p 8000 -v ./data:/data:ro -e HF_TOKEN -- python serve.py
       envbuilder run -- python -c "import torch; print(torch.__version__)"
     """
-    request = Request(profile=profile, backend=backend, python=python, base_image=base_image)
-    return _start(argv, request, given, None, frozen=frozen)
-
-
-def _start(
-    argv: tuple[str, ...],
-    request: Request,
-    given: Access,
-    watching: Watching | None,
-    *,
-    frozen: bool,
-) -> int:
-    """Run the command that was given, or the project's own."""
     settings = load_settings()
+    words = _command(argv, settings, "run")
+    return enter(settings, request, lambda name: words, given, frozen=frozen)
+
+
+def _command(argv: tuple[str, ...], settings: Settings, by: str) -> tuple[str, ...]:
+    """Return the command that was given, or the project's own, if it may run."""
     words = argv[1:] if argv[:1] == ("--",) else argv
-    words = words or project_command(settings, "watch" if watching else "run")
+    words = words or project_command(settings, by)
     if os.sep in words[0] and (words[0][0] != os.sep or Path(words[0]).exists()):
         process.require_runnable(Path(words[0]))  # what is in a container alone is not seen here
     if settings.definition is not None:
         foreign_programs.require_unchanged(words, "", of_project=True)
-    return enter(settings, request, lambda name: words, given, frozen=frozen, watching=watching)
+    return words
 
 
 @click.command(
@@ -128,10 +118,7 @@ def _start(
 )
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD [ARG]…]")
 def watch(
-    profile: str | None,
-    backend: str | None,
-    python: str | None,
-    base_image: str | None,
+    request: Request,
     given: Access,
     frozen: bool,
     device: str | None,
@@ -164,8 +151,9 @@ def watch(
     file, page = places(output, html)
     earlier = named(against)
     watching = Watching(device=device, file=file, page=page, against=against, earlier=earlier)
-    request = Request(profile=profile, backend=backend, python=python, base_image=base_image)
-    return _start(argv, request, given, watching, frozen=frozen)
+    settings = load_settings()
+    words = _command(argv, settings, "watch")
+    return enter(settings, request, lambda name: words, given, frozen=frozen, watching=watching)
 
 
 class _Brief:
@@ -276,10 +264,7 @@ def _is_free(port: Port, note: Callable[[str], None]) -> bool:
 @access_options
 @locked.locked_option
 def shell(
-    profile: str | None,
-    backend: str | None,
-    python: str | None,
-    base_image: str | None,
+    request: Request,
     given: Access,
     frozen: bool,
 ) -> int:
@@ -296,7 +281,7 @@ def shell(
     prompt = "" if os.environ.get("VIRTUAL_ENV_DISABLE_PROMPT") else "(envbuilder {}) "
     return enter(
         load_settings(),
-        Request(profile=profile, backend=backend, python=python, base_image=base_image),
+        request,
         lambda name: shell_command(os.environ.get("SHELL", "/bin/sh"), prompt.format(name)),
         given,
         frozen=frozen,

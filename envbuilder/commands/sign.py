@@ -92,7 +92,6 @@ def _passphrase(key: Path) -> Callable[[], bytes]:
 @click.argument("files", nargs=-1, type=_FILE, metavar="FILE...", required=True)
 @click.option(
     "--key",
-    "named",
     multiple=True,
     type=_FILE,
     metavar="PUB",
@@ -100,7 +99,7 @@ def _passphrase(key: Path) -> Callable[[], bytes]:
     " the configuration, for locks and bundles.",
 )
 @json_option
-def verify_signature(files: tuple[Path, ...], named: tuple[Path, ...], as_json: bool) -> None:
+def verify_signature(files: tuple[Path, ...], key: tuple[Path, ...], as_json: bool) -> None:
     """Check who signed files, and that the signature is about these very bytes.
 
     Of a provenance, the builder is checked as well, and the artifact next to it. Exit code 5: there
@@ -112,7 +111,7 @@ def verify_signature(files: tuple[Path, ...], named: tuple[Path, ...], as_json: 
       envbuilder verify-signature --key team.pub cpu.tar.provenance.json
     """
     settings = load_settings()
-    signed = [_accepted(path, named, settings) for path in files]
+    signed = [_accepted(path, key, settings) for path in files]
     if as_json:
         console.data({"schema": 1, "signed": signed})
         return
@@ -227,7 +226,7 @@ def _provenance(path: Path, content: bytes) -> Signable:
     statement = statements.parse(content, str(path))
     _require_builder(statement, str(path))
     in_hand = _in_hand(path)
-    subjects = [d for s in statement.subject for d in s.digest.items()]
+    subjects = statements.digests_of(statement)
     if in_hand and not in_hand.items() & {*subjects}:
         raise statements.other_subject(str(path), in_hand, subjects)
     return Signable(

@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from envbuilder import __version__
-from envbuilder.builds.request import Request
 from envbuilder.commands.options import (
     environment_options,
     json_option,
     load_settings,
-    payload_options,
+    measuring_options,
 )
-from envbuilder.core import console, results, text
+from envbuilder.core import console, text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from envbuilder.builds.request import Request
 
 
 @click.command("tune", short_help="Time settings, and report which make training faster here.")
 @environment_options
-@payload_options
+@measuring_options
 @json_option
 def command(
-    profile: str | None,
-    backend: str | None,
-    python: str | None,
-    base_image: str | None,
+    request: Request,
     quick: bool,
-    data: Path | None,
-    output: Path | None,
     executable: Path | None,
     inherit: bool,
-    force: bool,
     as_json: bool,
 ) -> int:
     """Time settings (threads, allocators, loaders and more) against the defaults.
@@ -44,19 +42,14 @@ def command(
     Examples:
       envbuilder tune --profile cpu --backend venv
       envbuilder tune --quick --profile cpu --python ~/mine/bin/python
-      envbuilder tune --json --output tuning.json
+      envbuilder tune --json > tuning.json
     """
     from envbuilder.packages import mnist
     from envbuilder.verify import start, tune
 
-    place = results.Place("--output", output, results.document("schema", "survey", "settings"))
-    place.require()
     settings = load_settings()
     progress = console.progress()
-    request = Request(
-        profile=profile, backend=backend, python=python, base_image=base_image, force=force
-    )
-    dataset = mnist.local(data, quick=quick)
+    dataset = mnist.local(None, quick=quick)
     expects, facts, run = start.prepare(
         request,
         executable,
@@ -68,5 +61,5 @@ def command(
     dataset = dataset or mnist.obtain(settings, progress)
     facts = {**facts, "envbuilder": __version__, "time": text.stamp_now()}
     outcome = tune.run(tune.asking(run, dataset, expects), expects, progress, quick=quick)
-    tune.finish(outcome, facts, settings, place, as_json=as_json)
+    tune.finish(outcome, facts, settings, as_json=as_json)
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import chain
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
@@ -11,13 +12,14 @@ import click
 
 from envbuilder import __version__
 from envbuilder.builds import isolation
-from envbuilder.builds.request import Request
 from envbuilder.commands.options import (
+    base_image_option,
     environment_options,
     html_option,
     json_option,
     load_settings,
-    payload_options,
+    measuring_options,
+    python_option,
     require_image,
 )
 from envbuilder.core import console, results, text
@@ -35,6 +37,7 @@ from envbuilder.verify.report import history, model, speed
 from envbuilder.verify.run import Job, examine, unfinished
 
 if TYPE_CHECKING:
+    from envbuilder.builds.request import Request
     from envbuilder.profiles.profile import Expected
 
 
@@ -42,12 +45,29 @@ if TYPE_CHECKING:
     "verify", short_help="Train MNIST inside an environment and report what did the work."
 )
 @environment_options
+@python_option
+@base_image_option
 @click.option(
     "--epochs",
     type=click.IntRange(1, 100),
     help="Training passes. Without it 1, and 3 over the small subset.",
 )
-@payload_options
+@measuring_options
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Folder with the four MNIST files; without it they are fetched once.",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also write the JSON to this file.",
+)
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Skip the host check, and leave out device flags that the engine cannot satisfy.",
+)
 @click.option(
     "--sif",
     "image",
@@ -70,10 +90,7 @@ if TYPE_CHECKING:
 )
 @json_option
 def command(
-    profile: str | None,
-    backend: str | None,
-    python: str | None,
-    base_image: str | None,
+    request: Request,
     epochs: int | None,
     quick: bool,
     data: Path | None,
@@ -84,7 +101,6 @@ def command(
     devices: str | None,
     executable: Path | None,
     inherit: bool,
-    force: bool,
     as_json: bool,
 ) -> int:
     """Train MNIST inside an environment (built first if it is missing).
@@ -111,9 +127,6 @@ def command(
     """
     settings = load_settings()
     progress = console.progress()
-    request = Request(
-        profile=profile, backend=backend, python=python, base_image=base_image, force=force
-    )
     places = (
         results.Place("--output", output, model.is_report),
         results.Place("--html", html, results.is_page),
@@ -227,7 +240,7 @@ def _exit_code(*, passed: bool, errors: list[EnvbuilderError]) -> int:
     """
     if not errors:
         return 0 if passed else VERIFY_FAILED
-    hints = [hint for error in errors for hint in error.hints]
+    hints = chain.from_iterable(error.hints for error in errors)
     kind: type[EnvbuilderError] = BuildError
     if not passed:
         kind = VerifyError

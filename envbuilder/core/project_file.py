@@ -214,7 +214,7 @@ _ENVIRONMENT_HINTS = {
     ),
     **dict.fromkeys(
         ("base_image", "base", "image", "docker", "from_image"),
-        "Remove the key: every profile states its image. Another one: --base-image, or"
+        "Remove the key: every profile states its image. Another one: ENVBUILDER_BASE_IMAGE, or"
         " base_images: at the top level.",
     ),
     **dict.fromkeys(

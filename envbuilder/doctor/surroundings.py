@@ -251,8 +251,8 @@ def _source_fix(source: Source) -> str:
         return f"Check mirrors: {source.name}: in envbuilder.yaml, or remove it."
     if source.kind == "registry":
         return (
-            f"Use an image you have: --base-image REF, or a mirror: mirrors: {{{source.name}: …}}"
-            " in envbuilder.yaml (docs/guides/mirrors.md)."
+            "Use an image you have: ENVBUILDER_BASE_IMAGE=REF, or a mirror:"
+            f" mirrors: {{{source.name}: …}} in envbuilder.yaml (docs/guides/mirrors.md)."
         )
     return (
         "Check the network, and HTTPS_PROXY if there is a proxy. A mirror:"

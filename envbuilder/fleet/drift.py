@@ -89,7 +89,7 @@ def require_comparable(
         raise InvalidError(
             f"the run {run_of_groups} verified no node by itself, and groups of nodes are not"
             " compared",
-            Hint("Compare what each run says of each group", ("fleet", "show", "FOLDER", "--json")),
+            Hint("Compare what each run says of each group", ("compare", "FOLDER", "--json")),
         )
     if earlier.epochs != epochs:
         raise InvalidError(

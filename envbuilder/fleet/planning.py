@@ -30,6 +30,8 @@ SAFE_FOLDER = r"^/[A-Za-z0-9._/@+=,~-]*\Z"
 """What a line of `#SBATCH` can hold as it is."""
 _START_SECONDS = 120
 """What a job gets beyond the verification's limit: for its setup, and to report a time-out."""
+_LONGEST_WAIT_SECONDS = 30 * 60
+"""How long a job may wait until it starts."""
 _LAST_FILES_SECONDS = 120
 """What nodes together get beyond that: the first one waits for the others' last files."""
 _PASSED_ON = re.compile(
@@ -97,7 +99,6 @@ class Request(Struct, frozen=True, kw_only=True):
     """For `envbuilder fleet join`; None if nodes are not to train together."""
     quick: bool
     epochs: int
-    start_seconds: int
     limit_seconds: int
 
 
@@ -136,7 +137,7 @@ def plan(
         quick=request.quick,
         epochs=request.epochs,
         partition=request.partition,
-        start_seconds=request.start_seconds,
+        start_seconds=_LONGEST_WAIT_SECONDS,
         limit_seconds=request.limit_seconds,
         promises=tuple(_counted(promise, library) for promise in promises),
         left_out=left_out,
@@ -285,17 +286,12 @@ def without_group(plan: Plan) -> Iterator[str]:
 
 
 def arguments(
-    *,
-    quick: bool = False,
-    backend: str | None = None,
-    epochs: int | None = None,
-    data: Path | None = None,
-    python: Path | None = None,
+    *, quick: bool = False, backend: str = "", python: Path | None = None
 ) -> tuple[str, ...]:
     """Return the options that all nodes get."""
-    options = {"--backend": backend, "--epochs": epochs, "--python": python, "--data": data}
     words = ["--quick"] if quick else []
-    for name, value in options.items():
-        if value:
-            words += [name, str(value)]
+    if backend:
+        words += ["--backend", backend]
+    if python:
+        words += ["--python", str(python)]
     return tuple(words)

@@ -151,7 +151,7 @@ def judge_run(
         started=started(run),
         finished=text.stamp_now(),
         quick=subset,
-        epochs=epochs(None, quick=subset),
+        epochs=epochs(quick=subset),
         entries=tuple(sorted(entries, key=lambda entry: natural(entry.node))),
         attested=False,
     )

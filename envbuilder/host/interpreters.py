@@ -208,7 +208,7 @@ def find(
     raise ToolError(
         f"no Python {' or '.join(versions)} for {machine} was found{search.rejections()}",
         f"`python -m uv python install {versions[0]}` installs one that uv manages; or"
-        " choose another version with --python-version.",
+        " choose another version: python: in envbuilder.yaml.",
     )
 
 

@@ -12,6 +12,7 @@ import threading
 from contextlib import ExitStack
 from datetime import date, timedelta
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from msgspec.structs import replace
@@ -231,7 +232,9 @@ class Diagnosis:
         """
         build = profile.resolution.build
         allowed = () if isinstance(build, bool) else build
-        of_builds = {version for each in profile.choices().values() for version in each.pythons}
+        of_builds = set[str]()
+        for each in profile.choices().values():
+            of_builds.update(each.pythons)
         possible = [v for v in availability.PYTHONS if v in of_builds or not of_builds]
         allowed_pythons = release.allowed(possible, pythons)
         distance = {version: _distance(python, version) for version in allowed_pythons}
@@ -265,7 +268,7 @@ class Diagnosis:
         """Return the newest release of the framework that packages admit; None if that is known."""
         name = profile.framework
         names = FRAMEWORKS[profile.framework].names
-        needs = [need for each in sorted(names) for need in walk.needs(each)]
+        needs = [*chain.from_iterable(map(walk.needs, sorted(names)))]
         own = [n.specifier for n in map(Requirement, limits) if distribution(n.name) in names]
         admitted = [*own, *(need.specifier for need in needs)]
         index = self.index(profile.resolution.as_of)
@@ -416,9 +419,10 @@ def explained(blockers: Sequence[Blocker], target: index_pages.Target) -> str:
             f"To have them built, by code of their own, sealed off: build_from_source:"
             f" [{', '.join(built)}]"
         )
-    old = sorted({each.replace(" ", "==") for blocker in blockers for each in blocker.instead})
+    old = set(chain.from_iterable(blocker.instead for blocker in blockers))
     if old:
-        items.append(f"To take what is that old, require it: {', '.join(old)}")
+        lines = sorted(each.replace(" ", "==") for each in old)
+        items.append(f"To take what is that old, require it: {', '.join(lines)}")
     return text.with_items(f"{count} {verb} in the way", items)
 
 

@@ -23,11 +23,10 @@ if TYPE_CHECKING:
 
 def foreign_files(profile: Profile, lock: Lock, origin: Lock | None) -> Iterator[str]:
     """Yield files that are not the hardware's own; `origin` is the lock of the profile itself."""
-    theirs = {
-        (target.platform, target.python, file.name): file
-        for target in (origin.targets if origin else ())
-        for file in target.of_kind("wheel")
-    }
+    theirs: dict[tuple[str, str, str], File] = {}
+    for target in origin.targets if origin else ():
+        for file in target.of_kind("wheel"):
+            theirs[target.platform, target.python, file.name] = file
     framework = FRAMEWORKS[profile.framework]
     foreign = framework.foreign(profile.accelerator)
     compilers = framework.kernel_compilers.get(profile.accelerator, frozenset())
@@ -155,7 +154,8 @@ def _heading(labels: Sequence[str], every: Iterable[str]) -> str:
 def _versions(lock: Lock) -> dict[str, str]:
     """Return the versions of each package; targets may differ."""
     versions: dict[str, set[str]] = {}
-    files = (f for target in lock.targets for f in target.fetched(managed=True))
-    for file in (f for f in files if not f.role):
-        versions.setdefault(file.name, set()).add(file.version)
+    for target in lock.targets:
+        for file in target.fetched(managed=True):
+            if not file.role:
+                versions.setdefault(file.name, set()).add(file.version)
     return {name: ", ".join(sorted(each)) for name, each in versions.items()}

@@ -17,12 +17,7 @@ from envbuilder.core.settings import LOCKS, PROJECT_FILE, Settings
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.profiles import library, lock as profile_lock, profile as profile_files
 from envbuilder.profiles.lock import Lock
-from envbuilder.profiles.profile import (
-    Profile,
-    load as load_profile,
-    names as profile_names,
-    search_path,
-)
+from envbuilder.profiles.profile import Profile
 from envbuilder.project import environments, variants
 from envbuilder.project.lines import Line
 from envbuilder.project.release import Decision
@@ -213,8 +208,6 @@ def read_earlier(path: Path | None, load: Callable[[Path], _Lock]) -> tuple[_Loc
 
 
 _FILE = re.compile(r"([^.]+)\.([^.]+)(\.conda)?\.json")
-_MOST = 1000
-"""Maximum number of files in the folder that are read."""
 
 
 class UnusedLock(Struct, frozen=True, kw_only=True):
@@ -235,8 +228,7 @@ def unused_locks(settings: Settings) -> Iterator[UnusedLock]:
     listed = settings.definition.profiles
     profiles = profile_files.names(profile_files.search_path(settings.project, settings.config_dir))
     folder = settings.project / LOCKS
-    files = sorted(itertools.islice(folder.iterdir(), _MOST)) if folder.is_dir() else []
-    for path in files:
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         match = _FILE.fullmatch(path.name)
         if match is None:
             continue
@@ -291,8 +283,8 @@ def conda_of_profiles(library: Library, name: str | None, folder: Path) -> Itera
 
     Raises `InvalidError`.
     """
-    for each in (name,) if name else profile_names(library.folders):
-        profile = load_profile(each, library.folders)
+    for each in (name,) if name else profile_files.names(library.folders):
+        profile = profile_files.load(each, library.folders)
         if name or "conda" in profile.backends:
             yield CondaEntry(
                 label=each,
@@ -311,7 +303,7 @@ def conda_of_project(
 
     Raises `InvalidError`.
     """
-    folders = search_path(settings.project, settings.config_dir)
+    folders = profile_files.search_path(settings.project, settings.config_dir)
     for entry in of_project(settings, name):
         variant = entry.profile
         path = conda_lock.beside(entry.path)
@@ -325,7 +317,7 @@ def conda_of_project(
             yield CondaEntry(
                 label=entry.label,
                 profile=variant,
-                origin=load_profile(entry.name, folders),
+                origin=profile_files.load(entry.name, folders),
                 earlier=path if path.is_file() else None,
                 path=folder / path.name if folder else path,
                 required=entry.required,
@@ -388,16 +380,16 @@ def conda_names(path: Path | None) -> frozenset[str]:
 
 
 def _conda_names(lock: conda_lock.Lock) -> frozenset[str]:
-    packages = (package for target in lock.targets for package in target.packages)
+    packages = itertools.chain.from_iterable(target.packages for target in lock.targets)
     return frozenset(types.canonical(package.name) for package in packages)
 
 
 def _conda_without(lock: conda_lock.Lock, names: set[str]) -> conda_lock.Lock:
     """Return a lock without some packages, so that these may move and the others are kept."""
-    targets = (
-        replace(t, packages=tuple(p for p in t.packages if types.canonical(p.name) not in names))
-        for t in lock.targets
-    )
+    targets = []
+    for target in lock.targets:
+        kept = (p for p in target.packages if types.canonical(p.name) not in names)
+        targets.append(replace(target, packages=tuple(kept)))
     return replace(lock, targets=tuple(targets))
 
 
@@ -405,13 +397,12 @@ def conda_as_files(profile: Profile, lock: conda_lock.Lock | None) -> profile_lo
     """Return a conda lock in the form that changes are shown of."""
     if lock is None:
         return None
-    targets = (
-        profile_lock.Target(
-            platform=target.platform,
-            python=target.python,
-            base=None,
-            files=tuple(package.as_file for package in target.packages),
+    targets = []
+    for target in lock.targets:
+        files = tuple(package.as_file for package in target.packages)
+        targets.append(
+            profile_lock.Target(
+                platform=target.platform, python=target.python, base=None, files=files
+            )
         )
-        for target in lock.targets
-    )
     return replace(profile_lock.nothing(profile), targets=tuple(targets))

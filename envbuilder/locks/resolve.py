@@ -97,8 +97,10 @@ def resolve(
     debs = Debs(profile, settings, basis, on_progress, origin)
     foundry = SourceLocker(profile.resolution, settings, on_progress, elsewhere)
     partly = origin is not None
-    accepted = {f"{f.name} {f.version}" for lock in (basis, origin and origin[1]) if lock
-                for f in lock.files}  # fmt: skip
+    earlier = (basis, origin[1] if origin else None)
+    accepted = set[str]()
+    for lock in filter(None, earlier):
+        accepted.update(f"{file.name} {file.version}" for file in lock.files)
 
     def require_recent(place: Place, wheels: Iterable[Found]) -> None:
         new = [w for w in wheels if f"{w.file.name} {w.file.version}" not in accepted]
@@ -133,24 +135,20 @@ def resolve(
                     partly=partly,
                 )
                 instead = _in_place_of_others(asked, solution) if left else []
-                obstacles = {
-                    target: failure.blockers
-                    if isinstance(failure, PassedOverError)
-                    else [
-                        blocker
-                        for blocker in explain(asked, target, (*offers, *built))
-                        if not blocker.instead or accepted.isdisjoint(blocker.instead)
-                    ]
-                    for target, failure in solution.failures.items()
-                    if explain and not instead and not isinstance(failure, ClashError)
-                }
+                obstacles: dict[Place, Sequence[Blocker]] = {}
+                for target, failure in () if instead else solution.failures.items():
+                    if isinstance(failure, PassedOverError):
+                        obstacles[target] = failure.blockers
+                    elif explain and not isinstance(failure, ClashError):
+                        every = explain(asked, target, (*offers, *built))
+                        obstacles[target] = [b for b in every if accepted.isdisjoint(b.instead)]
                 more = [o for o in _offers(obstacles, foundry, solution) if left and o not in built]
                 if instead or more:
                     asked = replace(asked, requirements=(*asked.requirements, *instead))
                     built += more
                     continue
                 solution = _finished(solution, obstacles, foundry, partly=partly)
-                tools, urls = _tools(profile, uv, (basis, origin and origin[1]), on_progress)
+                tools, urls = _tools(profile, uv, earlier, on_progress)
                 # While the folder exists that wheels of the user's own were found in.
                 lock = _sized(
                     replace(
@@ -219,7 +217,7 @@ def check(profile: Profile, lock: Lock) -> tuple[str, ...]:
         reasons.append("the profile changed after the lock was made")
     if lock.state == "unlocked":
         return tuple(reasons)
-    required = {(p, v) for p in profile.platforms for v in profile.python.supported}
+    required = {*itertools.product(profile.platforms, profile.python.supported)}
     present = {(t.platform, t.python) for t in lock.targets}
     lacking = {(p, v) for p, v in required - present if f"{p} {v}" not in lock.missing}
     for verb, pairs in (("has no", lacking), ("has a needless", present - required)):
@@ -374,7 +372,7 @@ def _targets(
         # Each thread has its share from the beginning: none starts another uv after a failure.
         shares = [places[n::_AT_ONCE] for n in range(_AT_ONCE)]
         found = pool.map(lambda share: {place: answer(*place) for place in share}, shares)
-        answers = {place: wheels for each in found for place, wheels in each.items()}
+        answers = dict(itertools.chain.from_iterable(each.items() for each in found))
     solution = _Solution((), {}, {}, {})
     for place in places:
         wheels = answers[place]
@@ -444,11 +442,9 @@ def _sized(
         about = file.size_about if size is None else None
         return replace(file, size=size, size_about=about)
 
-    return replace(
-        lock,
-        tools={p: sized(f) for p, f in lock.tools.items()},
-        targets=tuple(replace(t, files=tuple(sized(f) for f in t.files)) for t in lock.targets),
-    )
+    targets = (replace(t, files=tuple(map(sized, t.files))) for t in lock.targets)
+    tools = {platform: sized(tool) for platform, tool in lock.tools.items()}
+    return replace(lock, tools=tools, targets=tuple(targets))
 
 
 def _preferred(
@@ -462,9 +458,10 @@ def _preferred(
 
 def _judged(lock: Lock) -> Lock:
     """Return the lock, `claimed` if the hash of some file was not read in an index."""
-    targets = [(f"{t.platform}, Python {t.python}", t.fetched(managed=False)) for t in lock.targets]
-    named = [(f, where) for where, files in targets for f in files]
-    named += [(f, p) for p, f in lock.tools.items()]
+    named: list[tuple[File, str]] = [(tool, platform) for platform, tool in lock.tools.items()]
+    for target in lock.targets:
+        where = f"{target.platform}, Python {target.python}"
+        named += [(file, where) for file in target.fetched(managed=False)]
     weak = sorted({f"{f.name} {f.version} ({w})" for f, w in named if f.provenance != "read"})
     if not weak:
         return lock

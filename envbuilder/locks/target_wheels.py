@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -173,22 +174,21 @@ def compared(
     installed = {w.file: contents[w.file.sha256] for w in wheels if w.file.sha256 in contents}
     pruned = wheel_conflicts.prunable(installed, python)
     site = f"lib/python{python}/site-packages/"
-    left = {w: {f"{site}{path}" for path in pruned.get(w, ())} for w in installed}
-    conflict = wheel_conflicts.clash(
-        {
-            w: {p: c for p, c in places.items() if p not in left[w]}
-            for w, places in installed.items()
-        }
-    )
+    remaining = {}
+    for wheel, places in installed.items():
+        stray = {f"{site}{path}" for path in pruned.get(wheel, ())}
+        remaining[wheel] = {path: c for path, c in places.items() if path not in stray}
+    conflict = wheel_conflicts.clash(remaining)
     if conflict:
         why, edit = wheel_conflicts.explained(*conflict, [w.file for w in wheels])
         first = conflict[1].name
         second = conflict[2].name
+        needed = [w.file.requires for w in wheels if frameworks.of_name(w.file.name)]
         raise ClashError(
             f"{escaped(why)}. {edit}",
             (platform, python),
             frozenset({first, second}),
-            (n for w in wheels if frameworks.of_name(w.file.name) for n in w.file.requires),
+            chain.from_iterable(needed),
         )
     wheels = [
         msgspec.structs.replace(w, file=_pruned(w.file, pruned[w.file])) if w.file in pruned else w

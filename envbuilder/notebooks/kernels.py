@@ -38,6 +38,7 @@ _CURVE = (7, 3)
 """The first version of ipykernel that encrypts its connections."""
 _LARGEST_SPEC = 64 << 10
 _FILE = "kernel.json"
+_BASE_IMAGE = "ENVBUILDER_BASE_IMAGE"
 _FOLDERS = ("ENVBUILDER_CACHE_DIR", "ENVBUILDER_CONFIG_DIR", "ENVBUILDER_DATA_DIR")
 
 
@@ -59,8 +60,6 @@ class Choice(Struct, frozen=True, kw_only=True):
             "--environment": self.environment,
             "--profile": self.request.profile,
             "--backend": self.request.backend,
-            "--python-version": self.request.python,
-            "--base-image": self.request.base_image,
         }
         stated: list[str] = []
         for name, value in options.items():
@@ -87,10 +86,15 @@ def spec(choice: Choice, version: str, environ: Mapping[str, str]) -> Spec:
     # Quiet: what is used was said when JupyterLab started, and each kernel would say it again.
     project = ("--quiet", "--project", str(choice.project))
     encrypts = tuple(map(int, re.findall(r"\d+", version)[:2])) >= _CURVE
+    # An editor that the desktop started lacks what a shell's startup files set.
+    variables = {
+        name: str(Path(environ[name]).absolute()) for name in _FOLDERS if environ.get(name)
+    }
+    if choice.request.base_image:
+        variables[_BASE_IMAGE] = choice.request.base_image
     return Spec(
         argv=choice.command("jupyter", *project, "--connection-file", "{connection_file}"),
-        # An editor that the desktop started lacks what a shell's startup files set.
-        env={name: str(Path(environ[name]).absolute()) for name in _FOLDERS if environ.get(name)},
+        env=variables,
         display_name=choice.title,
         metadata={
             "debugger": True,

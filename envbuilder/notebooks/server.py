@@ -38,8 +38,6 @@ class Server(Struct, frozen=True, kw_only=True):
 
     folder: str
     """The folder whose files are shown."""
-    port: int
-    """0: the first free one from 8888 on."""
     browser: bool
     kernel: Spec
     shell: tuple[str, ...]

@@ -8,6 +8,7 @@ cosign reads one.
 from __future__ import annotations
 
 import json
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -126,7 +127,12 @@ def accepted(
         if any(s.digest.get(algorithm) == digest for s in statement.subject):
             signed = f"{algorithm}:{digest}"
             return statement, Signed(name=where, digest=signed, type=predicate_type, keyid=key.id)
-    raise other_subject(where, digests, [d for s in statement.subject for d in s.digest.items()])
+    raise other_subject(where, digests, digests_of(statement))
+
+
+def digests_of(statement: Statement) -> list[tuple[str, str]]:
+    """Return the digests of all subjects, each with its algorithm."""
+    return [*chain.from_iterable(subject.digest.items() for subject in statement.subject)]
 
 
 def other_subject(
@@ -174,16 +180,15 @@ def write_file(path: Path, payload: bytes, key: PrivateKey) -> Path:
     except InvalidError as error:
         raise InvalidError(
             f"{path}: exists, and is no signature file: nothing was written",
-            "Move it away if it is a damaged one, or name another file with --output.",
+            "Move it away if it is a damaged one.",
         ) from error
     same = (e for e in existing if e.payload_type == PAYLOAD_TYPE and e.content == payload)
     earlier = next(same, None)
-    envelope = (
-        envelopes.also_signed(earlier, key)
-        if earlier
-        else envelopes.sign(payload, PAYLOAD_TYPE, key)
-    )
-    hint = "Name another file with --output."
+    if earlier:
+        envelope = envelopes.also_signed(earlier, key)
+    else:
+        envelope = envelopes.sign(payload, PAYLOAD_TYPE, key)
+    hint = "Sign a copy in a folder of yours."
     files.save(path, msgspec.json.encode(envelope) + b"\n", BuildError, hint)
     return path
 
@@ -201,7 +206,7 @@ def require(
     acceptance; `UnsignedError` if there is no signature.
     """
     errors: list[SignatureError] = []
-    for candidate in (e for path in signature_files for e in read_file(path)):
+    for candidate in chain.from_iterable(map(read_file, signature_files)):
         try:
             return accepted(candidate, trusted, predicate_type, digests, where)
         except SignatureError as error:

@@ -13,7 +13,7 @@ import msgspec
 import yaml
 from msgspec import Struct
 
-from envbuilder.core import console, decoding, results
+from envbuilder.core import console, decoding
 from envbuilder.core.errors import Hint, VerifyError
 from envbuilder.core.text import amount, percent, printable
 from envbuilder.profiles import profile
@@ -240,36 +240,25 @@ def finish(
     outcome: Outcome,
     facts: dict[str, Any],
     settings: Settings,
-    place: results.Place,
     *,
     as_json: bool,
 ) -> None:
-    """Write the measurements and the advice, and print them.
-
-    Raises an `EnvbuilderError` if they cannot be written; they are printed in any case.
-    """
+    """Print the measurements and the advice."""
     tuned = None
     # A setting that helps an external interpreter may not help the environment of a profile.
     written = to_write(outcome.findings, outcome.combined)
     if written and facts["backend"] != "external":
         tuned = draft(facts["profile"], written, machine(facts), settings)
-    encoded = console.as_json(
-        {"schema": SCHEMA, **facts, **summary(outcome), "draft": tuned.text if tuned else None}
-    )
-
-    def show() -> None:
-        if as_json:
-            console.document(encoded)
-            return
-        print_outcome(outcome, console.rich_console())
-        if tuned is not None:
-            where = f"next to your envbuilder.yaml or in {settings.config_dir}"
-            console.document(f"\n{tuned.text}\n")
-            use = f"To use it, save this as profiles/{tuned.name}.yaml {where}, then run"
-            console.hints([Hint(use, ("lock", "--profile", tuned.name))])
-
-    for error in results.deliver([("result", lambda: place.write(lambda: f"{encoded}\n"))], show):
-        raise error
+    if as_json:
+        text = tuned.text if tuned else None
+        console.data({"schema": SCHEMA, **facts, **summary(outcome), "draft": text})
+        return
+    print_outcome(outcome, console.rich_console())
+    if tuned is not None:
+        where = f"next to your envbuilder.yaml or in {settings.config_dir}"
+        console.document(f"\n{tuned.text}\n")
+        use = f"To use it, save this as profiles/{tuned.name}.yaml {where}, then run"
+        console.hints([Hint(use, ("lock", "--profile", tuned.name))])
 
 
 def summary(outcome: Outcome) -> dict[str, Any]:

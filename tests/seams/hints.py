@@ -9,12 +9,10 @@ from msgspec import Struct
 
 COMMANDS = frozenset(
     {"add", "build", "bundle", "check", "ci", "clean", "compare", "completion", "detect", "doctor"}
-    | {"fleet", "init", "jupyter", "lock", "matrix", "profiles", "remove", "render", "reproduce"}
+    | {"fleet", "init", "jupyter", "lock", "profiles", "remove", "render", "reproduce"}
     | {"run", "sbom", "shell", "sign", "tune", "unbundle", "verify", "verify-signature", "watch"}
 )
-READING = frozenset(
-    {"detect", "doctor", "profiles", "check", "matrix", "compare", "verify-signature"}
-)
+READING = frozenset({"detect", "doctor", "profiles", "check", "compare", "verify-signature"})
 """Commands that only tell; that they change nothing is right."""
 SLOW = frozenset({"verify", "tune", "fleet", "jupyter", "shell", "reproduce"})
 """Commands that need a real framework or a terminal."""

@@ -35,9 +35,7 @@ CODES = {
     "verify-signature": {0, 2, 5},
 }
 DOCUMENTED = {0, 1, 2, 3, 4, 5}
-READING = frozenset(
-    {"check", "sbom", "render", "detect", "doctor", "profiles", "matrix", "compare"}
-)
+READING = frozenset({"check", "sbom", "render", "detect", "doctor", "profiles", "compare"})
 EDITING = frozenset({"add", "remove", "init"})
 _CRASH = re.compile(r"Traceback \(most recent|\bunexpected [A-Z]\w+|defect (?:of|in) envbuilder")
 _UNREADABLE = re.compile(
@@ -58,7 +56,7 @@ def broken(scene: Scene, act: Act) -> Iterator[Trouble]:
 
 def _what(act: Act) -> str:
     flags = [word for word in act.words[1:] if word.startswith("--") and len(word) > 2]
-    known = {"--check", "--upgrade", "--json", "--no-lock", "--dry-run", "--as-of"}
+    known = {"--check", "--upgrade", "--json", "--dry-run", "--as-of"}
     return " ".join([act.command, *sorted(set(flags) & known)])
 
 
@@ -244,7 +242,7 @@ def _environment(target: dict[str, Any]) -> dict[str, str]:
 def asked(scene: Scene, act: Act) -> Iterator[str]:
     """A lock that is called fresh has what was asked for."""
     fresh = act.command in ("lock", "add", "remove", "check") and "--profile" not in act.words
-    if act.ended.code or not fresh or "--no-lock" in act.words or "--output-dir" in act.words:
+    if act.ended.code or not fresh or "--output-dir" in act.words:
         return
     found = scene.yaml() or {}
     left_out = {*(found.get("exclude") or ()), *(found.get("overrides") or {})}

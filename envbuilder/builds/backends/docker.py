@@ -247,7 +247,7 @@ def plan(
                 "creating build container": no_base(base.ref),
                 # Matches the step's output, not its echoed text, which has a variable instead of 3.
                 f"Python {target.python} is needed; the base image has 3": "The base image has"
-                f" another Python. Name one with Python {target.python}: --base-image REF",
+                f" another Python. Name one with Python {target.python}: ENVBUILDER_BASE_IMAGE=REF",
                 "exec format error": f"This engine cannot run {target.platform} programs: build on"
                 " such a machine, or install emulation (qemu-user-static with binfmt).",
                 "failed to prepare extraction snapshot": "The engine dropped a layer of an image"
@@ -333,7 +333,7 @@ def prepare_dockerfile(build: Build, target: Target, engine: Engine) -> DockerEn
             raise InvalidError(
                 f"the base of '{profile.name}' for {target.platform} is only unpacked: the steps"
                 " of a Dockerfile cannot run on it",
-                "Use --builder layers, or another base image: --base-image REF.",
+                "Use --builder layers, or another base image: ENVBUILDER_BASE_IMAGE=REF.",
             )
         step = debian_base.step(target, settings)
         make = (step, image_base.loaded(step, settings))
@@ -366,7 +366,7 @@ def prepare_on_instance(name: str, build: Build, target: Target) -> Product:
         raise InvalidError(
             f"the base of '{profile.name}' is made of Debian packages on this machine, and the"
             f" buildx instance '{name}' does not have it",
-            "Use --builder layers, or another base image: --base-image REF.",
+            "Use --builder layers, or another base image: ENVBUILDER_BASE_IMAGE=REF.",
         )
     base = image_base.find(target, engine, request, settings, scripts=False)
     digest = Layout(Path(base.folder)).find(target.platform).digest if base.folder else ""

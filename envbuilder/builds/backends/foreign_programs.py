@@ -78,8 +78,8 @@ def require_own(
     if path and any(map(_PYTHON.fullmatch, names)):
         raise ToolError(
             f"{missing}, another Python",
-            "The environment's own is called python; --python-version X.Y chooses another version."
-            f" {anyway}",
+            "The environment's own is called python; python: in envbuilder.yaml chooses another"
+            f" version. {anyway}",
         )
     if path and (other := _interpreter(Path(path))) and other.parent not in folders:
         raise ToolError(

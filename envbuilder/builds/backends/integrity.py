@@ -184,7 +184,7 @@ def base_of(python: str) -> tuple[str, ...]:
     except ValueError as error:
         raise BuildError(
             f"{python}: does not say where its library is: {done.last_words}",
-            "Choose another interpreter: --python-version.",
+            "Choose another Python: python: in envbuilder.yaml.",
         ) from error
     parents = tuple(f"{path}/" for path in paths)
     return tuple(path for path in paths if not path.startswith(parents))

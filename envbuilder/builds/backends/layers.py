@@ -235,7 +235,7 @@ def _system(
         raise ToolError(
             f"the system packages of '{build.profile.name}' run scripts when they are installed:"
             " that requires an engine, and a base image that the engine can use",
-            "Start Docker, and name a base image by its reference (--base-image REF).",
+            "Start Docker, and name a base image by its reference (ENVBUILDER_BASE_IMAGE=REF).",
         )
     assert target.base is not None, "a target with a base"
     debs = target.of_kind("deb")

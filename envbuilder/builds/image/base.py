@@ -268,7 +268,7 @@ def require_libc(
             (
                 Hint(
                     "Name a base of a release as new as the system that it was compiled on:"
-                    " --base-image REF"
+                    " ENVBUILDER_BASE_IMAGE=REF"
                 ),
                 Hint(
                     "Or write a Dockerfile that compiles it on the base",

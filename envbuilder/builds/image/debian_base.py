@@ -53,7 +53,7 @@ _MOST = 12
 """Lines of mmdebstrap's that an error shows."""
 _HINT = (
     "It makes the base from Debian packages. On Debian and Ubuntu: apt-get install mmdebstrap."
-    " Elsewhere use a base image: --base-image REF."
+    " Elsewhere use a base image: ENVBUILDER_BASE_IMAGE=REF."
 )
 # Folders to merge into /usr. Debian 12 and later require this before the first package is unpacked;
 # debootstrap does it itself, mmdebstrap leaves it to a hook.

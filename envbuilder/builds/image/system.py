@@ -247,7 +247,7 @@ def unpacked_members(
     if status is None:
         raise BuildError(
             "the base image has no dpkg status, so packages cannot be recorded in it",
-            "Name a Debian base image (--base-image REF), or use --builder buildkit.",
+            "Name a Debian base image (ENVBUILDER_BASE_IMAGE=REF), or use --builder buildkit.",
         )
     stanzas: dict[tuple[str, str], str] = {}  # by dpkg's sort key
     for text in status.decode(errors="replace").split("\n\n"):

@@ -342,7 +342,7 @@ def no_base(ref: str) -> str:
     """Return a hint for a base image that cannot be obtained."""
     return (
         f"The base image {ref} is not in the engine and cannot be pulled. Name another with"
-        " --base-image REF, or set a mirror in envbuilder.yaml (base_images:)."
+        " ENVBUILDER_BASE_IMAGE=REF, or set a mirror in envbuilder.yaml (base_images:)."
     )
 
 

@@ -34,7 +34,7 @@ class OtherPythonError(BuildError):
         )
         super().__init__(
             f"Python {needed} is needed; the base image has {version}",
-            f"Name one with Python {needed}: --base-image REF{other}",
+            f"Name one with Python {needed}: ENVBUILDER_BASE_IMAGE=REF{other}",
         )
         self.version = version
 

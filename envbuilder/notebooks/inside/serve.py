@@ -70,11 +70,9 @@ def main(arguments: list[str]) -> None:
 
 def _settings(given: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the settings that differ from Jupyter's own; its arguments take precedence."""
-    port = {"port": given["port"], "port_retries": 0} if given["port"] else {}
     return {
         "OneKernel": {"kernel": given["kernel"]},
         "ServerApp": {
-            **port,
             "ip": "127.0.0.1",
             "root_dir": given["folder"],
             "open_browser": given["browser"],

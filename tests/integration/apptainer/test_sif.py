@@ -135,16 +135,12 @@ def test_a_node_of_a_fleet_proves_its_profile_in_an_image(
     variables = {**IMPORTS, **HOSTILE, "PATH": f"{Path(program).parent}:$PATH"}
     with slurm.SlurmCluster((Node(NODE, ("cpu",)),)) as cluster:
         site = Site(cluster, usable_python() or "", test_cache)
-        settings = site.settings(
+        site.settings(
             profiles=[{"feature": "cpu", "profile": "cpu"}],
             sif={"cpu": str(image.path)},
             setup=[f"export {name}={value}" for name, value in variables.items()],
         )
-        succeeded(
-            site.run(
-                "verify", "--fleet", str(settings), "--quick", "--folder", "inside", timeout=900
-            )
-        )
+        succeeded(site.run("verify", "--quick", "--folder", "inside", timeout=900))
         entry = site.entries("inside")[NODE]
         (result,) = (cluster.work / "inside/results").iterdir()
         report = read_json(result)["report"]

@@ -66,7 +66,7 @@ def test_every_platform_is_locked_from_this_machine_and_again_the_same(
         assert lock(cli, url, "--upgrade").returncode == 0
         assert not served.packages, "nothing is downloaded to lock"
     assert (tmp_path / "profiles/locks/conda-test.conda.json").read_text() == text
-    checked = json.loads(cli("lock", "--check", "--profile", "conda-test", "--json").stdout)
+    checked = json.loads(cli("check", "conda-test", "--json").stdout)
     state = {"profile": "conda-test", "backend": "conda", "state": "locked", "stale": []}
     assert state.items() <= checked["locks"][1].items()
     found = locked(tmp_path)

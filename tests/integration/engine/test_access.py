@@ -50,8 +50,8 @@ class Bench:
     def __init__(self, client: str, base: str, variables: dict[str, str], folder: Path) -> None:
         self.client = client
         self.folder = folder
-        self.words = ("run", "--profile", "tiny", "--backend", "docker", "--base-image", base)
-        self.variables = variables
+        self.words = ("run", "--profile", "tiny", "--backend", "docker")
+        self.variables = {**variables, "ENVBUILDER_BASE_IMAGE": base}
 
     def remove(self, volume: str) -> None:
         command = [self.client, "volume", "rm", "--force", volume]

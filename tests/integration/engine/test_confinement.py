@@ -69,8 +69,9 @@ class Bench:
     ) -> tuple[dict[str, Any], str]:
         """In a container as `run` starts it; and the line about what it drops."""
         asked = (*options, "run", "--profile", "tiny", "--backend", "docker")
-        command = ("--base-image", self.base, "--", "python", "-c", PROBE, *programs)
-        done = start((*asked, *command), self.variables, cwd=self.project)
+        command = ("--", "python", "-c", PROBE, *programs)
+        variables = {**self.variables, "ENVBUILDER_BASE_IMAGE": self.base}
+        done = start((*asked, *command), variables, cwd=self.project)
         assert done.returncode == 0, done.stderr
         said = [line for line in done.stderr.splitlines() if line.startswith("container: ")]
         assert len(said) == notes, done.stderr

@@ -104,8 +104,9 @@ class Project:
         self, machine: constructed_machine.Machine, *options: str, base: str = "", **variables: str
     ) -> dict[str, Any]:
         """What a command finds in a container, started on a machine."""
-        started = [sys.executable, "-m", "envbuilder", "run", "--base-image", base or self.base]
+        started = [sys.executable, "-m", "envbuilder", "run"]
         command = [*started, *options, "--", "python", "-m", "asked"]
+        variables["ENVBUILDER_BASE_IMAGE"] = base or self.base
         done = machine.run(command, self.folder, {**self.environment, **variables})
         if "cannot be reached" in done.stderr:
             missing("network", f"uv cannot be had here: {done.stderr[-400:]}")

@@ -34,7 +34,8 @@ LOOK = (
     " find /opt \\( -name '*.whl' -o -name '*.pyc' -o -name '.uv' -o -name uv_cache.json"
     " -o -name uv -type f \\)"
 )
-CPU = ("--profile", "cpu", "--backend", "docker", "--base-image")
+NAMED = ("--profile", "cpu", "--backend", "docker")
+CPU = (*NAMED, "--base-image")
 BUILDKIT = ("--builder", "buildkit")
 
 
@@ -84,7 +85,8 @@ def test_run_passes_the_code_through_and_mounts_the_folder(
     cli: Cli, base_image: str, image: dict[str, Any], tmp_path: Path
 ) -> None:
     script = "import torch; open('made', 'w').write(torch.__version__); raise SystemExit(9)"
-    done = cli("run", *CPU, base_image, "--", "python", "-c", script)
+    base = {"ENVBUILDER_BASE_IMAGE": base_image}
+    done = cli("run", *NAMED, "--", "python", "-c", script, environment=base)
     assert done.returncode == 9, done.stderr
     made = tmp_path / "made"
     assert made.read_text() == "2.13.0+cpu"
@@ -124,7 +126,7 @@ def test_a_base_image_that_cannot_be_had_is_named(cli: Cli, docker_client: Any, 
     )
     assert done.returncode == 1
     assert "The base image 127.0.0.1:1/none:1 is not in the engine" in done.stderr
-    assert "--base-image REF" in done.stderr
+    assert "ENVBUILDER_BASE_IMAGE=REF" in done.stderr
 
 
 def test_no_engine_is_4(cli: Cli, tmp_path: Path) -> None:

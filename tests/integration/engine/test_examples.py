@@ -16,9 +16,12 @@ OTHERS = sorted({*examples.COMMANDS} - {examples.LOCKED})
 
 
 @pytest.fixture
-def options(cli: Cli, base_image: str, docker_client: Any) -> Iterator[tuple[str, ...]]:
+def options(
+    cli: Cli, base_image: str, docker_client: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[str, ...]]:
     """What chooses the image; it is removed afterwards."""
-    chosen = ("--profile", "cpu", "--backend", "docker", "--base-image", base_image)
+    monkeypatch.setenv("ENVBUILDER_BASE_IMAGE", base_image)
+    chosen = ("--profile", "cpu", "--backend", "docker")
     yield chosen
     done = cli("build", *chosen, "--json")
     result = json.loads(done.stdout)

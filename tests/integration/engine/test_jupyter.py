@@ -17,13 +17,18 @@ from tests.support import notebooks
 
 @pytest.fixture
 def options(
-    cli: Cli, base_image: str, docker_client: Any, tmp_path: Path
+    cli: Cli,
+    base_image: str,
+    docker_client: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[tuple[str, ...]]:
     """What chooses the image of the test's project; it is removed afterwards."""
     if not docker_client.networks.list(names=["bridge"]):
         missing("engine", "a network in which containers have ports")
     notebooks.lay(tmp_path)
-    chosen = ("--profile", "cpu", "--backend", "docker", "--base-image", base_image)
+    monkeypatch.setenv("ENVBUILDER_BASE_IMAGE", base_image)
+    chosen = ("--profile", "cpu", "--backend", "docker")
     yield chosen
     done = cli("build", *chosen, "--json")
     docker_client.images.remove(json.loads(done.stdout)["artifact"]["ref"], force=True)

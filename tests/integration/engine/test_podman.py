@@ -23,7 +23,8 @@ from tests.integration.conftest import Cli
 from tests.integration.engine.conftest import PODMAN_BASE as BASE, run_podman as call
 from tests.support import examples
 
-TINY = ("--profile", "tiny", "--backend", "docker", "--base-image")
+NAMED = ("--profile", "tiny", "--backend", "docker")
+TINY = (*NAMED, "--base-image")
 
 
 @pytest.fixture
@@ -106,7 +107,8 @@ def test_an_image_is_built_reused_run_and_removed(
     assert again["artifact"] == result["artifact"]
 
     script = "import setuptools; open('made', 'w').write(setuptools.__version__); exit(9)"
-    ran = cli("run", *TINY, BASE, "--", "python", "-c", script, environment=environment)
+    based = {**environment, "ENVBUILDER_BASE_IMAGE": BASE}
+    ran = cli("run", *NAMED, "--", "python", "-c", script, environment=based)
     assert ran.returncode == 9, ran.stderr
     assert (tmp_path / "made").read_text() == "80.9.0"
     assert (tmp_path / "made").stat().st_uid == os.getuid()
@@ -181,9 +183,10 @@ def test_cpu_trains_in_podman(
     cli: Cli, alone: dict[str, str], engine_of_podman: PodmanEngine, tmp_path: Path
 ) -> None:
     examples.copy(examples.LOCKED, tmp_path)
-    asked = ("--profile", "cpu", "--backend", "docker", "--base-image", BASE)
+    based = {**alone, "ENVBUILDER_BASE_IMAGE": BASE}
+    asked = ("--profile", "cpu", "--backend", "docker")
     command = (*examples.ONE_THREAD, *examples.COMMANDS[examples.LOCKED])
-    examples.require_learned(cli("run", *asked, "--", *command, environment=alone))
+    examples.require_learned(cli("run", *asked, "--", *command, environment=based))
     digest = built(cli, alone, BASE, profile="cpu")["artifact"]["digest"]
     call("rmi", "--force", digest.removeprefix("sha256:"))
 
@@ -214,7 +217,7 @@ def test_a_base_image_that_cannot_be_had_is_named(
         done = cli("build", *TINY, ref, *options, environment=alone)
         assert done.returncode == 1
         assert f"The base image {ref} is not in the engine" in done.stderr
-        assert "--base-image REF" in done.stderr
+        assert "ENVBUILDER_BASE_IMAGE=REF" in done.stderr
 
 
 PRETENDED = (

@@ -40,15 +40,14 @@ class Bench:
 
     def __init__(self, folder: Path, base: str, variables: dict[str, str]) -> None:
         self.folder = folder
-        self.base = base
-        self.variables = variables
+        self.variables = {**variables, "ENVBUILDER_BASE_IMAGE": base}
         self.images: list[str] = []
 
     def start(self, *words: str) -> subprocess.CompletedProcess[str]:
         return start(words, self.variables, cwd=self.folder)
 
     def build(self, builder: str, *options: str) -> dict[str, Any]:
-        base = ("--backend", "docker", "--base-image", self.base, "--builder", builder)
+        base = ("--backend", "docker", "--builder", builder)
         done = self.start("build", "--profile", "tiny", "--json", *base, *options)
         assert done.returncode == 0, done.stderr
         assert "never copied into an image: src/.env, src/__pycache__\n" in done.stderr
@@ -122,7 +121,7 @@ def test_an_image_with_the_projects_files_runs_alone(
 
 
 def test_run_uses_the_files_where_they_are(bench: Bench) -> None:
-    base = ("--backend", "docker", "--base-image", bench.base)
+    base = ("--backend", "docker")
     done = bench.start("run", "--profile", "tiny", *base)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
@@ -135,7 +134,7 @@ def test_run_uses_the_files_where_they_are(bench: Bench) -> None:
 @pytest.mark.slow
 def test_reproduce_makes_the_same_image_as_build(bench: Bench) -> None:
     built = bench.build("layers")
-    base = ("--backend", "docker", "--base-image", bench.base, "--builder", "layers")
+    base = ("--backend", "docker", "--builder", "layers")
     done = bench.start("reproduce", "--profile", "tiny", "--json", *base)
     assert done.returncode == 0, done.stderr + done.stdout
     outcome = json.loads(done.stdout)
@@ -167,7 +166,7 @@ def test_a_project_that_is_installed_has_its_commands(bench: Bench, builder: str
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout == "1.5 /work/src/pkg/cli.py\n", done.stderr
 
-    base = ("run", "--profile", "tiny", "--backend", "docker", "--base-image", bench.base, "--")
+    base = ("run", "--profile", "tiny", "--backend", "docker", "--")
     done = bench.start(*base, "ask")
     assert done.stdout == f"1.5 {bench.folder}/src/pkg/cli.py\n", done.stderr
     done = bench.start(*base, "python", "-c", "import nosuch")
@@ -194,7 +193,7 @@ def test_a_training_in_another_users_folder_is_seen(bench: Bench, tmp_path: Path
     for path in (tmp_path, *tmp_path.rglob("*")):
         os.chown(path, OWNER, OWNER)
     bench.variables = {**bench.variables, "ENVBUILDER_TRUSTED_FOLDERS": str(tmp_path)}
-    base = ("--profile", "tiny", "--backend", "docker", "--base-image", bench.base)
+    base = ("--profile", "tiny", "--backend", "docker")
     done = bench.start("watch", *base, "--", "python", "train.py")
     assert (done.returncode, done.stdout) == (0, f"{OWNER}\n"), done.stderr
     (trained,) = model.read(Path(done.stderr.rpartition("report: ")[2].strip())).processes

@@ -39,7 +39,7 @@ from tests.support.surroundings import (
     starting,
 )
 
-BUILDKIT = ("--backend", "docker", "--builder", "buildkit", "--base-image")
+BUILDKIT = ("--backend", "docker", "--builder", "buildkit")
 IMAGE = ("--profile", "tiny", *BUILDKIT)
 ALLOWED = {"etc", "etc/passwd", "home", "home/user", "opt", "opt/env", "work"}
 PAYLOAD = {"etc", "etc/group", "opt", "opt/envbuilder", "opt/envbuilder/payload.pyz"}
@@ -65,10 +65,17 @@ def own_layers(layout: Layout, below: int) -> list[dict[str, tarfile.TarInfo]]:
 @pytest.mark.soak  # with the other tests, projects are built twice
 @pytest.mark.parametrize("builder", BUILDERS)
 def test_two_builds_are_equal_and_nothing_of_them_stays(
-    builder: str, cli: Cli, base_image: str, docker_client: Any, tiny: Path, test_cache: Path
+    builder: str,
+    cli: Cli,
+    base_image: str,
+    docker_client: Any,
+    tiny: Path,
+    test_cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = of_trials(docker_client)
-    image = ("--profile", "tiny", "--builder", builder, "--base-image", base_image)
+    image = ("--profile", "tiny", "--builder", builder)
+    monkeypatch.setenv("ENVBUILDER_BASE_IMAGE", base_image)
     done = cli("reproduce", "--backend", "docker", *image, "--json")
     assert done.returncode == 0, done.stderr + done.stdout
     outcome = json.loads(done.stdout)
@@ -110,7 +117,7 @@ def base_without_bytecode(base_image: str, docker_client: Any, tmp_path: Path) -
 def test_the_layers_hold_what_belongs_in_them_and_no_time_but_the_locks(
     cli: Cli, base_without_bytecode: str, real_engine: Engine, tiny: Path, tmp_path: Path
 ) -> None:
-    done = cli("build", *IMAGE, base_without_bytecode, "--json")
+    done = cli("build", *IMAGE, "--base-image", base_without_bytecode, "--json")
     assert done.returncode == 0, done.stderr
     built = json.loads(done.stdout)
     base = saved(real_engine, base_without_bytecode, tmp_path / "base")
@@ -183,7 +190,8 @@ def test_what_is_not_reproducible_is_caught_and_named(
     cli: Cli, base_image: str, docker_client: Any
 ) -> None:
     before = of_trials(docker_client)
-    done = cli("reproduce", *IMAGE, base_image, "--json")
+    base = {"ENVBUILDER_BASE_IMAGE": base_image}
+    done = cli("reproduce", *IMAGE, "--json", environment=base)
     assert done.returncode == 1, done.stderr
     outcome = json.loads(done.stdout)
     assert outcome["status"] == "different"
@@ -200,7 +208,7 @@ def test_what_is_not_reproducible_is_caught_and_named(
 def test_packages_leave_no_logs_and_no_time_after_the_locks(
     cli: Cli, base_image: str, real_engine: Engine, tiny: Path, tmp_path: Path
 ) -> None:
-    done = cli("build", *IMAGE, base_image, "--json")
+    done = cli("build", *IMAGE, "--base-image", base_image, "--json")
     assert done.returncode == 0, done.stderr
     base = saved(real_engine, base_image, tmp_path / "base")
     image = saved(real_engine, json.loads(done.stdout)["artifact"]["ref"], tmp_path / "image")

@@ -45,7 +45,8 @@ def test_the_image_is_the_same_twice_and_imports(
     docker_client: Any,
     tmp_path: Path,
 ) -> None:
-    how = ("--profile", "mine", "--builder", builder, "--base-image", base_image, "--json")
+    how = ("--profile", "mine", "--builder", builder, "--json")
+    environment = {**environment, "ENVBUILDER_BASE_IMAGE": base_image}
     twice = start(("reproduce", *how), environment, cwd=tmp_path)
     if "cannot be reached" in twice.stderr:
         missing("network", f"libnuma1 or uv cannot be had here: {twice.stderr[-400:]}")

@@ -40,7 +40,7 @@ COMMAND = (
     "ci",
     "--provider",
     "github",
-    "--profiles",
+    "--profile",
     "cpu",
     "--platform",
     "linux/amd64",

@@ -18,7 +18,7 @@ from tests.support.index_server import serve
 
 pytestmark = pytest.mark.slow
 
-OPTIONS = ("ci", "--provider", "github", "--profiles", "cpu", "--output", "ci.yml")
+OPTIONS = ("ci", "--provider", "github", "--profile", "cpu", "--output", "ci.yml")
 
 
 @pytest.mark.parametrize("more", [{}, {"envbuilder/more.py": "import os"}], ids=["own", "another"])

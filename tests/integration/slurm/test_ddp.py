@@ -34,8 +34,8 @@ def site(node_python: str, torch_prefix: Path, test_cache: Path) -> Iterator[Sit
 
 
 def verify(site: Site, folder: str, nodes: str, *arguments: str) -> tuple[str, ...]:
-    settings = site.settings(profiles=RULES)
-    command = ("verify", "--fleet", str(settings), "--folder", folder, "--nodes", nodes)
+    site.settings(profiles=RULES)
+    command = ("verify", "--folder", folder, "--nodes", nodes)
     return (*command, "--quick", "--ddp", *arguments)
 
 

@@ -57,8 +57,8 @@ def is_running(site: Site, node: str) -> bool:
 def test_each_node_is_what_it_was_promised_or_named(site: Site) -> None:
     """Real verifications beside jobs that end in all other ways."""
     site.cluster.drain("n-drained", "fan | slot 3")
-    settings = site.settings(profiles=RULES, sbatch=["--constraint=cpu"])
-    run = ("verify", "--fleet", str(settings), "--quick", "--backend", "venv")
+    site.settings(profiles=RULES, sbatch=["--constraint=cpu"])
+    run = ("verify", "--quick")
     real = site.start(*run, "--folder", "real", "--nodes", "n-cpu,n-cuda,n-drained,n-odd")
     faults = "n-exits,n-silent,n-liar,n-damaged,n-hangs,n-dies,n-canned1"
     others = site.start(*run, "--folder", "faults", "--nodes", faults, "--limit", "15s")
@@ -107,21 +107,14 @@ def test_each_node_is_what_it_was_promised_or_named(site: Site) -> None:
 
 def test_a_job_that_does_not_start_is_cancelled_and_named(site: Site) -> None:
     before = submit(site.cluster, "n-waits", "sleep 300")
-    settings = site.settings(profiles=RULES)
-    exited(
-        5,
-        site.run(
-            "verify",
-            "--fleet",
-            str(settings),
-            "--folder",
-            "late",
-            "--nodes",
-            "n-waits",
-            "--wait",
-            "3s",
-        ),
-    )
+    site.settings(profiles=RULES)
+    planned = ("verify", "--folder", "late", "--nodes", "n-waits")
+    exited(0, site.run(*planned, "--dry-run"))
+    plan = site.cluster.work / "late/fleet.json"
+    text = plan.read_text()
+    assert text.count('"start_seconds": 1800') == 1
+    plan.write_text(text.replace('"start_seconds": 1800', '"start_seconds": 3'))
+    exited(5, site.run("verify", "--resume", "late"))
     entry = site.entries("late")["n-waits"]
     assert entry["outcome"] == "pending"
     assert entry["detail"].startswith("not started within 3.00 s: ")
@@ -132,9 +125,9 @@ def test_a_job_that_does_not_start_is_cancelled_and_named(site: Site) -> None:
 
 def test_an_interrupted_run_cancels_its_own_jobs_and_goes_on(site: Site) -> None:
     stranger = submit(site.cluster, "n-cpu", "sleep 300")
-    settings = site.settings(profiles=RULES)
+    site.settings(profiles=RULES)
     nodes = "n-canned1,n-sleeps"
-    run = site.start("verify", "--fleet", str(settings), "--folder", "halted", "--nodes", nodes)
+    run = site.start("verify", "--folder", "halted", "--nodes", nodes)
     results = site.cluster.work / "halted/results"
     until(lambda: results.is_dir() and len([*results.iterdir()]) == 1, "a result")
     until(lambda: is_running(site, "n-sleeps"), "the job to run")
@@ -160,9 +153,9 @@ def test_an_interrupted_run_cancels_its_own_jobs_and_goes_on(site: Site) -> None
 @pytest.mark.parametrize("recorded", [True, False])
 def test_a_killed_run_goes_on_with_its_jobs(site: Site, recorded: bool) -> None:
     """Without a record of a job, what Slurm says of its script tells whose it is."""
-    settings = site.settings(profiles=RULES)
+    site.settings(profiles=RULES)
     name = f"dead-{recorded}"
-    run = site.start("verify", "--fleet", str(settings), "--folder", name, "--nodes", "n-sleeps")
+    run = site.start("verify", "--folder", name, "--nodes", "n-sleeps")
     until(lambda: is_running(site, "n-sleeps"), "the job to run")
     run.kill()
     run.communicate()

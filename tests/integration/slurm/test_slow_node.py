@@ -42,20 +42,16 @@ def site(node_python: str, torch_prefix: Path, mnist_dir: Path, test_cache: Path
 
 def verified(site: Site, folder: str) -> subprocess.CompletedProcess[str]:
     """Verify all nodes with one command."""
-    settings = site.settings(
+    site.settings(
         profiles=[{"feature": "cpu", "profile": "cpu"}],
         # All jobs of a run have the same name.
         sbatch=["--dependency=singleton"],
     )
     return site.run(
         "verify",
-        "--fleet",
-        str(settings),
         "--folder",
         folder,
         "--quick",
-        "--backend",
-        "venv",
         timeout=SOONEST_SECONDS,
     )
 

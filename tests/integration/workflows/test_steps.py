@@ -114,7 +114,7 @@ def test_a_run_that_verified_nothing_is_no_failure(jobs: Any, tmp_path: Path) ->
 
 
 def test_nor_is_it_on_gitlab(repository: Path, tmp_path: Path) -> None:
-    done = bash("envbuilder ci --provider gitlab --profiles zendnn", repository, {})
+    done = bash("envbuilder ci --provider gitlab --profile zendnn", repository, {})
     for script in yaml.safe_load(done.stdout)["envbuilder-reports"]["script"]:
         assert bash(script, tmp_path, {}).returncode == 0
     assert (tmp_path / "reports.md").read_text() == "No environment was verified.\n"

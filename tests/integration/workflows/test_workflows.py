@@ -40,8 +40,8 @@ createLinter().then((lint) => {
 """
 OPTIONS = (
     (),
-    ("--profiles", "cpu,zendnn", "--backend", "venv", "--quick"),
-    ("--profiles", "cuda,mps"),
+    ("--profile", "cpu,zendnn", "--backend", "venv", "--quick"),
+    ("--profile", "cuda,mps"),
     ("--runner", "cuda=gpu", "--runner", "mps=mac", "--python-version", "3.12"),
     ("--backend", "conda", "--backend", "venv"),
 )

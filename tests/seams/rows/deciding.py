@@ -230,7 +230,7 @@ def a_large_lock_can_be_packed(world: World) -> None:
 
 @row("2.10", "C")
 def options_that_check_has_no_use_for_are_refused(world: World) -> None:
-    coded(world.envbuilder("lock", "--check", "--profile", "cpu", "--upgrade"), 2)
+    coded(world.envbuilder("check", "cpu", "--upgrade"), 2)
 
 
 @row("2.11", "C")

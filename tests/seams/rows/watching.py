@@ -145,22 +145,22 @@ def a_report_knows_the_commit_of_a_folder_below(world: World) -> None:
 ENGINE = (pytest.mark.engine, pytest.mark.soak)
 
 
-def base_image(world: World) -> str:
-    """Return the base image of tests, with a lock of this world."""
+def use_base_image(world: World) -> None:
+    """Lock this world, and have its images made from the base image of tests."""
     ref = os.environ.get("ENVBUILDER_TEST_BASE_IMAGE")
     if not ref:
         missing("engine", "no engine with a base image was set up (.ci/engine)")
     project(world, "requirements: [six]", RELEASE)
     done(world.envbuilder("lock"))
-    return ref
+    world.variables["ENVBUILDER_BASE_IMAGE"] = ref
 
 
 @row("5.5", "B", *ENGINE)
 def watch_in_a_container_sees_the_training(world: World) -> None:
-    image = base_image(world)
+    use_base_image(world)
     os.chown(world.project, 1000, 1000)
     world.variables["ENVBUILDER_TRUSTED_FOLDERS"] = str(world.project)
-    watch = ("watch", "--backend", "docker", "--base-image", image, "--output", "r.json")
+    watch = ("watch", "--backend", "docker", "--output", "r.json")
     world.write("train.py", WRITES)
     world.write("parts.json", msgspec.json.encode([watched.on_cpu()]))
     says_not(world.envbuilder(*watch, "--", "python", "train.py", "parts.json"), "NOT SEEN")
@@ -170,9 +170,9 @@ def watch_in_a_container_sees_the_training(world: World) -> None:
 
 @row("8.2", "B", *ENGINE)
 def a_container_ends_with_its_command(world: World) -> None:
-    image = base_image(world)
-    done(world.envbuilder("build", "--backend", "docker", "--base-image", image))
-    run = f"{world.program} run --backend docker --base-image {image}"
+    use_base_image(world)
+    done(world.envbuilder("build", "--backend", "docker"))
+    run = f"{world.program} run --backend docker"
     waits = "while [ ! -e started ]; do sleep .1; done; SECONDS=0; kill $pid; wait $pid; code=$?"
     begins = f"{run} -- sh -c 'touch started; sleep 30' & pid=$!"
     ended = bash(world, f"{begins}\n{waits}; echo took $SECONDS; exit $code")
@@ -183,8 +183,8 @@ def a_container_ends_with_its_command(world: World) -> None:
 
 @row("8.4", "A", *ENGINE)
 def clean_leaves_images_that_another_made(world: World) -> None:
-    image = base_image(world)
-    build = ("build", "--backend", "docker", "--base-image", image)
+    use_base_image(world)
+    build = ("build", "--backend", "docker")
     done(world.envbuilder(*build))
     world.variables["ENVBUILDER_DATA_DIR"] = str(world.home / "second")
     done(world.envbuilder(*build))

@@ -85,7 +85,7 @@ def test_the_locks_and_the_workflow_itself_are_checked_first() -> None:
         "envbuilder ci --provider github --output ci.yml --check",
     ]
     jobs = rendered(replace(PLAN, project=False, output=""))["jobs"]
-    assert steps(jobs["locks"])[1:] == ["envbuilder lock --check"]
+    assert steps(jobs["locks"])[1:] == ["envbuilder check cpu cuda"]
     assert "--environment" not in workflow.text(replace(PLAN, project=False))
 
 

@@ -73,7 +73,6 @@ def test_each_command_explains_itself(name: str, capsys: pytest.CaptureFixture[s
         (["render", "--profile", "mps", "--target", "dockerfile"], "no Dockerfile"),
         (["render", "--profile", "cpu", "--python-version", "3.9"], "no Python 3.9"),
         (["build", "--output", "a.tar", "--output", "oci:b"], "--output is given 2 times"),
-        (["lock", "--json"], "--json needs --check: otherwise, the locks are the result"),
         (["ci"], "Choose from:\n    github,\n"),
         (["-q", "profiles", "-v"], "--quiet and --verbose exclude each other"),
         (["verify", "--epochs", "0"], "--epochs"),
@@ -183,17 +182,17 @@ def test_a_compose_file_that_is_not_ours_stays(
     assert (tmp_path / "requirements.txt").read_text() == "mine\n"
 
 
-def test_lock_check_says_fresh_and_stale(
+def test_check_of_a_profile_says_fresh_and_stale(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("lock", "--check", "--profile", "cpu") == 0
+    assert run("check", "cpu") == 0
     assert "fresh" in capsys.readouterr().out
     (tmp_path / "envbuilder.yaml").write_text("")
     (tmp_path / "profiles").mkdir()
     (tmp_path / "profiles/mine.yaml").write_text(
         "extends: cpu\ndescription: Mine\nrequirements: ['torch==2.13.0+cpu', numpy]\n"
     )
-    assert run("lock", "--check", "--profile", "mine") == 2
+    assert run("check", "mine") == 2
     assert "no lock" in capsys.readouterr().out
     assert run("build", "--profile", "mine") == 2
     assert "envbuilder lock --profile mine" in capsys.readouterr().err
@@ -338,7 +337,7 @@ def test_every_command_takes_the_global_options() -> None:
 @pytest.mark.parametrize(
     ("command", "option"),
     [
-        *((name, "--base-image=x:1") for name in ("build", "run", "verify", "reproduce", "shell")),
+        *((name, "--base-image=x:1") for name in ("build", "verify")),
         *((name, "--volume=/tmp:/data") for name in ("run", "shell")),
     ],
 )

@@ -1,4 +1,4 @@
-"""`fleet show` of a folder with the guide's Jobs and the logs of their pods."""
+"""`compare` of a folder with the guide's Jobs and the logs of their pods."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.kubernetes import RUN, job_name, job_text, log_of, pod_name
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    return command_line.printed(capsys, "fleet", "show", *arguments)
+    return command_line.printed(capsys, "compare", *arguments)
 
 
 def lay(folder: Path, saved: str, run: str = RUN) -> None:
@@ -35,7 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_saved_logs_are_shown_and_marked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, table, err = run(capsys, "jobs", "--html", "page.html")
+    code, table, err = run(capsys, "jobs", "-o", "page.html")
     assert code == 5, err
     assert "2 nodes: 1 unproven, 1 lost" in table
     assert f"n1: unproven: {UNREPEATED}" in " ".join(table.split())
@@ -70,6 +70,3 @@ def test_logs_of_all_images_need_them(
     code, _, err = run(capsys, "jobs")
     assert code == 2
     assert "cannot be checked without the files of MNIST" in err
-    code, _, err = run(capsys, "jobs", "--data", ".")
-    assert code == 2
-    assert "no train-images-idx3-ubyte" in err

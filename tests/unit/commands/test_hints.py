@@ -23,7 +23,6 @@ BARE = re.compile(rf"(?<!`)\benvbuilder ({'|'.join(cli.COMMANDS)})\b")
 NO_ADVICE = {
     # Lines of files that we write.
     ("ci/workflow.py", "envbuilder check"),
-    ("ci/workflow.py", "envbuilder lock --check"),
     ("project/draft.py", "envbuilder add NAME"),
     # Prefixes of messages of these very commands, and another sense of the words.
     ("project/edit.py", "envbuilder add"),

@@ -25,7 +25,7 @@ STATES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
     "no project: check": ({}, ("check",)),
     "no project: lock of a day": ({}, ("lock", "--as-of", "2023-03-01")),
     "no project: workflow": ({}, ("ci", "--provider", "github", "--wheel", "envbuilder.whl")),
-    "a project: lock --check": ({"envbuilder.yaml": PROJECT}, ("lock", "--check")),
+    "a project: check PROFILE": ({"envbuilder.yaml": PROJECT}, ("check", "cpu")),
     "not locked: check": ({"envbuilder.yaml": PROJECT}, ("check",)),
     "not locked: build": ({"envbuilder.yaml": PROJECT}, ("build", "--profile", "cpu")),
     "not locked: sbom": ({"envbuilder.yaml": PROJECT}, ("sbom", "--profile", "cpu")),

@@ -76,7 +76,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("build", "--backend", "venv"),
         ("verify", "--backend", "venv", "--force"),
-        ("lock", "--check"),
         ("bundle", "--platform", "linux/amd64", "-o", "x.tar"),
         ("sbom",),
         ("render", "--target", "requirements", "-o", "out"),

@@ -334,8 +334,6 @@ ROWS: tuple[tuple[str, str, tuple[str, ...], Check], ...] = (
     ("run", "--profile", ("--profile", "cpu", "true"), started("true")),
     ("run", "--environment", ("--environment", "test", "true"), started(environment="test", A="b")),
     ("run", "--backend", ("--backend", "docker", "true"), started()),
-    ("run", "--python-version", (*TEST_312, "true"), started(environment="test", python="3.12")),
-    ("run", "--base-image", ("--base-image", "oci:other", "true"), started(base="{folder}/other")),
     ("run", "--publish", ("-p", "8765", "true"), started("--publish=127.0.0.1:8765:8765")),
     (
         "run",

@@ -102,8 +102,8 @@ def _profile(text: str, folder: Path) -> list[list[str]]:
         ["profiles", "--json"],
         ["profiles", "lab"],
         ["profiles", "lab", "--json"],
-        ["lock", "--check"],
-        ["lock", "--check", "--json"],
+        ["check", "lab"],
+        ["check", "lab", "--json"],
         *([command, "--profile", "lab"] for command in ("build", "verify", "render", "sbom")),
         ["bundle", "--profile", "lab", "--output", str(folder / "x.tar")],
     ]
@@ -126,7 +126,7 @@ def _lock(text: str, folder: Path) -> list[list[str]]:
     }
     content = json.dumps({**whole, **changes[folder.name]})
     (profiles / "locks/lab.json").write_text(content)
-    return [["profiles"], ["profiles", "lab"], ["lock", "--check"], ["build", "-p", "lab"]]
+    return [["profiles"], ["profiles", "lab"], ["check", "lab"], ["build", "-p", "lab"]]
 
 
 def _target_host(text: str, folder: Path) -> list[list[str]]:

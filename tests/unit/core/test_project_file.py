@@ -41,7 +41,7 @@ WRONG_KEYS = {
     "conda": Mistake("conda: [ffmpeg]\n", 1, "conda", "requirements_from: [environment.yml]"),
     "extras": Mistake("extras: [dev]\n", 1, "extras", "{file: pyproject.toml, extras: [NAME]}"),
     "accelerator": Mistake("accelerator: cuda\n", 1, "accelerator", "profiles: [cpu, cuda]"),
-    "base_image": Mistake("base_image: python:3.11\n", 1, "base_image", "--base-image"),
+    "base_image": Mistake("base_image: python:3.11\n", 1, "base_image", "ENVBUILDER_BASE_IMAGE"),
     "backend": Mistake("backend: venv\n", 1, "backend", "--backend chooses it"),
     "platforms": Mistake("platforms: [linux/amd64]\n", 1, "platforms", "every profile states"),
     "index": Mistake("index_url: https://h/s\n", 1, "index_url", "for pip or uv"),

@@ -188,7 +188,7 @@ def test_what_is_missing_is_said_and_no_credential(
     assert f"{count} of the {count} files that cpu takes from it" in texts["index-silent"]
     assert "token" not in texts["index-silent"]
     assert "cannot be pulled; native environments need none" in texts["registry-silent"]
-    assert "--base-image REF" in texts["registry-silent"]
+    assert "ENVBUILDER_BASE_IMAGE=REF" in texts["registry-silent"]
 
 
 def test_a_machine_that_has_everything_is_not_called_broken(

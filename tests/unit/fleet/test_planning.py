@@ -36,7 +36,6 @@ REQUEST = planning.Request(
     arguments=("--quick",),
     quick=True,
     epochs=3,
-    start_seconds=600,
     limit_seconds=900,
 )
 

@@ -32,14 +32,13 @@ def test_a_kernel_is_started_by_this_envbuilder_wherever_the_notebook_is() -> No
         "default",
         "--backend",
         "docker",
-        "--base-image",
-        "mine:1",
         "--quiet",
         "--project",
         "/home/ann/My Project",
         "--connection-file",
         "{connection_file}",
     )
+    assert spec.env == {"ENVBUILDER_BASE_IMAGE": "mine:1"}
     assert (spec.display_name, spec.interrupt_mode) == ("My Project (default)", "message")
 
 

@@ -31,7 +31,6 @@ CHOICE = kernels.Choice(project=Path("/project"), environment="default", request
 def test_jupyterlab_runs_isolated_with_folders_of_envbuilders(found: Settings) -> None:
     served = server.Server(
         folder="/project",
-        port=0,
         browser=False,
         kernel=kernels.spec(CHOICE, "7.4.0", {}),
         shell=CHOICE.command("shell"),
@@ -52,7 +51,7 @@ def test_jupyterlab_runs_isolated_with_folders_of_envbuilders(found: Settings) -
 def test_extensions_that_others_can_write_are_refused(found: Settings) -> None:
     """The configuration folder was judged as a whole when the settings were read."""
     served = server.Server(
-        folder="/", port=0, browser=False, kernel=kernels.spec(CHOICE, "7", {}), shell=()
+        folder="/", browser=False, kernel=kernels.spec(CHOICE, "7", {}), shell=()
     )
     extensions = found.data_dir / "jupyter/nbextensions"
     extensions.mkdir(parents=True)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.core import console, process, results
+from envbuilder.core import console, process
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.settings import Settings
 from envbuilder.profiles.lock import inputs_digest
@@ -197,8 +197,7 @@ def test_a_report_that_is_none_is_refused(report: Any) -> None:
 
 def finish(outcome: tune.Outcome, found: Settings, **changes: Any) -> None:
     given: dict[str, Any] = {"as_json": True, **changes}
-    place = results.Place("--output", given.pop("output", None), results.document("survey"))
-    tune.finish(outcome, {**KNOWN, **given.pop("facts", {})}, found, place, **given)
+    tune.finish(outcome, {**KNOWN, **given.pop("facts", {})}, found, **given)
 
 
 BETTER = outcome_with(finding(ACTIVE, 1.3), finding(LIBC, 1.2, "no gain"), finding(ONE, 1.1))
@@ -240,9 +239,9 @@ def test_where_nothing_that_a_profile_can_hold_helps_there_is_none(
     assert json.loads(capsys.readouterr().out)["draft"] is None
 
 
-def test_results_are_kept_in_a_file(found: Settings, tmp_path: Path) -> None:
-    finish(BETTER, found, output=tmp_path / "new/tune.json")
-    data = json.loads((tmp_path / "new/tune.json").read_text())
+def test_results_are_one_json_object(found: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+    finish(BETTER, found)
+    data = json.loads(capsys.readouterr().out)
     assert (data["schema"], data["profile"], data["noise"]) == (1, "cpu", 0.01)
     assert [s["name"] for s in data["settings"]] == ["OMP_WAIT_POLICY=active", "libc", "1 thread"]
 

@@ -173,7 +173,7 @@ def test_a_layout_with_another_python_is_refused_before_the_fetch(
     with pytest.raises(BuildError, match=r"3\.12 is needed; the base image has 3\.11\.2") as caught:
         build(found, made, parts(found, name, python)[1])
     assert caught.value.exit_code == 1
-    assert "--base-image REF" in caught.value.hint
+    assert "ENVBUILDER_BASE_IMAGE=REF" in caught.value.hint
     assert "--python-version 3.11" in caught.value.hint
     assert doings == []
     assert not found.store_dir.exists()

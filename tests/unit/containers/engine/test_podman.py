@@ -101,7 +101,7 @@ def test_it_is_asked_for_full_names(programs: dict[str, tuple[int, str, str]]) -
     programs["podman pull --quiet --platform linux/amd64 b:1"] = (1, "", "Error: denied\n")
     with pytest.raises(BuildError, match="b:1: cannot be pulled: Error: denied") as caught:
         PODMAN.pull("b:1", "linux/amd64")
-    assert "--base-image REF" in caught.value.hint
+    assert "ENVBUILDER_BASE_IMAGE=REF" in caught.value.hint
 
 
 def test_an_image_gets_a_further_name(programs: dict[str, tuple[int, str, str]]) -> None:

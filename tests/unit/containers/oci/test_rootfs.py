@@ -65,7 +65,7 @@ def test_a_base_of_another_python_is_refused(tmp_path: Path) -> None:
     said = r"Python 3\.13 is needed; the base image has 3\.11\.2"
     with pytest.raises(BuildError, match=said) as caught:
         listing(tmp_path).python("3.13", PATH)
-    assert "--base-image" in caught.value.hint
+    assert "ENVBUILDER_BASE_IMAGE" in caught.value.hint
 
 
 @pytest.mark.parametrize(
