@@ -45,7 +45,7 @@ def test_saved_logs_are_shown_and_marked(folder: Path, capsys: pytest.CaptureFix
     page = (folder / "page.html").read_text()
     assert NOT_ATTESTED in page
     assert f"{pod_name('n1')}, not attested" in page
-    assert "NOT VERIFIED: 2 nodes" in page
+    assert "NOT VERIFIED" in page
     summary = json.loads(run(capsys, "jobs", "--json")[1])["summary"]
     assert (summary["scheduler"], summary["attested"]) == ("kubernetes", False)
     assert summary["entries"][0]["pod"] == pod_name("n1")
