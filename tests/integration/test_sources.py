@@ -191,10 +191,10 @@ def test_where_the_kernel_seals_nothing_a_note_says_so(
     sealed_off, _ = build(lay(tmp_path / "a", files))
     run = Scratch._run
 
-    def refuse(self: Scratch, *arguments: Any, sealed: bool) -> Completed:
-        if sealed:
+    def refuse(self: Scratch, *arguments: Any) -> Completed:
+        if self._sealed:
             return Completed((), inside.UNSEALED, "", "no namespaces: x", 0.1)
-        return run(self, *arguments, sealed=False)
+        return run(self, *arguments)
 
     monkeypatch.setattr(Scratch, "_run", refuse)
     other, _ = build(lay(tmp_path / "b", files))

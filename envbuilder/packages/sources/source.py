@@ -383,12 +383,18 @@ def _commit(git: _Git, location: Location) -> str:
 
 
 _SETTINGS_OF_GIT = (
-    "-ccore.hooksPath=/dev/null",
-    "-ccore.autocrlf=false",
-    "-ccore.symlinks=true",
-    "-cadvice.detachedHead=false",
-    "-ccore.fsmonitor=false",
-    "-ccore.askPass=",
+    "-c",
+    "core.hooksPath=/dev/null",
+    "-c",
+    "core.autocrlf=false",
+    "-c",
+    "core.symlinks=true",
+    "-c",
+    "advice.detachedHead=false",
+    "-c",
+    "core.fsmonitor=false",
+    "-c",
+    "core.askPass=",
 )
 
 

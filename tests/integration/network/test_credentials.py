@@ -30,7 +30,7 @@ def test_commands_that_succeed_tell_no_credential(machine: Machine) -> None:
         return done
 
     succeed("lock", "--profile", "lab")
-    succeed("lock", "--profile", "lab", "--check")
+    succeed("check", "lab")
     for target in ("dockerfile", "script", "requirements", "pylock", "conda"):
         succeed("render", "--profile", "lab", "--target", target)
         succeed("render", "--profile", "lab", "--target", target, "-o", target)
