@@ -79,7 +79,7 @@ def plan(setting: Setting, groups: tuple[str, ...]) -> list[Step]:
         "refusals": _refusals(setting),
         "faults": _faults(setting),
         # It runs for long on a CPU; where it is cut off, the summary says so.
-        "tune": [Step("tune", _verification(setting, *quick, command="tune"), 100)],
+        "tune": [Step("tune", _verification(setting, "--quick", command="tune"), 100)],
         "devices": [Step("devices", _verification(setting, *quick, "--devices", "all"), 60)],
         "jax": [Step("jax", _verification(setting, *quick, profile=f"jax-{setting.device}"), 200)],
     }
