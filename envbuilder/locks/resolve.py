@@ -136,12 +136,14 @@ def resolve(
                 )
                 instead = _in_place_of_others(asked, solution) if left else []
                 obstacles: dict[Place, Sequence[Blocker]] = {}
-                for target, failure in () if instead else solution.failures.items():
+                for target, failure in solution.failures.items():
+                    if explain is None or instead or isinstance(failure, ClashError):
+                        continue
                     if isinstance(failure, PassedOverError):
                         obstacles[target] = failure.blockers
-                    elif explain and not isinstance(failure, ClashError):
-                        every = explain(asked, target, (*offers, *built))
-                        obstacles[target] = [b for b in every if accepted.isdisjoint(b.instead)]
+                        continue
+                    every = explain(asked, target, (*offers, *built))
+                    obstacles[target] = [b for b in every if accepted.isdisjoint(b.instead)]
                 more = [o for o in _offers(obstacles, foundry, solution) if left and o not in built]
                 if instead or more:
                     asked = replace(asked, requirements=(*asked.requirements, *instead))
