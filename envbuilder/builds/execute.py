@@ -50,7 +50,7 @@ from envbuilder.core.errors import BuildError, EnvbuilderError, Hint
 from envbuilder.core.settings import Settings, require_writable
 from envbuilder.core.text import log_text
 from envbuilder.packages import interpreters
-from envbuilder.packages.conda import lock, prefixes
+from envbuilder.packages.conda import lock
 from envbuilder.packages.store import Store
 
 if TYPE_CHECKING:
@@ -149,18 +149,27 @@ def _perform(step: Step, context: _Context) -> None:
         case Seal():
             base = integrity.base_of(step.base_python) if step.base_python else ()
             integrity.close(Path(step.folder), step.facts, base)
-        case lock.InstallConda():
-            integrity.bind(Path(step.env), prefixes.install(step, context.progress.note))
-        case lock.WriteActivation():
-            integrity.bind(Path(step.env), prefixes.write_activation(step))
-        case lock.Rehome():
-            prefixes.rehome(step)
+        case lock.InstallConda() | lock.WriteActivation() | lock.Rehome():
+            _perform_on_conda(step, context.progress)
         case Remove():
             _remove(Path(step.path))
         case Move():
             _move(Path(step.source), Path(step.target))
         case _:
             _lay_files(step, context)
+
+
+def _perform_on_conda(
+    step: lock.InstallConda | lock.WriteActivation | lock.Rehome, progress: Progress
+) -> None:
+    from envbuilder.packages.conda import prefixes  # which takes asyncio
+
+    if isinstance(step, lock.InstallConda):
+        integrity.bind(Path(step.env), prefixes.install(step, progress.note))
+    elif isinstance(step, lock.WriteActivation):
+        integrity.bind(Path(step.env), prefixes.write_activation(step))
+    else:
+        prefixes.rehome(step)
 
 
 def _lay_files(step: FileStep | ImageStep, context: _Context) -> None:
