@@ -41,7 +41,7 @@ _SUBSET = ROOT / "envbuilder" / "data" / "mnist-subset"
 MOST_BYTES = 15 * 2**20  # of one file in OUT
 _MOST_LOG = 2**20
 _LEAST_SECONDS = 5.0
-_RETURNED = ("host.tar.gz", "report.json", "report.html", "epochs.json", "ways.json")
+_RETURNED = ("host.tar.gz", "report.json", "report.html", "epochs.json")
 
 LAUNCHER = """\
 import runpy, sys
@@ -282,8 +282,6 @@ def findings(work: Path) -> dict[str, Any]:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         epochs = json.loads((work / "epochs.json").read_text())
         found |= {"epoch": epochs["medians"], "ratios": epochs["ratios"]}
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        found |= {"ways": json.loads((work / "ways.json").read_text())["ways"]}
     return found
 
 

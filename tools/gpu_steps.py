@@ -11,7 +11,6 @@ GROUPS = (
     "verify",
     "watch",
     "epoch",
-    "ways",
     "refusals",
     "faults",
     "watch-cost",
@@ -73,7 +72,6 @@ def plan(setting: Setting, groups: tuple[str, ...]) -> list[Step]:
         "host": _host(setting),
         "verify": _verify(setting),
         "epoch": _epoch(setting),
-        "ways": _ways(setting),
         "watch": _watch(setting),
         "watch-cost": _watch_cost(setting),
         "refusals": _refusals(setting),
@@ -133,26 +131,6 @@ def _epoch(setting: Setting) -> list[Step]:
         str(setting.work / "envbuilder"),
     )
     return [Step("epoch", words, 280)]
-
-
-def _ways(setting: Setting) -> list[Step]:
-    """Return the step that measures what stands beside the eager proof, each in its own process."""
-    words = (
-        *setting.script,
-        str(ROOT / "benchmarks" / "ways.py"),
-        "1",
-        "--python",
-        setting.python,
-        "--device",
-        setting.device,
-        "--data",
-        setting.data,
-        "--limit",
-        "20" if setting.quick else "60",
-        "--json",
-        str(setting.work / "ways.json"),
-    )
-    return [Step("ways", words, 150)]
 
 
 def _watch(setting: Setting) -> list[Step]:

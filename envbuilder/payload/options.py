@@ -52,7 +52,7 @@ QUICK = (Gates(0.758, 1.4, 0.7), Gates(0.887, 0.5, 0.34), Gates(0.922, 0.35, 0.2
 
 With 95 % confidence one of 10,000 honest trainings misses any of the four: each loss, and the
 accuracy, to the test images and in the blind test. docs/evidence/gates.md has the trainings by all
-frameworks, on the CPU, and their distribution; `benchmarks/gates.py` computes the gates.
+frameworks, on the CPU, and their distribution.
 """
 
 MIN_ACCURACY = 0.975
