@@ -13,16 +13,16 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from envbuilder.builds import jupyter
 from envbuilder.core.errors import EnvbuilderError
 from envbuilder.core.settings import load as load_settings
 from envbuilder.locks import compare, resolve, saving
-from envbuilder.notebooks import server
 from envbuilder.profiles import lock as locks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-TOOLS = (server.NAME, server.KERNEL)
+TOOLS = (jupyter.NAME, jupyter.KERNEL)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--upgrade", action="store_true", help="the newest versions")
     upgrade = parser.parse_args(arguments).upgrade
     settings = load_settings()
-    library = server.library()
+    library = jupyter.library()
     for name in TOOLS:
         path = library.folders[0] / "locks" / f"{name}.json"
         previous = locks.load(path) if path.exists() else None

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, NoReturn, cast
 import click
 from msgspec.structs import replace
 
-from envbuilder.builds import access, pipeline
+from envbuilder.builds import access, jupyter, pipeline
 from envbuilder.commands import locked
 from envbuilder.commands.add import read_project
 from envbuilder.commands.options import environment_options, load_settings, require_image
 from envbuilder.core import console, process
-from envbuilder.notebooks import kernels, server
 from envbuilder.profiles.backends import makes_image
 
 if TYPE_CHECKING:
@@ -69,45 +68,45 @@ def command(
         return _start_kernel(request, project, connection_file)
     settings = load_settings()
     _, definition_file = read_project(settings)
-    choice = kernels.Choice(
+    choice = jupyter.Choice(
         project=definition_file.parent, environment=settings.environment, request=request
     )
     if remove_kernel:
-        folder = kernels.remove(choice, kernels.data_folder(os.environ, Path.home()))
+        folder = jupyter.remove(choice, jupyter.data_folder(os.environ, Path.home()))
         console.result(f"removed {folder}" if folder else "nothing to remove")
         return 0
     build = locked.prepare(request, settings, console.progress(), frozen=frozen)
     require_image(build.backend)
     build = pipeline.finish(build)
-    _, version = server.beside(build)
+    _, version = jupyter.beside(build)
     if not makes_image(build.backend):
         choice = replace(choice, request=replace(request, base_image=None))
     if install_kernel:
-        spec = kernels.spec(choice, version, os.environ)
-        folder = kernels.install(choice, spec, kernels.data_folder(os.environ, Path.home()))
+        spec = jupyter.spec(choice, version, os.environ)
+        folder = jupyter.install(choice, spec, jupyter.data_folder(os.environ, Path.home()))
         console.result(f"kernel '{choice.title}' → {folder}")
         return 0
     return _serve(choice, build, version, arguments)
 
 
 def _serve(
-    choice: kernels.Choice,
+    choice: jupyter.Choice,
     build: Build,
     version: str,
     arguments: tuple[str, ...],
 ) -> NoReturn:
     """Replace this process with JupyterLab's server."""
-    prefix = server.prefix(build)
+    prefix = jupyter.prefix(build)
     # What was built and said above, even if the host changes while the server runs.
     decided = replace(choice.request, profile=build.profile.name, backend=build.backend)
     choice = replace(choice, request=decided)
-    served = server.Server(
+    served = jupyter.Server(
         folder=str(choice.project),
-        browser=server.has_display(os.environ),
-        kernel=kernels.spec(choice, version, os.environ),
+        browser=jupyter.has_display(os.environ),
+        kernel=jupyter.spec(choice, version, os.environ),
         shell=choice.command("shell"),
     )
-    argv, variables = server.command(
+    argv, variables = jupyter.server_command(
         prefix, served, arguments[1:] if arguments[:1] == ("--",) else arguments, build.settings
     )
     build.progress.note("Ctrl-C ends JupyterLab and its kernels")
@@ -124,12 +123,14 @@ def _start_kernel(request: Request, project: Path, connection_file: Path) -> int
     build = pipeline.prepare(request, settings, console.progress(), running=True)
     build = pipeline.finish(build)
     environment = build.environment
-    (beside, _) = server.beside(build)
+    (beside, _) = jupyter.beside(build)
     # Its ports are for commands: of several kernels, only one could have them.
     stated = replace(access.of_project(settings), ports=())
     if makes_image(environment.plan.backend):
         if settings.project and not Path.cwd().is_relative_to(settings.project):
             os.chdir(settings.project)  # a container sees the project, not a notebook elsewhere
-        return kernels.run(cast("DockerEnvironment", environment), connection_file, stated, beside)
-    argv = kernels.command(str(connection_file), str(beside or ""))
+        return jupyter.run_kernel(
+            cast("DockerEnvironment", environment), connection_file, stated, beside
+        )
+    argv = jupyter.kernel_command(str(connection_file), str(beside or ""))
     return environment.become(argv, os.environ, stated)

@@ -16,7 +16,6 @@ STARTERS = {"subprocess", "multiprocessing", "pty"}
 ELSEWHERE = (
     "payload/",
     "containers/inside/guard.py",
-    "notebooks/inside/",
     "packages/sources/inside.py",
     "builds/inside/",
 )

@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.builds import pipeline
+from envbuilder.builds import jupyter, pipeline
 from envbuilder.builds.access import Access
 from envbuilder.commands import locked
 from envbuilder.core import process
 from envbuilder.core.settings import Settings
-from envbuilder.notebooks import kernels, server
 from tests.support import command_line
 from tests.support.pipeline import a_build
 from tests.unit.commands.test_add import PROFILE
@@ -72,7 +71,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[FakeEnvironment]:
 
     monkeypatch.setattr(pipeline, "prepare", prepare)
     monkeypatch.setattr(locked, "prepare", prepare)
-    monkeypatch.setattr(server, "beside", lambda _: (Path("/kernel"), "7.4.0"))
+    monkeypatch.setattr(jupyter, "beside", lambda _: (Path("/kernel"), "7.4.0"))
     return environments
 
 
@@ -107,7 +106,7 @@ def test_the_server_gets_what_was_decided(
     project: Path, planned: list[FakeEnvironment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr(server, "prefix", lambda *_: Path("/lab"))
+    monkeypatch.setattr(jupyter, "prefix", lambda *_: Path("/lab"))
     monkeypatch.setattr(process, "exec_program", lambda argv, env: seen.append(argv))
     monkeypatch.setenv("DISPLAY", ":0")
     run("--", "--ServerApp.base_url=/x/")
@@ -128,7 +127,7 @@ def test_a_native_kernel_runs_where_the_notebook_is(
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "kernel.json"
     run("--project", str(project), "--connection-file", str(file))
-    command = kernels.command(str(file), "/kernel")
+    command = jupyter.kernel_command(str(file), "/kernel")
     assert planned[-1].ran == [*command, str(tmp_path), str(project)]
     assert (project / "envbuilder.yaml").read_text() == TEXT
     assert not (project / "envbuilder.lock").exists()
@@ -140,7 +139,7 @@ def test_one_in_a_container_is_held(
     assert run("--install-kernel") == 0
     monkeypatch.chdir("/")
     held: list[Any] = []
-    monkeypatch.setattr(kernels, "run", lambda *each: held.append(each) or 7)
+    monkeypatch.setattr(jupyter, "run_kernel", lambda *each: held.append(each) or 7)
     file = Path("kernel.json")
     given = ("--project", str(project), "--connection-file", str(file), "--backend", "docker")
     assert run(*given) == 7

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from envbuilder.builds import jupyter
 from envbuilder.core import resources
 from envbuilder.core.errors import BuildError
 from envbuilder.locks import resolve
-from envbuilder.notebooks import server
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import Lock
 from tools import refresh_tool_locks as refresh
@@ -23,8 +23,8 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The lock of JupyterLab in a copy of the shipped profiles."""
     shutil.copytree(resources.profiles_dir(), tmp_path / "profiles")
     monkeypatch.setattr(resources, "profiles_dir", lambda: tmp_path / "profiles")
-    monkeypatch.setattr(refresh, "TOOLS", (server.NAME,))
-    return tmp_path / f"profiles/tools/locks/{server.NAME}.json"
+    monkeypatch.setattr(refresh, "TOOLS", (jupyter.NAME,))
+    return tmp_path / f"profiles/tools/locks/{jupyter.NAME}.json"
 
 
 def newer(lock: Lock) -> Lock:

@@ -1,6 +1,6 @@
 """Serve JupyterLab with one kernel; runs in JupyterLab's own environment, with its Python.
 
-The first argument is a JSON object (`notebooks.server.Server`), the others are JupyterLab's own. A
+The first argument is a JSON object (`builds.jupyter.Server`), the others are JupyterLab's own. A
 signal ends the server and its kernels at once, without a question; no file is left behind.
 """
 
