@@ -67,9 +67,7 @@ def command(
     median of the later, warm epochs. Reports of subsets and of other precisions come after the
     others, failed ones last. A file that is not a complete report is refused (exit 2).
 
-    REPORT may also be the FOLDER of one run of `fleet verify`, or the folder with Kubernetes Jobs
-    (job-*.yaml, as the guide shows them) and the logs of their pods, saved as results/NAME.json:
-    nothing attests these, and the best verdict is `unproven`. Then exits with 5 if a node that was
+    REPORT may also be the FOLDER of one run of `fleet verify`. Then exits with 5 if a node that was
     examined was not verified.
 
     With --against it exits with 5 if a report is worse than before: slower by more than a factor of

@@ -21,9 +21,6 @@ from envbuilder.fleet.model import Summary
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from envbuilder.core.settings import Settings
-    from envbuilder.payload.training import dataset
-
 
 @click.group("fleet", short_help="Verify every node of a cluster.")
 def command() -> None:
@@ -78,47 +75,18 @@ def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def is_run(path: Path) -> bool:
     """Return whether a path is a run's folder or summary."""
-    from envbuilder.fleet import folder, pods
+    from envbuilder.fleet import folder
 
-    kept = (folder.SUMMARY, folder.PLAN)
     if path.is_dir():
-        return any((path / name).exists() for name in kept) or pods.has_jobs(path)
+        return any((path / name).exists() for name in (folder.SUMMARY, folder.PLAN))
     return path.name == folder.SUMMARY
 
 
 def read_run(path: Path) -> Summary:
-    """Return a run's summary from its file, its folder, or the logs in a folder of pods' Jobs.
-
-    Such logs are compared with the images that the pods had.
-    """
+    """Return a run's summary from its file or its folder."""
     from envbuilder.fleet import folder
 
-    if not path.is_dir() or (path / folder.SUMMARY).exists():
-        return folder.read_summary(path)
-    from envbuilder.fleet import pods
-    from envbuilder.project import variants
-
-    if not pods.has_jobs(path):
-        return folder.read_summary(path)
-    jobs = pods.read_jobs(path)
-    settings = load_settings()
-    images = _images(settings, subset=jobs[0].subset)
-    return pods.judge_run(path, jobs, variants.library(settings).profile, images)
-
-
-def _images(settings: Settings, *, subset: bool) -> dataset.Dataset:
-    """Return what the pods trained on; raise `InvalidError` if it is not here."""
-    from envbuilder.packages import mnist
-    from envbuilder.payload.training import dataset
-    from envbuilder.verify.run import ALL, SUBSET
-
-    files = mnist.local(None, quick=subset) or mnist.obtain(settings, console.progress())
-    if files.subset != subset:
-        raise InvalidError(
-            "the reports cannot be checked without the files of MNIST",
-            "Run it on a machine that can fetch them.",
-        )
-    return dataset.load(files.folder, SUBSET if subset else ALL)
+    return folder.read_summary(path)
 
 
 def report(summary: Summary, outputs: Outputs) -> int:
@@ -260,9 +228,7 @@ def verify(
     run = model.new_run(text.stamp_now())
     passes = model.epochs(quick=quick)
     # Nobody wants to learn that after an hour.
-    drift.require_comparable(
-        outputs.earlier, run=run, scheduler="slurm", quick=quick, epochs=passes, each=True
-    )
+    drift.require_comparable(outputs.earlier, run=run, quick=quick, epochs=passes, each=True)
     settings = read(Path(FILE)) if Path(FILE).exists() else FleetSettings()
     if settings.sif and (executable or ddp):
         raise InvalidError(
@@ -344,7 +310,6 @@ def _resumed(folder: Path, outputs: Outputs, *, ddp: bool) -> int:
     drift.require_comparable(
         outputs.earlier,
         run=plan.run,
-        scheduler=plan.scheduler,
         quick=plan.quick,
         epochs=plan.epochs,
         each=True,

@@ -58,26 +58,18 @@ class Drift(Struct, frozen=True, kw_only=True):
 
 
 def require_comparable(
-    earlier: Summary | None, *, run: str, scheduler: str, quick: bool, epochs: int, each: bool
+    earlier: Summary | None, *, run: str, quick: bool, epochs: int, each: bool
 ) -> None:
     """Raise `InvalidError` if a run, which need not have started, does not compare with `earlier`.
 
     Without an earlier one, there is nothing to compare with.
 
-    On Slurm a node is verified by a job that has all of it, on Kubernetes by a pod that has one
-    device and some of its CPUs: neither times nor outcomes of the two say anything of each other.
     `each` is whether nodes are verified one by one, which they are not if they only train together.
     """
     if earlier is None:
         return
     if earlier.run == run:
         raise InvalidError(f"the run {run} cannot be compared with itself", "Name an earlier run.")
-    if earlier.scheduler != scheduler:
-        raise InvalidError(
-            f"the run {earlier.run} was on {earlier.scheduler.title()}, where jobs have other parts"
-            " of a node; its times and outcomes do not compare with this run",
-            f"Name an earlier run on {scheduler.title()}.",
-        )
     if earlier.quick != quick:
         raise InvalidError(
             f"the run {earlier.run} trained on other images (the full MNIST, or a subset of it);"
@@ -105,7 +97,6 @@ def compare(earlier: Summary, now: Summary) -> Drift:
     require_comparable(
         earlier,
         run=now.run,
-        scheduler=now.scheduler,
         quick=now.quick,
         epochs=now.epochs,
         each=bool(now.entries),

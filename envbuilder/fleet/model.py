@@ -174,8 +174,6 @@ class Entry(Struct, frozen=True, kw_only=True):
     """How many GPUs passed; None without a passing report."""
     gpus_given: Annotated[int, Meta(ge=0)] | None = None
     """How many the scheduler gives out there; None where it does not say."""
-    pod: str = ""
-    """The pod that the node's log names; empty on Slurm."""
 
     @property
     def partial(self) -> bool:
@@ -213,7 +211,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     """
 
     run: RunId
-    scheduler: Literal["slurm", "kubernetes"]
+    scheduler: Literal["slurm"]
     started: str
     """Like 20261123T091500Z; UTC."""
     finished: str
@@ -224,9 +222,6 @@ class Summary(Struct, frozen=True, kw_only=True):
     across: bool = False
     """Whether nodes were to train together, too."""
     groups: tuple[Group, ...] = ()
-    attested: bool = True
-    """Whether jobs that envbuilder started wrote the results; otherwise, they are logs that anybody
-    may have saved, and node, pod and run are those that they name."""
     schema: Literal[1] = 1
 
     @property

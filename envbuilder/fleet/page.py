@@ -76,8 +76,6 @@ def _sentences(summary: Summary) -> Iterator[str]:
         yield f"Left out: {text.counted(left_out, 'node')}."
     if summary.across:
         yield table.together(summary)
-    if not summary.attested:
-        yield table.NOT_ATTESTED
 
 
 def _reasons(entries: Sequence[Entry]) -> list[str]:
@@ -94,12 +92,11 @@ def _reasons(entries: Sequence[Entry]) -> list[str]:
 def _subject(summary: Summary) -> tuple[str, ...]:
     started = text.stamp_time(summary.started)
     seconds = (text.stamp_time(summary.finished) - started).total_seconds()
-    took = f"took {text.duration(max(seconds, 0))}"
     return (
-        summary.scheduler.title(),
+        "Slurm",
         f"run {summary.run}",
         text.readable_stamp(summary.started),
-        took if summary.attested else "not attested",
+        f"took {text.duration(max(seconds, 0))}",
     )
 
 
@@ -116,17 +113,14 @@ def _figures(summary: Summary) -> Iterator[Fact]:
 
 
 def _detail(row: Entry) -> str:
-    """Return what promised a node's profile, why it has its outcome, and of which job and pod."""
+    """Return what promised a node's profile, why it has its outcome, and of which job."""
     promised = ""
     if row.promised:
         promised = f"by {row.why}"
     job = ""
     if row.job and row.outcome not in PROVEN:
         job = f"job {row.job}"
-    pod = ""
-    if row.pod:
-        pod = f"pod {row.pod}, not attested"
-    return " · ".join(filter(None, (row.detail, promised, job, pod)))
+    return " · ".join(filter(None, (row.detail, promised, job)))
 
 
 def _epochs(entries: Sequence[Entry]) -> Section:

@@ -24,7 +24,6 @@ from envbuilder.fleet.model import (
 from envbuilder.verify import view
 from envbuilder.verify.view import Section, Word
 
-NOT_ATTESTED = "Not attested: node, pod and run are those that the saved logs name."
 MOST_ROWS = 60
 """Up to so many nodes, all of them have a row; of more, only those that were not proven."""
 
@@ -52,8 +51,6 @@ def show(summary: Summary, terminal: Any) -> None:
             _remark(terminal, first(group.nodes, MOST_NAMED), group)
     if summary.across:
         terminal.print(Text(together(summary), style="bold"))
-    if not summary.attested:
-        terminal.print(Text(NOT_ATTESTED))
 
 
 def nodes(entries: Sequence[Entry]) -> Section:

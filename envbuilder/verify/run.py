@@ -21,7 +21,7 @@ from envbuilder.packages.mnist import Dataset
 from envbuilder.payload.machine.device import HUNG, PHASE, SECONDS
 from envbuilder.payload.report import BLIND_TEST, REQUIRED, STEP
 from envbuilder.payload.training.dataset import load
-from envbuilder.profiles.profile import Expected, Profile
+from envbuilder.profiles.profile import Expected
 from envbuilder.verify import blind_test, step
 from envbuilder.verify.report import consistency, model
 
@@ -242,19 +242,6 @@ class Job(Struct, frozen=True, kw_only=True):
     dataset: Dataset
     epochs: int | None
     quick: bool
-
-
-ALL = "MNIST"
-SUBSET = "MNIST subset (shipped)"
-"""What reports of pods call the data."""
-
-
-def pod_job(profile: Profile, folder: str, small: bool) -> Job:
-    """Return the verification in an image that no build here made, with the data in `folder`."""
-    data = Dataset(folder=Path(folder), name=SUBSET if small else ALL, subset=small)
-    # Any version will do if it depends on the image's Python.
-    expects = profile.expected(None if profile.expects.versions else profile.image_python)
-    return Job(expects=expects, dataset=data, epochs=None, quick=small)
 
 
 def examine(

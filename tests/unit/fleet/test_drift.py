@@ -153,9 +153,6 @@ def test_runs_that_do_not_compare_are_refused() -> None:
     assert "--quick" in caught.value.hint
     with pytest.raises(InvalidError, match="with itself"):
         drift.compare(summary(entry("a")), summary(entry("a")))
-    with pytest.raises(InvalidError, match="was on Kubernetes") as caught:
-        drift.compare(earlier(entry("a"), scheduler="kubernetes"), summary(entry("a")))
-    assert caught.value.hint == "Name an earlier run on Slurm."
 
 
 def test_groups_are_not_compared() -> None:
