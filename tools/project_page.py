@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envbuilder.core import project_file
+from envbuilder.core import settings
 from tools.project_schema import EXAMPLE
 from tools.struct_tables import kind, structures, table_of
 
@@ -62,7 +62,7 @@ _EMPTY = {"()": "`[]`", "{}": "`{}`", "None": "none", "": "must be stated"}
 
 def page() -> str:
     """Return the page."""
-    found = {structure.name: structure for structure in structures(project_file)}
+    found = {structure.name: structure for structure in structures(settings)}
     names = ("Definition", "Environment", "RequirementFile")
     return HEAD + "".join(_section(found[name]) for name in names)
 

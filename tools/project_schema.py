@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import yaml
 
-from envbuilder.core import project_file, resources, settings
+from envbuilder.core import resources, settings
 from envbuilder.profiles import profile
 from tools.matrix import REPOSITORY
 from tools.struct_tables import structures
@@ -95,7 +95,7 @@ def examples() -> dict[str, dict[str, Any]]:
 
 def schema() -> str:
     """Return the schema as the text of its file."""
-    kinds = (project_file.Definition, settings.ProjectConfiguration)
+    kinds = (settings.Definition, settings.ProjectConfiguration)
     _, made = msgspec.json.schema_components(kinds, ref_template="#/definitions/{name}")
     components: dict[str, Any] = _plain(made)
     _describe(components)
@@ -121,7 +121,7 @@ def schema() -> str:
 def _refuse_default(names: dict[str, str]) -> None:
     """Add that an environment cannot have the name of the one at the top level."""
     pattern = names["pattern"].removeprefix("^")
-    default = project_file.DEFAULT
+    default = settings.DEFAULT
     names["pattern"] = f"^(?!{default}$){pattern}"
     names["patternErrorMessage"] = (
         f"Expected {names['description']}; '{default}' is what the top level describes."
@@ -130,8 +130,7 @@ def _refuse_default(names: dict[str, str]) -> None:
 
 def _describe(components: Mapping[str, Any]) -> None:
     """Add the docstrings of keys, and examples."""
-    found = [s for module in (project_file, settings) for s in structures(module)]
-    described = [s for s in found if s.name in components]
+    described = [s for s in structures(settings) if s.name in components]
     # The keys of an environment may also stand at the top level.
     pairs = [(s.name, key) for s in described for key in s.keys]
     pairs += [("Definition", key) for name, key in pairs if name == "Environment"]

@@ -9,7 +9,7 @@ import ast
 import inspect
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from envbuilder.core import project_file, types
+from envbuilder.core import settings, types
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -121,8 +121,8 @@ def kind(node: ast.expr) -> str:  # noqa: PLR0911 (one return per form reads bes
         case ast.Attribute(attr=name):
             return _described(getattr(types, name), name)
         case ast.Name(id=name):
-            if hasattr(getattr(project_file, name, None), "__metadata__"):
-                return _described(getattr(project_file, name), name)
+            if hasattr(getattr(settings, name, None), "__metadata__"):
+                return _described(getattr(settings, name), name)
             return _NAMES.get(name, f"[{name}](#{name.lower()})")
     return ast.unparse(node)
 

@@ -18,8 +18,7 @@ from envbuilder.core.text import shown
 from envbuilder.project import environments, package
 
 if TYPE_CHECKING:
-    from envbuilder.core.project_file import Definition
-    from envbuilder.core.settings import Settings
+    from envbuilder.core.settings import Definition, Settings
 
 Runner = Callable[[Sequence[str], Mapping[str, str]], int]
 """Runs a command with these variables in addition to this process's; returns its exit code."""

@@ -31,7 +31,7 @@ from envbuilder.containers import inside
 from envbuilder.containers.engine.container import LOOPBACK, Port, Volume
 from envbuilder.core import decoding, files, ownership, process, resources
 from envbuilder.core.errors import Hint, InvalidError, ToolError
-from envbuilder.core.project_file import DEFAULT
+from envbuilder.core.settings import DEFAULT
 from envbuilder.profiles.library import Library
 from envbuilder.profiles.lock import select
 

@@ -23,8 +23,7 @@ import msgspec
 
 from envbuilder.core import files, ownership, types
 from envbuilder.core.errors import Hint, InvalidError
-from envbuilder.core.project_file import DEFAULT
-from envbuilder.core.settings import PROJECT_FILE, Settings, require_writable
+from envbuilder.core.settings import DEFAULT, PROJECT_FILE, Settings, require_writable
 from envbuilder.project import names, package
 
 FOLDER = ".envbuilder"

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from envbuilder.builds import conventions
 from envbuilder.core import types
 from envbuilder.core.errors import Hint, InvalidError
-from envbuilder.core.project_file import Environment
 from envbuilder.core.resources import MARK, filled
+from envbuilder.core.settings import Environment
 from envbuilder.core.text import is_public, public, secrets_in
 from envbuilder.packages.python import indexes
 from envbuilder.profiles import backends

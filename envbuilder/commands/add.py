@@ -14,8 +14,7 @@ from envbuilder.commands import lock as locks, resolution
 from envbuilder.commands.options import environment_option, load_settings
 from envbuilder.core import console, files
 from envbuilder.core.errors import EnvbuilderError, Hint, InvalidError
-from envbuilder.core.project_file import DEFAULT
-from envbuilder.core.settings import PROJECT_FILE, Settings
+from envbuilder.core.settings import DEFAULT, PROJECT_FILE, Settings
 from envbuilder.core.text import indented_proof
 from envbuilder.locks.entries import Entry, of_project
 from envbuilder.profiles.requirements import distribution

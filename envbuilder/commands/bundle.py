@@ -19,8 +19,7 @@ from envbuilder.commands.options import (
 )
 from envbuilder.core import console, results, types
 from envbuilder.core.errors import Hint, InvalidError
-from envbuilder.core.project_file import DEFAULT
-from envbuilder.core.settings import LOCKS, Settings
+from envbuilder.core.settings import DEFAULT, LOCKS, Settings
 from envbuilder.core.text import counted
 from envbuilder.host import probe
 from envbuilder.profiles import choice

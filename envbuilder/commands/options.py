@@ -16,7 +16,7 @@ from click.core import ParameterSource
 from envbuilder.containers.oci import reference
 from envbuilder.core import decoding, process, results, settings as core_settings, types
 from envbuilder.core.errors import EnvbuilderError, InvalidError
-from envbuilder.core.project_file import DEFAULT
+from envbuilder.core.settings import DEFAULT
 from envbuilder.profiles.backends import BACKENDS, makes_image
 
 if TYPE_CHECKING:

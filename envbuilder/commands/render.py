@@ -21,7 +21,7 @@ from envbuilder.commands.options import (
 )
 from envbuilder.core import console, files, resources
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.project_file import DEFAULT
+from envbuilder.core.settings import DEFAULT
 from envbuilder.project import environments, variants
 
 if TYPE_CHECKING:

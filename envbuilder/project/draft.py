@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from envbuilder.core import decoding, types
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.project_file import Extra, RequirementFile
+from envbuilder.core.settings import Extra, RequirementFile
 from envbuilder.project import environments
 from envbuilder.project.conda import read_environment_yml
 from envbuilder.project.forms import FORMS, Form, form_of

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from envbuilder.core import files, settings, types, yaml_files
 from envbuilder.core.errors import Hint, InvalidError
-from envbuilder.core.project_file import DEFAULT, Definition, Environment
-from envbuilder.core.settings import PROJECT_FILE
+from envbuilder.core.settings import DEFAULT, PROJECT_FILE, Definition, Environment
 from envbuilder.core.text import shown
 from envbuilder.profiles import frameworks
 from envbuilder.profiles.requirements import distribution

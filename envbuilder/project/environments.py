@@ -16,8 +16,14 @@ from envbuilder.core import types
 from envbuilder.core.decoding import place
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.files import read_text
-from envbuilder.core.project_file import DEFAULT, Definition, Environment, RequirementFile
-from envbuilder.core.settings import PROJECT_FILE, Settings
+from envbuilder.core.settings import (
+    DEFAULT,
+    PROJECT_FILE,
+    Definition,
+    Environment,
+    RequirementFile,
+    Settings,
+)
 from envbuilder.core.text import escaped, shown
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.profile import Resolution

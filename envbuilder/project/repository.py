@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from envbuilder.core import decoding, process
 from envbuilder.core.errors import EnvbuilderError, InvalidError
-from envbuilder.core.project_file import ProjectPath
+from envbuilder.core.settings import ProjectPath
 from envbuilder.core.types import DebianPackage
 from envbuilder.project.forms import form_of
 from envbuilder.project.lines import read_text

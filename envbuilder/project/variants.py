@@ -17,8 +17,7 @@ from msgspec.structs import replace
 from envbuilder.core.decoding import dotted, place
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.files import read_text
-from envbuilder.core.project_file import DEFAULT, Definition
-from envbuilder.core.settings import LOCKS, PROJECT_FILE, Settings
+from envbuilder.core.settings import DEFAULT, LOCKS, PROJECT_FILE, Definition, Settings
 from envbuilder.core.text import shown
 from envbuilder.profiles import backends, frameworks, profile as profile_files, releases
 from envbuilder.profiles.frameworks import FRAMEWORKS, is_build_extra

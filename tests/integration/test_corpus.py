@@ -17,8 +17,7 @@ from packaging.utils import canonicalize_name
 from envbuilder import cli
 from envbuilder.core import settings
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.project_file import DEFAULT, Definition, RequirementFile
-from envbuilder.core.settings import Configuration, Settings
+from envbuilder.core.settings import DEFAULT, Configuration, Definition, RequirementFile, Settings
 from envbuilder.locks import entries
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.frameworks import FRAMEWORKS, is_build_extra

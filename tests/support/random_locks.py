@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from envbuilder.builds import render
 from envbuilder.core import types
-from envbuilder.core.project_file import Environment
+from envbuilder.core.settings import Environment
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.lock import File, Lock, LockedBase, Target
 from tests.support.shipped import shipped_profile

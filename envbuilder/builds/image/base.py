@@ -23,8 +23,7 @@ from envbuilder.containers.oci import archive, reference, rootfs
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.core import console, files, types
 from envbuilder.core.errors import BuildError, Hint, InvalidError, ToolError, VerifyError
-from envbuilder.core.project_file import DEFAULT
-from envbuilder.core.settings import Settings, require_writable
+from envbuilder.core.settings import DEFAULT, Settings, require_writable
 from envbuilder.packages.sources import sealed
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import BUILT, File, Lock, LockedBase, Target, select

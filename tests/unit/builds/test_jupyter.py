@@ -20,8 +20,7 @@ from envbuilder.containers.engine.container import LOOPBACK
 from envbuilder.core import types
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.project_file import Definition
-from envbuilder.core.settings import Configuration, Settings, Signatures
+from envbuilder.core.settings import Configuration, Definition, Settings, Signatures
 from envbuilder.locks import resolve
 from envbuilder.profiles import lock as profile_lock, profile as profiles
 from tests.support.projects import LOCK

@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from envbuilder.builds import access, project_folder
 from envbuilder.builds.inside import sitecustomize
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.project_file import Definition
-from envbuilder.core.settings import Settings, load as load_settings
+from envbuilder.core.settings import Definition, Settings, load as load_settings
 from envbuilder.project.package import FOLDER, Package
 from tests.support.folders import names_in
 

@@ -25,8 +25,7 @@ from packaging.requirements import Requirement
 from envbuilder.builds import render
 from envbuilder.core import resources, types
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.project_file import Environment
-from envbuilder.core.settings import Configuration, Settings
+from envbuilder.core.settings import Configuration, Environment, Settings
 from envbuilder.packages.python.indexes import override
 from envbuilder.profiles import lock as lockfile, profile as profiles
 from envbuilder.profiles.lock import File, Lock, LockedBase, Recipe, Target

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from envbuilder import cli
-from envbuilder.core import decoding, project_file
+from envbuilder.core import decoding, settings
 from tests.support.folders import names_in
 
 
@@ -310,7 +310,7 @@ def test_names_with_tricks_are_refused_and_do_nothing(
 
 def test_no_hint_hides_a_key() -> None:
     """A key of the file that is among the wrong ones would be refused with advice against it."""
-    for struct, hints in project_file.HINTS.items():
+    for struct, hints in settings.HINTS.items():
         assert not set(hints) & {name for name, _ in decoding.fields(struct)}
 
 

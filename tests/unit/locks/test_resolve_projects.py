@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from envbuilder.core.process import Completed
-from envbuilder.core.project_file import Definition
-from envbuilder.core.settings import Settings
+from envbuilder.core.settings import Definition, Settings
 from envbuilder.locks import resolve
 from envbuilder.packages.debian import suite as debian
 from envbuilder.packages.debian.suite import Suite

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from envbuilder.core import settings
-from envbuilder.core.project_file import Definition, RequirementFile
+from envbuilder.core.settings import Definition, RequirementFile
 from envbuilder.project import draft, repository
 from envbuilder.project.draft import Source
 from envbuilder.project.repository import InstallHints

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from envbuilder.commands import init
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.project_file import Definition, Environment, RequirementFile
-from envbuilder.core.settings import load as load_settings
+from envbuilder.core.settings import Definition, Environment, RequirementFile, load as load_settings
 from envbuilder.profiles.profile import Resolution
 from envbuilder.project import environments
 from envbuilder.project.environments import read

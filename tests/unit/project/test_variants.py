@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.project_file import Definition, Environment
+from envbuilder.core.settings import Definition, Environment
 from envbuilder.profiles import lock as profile_lock, profile as profiles
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.profile import Profile, Python

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 from jsonschema import Draft7Validator
 
-from envbuilder.core import decoding, project_file, settings, yaml_files
+from envbuilder.core import decoding, settings, yaml_files
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import load as load_settings
 from tests.unit.core.test_project_file import WRONG_KEYS, WRONG_TYPES
@@ -20,9 +20,9 @@ from tools import project_schema
 
 SCHEMA = json.loads(project_schema.schema())
 STRUCTURES = (
-    project_file.Definition,
-    project_file.Environment,
-    project_file.RequirementFile,
+    settings.Definition,
+    settings.Environment,
+    settings.RequirementFile,
     settings.ProjectConfiguration,
     settings.Signatures,
 )
@@ -121,7 +121,7 @@ def is_accepted(document: dict[str, Any]) -> bool:
             {k: v for k, v in document.items() if k in keys}, settings.ProjectConfiguration
         )
         rest = {k: v for k, v in document.items() if k not in keys}
-        project_file.read(rest, "envbuilder.yaml", "", keys)
+        settings.read_definition(rest, "envbuilder.yaml", "", keys)
     except (msgspec.ValidationError, InvalidError):
         return False
     return True

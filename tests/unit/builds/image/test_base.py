@@ -25,8 +25,7 @@ from envbuilder.containers.oci import reference
 from envbuilder.core import console
 from envbuilder.core.errors import BuildError, ToolError, VerifyError
 from envbuilder.core.files import file_sha256
-from envbuilder.core.project_file import Definition
-from envbuilder.core.settings import Settings
+from envbuilder.core.settings import Definition, Settings
 from envbuilder.packages import fetch
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as profile_lock

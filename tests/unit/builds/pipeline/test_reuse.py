@@ -18,8 +18,7 @@ from envbuilder.builds.backends import docker, integrity
 from envbuilder.builds.pipeline import prepare
 from envbuilder.builds.request import Request
 from envbuilder.core.errors import BuildError
-from envbuilder.core.project_file import Definition
-from envbuilder.core.settings import Settings
+from envbuilder.core.settings import Definition, Settings
 from envbuilder.host import model as host
 from tests.support.folders import read_json
 from tests.support.pipeline import FITS, PLAIN, SHIPPED, Said, add, fails, go
