@@ -38,15 +38,14 @@ RenderTarget = Literal[
     "pylock",
     "conda",
     "conda-explicit",
-    "pixi",
 ]
 TARGETS: tuple[RenderTarget, ...] = get_args(RenderTarget)
 IMAGE_TARGETS: Mapping[RenderTarget, str] = MappingProxyType(
     {"dockerfile": "", "compose": "image/", "devcontainer": ".devcontainer/image/"}
 )
 """Targets for profiles that have images → the Dockerfile's folder below the output folder."""
-CONDA_TARGETS: tuple[RenderTarget, ...] = ("conda", "conda-explicit", "pixi")
-"""Targets for conda, mamba, micromamba and pixi; all but the first require a conda lock."""
+CONDA_TARGETS: tuple[RenderTarget, ...] = ("conda", "conda-explicit")
+"""Targets for conda, mamba and micromamba; the second requires a conda lock."""
 
 MADE = frozenset({BUILT, PRUNED})
 """Sources of wheels that nobody publishes: a Dockerfile makes them."""
@@ -211,7 +210,7 @@ def render(
         yield _rendered("setup-venv.sh", "venv/setup-venv.sh.j2", context)
     if target in CONDA_TARGETS:
         context = {**context, "wheels": wheels}
-        yield from _conda(profile, lock, target, context, urls, conda_lock)
+        yield from _conda(profile, target, context, urls, conda_lock)
         if not wheels:
             return
     if target == "pylock":
@@ -236,7 +235,6 @@ def _require_named(lines: Iterable[Requirement], target: RenderTarget) -> None:
 
 def _conda(
     profile: Profile,
-    lock: Lock,
     target: RenderTarget,
     context: Mapping[str, Any],
     urls: Mapping[str, str],
@@ -251,27 +249,15 @@ def _conda(
     python = context["python"]
     context = {**context, "exports": exports, "specs": specs(profile, python)}
     if target == "conda":
-        context |= {
-            "channels": exports.channels(profile.conda.channels, urls),
-            "glance": exports.at_a_glance(profile, lock),
-        }
+        context["channels"] = exports.channels(profile.conda.channels, urls)
         yield _rendered("environment.yml", "conda/environment.yml.j2", context)
         return
     usable = require_usable(profile, conda_lock)
     targets = exports.targets(usable, python)
-    channels = exports.channels(usable.channels, urls)
-    context |= {"channels": channels, "conda_targets": targets}
-    if target == "conda-explicit":
-        for conda_target in targets:
-            name = exports.explicit_name(conda_target)
-            yield _rendered(
-                name, "conda/explicit.txt.j2", {**context, "conda_target": conda_target}
-            )
-        return
-    head = f"# {MARK} from the conda lock of profile '{profile.name}'; pixi.toml belongs to it.\n"
-    text = exports.pixi_lock(profile, targets, channels, head)
-    yield RenderedFile(name="pixi.lock", content=text.encode())
-    yield _rendered("pixi.toml", "conda/pixi.toml.j2", context)
+    context["channels"] = exports.channels(usable.channels, urls)
+    for conda_target in targets:
+        name = exports.explicit_name(conda_target)
+        yield _rendered(name, "conda/explicit.txt.j2", {**context, "conda_target": conda_target})
 
 
 def _image(

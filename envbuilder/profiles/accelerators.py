@@ -55,10 +55,6 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     """Check what native environments need from the host in addition."""
     required: Callable[[Requires], object] = lambda requires: False
     """Whether a profile for another device needs such a GPU all the same."""
-    targets: str = ""
-    """What its kernels are for, in words."""
-    hardware: str = ""
-    """What it needs in words, if versions and kernels do not state it."""
     variants: tuple[str, ...] = ()
     """The shipped profiles for it in addition to the one of its name, in order of preference."""
 
@@ -366,7 +362,6 @@ ACCELERATORS: dict[types.Accelerator, Accelerator] = {
         mask="CUDA_VISIBLE_DEVICES",
         numbering={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
         required=lambda requires: requires.nvidia_driver or requires.sm or requires.sm_arm64,
-        targets="a GPU of compute capability",
         variants=("cuda-legacy",),
     ),
     "rocm": Accelerator(
@@ -377,8 +372,6 @@ ACCELERATORS: dict[types.Accelerator, Accelerator] = {
         order=_order_amd,
         mask="HIP_VISIBLE_DEVICES",
         required=lambda requires: requires.gfx,
-        targets="an AMD GPU:",
-        hardware="Linux's driver amdgpu",
     ),
     "xpu": Accelerator(
         vendor="intel",
@@ -389,13 +382,11 @@ ACCELERATORS: dict[types.Accelerator, Accelerator] = {
         mask="ZE_AFFINITY_MASK",
         native=_level_zero,
         required=lambda requires: requires.intel_gpu,
-        hardware="an Intel GPU, and Intel's GPU runtime (Level Zero) from the system",
     ),
     "mps": Accelerator(
         vendor="apple",
         brand="Apple",
         judge=_judge_apple,
-        hardware="Apple silicon",
     ),
     "cpu": Accelerator(variants=("zendnn", "cpu-debian", "zendnn-debian", "cpu-ipex")),
 }

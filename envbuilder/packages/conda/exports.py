@@ -1,4 +1,4 @@
-"""Render a profile and its locks as native files of conda, mamba, micromamba and pixi.
+"""Render a profile and its locks as native files of conda, mamba and micromamba.
 
 These files name channels by URLs that are valid for any reader: the shipped URL, or for a channel
 of the user's own the configured one, never with credentials. A channel is written as a bare name
@@ -15,24 +15,18 @@ from msgspec import Struct
 from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import is_public, public
-from envbuilder.host.model import X86_FLAGS
-from envbuilder.packages.conda import prefixes
-from envbuilder.packages.conda.lock import SUBDIRS, Lock, Package, Target
 from envbuilder.packages.python import indexes
-from envbuilder.profiles import accelerators, lock as profile_lock
+from envbuilder.profiles.lock import OTHER_PYTHON
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from envbuilder.core.settings import Settings
-    from envbuilder.profiles.lock import Lock as WheelLock
+    from envbuilder.packages.conda.lock import Lock, Package, Target
     from envbuilder.profiles.profile import Profile
 
 ANACONDA = "https://conda.anaconda.org"
-"""The base URL at which conda, mamba and pixi look for a channel given by name only."""
-_PIXI_KEYS = {"__cuda": "cuda", "__glibc": "glibc", "__linux": "linux", "__osx": "macos"}
-_BASELINE = {"linux-64": "x86_64", "linux-aarch64": "aarch64", "osx-arm64": "m1"}
-"""The microarchitecture that every machine of a platform has."""
+"""The base URL at which conda and mamba look for a channel given by name only."""
 
 
 class Channel(Struct, frozen=True, kw_only=True):
@@ -81,51 +75,9 @@ def targets(lock: Lock, python: str) -> tuple[Target, ...]:
         covered = ", ".join(sorted({t.python for t in lock.targets}))
         raise InvalidError(
             f"the conda lock of '{lock.profile}' has no Python {python}",
-            f"It covers Python {covered}. {profile_lock.OTHER_PYTHON}",
+            f"It covers Python {covered}. {OTHER_PYTHON}",
         )
     return selected
-
-
-# ---- environment.yml
-
-
-def at_a_glance(profile: Profile, lock: WheelLock) -> tuple[tuple[str, str], ...]:
-    """Return what depends on hardware, as label and text: requirements and solver assumptions."""
-    rows: list[tuple[str, str]] = [("accelerator", profile.accelerator)]
-    for platform in profile.platforms:
-        virtual = profile.conda.virtual_packages.get(platform, {})
-        rows.append((SUBDIRS[platform], ", ".join(_needs(profile, lock, platform)) or "anything"))
-        rows.append(("", f"made for {virtual_text(virtual)}" if virtual else ""))
-    if profile.conda.packages:
-        of = ", ".join(profile.conda.channels)
-        rows.append(("from conda", f"{', '.join(profile.conda.packages)}, of {of}"))
-    if profile.preload:
-        libraries = ", ".join(profile.preload)
-        rows.append(("not in here", f"{libraries}, which envbuilder preloads in what it builds"))
-    return tuple((label, text) for label, text in rows if text)
-
-
-def _needs(profile: Profile, lock: WheelLock, platform: types.Platform) -> Iterator[str]:
-    needed = accelerators.needs(profile, lock, platform)
-    if needed.nvidia_driver:
-        yield f"NVIDIA driver {needed.nvidia_driver} or newer"
-    row = accelerators.needed(profile)
-    if needed.kernels and row.targets:
-        newer = " and newer" if needed.ptx else ""
-        perhaps = f"; perhaps {' '.join(needed.partly)}" if needed.partly else ""
-        yield f"{row.targets} {' '.join(needed.kernels)}{newer}{perhaps}"
-    if row.hardware:
-        yield row.hardware
-    # The x86 flags mean nothing on other platforms.
-    flags = [
-        f for f in profile.requires.cpu_flags if platform == "linux/amd64" or f not in X86_FLAGS
-    ]
-    if flags:
-        yield f"a processor with {' '.join(flags)}"
-    if needed.macos:
-        yield f"macOS {needed.macos}"
-    if needed.glibc:
-        yield f"glibc {needed.glibc}"
 
 
 def virtual_text(virtual: Mapping[str, str]) -> str:
@@ -174,66 +126,3 @@ def _ordered(packages: Iterable[Package]) -> list[Package]:
     for name in by_name:
         enter(name)
     return ordered
-
-
-# ---- pixi
-
-
-def pixi_lock(
-    profile: Profile, targets: tuple[Target, ...], channels: tuple[Channel, ...], head: str
-) -> str:
-    """Return the pixi.lock of these targets, below the comment `head`.
-
-    Raise `ToolError` without py-rattler.
-    """
-    prefixes.require_rattler()
-    import tempfile
-    from pathlib import Path
-
-    from rattler import LockChannel, LockFile, LockPlatform, Subdir
-
-    platforms = []
-    for target in targets:
-        virtual = []
-        for name, text in sorted(target.virtual_packages.items()):
-            build = "" if "=" in text else "=0"
-            virtual.append(f"{name}={text}{build}")
-        subdir = Subdir(target.subdir)
-        name = pixi_name(profile, target)
-        platforms.append(LockPlatform(name, subdir=subdir, virtual_packages=virtual))
-    roots = {c.name: f"{c.url}/" for c in channels}
-    lock_file = LockFile(platforms)
-    lock_file.set_channels("default", [LockChannel(root) for root in roots.values()])
-    for target, platform in zip(targets, platforms, strict=True):
-        for package in target.packages:
-            root = roots[package.channel]
-            record = prefixes.record(package, f"{root}{package.as_file.file}", root)
-            lock_file.add_conda_package("default", platform, record)
-    with tempfile.TemporaryDirectory(prefix="envbuilder-pixi-") as folder:
-        path = Path(folder) / "pixi.lock"
-        lock_file.to_path(path)
-        return head + path.read_text(encoding="utf-8")
-
-
-def pixi_name(profile: Profile, target: Target) -> str:
-    """Return pixi's name for a platform with declared virtual packages, not just its subdir."""
-    return f"{profile.name}-{target.subdir}"
-
-
-def pixi_platform(target: Target) -> dict[str, str]:
-    """Return what pixi.toml declares about a platform's machines, with pixi's keys.
-
-    `__unix` and the oldest microarchitecture are implied.
-    """
-    virtual = target.virtual_packages
-    declared = {key: virtual[name] for name, key in _PIXI_KEYS.items() if name in virtual}
-    build = virtual.get("__archspec", "").partition("=")[2]
-    if build and build != _BASELINE[target.subdir]:
-        declared["archspec"] = build
-    return declared
-
-
-def pixi_dependencies(wanted: Iterable[str]) -> dict[str, str]:
-    """Return the names and versions requested from the channels; any version is `*`."""
-    parted = (spec.partition(" ") for spec in wanted)
-    return {name: version or "*" for name, _, version in parted}

@@ -1,11 +1,10 @@
-"""What conda, mamba, micromamba and pixi are given, read as strictly as they would."""
+"""What conda, mamba and micromamba are given, read as strictly as they would."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 import signal
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from envbuilder.builds import render
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Settings
-from envbuilder.packages.conda import exports, lock as conda_lockfile, prefixes
+from envbuilder.packages.conda import exports, lock as conda_lockfile
 from envbuilder.packages.conda.lock import Lock, Package, Target
 from envbuilder.profiles import profile as profiles
 from tests.support.shipped import FOLDERS, shipped_lock, shipped_profile
@@ -163,24 +162,6 @@ def test_what_yaml_would_make_something_else_of_stays_text() -> None:
     assert data["name"] == "123"
     assert data["variables"] == said
     assert data["dependencies"][1:5] == ["no", "null", "1e3", "y >=1"]
-    pixi = tomllib.loads(rendered("pixi", conda_lock(profile), profile=profile)["pixi.toml"])
-    assert pixi["activation"]["env"] == said
-    assert pixi["workspace"]["name"] == "123"
-
-
-def test_what_differs_by_hardware_stands_at_the_top(found: Settings) -> None:
-    shown = {}
-    for name in NAMES:
-        profile = shipped_profile(name)
-        lock = shipped_lock(name)
-        shown[name] = dict(exports.at_a_glance(profile, lock))
-    assert shown["cuda"]["linux-64"].startswith("NVIDIA driver 580.65.06 or newer, a GPU of")
-    assert "avx512_bf16" in shown["zendnn"]["linux-64"]
-    assert shown["zendnn"]["from conda"] == "gxx, of conda-forge"
-    assert "an AMD GPU: gfx90a " in shown["rocm"]["linux-64"]
-    assert shown["mps"]["osx-arm64"] == "Apple silicon, macOS 14.0"
-    assert shown["mps"][""] == "made for __archspec 1=m1, __osx 14.0, __unix 0"
-    assert "libtcmalloc" in shown["cpu"]["not in here"]
 
 
 # ---- channels
@@ -234,15 +215,12 @@ def test_a_folder_of_this_machine_is_refused(target: render.RenderTarget) -> Non
         rendered(target, conda_lock(), {**URLS, "lab": "file:///srv/lab"})
 
 
-# ---- both exports
+# ---- @EXPLICIT
 
 
-@pytest.mark.parametrize("target", ["conda-explicit", "pixi"])
-def test_exports_are_the_golden_ones(
-    target: render.RenderTarget, repository: Path, rewrite_golden: bool
-) -> None:
-    folder = repository / "tests/golden/conda-exports" / target
-    files = rendered(target, conda_lock())
+def test_the_list_is_the_golden_one(repository: Path, rewrite_golden: bool) -> None:
+    folder = repository / "tests/golden/conda-exports/conda-explicit"
+    files = rendered("conda-explicit", conda_lock())
     assert files.pop("requirements.txt")
     if rewrite_golden:
         folder.mkdir(parents=True, exist_ok=True)
@@ -252,15 +230,14 @@ def test_exports_are_the_golden_ones(
     assert all(resources.MARK in text for text in files.values())
 
 
-@pytest.mark.parametrize("target", ["conda-explicit", "pixi"])
-def test_an_export_takes_a_fresh_lock(target: render.RenderTarget) -> None:
+def test_the_list_takes_a_fresh_lock() -> None:
     stale = msgspec.structs.replace(conda_lock(), inputs="0" * 64)
     for lock, why in ((None, "has no conda lock"), (stale, "is stale")):
         with pytest.raises(InvalidError, match=why) as caught:
-            rendered(target, lock)
+            rendered("conda-explicit", lock)
         assert caught.value.hint == "Make it: envbuilder lock --backend conda --profile cuda"
     with pytest.raises(InvalidError, match=r"has no Python 3\.11") as caught:
-        rendered(target, conda_lock(), python="3.11")
+        rendered("conda-explicit", conda_lock(), python="3.11")
     assert "It covers Python 3.12. To have another Python" in caught.value.hint
 
 
@@ -269,9 +246,6 @@ def test_a_profile_without_the_backend_has_no_such_files(target: render.RenderTa
     profile = msgspec.structs.replace(PROFILE, backends=("venv",))
     with pytest.raises(InvalidError, match="'cuda' has no conda backend"):
         rendered(target, conda_lock(), profile=profile)
-
-
-# ---- @EXPLICIT
 
 
 def test_rattler_reads_the_explicit_list(tmp_path: Path) -> None:
@@ -297,54 +271,6 @@ def test_dependencies_come_first_and_a_circle_ends() -> None:
     assert names.index("tzdata") < names.index("python") < names.index("lab")
     turned = msgspec.structs.replace(target, packages=target.packages[::-1])
     assert exports.explicit_lines(turned, exports.channels(URLS, URLS)) == lines
-
-
-# ---- pixi
-
-
-def test_rattler_reads_the_same_records_from_pixis_lock(tmp_path: Path) -> None:
-    path = tmp_path / "pixi.lock"
-    path.write_text(rendered("pixi", conda_lock())["pixi.lock"])
-    read = rattler.LockFile.from_path(path).default_environment()
-    assert [yaml.safe_load(path.read_text())["environments"]["default"]["channels"]] == [
-        [{"url": f"{FORGE}/"}, {"url": f"{LAB}/"}]
-    ]
-    platforms = {p.name: p for p in read.platforms()}
-    lock = conda_lock()
-    assert set(platforms) == {f"cuda-{t.subdir}" for t in lock.targets}
-    for target in lock.targets:
-        found = read.conda_repodata_records_for_platform(platforms[f"cuda-{target.subdir}"])
-        again = sorted(
-            (
-                prefixes.package(r, "lab" if LAB in r.url else "conda-forge", r.sha256.hex())
-                for r in found
-            ),
-            key=lambda p: str(p["name"]),
-        )
-        assert msgspec.convert(again, tuple[Package, ...]) == target.packages
-
-
-@pytest.mark.parametrize("licence", ["a: b # c", "'\"", "\u2028x: y", "- ", "{", "\x85"])
-def test_no_text_of_a_channel_breaks_pixis_lock(licence: str, tmp_path: Path) -> None:
-    lock = conda_lock()
-    first = msgspec.structs.replace(lock.targets[0].packages[0], license=licence)
-    target = msgspec.structs.replace(
-        lock.targets[0], packages=(first, *lock.targets[0].packages[1:])
-    )
-    path = tmp_path / "pixi.lock"
-    path.write_text(rendered("pixi", msgspec.structs.replace(lock, targets=(target,)))["pixi.lock"])
-    read = rattler.LockFile.from_path(path).default_environment()
-    (platform,) = read.platforms()
-    found = read.conda_repodata_records_for_platform(platform)
-    assert {r.license for r in found if r.name.normalized == first.name} == {licence}
-
-
-def test_pixi_is_told_of_a_newer_processor_only() -> None:
-    target = conda_lock().targets[0]
-    assert "archspec" not in exports.pixi_platform(target)
-    newer = {**target.virtual_packages, "__archspec": "1=x86_64_v3"}
-    told = exports.pixi_platform(msgspec.structs.replace(target, virtual_packages=newer))
-    assert told["archspec"] == "x86_64_v3"
 
 
 # ---- the command
