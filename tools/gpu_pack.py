@@ -18,9 +18,9 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from envbuilder.builds import mnist
 from envbuilder.core import console
 from envbuilder.core.settings import load as load_settings
-from envbuilder.packages import mnist
 
 ROOT = Path(__file__).resolve().parent.parent
 MOST_BYTES = 64 * 2**20

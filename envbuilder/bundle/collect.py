@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder import __version__
+from envbuilder.builds import mnist
 from envbuilder.bundle import self_wheel
 from envbuilder.bundle.format import (
     LARGEST_TEXT,
@@ -33,7 +34,6 @@ from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, To
 from envbuilder.core.files import read_text
 from envbuilder.core.settings import LOCKS, PROJECT_FILE, Settings, decoded, require_writable
 from envbuilder.core.text import is_public
-from envbuilder.packages import mnist
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.sources.source import require_public
 from envbuilder.packages.sources.source_locker import bundled_sources, fetch

@@ -19,10 +19,10 @@ from typing import IO, TYPE_CHECKING, Annotated, Literal, get_args
 import msgspec
 from msgspec import Meta, Struct
 
+from envbuilder.builds import mnist
 from envbuilder.core import decoding, files, types
 from envbuilder.core.errors import BuildError, Hint, InvalidError
 from envbuilder.core.text import shown
-from envbuilder.packages import mnist
 from envbuilder.packages.store import Room, require_rooms
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from envbuilder.builds import mnist
 from envbuilder.bundle.collect import PROJECT, blobs
 from envbuilder.bundle.format import (
     LARGEST_TEXT,
@@ -29,7 +30,6 @@ from envbuilder.containers.registry import base_images
 from envbuilder.core import files, resources, types
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
 from envbuilder.core.settings import LOCKS, PROJECT_FILE, Settings, decoded, require_writable
-from envbuilder.packages import mnist
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.sources.source_locker import bundled_sources
 from envbuilder.packages.store import Room, Store, require_rooms

@@ -44,7 +44,7 @@ def command(
       envbuilder tune --quick --profile cpu --python ~/mine/bin/python
       envbuilder tune --json > tuning.json
     """
-    from envbuilder.packages import mnist
+    from envbuilder.builds import mnist
     from envbuilder.verify import start, tune
 
     settings = load_settings()

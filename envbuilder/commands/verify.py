@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envbuilder import __version__
-from envbuilder.builds import isolation
+from envbuilder.builds import isolation, mnist
 from envbuilder.commands.options import (
     base_image_option,
     environment_options,
@@ -30,7 +30,6 @@ from envbuilder.core.errors import (
     InvalidError,
     VerifyError,
 )
-from envbuilder.packages import mnist
 from envbuilder.verify import page as report_page, parallel, start
 from envbuilder.verify.figures import print_verdict
 from envbuilder.verify.report import history, model, speed

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import Struct
 
+from envbuilder.builds import mnist
 from envbuilder.core import decoding
 from envbuilder.core.errors import InvalidError, VerifyError
 from envbuilder.core.text import printable
-from envbuilder.packages import mnist
 from envbuilder.payload.parallel import shares
 from envbuilder.profiles.backends import makes_image
 from envbuilder.verify import run, start

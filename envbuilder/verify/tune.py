@@ -42,9 +42,9 @@ from envbuilder.verify.tune_settings import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from envbuilder.builds.mnist import Dataset
     from envbuilder.core.process import Completed
     from envbuilder.core.settings import Settings
-    from envbuilder.packages.mnist import Dataset
 
     Ask = Callable[[tuple[str, ...]], object]
     """A function that runs `trial` with arguments; it returns a report or raises `VerifyError`."""

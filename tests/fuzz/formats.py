@@ -8,9 +8,9 @@ from random import Random
 
 from msgspec import Struct
 
+from envbuilder.builds import mnist
 from envbuilder.builds.image import debian_base
 from envbuilder.host import probe
-from envbuilder.packages import mnist
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.python import kernels, upstream
 from envbuilder.payload.training import dataset

@@ -19,14 +19,13 @@ from typing import Any
 import platformdirs
 import pytest
 
-from envbuilder.builds import payload
+from envbuilder.builds import mnist, payload
 from envbuilder.containers.engine import connection
 from envbuilder.containers.engine.docker import DockerEngine
 from envbuilder.containers.engine.interface import Engine
 from envbuilder.core import console
 from envbuilder.core.errors import ToolError
 from envbuilder.core.settings import load as load_settings
-from envbuilder.packages import mnist
 from envbuilder.packages.python import uv
 from envbuilder.packages.sources import source_locker, wheel_builder
 from envbuilder.profiles import lock

@@ -301,7 +301,7 @@ def test_man_pages_and_completions_are_where_they_are_looked_for(
 
 
 SUBSET = """\
-from envbuilder.packages import mnist
+from envbuilder.builds import mnist
 print(len(list(mnist.subset().folder.glob("*.gz"))))
 """
 

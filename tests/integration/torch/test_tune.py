@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from envbuilder.builds import mnist
 from envbuilder.core import console, process
 from envbuilder.core.errors import VerifyError
-from envbuilder.packages import mnist
 from envbuilder.profiles import profile as profiles
 from envbuilder.verify import tune, tune_settings
 from envbuilder.verify.tune_settings import Survey, candidates

@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from envbuilder.builds import mnist
 from envbuilder.bundle import collect, format as form, unpack as unpacking
 from envbuilder.bundle.format import Part
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
 from envbuilder.core.settings import Configuration, Settings, Signatures
-from envbuilder.packages import mnist
 from envbuilder.packages.conda import lock as conda_lockfile
 from envbuilder.packages.store import Store
 from envbuilder.payload.training.dataset import MNIST_SHA256

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from envbuilder.builds import mnist
 from envbuilder.bundle import collect, self_wheel
 from envbuilder.bundle.collect import Needed, Selection
 from envbuilder.bundle.format import Part
 from envbuilder.core.settings import Configuration, Settings
-from envbuilder.packages import mnist
 from envbuilder.packages.store import Store
 from envbuilder.payload.training.dataset import MNIST_SHA256
 from envbuilder.profiles import profile as profiles

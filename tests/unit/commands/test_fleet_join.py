@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from envbuilder.builds import mnist
 from envbuilder.core import process
 from envbuilder.host import probe
-from envbuilder.packages import mnist
 from envbuilder.profiles import choice
 from tests.support import command_line
 from tests.support.folders import read_json

@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 from envbuilder.builds import conventions, isolation
-from envbuilder.packages.mnist import Dataset
+from envbuilder.builds.mnist import Dataset
 from envbuilder.verify.run import Job, payload_arguments
 from tests.support.kubernetes import job_text
 from tests.support.shipped import shipped_profile

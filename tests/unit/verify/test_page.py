@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from envbuilder.builds import mnist
 from envbuilder.core.errors import VerifyError
-from envbuilder.packages import mnist
 from envbuilder.profiles.profile import Expected
 from envbuilder.verify import page, run
 from envbuilder.verify.curve import curve

@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from envbuilder.builds.mnist import Dataset
 from envbuilder.core import console
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.process import Completed
-from envbuilder.packages.mnist import Dataset
 from envbuilder.payload import arguments
 from envbuilder.payload.machine import device
 from envbuilder.payload.report import BLIND_TEST, REQUIRED, STEP

