@@ -156,9 +156,9 @@ def in_turn(trainings: list[Any], number: int) -> list[tuple[float, float]]:
 
 def main(python: str, pairs: int, device: str) -> None:
     """Print the medians of each training's ratios."""
-    from envbuilder.watch.supervise import Session
+    from envbuilder.commands.watch import Session
 
-    with tempfile.TemporaryDirectory() as folder, Session(Path(folder)).laid() as session:
+    with tempfile.TemporaryDirectory() as folder, Session.laid(Path(folder)) as session:
         for kind in KINDS:
             measured = pairs_of(python, kind, session.hook, device, pairs)
             ratios, more, lengths = zip(*measured, strict=True)

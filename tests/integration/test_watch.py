@@ -14,21 +14,22 @@ from pathlib import Path
 
 import pytest
 
+from envbuilder.commands import watch
 from envbuilder.core import process
 from envbuilder.core.errors import ToolError
-from envbuilder.watch import model, supervise
+from envbuilder.watch import model
 
 
 def test_the_commit_and_whether_it_is_what_ran(tmp_path: Path) -> None:
-    assert supervise.source(tmp_path) == model.Source()
+    assert watch.source(tmp_path) == model.Source()
     git = ("git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org")
     for command in (("init", "-q"), ("commit", "-q", "--allow-empty", "-m", "x")):
         subprocess.run([*git, *command], check=True)
-    clean = supervise.source(tmp_path)
+    clean = watch.source(tmp_path)
     assert (clean.is_clean, len(clean.commit or "")) == (True, 40)
     (tmp_path / "train.py").touch()
     (tmp_path / ".git/config").write_text("[core]\nfsmonitor = touch ran\n")
-    assert supervise.source(tmp_path) == model.Source(commit=clean.commit, is_clean=False)
+    assert watch.source(tmp_path) == model.Source(commit=clean.commit, is_clean=False)
     assert not (tmp_path / "ran").exists()
 
 
@@ -36,14 +37,14 @@ def test_the_commit_and_whether_it_is_what_ran(tmp_path: Path) -> None:
     ("script", "code"), [("exit 7", 7), ("kill -SEGV $$", 139), ("kill -TERM $$", 143)]
 )
 def test_the_commands_own_code_is_passed_through(script: str, code: int) -> None:
-    running = supervise.Running(in_container=False)
+    running = watch.Running(in_container=False)
     assert running.start(("sh", "-c", script), {}) == code
     assert running.machine.cpus >= 1
 
 
 def test_a_missing_program_is_named() -> None:
     with pytest.raises(ToolError, match="nosuch"):
-        supervise.Running(in_container=False).start(("nosuch",), {})
+        watch.Running(in_container=False).start(("nosuch",), {})
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGINT"])
@@ -170,7 +171,7 @@ def test_a_framework_is_imported_as_ever_even_if_it_cannot_be_observed(tmp_path:
     (package / "__init__.py").write_text("VALUE = 1\n")
     (tmp_path / "own").mkdir()
     (tmp_path / "own/sitecustomize.py").write_text("import sys\nsys.stderr.write('own')\n")
-    with supervise.Session.laid(tmp_path) as session:
+    with watch.Session.laid(tmp_path) as session:
         folders = (session.hook, tmp_path / "own", tmp_path / "lib")
         done = subprocess.run(
             [sys.executable, "-c", HOOKED],

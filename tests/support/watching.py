@@ -9,7 +9,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from envbuilder.watch import judge, model, supervise
+from envbuilder.commands import watch
+from envbuilder.watch import judge, model
 
 HERE = Path(__file__).parent
 TRAINING = HERE / "watched_training.py"
@@ -69,8 +70,8 @@ def watched(
 
     Unless another machine is given, it knows what else ran on this one, and says nothing of that.
     """
-    running = supervise.Running(in_container=False)
-    with supervise.Session.laid(folder) as session, running.counted():
+    running = watch.Running(in_container=False)
+    with watch.Session.laid(folder) as session, running.counted():
         done = alone(python, argv, session.hook, *beside)
         processes, left_out = session.parts()
     report = judge.judged(
