@@ -176,7 +176,11 @@ class Session:
     def parts(self) -> tuple[tuple[model.Observed, ...], int]:
         """Return what processes wrote, by rank and age, and how many are left out."""
         paths = sorted(self._out.glob("*.json"), key=lambda path: -path.lstat().st_size)
-        whole = [part for path in paths[: model.MOST_PROCESSES] if (part := model.part(path))]
+        whole = []
+        for path in paths[: model.MOST_PROCESSES]:
+            part = model.part(path)
+            if part:
+                whole.append(part)
         whole.sort(key=lambda p: (p.rank or 0, -(p.steps or 0), -p.seconds))
         return tuple(whole), len(paths) - len(whole)
 
@@ -253,7 +257,7 @@ def _read_gpus(readings: _Readings, done: threading.Event) -> None:
     try:
         library: Any = importlib.import_module("pynvml")
         library.nvmlInit()
-        gpus = [library.nvmlDeviceGetHandleByIndex(i) for i in range(library.nvmlDeviceGetCount())]
+        gpus = list(map(library.nvmlDeviceGetHandleByIndex, range(library.nvmlDeviceGetCount())))
         while not done.wait(_SECONDS):
             for index, gpu in enumerate(gpus):
                 name = library.nvmlDeviceGetName(gpu)

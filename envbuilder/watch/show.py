@@ -201,14 +201,14 @@ def _fastest(watches: Sequence[model.Watched]) -> list[model.Watched]:
 
 def print_comparison(watches: Sequence[model.Watched], out: Any) -> None:
     """Print several reports as one table, the fastest first."""
-    rows = [_cells(each) for each in _fastest(watches)]
+    rows = list(map(_cells, _fastest(watches)))
     section = view.Section(title="Reports", header=COLUMNS, rows=rows, words=range(len(COLUMNS)))
     out.print(view.table(section))
 
 
 def compared(watches: Sequence[model.Watched], form: str) -> str:
     """Return several reports as `markdown` or `json`, the fastest first."""
-    rows = [_cells(each) for each in _fastest(watches)]
+    rows = list(map(_cells, _fastest(watches)))
     if form == "markdown":
         return comparison.markdown_table(COLUMNS, rows)
     reports = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
