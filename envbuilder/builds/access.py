@@ -13,7 +13,7 @@ from msgspec import Struct
 from envbuilder.builds import conventions
 from envbuilder.containers.engine.container import LOOPBACK, Port, Volume
 from envbuilder.core import console, decoding, files, process, types
-from envbuilder.core.errors import Hint, InvalidError
+from envbuilder.core.errors import Hint, InvalidError, with_context
 from envbuilder.core.text import shown
 from envbuilder.project import environments, package
 
@@ -277,7 +277,8 @@ def _volumes(definition: Definition, name: str, project: Path) -> Iterator[Volum
             is_folder = source.startswith("./")
             place = _project_folder(project, source) if is_folder else volume_name(project, source)
         except InvalidError as error:
-            raise InvalidError(f"{where}: volumes: {error.message}", error.hints) from error
+            with_context(error, f"{where}: volumes")
+            raise
         yield Volume(source=place, target=path)
 
 

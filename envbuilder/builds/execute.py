@@ -46,7 +46,7 @@ from envbuilder.builds.plan import (
 )
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.core import archives, console, files, process, uv_program
-from envbuilder.core.errors import BuildError, EnvbuilderError, Hint
+from envbuilder.core.errors import BuildError, EnvbuilderError, with_context
 from envbuilder.core.settings import Settings, require_writable
 from envbuilder.core.text import log_text
 from envbuilder.packages import interpreters
@@ -301,8 +301,8 @@ def _make_base(step: MakeBase, context: _Context) -> None:
         try:
             debian_base.make(step, context.store, log)
         except BuildError as error:
-            hints = (*error.hints, Hint(f"The full output is in {context.log}"))
-            raise type(error)(error.message, hints) from error
+            with_context(error, hint=f"The full output is in {context.log}")
+            raise
 
 
 def _load_base(step: LoadBase) -> None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from envbuilder.builds import project_folder
 from envbuilder.builds.backends import devices, in_use
 from envbuilder.builds.plan import BuildResult, MakeBase
-from envbuilder.core.errors import BuildError, Hint, HostError, InvalidError, ToolError
+from envbuilder.core.errors import BuildError, HostError, InvalidError, ToolError, with_context
 from envbuilder.core.settings import Settings, require_own
 from envbuilder.host import probe
 from envbuilder.profiles import backends, choice, fit
@@ -197,7 +197,7 @@ def suggest_packages(error: BuildError, build: Build, python: str) -> None:
             f"Without a registry: --profile {variant} makes its base from locked Debian packages"
             f" (Python {python})."
         )
-        error.hints += (Hint(without),)
+        with_context(error, hint=without)
 
 
 def reuse(build: Build) -> Build:

@@ -7,7 +7,7 @@ only place that catches these errors and turns them into text and an exit code.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from envbuilder.core.text import escaped_lines, redacted
 
@@ -79,6 +79,23 @@ class EnvbuilderError(Exception):
     def hint(self) -> str:
         """The hints as text, a line each."""
         return "\n".join(map(str, self.hints))
+
+
+_Error = TypeVar("_Error", bound=EnvbuilderError)
+
+
+def with_context(
+    error: _Error, context: str = "", hint: str | Hint | Iterable[Hint] = ""
+) -> _Error:
+    """Return the error with `context: ` before its message, and further hints after its own.
+
+    It is the same object, so it keeps its class, cause and traceback.
+    """
+    if context:
+        error.message = redacted(f"{context}: {error.message}")
+        error.args = (error.message,)
+    error.hints += as_hints(hint)
+    return error
 
 
 class BuildError(EnvbuilderError):
