@@ -1,14 +1,12 @@
 """Build twice from scratch, the second time with environment perturbations, and compare.
 
 Nothing is left behind: images get names of their own and are removed, folders are temporary. What
-differs is named: configuration keys, members of layers, or files of a tree. Only digests are
-compared; diffoscope, if it is installed, shows the inside of the files.
+differs is named with its digests: configuration keys and layers of an image, or files of a tree.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import secrets
 import shutil
@@ -24,7 +22,6 @@ from msgspec.structs import replace
 
 from envbuilder.builds import pipeline, project_layer
 from envbuilder.builds.backends import integrity
-from envbuilder.builds.image import records
 from envbuilder.builds.plan import (
     Assemble,
     CopyProject,
@@ -34,9 +31,8 @@ from envbuilder.builds.plan import (
     project_of,
 )
 from envbuilder.containers.engine import connection, images
-from envbuilder.containers.oci.layer import members
-from envbuilder.containers.oci.layout import Layout, digest_of
-from envbuilder.core import files, process, types
+from envbuilder.containers.oci.layout import digest_of
+from envbuilder.core import files
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
 from envbuilder.core.settings import Settings, require_writable
 from envbuilder.core.text import first as first_of
@@ -45,26 +41,13 @@ from envbuilder.packages.store import Store
 from envbuilder.profiles.backends import makes_image
 
 if TYPE_CHECKING:
-    import tarfile
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from envbuilder.builds.request import Build, Product, Request
-    from envbuilder.core.archives import Tar
     from envbuilder.core.console import Progress
-    from envbuilder.project.image_files import ImageFile
 
 
-LISTED = 1000
-"""Maximum number of differences that an outcome lists."""
-FILES = 20
-"""Maximum number of differing files that diffoscope compares."""
-_BYTES = 16 << 20
-"""Maximum size of such a file."""
-_DIFFOSCOPE_CHARACTERS = 20_000
-"""Maximum number of characters of diffoscope's output."""
-_SECONDS = 120.0
 _ABSENT = "nothing"
-_FIELDS = ("content", "metadata")
 SURROUNDINGS = {"TZ": "XYZ-12:45", "LC_ALL": "C", "LANG": "C", "COLUMNS": "132"}
 UMASK = 0o077
 _SHOWN = 10
@@ -72,24 +55,12 @@ _SHOWN = 10
 
 
 class Difference(Struct, frozen=True, kw_only=True):
-    """A path, or a key of an image's configuration, that differs between two builds."""
+    """What differs between two builds: a file, or a layer or a key of an image's configuration."""
 
     path: str
-    layer: int = 0
-    """Number of the image's layer that holds it, counted from the lowest; 0 without layers."""
-    how: str
-    """`content`, `metadata`, both, or the only build that has it."""
     digests: tuple[str, str]
-    """In the first and the second build; `nothing` if absent."""
-
-
-class Built(Struct, frozen=True, kw_only=True):
-    """The last image of the same project that `build` made, which the two builds should equal."""
-
-    ref: str
-    digest: str
-    changed: tuple[str, ...] = ()
-    """Paths of the project's files that are not those in that image."""
+    """In the first and the second build: a file's kind, and its digest or a link's target; of an
+    image, the digest of a layer's uncompressed bytes or of the key's value. `nothing` if absent."""
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
@@ -109,13 +80,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     manifest_digests: tuple[str, str] | UnsetType = UNSET
     """Of images, if known: the digests of their manifests, which registries show."""
     seconds: tuple[float, float]
-    built: Built | None = None
-    """None if there is no such image, or it does not contain the project's files."""
     differences: tuple[Difference, ...] = ()
-    more: int = 0
-    """Number of differences that are not listed."""
-    diffoscope: str | None = None
-    """diffoscope's output on the files that differ, if it is installed."""
 
 
 def run(request: Request, settings: Settings, progress: Progress) -> Outcome:
@@ -147,8 +112,7 @@ def run(request: Request, settings: Settings, progress: Progress) -> Outcome:
         progress.note("second build, in another folder and from copies")
         with _surroundings(second_folder):
             second = _build(request, elsewhere, progress, stack, first.product.plan)
-        outcome = _compare(first, second, folder, progress)
-        return replace(outcome, built=_built_before(first.product.plan, settings))
+        return _compare(first, second, folder, progress)
 
 
 def _build(
@@ -263,25 +227,11 @@ def _compare(first: Build, second: Build, folder: Path, progress: Progress) -> O
         return outcome
     try:
         with progress.task("compare the contents"):
-            sides = (_side(first, folder / "images"), _side(second, folder / "images"))
-            shown, more, text = listed(*sides, folder / "differing")
+            differing = tuple(between(contents(first, folder), contents(second, folder)))
     except (EnvbuilderError, OSError) as error:
         progress.note(f"note: the differences cannot be determined: {error}")
         return outcome
-    return replace(outcome, differences=shown, more=more, diffoscope=text)
-
-
-def _side(build: Build, folder: Path) -> Side:
-    """Return what was built, for a comparison; an image is exported into the folder."""
-    artifact = build.result.artifact
-    if artifact.kind != "image":
-        return Prefix(Path(artifact.ref))
-    with connection.connect() as engine:
-        image = engine.image(artifact.ref)
-        if image is None:
-            raise BuildError(f"{artifact.ref}: is no longer in the engine")
-        layout = images.export(engine, image, folder)
-    return Image(layout, build.product.target.platform)
+    return replace(outcome, differences=differing)
 
 
 def _with_copies(first: Plan, second: Plan, folder: Path) -> Plan:
@@ -293,7 +243,8 @@ def _with_copies(first: Plan, second: Plan, folder: Path) -> Plan:
     after = project_of(second)
     if before is None or after is None:
         return second
-    if changed := _changed(before.files, after.files):
+    changed = sorted({file.path for file in {*before.files} ^ {*after.files}})
+    if changed:
         raise BuildError(
             f"the project's files changed between the two builds: {first_of(changed, _SHOWN)}",
             "Run the same command again.",
@@ -313,177 +264,39 @@ def _with_copies(first: Plan, second: Plan, folder: Path) -> Plan:
     return replace(second, steps=tuple(steps))
 
 
-def _changed(before: Sequence[ImageFile], after: Sequence[ImageFile]) -> tuple[str, ...]:
-    """Return the paths whose file is another one, or in one of the two alone."""
-    return tuple(sorted({file.path for file in {*before} ^ {*after}}))
-
-
-def _built_before(plan: Plan, settings: Settings) -> Built | None:
-    """Return the last image that `build` made of the plan's project, if there is one."""
-    project = project_of(plan)
-    last = records.newest_project_image(plan, settings)
-    if project is None or last is None:
-        return None
-    image, contained = last
-    return Built(
-        ref=image.ref, digest=image.digest, changed=_changed(contained.files, project.files)
-    )
-
-
 # --- what differs
 
 
-class Member(Struct, frozen=True):
-    """Digests of one path: of its content, and of everything else that affects the build's."""
-
-    content: str
-    metadata: str = ""
-
-
-Key = tuple[int, str]
-"""Number of the layer from the lowest, 0 without layers; path."""
-
-
-class Image:
-    """An image in a layout."""
-
-    def __init__(self, layout: Layout, platform: types.Platform) -> None:
-        manifest = layout.manifest(platform)
-        self._layout = layout
-        self._config = layout.read_config(manifest)
-        diff_ids = map(str, self._config["rootfs"]["diff_ids"])
-        self.layers = dict(zip(diff_ids, enumerate(manifest.layers, 1), strict=True))
-        """By the digests of their uncompressed bytes."""
-
-    def members(self, shared: Collection[str]) -> dict[Key, Member]:
-        """Return digests of the configuration's keys, of the layers, and of their members.
-
-        `shared`: layers that the other image has, too. They are not read.
-        """
-        digests: dict[Key, Member] = {}
-        for key, value in self._config.items():
-            if key != "rootfs":
-                encoded = msgspec.json.encode(value, order="sorted")
-                digests[0, f"configuration: {key}"] = Member(digest_of(encoded))
-        for diff_id, (number, descriptor) in self.layers.items():
-            if diff_id not in shared:
-                digests[number, ""] = Member(diff_id)
-                for entry, archive in members(self._layout.checked(descriptor)):
-                    digests[number, entry.name] = member(entry, archive)
-        return digests
-
-    def copies(self, paths: Collection[Key]) -> Iterator[tuple[str, bytes]]:
-        """Yield path and content of those of these files that are small, and the configuration."""
-        configuration = msgspec.json.encode(self._config, order="sorted")
-        yield "configuration.json", msgspec.json.format(configuration)
-        numbers = {number for number, _ in paths}
-        for number, descriptor in self.layers.values():
-            if number in numbers:
-                for entry, archive in members(self._layout.checked(descriptor)):
-                    if (number, entry.name) in paths and entry.isreg() and entry.size <= _BYTES:
-                        yield entry.name, archive.content(entry)
+def contents(build: Build, folder: Path) -> dict[str, str]:
+    """Return what a build made, part by part, with digests; an image is exported below a folder."""
+    artifact = build.result.artifact
+    if artifact.kind != "image":
+        return _files(Path(artifact.ref))
+    with connection.connect() as engine:
+        image = engine.image(artifact.ref)
+        if image is None:
+            raise BuildError(f"{artifact.ref}: is no longer in the engine")
+        layout = images.export(engine, image, folder / "images")
+    config = layout.read_config(layout.manifest(build.product.target.platform))
+    digests: dict[str, str] = {}
+    for key, value in config.items():
+        if key != "rootfs":
+            encoded = msgspec.json.encode(value, order="sorted")
+            digests[f"configuration: {key}"] = digest_of(encoded)
+    for number, diff_id in enumerate(config["rootfs"]["diff_ids"], 1):
+        digests[f"layer {number}"] = diff_id
+    return digests
 
 
-def member(entry: tarfile.TarInfo, archive: Tar) -> Member:
-    """Return the digests of a layer's member; nothing is unpacked."""
-    link = repr((entry.linkname, entry.devmajor, entry.devminor)).encode()
-    hashed = hashlib.sha256()
-    for piece in archive.pieces(entry) if entry.isreg() else [link]:
-        hashed.update(piece)
-    fields = (entry.type, entry.mode, entry.uid, entry.gid, entry.uname, entry.gname, entry.mtime)
-    about = repr((fields, sorted(entry.pax_headers.items()))).encode()
-    return Member(f"sha256:{hashed.hexdigest()}", digest_of(about))
+def _files(root: Path) -> dict[str, str]:
+    """Return the entries of a native environment, except for host-dependent files."""
+    bound = integrity.OURS | integrity.host_bound(root) - {integrity.PLACED}
+    return {e.path: f"{e.kind} {e.content}".rstrip() for e in integrity.read_tree(root, bound)}
 
 
-class Prefix:
-    """A native environment, which has no layers."""
-
-    layers: Mapping[str, object] = {}
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-
-    def members(self, shared: Collection[str]) -> dict[Key, Member]:
-        """Return digests of all files, except for host-dependent ones."""
-        del shared
-        bound = integrity.OURS | integrity.host_bound(self._root) - {integrity.PLACED}
-        digests: dict[Key, Member] = {}
-        for entry in integrity.read_tree(self._root, bound):
-            if entry.kind in {"file", "executable"}:
-                content = f"sha256:{entry.content}"
-            else:
-                content = digest_of(entry.content.encode())
-            digests[0, entry.path] = Member(content, digest_of(entry.kind.encode()))
-        return digests
-
-    def copies(self, paths: Collection[Key]) -> Iterator[tuple[str, bytes]]:
-        """Yield path and content of those of these files that are small."""
-        for _, path in paths:
-            place = self._root / path
-            if place.is_file() and not place.is_symlink() and place.stat().st_size <= _BYTES:
-                yield path, place.read_bytes()
-
-
-Side = Image | Prefix
-
-
-def between(first: Mapping[Key, Member], second: Mapping[Key, Member]) -> Iterator[Difference]:
-    """Yield what differs, by layer and path.
-
-    A layer is named by itself only if all its members are equal, and its tar is not.
-    """
-    keys = first.keys() | second.keys()
-    differing = sorted(key for key in keys if first.get(key) != second.get(key))
-    explained = {layer for layer, path in differing if path}
-    for layer, path in differing:
-        if not path and layer in explained:
-            continue
-        before = first.get((layer, path))
-        after = second.get((layer, path))
-        if before is None:
-            how = "only in the second"
-        elif after is None:
-            how = "only in the first"
-        else:
-            how = ", ".join(f for f in _FIELDS if getattr(before, f) != getattr(after, f))
-        field = "metadata" if how == "metadata" else "content"
-        digests = (getattr(before, field, _ABSENT), getattr(after, field, _ABSENT))
-        yield Difference(path=path, layer=layer, how=how, digests=digests)
-
-
-def listed(
-    first: Side, second: Side, folder: Path
-) -> tuple[tuple[Difference, ...], int, str | None]:
-    """Return the differences to list, the number of further ones, and diffoscope's output.
-
-    `folder` is created for the files that diffoscope reads.
-    """
-    shared = first.layers.keys() & second.layers.keys()
-    every = tuple(between(first.members(shared), second.members(shared)))
-    shown = every[:LISTED]
-    return shown, len(every) - len(shown), diffoscope((first, second), shown, folder)
-
-
-def diffoscope(
-    sides: tuple[Side, Side], differences: Collection[Difference], folder: Path
-) -> str | None:
-    """Return diffoscope's output on the files whose content differs.
-
-    None if diffoscope is not installed or there is no such file.
-    """
-    named = [(d.layer, d.path) for d in differences if d.how.startswith("content")]
-    if not named or process.which("diffoscope") is None:
-        return None
-    for name, side in zip(("first", "second"), sides, strict=True):
-        (folder / name).mkdir(parents=True)
-        for path, data in side.copies(named[:FILES]):
-            place = Path(os.path.normpath(folder / name / path))
-            if place.is_relative_to(folder / name):
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_bytes(data)
-    # Times and modes of the copies are not those of the originals.
-    options = ("--no-progress", "--exclude-directory-metadata=recursive", "--text", "-")
-    done = process.run(["diffoscope", *options, "first", "second"], cwd=folder, timeout=_SECONDS)
-    if done.returncode not in {0, 1}:
-        return f"diffoscope failed: {done.last_words}"
-    return done.stdout[:_DIFFOSCOPE_CHARACTERS]
+def between(first: Mapping[str, str], second: Mapping[str, str]) -> Iterator[Difference]:
+    """Yield what differs, in the order of the first build, then what only the second has."""
+    for path in {**first, **second}:
+        digests = (first.get(path, _ABSENT), second.get(path, _ABSENT))
+        if digests[0] != digests[1]:
+            yield Difference(path=path, digests=digests)

@@ -308,11 +308,7 @@ def deliver(build: Build) -> Build:
     settings = build.settings
     push = build.request.push
     assert build.artifact is not None, "what was reused or executed"
-    if backends.makes_image(plan.backend):
-        from envbuilder.builds.image import records
-
-        records.keep_project(plan, build.artifact, settings)
-    elif not build.request.only_tag:
+    if not backends.makes_image(plan.backend) and not build.request.only_tag:
         from envbuilder.builds.backends.venv import NativeEnvironment
 
         if isinstance(product := build.product, NativeEnvironment):

@@ -453,7 +453,7 @@ def _records_of(folder: Path, ids: Iterable[str], *, is_last: bool) -> list[Path
 
     `is_last`: these are all of the folder's images that an engine may have.
     """
-    ends = (".json", *attestations.SUFFIXES.values(), records.PROJECT_SUFFIX)
+    ends = (".json", *attestations.SUFFIXES.values())
     paths = [folder / users.FOLDER] if is_last else []
     for digest in (identity.removeprefix("sha256:") for identity in ids):
         paths += [folder / f"{digest}{end}" for end in ends]

@@ -15,10 +15,9 @@ from envbuilder.commands.options import (
 )
 from envbuilder.core import console
 from envbuilder.core.errors import BUILD_FAILED
-from envbuilder.core.text import first
 
 if TYPE_CHECKING:
-    from envbuilder.builds.reproduce import Built, Difference, Outcome
+    from envbuilder.builds.reproduce import Outcome
     from envbuilder.builds.request import Request
 
 _SHOWN = 20
@@ -33,7 +32,7 @@ def command(
     request: Request,
     as_json: bool,
 ) -> int:
-    """Build twice from nothing, compare the digests, and name the files that differ.
+    """Build twice from nothing, compare the digests, and name what differs.
 
     For images, compares the digest of the configuration, which covers every layer's uncompressed
     bytes; for other environments, that of the file tree.
@@ -42,8 +41,8 @@ def command(
     runs with another umask, time zone, language and working folder. Neither result is kept. Exits
     with 0 if both are equal, 1 if they differ.
 
-    An image contains the project's `files:`, as with `build`. If `build` made one before, says
-    whether it is the same, or names the files that changed since then.
+    Of an image, names the keys of its configuration and the layers that differ, of other
+    environments the files. An image contains the project's `files:`, as with `build`.
 
     \b
     Examples:
@@ -70,38 +69,11 @@ def _print(outcome: Outcome) -> None:
         console.result(f"{subject}: equal, {outcome.compared} {outcome.digests[0]}, {took}")
         if outcome.manifest_digests and outcome.manifest_digests[0] == outcome.manifest_digests[1]:
             console.result(f"  manifest {outcome.manifest_digests[0]}, as a registry shows it")
-        if outcome.built:
-            _print_built(outcome.built, outcome.digests[0])
         return
     console.result(f"{subject}: different, {took}")
     for which, digest in zip(("first", "second"), outcome.digests, strict=True):
         console.result(f"  {which:6} {outcome.compared} {digest}")
     for difference in outcome.differences[:_SHOWN]:
-        console.result(f"  {_described(difference)}")
-    more = len(outcome.differences) - _SHOWN + outcome.more
-    if more > 0:
+        console.result(f"  {difference.path}: {' and '.join(difference.digests)}")
+    if (more := len(outcome.differences) - _SHOWN) > 0:
         console.result(f"  and {more} more: see --json")
-    if outcome.diffoscope:
-        console.document(outcome.diffoscope)
-
-
-def _described(difference: Difference) -> str:
-    where = [f"layer {difference.layer}"] if difference.layer else []
-    where += [difference.path] if difference.path else []
-    first, second = difference.digests
-    return f"{', '.join(where)}: {difference.how}: {first} and {second}"
-
-
-def _print_built(built: Built, digest: str) -> None:
-    """Say whether the two are the image that `build` made, or what in the project changed since."""
-    if built.digest == digest:
-        console.result(f"  the image that build made: {built.ref}")
-        return
-    console.result(f"  not the image that build made: {built.ref}, config {built.digest}")
-    if not built.changed:
-        console.result(
-            "  the project's files are the same: something else changed, as the lock or the base"
-        )
-        return
-    others = ": see --json" if len(built.changed) > _SHOWN else ""
-    console.result(f"  changed since then in the project: {first(built.changed, _SHOWN)}{others}")

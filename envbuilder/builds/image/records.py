@@ -1,8 +1,7 @@
 """Record built images: what a build made, kept outside of the image.
 
 Engines identify an image by a digest of its content. An image whose id is recorded is therefore the
-one that was built, whatever its tags; any other image under the same tag is not. The project's own
-files in an image are recorded next to it.
+one that was built, whatever its tags; any other image under the same tag is not.
 """
 
 from __future__ import annotations
@@ -11,21 +10,20 @@ import contextlib
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from envbuilder.builds.plan import Artifact, Plan, Recording, project_of
 from envbuilder.core import decoding, files, types
 from envbuilder.core.errors import BuildError
 from envbuilder.core.settings import Settings
-from envbuilder.project.image_files import ImageFile
+
+if TYPE_CHECKING:
+    from envbuilder.builds.plan import Recording
 
 LOADED = "loaded"
 """Subfolder of a fingerprint's folder: records of intermediate images put into the engine."""
-PROJECT_SUFFIX = ".files.json"
-"""Suffix of the record of a project's files, appended to the digest of the image."""
 CLAIMS = "envbuilder-data/"
 """Beginning of names by which images show which data folders have records of them."""
 _VERSIONS = {
@@ -68,16 +66,7 @@ class LoadedImage(Struct, frozen=True, kw_only=True):
     ids: tuple[types.Digest, ...]
 
 
-class ProjectRecord(Struct, frozen=True, kw_only=True):
-    """The project's own files in an image, and where they came from."""
-
-    schema: Literal[1] = 1
-    folder: str
-    environment: str
-    files: tuple[ImageFile, ...]
-
-
-_Record = TypeVar("_Record", ImageRecord, LoadedImage, ProjectRecord)
+_Record = TypeVar("_Record", ImageRecord, LoadedImage)
 
 
 class _Metadata(Struct, frozen=True):
@@ -201,47 +190,3 @@ def _read_files(paths: Iterable[Path], kind: type[_Record]) -> list[_Record]:
         with contextlib.suppress(OSError, msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             records.append(decoding.from_json(path.read_bytes(), kind))
     return records
-
-
-def keep_project(plan: Plan, artifact: Artifact, settings: Settings) -> None:
-    """Record the project's files in an image, if there are any; `BuildError` on a full disk."""
-    project = project_of(plan)
-    if project is None or artifact.kind not in {"image", "registry"} or artifact.digest is None:
-        return
-    record = ProjectRecord(
-        folder=project.folder, environment=settings.environment, files=project.files
-    )
-    name = artifact.digest.removeprefix("sha256:") + PROJECT_SUFFIX
-    files.save(
-        settings.records_dir / plan.fingerprint / name,
-        msgspec.json.encode(record),
-        BuildError,
-        "The image itself is finished. Make room, then run the same command again.",
-    )
-
-
-def newest_project_image(
-    plan: Plan, settings: Settings
-) -> tuple[ImageRecord, ProjectRecord] | None:
-    """Return the last image that `build` made of the plan's project, profile and builder."""
-    project = project_of(plan)
-    if project is None:
-        return None
-    place = (project.folder, settings.environment)
-    paths = settings.records_dir.glob(f"*/*{PROJECT_SUFFIX}")
-    for path in sorted(paths, key=_modified, reverse=True):
-        identity = (f"sha256:{path.name.removesuffix(PROJECT_SUFFIX)}", plan.profile, plan.builder)
-        for record in _read_files([path], ProjectRecord):
-            if (record.folder, record.environment) != place:
-                continue
-            for image in read(path.parent):
-                if (image.digest, image.profile, image.builder) == identity:
-                    return image, record
-    return None
-
-
-def _modified(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:  # removed meanwhile
-        return 0.0

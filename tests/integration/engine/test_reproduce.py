@@ -196,10 +196,9 @@ def test_what_is_not_reproducible_is_caught_and_named(
     outcome = json.loads(done.stdout)
     assert outcome["status"] == "different"
     assert outcome["digests"][0] != outcome["digests"][1]
-    # The content of one file, and nothing else: no time, no folder that the script changed.
+    # One layer, that of the package whose script writes the time.
     (difference,) = outcome["differences"]
-    assert (difference["path"], difference["how"]) == ("etc/stamp", "content")
-    assert difference["layer"] > 0
+    assert difference["path"].startswith("layer ")
     assert of_trials(docker_client) == before, done.stderr
 
 

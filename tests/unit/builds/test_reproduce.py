@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 import time
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from envbuilder.builds import pipeline, project_layer, reproduce
-from envbuilder.builds.image import records
+from envbuilder.builds.backends import integrity
 from envbuilder.builds.plan import Artifact, BuildResult, CopyProject, MakeBase, Plan, project_of
 from envbuilder.builds.request import Build, Request
 from envbuilder.commands import reproduce as command
@@ -167,16 +166,18 @@ def test_what_differs_is_named_and_exits_1(builds: tuple[list[Seen], list[Write]
     done = shown("--json")
     assert done.return_value == 1
     data = json.loads(done.stdout)
-    assert (data["schema"], data["status"], data["diffoscope"]) == (1, "different", None)
+    assert (data["schema"], data["status"]) == (1, "different")
     assert "manifest_digests" not in data, "unknown"
     assert len(set(data["digests"])) == 2
-    digests = [f"sha256:{sha(content)}" for content in (b"1", b"2")]
-    assert data["differences"] == [
-        {"path": "stamp", "layer": 0, "how": "content", "digests": digests}
-    ]
+    digests = [f"file {sha(content)}" for content in (b"1", b"2")]
+    assert data["differences"] == [{"path": "stamp", "digests": digests}]
     text = shown().stdout
     assert "x (venv, uv 1): different, built in 1.5 s and 1.5 s" in text
-    assert re.search(r"  stamp: content: sha256:\w{64} and sha256:\w{64}\n", text)
+    assert f"\n  stamp: file {sha(b'3')} and file {sha(b'4')}\n" in text
+    assert "more" not in text
+    for number in range(20):
+        writes.append(lambda prefix, n, file=f"{number}": (prefix / file).write_text(str(n)))
+    assert "\n  and 1 more: see --json\n" in shown().stdout
 
 
 def test_a_builder_is_for_images(builds: tuple[list[Seen], list[Write]]) -> None:
@@ -259,18 +260,6 @@ def test_podman_is_refused_before_anything_is_built(
         run(found)
 
 
-def test_only_so_many_differences_are_listed(
-    found: Settings, builds: tuple[list[Seen], list[Write]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reproduce, "LISTED", 2)
-    _, writes = builds
-    for name in "abc":
-        writes.append(lambda prefix, number, n=name: (prefix / n).write_text(str(number)))
-    outcome = run(found)
-    assert [d.path for d in outcome.differences] == ["a", "b"]
-    assert outcome.more == 1
-
-
 class Bench:
     """A project, and pretended images that hold nothing but its files."""
 
@@ -319,22 +308,6 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return laid
 
 
-def built(bench: Bench, **changes: Any) -> None:
-    """An image of the project as it is now, which `build` has recorded."""
-    request = Request(profile="x", with_project=True)
-    build = bench.finish(bench.prepare(request, bench.settings))
-    result = replace(build.result, **changes)
-    digest = result.artifact.digest
-    assert digest is not None
-    record = records.ImageRecord(
-        profile="x", fingerprint=result.fingerprint, ref="envbuilder/x:1", digest=digest,
-        ids=(digest,), builder=result.builder, made_by={},
-    )  # fmt: skip
-    records.keep(bench.settings.records_dir / result.fingerprint, record)
-    records.keep_project(build.plan, result.artifact, bench.settings)
-    bench.read_from.clear()
-
-
 def test_the_second_build_reads_copies_of_the_projects_files(bench: Bench) -> None:
     outcome = run(bench.settings)
     layer = project_layer.planned(bench.settings)
@@ -358,41 +331,49 @@ def test_files_that_change_between_the_builds_are_named(bench: Bench) -> None:
     assert len(bench.read_from) == 1
 
 
-OTHER = Artifact(kind="image", ref="x", digest=f"sha256:{'0' * 64}")
+# --- what differs
 
 
-@pytest.mark.parametrize(
-    ("changes", "edited", "line"),
-    [
-        ({}, (), "  the image that build made: envbuilder/x:1\n"),
-        ({}, ("src/new.py", "train.py"), "  changed since then in the project: src/new.py, train"),
-        ({"artifact": OTHER}, (), "  the project's files are the same: something else changed"),
-    ],
-)
-def test_the_last_image_of_the_project_is_the_same_or_it_is_said_what_changed(
-    bench: Bench,
-    capsys: pytest.CaptureFixture[str],
-    changes: dict[str, Any],
-    edited: tuple[str, ...],
-    line: str,
+def made(found: Settings, kind: str, ref: str) -> Build:
+    result: Any = SimpleNamespace(artifact=Artifact(kind=kind, ref=ref))
+    product: Any = SimpleNamespace(target=EMPTY)
+    return replace(a_build(found), product=product, result=result)
+
+
+def test_images_are_compared_by_configuration_and_layer(
+    found: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    built(bench, **changes)
-    for name in edited:
-        (bench.folder / name).write_text("changed")
-    outcome = run(bench.settings)
-    assert (outcome.status, outcome.built.changed) == ("equal", edited)
-    is_same = not (changes or edited)
-    assert (outcome.built.digest == outcome.digests[0]) == is_same
-    command._print(outcome)
-    shown = capsys.readouterr().out
-    assert line in shown
-    assert ("not the image that build made: envbuilder/x:1, config" in shown) != is_same
+    config = {"created": "2026-01-01", "config": {"Env": ["A=1"]}}
+    other = {"created": "2026-01-02", "config": {"Env": ["A=1"]}, "empty": {}}
+    layers = {"first": (config, ["a", "b", "c"]), "second": (other, ["a", "d"])}
+    FakeEngine(*layers).serve(monkeypatch)
+
+    def export(_: Any, image: Any, folder: Path) -> Any:
+        facts, ids = layers[image.tags[0]]
+        read = {**facts, "rootfs": {"diff_ids": ids}}
+        return SimpleNamespace(manifest=lambda _: None, read_config=lambda _: read)
+
+    monkeypatch.setattr(reproduce.images, "export", export)
+    sides = [reproduce.contents(made(found, "image", name), tmp_path) for name in layers]
+    differences = {d.path: d.digests for d in reproduce.between(*sides)}
+    assert [*differences] == [
+        "configuration: created", "layer 2", "layer 3", "configuration: empty"
+    ]  # fmt: skip
+    assert (differences["layer 2"], differences["layer 3"]) == (("b", "d"), ("c", "nothing"))
+    assert differences["configuration: empty"][0] == "nothing"
 
 
-def test_only_images_of_the_same_project_and_builder_are_compared(bench: Bench) -> None:
-    built(bench, builder="buildkit")
-    assert run(bench.settings).built is None
-    built(bench)
-    assert run(bench.settings).built is not None
-    bench.settings = replace(bench.settings, environment="test")
-    assert run(bench.settings).built is None
+def test_trees_are_compared_without_host_dependent_files(found: Settings, tmp_path: Path) -> None:
+    contents = {"1": {"a": "1", "b": "same", "c": "", "d": ""}, "2": {"a": "2", "b": "same"}}
+    for name, written in contents.items():
+        (tmp_path / name / integrity.PLACED).parent.mkdir(parents=True)
+        for path, text in {**written, "pyvenv.cfg": name, integrity.PLACED: name}.items():
+            (tmp_path / name / path).write_text(text)
+    (tmp_path / "1/d").chmod(0o755)
+    (tmp_path / "2/d").symlink_to("b")
+    sides = [reproduce.contents(made(found, "venv", str(tmp_path / n)), tmp_path) for n in contents]
+    differences = {d.path: d.digests for d in reproduce.between(*sides)}
+    # What lists files to leave out is not left out itself.
+    assert differences.keys() == {"a", "c", "d", integrity.PLACED}
+    assert differences["c"] == (f"file {sha(b'')}", "nothing")
+    assert differences["d"] == (f"executable {sha(b'')}", "link b")

@@ -176,7 +176,7 @@ def test_two_profiles_with_one_fingerprint_keep_their_own_records(
 def test_files_of_others_beside_a_record_stay(own: settings.Settings, fake: Labelled) -> None:
     path = record(own, "cpu")
     digest = sha("cpu")
-    for suffix in (".sbom.cdx.json", ".files.json"):
+    for suffix in (".sbom.cdx.json", ".provenance.json"):
         (path / f"{digest}{suffix}").write_text("{}")
     (path / "notes.txt").write_text("theirs")
     assert run() == 0
