@@ -172,11 +172,13 @@ def _copy(product: Product, settings: Settings, elsewhere: Settings, progress: P
             task.advance(1)
     others = elsewhere.bases_dir
     others.mkdir(parents=True)
-    rebuilt = {Path(s.layout).name for s in plan.steps if isinstance(s, MakeBase)}
     # Existing base images are inputs, named by digest; bases made from packages are made twice.
-    for name, base in _bases(settings).items():
-        if name not in rebuilt:
-            (others / name).symlink_to(base)
+    bases = _bases(settings)
+    for step in plan.steps:
+        if isinstance(step, MakeBase):
+            bases.pop(Path(step.layout).name, None)
+    for name, base in bases.items():
+        (others / name).symlink_to(base)
 
 
 def _bases(settings: Settings) -> dict[str, Path]:
@@ -184,7 +186,9 @@ def _bases(settings: Settings) -> dict[str, Path]:
     bases: dict[str, Path] = {}
     for root in filter(None, (settings.shared_store, settings.cache_dir)):
         with contextlib.suppress(OSError):  # missing, or closed to this user
-            bases |= {path.name: path for path in (root / "bases").iterdir() if path.is_dir()}
+            for path in (root / "bases").iterdir():
+                if path.is_dir():
+                    bases[path.name] = path
     return bases
 
 
@@ -192,7 +196,7 @@ def _bases(settings: Settings) -> dict[str, Path]:
 def _surroundings(folder: Path) -> Iterator[None]:
     """Set another umask, time zone, language and working folder, also for child processes."""
     umask = os.umask(UMASK)
-    before = {name: os.environ[name] for name in SURROUNDINGS if name in os.environ}
+    before = dict(os.environ)
     os.environ.update(SURROUNDINGS)
     time.tzset()
     try:
@@ -243,10 +247,11 @@ def _with_copies(first: Plan, second: Plan, folder: Path) -> Plan:
     after = project_of(second)
     if before is None or after is None:
         return second
-    changed = sorted({file.path for file in {*before.files} ^ {*after.files}})
+    changed = {*before.files} ^ {*after.files}
     if changed:
+        paths = sorted({file.path for file in changed})
         raise BuildError(
-            f"the project's files changed between the two builds: {first_of(changed, _SHOWN)}",
+            f"the project's files changed between the two builds: {first_of(paths, _SHOWN)}",
             "Run the same command again.",
         )
     try:
@@ -291,7 +296,10 @@ def contents(build: Build, folder: Path) -> dict[str, str]:
 def _files(root: Path) -> dict[str, str]:
     """Return the entries of a native environment, except for host-dependent files."""
     bound = integrity.OURS | integrity.host_bound(root) - {integrity.PLACED}
-    return {e.path: f"{e.kind} {e.content}".rstrip() for e in integrity.read_tree(root, bound)}
+    described: dict[str, str] = {}
+    for entry in integrity.read_tree(root, bound):
+        described[entry.path] = f"{entry.kind} {entry.content}".rstrip()
+    return described
 
 
 def between(first: Mapping[str, str], second: Mapping[str, str]) -> Iterator[Difference]:

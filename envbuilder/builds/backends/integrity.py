@@ -239,15 +239,14 @@ def portable_digest(prefix: Path) -> str:
 def _portable(prefix: Path, entries: Iterable[Entry]) -> str:
     # A list of exceptions that is itself an exception would let any file be changed.
     bound = host_bound(prefix) - {PLACED}
-    inside = (e for e in entries if not e.path.startswith("/"))
-    return tree_digest(e for e in inside if e.path not in bound)
+    return tree_digest(e for e in entries if e.path[0] != "/" and e.path not in bound)
 
 
 def bind(prefix: Path, paths: Iterable[str]) -> None:
     """Record, before `close`, further files that contain the environment's final location."""
     (prefix / PLACED).parent.mkdir(parents=True, exist_ok=True)
-    lines = (f"{path}\n" for path in sorted({*_placed(prefix), *paths}))
-    (prefix / PLACED).write_text("".join(lines))
+    lines = [*sorted({*_placed(prefix), *paths}), ""]
+    (prefix / PLACED).write_text("\n".join(lines))
 
 
 def host_bound(prefix: Path) -> frozenset[str]:
@@ -270,8 +269,10 @@ def marker(prefix: Path) -> dict[str, Any]:
         return {}
     if not isinstance(metadata, dict):
         return {}
-    lists = (metadata.get(key, []) for key in ("base", "landmarks"))
-    return metadata if all(isinstance(each, list) for each in lists) else {}
+    for key in ("base", "landmarks"):
+        if not isinstance(metadata.get(key, []), list):
+            return {}
+    return metadata
 
 
 def is_sealed(prefix: Path) -> bool:
