@@ -1,38 +1,468 @@
-"""`envbuilder ci`: write a workflow that builds and verifies environments."""
+"""`envbuilder ci`: write a workflow that builds and verifies environments.
+
+From the top: the profiles that are locked, the matrix (one row for each job), the workflow that a
+CI service reads, and the command. Long because a row and the job that it becomes are one topic.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal, get_args
 
 import click
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from envbuilder import __version__
 from envbuilder.builds.render import RenderedFile
 from envbuilder.bundle import self_wheel
-from envbuilder.ci import matrix, workflow
-from envbuilder.ci.matrix import BACKENDS, Omission, Row, Selection
 from envbuilder.commands.options import load_settings, several
 from envbuilder.commands.render import write
 from envbuilder.core import console, decoding, resources, types
-from envbuilder.core.errors import InvalidError
+from envbuilder.core.errors import Hint, InvalidError
+from envbuilder.core.resources import MARK, filled
+from envbuilder.core.text import gigabytes
+from envbuilder.locks.entries import Entry, entries
+from envbuilder.packages.conda import lock as conda_locks
+from envbuilder.packages.conda.lock import Lock as CondaLock
+from envbuilder.packages.store import unpacked
+from envbuilder.profiles import lock as locks
+from envbuilder.profiles.backends import makes_image
+from envbuilder.profiles.library import Library
 from envbuilder.profiles.names import suggestion
+from envbuilder.profiles.profile import Profile, search_path
 
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
-    from envbuilder.profiles.profile import Profile
+
+
+def locked_profiles(
+    settings: Settings, names: Sequence[str], repository: Path
+) -> Iterator[LockedProfile | Omission]:
+    """Yield the named profiles, or all that are not opt-in, with their locks.
+
+    What cannot be used is left out, unless it is named or the project lists it: then `InvalidError`
+    is raised.
+    """
+    library = Library(search_path(settings.project, settings.config_dir))
+    for name in names or (None,):
+        for entry in entries(settings, name):
+            if isinstance(entry.profile, Profile) and entry.profile.opt_in and not entry.required:
+                continue
+            try:
+                yield _locked(entry, library, repository)
+            except InvalidError as error:
+                if entry.required:
+                    raise
+                yield Omission(label=entry.label, why=error.message)
+
+
+def _locked(entry: Entry, library: Library, repository: Path) -> LockedProfile:
+    """Return a profile with its locks; raise `InvalidError` if it has none that can be used."""
+    if isinstance(entry.profile, InvalidError):
+        raise entry.profile
+    lock = locks.load(entry.earlier) if entry.earlier else None
+    usable = locks.require_usable(entry.profile, lock, of_project=bool(entry.environment))
+    path = conda_locks.path_for(entry.name, library)
+    if entry.environment:
+        beside = conda_locks.beside(entry.path)
+        path = beside if beside.is_file() else None
+    of_conda = conda_locks.load(path) if path else None
+    if path or entry.profile.backends == ("conda",):
+        of_conda = conda_locks.require_usable(entry.profile, of_conda)
+    return LockedProfile(
+        environment=entry.environment,
+        profile=entry.profile,
+        lock=usable,
+        path=_inside(entry.earlier, repository),
+        conda_lock=of_conda,
+        conda_path=_inside(path, repository),
+    )
+
+
+def _inside(path: Path | None, repository: Path) -> str:
+    """Return a path relative to the repository; empty if it is none, or elsewhere."""
+    root = repository.resolve()
+    if path is None or not path.resolve().is_relative_to(root):
+        return ""
+    return path.resolve().relative_to(root).as_posix()
+
+
+BACKENDS: tuple[types.Backend, ...] = ("venv", "docker", "conda")
+"""Backends that rows may have, the default one first. conda takes a lock of the user's own."""
+_DIGITS = 16
+"""Digits of a lock's digest in a cache key."""
+
+
+class LockedProfile(Struct, frozen=True, kw_only=True):
+    """A profile, or an environment of a project on one, with its usable lock."""
+
+    environment: str
+    """Of the project; empty for a profile itself."""
+    profile: Profile
+    lock: locks.Lock
+    path: str
+    """The lock's path in the repository; empty if it came with envbuilder."""
+    conda_lock: CondaLock | None = None
+    """The lock of its conda packages, if it has one."""
+    conda_path: str = ""
+    """That lock's path in the repository; empty if it is elsewhere."""
+
+    @property
+    def backends(self) -> tuple[types.Backend, ...]:
+        """The backends that are locked, the default one first."""
+        return tuple(
+            each
+            for each in BACKENDS
+            if each in self.profile.backends and (each != "conda" or self.conda_lock is not None)
+        )
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """One job: an environment on one platform, with one Python and one backend."""
+
+    id: str
+    """Unique in the matrix; fit for the names of files, jobs and artifacts."""
+    what: Literal["verify", "build"]
+    """`build` where the runner lacks the accelerator, or is not known to have it."""
+    environment: str
+    profile: str
+    framework: types.Framework
+    accelerator: types.Accelerator
+    platform: types.Platform
+    python: types.PythonVersion
+    backend: types.Backend
+    runner: str
+    """Label of the runner."""
+    cpu_flags: tuple[str, ...]
+    """What the runner's processor must have; otherwise `verify` exits with 3."""
+    lock: str
+    """The lock's path in the repository; empty if it came with envbuilder."""
+    conda_lock: str = ""
+    """The same for the lock of the conda packages; empty for other backends."""
+    cache_key: str
+    """Changes whenever other files are needed."""
+    disk_bytes: int
+    """A lower bound of what downloads and environment take; a base image is not included."""
+
+
+class Omission(Struct, frozen=True, kw_only=True):
+    """What has no row, and why."""
+
+    label: str
+    why: str
+
+
+class Selection(Struct, frozen=True, kw_only=True):
+    """Which rows are asked for; empty fields restrict nothing."""
+
+    platforms: tuple[types.Platform, ...] = ()
+    pythons: tuple[types.PythonVersion, ...] = ()
+    """Without them, each profile's default."""
+    backends: tuple[types.Backend, ...] = ()
+    """Without them, the first of `BACKENDS` that a profile has."""
+
+
+def rows(
+    profiles: Iterable[LockedProfile],
+    selection: Selection,
+    hosted: Mapping[types.Platform, str],
+    accelerated: Mapping[str, str],
+) -> Iterator[Row | Omission]:
+    """Yield the rows of each profile, and why there is none.
+
+    `hosted`: platform → label of a runner without accelerators. `accelerated`: labels of runners
+    where profiles are verified, by what `_runner` looks for.
+    """
+    for locked in profiles:
+        label = _label(locked.environment, locked.profile.name)
+        jobs = [*_jobs(locked, selection)]
+        if not jobs:
+            yield Omission(label=label, why=_why_none(locked, selection))
+        for platform, python, backend in jobs:
+            row = _row(locked, platform, python, backend, hosted, accelerated)
+            if not row.runner:
+                yield Omission(label=row.id, why=f"no hosted runner is {platform}; {hint(row)}")
+            else:
+                yield row
+
+
+def hint(row: Row) -> str:
+    """Return how to name a runner of the user's own for a job."""
+    return f"name a runner of yours: --runner {row.profile}@{row.platform}=LABEL"
+
+
+def _label(environment: str, profile: str) -> str:
+    return ".".join(filter(None, (environment, profile)))
+
+
+def _why_none(locked: LockedProfile, selection: Selection) -> str:
+    possible = {*locked.profile.backends} & {*(selection.backends or BACKENDS)}
+    if possible == {"conda"} and locked.conda_lock is None:
+        return "its conda packages are not locked: `envbuilder lock --backend conda`"
+    if not possible:
+        return f"its backends are {', '.join(locked.profile.backends)}"
+    return "its lock has nothing for these platforms, Pythons and backends"
+
+
+def _jobs(
+    locked: LockedProfile, selection: Selection
+) -> Iterator[tuple[types.Platform, types.PythonVersion, types.Backend]]:
+    profile = locked.profile
+    backends = [each for each in locked.backends if each in selection.backends]
+    if not selection.backends:
+        backends = [*locked.backends[:1]]
+    for platform in selection.platforms or types.PLATFORMS:
+        for backend in backends:
+            possible = _pythons(locked, platform, backend)
+            default = profile.image_python if makes_image(backend) else profile.python.default
+            preferred = (default,) if default in possible else possible[:1]
+            for python in selection.pythons or preferred:
+                if python in possible:
+                    yield platform, python, backend
+
+
+def _pythons(
+    locked: LockedProfile, platform: types.Platform, backend: types.Backend
+) -> tuple[types.PythonVersion, ...]:
+    """Return the Pythons that the locks cover on a platform and, of an image, that have a base."""
+    image = makes_image(backend)
+    if image and types.system(platform) != "linux":
+        return ()
+    targets = (t for t in locked.lock.targets if t.platform == platform)
+    pythons = tuple(t.python for t in targets if not image or t.base is not None)
+    if backend != "conda" or locked.conda_lock is None:
+        return pythons
+    of_conda = {t.python for t in locked.conda_lock.targets if t.platform == platform}
+    return tuple(python for python in pythons if python in of_conda)
+
+
+def _row(
+    locked: LockedProfile,
+    platform: types.Platform,
+    python: types.PythonVersion,
+    backend: types.Backend,
+    hosted: Mapping[types.Platform, str],
+    accelerated: Mapping[str, str],
+) -> Row:
+    profile = locked.profile
+    label = _label(locked.environment, profile.name)
+    name = f"{label}-{platform.replace('/', '-')}-py{python}-{backend}"
+    runner = _runner(profile, platform, accelerated)
+    proves = profile.accelerator == "cpu" or runner is not None
+    files = tuple(_files(locked, platform, python, backend))
+    taken = (locked.lock, *((locked.conda_lock,) if backend == "conda" else ()))
+    digests = (locks.lock_digest(lock)[:_DIGITS] for lock in taken if lock is not None)
+    x86 = types.machine(platform) == "x86_64"
+    return Row(
+        id=name,
+        what="verify" if proves else "build",
+        environment=locked.environment,
+        profile=profile.name,
+        framework=profile.framework,
+        accelerator=profile.accelerator,
+        platform=platform,
+        python=python,
+        backend=backend,
+        runner=runner or hosted.get(platform, ""),
+        cpu_flags=profile.requires.cpu_flags if x86 else (),
+        lock=locked.path,
+        conda_lock=locked.conda_path if backend == "conda" else "",
+        cache_key="-".join((name, *digests)),
+        disk_bytes=sum(file.room for file in files) + unpacked(files),
+    )
+
+
+def _files(
+    locked: LockedProfile,
+    platform: types.Platform,
+    python: types.PythonVersion,
+    backend: types.Backend,
+) -> Iterator[locks.File]:
+    """Yield what a job downloads, apart from a base image and single libraries."""
+    target = locks.select(locked.lock, platform, python)
+    if locked.profile.framework_from_wheels(backend):
+        yield locked.lock.tool(platform)
+        yield from (f for f in target.files if f.kind != "deb" or makes_image(backend))
+    if backend == "conda" and locked.conda_lock is not None:
+        packages = conda_locks.select(locked.conda_lock, platform, python).packages
+        yield from (package.as_file for package in packages)
+
+
+def _runner(
+    profile: Profile, platform: types.Platform, accelerated: Mapping[str, str]
+) -> str | None:
+    """Return the label of a runner with the accelerator: by `cuda` or, of one platform, `cuda@…`.
+
+    A name alone is for the profile's first platform: no machine is of two.
+    """
+    for name in (profile.name, profile.accelerator):
+        label = accelerated.get(f"{name}@{platform}")
+        if label is None and platform == profile.platforms[0]:
+            label = accelerated.get(name)
+        if label is not None:
+            return label
+    return None
+
+
+Provider = Literal["github", "gitlab"]
+PROVIDERS: tuple[Provider, ...] = get_args(Provider)
+
+
+class Service(Struct, frozen=True, kw_only=True):
+    """What a CI service lends; none of its free runners has an accelerator."""
+
+    runners: Mapping[types.Platform, str]
+    """Platform → label of a hosted runner."""
+    disk_bytes: int
+    """What each of them is sure to have."""
+    has_engine: bool
+    """Whether jobs on them reach a container engine without further services."""
+
+
+SERVICES: Mapping[Provider, Service] = MappingProxyType(
+    {
+        "github": Service(
+            runners={
+                "linux/amd64": "ubuntu-24.04",
+                "linux/arm64": "ubuntu-24.04-arm",
+                "macos/arm64": "macos-15",
+            },
+            disk_bytes=14 * 10**9,
+            has_engine=True,
+        ),
+        "gitlab": Service(
+            runners={
+                "linux/amd64": "saas-linux-small-amd64",
+                "linux/arm64": "saas-linux-small-arm64",
+            },
+            disk_bytes=30 * 10**9,
+            has_engine=False,
+        ),
+    }
+)
+
+
+_NOT_IN_EVERY_RUNNER = ("avx512", "amx")
+"""Beginnings of CPU flags that only some hosted runners have."""
+
+
+OLDEST_PYTHON = "3.11"
+"""What envbuilder itself runs with. Jobs for older ones build them from the lock's interpreter."""
+
+
+class Workflow(Struct, frozen=True, kw_only=True):
+    """What a workflow is written from."""
+
+    provider: Provider
+    rows: tuple[Row, ...]
+    omissions: tuple[Omission, ...]
+    arguments: tuple[str, ...]
+    """The command that writes it."""
+    output: str
+    """The path in the repository; empty if it is printed, and nothing can check it."""
+    project: bool
+    """Whether the repository is a project with environments."""
+    from_checkout: bool
+    """Whether the repository is envbuilder's, which jobs then install as it is."""
+    requirements: str
+    """The path in the repository of the requirements file that jobs install."""
+    quick: bool
+    """Whether verifications use the small subset of MNIST."""
+
+
+def fitting(workflow: Workflow) -> Workflow:
+    """Return the workflow without jobs that it cannot have, with the reasons.
+
+    Raise `InvalidError` if none is left, or if a lock is not in the repository: jobs could then
+    build something else than what was checked there.
+    """
+    of_conda = {
+        row.profile for row in workflow.rows if row.backend == "conda" and not row.conda_lock
+    }
+    outside = sorted({row.profile for row in workflow.rows if not row.lock} | of_conda)
+    if outside:
+        raise InvalidError(
+            f"the locks of {', '.join(outside)} are not in this repository",
+            Hint("Run this in the root of a project, which has locks of its own", ("init",)),
+        )
+    service = SERVICES[workflow.provider]
+    reasons = {row.id: _why_not(row, service) for row in workflow.rows}
+    omitted = [Omission(label=key, why=why) for key, why in reasons.items() if why]
+    rows = tuple(row for row in workflow.rows if not reasons[row.id])
+    if not rows:
+        every = (*workflow.omissions, *omitted)
+        raise InvalidError(
+            "there is no job for a workflow: "
+            + ("; ".join(f"{each.label}: {each.why}" for each in every) or "there is no profile"),
+            Hint("See what there is", ("profiles",)),
+        )
+    return replace(workflow, rows=rows, omissions=(*workflow.omissions, *omitted))
+
+
+def _why_not(row: Row, service: Service) -> str:
+    """Return why a job cannot be done, on a hosted runner if it is for one; empty if it can."""
+    if row.runner not in service.runners.values():
+        return ""
+    if makes_image(row.backend) and not service.has_engine:
+        return f"its image needs a container engine, and hosted runners lack one; {hint(row)}"
+    if row.disk_bytes > service.disk_bytes:
+        return (
+            f"it takes {gigabytes(row.disk_bytes)}, and a hosted runner is sure to have"
+            f" {gigabytes(service.disk_bytes)} only; {hint(row)}"
+        )
+    return ""
+
+
+def workflow_text(workflow: Workflow) -> str:
+    """Return the file."""
+    command = shlex.join(workflow.arguments)
+    service = SERVICES[workflow.provider]
+    names = () if workflow.project else dict.fromkeys(row.profile for row in workflow.rows)
+    checks = [shlex.join(("envbuilder", "check", *names))]
+    checks += [f"{command} --check"] if workflow.output else []
+    return filled(
+        f"ci/{workflow.provider}.yml.j2",
+        {
+            "mark": MARK,
+            "command": command,
+            "checks": checks,
+            "rows": workflow.rows,
+            "omissions": workflow.omissions,
+            "project": workflow.project,
+            "from_checkout": workflow.from_checkout,
+            "quick": workflow.quick,
+            "requirements": shlex.quote(workflow.requirements),
+            "hosted": service.runners["linux/amd64"],
+            "verified": [row.id for row in workflow.rows if row.what == "verify"],
+            "older_pythons": [
+                row.id
+                for row in workflow.rows
+                if int(row.python.partition(".")[2]) < int(OLDEST_PYTHON.partition(".")[2])
+            ],
+            "has_conda": any(row.backend == "conda" for row in workflow.rows),
+            # A hosted runner may lack what these profiles need.
+            "demanding": [
+                row.id
+                for row in workflow.rows
+                if row.runner in service.runners.values()
+                and any(flag.startswith(_NOT_IN_EVERY_RUNNER) for flag in row.cpu_flags)
+            ],
+        },
+    )
 
 
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """What can label a runner of a CI service; workflows hold it as it is."""
 
 
-def _pythons(
+def _python_versions(
     ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 ) -> tuple[types.PythonVersion, ...]:
     """Return checked versions of Python."""
@@ -64,14 +494,14 @@ def planned(
     names: tuple[str, ...],
     selection: Selection,
     runners: Mapping[str, str],
-    provider: workflow.Provider,
+    provider: Provider,
 ) -> tuple[list[Row], list[Omission]]:
     """Return the rows for the project in this folder, and what has none."""
-    each = [*matrix.profiles(load_settings(), names, Path.cwd())]
+    each = [*locked_profiles(load_settings(), names, Path.cwd())]
     omissions = [item for item in each if isinstance(item, Omission)]
     locked = [item for item in each if not isinstance(item, Omission)]
     _require_known(runners, [item.profile for item in locked])
-    results = [*matrix.rows(locked, selection, workflow.SERVICES[provider].runners, runners)]
+    results = [*rows(locked, selection, SERVICES[provider].runners, runners)]
     omissions += [item for item in results if isinstance(item, Omission)]
     return [item for item in results if isinstance(item, Row)], omissions
 
@@ -122,7 +552,7 @@ def _wheel(ctx: click.Context, param: click.Parameter, value: str | None) -> str
 @click.option(
     "--provider",
     required=True,
-    type=click.Choice(workflow.PROVIDERS),
+    type=click.Choice(PROVIDERS),
     help="The CI service.",
 )
 @click.option(
@@ -142,7 +572,7 @@ def _wheel(ctx: click.Context, param: click.Parameter, value: str | None) -> str
     "python",
     metavar="X.Y",
     multiple=True,
-    callback=_pythons,
+    callback=_python_versions,
     help="Python to use instead of each profile's default; may be repeated.",
 )
 @click.option(
@@ -181,7 +611,7 @@ def _wheel(ctx: click.Context, param: click.Parameter, value: str | None) -> str
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the jobs as JSON; write nothing.")
 def command(
-    provider: workflow.Provider,
+    provider: Provider,
     profile: tuple[str, ...],
     platform: tuple[types.Platform, ...],
     python: tuple[types.PythonVersion, ...],
@@ -217,9 +647,9 @@ def command(
     if check and not output:
         raise click.UsageError("--check needs --output, the file to check")
     selection = Selection(platforms=platform, pythons=python, backends=backend)
-    rows, omissions = planned(profile, selection, runner, provider)
+    planned_rows, omissions = planned(profile, selection, runner, provider)
     if as_json:
-        console.data({"schema": 1, "matrix": rows, "left_out": omissions})
+        console.data({"schema": 1, "matrix": planned_rows, "left_out": omissions})
         return
     source = resources.source_dir()
     settings = load_settings()
@@ -227,9 +657,9 @@ def command(
     options = [*_options(provider, profile, selection, runner)]
     options += ["--quick"] if quick else []
     options += ["--wheel", wheel] if wheel else []
-    plan = workflow.Workflow(
+    plan = Workflow(
         provider=provider,
-        rows=tuple(rows),
+        rows=tuple(planned_rows),
         omissions=tuple(omissions),
         arguments=("envbuilder", "ci", *options, *(("--output", output) if output else ())),
         output=output,
@@ -238,8 +668,8 @@ def command(
         requirements=str(Path(output or "envbuilder.yml").with_suffix(".requirements.txt")),
         quick=quick,
     )
-    plan = workflow.fitting(plan)
-    text = workflow.text(plan)
+    plan = fitting(plan)
+    text = workflow_text(plan)
     if check:
         again = shlex.join(plan.arguments)
         _require_current(output, text, again)
@@ -259,7 +689,7 @@ def command(
 
 
 def _options(
-    provider: workflow.Provider,
+    provider: Provider,
     names: tuple[str, ...],
     selection: Selection,
     runners: Mapping[str, str],
@@ -284,7 +714,7 @@ def _begin_of_own_line(wheel: str) -> str:
     return f"{source} --hash=sha256:"
 
 
-def _requirements(plan: workflow.Workflow, wheel: str, settings: Settings) -> RenderedFile:
+def _requirements(plan: Workflow, wheel: str, settings: Settings) -> RenderedFile:
     """Return the requirements file that jobs install."""
     if wheel:
         installed = self_wheel.Wheel(file=wheel, content=Path(wheel).read_bytes())
@@ -292,9 +722,9 @@ def _requirements(plan: workflow.Workflow, wheel: str, settings: Settings) -> Re
         installed = self_wheel.released(settings)
     extra = "conda" if any(row.backend == "conda" for row in plan.rows) else ""
     text = (
-        f"# {resources.MARK}: run this again instead.\n#   {shlex.join(plan.arguments)}\n"
+        f"# {MARK}: run this again instead.\n#   {shlex.join(plan.arguments)}\n"
         f"{_begin_of_own_line(wheel)}{hashlib.sha256(installed.content).hexdigest()}\n"
-        f"{self_wheel.pinned(installed, workflow.OLDEST_PYTHON, settings, extra)}"
+        f"{self_wheel.pinned(installed, OLDEST_PYTHON, settings, extra)}"
     )
     return RenderedFile(name=Path(plan.requirements).name, content=text.encode())
 

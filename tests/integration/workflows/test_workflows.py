@@ -15,7 +15,7 @@ import pytest
 
 from envbuilder import cli
 from envbuilder.bundle import self_wheel
-from envbuilder.ci import workflow
+from envbuilder.commands import ci
 from envbuilder.core import resources
 from envbuilder.core.settings import load as load_settings
 from envbuilder.packages.conda import lock as conda_locks
@@ -62,7 +62,7 @@ def options(
     monkeypatch.setattr(self_wheel, "pinned", lambda *_: "")
     if "cuda,mps" in chosen:
         # As if envbuilder could not run with their Pythons.
-        monkeypatch.setattr(workflow, "OLDEST_PYTHON", "3.14")
+        monkeypatch.setattr(ci, "OLDEST_PYTHON", "3.14")
     if "conda" in chosen:
         lay_locked(tmp_path, monkeypatch)
         project = variants.of_project(load_settings())

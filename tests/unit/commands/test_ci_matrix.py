@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.ci.matrix import LockedProfile, Omission, Row, Selection, rows
-from envbuilder.ci.workflow import SERVICES
+from envbuilder.commands.ci import SERVICES, LockedProfile, Omission, Row, Selection, rows
 from envbuilder.core import resources, types
 from envbuilder.profiles import lock as profile_lock
 from tests.support.conda_locks import lock_of_python

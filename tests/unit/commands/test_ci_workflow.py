@@ -9,8 +9,8 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from envbuilder.ci import workflow
-from envbuilder.ci.matrix import Omission, Row
+from envbuilder.commands import ci
+from envbuilder.commands.ci import Omission, Row
 from envbuilder.core.errors import InvalidError
 from tests.support import github_runner
 
@@ -32,7 +32,7 @@ CPU = Row(
 )
 ZENDNN = replace(CPU, id="zendnn", profile="zendnn", cpu_flags=("sse4_1", "avx512f"))
 CUDA = replace(CPU, id="cuda", profile="cuda", accelerator="cuda", what="build")
-PLAN = workflow.Workflow(
+PLAN = ci.Workflow(
     provider="github",
     rows=(CPU, CUDA),
     omissions=(),
@@ -48,9 +48,9 @@ PLAN = workflow.Workflow(
 INSTALL = "python -m pip install --require-hashes -r ci.requirements.txt"
 
 
-def rendered(plan: workflow.Workflow = PLAN) -> dict[str, Any]:
+def rendered(plan: ci.Workflow = PLAN) -> dict[str, Any]:
     # BaseLoader: `on` is a key, and versions are text.
-    result: dict[str, Any] = yaml.load(workflow.text(plan), yaml.BaseLoader)
+    result: dict[str, Any] = yaml.load(ci.workflow_text(plan), yaml.BaseLoader)
     return result
 
 
@@ -86,7 +86,7 @@ def test_the_locks_and_the_workflow_itself_are_checked_first() -> None:
     ]
     jobs = rendered(replace(PLAN, project=False, output=""))["jobs"]
     assert steps(jobs["locks"])[1:] == ["envbuilder check cpu cuda"]
-    assert "--environment" not in workflow.text(replace(PLAN, project=False))
+    assert "--environment" not in ci.workflow_text(replace(PLAN, project=False))
 
 
 def test_reports_are_merged_and_compared() -> None:
@@ -101,19 +101,19 @@ def test_reports_are_merged_and_compared() -> None:
 
 
 def test_without_a_verification_there_is_nothing_to_merge() -> None:
-    text = workflow.text(replace(PLAN, rows=(CUDA,)))
+    text = ci.workflow_text(replace(PLAN, rows=(CUDA,)))
     assert "envbuilder verify" not in text
     assert set(yaml.safe_load(text)["jobs"]) == {"locks", "environment"}
 
 
 def test_only_a_special_processor_may_be_missing() -> None:
-    assert "processor" not in workflow.text(PLAN)
+    assert "processor" not in ci.workflow_text(PLAN)
     _, zendnn = rendered(replace(PLAN, rows=(CPU, ZENDNN)))["jobs"]["environment"]["strategy"][
         "matrix"
     ]["include"]
     assert zendnn["processor"] == "special"
     hosted_by_user = replace(ZENDNN, runner="epyc")
-    assert "processor" not in workflow.text(replace(PLAN, rows=(hosted_by_user,)))
+    assert "processor" not in ci.workflow_text(replace(PLAN, rows=(hosted_by_user,)))
 
 
 def test_permissions_are_minimal_and_no_expression_is_in_a_script() -> None:
@@ -129,32 +129,32 @@ def test_permissions_are_minimal_and_no_expression_is_in_a_script() -> None:
 
 
 def test_quick_and_how_it_is_installed() -> None:
-    text = workflow.text(replace(PLAN, quick=True))
+    text = ci.workflow_text(replace(PLAN, quick=True))
     assert '--quick --output "$ID.json"' in text
     assert text.count(INSTALL) == 3
-    assert "bootstrap.py setup" in workflow.text(replace(PLAN, from_checkout=True))
+    assert "bootstrap.py setup" in ci.workflow_text(replace(PLAN, from_checkout=True))
 
 
 def test_jobs_install_nothing_by_its_name_alone() -> None:
     for plan in (PLAN, GITLAB, replace(GITLAB, rows=(CPU, CONDA))):
-        installs = re.findall("pip install.*", workflow.text(plan))
+        installs = re.findall("pip install.*", ci.workflow_text(plan))
         assert {*installs} == {INSTALL.removeprefix("python -m ")}
 
 
 def test_what_does_not_fit_a_hosted_runner_is_left_out() -> None:
     large = replace(CUDA, disk_bytes=20 * 10**9)
-    plan = workflow.fitting(replace(PLAN, rows=(CPU, large)))
+    plan = ci.fitting(replace(PLAN, rows=(CPU, large)))
     assert plan.rows == (CPU,)
     (omission,) = plan.omissions
     assert "20.0 GB" in omission.why
-    assert "# No job for cuda: it takes 20.0 GB" in workflow.text(plan)
-    assert workflow.fitting(replace(PLAN, rows=(replace(large, runner="big"),))).omissions == ()
+    assert "# No job for cuda: it takes 20.0 GB" in ci.workflow_text(plan)
+    assert ci.fitting(replace(PLAN, rows=(replace(large, runner="big"),))).omissions == ()
 
 
 def test_jobs_have_a_python_that_envbuilder_runs_with() -> None:
     """An older one comes from the lock."""
     older = replace(CUDA, python="3.8")
-    plan = workflow.fitting(replace(PLAN, rows=(CPU, older)))
+    plan = ci.fitting(replace(PLAN, rows=(CPU, older)))
     assert plan.omissions == ()
     job = rendered(plan)["jobs"]["environment"]
     (python,) = [s["with"]["python-version"] for s in job["steps"] if "python" in s.get("uses", "")]
@@ -169,9 +169,9 @@ def test_jobs_have_a_python_that_envbuilder_runs_with() -> None:
 def test_a_workflow_needs_jobs_and_locks_of_the_repository() -> None:
     nothing = replace(PLAN, rows=(), omissions=(Omission(label="mps", why="no venv"),))
     with pytest.raises(InvalidError, match="no job for a workflow: mps: no venv"):
-        workflow.fitting(nothing)
+        ci.fitting(nothing)
     with pytest.raises(InvalidError, match="locks of cpu are not in this repository"):
-        workflow.fitting(replace(PLAN, rows=(replace(CPU, lock=""),)))
+        ci.fitting(replace(PLAN, rows=(replace(CPU, lock=""),)))
 
 
 GITLAB = replace(
@@ -211,14 +211,14 @@ CONDA = replace(
 
 
 def test_conda_is_installed_for_and_cached_by_its_own_lock() -> None:
-    text = workflow.text(replace(PLAN, rows=(CPU, CONDA)))
+    text = ci.workflow_text(replace(PLAN, rows=(CPU, CONDA)))
     jobs = yaml.safe_load(text)["jobs"]
     cpu, conda = jobs["environment"]["strategy"]["matrix"]["include"]
     assert "conda_lock" not in cpu
     assert conda["conda_lock"] == CONDA.conda_lock
     assert steps(jobs["environment"])[0] == steps(jobs["locks"])[0] == INSTALL
     assert "hashFiles(matrix.lock, matrix.conda_lock || matrix.lock)" in text
-    text = workflow.text(replace(PLAN, rows=(CONDA,), from_checkout=True))
+    text = ci.workflow_text(replace(PLAN, rows=(CONDA,), from_checkout=True))
     assert "bootstrap.py setup test &&" in text
 
 
@@ -239,7 +239,7 @@ def test_gitlabs_hosted_runners_have_no_engine() -> None:
         replace(CPU, id=runner, backend="docker", runner=runner)
         for runner in ("saas-linux-small-amd64", "mine")
     )
-    plan = workflow.fitting(replace(GITLAB, rows=(image, elsewhere)))
+    plan = ci.fitting(replace(GITLAB, rows=(image, elsewhere)))
     assert plan.rows == (elsewhere,)
     (omission,) = plan.omissions
     assert "container engine" in omission.why
