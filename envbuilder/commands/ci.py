@@ -44,23 +44,26 @@ if TYPE_CHECKING:
 
 def locked_profiles(
     settings: Settings, names: Sequence[str], repository: Path
-) -> Iterator[LockedProfile | Omission]:
-    """Yield the named profiles, or all that are not opt-in, with their locks.
+) -> tuple[list[LockedProfile], list[Omission]]:
+    """Return the named profiles, or all that are not opt-in, with their locks.
 
     What cannot be used is left out, unless it is named or the project lists it: then `InvalidError`
     is raised.
     """
     library = Library(search_path(settings.project, settings.config_dir))
+    locked = list[LockedProfile]()
+    omissions = list[Omission]()
     for name in names or (None,):
         for entry in entries(settings, name):
             if isinstance(entry.profile, Profile) and entry.profile.opt_in and not entry.required:
                 continue
             try:
-                yield _locked(entry, library, repository)
+                locked.append(_locked(entry, library, repository))
             except InvalidError as error:
                 if entry.required:
                     raise
-                yield Omission(label=entry.label, why=error.message)
+                omissions.append(Omission(label=entry.label, why=error.message))
+    return locked, omissions
 
 
 def _locked(entry: Entry, library: Library, repository: Path) -> LockedProfile:
@@ -174,23 +177,27 @@ def rows(
     selection: Selection,
     hosted: Mapping[types.Platform, str],
     accelerated: Mapping[str, str],
-) -> Iterator[Row | Omission]:
-    """Yield the rows of each profile, and why there is none.
+) -> tuple[list[Row], list[Omission]]:
+    """Return the rows of all profiles, and what has none.
 
     `hosted`: platform → label of a runner without accelerators. `accelerated`: labels of runners
     where profiles are verified, by what `_runner` looks for.
     """
+    results = list[Row]()
+    omissions = list[Omission]()
     for locked in profiles:
         label = _label(locked.environment, locked.profile.name)
         jobs = [*_jobs(locked, selection)]
         if not jobs:
-            yield Omission(label=label, why=_why_none(locked, selection))
+            omissions.append(Omission(label=label, why=_why_none(locked, selection)))
         for platform, python, backend in jobs:
             row = _row(locked, platform, python, backend, hosted, accelerated)
-            if not row.runner:
-                yield Omission(label=row.id, why=f"no hosted runner is {platform}; {hint(row)}")
+            if row.runner:
+                results.append(row)
             else:
-                yield row
+                why = f"no hosted runner is {platform}; {hint(row)}"
+                omissions.append(Omission(label=row.id, why=why))
+    return results, omissions
 
 
 def hint(row: Row) -> str:
@@ -235,12 +242,15 @@ def _pythons(
     image = makes_image(backend)
     if image and types.system(platform) != "linux":
         return ()
-    targets = (t for t in locked.lock.targets if t.platform == platform)
-    pythons = tuple(t.python for t in targets if not image or t.base is not None)
-    if backend != "conda" or locked.conda_lock is None:
-        return pythons
-    of_conda = {t.python for t in locked.conda_lock.targets if t.platform == platform}
-    return tuple(python for python in pythons if python in of_conda)
+    of_conda = locked.conda_lock.targets if backend == "conda" and locked.conda_lock else ()
+    locked_by_conda = {(target.platform, target.python) for target in of_conda}
+    pythons = list[types.PythonVersion]()
+    for target in locked.lock.targets:
+        if target.platform != platform or (image and target.base is None):
+            continue
+        if backend != "conda" or (platform, target.python) in locked_by_conda:
+            pythons.append(target.python)
+    return tuple(pythons)
 
 
 def _row(
@@ -257,8 +267,11 @@ def _row(
     runner = _runner(profile, platform, accelerated)
     proves = profile.accelerator == "cpu" or runner is not None
     files = tuple(_files(locked, platform, python, backend))
-    taken = (locked.lock, *((locked.conda_lock,) if backend == "conda" else ()))
-    digests = (locks.lock_digest(lock)[:_DIGITS] for lock in taken if lock is not None)
+    cache_key = f"{name}-{locks.lock_digest(locked.lock)[:_DIGITS]}"
+    conda_path = ""
+    if backend == "conda" and locked.conda_lock is not None:
+        cache_key += f"-{locks.lock_digest(locked.conda_lock)[:_DIGITS]}"
+        conda_path = locked.conda_path
     x86 = types.machine(platform) == "x86_64"
     return Row(
         id=name,
@@ -273,8 +286,8 @@ def _row(
         runner=runner or hosted.get(platform, ""),
         cpu_flags=profile.requires.cpu_flags if x86 else (),
         lock=locked.path,
-        conda_lock=locked.conda_path if backend == "conda" else "",
-        cache_key="-".join((name, *digests)),
+        conda_lock=conda_path,
+        cache_key=cache_key,
         disk_bytes=sum(file.room for file in files) + unpacked(files),
     )
 
@@ -383,27 +396,30 @@ def fitting(workflow: Workflow) -> Workflow:
     Raise `InvalidError` if none is left, or if a lock is not in the repository: jobs could then
     build something else than what was checked there.
     """
-    of_conda = {
-        row.profile for row in workflow.rows if row.backend == "conda" and not row.conda_lock
-    }
-    outside = sorted({row.profile for row in workflow.rows if not row.lock} | of_conda)
+    outside = set[str]()
+    for row in workflow.rows:
+        if not row.lock or (row.backend == "conda" and not row.conda_lock):
+            outside.add(row.profile)
     if outside:
         raise InvalidError(
-            f"the locks of {', '.join(outside)} are not in this repository",
+            f"the locks of {', '.join(sorted(outside))} are not in this repository",
             Hint("Run this in the root of a project, which has locks of its own", ("init",)),
         )
     service = SERVICES[workflow.provider]
-    reasons = {row.id: _why_not(row, service) for row in workflow.rows}
-    omitted = [Omission(label=key, why=why) for key, why in reasons.items() if why]
-    rows = tuple(row for row in workflow.rows if not reasons[row.id])
-    if not rows:
-        every = (*workflow.omissions, *omitted)
+    jobs = list[Row]()
+    omissions = [*workflow.omissions]
+    for row in workflow.rows:
+        if why := _why_not(row, service):
+            omissions.append(Omission(label=row.id, why=why))
+        else:
+            jobs.append(row)
+    if not jobs:
+        reasons = "; ".join(f"{each.label}: {each.why}" for each in omissions)
         raise InvalidError(
-            "there is no job for a workflow: "
-            + ("; ".join(f"{each.label}: {each.why}" for each in every) or "there is no profile"),
+            f"there is no job for a workflow: {reasons or 'there is no profile'}",
             Hint("See what there is", ("profiles",)),
         )
-    return replace(workflow, rows=rows, omissions=(*workflow.omissions, *omitted))
+    return replace(workflow, rows=tuple(jobs), omissions=tuple(omissions))
 
 
 def _why_not(row: Row, service: Service) -> str:
@@ -497,24 +513,23 @@ def planned(
     provider: Provider,
 ) -> tuple[list[Row], list[Omission]]:
     """Return the rows for the project in this folder, and what has none."""
-    each = [*locked_profiles(load_settings(), names, Path.cwd())]
-    omissions = [item for item in each if isinstance(item, Omission)]
-    locked = [item for item in each if not isinstance(item, Omission)]
-    _require_known(runners, [item.profile for item in locked])
-    results = [*rows(locked, selection, SERVICES[provider].runners, runners)]
-    omissions += [item for item in results if isinstance(item, Omission)]
-    return [item for item in results if isinstance(item, Row)], omissions
+    locked, unlocked = locked_profiles(load_settings(), names, Path.cwd())
+    _require_known(runners, locked)
+    jobs, omissions = rows(locked, selection, SERVICES[provider].runners, runners)
+    return jobs, unlocked + omissions
 
 
-def _require_known(runners: Mapping[str, str], profiles: Sequence[Profile]) -> None:
+def _require_known(runners: Mapping[str, str], profiles: Sequence[LockedProfile]) -> None:
     """Raise `InvalidError` for a runner of nothing that is in the matrix."""
-    available = sorted({p.name for p in profiles} | {p.accelerator for p in profiles})
+    available = set[str]()
+    for locked in profiles:
+        available |= {locked.profile.name, locked.profile.accelerator}
     for key in runners:
         name = key.partition("@")[0]
         if name not in available:
             raise InvalidError(
                 f"--runner {key}: no profile in the matrix is or has {name}",
-                suggestion(name, available),
+                suggestion(name, sorted(available)),
             )
 
 
