@@ -367,10 +367,6 @@ class Framework(ABC):
     def smallest(self) -> Callable[[], Any]:
         """Return a function that launches the smallest operation."""
 
-    def captured(self, data: Tensors, seed: int) -> Optional[Dict[str, Any]]:
-        """Measure epochs whose whole step is one launch; None where the framework has none."""
-        return None
-
     @abstractmethod
     def traffic(self, path: str) -> Optional[Traffic]:
         """Return what moves bytes along a path of memory; None if this machine has no such path."""

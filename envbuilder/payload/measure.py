@@ -114,10 +114,6 @@ def measure(
         "launch_seconds": lambda: bench.median(bench.framework.smallest(), bench.budget.launch),
         "inference": partial(_inference, bench),
         "logging": partial(_logging, bench),
-        # Whole epochs of captured steps; a quick run has no whole epochs.
-        "captured": lambda: (
-            None if bench.budget is QUICK else bench.framework.captured(bench.data, bench.seed)
-        ),
         "epoch_flops": partial(training_flops, len(bench.data.labels)),
     }
     result: Dict[str, Any] = {}

@@ -270,12 +270,6 @@ def measured(measurements: Measurements) -> Iterator[Fact]:
     """Yield the measurements that are single numbers."""
     if launch := measurements.launch_seconds:
         yield Fact("Launching an operation", duration(launch))
-    if captured := measurements.captured:
-        note = "its losses differ from eager's: it does not count"
-        if captured.counts:
-            note = f"the first {duration(captured.first_seconds)}, with the capture"
-        seconds = duration(captured.seconds)
-        yield Fact("An epoch of captured steps", seconds, note, not captured.counts)
     if inference := measurements.inference:
         speed = f"{amount(inference.samples_per_second)} images a second"
         yield Fact("Inference", speed, f"batch {inference.batch}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from .. import captured
 from ..interface import (
     PROFILED_STEPS,
     Comparison,
@@ -197,12 +196,6 @@ class Torch(Framework):
         """Return a function that adds 1 to one number."""
         number = self.torch.zeros(1, device=device_of(self.accelerator))
         return partial(number.add_, 1)
-
-    def captured(self, data: Tensors, seed: int) -> Optional[Dict[str, Any]]:
-        """Measure epochs with the step captured as a CUDA graph, where there are such graphs."""
-        if self.ipex is not None or not captured.offered(self.torch, self.accelerator):
-            return None
-        return captured.measure(self.torch, self.accelerator, data, seed)
 
     def traffic(self, path: str) -> Optional[Traffic]:
         """Return what moves bytes along a path of memory."""

@@ -158,20 +158,6 @@ class Logging(Struct, frozen=True, kw_only=True):
     at_end_seconds: Positive
 
 
-class Captured(Struct, frozen=True, kw_only=True):
-    """Epochs whose whole step is one captured graph: seconds of the second, and of the first.
-
-    The first one includes the capture. `largest_difference` is that of `compared` losses and those
-    of eager steps; if it is too large, the times do not count.
-    """
-
-    seconds: Positive
-    first_seconds: Positive
-    compared: Count
-    largest_difference: NotNegative | None
-    counts: bool
-
-
 class Measurements(Struct, frozen=True, kw_only=True):
     """The machine's performance; null if it could not be measured.
 
@@ -189,7 +175,6 @@ class Measurements(Struct, frozen=True, kw_only=True):
     epoch_flops: Positive | None = None
     matmul_share: Positive | None = None
     logging: Logging | None = None
-    captured: Captured | None = None
 
 
 class Determinism(Struct, frozen=True, kw_only=True):
