@@ -17,7 +17,7 @@ from envbuilder.commands.options import (
     require_signature_option,
     requiring,
 )
-from envbuilder.core import console, results, types
+from envbuilder.core import console, types
 from envbuilder.core.errors import Hint, InvalidError
 from envbuilder.core.settings import DEFAULT, LOCKS, Settings
 from envbuilder.core.text import counted
@@ -98,7 +98,7 @@ def command(
     from envbuilder.bundle import collect
     from envbuilder.bundle.format import KINDS, is_bundle, write
 
-    results.Place("--output", output, is_bundle).require()
+    console.Place("--output", output, is_bundle).require()
     settings = load_settings()
     progress = console.progress()
     library = variants.library(settings)

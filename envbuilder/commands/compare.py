@@ -12,7 +12,7 @@ import click
 from msgspec import Struct
 
 from envbuilder.commands import fleet
-from envbuilder.core import console, decoding, files, results
+from envbuilder.core import console, decoding, files
 from envbuilder.core.errors import VERIFY_FAILED, InvalidError
 from envbuilder.verify.figures import print_comparison
 from envbuilder.verify.report import comparison, history
@@ -104,7 +104,7 @@ def command(
     else:
         text = side_by_side.text()
         is_ours = _KINDS.get(form, lambda content: _is_table(content, text))
-        results.Place("--output", output, is_ours).write(lambda: text)
+        console.Place("--output", output, is_ours).write(lambda: text)
     return VERIFY_FAILED if side_by_side.is_worse else 0
 
 
@@ -112,14 +112,14 @@ def _show_fleet(run: Path, form: str | None, output: Path | None, against: Path 
     """Show a run of a fleet; return the exit code."""
     if form in {"markdown", "csv"} or (form == "html") != (output is not None):
         raise click.UsageError("a run of a fleet: as table or json, or as html with --output")
-    page = results.Place("--output", output, results.is_page)
+    page = console.Place("--output", output, console.is_page)
     page.require()
     earlier = fleet.read_run(against) if against else None
     outputs = fleet.Outputs(as_json=form == "json", page=page, earlier=earlier)
     return fleet.report(fleet.read_run(run), outputs)
 
 
-_KINDS = {"json": results.document("schema", "reports"), "html": results.is_page}
+_KINDS = {"json": console.has_keys("schema", "reports"), "html": console.is_page}
 _LEAST_COLUMNS = 4
 
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from envbuilder.commands import fleet_node
 from envbuilder.commands.options import adding, json_option, load_settings
-from envbuilder.core import console, results, text
+from envbuilder.core import console, text
 from envbuilder.core.errors import VERIFY_FAILED, InvalidError
 from envbuilder.fleet.model import Summary
 
@@ -42,7 +42,7 @@ class Outputs(Struct, frozen=True, kw_only=True):
     """What a command writes beside the table, and the run that it compares with."""
 
     as_json: bool
-    page: results.Place
+    page: console.Place
     earlier: Summary | None
 
 
@@ -52,7 +52,7 @@ def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def reading(html: Path | None, against: Path | None, as_json: bool, **options: Any) -> Any:
         # First: nobody wants to learn after an hour that there is nothing to compare with.
-        page = results.Place("--html", html, results.is_page)
+        page = console.Place("--html", html, console.is_page)
         page.require()
         earlier = read_run(against) if against is not None else None
         return function(outputs=Outputs(as_json=as_json, page=page, earlier=earlier), **options)
@@ -113,7 +113,7 @@ def report(summary: Summary, outputs: Outputs) -> int:
             console.result(line)
 
     writes = [("page", lambda: outputs.page.write(lambda: page.render(summary, changes)))]
-    errors = results.deliver(writes, show)
+    errors = console.deliver(writes, show)
     if incomparable is not None:
         errors.insert(0, incomparable)
     for failure in errors[1:]:

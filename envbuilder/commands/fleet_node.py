@@ -12,7 +12,7 @@ import msgspec
 
 from envbuilder.builds.request import Request
 from envbuilder.commands.options import environment_option, load_settings, profile_option
-from envbuilder.core import console, files, results
+from envbuilder.core import console, files
 from envbuilder.core.errors import VERIFY_FAILED, BuildError
 from envbuilder.fleet.model import LONGEST_TOGETHER_SECONDS
 from envbuilder.payload.parallel import shares
@@ -167,7 +167,7 @@ def join(
 
     if node_rank >= nodes:
         raise click.UsageError(f"node {node_rank} of {nodes}: they are numbered from 0")
-    written = results.Place("--output", output, results.document("schema", "attempt", "nodes"))
+    written = console.Place("--output", output, console.has_keys("schema", "attempt", "nodes"))
     if node_rank == 0:
         written.require()
     place = parallel.Place(

@@ -14,7 +14,7 @@ import msgspec
 from click.core import ParameterSource
 
 from envbuilder.containers.oci import reference
-from envbuilder.core import decoding, process, results, settings as core_settings, types
+from envbuilder.core import console, decoding, process, settings as core_settings, types
 from envbuilder.core.errors import EnvbuilderError, InvalidError
 from envbuilder.core.settings import DEFAULT
 from envbuilder.profiles.backends import BACKENDS, makes_image
@@ -248,7 +248,7 @@ def _output(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
         raise click.BadParameter(f"{value!r} is neither oci:DIR nor FILE.tar", param=param)
     place = reference.absolute_on_disk(value)
     if reference.is_archive(place):
-        results.Place("--output", Path(place), lambda head: head.startswith(b"blobs/")).require()
+        console.Place("--output", Path(place), lambda head: head.startswith(b"blobs/")).require()
     return place
 
 

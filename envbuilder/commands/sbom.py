@@ -13,7 +13,7 @@ from envbuilder.commands.options import (
     profile_option,
     python_option,
 )
-from envbuilder.core import console, results, types
+from envbuilder.core import console, types
 from envbuilder.profiles.lock import lock_digest, select
 from envbuilder.project import variants
 
@@ -46,7 +46,7 @@ def command(
     from envbuilder.builds import attestations
     from envbuilder.builds.plan import UsedBase
 
-    place = results.Place("--output", output, results.document("bomFormat", "components"))
+    place = console.Place("--output", output, console.has_keys("bomFormat", "components"))
     place.require()
     settings = load_settings()
     chosen, lock = locked_profile(variants.library(settings), settings, profile)

@@ -22,7 +22,7 @@ from envbuilder.commands.options import (
     python_option,
     require_image,
 )
-from envbuilder.core import console, results, text
+from envbuilder.core import console, text
 from envbuilder.core.errors import (
     VERIFY_FAILED,
     BuildError,
@@ -127,10 +127,10 @@ def command(
     settings = load_settings()
     progress = console.progress()
     places = (
-        results.Place("--output", output, model.is_report),
-        results.Place("--html", html, results.is_page),
+        console.Place("--output", output, model.is_report),
+        console.Place("--html", html, console.is_page),
     )
-    results.require(*places)
+    console.require_places(*places)
     yardstick = history.yardstick(against, settings.reports_dir) if against is not None else None
     dataset = mnist.local(data, quick=quick)
     small = quick or (dataset is not None and dataset.subset)
@@ -208,7 +208,7 @@ def _deliver(
     report: dict[str, Any],
     checked: model.Report,
     folder: Path,
-    places: tuple[results.Place, results.Place],
+    places: tuple[console.Place, console.Place],
     *,
     as_json: bool,
 ) -> list[EnvbuilderError]:
@@ -221,7 +221,7 @@ def _deliver(
             print_verdict(checked, console.rich_console())
 
     file, page = places
-    return results.deliver(
+    return console.deliver(
         (
             ("report", lambda: history.keep(report, folder)),
             ("report", lambda: file.write(lambda: model.encoded(report))),

@@ -24,7 +24,7 @@ from envbuilder import __version__
 from envbuilder.builds import conventions, project_folder
 from envbuilder.builds.access import own_folder
 from envbuilder.builds.backends import container
-from envbuilder.core import console, process, results, text
+from envbuilder.core import console, process, text
 from envbuilder.core.errors import VERIFY_FAILED, EnvbuilderError
 from envbuilder.payload.machine import contention
 from envbuilder.profiles.backends import makes_image
@@ -49,11 +49,11 @@ def named(against: str | None) -> model.Watched | None:
     return None if against is None or against == LAST else model.read(Path(against))
 
 
-def places(output: Path | None, html: Path | None) -> tuple[results.Place, results.Place]:
+def places(output: Path | None, html: Path | None) -> tuple[console.Place, console.Place]:
     """Return where a report and its page go; raise `InvalidError` if they cannot."""
-    file = results.Place("--output", output, model.is_report)
-    page = results.Place("--html", html, results.is_page)
-    results.require(file, page)
+    file = console.Place("--output", output, model.is_report)
+    page = console.Place("--html", html, console.is_page)
+    console.require_places(file, page)
     return file, page
 
 
@@ -61,8 +61,8 @@ class Watching(Struct, frozen=True, kw_only=True):
     """How a command is watched, and where its report goes."""
 
     device: str | None = None
-    file: results.Place = results.Place("--output", None, model.is_report)
-    page: results.Place = results.Place("--html", None, results.is_page)
+    file: console.Place = console.Place("--output", None, model.is_report)
+    page: console.Place = console.Place("--html", None, console.is_page)
     against: str | None = None
     earlier: model.Watched | None = None
     """The report that `against` names, unless that is the last one."""
@@ -130,7 +130,7 @@ class Watching(Struct, frozen=True, kw_only=True):
         except EnvbuilderError as error:
             errors.append(error)
         changes = history.changes(watched, earlier) if earlier else ()
-        errors += results.deliver(
+        errors += console.deliver(
             (
                 ("report", lambda: history.keep(watched, folder)),
                 ("report", lambda: self.file.write(lambda: model.encoded(watched))),

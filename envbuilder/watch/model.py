@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from envbuilder.core import console, decoding, files, results
+from envbuilder.core import console, decoding, files
 from envbuilder.core.errors import Hint, InvalidError
 from envbuilder.core.text import redacted_values
 
@@ -225,7 +225,7 @@ class Watched(Struct, frozen=True, kw_only=True):
     """The largest loss first."""
 
 
-is_report = results.document("schema", "kind", "processes", "findings")
+is_report = console.has_keys("schema", "kind", "processes", "findings")
 """Whether a file's content is a report of a watched training, whole or damaged."""
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder.core import console, decoding, results
+from envbuilder.core import console, decoding
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.text import printable
 from envbuilder.payload.numerics.precision import effective
@@ -386,7 +386,7 @@ def with_check(report: dict[str, Any], name: str, status: str, detail: str) -> d
     return {**report, "checks": [*report["checks"], check]}
 
 
-is_report = results.document("schema", "checks", "status", "reasons")
+is_report = console.has_keys("schema", "checks", "status", "reasons")
 """Whether a file's content is a report of a verification."""
 
 

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.core import console, results
+from envbuilder.core import console
 from envbuilder.core.errors import BuildError, InvalidError
 from tests.support.streams import Broken
 
 REPORT = {"schema": 2, "status": "passed"}
-IS_OURS = results.document("schema", "status")
+IS_OURS = console.has_keys("schema", "status")
 PAGE = '<!DOCTYPE html>\n<meta name="generator" content="envbuilder">'
 
 
-def place(path: Path | None, option: str = "--output") -> results.Place:
-    return results.Place(option, path, IS_OURS)
+def place(path: Path | None, option: str = "--output") -> console.Place:
+    return console.Place(option, path, IS_OURS)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_nothing_else_is_replaced(content: bytes, tmp_path: Path) -> None:
 def test_only_a_page_of_ours_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "index.html"
     path.write_text("<!DOCTYPE html>\n<title>Mine</title>")
-    page = results.Place("--html", path, results.is_page)
+    page = console.Place("--html", path, console.is_page)
     with pytest.raises(InvalidError, match="another kind of file") as refused:
         page.require()
     assert refused.value.hint == "Move it away, or name another file with --html."
@@ -78,14 +78,14 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(
 
 
 def test_a_place_is_left_as_it_was_found(tmp_path: Path) -> None:
-    results.require(place(tmp_path / "new/out.json"), place(None))
+    console.require_places(place(tmp_path / "new/out.json"), place(None))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_two_results_need_two_files(tmp_path: Path) -> None:
     path = tmp_path / "out"
     with pytest.raises(InvalidError, match="named by --output and --html"):
-        results.require(place(path), place(path, "--html"))
+        console.require_places(place(path), place(path, "--html"))
 
 
 def test_text_that_no_file_can_hold_is_escaped(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_what_fails_is_returned_and_stops_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seen: list[bool] = []
-    errors = results.deliver(
+    errors = console.deliver(
         (
             ("report", _full),
             ("report", _refused),
@@ -131,7 +131,7 @@ def test_an_output_that_is_lost_loses_no_result(
     monkeypatch.setattr("sys.stdout", console.Results(Broken(number)))
     monkeypatch.setattr(console, "discard", lambda: None)
     write: Callable[[], Path | None] = lambda: place(tmp_path / "out").write(lambda: "x")  # noqa: E731
-    errors = results.deliver([("report", write)], lambda: console.result("verdict"))
+    errors = console.deliver([("report", write)], lambda: console.result("verdict"))
     assert (tmp_path / "out").exists()
     assert len(errors) == failures
     for error in errors:
