@@ -29,7 +29,7 @@ from envbuilder.builds.backends import venv
 from envbuilder.builds.request import Build, Request
 from envbuilder.containers import inside
 from envbuilder.containers.engine.container import LOOPBACK, Port, Volume
-from envbuilder.core import decoding, files, ownership, process, resources
+from envbuilder.core import decoding, files, process, resources
 from envbuilder.core.errors import Hint, InvalidError, ToolError
 from envbuilder.core.settings import DEFAULT
 from envbuilder.profiles.library import Library
@@ -282,7 +282,7 @@ def server_command(
     configuration for another server, have no effect. Raise `InvalidError` for other users' files
     there: they would run.
     """
-    ownership.require_own(settings.data_dir / "jupyter")
+    files.require_own(settings.data_dir / "jupyter")
     variables = {
         "JUPYTER_CONFIG_DIR": str(settings.config_dir / "jupyter"),
         "JUPYTER_DATA_DIR": str(settings.data_dir / "jupyter"),

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from envbuilder.core import files, ownership, types
+from envbuilder.core import files, types
 from envbuilder.core.errors import Hint, InvalidError
 from envbuilder.core.settings import DEFAULT, PROJECT_FILE, Settings, require_writable
 from envbuilder.project import names, package
@@ -43,10 +43,10 @@ def require_own(folder: Path) -> None:
     In another user's folder nothing is written, so what it holds does not matter.
     """
     place = folder / FOLDER
-    trusted = ownership.current_trust()
+    trusted = files.current_trust()
     if not os.path.lexists(place) or folder.stat().st_uid not in trusted.uids:
         return
-    why = "it is a link" if place.is_symlink() else ownership.objection(place, trusted)
+    why = "it is a link" if place.is_symlink() else files.objection(place, trusted)
     if why:
         raise InvalidError(
             f"{place} is not used: {why}",

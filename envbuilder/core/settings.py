@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from msgspec import Meta, Struct
 from msgspec.structs import asdict, fields, replace
 
-from envbuilder.core import console, files, ownership, types
+from envbuilder.core import console, files, types
 from envbuilder.core.decoding import Hints, decode, error_at, parse_yaml, place
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import shown
@@ -405,7 +405,7 @@ def load(
 
     environ = os.environ if environ is None else environ
     note = note or console.PlainProgress().note
-    trusted = ownership.current_trust(environ)
+    trusted = files.current_trust(environ)
     dirs = PlatformDirs("envbuilder", appauthor=False)
     project = _project(cwd or Path.cwd(), trusted, note)
     config_dir = Path(environ.get("ENVBUILDER_CONFIG_DIR") or dirs.user_config_dir).absolute()
@@ -413,7 +413,7 @@ def load(
     definition = None
     paths = [config_dir / "config.yaml", *([project / PROJECT_FILE] if project else [])]
     read: list[_File] = []
-    ownership.require_own(config_dir, trusted)
+    files.require_own(config_dir, trusted)
     for path in paths:
         if path.is_file():
             text = files.read_text(path)
@@ -538,7 +538,7 @@ def _shared_store(variable: str | None, files: Sequence[_File]) -> Path | None:
     return Path(path) if path else None
 
 
-def _project(start: Path, trusted: ownership.Trust, note: Callable[[str], object]) -> Path | None:
+def _project(start: Path, trusted: files.Trust, note: Callable[[str], object]) -> Path | None:
     """Return the nearest folder with a trusted project file.
 
     Another user's is passed over: it could be in any folder above. Of a trusted one, what decides
@@ -548,16 +548,16 @@ def _project(start: Path, trusted: ownership.Trust, note: Callable[[str], object
         home = Path.home()
     except RuntimeError:  # HOME is not set, and the user database has no entry
         home = None
-    for folder in ownership.folders_above(start, home):
+    for folder in files.folders_above(start, home):
         if not (folder / PROJECT_FILE).is_file():
             continue
-        why = ownership.objection(folder / PROJECT_FILE, trusted)
+        why = files.objection(folder / PROJECT_FILE, trusted)
         if not why:
             for name in ("profiles", LOCKS):
-                ownership.require_own(folder / name, trusted)
-            ownership.require_unlinked(folder / LOCKS)
+                files.require_own(folder / name, trusted)
+            files.require_unlinked(folder / LOCKS)
             return folder
-        note(f"note: {ownership.ignored(folder, why)}")
+        note(f"note: {files.ignored_note(folder, why)}")
     return None
 
 
@@ -607,12 +607,12 @@ def require_own(settings: Settings) -> None:
 
 def require_unexposed(folder: Path) -> None:
     """Raise `InvalidError` if another user can put files into one of envbuilder's folders."""
-    if why := ownership.exposure(folder, ownership.current_trust()):
+    if why := files.exposure(folder, files.current_trust()):
         raise InvalidError(
             f"{folder} cannot be used: {why}, and what they put there would be used as yours",
             "Set ENVBUILDER_CACHE_DIR and ENVBUILDER_DATA_DIR to folders of your own. Another"
             f" user's downloads can be used with {SHARED_STORE}. To use the folder nevertheless:"
-            f" {ownership.VARIABLE}={folder.parent}",
+            f" {files.TRUSTED_VARIABLE}={folder.parent}",
         )
 
 

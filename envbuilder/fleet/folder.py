@@ -26,7 +26,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from envbuilder.core import decoding, files, ownership, text
+from envbuilder.core import decoding, files, text
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.fleet import judge
 from envbuilder.fleet.model import LONGEST_REASON, Entry, Group, JobId, NodeName, Summary
@@ -65,7 +65,7 @@ def create(folder: Path, plan: Plan, scripts: Mapping[str, str]) -> None:
     """
     with _writing(folder):
         folder.mkdir(0o700, parents=True, exist_ok=True)
-        ownership.require_own(folder)
+        files.require_own(folder)
         for name in ("scripts", "results", "logs", "meetings"):
             (folder / name).mkdir(0o700)
         add_scripts(folder, scripts)
@@ -84,7 +84,7 @@ def read(folder: Path) -> Plan:
 
     Raises `InvalidError` if there is none, it is damaged, or not the user's own.
     """
-    ownership.require_own(folder)
+    files.require_own(folder)
     hint = "Name the folder of an earlier run: --resume FOLDER"
     with _reading(folder / PLAN, "the plan of a run", hint):
         plan = decoding.convert(decoding.strict_json(files.read(folder / PLAN, _LARGEST)), Plan)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from envbuilder.core import decoding, files, ownership, types
+from envbuilder.core import decoding, files, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.fleet.model import Entry, Node, Promise
 
@@ -113,7 +113,7 @@ def read(path: Path) -> FleetSettings:
 
     Raises `InvalidError` with file, line, key and suggestion.
     """
-    ownership.require_own(path)
+    files.require_own(path)
     text = files.read_text(path)
     settings = decoding.decode(decoding.parse_yaml(text, str(path)), FleetSettings, str(path), text)
     for keys, problem, hint in _problems(settings):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from envbuilder.core import decoding, files, ownership, types
+from envbuilder.core import decoding, files, types
 from envbuilder.core.errors import Hint, InvalidError
 from envbuilder.core.settings import LOCKS, PROJECT_FILE, Settings
 from envbuilder.packages.conda import lock as conda_lock
@@ -96,7 +96,7 @@ def place(name: str, settings: Settings, output_dir: Path | None) -> Path:
     """Return where the lock of a profile is written. Raises `InvalidError` for a project's link."""
     if settings.project and output_dir is None:
         for folder_name in ("profiles", "profiles/locks"):
-            ownership.require_unlinked(settings.project / folder_name)
+            files.require_unlinked(settings.project / folder_name)
     folder = output_dir or (settings.project or settings.config_dir) / "profiles" / "locks"
     return folder / f"{name}.json"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from envbuilder.core import together
+from envbuilder.core import files
 from envbuilder.core.errors import Hint, InvalidError
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.profiles import lock as profile_lock
@@ -24,7 +24,7 @@ def save(
     contents = {path: content(lock) for path, lock in locks.items()}
     for path, lock in locks.items():
         _require_readable(contents[path], path, lock)
-    together.replace_all({**contents, **others}, hint)
+    files.replace_all({**contents, **others}, hint)
 
 
 def content(lock: AnyLock) -> bytes:

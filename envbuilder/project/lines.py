@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from envbuilder.core import decoding, files, ownership, types
+from envbuilder.core import decoding, files, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped
 from envbuilder.profiles import frameworks, requirements
@@ -137,7 +137,7 @@ def read_bytes(project: Path, file: str, limit: int, where: str = "") -> bytes:
     try:
         path = (project / file).resolve(strict=True)
         inside = path.is_relative_to(project.resolve())
-        ownership.require_own(project / file)
+        files.require_own(project / file)
         content = files.read(path, limit) if inside else b""
     except FileNotFoundError as error:
         raise InvalidError(f"{name}: no such file") from error

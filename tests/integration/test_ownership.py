@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.core import ownership
+from envbuilder.core import files
 from tests.conftest import exited
 from tests.integration.conftest import Cli
 
@@ -37,10 +37,10 @@ def test_a_file_of_another_user_does_not_decide_for_root(cli: Cli, shared: Path)
     code, said = plan(cli)
     assert code == 0
     assert said.count(f"{planted} belongs to uid {OTHER}") == 1
-    assert f"{ownership.VARIABLE}={shared}" in said
+    assert f"{files.TRUSTED_VARIABLE}={shared}" in said
     assert plan(cli, SUDO_UID=str(OTHER))[0] == 2
     assert plan(cli, SUDO_UID="0")[0] == 0
-    assert plan(cli, **{ownership.VARIABLE: str(shared)})[0] == 2
+    assert plan(cli, **{files.TRUSTED_VARIABLE: str(shared)})[0] == 2
 
 
 def test_a_link_of_another_user_does_not_decide(cli: Cli, shared: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from envbuilder.core import archives, files, http, ownership, pip, process, types
+from envbuilder.core import archives, files, http, pip, process, types
 from envbuilder.core.errors import BuildError, Hint, InvalidError
 from envbuilder.core.text import escaped, shown
 from envbuilder.packages import fetch
@@ -301,7 +301,7 @@ def of_path(location: Location, settings: Settings) -> Recipe:
         raise InvalidError(f"{escaped(location.url)}: no such folder of the project") from error
     if not folder.is_relative_to(project.resolve()) or not folder.is_dir():
         raise InvalidError(f"{escaped(location.url)}: is no folder within the project")
-    ownership.require_own(folder)
+    files.require_own(folder)
     relative = folder.relative_to(project.resolve()).as_posix()
     return Recipe(
         kind="path",

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.core import ownership
+from envbuilder.core import files
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.ownership import Trust
+from envbuilder.core.files import Trust
 from envbuilder.core.settings import load as load_settings
 from envbuilder.locks import entries
 
@@ -30,7 +30,7 @@ def facts(uid: int, mode: int, device: int = 0, inode: int = 0) -> os.stat_resul
 
 def looking(
     tree: Mapping[str, os.stat_result], links: Mapping[str, str] | None = None
-) -> ownership.Look:
+) -> files.Look:
     def look(path: Path, *, follow: bool) -> os.stat_result | None:
         name = str(path)
         return tree.get((links or {}).get(name, name) if follow else name)
@@ -68,7 +68,7 @@ def test_what_other_users_can_write_does_not_count(
     project: os.stat_result, decides: os.stat_result, why: str
 ) -> None:
     look = looking({"/": folder(0), "/x": folder(0), str(PROJECT): project, str(DECIDES): decides})
-    objection = ownership.objection(DECIDES, Trust(uids=frozenset({0, ME})), look)
+    objection = files.objection(DECIDES, Trust(uids=frozenset({0, ME})), look)
     assert why in objection
     assert bool(objection) == bool(why)
 
@@ -82,9 +82,9 @@ def test_modes_say_nothing_where_a_file_system_keeps_none() -> None:
         str(DECIDES): file(mode=0o777),
     }
     trusted = Trust(uids=frozenset({0, ME}))
-    assert ownership.objection(DECIDES, trusted, looking(tree)) == ""
+    assert files.objection(DECIDES, trusted, looking(tree)) == ""
     tree[str(DECIDES)] = file(MALLORY, 0o777)
-    assert "belongs to" in ownership.objection(DECIDES, trusted, looking(tree))
+    assert "belongs to" in files.objection(DECIDES, trusted, looking(tree))
 
 
 @pytest.mark.parametrize(
@@ -98,23 +98,23 @@ def test_a_link_counts_with_what_it_names(link: int, target: int, counts: bool) 
         "/elsewhere": file(target),
     }
     look = looking(tree, {str(DECIDES): "/elsewhere"})
-    assert counts == (not ownership.objection(DECIDES, Trust(uids=frozenset({0, ME})), look))
+    assert counts == (not files.objection(DECIDES, Trust(uids=frozenset({0, ME})), look))
 
 
 def test_a_named_folder_counts_whoever_owns_it() -> None:
     look = looking({str(PROJECT): folder(MALLORY), str(DECIDES): file(MALLORY)})
-    named = {ownership.VARIABLE: f"relative:/elsewhere:{PROJECT}"}
-    assert not ownership.objection(DECIDES, ownership.trust(named, ME), look)
-    assert ownership.objection(DECIDES, ownership.trust({ownership.VARIABLE: "/x"}, ME), look)
-    assert ownership.objection(DECIDES, ownership.trust({}, ME), look)
+    named = {files.TRUSTED_VARIABLE: f"relative:/elsewhere:{PROJECT}"}
+    assert not files.objection(DECIDES, files.trust(named, ME), look)
+    assert files.objection(DECIDES, files.trust({files.TRUSTED_VARIABLE: "/x"}, ME), look)
+    assert files.objection(DECIDES, files.trust({}, ME), look)
 
 
 def test_root_trusts_root_and_behind_sudo_the_one_who_called_it() -> None:
-    assert ownership.trust({}, 0).uids == {0}
-    assert ownership.trust({"SUDO_UID": "1000"}, 0).uids == {0, ME}
-    assert ownership.trust({"SUDO_UID": "1001"}, ME).uids == {0, ME}  # anybody can set it
+    assert files.trust({}, 0).uids == {0}
+    assert files.trust({"SUDO_UID": "1000"}, 0).uids == {0, ME}
+    assert files.trust({"SUDO_UID": "1001"}, ME).uids == {0, ME}  # anybody can set it
     for odd in ("", "-1", "x", "9" * 40, "\uff11", "1 "):
-        assert ownership.trust({"SUDO_UID": odd}, 0).uids == {0}
+        assert files.trust({"SUDO_UID": odd}, 0).uids == {0}
 
 
 def test_the_search_ends_at_home_and_at_mount_points() -> None:
@@ -130,7 +130,7 @@ def test_the_search_ends_at_home_and_at_mount_points() -> None:
     look = looking(tree, {"/link/to/me": "/home/me"})
 
     def above(start: str, home: str | None) -> list[str]:
-        found = ownership.folders_above(Path(start), Path(home) if home else None, look)
+        found = files.folders_above(Path(start), Path(home) if home else None, look)
         return [str(f) for f in found]
 
     assert above("/home/me/a/b", "/home/me") == ["/home/me/a/b", "/home/me/a", "/home/me"]
@@ -161,7 +161,7 @@ def test_a_project_whose_file_others_can_write_is_ignored_and_noted_once(
     assert ignoring.configuration.profile is None
     (note,) = notes
     assert f"{project / 'envbuilder.yaml'} can be written by every user" in note
-    monkeypatch.setenv(ownership.VARIABLE, str(project))
+    monkeypatch.setenv(files.TRUSTED_VARIABLE, str(project))
     assert load_settings(cwd=project / "below", note=notes.append).project == project
 
 
@@ -177,7 +177,7 @@ def test_what_others_can_write_beside_a_projects_file_is_refused(name: str, tmp_
     (tmp_path / name).chmod(mode | 0o002)
     with pytest.raises(InvalidError, match=f"{name} can be written by every user"):
         load_settings(cwd=tmp_path)
-    named = {ownership.VARIABLE: str(tmp_path)}
+    named = {files.TRUSTED_VARIABLE: str(tmp_path)}
     assert load_settings(named, cwd=tmp_path).project == tmp_path
 
 
@@ -208,7 +208,7 @@ def test_a_configuration_folder_that_others_can_write_is_refused(name: str, tmp_
     (user / name).chmod((user / name).stat().st_mode | 0o002)
     with pytest.raises(InvalidError, match="can be written by every user"):
         load_settings(environ)
-    environ[ownership.VARIABLE] = str(user)
+    environ[files.TRUSTED_VARIABLE] = str(user)
     assert load_settings(environ).configuration.profile == "zendnn"
 
 
@@ -218,22 +218,20 @@ def test_a_file_of_another_user_is_refused_with_the_way_to_use_it(
     path = tmp_path / "run/scripts/node.sbatch"
     path.parent.mkdir(parents=True)
     path.write_text("")
-    ownership.require_own(tmp_path / "run")
-    ownership.require_own(tmp_path / "nothing")
-    itself = ownership.look
+    files.require_own(tmp_path / "run")
+    files.require_own(tmp_path / "nothing")
+    itself = files.look
 
     def foreign(looked_at: Path, *, follow: bool) -> os.stat_result | None:
         if looked_at == path:
             return facts(MALLORY, FILE | 0o644)
         return itself(looked_at, follow=follow)
 
-    monkeypatch.setattr(ownership, "look", foreign)
+    monkeypatch.setattr(files, "look", foreign)
     with pytest.raises(InvalidError, match=f"{path} belongs to .*neither you nor root") as refused:
-        ownership.require_own(tmp_path / "run")
-    assert refused.value.hint.endswith(f"{ownership.VARIABLE}={tmp_path / 'run'}")
-    ownership.require_own(
-        tmp_path / "run", Trust(uids=frozenset({0}), folders=frozenset({tmp_path}))
-    )
+        files.require_own(tmp_path / "run")
+    assert refused.value.hint.endswith(f"{files.TRUSTED_VARIABLE}={tmp_path / 'run'}")
+    files.require_own(tmp_path / "run", Trust(uids=frozenset({0}), folders=frozenset({tmp_path})))
 
 
 OURS = Path("/x/cache/store")
@@ -256,9 +254,9 @@ def test_who_can_put_files_into_a_folder_of_ours(
 ) -> None:
     tree = {"/": folder(0), "/x": folder(), str(OURS.parent): above}
     look = looking(tree | ({str(OURS): ours} if ours else {}))
-    stated = ownership.exposure(OURS, Trust(uids=frozenset({0, ME})), look)
+    stated = files.exposure(OURS, Trust(uids=frozenset({0, ME})), look)
     assert why in stated
     assert bool(stated) == bool(why)
     for trusted in (OURS, OURS.parent):
         trust = Trust(uids=frozenset({0, ME}), folders=frozenset({trusted}))
-        assert ownership.exposure(OURS, trust, look) == ""
+        assert files.exposure(OURS, trust, look) == ""

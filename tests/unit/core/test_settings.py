@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.core import ownership, settings
+from envbuilder.core import files, settings
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Settings
 
@@ -71,7 +71,7 @@ def test_a_cache_that_others_can_write_is_refused(found: Settings, name: str) ->
         InvalidError, match=rf"{name} cannot be used: .* can be written by every user"
     ) as caught:
         settings.require_own(found)
-    assert f"{ownership.VARIABLE}={folder.parent}" in caught.value.hint
+    assert f"{files.TRUSTED_VARIABLE}={folder.parent}" in caught.value.hint
     with pytest.raises(InvalidError, match="can be written by every user"):
         settings.require_writable(folder)
     folder.chmod(0o755)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.core import together
+from envbuilder.core import files
 from envbuilder.core.errors import InvalidError
 from tests.support.folders import names_in
 
@@ -21,7 +21,7 @@ def old(tmp_path: Path) -> Path:
 
 def test_files_get_their_content_and_keep_their_mode(old: Path) -> None:
     new = old.parent / "folder/new"
-    together.replace_all({old: b"after", new: b"first"}, "")
+    files.replace_all({old: b"after", new: b"first"}, "")
     assert (old.read_bytes(), new.read_bytes()) == (b"after", b"first")
     assert stat.S_IMODE(old.stat().st_mode) == 0o640
 
@@ -32,7 +32,7 @@ def test_if_one_cannot_be_written_all_are_as_before(old: Path, blocked: str) -> 
     (old.parent / "closed").mkdir()
     contents = dict.fromkeys((old.parent / "folder/new", old, old.parent / blocked), b"after")
     with pytest.raises(InvalidError, match=f"{blocked}: cannot be written: ") as caught:
-        together.replace_all(contents, "Make room.")
+        files.replace_all(contents, "Make room.")
     assert caught.value.hint == "Make room."
     assert old.read_bytes() == b"before"
     assert stat.S_IMODE(old.stat().st_mode) == 0o640
@@ -52,6 +52,6 @@ def test_a_signal_between_two_of_them_leaves_all_as_before(
 
     monkeypatch.setattr(Path, "replace", replaced)
     with pytest.raises(KeyboardInterrupt):
-        together.replace_all({old: b"after", new: b"after"}, "")
+        files.replace_all({old: b"after", new: b"after"}, "")
     assert old.read_bytes() == b"before"
     assert names_in(old.parent) == {"old"}

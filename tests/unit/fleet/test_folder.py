@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from envbuilder.core import decoding, ownership
+from envbuilder.core import decoding, files
 from envbuilder.core.errors import InvalidError
 from envbuilder.fleet import folder as folders, judge
 from envbuilder.fleet.model import Group
@@ -65,14 +65,14 @@ def test_a_result_that_is_too_large_is_empty(tmp_path: Path) -> None:
 
 def owned_by_a_stranger(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a path belong to a user who is neither this one nor root."""
-    real = ownership.look
+    real = files.look
 
     def look(looked: Path, *, follow: bool) -> os.stat_result | None:
         facts = real(looked, follow=follow)
         stranger = os.stat_result((*facts[:4], 4711, *facts[5:10])) if facts else None
         return stranger if looked == path else facts
 
-    monkeypatch.setattr(ownership, "look", look)
+    monkeypatch.setattr(files, "look", look)
 
 
 def test_only_the_user_may_look_into_a_run(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.builds import variables
-from envbuilder.core import errors, ownership, settings
+from envbuilder.core import errors, files, settings
 from envbuilder.host import assumed
 from tools import refresh_docs
 
@@ -69,7 +69,7 @@ def test_every_variable_has_a_row(repository: Path) -> None:
         "ENVBUILDER_DATA_DIR",
         "ENVBUILDER_BASE_IMAGE",
         "ENVBUILDER_TARGET_HOST",
-        ownership.VARIABLE,
+        files.TRUSTED_VARIABLE,
         assumed.GPU_VARIABLE,
         variables.DEFAULT_THREADS,
     }
