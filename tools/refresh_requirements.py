@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import hatchling.build
 
-from envbuilder.core import files as atomic, uv_program
+from envbuilder.core import files as atomic, process
 from envbuilder.core.settings import load as load_settings
 from envbuilder.packages import fetch as origins
 from envbuilder.packages.python import indexes
@@ -164,7 +164,7 @@ def uv(*arguments: str, folder: Path) -> None:
     for name in ("UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_CONSTRAINT", "UV_OVERRIDE"):
         variables.pop(name, None)
     done = subprocess.run(
-        [uv_program.path(), *arguments, "--quiet", "--only-binary", ":all:"],
+        [process.uv_path(), *arguments, "--quiet", "--only-binary", ":all:"],
         cwd=folder,
         # The oldest macOS of the profiles' wheels, as everywhere that uv resolves for a Mac.
         env={**variables, "MACOSX_DEPLOYMENT_TARGET": "14.0"},

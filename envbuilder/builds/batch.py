@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from envbuilder.builds import pipeline
 from envbuilder.builds.execute import Sharing
-from envbuilder.core import console, parallel, process
+from envbuilder.core import console, process
 from envbuilder.core.errors import (
     BUILD_FAILED,
     INVALID,
@@ -101,14 +101,14 @@ def finish(
 
     def stop() -> None:
         # In this order: what is interrupted and cleans up must not be interrupted again.
-        parallel.interrupt(tuple(threads))
+        process.interrupt(tuple(threads))
         stopping.set()
         process.kill(process.running())
 
     def run(name: str, build: Build) -> Outcome:
         build = replace(build, progress=_lines(name, progress.note, stopping))
         try:
-            with parallel.working(threads):
+            with process.working(threads):
                 return Outcome(name, pipeline.finish(build, sharing))
         except EnvbuilderError as error:
             return Outcome(name, build, error)
@@ -122,7 +122,7 @@ def finish(
     try:
         with (
             progress.task(f"build {', '.join(builds)}", len(builds)) as task,
-            parallel.pool(len(builds), stop, _CLEANUP_SECONDS) as pool,
+            process.pool(len(builds), stop, _CLEANUP_SECONDS) as pool,
         ):
             jobs = {name: pool.submit(run, name, build) for name, build in builds.items()}
             for job in futures.as_completed(jobs.values()):

@@ -45,7 +45,7 @@ from envbuilder.builds.plan import (
     WritePrograms,
 )
 from envbuilder.containers.oci.layout import Layout
-from envbuilder.core import archives, console, files, process, uv_program
+from envbuilder.core import archives, console, files, process
 from envbuilder.core.errors import BuildError, EnvbuilderError, with_context
 from envbuilder.core.settings import Settings, require_writable
 from envbuilder.core.text import log_text
@@ -266,7 +266,7 @@ def _perform_on_image(step: ImageStep, context: _Context) -> None:
 def _run(step: Run, context: _Context) -> None:
     with context.logging() as log:
         log(f"$ {process.quoted(step.argv)}")
-        run = uv_program.run if isinstance(step, RunUv) else process.run
+        run = process.run_uv if isinstance(step, RunUv) else process.run
         done = run(step.argv, env=step.env, on_stdout=log, on_stderr=log)
     if step.output:
         Path(step.output).write_text(done.stdout)

@@ -103,7 +103,7 @@ class Run(types.Action, frozen=True, kw_only=True):
 
 
 class RunUv(Run, frozen=True, kw_only=True):
-    """Run the locked uv, as `core.uv_program` runs any."""
+    """Run the locked uv, as `process.run_uv` runs any."""
 
 
 class Seal(types.Action, frozen=True, kw_only=True):

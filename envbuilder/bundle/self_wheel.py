@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from envbuilder import __version__
 from envbuilder.builds import payload
-from envbuilder.core import pip, process, resources, types, uv_program
+from envbuilder.core import pip, process, resources, types
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.settings import Settings, require_writable
 from envbuilder.packages.fetch import compiled, fetch, uv_variables
@@ -53,9 +53,9 @@ def wheel(settings: Settings) -> Wheel:
 
 def _built(source: Path, settings: Settings) -> Wheel:
     with tempfile.TemporaryDirectory(prefix="envbuilder-wheel-") as folder:
-        done = uv_program.run(
+        done = process.run_uv(
             [
-                uv_program.path(),
+                process.uv_path(),
                 "build",
                 "--wheel",
                 "--quiet",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from envbuilder.core import console, parallel, process
+from envbuilder.core import console, process
 from envbuilder.core.errors import Hint, InvalidError
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.project.lines import Line
@@ -197,7 +197,7 @@ def resolved(
     task_name = f"resolve {chosen[0].label if len(chosen) == 1 else f'{len(chosen)} locks'}"
     with (
         progress.task(task_name, len(chosen)) as task,
-        parallel.pool(_AT_ONCE, lambda: process.kill(process.running()), _PATIENCE) as pool,
+        process.pool(_AT_ONCE, lambda: process.kill(process.running()), _PATIENCE) as pool,
     ):
         jobs = [pool.submit(make, entry) for entry in chosen]
         for job in futures.as_completed(jobs):

@@ -1,4 +1,4 @@
-"""Run other programs; no other module starts processes.
+"""Run other programs, and work in threads; no other module starts processes.
 
 Programs are resolved first, so that a missing one is a clear error before anything starts. Output
 is streamed line by line. On Ctrl-C, a timeout or any other error, the child and its process group
@@ -15,19 +15,21 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import re
 import signal
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 from envbuilder.core import console
 from envbuilder.core.errors import NOT_EXECUTABLE, NOT_FOUND, CommandError, ToolError
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from concurrent.futures import Future, ThreadPoolExecutor
     from types import FrameType
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -50,6 +52,45 @@ A line over `LONGEST_LINE` reaches a callback in pieces. (A payload's lines have
 """
 _running: dict[subprocess.Popen[str], int] = {}
 """The children that are running → the thread that started each."""
+_FAMILIES = ("UV_", "PIP_", "PYTHON", "VIRTUAL_ENV", "CONDA_")
+UV_SETTINGS = frozenset(
+    {
+        "UV_DEFAULT_INDEX",
+        "UV_INDEX",
+        "UV_INDEX_URL",
+        "UV_EXTRA_INDEX_URL",
+        "UV_FIND_LINKS",
+        "UV_NO_INDEX",
+        "UV_INDEX_STRATEGY",
+        "UV_OFFLINE",
+        "UV_CONFIG_FILE",
+        "UV_NO_CONFIG",
+        "UV_HTTP_TIMEOUT",
+        "UV_HTTP_RETRIES",
+        "UV_CONCURRENT_DOWNLOADS",
+        "UV_INSECURE_HOST",
+        "UV_NATIVE_TLS",
+        "UV_SYSTEM_CERTS",
+        "UV_KEYRING_PROVIDER",
+        "UV_CREDENTIALS_DIR",
+        "PYTHON_KEYRING_BACKEND",
+        "UV_PYTHON_INSTALL_DIR",
+    }
+)
+"""Variables of these families that uv gets: indexes, the network, logins, its own Pythons."""
+_LOGIN = re.compile(r"UV_INDEX_[A-Z0-9_]+_(USERNAME|PASSWORD)")
+_NAMED = re.compile(r"[A-Za-z0-9_.-]+=")
+_SEPARATORS = {
+    **dict.fromkeys(("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL"), " "),
+    **dict.fromkeys(("UV_CONFIG_FILE", "UV_CREDENTIALS_DIR", "UV_PYTHON_INSTALL_DIR"), "\n"),
+    **dict.fromkeys(("SSL_CERT_FILE", "SSL_CLIENT_CERT", "NETRC"), "\n"),
+    "SSL_CERT_DIR": os.pathsep,
+    "UV_FIND_LINKS": ",",
+}
+"""Variables that may name paths of the caller's working folder, and what is between two paths."""
+POOL_SECONDS = 0.5
+"""How long running jobs may go on after a failure."""
+_T = TypeVar("_T")
 
 
 class Completed(NamedTuple):
@@ -315,6 +356,151 @@ def _signal(child: subprocess.Popen[str], number: int) -> None:
         os.killpg(child.pid, number)
     except ProcessLookupError:
         return
+
+
+def uv_path() -> str:
+    """Return the path of the uv installed beside envbuilder, used for look-ups.
+
+    Raise `ToolError` if there is none. Wheels are installed by the uv that the lock names, never by
+    this one.
+    """
+    try:
+        import uv
+
+        return str(uv.find_uv_bin())
+    # A package that fails to be imported may be met half imported by another thread.
+    except (ImportError, AttributeError, FileNotFoundError) as error:
+        raise ToolError(f"uv: not found: {error}", "Run: pip install uv") from error
+
+
+def uv_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the caller's variables for uv: of its own, pip's and Python's only `UV_SETTINGS`.
+
+    Other programs' are left as they are: the proxy's, or what an interpreter needs to start.
+    """
+    return _absolute(
+        {
+            name: value
+            for name, value in environ.items()
+            if not name.startswith(_FAMILIES) or name in UV_SETTINGS or _LOGIN.fullmatch(name)
+            if name != "COLUMNS"  # what it says is read: not wrapped
+        }
+    )
+
+
+def run_uv(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+    runner: Callable[..., Completed] | None = None,
+    **options: Any,
+) -> Completed:
+    """Run uv to completion, as `run` does; `env` is added to the caller's settings.
+
+    `folder` is private and becomes the working folder, by default a temporary one. It gets a
+    uv.toml unless it has one, so that uv looks for none in the folders above it; what a uv that is
+    killed leaves of temporary files is there, and goes with it.
+    """
+    with contextlib.ExitStack() as stack:
+        if folder is None:
+            import tempfile
+
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="envbuilder-uv-")))
+        (folder / "uv.toml").touch()
+        variables = {"TMPDIR": str(folder), **_absolute(env or {})}
+        start = runner or run
+        return start(argv, base=uv_environment(os.environ), env=variables, cwd=folder, **options)
+
+
+def _absolute(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return variables whose relative paths are made absolute, since uv runs in another folder."""
+    return {
+        name: separator.join(map(_located, value.split(separator)))
+        if (separator := _SEPARATORS.get(name))
+        else value
+        for name, value in variables.items()
+    }
+
+
+def _located(location: str) -> str:
+    """Return a URL as it is, and a path, which may be named as in NAME=PATH, as an absolute one."""
+    if not location or "://" in location:
+        return location
+    named = _NAMED.match(location)
+    name = named[0] if named else ""
+    return f"{name}{Path(location.removeprefix(name)).absolute()}"
+
+
+@contextlib.contextmanager
+def pool(
+    workers: int | None = None,
+    stop: Callable[[], None] = lambda: None,
+    patience: float = POOL_SECONDS,
+) -> Iterator[ThreadPoolExecutor]:
+    """Yield a thread pool; on any error, drop what has not started and `stop` what has.
+
+    What has started may clean up for `patience` seconds. A job that does not stop, such as one that
+    resolves a name, is left behind.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    executor = ThreadPoolExecutor(workers)
+    try:
+        yield executor
+        executor.shutdown()
+    except BaseException:
+        stop()
+        executor.shutdown(wait=False, cancel_futures=True)
+        waiting = threading.Thread(target=executor.shutdown, daemon=True)
+        waiting.start()
+        waiting.join(patience)
+        raise
+
+
+@contextlib.contextmanager
+def beside(work: Callable[[], _T]) -> Iterator[Future[_T]]:
+    """Do some work in a thread beside the caller's, which may wait for its result.
+
+    On any error of the caller's, the programs that the work runs are killed, and it is interrupted.
+    """
+    threads = set[int]()
+
+    def begin() -> _T:
+        with working(threads):
+            return work()
+
+    def stop() -> None:
+        interrupt(tuple(threads))
+        kill(running(threads))
+
+    with pool(1, stop) as executor:
+        yield executor.submit(begin)
+
+
+@contextlib.contextmanager
+def working(threads: set[int]) -> Iterator[None]:
+    """Keep this thread's ident in `threads` while it works, for `interrupt`.
+
+    One that merely waits for work, in a pool, must not be interrupted: it would print a traceback.
+    """
+    threads.add(threading.get_ident())
+    try:
+        yield
+    finally:
+        threads.discard(threading.get_ident())
+
+
+def interrupt(threads: Iterable[int]) -> None:
+    """Raise `KeyboardInterrupt` in threads, given by their idents, as Ctrl-C does in the main one.
+
+    A thread that waits for something outside of Python gets it when that wait ends.
+    """
+    import ctypes
+
+    for ident in threads:
+        error = ctypes.py_object(KeyboardInterrupt)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), error)
 
 
 def require_runnable(path: Path) -> None:

@@ -23,7 +23,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import decoding, files, process, uv_program
+from envbuilder.core import decoding, files, process
 from envbuilder.core.errors import ToolError
 from envbuilder.core.text import first
 
@@ -248,8 +248,8 @@ class _Search:
         """Return where uv says that its interpreter of this version is."""
         options = "--managed-python --no-python-downloads --offline --no-project --no-config"
         try:
-            done = uv_program.run(
-                [uv_program.path(), "python", "find", *options.split(), version],
+            done = process.run_uv(
+                [process.uv_path(), "python", "find", *options.split(), version],
                 runner=self._runner,
                 timeout=SECONDS,
             )

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from envbuilder.core import parallel, pip, process, types
+from envbuilder.core import pip, process, types
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.text import one_line
 from envbuilder.locks import compare, target_wheels
@@ -370,7 +370,7 @@ def _targets(
             return reason
 
     places = [*itertools.product(profile.platforms, profile.python.supported)]
-    with parallel.pool(_AT_ONCE) as pool:
+    with process.pool(_AT_ONCE) as pool:
         # Each thread has its share from the beginning: none starts another uv after a failure.
         shares = [places[n::_AT_ONCE] for n in range(_AT_ONCE)]
         found = pool.map(lambda share: {place: answer(*place) for place in share}, shares)

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from envbuilder.core import http, parallel, pip, types
+from envbuilder.core import http, pip, process, types
 from envbuilder.core.text import escaped
 from envbuilder.packages.python import indexes, upstream, wheel_conflicts
 from envbuilder.packages.python.uv import Found, Offer, UnresolvableError, Uv
@@ -318,7 +318,7 @@ def sizes(urls: Iterable[str], session: Session | None = None) -> dict[str, int]
     unique = sorted(set(urls))
     connected = http.open_session() if session is None else session
     silent_hosts: list[str] = []
-    with contextlib.closing(connected), parallel.pool(PARALLEL, connected.stop) as pool:
+    with contextlib.closing(connected), process.pool(PARALLEL, connected.stop) as pool:
         measured = pool.map(lambda url: _size(url, connected, silent_hosts), unique)
         return {url: size for url, size in zip(unique, measured, strict=True) if size}
 

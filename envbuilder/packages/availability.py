@@ -16,7 +16,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from envbuilder.core import parallel, types
+from envbuilder.core import process, types
 from envbuilder.packages.index_pages import PARALLEL, Index, Release, Target, ranks
 from envbuilder.packages.python.upstream import admits
 from envbuilder.profiles.requirements import applies, pin
@@ -140,7 +140,7 @@ class Walk:
                     batch.append((name, *choice))
                 elif source := self._of_source(name):
                     sources.append((name, source))
-            with parallel.pool(PARALLEL) as pool:
+            with process.pool(PARALLEL) as pool:
                 stated = [*pool.map(lambda each: self._index.requires(*each[1:]), batch)]
             todo = again
             for name, release in sources:

@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from msgspec import Struct
 
-from envbuilder.core import parallel, pip, types, uv_program
+from envbuilder.core import pip, process, types
 from envbuilder.core.errors import BuildError, ChangedFileError, Hint, ToolError, WrongHashError
 from envbuilder.core.files import file_sha256, full_or_broken
 from envbuilder.core.http import (
@@ -37,7 +37,6 @@ from envbuilder.packages.store import Store, download_room, require_rooms
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from envbuilder.core import process
     from envbuilder.core.console import Progress
     from envbuilder.core.http_transport import Session
     from envbuilder.profiles.lock import File, Target
@@ -107,9 +106,9 @@ def compiled(
     with TemporaryDirectory(prefix="envbuilder-uv-") as name:
         folder = Path(name)
         (folder / "requirements.in").write_text(requirements, encoding="utf-8")
-        done = uv_program.run(
+        done = process.run_uv(
             [
-                uv_program.path(),
+                process.uv_path(),
                 "pip",
                 "compile",
                 "--quiet",
@@ -305,7 +304,7 @@ def _download_all(
     total = sum(f.room for f in files) or None
     with (
         progress.task(f"fetch {len(files)} files", total, unit="bytes") as task,
-        parallel.pool(PARALLEL, session.stop) as pool,
+        process.pool(PARALLEL, session.stop) as pool,
     ):
         # Large files first: they determine when all files are there.
         ordered = sorted(files, key=lambda f: -f.room)

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from packaging.version import InvalidVersion, Version
 
-from envbuilder.core import archives, http, parallel, pip, types
+from envbuilder.core import archives, http, pip, process, types
 from envbuilder.packages import fetch
 from envbuilder.packages.python import indexes, upstream, wheel_conflicts
 from envbuilder.packages.python.uv import Offer, best_rank, target_tags
@@ -98,7 +98,7 @@ class Index:
 
     def prefetch(self, names: Iterable[str]) -> None:
         """Read several pages side by side."""
-        with parallel.pool(PARALLEL) as pool:
+        with process.pool(PARALLEL) as pool:
             list(pool.map(self.releases, dict.fromkeys(names)))
 
     def releases(self, name: str) -> dict[Version, Release]:

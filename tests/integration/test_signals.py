@@ -23,7 +23,7 @@ PROGRAM = """\
 import hashlib, os, signal, sys, tempfile, threading
 from pathlib import Path
 from envbuilder import cli
-from envbuilder.core import http, parallel, process
+from envbuilder.core import http, process
 from envbuilder.core.files import file_sha256
 
 url, folder = sys.argv[1], Path(sys.argv[2])
@@ -42,7 +42,7 @@ def requesting():
 def in_a_pool():
     session = http.open_session(direct=True)
     threading.Timer(0.5, up).start()
-    with parallel.pool(6, session.stop) as pool:
+    with process.pool(6, session.stop) as pool:
         jobs = [
             pool.submit(http.download, session, url, folder / str(n), lambda n: None)
             for n in range(20)
@@ -58,7 +58,7 @@ def in_a_name_server():
     uninterruptible()
 
 def in_name_servers():
-    with parallel.pool(2) as pool:
+    with process.pool(2) as pool:
         jobs = [pool.submit(uninterruptible) for _ in range(2)]
         up()
         jobs[0].result()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from envbuilder.core import uv_program
+from envbuilder.core import process
 from tests.conftest import missing
 
 TURKISH = ("tr_TR", "ISO-8859-9")
@@ -180,7 +180,7 @@ def require_clock(start: Sequence[str], day: str, variables: Mapping[str, str], 
     project.mkdir()
     project.chmod(0o1777)  # uv writes a lock there, as whoever it is
     (project / "pyproject.toml").write_text('[project]\nname = "x"\nversion = "1"\n')
-    ask_uv = [uv_program.path(), "export", "--quiet", "--offline", "--no-config", "--no-cache"]
+    ask_uv = [process.uv_path(), "export", "--quiet", "--offline", "--no-config", "--no-cache"]
     ask_uv += ["--format", "cyclonedx1.5", "--python", sys.executable]
     code = (
         "import json, subprocess, sys, time;"

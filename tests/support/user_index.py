@@ -7,7 +7,7 @@ import subprocess
 
 import requests
 
-from envbuilder.core import uv_program
+from envbuilder.core import process
 from envbuilder.core.settings import load as load_settings
 from envbuilder.packages import fetch as origins
 from envbuilder.packages.python import indexes
@@ -29,7 +29,7 @@ def uv(*arguments: str, environment: dict[str, str]) -> None:
 def ask_uv(*arguments: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     found = load_settings({**os.environ, **environment})
     return subprocess.run(
-        [uv_program.path(), *arguments],
+        [process.uv_path(), *arguments],
         env={
             **os.environ,
             **origins.uv_variables(indexes.DEFAULT, found),

@@ -84,10 +84,10 @@ COMMANDS = (
 
 
 def starts_of_uv(tree: ast.AST) -> set[int]:
-    """Return the lines where uv or pip is found or started other than by `core.uv_program`."""
+    """Return the lines where uv or pip is found or started other than by `process.run_uv`."""
     isolated: set[int] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in {"uv_program.run", "RunUv"}:
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in {"process.run_uv", "RunUv"}:
             isolated |= {id(part) for part in ast.walk(node)}
     lines = set()
     for node in ast.walk(tree):
@@ -96,7 +96,7 @@ def starts_of_uv(tree: ast.AST) -> set[int]:
             words = [p.value if isinstance(p, ast.Constant) else None for p in parts]
             found = any(pair in COMMANDS for pair in itertools.pairwise(words))
             called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
-            if found or called in {"uv_program.path", "uv.find_uv_bin"}:
+            if found or called in {"process.uv_path", "uv.find_uv_bin"}:
                 lines.add(node.lineno)
     return lines
 
@@ -104,7 +104,7 @@ def starts_of_uv(tree: ast.AST) -> set[int]:
 def test_one_module_starts_uv(repository: Path) -> None:
     """In a private folder: uv runs what settings of the folders above it name."""
     for name, tree in modules(repository):
-        if name == "core/uv_program.py":
+        if name == "core/process.py":
             assert starts_of_uv(tree)
             continue
         assert not starts_of_uv(tree), name
@@ -114,7 +114,7 @@ def test_one_module_starts_uv(repository: Path) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "process.run([uv_program.path(), 'pip', 'compile'])",
+        "process.run([process.uv_path(), 'pip', 'compile'])",
         "run((sys.executable, '-m', 'uv', 'python', 'find', version))",
         "Run(what='x', argv=(*(uv, 'pip', 'install', '--quiet'), name))",
         "process.run(['uv', 'venv', folder])",

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from envbuilder.core import decoding, parallel, process
+from envbuilder.core import decoding, process
 from envbuilder.core.errors import BuildError, Hint, VerifyError
 from envbuilder.core.files import file_sha256
 from envbuilder.core.resources import OWN
@@ -96,7 +96,7 @@ def hashed(root: Path, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
     files = [root / entry.path for entry in entries if _is_file(entry)]
     shares = [files[start : start + _SHARE] for start in range(0, len(files), _SHARE)]
     # Threads pay off: hashing releases the GIL.
-    with parallel.pool() as pool:
+    with process.pool() as pool:
         hashes = chain.from_iterable(pool.map(lambda share: [*map(file_sha256, share)], shares))
         return tuple(Entry(e.path, e.kind, next(hashes)) if _is_file(e) else e for e in entries)
 

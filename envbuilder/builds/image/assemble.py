@@ -35,7 +35,7 @@ from envbuilder.builds.plan import Assemble, Step, UnpackPython, UnpackTool
 from envbuilder.containers.engine import connection, images
 from envbuilder.containers.oci import layer, rootfs
 from envbuilder.containers.oci.layout import Bytes, Layout, digest_of, place
-from envbuilder.core import parallel, types
+from envbuilder.core import process, types
 from envbuilder.core.errors import EnvbuilderError
 from envbuilder.packages.interpreters import program
 
@@ -105,7 +105,7 @@ class Assembly:
         with (
             self._open,
             Preloader(step.ahead, self._cache.layout) as preloader,
-            parallel.beside(self._system) as system_packages,
+            process.beside(self._system) as system_packages,
         ):
             self._python = self._chosen_python(system_packages)
             wheels = self._wheels(preloader)

@@ -19,7 +19,7 @@ from typing import IO, BinaryIO, Literal, Protocol
 from msgspec import Struct
 
 from envbuilder.containers.oci.layout import LAYER_ZSTD, Bytes, Descriptor
-from envbuilder.core import archives, parallel, types
+from envbuilder.core import archives, process, types
 from envbuilder.core.errors import BuildError, InvalidError
 
 Kind = Literal["file", "folder", "link"]
@@ -152,7 +152,7 @@ def _write(out: BinaryIO, data: bytes, hashed: hashlib._Hash) -> int:
 def _meanwhile(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the same pieces; a thread produces the next while one is hashed and compressed."""
     rest = iter(pieces)
-    with parallel.pool(1) as thread:
+    with process.pool(1) as thread:
         coming = thread.submit(next, rest, None)
         while (piece := coming.result()) is not None:
             coming = thread.submit(next, rest, None)

@@ -41,7 +41,7 @@ from envbuilder.containers.registry.connection import (
     Connection,
     limited,
 )
-from envbuilder.core import parallel, types
+from envbuilder.core import process, types
 from envbuilder.core.errors import BuildError, InvalidError, make_room
 from envbuilder.core.text import gigabytes
 
@@ -270,7 +270,7 @@ def _side_by_side(
         return []
     with (
         progress.task(name, total, unit="bytes") as task,
-        parallel.pool(PARALLEL, connection.session.stop) as pool,
+        process.pool(PARALLEL, connection.session.stop) as pool,
     ):
         jobs = [pool.submit(transfer, task.advance) for transfer in transfers]
         for done in as_completed(jobs):

@@ -24,7 +24,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import decoding, pip, process, text, types, uv_program
+from envbuilder.core import decoding, pip, process, text, types
 from envbuilder.core.errors import BuildError
 from envbuilder.core.files import file_sha256
 from envbuilder.core.settings import Settings, require_writable
@@ -364,9 +364,9 @@ class Uv(Struct, frozen=True, kw_only=True):
         result.unlink(missing_ok=True)
         if how == "prefer":  # uv keeps the versions of a file that it overwrites
             result.write_text(preferences(earlier), encoding="utf-8")
-        done = uv_program.run(
+        done = process.run_uv(
             [
-                uv_program.path(), "pip", "compile", str(source), "--output-file", str(result),
+                process.uv_path(), "pip", "compile", str(source), "--output-file", str(result),
                 "--constraints", str(fixed),
                 "--format", form, "--only-binary", ":all:", "--no-header",
                 "--python-platform", indexes.UV_PLATFORM[platform], "--python-version", python,

@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envbuilder.core import archives, http, parallel, pip, types
+from envbuilder.core import archives, http, pip, process, types
 from envbuilder.core.errors import Hint, InvalidError
 from envbuilder.core.text import first as first_few, shown
 from envbuilder.packages.python import indexes
@@ -338,6 +338,6 @@ def remote_contents(
     def source(url: str) -> Path | RemoteFile:
         return pip.local_folder(url) or RemoteFile(session, indexes.with_login(url, logins))
 
-    with http.open_session() as session, parallel.pool(PARALLEL, session.stop) as pool:
+    with http.open_session() as session, process.pool(PARALLEL, session.stop) as pool:
         tuple(pool.map(read, (wheel for wheel in wheels if wheel.url)))
     return result

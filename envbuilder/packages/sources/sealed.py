@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
-from envbuilder.core import archives, decoding, files, process, types, uv_program
+from envbuilder.core import archives, decoding, files, process, types
 from envbuilder.core.errors import BuildError
 from envbuilder.core.files import file_sha256
 from envbuilder.core.text import escaped_lines, first, shown
@@ -88,9 +88,9 @@ class Scratch:
         """Make the venv that builds, with these wheels and nothing else."""
         venv = str(self.folder / "venv")
         options = ("--quiet", "--no-config", "--no-cache", "--offline")
-        done = uv_program.run(
+        done = process.run_uv(
             [
-                uv_program.path(),
+                process.uv_path(),
                 "venv",
                 *options,
                 "--relocatable",
@@ -101,9 +101,9 @@ class Scratch:
             timeout=SECONDS,
         )
         if done.returncode == 0 and wheels:
-            done = uv_program.run(
+            done = process.run_uv(
                 [
-                    uv_program.path(),
+                    process.uv_path(),
                     "pip",
                     "install",
                     *options,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from envbuilder.core import uv_program
+from envbuilder.core import process
 from envbuilder.core.settings import load as load_settings
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
@@ -69,7 +69,7 @@ def run(*argv: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
 
 def uv(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
     """The uv that envbuilder uses, without its cache."""
-    return run(uv_program.path(), *arguments, "--no-cache", **options)
+    return run(process.uv_path(), *arguments, "--no-cache", **options)
 
 
 def torch_of(python: Path) -> str:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from envbuilder.core import parallel, process
+from envbuilder.core import process
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
@@ -22,7 +22,7 @@ def test_a_failure_stops_what_runs_and_drops_the_rest(error: type[BaseException]
     started = time.monotonic()
 
     def fail() -> None:
-        with parallel.pool(2, stopped.set) as pool:
+        with process.pool(2, stopped.set) as pool:
             for number in range(50):
                 pool.submit(job, number)
             raise error
@@ -34,11 +34,11 @@ def test_a_failure_stops_what_runs_and_drops_the_rest(error: type[BaseException]
 
 
 def test_a_job_that_does_not_stop_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(process, "POOL_SECONDS", 0.05)
     released = threading.Event()
 
     def fail() -> None:
-        with parallel.pool(1) as pool:
+        with process.pool(1) as pool:
             pool.submit(released.wait, 60)
             raise ValueError("why")
 
@@ -59,10 +59,10 @@ def test_an_interruption_reaches_a_thread_in_its_own_code() -> None:
         while True:
             never.wait(0.001)
 
-    with parallel.pool(1) as pool:
+    with process.pool(1) as pool:
         waiting = pool.submit(job)
         running.wait(60)
-        parallel.interrupt(idents)
+        process.interrupt(idents)
         with pytest.raises(KeyboardInterrupt):
             waiting.result(60)
 
@@ -74,7 +74,7 @@ def test_work_beside_the_caller_s_gives_its_result() -> None:
         meeting.wait()
         return 7
 
-    with parallel.beside(work) as beside:
+    with process.beside(work) as beside:
         meeting.wait()
         assert beside.result() == 7
 
@@ -97,7 +97,7 @@ def test_an_error_ends_the_work_beside_and_its_programs_only(
             ended.set()
 
     def fail() -> None:
-        with parallel.beside(work):
+        with process.beside(work):
             started.wait(60)
             raise ValueError("why")
 
@@ -112,7 +112,7 @@ def test_a_thread_whose_work_is_done_is_left_alone(caplog: pytest.LogCaptureFixt
     before = set(threading.enumerate())
 
     def fail() -> None:
-        with parallel.beside(lambda: 7) as beside:
+        with process.beside(lambda: 7) as beside:
             assert beside.result() == 7
             time.sleep(0.05)  # it waits for work now
             raise ValueError("why")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from envbuilder.core import process, uv_program
+from envbuilder.core import process
 from envbuilder.core.errors import ToolError
 
 LET_IN = {
@@ -51,7 +51,7 @@ KEPT_OUT = (
 
 
 def test_only_documented_settings_are_let_in() -> None:
-    assert uv_program.environment({**LET_IN, **dict.fromkeys(KEPT_OUT, "x")}) == LET_IN
+    assert process.uv_environment({**LET_IN, **dict.fromkeys(KEPT_OUT, "x")}) == LET_IN
 
 
 class Started:
@@ -68,14 +68,14 @@ def test_the_working_folder_is_private_and_has_settings_of_its_own(
 ) -> None:
     monkeypatch.setenv("UV_OVERRIDE", "theirs.txt")
     started = Started()
-    uv_program.run(["uv"], runner=started.run, env={"UV_CACHE_DIR": "/cache"}, timeout=3)
+    process.run_uv(["uv"], runner=started.run, env={"UV_CACHE_DIR": "/cache"}, timeout=3)
     folder = started.options["cwd"]
     assert (started.settings, started.options["timeout"]) == ("", 3)
     assert not folder.exists()
     assert started.options["env"] == {"UV_CACHE_DIR": "/cache", "TMPDIR": str(folder)}
     assert "UV_OVERRIDE" not in started.options["base"]
     (tmp_path / "uv.toml").write_text("offline = true\n")
-    uv_program.run(["uv"], runner=started.run, folder=tmp_path)
+    process.run_uv(["uv"], runner=started.run, folder=tmp_path)
     assert (started.settings, started.options["cwd"]) == ("offline = true\n", tmp_path)
 
 
@@ -95,7 +95,7 @@ def test_paths_stay_those_of_the_callers_folder(
     name: str, value: str, absolute: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert uv_program.environment({name: value}) == {name: absolute.format(here=tmp_path)}
+    assert process.uv_environment({name: value}) == {name: absolute.format(here=tmp_path)}
 
 
 @pytest.mark.parametrize("package", [None, types.ModuleType("uv")], ids=["none", "half imported"])
@@ -104,5 +104,5 @@ def test_without_uv_what_looks_things_up_says_what_to_do(
 ) -> None:
     monkeypatch.setitem(sys.modules, "uv", package)
     with pytest.raises(ToolError, match="uv: not found") as caught:
-        uv_program.path()
+        process.uv_path()
     assert (caught.value.exit_code, caught.value.hint) == (4, "Run: pip install uv")

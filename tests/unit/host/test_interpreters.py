@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.core import process, uv_program
+from envbuilder.core import process
 from envbuilder.core.errors import ToolError
 from envbuilder.host import interpreters as pythons
 from envbuilder.host.interpreters import _FILE, Answer, Answers
@@ -62,7 +62,7 @@ class Machine:
         assert timeout == pythons.SECONDS
         self.ran.append(argv[0])
         self.argvs.append(tuple(argv))
-        if argv[0] == uv_program.path():
+        if argv[0] == process.uv_path():
             code, out, err = (0, self.managed + "\n", "") if self.managed else (2, "", "none")
         elif argv[0] in self.outputs:
             code, out, err = self.outputs[argv[0]]
@@ -175,7 +175,7 @@ def test_uv_is_asked_last_and_without_the_network(machine: Machine) -> None:
     file = machine.add("uv/cpython-3.11/bin/python3.11", "3.11.15")
     machine.managed = str(file)
     assert machine.find().path == file
-    argv = next(a for a in machine.argvs if a[0] == uv_program.path())
+    argv = next(a for a in machine.argvs if a[0] == process.uv_path())
     assert {"--offline", "--no-python-downloads", "--managed-python"} <= set(argv)
 
 
@@ -229,7 +229,7 @@ def test_nothing_is_run_twice(machine: Machine) -> None:
     (machine.root / "second/bin").symlink_to(machine.root / "first/bin")
     with pytest.raises(ToolError):
         machine.find(None)
-    asked = [a for a in machine.argvs if a[0] != uv_program.path()]
+    asked = [a for a in machine.argvs if a[0] != process.uv_path()]
     assert len(asked) == 1
 
 
@@ -398,10 +398,10 @@ def test_uv_is_asked_once_for_its_interpreter_and_again_after_forgetting(machine
     remembered(machine)
     answers = remembered(machine)
     assert answers.used
-    assert machine.ran == [uv_program.path(), str(python)]
+    assert machine.ran == [process.uv_path(), str(python)]
     edit(python)
     remembered(machine)
-    assert machine.ran == [uv_program.path(), str(python)] * 2
+    assert machine.ran == [process.uv_path(), str(python)] * 2
     answers.forget()
     answers.save()
     assert Answers(machine.root / "cache").managed("3.11") is None

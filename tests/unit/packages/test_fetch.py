@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import msgspec
 import pytest
 
-from envbuilder.core import files, http, http_transport, process, uv_program
+from envbuilder.core import files, http, http_transport, process
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, ChangedFileError, WrongHashError
 from envbuilder.core.http_transport import Limits
@@ -73,7 +73,7 @@ def test_uv_is_asked_once_for_the_users_indexes(monkeypatch: pytest.MonkeyPatch)
         (folder / "places.txt").write_text("--index-url https://i/simple\n--find-links /w\n")
         return process.Completed(argv=(), returncode=0, stdout="", stderr="", seconds=0)
 
-    monkeypatch.setattr(uv_program, "run", run)
+    monkeypatch.setattr(process, "run_uv", run)
     for value in ("first", "first", "second"):
         monkeypatch.setenv("UV_INDEX", value)
         found = {place.url: place.flat for place in fetch.places()}

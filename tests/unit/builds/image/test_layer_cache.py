@@ -18,7 +18,7 @@ from envbuilder.builds.image.layer_cache import LayerCache, MadeLayers
 from envbuilder.containers.oci import layer
 from envbuilder.containers.oci.layer import Layer, Member
 from envbuilder.containers.oci.layout import Descriptor, Layout
-from envbuilder.core import files, parallel
+from envbuilder.core import files, process
 from tests.support import packed
 from tests.support.cleaning import is_known
 from tests.support.folders import names_in
@@ -174,7 +174,7 @@ def test_builds_side_by_side_make_a_layer_once_even_if_existing_ones_do_not_coun
 
         return cache.ensure(INPUTS, make)
 
-    with parallel.pool(2) as pool:
+    with process.pool(2) as pool:
         first, second = pool.map(build, range(2))
     assert first == second
     assert len(makers) == 1
@@ -198,7 +198,7 @@ def test_builds_side_by_side_hash_a_layer_once(
     caches = [
         LayerCache(bench.folder, bench.notes.append, fresh=False, shared=shared) for _ in range(2)
     ]
-    with parallel.pool(2) as pool:
+    with process.pool(2) as pool:
         first, second = pool.map(lambda cache: cache.find(INPUTS), caches)
     assert first == second is not None
     assert len(hashed) == 1
