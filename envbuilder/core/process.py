@@ -8,6 +8,13 @@ This process itself ends within two seconds of SIGINT, SIGTERM or SIGHUP. The fi
 exception in the main thread, so that everything is cleaned up as after an error; later ones change
 nothing. If that takes too long, or the main thread is in a call that cannot be interrupted (a name
 server that does not answer), a second thread ends the process.
+
+uv is started in a private folder, and with no more of its caller's settings than are documented. It
+reads settings from its working folder and those above it: from a project that somebody cloned, or
+from what another user put into /tmp. They name the interpreter that uv runs, files that it
+overwrites and servers that get the caller's logins.
+
+Long because all that starts programs or threads, and ends them after a failure, is here.
 """
 
 from __future__ import annotations
