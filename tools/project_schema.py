@@ -64,9 +64,6 @@ indexes:
   pytorch-cpu: https://mirror.example/whl/cpu
 base_images:
   python:3.12-slim-bookworm: registry.example/python:3.12
-builders:
-  cuda: big-box
-  linux/arm64: arm-box
 mirrors:
   docker.io: mirror.example:5000/hub
 shared_store: /srv/envbuilder

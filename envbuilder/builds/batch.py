@@ -93,11 +93,10 @@ def finish(
     builds = {o.profile: o.build for o in planned if o.build and not o.error}
     if not builds:
         return tuple(planned)
-    plans = [build.plan for build in builds.values()]
-    sharing = Sharing({plan.profile: plan.instance for plan in plans if plan.instance})
+    sharing = Sharing()
     stopping = threading.Event()
     threads = set[int]()
-    unfinished = {plan.workdir for plan in plans}
+    unfinished = {build.plan.workdir for build in builds.values()}
 
     def stop() -> None:
         # In this order: what is interrupted and cleans up must not be interrupted again.

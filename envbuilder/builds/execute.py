@@ -29,7 +29,6 @@ from envbuilder.builds.plan import (
     Move,
     Plan,
     Push,
-    Receive,
     RecordImage,
     Remove,
     Run,
@@ -241,10 +240,6 @@ def _perform_on_image(step: ImageStep, context: _Context) -> None:
                 context.task.update,
                 context.shared,
             ).make()
-        case Receive():
-            from envbuilder.builds.backends import docker
-
-            docker.receive(step)
         case Load():
             _load(step)
         case Save():
@@ -398,24 +393,12 @@ def _remove(path: Path) -> None:
 
 
 class Sharing:
-    """The layers of some builds, and their turns.
+    """The layers of some builds, and their turns."""
 
-    Each buildx instance builds one profile at a time, beside those of this machine.
-    """
-
-    def __init__(self, instances: Mapping[str, str], cores: int | None = None) -> None:
-        """`instances`: profiles → the buildx instance that builds them; the others build here."""
+    def __init__(self, cores: int | None = None) -> None:
         self.layers = MadeLayers()
         self.downloads: contextlib.AbstractContextManager[object] = threading.Semaphore(_DOWNLOADS)
-        self._instances = dict(instances)
-        self._turns: dict[str, contextlib.AbstractContextManager[object]] = {
-            name: threading.Semaphore(1) for name in instances.values()
-        }
-        self._local = threading.Semaphore(builds_at_once(cores or _cores()))
-
-    def turn(self, profile: str) -> contextlib.AbstractContextManager[object]:
-        """Return what a profile's build holds while it runs."""
-        return self._turns.get(self._instances.get(profile, ""), self._local)
+        self.turn = threading.Semaphore(builds_at_once(cores or _cores()))
 
 
 def builds_at_once(cores: int) -> int:

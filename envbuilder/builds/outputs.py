@@ -41,13 +41,10 @@ class Output(Product):
         target: Target,
         plan: Plan,
         settings: Settings,
-        made_by: dict[str, str] | None = None,
     ) -> None:
-        """`made_by`: versions of what makes the image; None: envbuilder itself does."""
         self.target = target
         self.plan = plan
         self._settings = settings
-        self._made_by = made_by
 
     def existing(self) -> Artifact | None:
         """Return the image if an earlier build delivered exactly this one wherever the plan does.
@@ -68,8 +65,6 @@ class Output(Product):
 
     def made_by(self) -> dict[str, str]:
         """Return the versions of programs that decide the image's bytes."""
-        if self._made_by is not None:
-            return self._made_by
         return tool_versions(self.plan) | {"zstd": str(compressor()["zstd"])}
 
 

@@ -88,6 +88,6 @@ def finish(build: Build, sharing: Sharing | None = None) -> Build:
     if build.artifact is None:
         from envbuilder.builds.execute import Sharing
 
-        sharing = sharing or Sharing({})
+        sharing = sharing or Sharing()
         build = execute(fetch(build, sharing), sharing)
     return deliver(attest(build))

@@ -200,21 +200,6 @@ class Assemble(types.Action, frozen=True, kw_only=True):
     """Folder for records of images that the engine gets temporarily."""
 
 
-class Receive(types.Action, frozen=True, kw_only=True):
-    """Take the image that a buildx instance exported into a layout of its own, after checking it.
-
-    The instance is another machine: its image must be for the platform and carry the fingerprint.
-    """
-
-    exported: str
-    """Folder of the exported layout."""
-    layout: str
-    platform: types.Platform
-    fingerprint: types.Sha256
-    instance: types.Instance
-    names: tuple[str, ...]
-
-
 class Load(Recording, frozen=True, kw_only=True):
     """Load the image of an OCI layout into the engine, and keep a record of it."""
 
@@ -253,7 +238,7 @@ class Push(Recording, frozen=True, kw_only=True):
     """Folder for the state with which a later attempt resumes."""
 
 
-ImageStep = MakeBase | LoadBase | Assemble | Receive | Load | Save | Push | RecordImage
+ImageStep = MakeBase | LoadBase | Assemble | Load | Save | Push | RecordImage
 FileStep = (
     Write
     | WritePayload
@@ -314,8 +299,6 @@ class Plan(Struct, frozen=True, kw_only=True):
     profile: types.Name
     backend: types.Backend
     builder: str
-    instance: types.Instance | UnsetType = UNSET
-    """The buildx instance that builds the image, if one is assigned to the profile."""
     platform: types.Platform
     python: types.PythonVersion
     fingerprint: str
@@ -398,7 +381,7 @@ def project_of(plan: Plan) -> ProjectLayer | None:
 
 def names_of(plan: Plan) -> tuple[str, ...]:
     """Return all names that a plan gives its image."""
-    return next(s.names for s in plan.steps if isinstance(s, Assemble | Receive | RecordImage))
+    return next(s.names for s in plan.steps if isinstance(s, Assemble | RecordImage))
 
 
 def tool_versions(plan: Plan) -> dict[str, str]:

@@ -438,13 +438,12 @@ class BakeTarget(Struct, frozen=True, kw_only=True):
 
 def bake_files(
     sources: Sequence[BakeSource],
-    assignments: Mapping[str, types.Instance],
     project: ProjectLayer | None = None,
 ) -> Iterator[RenderedFile]:
     """Yield the bake file, then each profile's Dockerfile in a folder named after the profile.
 
-    `assignments`: `builders:` of the configuration. Raises `InvalidError` if a profile has no
-    Dockerfile, or two targets or groups would have one name.
+    Raises `InvalidError` if a profile has no Dockerfile, or two targets or groups would have one
+    name.
     """
     rendered = list[RenderedFile]()
     targets = list[BakeTarget]()
@@ -473,20 +472,12 @@ def bake_files(
             f"'{name}' would name a group and something else in the bake file",
             "Leave this profile out, or rename it.",
         )
-
-    # Targets by their buildx instance; those of the empty name have none.
-    assigned: dict[str, list[str]] = {}
-    if assignments:
-        assigned = _grouped(
-            targets, lambda target: backends.assigned(assignments, target.profile, target.platform)
-        )
     context = {
         "mark": MARK,
         "targets": targets,
         "groups": profiles | platforms,
         "amd": "linux-amd64" in platforms,
         "arm": "linux-arm64" in platforms,
-        "assigned": assigned,
     }
     text = filled("bake/docker-bake.hcl.j2", context)
     yield RenderedFile(name=_BAKE_FILE, content=text.encode())

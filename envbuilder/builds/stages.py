@@ -260,7 +260,7 @@ def execute(build: Build, sharing: Sharing) -> Build:
     def is_done() -> bool:
         return not build.request.rebuild and product.existing() is not None
 
-    with sharing.turn(plan.profile):
+    with sharing.turn:
         built = execute_plan(plan, build.settings, build.progress, is_done, sharing.layers)
     with build.progress.task("check what was built"):
         artifact = product.existing()

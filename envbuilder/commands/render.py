@@ -158,7 +158,7 @@ def _bake(
         version = python or profile.image_python
         sources.append(render.BakeSource(profile=profile, lock=lock, python=version, urls=urls))
     project = project_layer.planned(settings)
-    files = tuple(render.bake_files(sources, settings.configuration.builders, project))
+    files = tuple(render.bake_files(sources, project))
     if output is None:
         console.document(files[0].content.decode())
         return

@@ -293,8 +293,6 @@ class ProjectConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     base_images: dict[str, types.ImageRef] = {}
     """Image reference as in a lock (without digest) → the reference to use instead."""
-    builders: dict[types.BuildTarget, types.Instance] = {}
-    """PROFILE, OS/ARCH or PROFILE@OS/ARCH → the buildx instance that builds its images."""
     indexes: dict[types.Source, types.Url] = {}
     """Symbolic source → URL of a mirror."""
     mirrors: dict[types.Registry, str] = {}
@@ -584,7 +582,6 @@ def _over(below: Configuration, above: Configuration) -> Configuration:
     projects = above.signatures
     return Configuration(
         base_images={**below.base_images, **above.base_images},
-        builders={**below.builders, **above.builders},
         indexes={**below.indexes, **above.indexes},
         mirrors={**below.mirrors, **above.mirrors},
         plain_http=(*below.plain_http, *above.plain_http),

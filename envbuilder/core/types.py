@@ -79,13 +79,6 @@ ImageRef = Annotated[
         description="an image reference",
     ),
 ]
-BuildTarget = Annotated[
-    str,
-    Meta(
-        pattern=r"^(linux/(amd64|arm64)|[a-z][a-z0-9-]{0,62}(@linux/(amd64|arm64))?)\Z",
-        description="PROFILE, OS/ARCH or PROFILE@OS/ARCH, with linux/amd64 or linux/arm64",
-    ),
-]
 Registry = Annotated[
     str,
     Meta(
@@ -293,13 +286,6 @@ def system(platform: Platform) -> str:
 
 
 BUILDERS = ("buildkit", "layers")
-Instance = Annotated[
-    str,
-    Meta(
-        pattern=r"^[a-zA-Z][a-zA-Z0-9._-]{0,127}\Z",
-        description="the name of a buildx instance, as docker buildx ls lists it",
-    ),
-]
 """Ways in which the docker backend can build its image."""
 
 

@@ -5,7 +5,6 @@ A new backend is a row here and a module in `builds/backends/` with its `prepare
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct
@@ -50,14 +49,3 @@ def automatic(names: tuple[types.Backend, ...]) -> tuple[types.Backend, ...]:
 
 PLATFORMS = tuple(p for p in types.PLATFORMS if p.startswith("linux/"))
 """Platforms of images."""
-
-
-def assigned(builders: Mapping[str, types.Instance], profile: str, platform: str) -> str:
-    """Return the instance for a profile on a platform; empty if none is assigned.
-
-    `PROFILE@PLATFORM` goes before `PROFILE`, and that before `PLATFORM`.
-    """
-    for key in (f"{profile}@{platform}", profile, platform):
-        if key in builders:
-            return builders[key]
-    return ""

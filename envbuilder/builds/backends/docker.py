@@ -3,11 +3,6 @@
 The Dockerfile is built without network by Docker's BuildKit, or by podman's Buildah if podman is
 the engine. The stages `wheels` and `debs`, which download in a plain `docker build`, are replaced
 by folders of hard links into the store; the text of the final stage is always the same.
-
-A buildx instance that the configuration assigns to a profile gets the wheels, the packages and the
-base image from this machine, so it needs neither a registry nor an index. Its image comes back as
-an OCI layout, is checked, and goes where it was requested: into the engine, a file or a registry.
-envbuilder neither creates instances nor chooses among them.
 """
 
 from __future__ import annotations
@@ -17,21 +12,18 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from envbuilder.builds import project_layer, render
 from envbuilder.builds.backends import layers
 from envbuilder.builds.backends.container import DockerEnvironment
-from envbuilder.builds.image import base as image_base, debian_base, records
-from envbuilder.builds.image.contents import name_image
+from envbuilder.builds.image import base as image_base, debian_base
 from envbuilder.builds.payload import payload_sha256
 from envbuilder.builds.plan import (
     Artifact,
     CopyProject,
     LinkFiles,
     Plan,
-    Receive,
     RecordImage,
     Run,
     Step,
@@ -41,13 +33,10 @@ from envbuilder.builds.plan import (
     fingerprint,
 )
 from envbuilder.containers.engine import connection, docker_client
-from envbuilder.containers.engine.interface import LABEL, BuildCommand, Engine, no_base
+from envbuilder.containers.engine.interface import BuildCommand, Engine, no_base
 from envbuilder.containers.oci import reference
-from envbuilder.containers.oci.layout import Layout, oci_platform, place
-from envbuilder.core import types
-from envbuilder.core.errors import BuildError, InvalidError, ToolError
+from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.packages.store import Room, unpacked
-from envbuilder.profiles import backends
 from envbuilder.profiles.lock import File, Target, lock_digest
 
 if TYPE_CHECKING:
@@ -59,9 +48,6 @@ if TYPE_CHECKING:
 
 
 BUILDER: Final = "buildkit"
-_BASE = "envbuilder-base"
-"""What the Dockerfile calls a base that buildx sends to an instance."""
-_EXPORT = "type=oci,tar=false,oci-mediatypes=true,compression=zstd"
 _FASTER = "builder layers: it makes the same image as the Dockerfile, but faster"
 
 
@@ -92,10 +78,6 @@ def prepare(build: Build) -> Product:
     profile = build.profile
     request = build.request
     target = image_base.target(profile, build.lock, build.host, request)
-    if request.builder in {None, BUILDER}:
-        builders = build.settings.configuration.builders
-        if name := backends.assigned(builders, profile.name, target.platform):
-            return prepare_on_instance(name, build, target)
     if needs_layers(request):
         return layers.prepare(build, target)
     engine = connection.connect()
@@ -142,15 +124,6 @@ def needs_layers(request: Request) -> bool:
 # --- the rendered Dockerfile
 
 
-class Instance(Struct, frozen=True, kw_only=True):
-    """A buildx instance that builds in place of the engine; it is sent the base's layout."""
-
-    name: types.Instance
-    base_digest: str
-    """Of the base in its layout; empty in a dry run that has none."""
-    made_by: dict[str, str]
-
-
 def _linked(
     target: Target, every: Sequence[File], dockerfile: str, work: Path
 ) -> dict[str, LinkFiles]:
@@ -177,13 +150,8 @@ def plan(
     base: image_base.Base,
     command: BuildCommand,
     project: project_layer.ProjectLayer | None = None,
-    instance: Instance | None = None,
 ) -> Plan:
-    """Return the plan of the image; pure.
-
-    `command` is the builder's. `instance` is the buildx instance that builds, if the engine does
-    not.
-    """
+    """Return the plan of the image; pure."""
     profile = build.profile
     lock = build.lock
     settings = build.settings
@@ -222,12 +190,6 @@ def plan(
     contexts = []
     for name in linked:
         contexts += ["--build-context", f"{name}={work / name}"]
-    exported = work / "exported"
-    layout = work / "layout"
-    if instance:
-        at = f"@{instance.base_digest}" if instance.base_digest else ""
-        contexts += ["--build-context", f"{_BASE}=oci-layout://{base.folder}{at}"]
-        contexts += ["--output", f"{_EXPORT},dest={exported}"]
     # BuildKit takes its timestamps from this argument; Buildah does not know it.
     epoch = target.base.epoch if target.base and command.takes_epoch else None
     labels = image_base.labels(profile, digest, locked)
@@ -236,7 +198,7 @@ def plan(
             what="build the image",
             argv=(
                 *command.argv,
-                *layers.first_options(target, _BASE if instance else base.ref, epoch),
+                *layers.first_options(target, base.ref, epoch),
                 command.digests_option,
                 str(work / "image.json"),
                 *contexts,
@@ -262,47 +224,30 @@ def plan(
     if command.storage:
         size = sum(f.room for f in target.files) + unpacked(every)
         room = (Room(folder=command.storage, bytes=size),)
-    artifact = Artifact(kind="image", ref=tags[0])
-    if instance:
-        artifact, end = layers.end(
-            build, digest, str(layout), tags, command.builder, instance.made_by
-        )
-        receive = Receive(
-            what="check the image",
-            exported=str(exported),
-            layout=str(layout),
-            platform=target.platform,
+    versions = str(work / "versions")
+    steps += [
+        Run(what="read the builder's version", argv=command.version_argv, output=versions),
+        RecordImage(
+            what="record the image",
+            profile=profile.name,
             fingerprint=digest,
-            instance=instance.name,
+            builder=command.builder,
+            # The engine's version, if its builder is part of it.
+            made_by={"docker": command.docker_version} if command.docker_version else {},
+            folder=str(settings.records_dir / digest),
+            metadata=str(work / "image.json"),
+            versions=versions,
             names=tags,
-        )
-        steps += [receive, *end]
-    else:
-        versions = str(work / "versions")
-        steps += [
-            Run(what="read the builder's version", argv=command.version_argv, output=versions),
-            RecordImage(
-                what="record the image",
-                profile=profile.name,
-                fingerprint=digest,
-                builder=command.builder,
-                # The engine's version, if its builder is part of it.
-                made_by={"docker": command.docker_version} if command.docker_version else {},
-                folder=str(settings.records_dir / digest),
-                metadata=str(work / "image.json"),
-                versions=versions,
-                names=tags,
-            ),
-        ]
+        ),
+    ]
     return Plan(
         profile=profile.name,
         backend="docker",
         builder=command.builder,
-        instance=instance.name if instance else UNSET,
         platform=target.platform,
         python=target.python,
         fingerprint=digest,
-        artifact=artifact,
+        artifact=Artifact(kind="image", ref=tags[0]),
         lock=locked,
         base=None if base.make else UsedBase(ref=base.ref, digest=_digest(base.identity)),
         base_check=image_base.python_check(lock, target, base),
@@ -346,97 +291,3 @@ def prepare_dockerfile(build: Build, target: Target, engine: Engine) -> DockerEn
     project = project_layer.planned(settings) if request.with_project else None
     planned = plan(build, target, base, engine.build_command, project)
     return DockerEnvironment(build, target, planned, engine)
-
-
-# --- on a buildx instance
-
-
-def prepare_on_instance(name: str, build: Build, target: Target) -> Product:
-    """Find the base and plan; `ToolError` (exit 4) if there is no such instance, or no buildx.
-
-    An image that exists is used without asking the instance, which may be out of reach.
-    """
-    profile = build.profile
-    request = build.request
-    settings = build.settings
-    assert target.base is not None, "a target with a base"
-    aside = request.output or request.push
-    engine = None if aside else connection.connect()
-    if target.base.suite and image_base.base_ref(target.base, request, settings) == target.base.ref:
-        raise InvalidError(
-            f"the base of '{profile.name}' is made of Debian packages on this machine, and the"
-            f" buildx instance '{name}' does not have it",
-            "Use --builder layers, or another base image: ENVBUILDER_BASE_IMAGE=REF.",
-        )
-    base = image_base.find(target, engine, request, settings, scripts=False)
-    digest = Layout(Path(base.folder)).find(target.platform).digest if base.folder else ""
-    instance = Instance(name=name, base_digest=digest, made_by={})
-
-    command = BuildCommand(
-        builder=BUILDER,
-        argv=(
-            "docker",
-            "buildx",
-            "build",
-            "--progress",
-            "plain",
-            "--builder",
-            name,
-            "--provenance=false",
-            "--sbom=false",
-        ),
-        digests_option="--metadata-file",
-        version_argv=("docker", "buildx", "inspect", name),
-        takes_epoch=True,
-    )
-
-    def planned() -> Plan:
-        project = project_layer.planned(settings) if request.with_project else None
-        return plan(build, target, base, command, project, instance)
-
-    if engine is not None and not request.rebuild:
-        product = _in_engine(planned(), build, target, engine)
-        if product.existing():
-            return product
-    instance = replace(instance, made_by=records.versions(docker_client.describe_instance(name)))
-    if engine is None:
-        from envbuilder.builds.outputs import Output
-
-        return Output(target, planned(), settings, instance.made_by)
-    return _in_engine(planned(), build, target, engine)
-
-
-def _in_engine(plan: Plan, build: Build, target: Target, engine: Engine) -> Product:
-    wheels = target.of_kind("wheel")
-    room = layers.room(build, wheels, engine.build_command)
-    plan = replace(plan, room=room)
-    return DockerEnvironment(build, target, plan, engine)
-
-
-def receive(step: Receive) -> Layout:
-    """Return a layout with the exported image alone, every blob of it hashed, under its names.
-
-    Raises `BuildError` if it is damaged, for another platform, or not what was to be built.
-    """
-    try:
-        return _received(step)
-    except InvalidError as error:  # of the export; the user's input is fine
-        raise BuildError(
-            f"the buildx instance '{step.instance}' sent no usable image: {error.message}",
-            "Build again. If it fails again, use --builder layers.",
-        ) from error
-
-
-def _received(step: Receive) -> Layout:
-    exported = Layout.open(Path(step.exported))
-    entry = exported.find(step.platform)
-    manifest = exported.read_manifest(entry)
-    labels = (exported.read_config(manifest).get("config") or {}).get("Labels") or {}
-    if labels.get(f"{LABEL}fingerprint") != step.fingerprint:
-        raise InvalidError("it has another fingerprint than the image that was to be built")
-    layout = Layout.create(Path(step.layout))
-    for blob in (manifest.config, *manifest.layers):
-        place(exported.checked(blob), layout.blob(blob.digest))
-    added = layout.add(exported.read(entry), entry.media_type, platform=oci_platform(step.platform))
-    name_image(layout, added, step.names)
-    return layout

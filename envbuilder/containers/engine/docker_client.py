@@ -1,4 +1,4 @@
-"""The docker client: its endpoint, its buildx plugin, and the instances that buildx knows."""
+"""The docker client: its endpoint and its buildx plugin."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _rootless() -> Path:
     return Path(os.environ.get("XDG_RUNTIME_DIR", "/nonexistent")) / "docker.sock"
 
 
-# --- the plugin, and the builder instances that it knows
+# --- the plugin
 
 OLDEST_BUILDX = (0, 10)
 _SECONDS = 60
@@ -125,21 +125,3 @@ def require_client() -> None:
     """Raise `ToolError` (exit 4) if the docker client is missing."""
     if process.which("docker") is None:
         raise ToolError("the docker client is not on PATH", _CLIENT_HINT)
-
-
-def describe_instance(instance: str) -> str:
-    """Return what buildx prints of an instance, with its version of BuildKit if it is running.
-
-    Raises `ToolError` (exit 4) if there is no such instance, or buildx itself is missing.
-    """
-    require_plugin()
-    done = process.run(["docker", "buildx", "inspect", instance], timeout=_SECONDS)
-    if done.returncode != 0 or done.timed_out:
-        raise ToolError(
-            f"buildx has no instance '{instance}' that it can use, which the configuration assigns"
-            f" (builders:): {'no answer' if done.timed_out else done.last_words}",
-            f"Create it: docker buildx create --name {instance} --driver docker-container"
-            " ssh://USER@HOST (also: --driver remote, --driver kubernetes). Those that exist:"
-            " docker buildx ls",
-        )
-    return done.stdout

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from envbuilder.builds import batch, execute, pipeline
 from envbuilder.builds.batch import Outcome
-from envbuilder.builds.execute import Sharing
 from envbuilder.builds.plan import Artifact, BuildResult
 from envbuilder.builds.request import Request
 from envbuilder.core.errors import (
@@ -52,7 +51,6 @@ class Products:
         files = self.files.get(name, ())
         plan = SimpleNamespace(
             profile=name,
-            instance=None,
             backend=request.backend,
             workdir=str(self.folder / name),
             files=files,
@@ -65,7 +63,7 @@ class Products:
     def finish(self, build: Any, sharing: Any) -> Any:
         name = str(build.request.profile)
         self.built.append(name)
-        with sharing.turn(name), build.progress.task("install"):
+        with sharing.turn, build.progress.task("install"):
             self.jobs.get(name, lambda progress: None)(build.progress)
         result = BuildResult(
             status="built",
@@ -233,13 +231,3 @@ def test_whatever_a_build_reports_after_an_interruption_ends_it() -> None:
 )
 def test_the_number_of_builds_follows_from_the_cores(cores: int, builds: int) -> None:
     assert execute.builds_at_once(cores) == builds
-
-
-def test_each_instance_has_turns_of_its_own() -> None:
-    shared = Sharing({"cuda": "big-box", "rocm": "big-box", "xpu": "arm-box"}, cores=4)
-    assert shared.turn("cuda") is shared.turn("rocm")
-    turns = {id(shared.turn(name)) for name in ("cuda", "xpu", "cpu", "zendnn")}
-    assert len(turns) == 3, "the last two build on this machine"
-    with shared.turn("cuda"), shared.turn("xpu"), shared.turn("cpu"), shared.turn("zendnn"):
-        assert not shared.turn("rocm").acquire(blocking=False)  # type: ignore[attr-defined]
-        assert not shared.turn("cpu-ipex").acquire(blocking=False)  # type: ignore[attr-defined]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -25,8 +23,8 @@ def source(name: str, called: str = "") -> BakeSource:
     return BakeSource(profile=profile, lock=lock, python=python, urls=urls)
 
 
-def baked(*names: str, builders: Mapping[str, str] | None = None) -> dict[str, bytes]:
-    files = render.bake_files([source(name) for name in names], builders or {})
+def baked(*names: str) -> dict[str, bytes]:
+    files = render.bake_files([source(name) for name in names])
     return {file.name: file.content for file in files}
 
 
@@ -57,17 +55,6 @@ def test_each_profile_and_platform_has_a_target_and_its_dockerfile() -> None:
 def test_the_default_of_one_platform_is_that_one() -> None:
     text = baked("zendnn")["docker-bake.hcl"].decode()
     assert blocks(text, "group")["default"] == '  targets = ["linux-amd64"]\n'
-    assert "--builder" not in text
-
-
-def test_each_instance_has_a_command() -> None:
-    builders = {"zendnn": "big-box", "linux/arm64": "arm-box"}
-    text = baked("cpu", "zendnn", builders=builders)["docker-bake.hcl"].decode()
-    assert re.findall(r"^#   (docker buildx bake .*)$", text, re.MULTILINE) == [
-        "docker buildx bake cpu-linux-amd64",
-        "docker buildx bake --builder arm-box --load cpu-linux-arm64",
-        "docker buildx bake --builder big-box --load zendnn-linux-amd64",
-    ]
 
 
 def test_a_profile_without_images_is_refused() -> None:
@@ -77,6 +64,5 @@ def test_a_profile_without_images_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["default", "linux-amd64"])
 def test_a_profile_named_as_a_group_is_refused(name: str) -> None:
-    arguments: Any = ([source("cpu"), source("zendnn", name)], {})
     with pytest.raises(InvalidError, match=f"'{name}' would name"):
-        [*render.bake_files(*arguments)]
+        [*render.bake_files([source("cpu"), source("zendnn", name)])]

@@ -176,9 +176,6 @@ def configured(folder: Path, user: str, project: str = "") -> settings.Configura
         "plain_http:\n- http://lab.example",
         "plain_http:\n- lab",
         "indexes:\n  pytorch_cpu: https://mirror.example/simple",
-        "builders:\n  linux/arm46: big-box",
-        "builders:\n  cuda@linux/arm: big-box",
-        "builders:\n  cuda: --push",
     ],
 )
 def test_a_name_that_nothing_can_have_is_refused_by_its_line(text: str, tmp_path: Path) -> None:
@@ -187,14 +184,13 @@ def test_a_name_that_nothing_can_have_is_refused_by_its_line(text: str, tmp_path
     assert caught.value.message.startswith(f"{tmp_path}/config.yaml:2: {text.partition(':')[0]}")
 
 
-def test_names_of_registries_and_builders(tmp_path: Path) -> None:
+def test_names_of_registries(tmp_path: Path) -> None:
     hosts = ("docker.io", "ghcr.io", "localhost", "localhost:5000", "127.0.0.1:5000", "[::1]:5000")
-    keys = ("linux/arm64", "mine", "cuda@linux/amd64")
     text = {"mirrors": dict.fromkeys(hosts, "m.example/x"), "plain_http": hosts}
-    read = configured(tmp_path, json.dumps({**text, "builders": dict.fromkeys(keys, "box")}))
-    assert (tuple(read.mirrors), read.plain_http, tuple(read.builders)) == (hosts, hosts, keys)
+    read = configured(tmp_path, json.dumps(text))
+    assert (tuple(read.mirrors), read.plain_http) == (hosts, hosts)
 
 
-def test_a_projects_builders_go_before_the_users(tmp_path: Path) -> None:
-    read = configured(tmp_path, "builders: {cuda: mine, cpu: mine}", "builders: {cuda: theirs}")
-    assert read.builders == {"cuda": "theirs", "cpu": "mine"}
+def test_a_projects_base_images_go_before_the_users(tmp_path: Path) -> None:
+    read = configured(tmp_path, "base_images: {a: mine, b: mine}", "base_images: {a: theirs}")
+    assert read.base_images == {"a": "theirs", "b": "mine"}

@@ -101,7 +101,6 @@ documents = st.fixed_dictionaries(
         "indexes": st.dictionaries(st.just("x"), words, max_size=1),
         "mirrors": st.dictionaries(st.just("x"), words, max_size=1),
         "base_images": st.dictionaries(st.just("x"), words, max_size=1),
-        "builders": st.dictionaries(st.just("x"), words, max_size=1),
         "profile": words.filter(lambda word: word is not None),
         "signatures": st.fixed_dictionaries({}, optional={"locks": lists}),
         "wrong": words,
