@@ -182,7 +182,8 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
         system=tuple(hints.system.items())[:_MOST_SUGGESTED],
         indexes=_channels(choice),
     )
-    place = _Place(folder, path, offered)
+    folders = profile_files.search_path(folder, load_settings().config_dir)
+    place = _Place(folder, folders, offered)
     fit = _fitted(choice, facts, place)
     facts = fit.facts
     notes = fit.notes
@@ -190,12 +191,14 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
     unbuilt: Sequence[str] = ()
     if choice.sources and diagnosis:
         facts, unbuilt = _with_wheels(choice, facts, place, diagnosis)
+    text = draft.text(choice, facts)
+    settings.decoded(text, path)  # raises if it is not what every command reads
     program = repository.program_arguments(folder, files, hints.programs) or ("FILE",)
     run = ("run", "--", "python", *program)
     return Report(
         file=str(path),
         written=not os.path.lexists(path),
-        text=draft.text(choice, facts),
+        text=text,
         taken=tuple(map(_taken, choice.sources)),
         changed=(
             *(n for n in notes if not isinstance(n, lines.Dropped | lines.Needed)),
@@ -267,10 +270,10 @@ def _unknown(modules: Mapping[str, str]) -> Iterator[str]:
 
 
 class _Place(NamedTuple):
-    """Where a project is, its file, and which builds of frameworks can be had."""
+    """Where a project and its profiles are, and which builds of frameworks can be had."""
 
     folder: Path
-    path: Path
+    profiles: Sequence[Path]
     offered: Offered
 
 
@@ -434,7 +437,6 @@ def _tried(
     choice: draft.Choice, facts: draft.Draft, place: _Place, names: Collection[str] = ()
 ) -> _Fit:
     """Return which profiles (by default all) the project can be combined with."""
-    folders = profile_files.search_path(place.folder, load_settings().config_dir)
     variants = _variants(choice, facts, place)
     try:
         framework, _ = variants.framework
@@ -444,8 +446,8 @@ def _tried(
     impossible = []
     possible = []
     can_be_had = False
-    for name in names or profile_files.names(folders):
-        profile = profile_files.load(name, folders)
+    for name in names or profile_files.names(place.profiles):
+        profile = variants.unadapted(name)
         if profile.opt_in or profile.framework != framework:
             continue
         try:
@@ -460,13 +462,10 @@ def _tried(
 
 
 def _variants(choice: draft.Choice, facts: draft.Draft, place: _Place) -> ProjectProfiles:
-    """Return what the project makes of profiles, by the text as it would be written."""
-    definition = settings.decoded(draft.text(choice, facts), place.path)[1]
-    assert definition is not None, "the text lists requirements"
-    folders = profile_files.search_path(place.folder, load_settings().config_dir)
-    return ProjectProfiles(
-        definition, DEFAULT, place.folder, folders, ReleaseOptions(place.offered)
-    )
+    """Return what the project makes of profiles if its file says so."""
+    definition = facts.definition(choice)
+    options = ReleaseOptions(place.offered)
+    return ProjectProfiles(definition, DEFAULT, place.folder, place.profiles, options)
 
 
 def _absent(choice: draft.Choice, index: Index) -> dict[str, str]:

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from envbuilder.core import decoding, types
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.settings import Extra, RequirementFile
+from envbuilder.core.settings import Definition, Extra, RequirementFile
 from envbuilder.project import environments
 from envbuilder.project.conda import read_environment_yml
 from envbuilder.project.forms import FORMS, Form, form_of
@@ -257,15 +257,15 @@ def _entries(folder: Path, file: str) -> tuple[RequirementFile, RequirementFile 
 
 
 class Draft(Struct, frozen=True, kw_only=True):
-    """What the text says in addition to the files that are listed."""
+    """What the file says in addition to the files that are listed."""
 
     is_package: bool = False
     as_of: date | None = None
     framework: types.Framework | None = None
     """Which of several frameworks the profiles bring."""
-    framework_version: str = ""
+    framework_version: str | None = None
     """The release, instead of the one that files ask for; `python` likewise."""
-    python: str = ""
+    python: str | None = None
     python_why: str = _INSTEAD
     build: tuple[str, ...] = ()
     """Packages of which the index has the source only."""
@@ -279,39 +279,61 @@ class Draft(Struct, frozen=True, kw_only=True):
     indexes: dict[str, str] = {}
     """Channels of conda that envbuilder does not know → their URLs."""
 
+    def definition(self, choice: Choice) -> Definition:
+        """Return the project that the text with these files defines."""
+        built = [
+            line.name
+            for line in choice.lines
+            if line.source and not url_path(line.source).endswith(".whl")
+        ]
+        return Definition(
+            requirements_from=tuple(source.main for source in choice.sources),
+            install_project=self.is_package,
+            build_from_source=tuple(_valid(dict.fromkeys((*built, *self.build)), types.Distribution)),
+            as_of=self.as_of,
+            framework=self.framework,
+            framework_version=self.framework_version,
+            python=self.python,
+            exclude=tuple(self.exclude),
+            overrides={name: text for name, (text, _) in self.overrides.items()},
+            system_packages=tuple(
+                dict.fromkeys(joined(source.listed for source in choice.sources).system)
+            ),
+        )
+
 
 def text(choice: Choice, draft: Draft) -> str:
     """Return the text of an `envbuilder.yaml` that lists files, with the rest in comments."""
+    said = draft.definition(choice)
     parts = [_HEAD, *_requirements(choice)]
-    if draft.is_package:
+    if said.install_project:
         parts.append("install_project: true  # importable from any folder, with its commands\n")
-    named = (e.name for e in choice.lines if e.source and not url_path(e.source).endswith(".whl"))
-    if built := dict.fromkeys((*named, *draft.build)):
-        names = ", ".join(_valid(built, types.Distribution))
+    if isinstance(said.build_from_source, tuple) and said.build_from_source:
+        names = ", ".join(said.build_from_source)
         parts.append(f"build_from_source: [{names}]  # their own code runs while they are built\n")
-    if draft.as_of:
-        parts.append(f"as_of: {draft.as_of}  # the last commit's day: no later release is taken\n")
-    if draft.framework:
-        parts.append(f"framework: {draft.framework}  # others are ordinary packages\n")
-    if draft.framework_version:
+    if said.as_of:
+        parts.append(f"as_of: {said.as_of}  # the last commit's day: no later release is taken\n")
+    if said.framework:
+        parts.append(f"framework: {said.framework}  # others are ordinary packages\n")
+    if said.framework_version:
         parts.append(
-            f'framework_version: "{draft.framework_version}"  # instead of what files say\n'
+            f'framework_version: "{said.framework_version}"  # instead of what files say\n'
         )
-    if draft.python:
-        parts.append(f'python: "{draft.python}"  # {draft.python_why}\n')
-    if draft.exclude:
+    if said.python:
+        parts.append(f'python: "{said.python}"  # {draft.python_why}\n')
+    if said.exclude:
         why = "; ".join(dict.fromkeys(draft.exclude.values()))
-        parts.append(f"exclude: [{', '.join(draft.exclude)}]  # {why}\n")
+        parts.append(f"exclude: [{', '.join(said.exclude)}]  # {why}\n")
     parts += _mappings(draft)
-    if packages := dict.fromkeys(joined(s.listed for s in choice.sources).system):
-        parts.append(f"system_packages: [{', '.join(packages)}]  # in images\n")
+    if said.system_packages:
+        parts.append(f"system_packages: [{', '.join(said.system_packages)}]  # in images\n")
     if draft.requirements:
         parts.append("# Suggested; uncomment what is needed:\n# requirements:\n")
     parts += [f"#   - {text}  # {where}\n" for text, where in draft.requirements]
     if draft.system:
         names = ", ".join(dict(draft.system))
         parts.append(f"# system_packages: [{names}]  # {draft.system[0][1]}\n")
-    parts += [line for key, line in _TAIL.items() if not getattr(draft, key, None)]
+    parts += [line for key, line in _TAIL.items() if not getattr(said, key)]
     return "".join(parts)
 
 

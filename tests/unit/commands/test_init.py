@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections import Counter
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,13 +17,14 @@ from msgspec.structs import replace
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from envbuilder.commands import init
 from envbuilder.core import settings
 from envbuilder.locks.blockers import Diagnosis, Way, settled
 from envbuilder.packages import index_pages
 from envbuilder.packages.availability import Blocker
 from envbuilder.packages.fetch import Place
 from envbuilder.profiles.profile import Profile
-from envbuilder.project import repository
+from envbuilder.project import draft, repository
 from envbuilder.project.lines import Line
 from tests.support.command_line import run
 from tests.support.folders import names_in
@@ -325,6 +328,29 @@ def test_where_nothing_fits_the_nearest_is_taken_and_said(
         assert line.startswith(words)
     possible = {"cpu", "cuda", "jax-cpu", "jax-cuda"}
     assert not possible.intersection(each["profile"] for each in result["impossible"])
+
+
+def test_the_text_is_written_and_read_back_once_however_much_is_tried(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = Counter[str]()
+
+    def counted(module: ModuleType, name: str) -> None:
+        original = getattr(module, name)
+
+        def call(*arguments: Any) -> Any:
+            calls[name] += 1
+            return original(*arguments)
+
+        monkeypatch.setattr(module, name, call)
+
+    counted(draft, "text")
+    counted(settings, "decoded")
+    counted(init, "_tried")
+    lay(folder, {"env.yml": "dependencies: [python=3.7, pytorch=1.4]\n"})
+    assert report(capsys)["written"]
+    assert calls.pop("_tried") > 10
+    assert calls == {"text": 1, "decoded": 1}
 
 
 def test_old_code_without_versions_gets_releases_of_its_day(
