@@ -22,7 +22,6 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped, first, shown
 from envbuilder.profiles import frameworks
 from envbuilder.project import lines
-from envbuilder.project.literals import as_list
 from envbuilder.project.names import (
     debian_package,
     distribution_of,
@@ -32,6 +31,7 @@ from envbuilder.project.names import (
 from envbuilder.project.requirements_txt import read_lines
 from envbuilder.project.tables import (
     RequirementTables,
+    as_list,
     chosen_names,
     lines_of_keys,
     mapping,

@@ -289,7 +289,9 @@ class Draft(Struct, frozen=True, kw_only=True):
         return Definition(
             requirements_from=tuple(source.main for source in choice.sources),
             install_project=self.is_package,
-            build_from_source=tuple(_valid(dict.fromkeys((*built, *self.build)), types.Distribution)),
+            build_from_source=tuple(
+                _valid(dict.fromkeys((*built, *self.build)), types.Distribution)
+            ),
             as_of=self.as_of,
             framework=self.framework,
             framework_version=self.framework_version,

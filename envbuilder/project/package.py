@@ -18,9 +18,14 @@ from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped, first
 from envbuilder.project.lines import read_text
-from envbuilder.project.literals import FileReference, Text, as_list, text_of
-from envbuilder.project.setup_files import cfg_sections, read_python
-from envbuilder.project.tables import mapping, parse_toml
+from envbuilder.project.setup_files import (
+    FileReference,
+    Text,
+    cfg_sections,
+    read_python,
+    text_of,
+)
+from envbuilder.project.tables import as_list, mapping, parse_toml
 
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings

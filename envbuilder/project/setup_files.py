@@ -11,9 +11,9 @@ import configparser
 import posixpath
 import shlex
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -23,17 +23,10 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped
 from envbuilder.project.conda import read_pixi
 from envbuilder.project.lines import Listed, Needed, joined, python_versions, read_text
-from envbuilder.project.literals import (
-    REST,
-    FileReference,
-    StaticReader,
-    Text,
-    as_list,
-    text_of,
-)
 from envbuilder.project.requirements_txt import read_lines
 from envbuilder.project.tables import (
     Pyproject,
+    as_list,
     chosen_names,
     mapping,
     pyproject,
@@ -174,6 +167,289 @@ def _cfg_lines(value: str, file: str, key: str) -> list[tuple[str, str]]:
 
 
 # setup.py
+#
+# Understood are texts, lists, dicts, names, `+`, paths, and functions that read one file. What a
+# statement of any other kind mentions becomes unknown.
+
+_MOST_STEPS = 200_000
+"""Expressions that are read of a repository's setup.py; a function's count for each call of it."""
+_LONGEST = 20_000
+"""Items of a list, or characters of a text, that a repository's setup.py puts together."""
+REST = "**"
+"""The key of what else a dict may hold, if that is unknown."""
+
+
+class Unknown(Struct, frozen=True):
+    """A value that only running the file would show."""
+
+    line: int
+
+
+class Text(Struct, frozen=True):
+    """A text of the file, and its line."""
+
+    text: str
+    line: int
+
+
+class FileReference(Struct, frozen=True):
+    """The content of a file, and the line that reads it."""
+
+    path: str
+    line: int
+
+
+Names = dict[str, Any]
+"""Name → its value: `Text`, `FileReference`, `Unknown`, a function, or a list or dict of values."""
+
+
+class StaticReader:
+    """Reads the statements of a Python file in their order. Nothing runs."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.names: Names = {"__file__": Text(posixpath.basename(file), 1)}
+        self.setup: Names | None = None
+        """What `setup` is called with, if it is."""
+        self._steps = 0
+
+    def refuse(self, line: int, what: str) -> NoReturn:
+        """Raise `InvalidError` for what cannot be read without running the file."""
+        raise InvalidError(
+            f"{escaped(self.file)}:{line}: {what}",
+            "Write what it requires under requirements: in envbuilder.yaml, or list another file"
+            " that says so under requirements_from:.",
+        )
+
+    def _step(self, count: int) -> None:
+        """Count what is looked at. Raise `InvalidError` if it is too much."""
+        self._steps += count
+        if self._steps > _MOST_STEPS:
+            self.refuse(1, "computes too much to be read")
+
+    def read(self, body: Iterable[ast.stmt]) -> None:
+        """Read statements, and store in `names` what they assign."""
+        for statement in body:
+            match statement:
+                case ast.ClassDef() | ast.Return():
+                    pass
+                case ast.FunctionDef(name=name):
+                    self.names[name] = statement
+                case (
+                    ast.Assign(targets=[ast.Name(id=name)], value=value)
+                    | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+                ):
+                    self.names[name] = self.value(value)
+                case ast.Assign(targets=[ast.Tuple(elts=[ast.Name(id=name), *_])], value=value):
+                    # Of a function that reads a file, the requirements come before the rest.
+                    first = _file(self.value(value), value)
+                    _forget(statement, self.names)
+                    self.names[name] = first
+                case ast.With(
+                    items=[ast.withitem(context_expr=value, optional_vars=ast.Name(id=name))],
+                    body=inner,
+                ):
+                    self.names[name] = self.value(value)
+                    self.read(inner)
+                case ast.Expr(value=ast.Call(func=func) as call) if _name(func) == "setup":
+                    if self.setup is not None:
+                        self.refuse(call.lineno, "setup() is called in a second place")
+                    self.setup = self._keywords(call)
+                case ast.If() | ast.Try() if _calls({"setup"}, ast.walk(statement)):
+                    self.read([*statement.body, *statement.orelse])
+                case _:
+                    _forget(statement, self.names)
+
+    def value(self, node: ast.expr) -> Any:
+        """Return the value of an expression."""
+        self._step(1)
+        value: Any = Unknown(node.lineno)
+        match node:
+            case ast.Constant(value=str(text)):
+                value = Text(text, node.lineno)
+            case ast.Name(id=name):
+                value = self.names.get(name, value)
+            case ast.List(elts=nodes) | ast.Tuple(elts=nodes) | ast.Set(elts=nodes):
+                value = self._items(nodes)
+            case ast.Dict(keys=keys, values=nodes):
+                value = self._table([self._key(key) for key in keys], nodes)
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                value = _sum(self.value(left), self.value(right), node)
+            case ast.BinOp(left=left, op=ast.Div(), right=right):
+                value = _path("join", self._items([left, right]), node)
+            case ast.Attribute(value=held, attr="parent"):
+                value = _path("dirname", [self.value(held)], node)
+            case ast.Subscript(value=held, slice=key):
+                value = _item(self.value(held), self.value(key), node)
+            case ast.ListComp(generators=[each]) | ast.GeneratorExp(generators=[each]):
+                value = _file(self.value(each.iter), node)
+            case ast.Call():
+                value = self._result(node)
+        if len(value if isinstance(value, list) else text_of(value)) > _LONGEST:
+            self.refuse(node.lineno, "a value that is too long to be read")
+        return value
+
+    def _items(self, nodes: Iterable[ast.expr]) -> list[Any]:
+        items: list[Any] = []
+        for node in nodes:
+            if isinstance(node, ast.Starred):
+                items += as_list(self.value(node.value))
+            else:
+                items.append(self.value(node))
+        return items
+
+    def _key(self, node: ast.expr | None) -> str:
+        key = self.value(node) if node else None
+        return key.text if isinstance(key, Text) else REST
+
+    def _table(self, keys: Iterable[str], nodes: Iterable[ast.expr]) -> Names:
+        table: Names = {}
+        for key, node in zip(keys, nodes, strict=True):
+            value = self.value(node)
+            table[key] = value if key != REST else Unknown(node.lineno)
+        return table
+
+    def _keywords(self, call: ast.Call) -> Names:
+        keys = [keyword.arg or REST for keyword in call.keywords]
+        return self._table(keys, [keyword.value for keyword in call.keywords])
+
+    def _result(self, call: ast.Call) -> Any:
+        """Return the result of a call."""
+        name = _name(call.func)
+        if isinstance(call.func, ast.Name) and isinstance(
+            function := self.names.get(name), ast.FunctionDef
+        ):
+            return self._file_of_function(function, call)
+        values = self._items(call.args)
+        if isinstance(call.func, ast.Attribute):
+            held = self.value(call.func.value)
+            if isinstance(held, FileReference):  # .read().splitlines()
+                return held
+            if isinstance(held, Text):  # a method of a path
+                values.insert(0, held)
+        if name == "dict" and not values:
+            return self._keywords(call)
+        if name in _OPENING and values and isinstance(values[0], Text):
+            return FileReference(posixpath.normpath(values[0].text), call.lineno)
+        if name in _OPENING | _COPYING and values:
+            return _file(values[-1], call)
+        return _path(name, values, call)
+
+    def _file_of_function(
+        self, function: ast.FunctionDef, call: ast.Call
+    ) -> FileReference | Unknown:
+        """Return the one file that a function reads, unless it adds packages to that.
+
+        It is the one that the function is given, else its default or the one that it names.
+        """
+        nodes = [*ast.walk(function)]
+        self._step(len(nodes) + len(self.names))
+        readers = _calls(_OPENING, nodes)
+        if len(readers) != 1 or any(map(_lists_packages, nodes)):
+            return Unknown(call.lineno)
+        arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+        given = self._items(arguments or function.args.defaults)
+        if texts := [*filter(text_of, given)]:
+            path = posixpath.join(*map(text_of, texts))
+            return FileReference(posixpath.normpath(path), call.lineno)
+        parameters = [node.arg for node in nodes if isinstance(node, ast.arg)]
+        inner = StaticReader(self.file)
+        inner.names = self.names | dict.fromkeys(parameters, Unknown(call.lineno))
+        return _file(inner.value(readers[0]), call)
+
+
+_OPENING = frozenset({"open", "read_text", "parse_requirements"})
+"""What reads the file that its first argument names, or is."""
+_COPYING = frozenset({"list", "tuple", "set", "sorted", "map", "filter"})
+"""What returns the lines of its last argument, more or less."""
+_JOINING = frozenset(
+    {
+        "abspath",
+        "absolute",
+        "cwd",
+        "getcwd",
+        "join",
+        "joinpath",
+        "normpath",
+        "Path",
+        "realpath",
+        "resolve",
+        "str",
+    }
+)
+"""What makes a path of others; they are below the file's own folder."""
+
+
+def _name(node: ast.expr) -> str:
+    """Return the last of names with dots between them; empty if it is none."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _calls(names: Collection[str], nodes: Iterable[ast.AST]) -> list[ast.Call]:
+    """Return the calls of functions with some names."""
+    return [each for each in nodes if isinstance(each, ast.Call) and _name(each.func) in names]
+
+
+def _forget(statement: ast.stmt, names: Names) -> None:
+    """Make unknown what a statement may change: the names in it, and their lists and dicts."""
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Name):
+            value = names.get(node.id)
+            for part in [value, *(value.values() if isinstance(value, dict) else ())]:
+                if isinstance(part, list):
+                    part[:] = [Unknown(node.lineno)]
+            if isinstance(value, dict):
+                value.clear()
+                value[REST] = Unknown(node.lineno)
+            if isinstance(value, FileReference) or not isinstance(node.ctx, ast.Load):
+                names[node.id] = Unknown(node.lineno)
+
+
+def _lists_packages(node: ast.AST) -> bool:
+    """Return whether a list is written here, or added to, with what may be a package."""
+    items: list[ast.expr] = []
+    if isinstance(node, ast.List):
+        items = node.elts
+    elif isinstance(node, ast.Call) and _name(node.func) in {"add", "append", "insert"}:
+        items = node.args
+    texts = [item.value for item in items if isinstance(item, ast.Constant)]
+    return any(isinstance(text, str) and text[:1].isalnum() for text in texts)
+
+
+def _file(value: Any, node: ast.expr) -> FileReference | Unknown:
+    return value if isinstance(value, FileReference) else Unknown(node.lineno)
+
+
+def _path(name: str, parts: Sequence[Any], node: ast.expr) -> Text | Unknown:
+    """Return the path that a function of paths makes of its arguments."""
+    is_parent = name == "dirname"
+    if not (is_parent or name in _JOINING) or not all(isinstance(part, Text) for part in parts):
+        return Unknown(node.lineno)
+    path = posixpath.join("", *map(text_of, parts))
+    if is_parent:
+        path = posixpath.normpath(posixpath.join(path, ".."))
+    return Text(path, node.lineno)
+
+
+def _sum(left: Any, right: Any, node: ast.expr) -> Any:
+    if isinstance(left, Text) and isinstance(right, Text):
+        return Text(left.text + right.text, node.lineno)
+    if isinstance(left, list | FileReference) and isinstance(right, list | FileReference):
+        return [*as_list(left), *as_list(right)]
+    return Unknown(node.lineno)
+
+
+def _item(held: Any, key: Any, node: ast.expr) -> Any:
+    if isinstance(held, dict):
+        return held.get(text_of(key), Unknown(node.lineno))
+    return _file(held, node)
+
+
+def text_of(value: Any) -> str:
+    """Return a value that is a text; empty if it is another one."""
+    return value.text if isinstance(value, Text) else ""
 
 
 def read_python(project: Path, file: str) -> StaticReader:
@@ -184,7 +460,7 @@ def read_python(project: Path, file: str) -> StaticReader:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(text)
-        reader.read_module(tree)
+        reader.read(tree.body)
     except SyntaxError as error:
         line = f":{error.lineno}" if error.lineno else ""
         raise InvalidError(f"{escaped(file)}{line}: not valid Python 3") from error
@@ -228,10 +504,11 @@ def _python_lines(
     reader: StaticReader, value: Any, key: str, notes: list[str]
 ) -> list[tuple[str, str]]:
     """Return requirements as lines for pip, with their places; add notes on unknown ones."""
-    if not isinstance(value, Text | FileReference | list):
-        reader.refuse(getattr(value, "line", 1), f"{key} is computed while it runs")
+    items = as_list(value)
+    if items and not any(isinstance(item, Text | FileReference) for item in items):
+        reader.refuse(getattr(items[0], "line", 1), f"{key} is computed while it runs")
     lines = []
-    for item in as_list(value):
+    for item in items:
         where = f"{escaped(reader.file)}:{getattr(item, 'line', f' {key}')}"
         if isinstance(item, FileReference):
             lines.append((where, f"-r {shlex.quote(item.path)}"))

@@ -409,6 +409,11 @@ def texts_of(value: Any) -> list[str]:
     return [str(each) for each in value] if isinstance(value, list) else []
 
 
+def as_list(value: Any) -> list[Any]:
+    """Return a list, or one of a value alone."""
+    return value if isinstance(value, list) else [value]
+
+
 def mapping(value: Any) -> dict[str, Any]:
     """Return a table; empty if a value is none."""
     return value if isinstance(value, dict) else {}

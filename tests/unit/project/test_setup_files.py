@@ -23,7 +23,8 @@ VERSION = {}
 exec((HERE / "own" / "version.py").read_text(), VERSION)
 NAME = "own"
 common: list[str] = ["numpy>=1.2", "scipy>=" + "1.2"]
-extras = {"dev": ["pytest"], "gpu": more(), ":python_version < '3.9'": ("typing-extensions",)}
+extras = {"dev": ["pytest"], "gpu": more(), "docs": ["pytest", "sphinx"],
+    ":python_version < '3.9'": ("typing-extensions",)}
 
 if __name__ == "__main__":
     setup(
@@ -31,7 +32,7 @@ if __name__ == "__main__":
         version=VERSION["version"],
         python_requires=">=3.9",
         install_requires=["torch", *common] + [torch_for(GPU), "tqdm"],
-        extras_require={**extras, "docs": extras["dev"] + ["sphinx"]},
+        extras_require=extras,
     )
 """
 
@@ -42,9 +43,9 @@ def test_what_is_written_down(tmp_path: Path) -> None:
     assert [line.text.partition(";")[0] for line in listed.requirements] == [
         *("torch", "numpy>=1.2", "scipy>=1.2", "tqdm", "typing-extensions", "pytest", "sphinx"),
     ]
-    assert places(listed.requirements)[:2] == ["setup.py:17", "setup.py:9"]
+    assert places(listed.requirements)[:2] == ["setup.py:18", "setup.py:9"]
     note = "a requirement that is computed while it runs is left out. Write it under requirements:"
-    assert listed.notes == (Needed(f"setup.py:17: {note} in envbuilder.yaml."),)
+    assert listed.notes == (Needed(f"setup.py:18: {note} in envbuilder.yaml."),)
     assert texts(listed.pythons) == [">=3.9"]
     assert "no extra gone" in refusal(tmp_path, "setup.py", ["gone"])[0]
     assert (
@@ -89,22 +90,19 @@ def test_a_requirements_file_that_it_reads(tmp_path: Path, text: str) -> None:
 
 
 WITHIN = """\
-def main(*unused):
-    stated = dict(install_requires='''
+stated = '''
 rich>=13
 numpy
-''')
-    try:
-        setuptools.setup(**{"name": "x", **stated})
-    except OSError:
-        setup()
-
-if sys.argv:
-    main()
+'''
+try:
+    if sys.argv:
+        setuptools.setup(install_requires=stated)
+except OSError:
+    setup()
 """
 
 
-def test_a_call_within_a_function(tmp_path: Path) -> None:
+def test_a_call_within_other_statements(tmp_path: Path) -> None:
     lay(tmp_path, {"setup.py": WITHIN})
     assert texts(read(tmp_path, "setup.py").requirements) == ["rich>=13", "numpy"]
 
@@ -119,8 +117,7 @@ READER += "setup(install_requires=f())  # here"
     [
         "r = get()  # here\n\nsetup(install_requires=r)",
         "setup(install_requires=[  # here\n  'a'] * 9)",
-        "setup(**{'version': 1, **options()})  # here",
-        "setup(**{name(): ['a']})  # here",
+        "setup(**options)  # here",
         "def f():\n    return f()\nsetup(install_requires=f())  # here",
         *map(
             CHANGED.format, ["r += ['x']", "r[0] = 'x'", "add_to(r)", "*r, x = f()", "if X: r = 1"]
@@ -143,8 +140,11 @@ def test_what_is_computed_is_refused_with_its_line(tmp_path: Path, text: str) ->
         ("setup(extras_require=more())", "setup.py:1: extras_require is computed"),
         ("print('no')", "setup.py:1: no call of setup() is found"),
         ("setup(\n", "setup.py:1: not valid Python 3"),
-        ("x = ['a']\n" + "x = x + x\n" * 30, "setup.py:12: a value that is too long"),
-        (f"def f():\n  return [{'g(), ' * 900}]\n" + "x = f()\n" * 900, "setup.py:1: computes"),
+        ("x = ['a']\n" + "x = x + x\n" * 30, "setup.py:16: a value that is too long"),
+        (
+            f"def f():\n  x = [{'y, ' * 900}]\n  return open('r')\n" + "x = f()\n" * 900,
+            "setup.py:1: computes",
+        ),
         (
             "setup(extras_require={'x': open(Path(__file__).parent.parent / 'x.txt')})",
             "setup.py:1: ../x",
