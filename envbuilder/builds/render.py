@@ -241,22 +241,21 @@ def _conda(
     conda_lock: CondaLock | None,
 ) -> Iterator[RenderedFile]:
     """Yield the files of a conda target, except the requirements of its wheels."""
-    from envbuilder.packages.conda import exports
-    from envbuilder.packages.conda.lock import require_usable
+    from envbuilder.packages.conda import lock as conda
     from envbuilder.packages.conda.solve import specs
 
     require_backend(profile, "conda")
     python = context["python"]
-    context = {**context, "exports": exports, "specs": specs(profile, python)}
+    context = {**context, "conda": conda, "specs": specs(profile, python)}
     if target == "conda":
-        context["channels"] = exports.channels(profile.conda.channels, urls)
+        context["channels"] = conda.channels(profile.conda.channels, urls)
         yield _rendered("environment.yml", "conda/environment.yml.j2", context)
         return
-    usable = require_usable(profile, conda_lock)
-    targets = exports.targets(usable, python)
-    context["channels"] = exports.channels(usable.channels, urls)
+    usable = conda.require_usable(profile, conda_lock)
+    targets = conda.of_python(usable, python)
+    context["channels"] = conda.channels(usable.channels, urls)
     for conda_target in targets:
-        name = exports.explicit_name(conda_target)
+        name = conda.explicit_name(conda_target)
         yield _rendered(name, "conda/explicit.txt.j2", {**context, "conda_target": conda_target})
 
 

@@ -92,13 +92,11 @@ def command(
     urls = render.source_urls(lock, settings)
     conda_lock = None
     if kind in render.CONDA_TARGETS:
-        from envbuilder.packages.conda.lock import find
+        from envbuilder.packages.conda import lock as conda
 
-        conda_lock = None if kind == "conda" else find(chosen.name, library)
-        from envbuilder.packages.conda import exports
-
+        conda_lock = None if kind == "conda" else conda.find(chosen.name, library)
         names = (*chosen.conda.channels, *(conda_lock.channels if conda_lock else ()))
-        urls |= exports.channel_urls(names, settings)
+        urls |= conda.channel_urls(names, settings)
     project = project_layer.planned(settings) if kind == "dockerfile" else None
     stated = {"--environment": settings.environment, "--python-version": python}
     options: list[str] = []

@@ -14,7 +14,7 @@ from envbuilder.builds import render
 from envbuilder.core import resources, settings
 from envbuilder.core.errors import InvalidError
 from envbuilder.packages import interpreters
-from envbuilder.packages.conda import exports
+from envbuilder.packages.conda import lock as conda
 from envbuilder.packages.debian import suite
 from envbuilder.profiles import lock as lockfile, profile as profiles
 from envbuilder.project.release import bases
@@ -32,7 +32,7 @@ def rendered(
     image = profile.image_python
     python = image if target in render.IMAGE_TARGETS else profile.python.default
     urls = render.source_urls(lock, found)
-    urls |= exports.channel_urls(profile.conda.channels, found)
+    urls |= conda.channel_urls(profile.conda.channels, found)
     return tuple(render.render(profile, lock, target, python, urls))
 
 

@@ -17,7 +17,7 @@ from envbuilder.builds import render
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Settings
-from envbuilder.packages.conda import exports, lock as conda_lockfile
+from envbuilder.packages.conda import lock as conda_lockfile
 from envbuilder.packages.conda.lock import Lock, Package, Target
 from envbuilder.profiles import profile as profiles
 from tests.support.shipped import FOLDERS, shipped_lock, shipped_profile
@@ -141,7 +141,7 @@ def test_conda_accepts_the_file_of_every_profile(name: str, found: Settings) -> 
     profile = shipped_profile(name)
     lock = shipped_lock(name)
     urls = render.source_urls(lock, found)
-    urls |= exports.channel_urls(profile.conda.channels, found)
+    urls |= conda_lockfile.channel_urls(profile.conda.channels, found)
     files = tuple(render.render(profile, lock, "conda", profile.python.default, urls))
     data = strict_file(files[0].content.decode())
     *specs, last = data["dependencies"]
@@ -203,9 +203,9 @@ def test_a_mirror_of_a_shipped_channel_is_the_own_business(
 ) -> None:
     monkeypatch.setenv("ENVBUILDER_INDEX_CONDA_FORGE", "file:///somewhere/conda-forge")
     monkeypatch.setenv("ENVBUILDER_INDEX_LAB", LAB)
-    assert exports.channel_urls(("conda-forge", "lab"), found) == URLS
+    assert conda_lockfile.channel_urls(("conda-forge", "lab"), found) == URLS
     with pytest.raises(InvalidError) as caught:
-        exports.channel_urls(("nowhere",), found)
+        conda_lockfile.channel_urls(("nowhere",), found)
     assert "ENVBUILDER_INDEX_NOWHERE" in caught.value.hint
 
 
@@ -252,7 +252,7 @@ def test_rattler_reads_the_explicit_list(tmp_path: Path) -> None:
     from rattler.explicit_environment import ExplicitEnvironmentSpec
 
     for target in conda_lock().targets:
-        name = exports.explicit_name(target)
+        name = conda_lockfile.explicit_name(target)
         (tmp_path / name).write_text(rendered("conda-explicit", conda_lock())[name])
         read = ExplicitEnvironmentSpec.from_path(tmp_path / name)
         assert str(read.platform) == target.subdir
@@ -264,13 +264,13 @@ def test_rattler_reads_the_explicit_list(tmp_path: Path) -> None:
 
 def test_dependencies_come_first_and_a_circle_ends() -> None:
     (target, _) = conda_lock().targets
-    lines = exports.explicit_lines(target, exports.channels(URLS, URLS))
+    lines = conda_lockfile.explicit_lines(target, conda_lockfile.channels(URLS, URLS))
     names = [line.rpartition("/")[2].partition("-")[0] for line in lines]
     assert sorted(names) == ["gcc", "gxx", "lab", "pip", "python", "tzdata"]
     assert names.index("gcc") < names.index("gxx")
     assert names.index("tzdata") < names.index("python") < names.index("lab")
     turned = msgspec.structs.replace(target, packages=target.packages[::-1])
-    assert exports.explicit_lines(turned, exports.channels(URLS, URLS)) == lines
+    assert conda_lockfile.explicit_lines(turned, conda_lockfile.channels(URLS, URLS)) == lines
 
 
 # ---- the command
