@@ -23,7 +23,7 @@ import zipfile
 import zlib
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from envbuilder.core.text import binary_size, is_encodable, shown
@@ -400,7 +400,7 @@ def unpack(
     """Unpack a zip or a tar into an empty folder; raise `failure(reason)` if that is not safe.
 
     Owners, times and special files do not count. What leads out of the folder is a failure; a link
-    that does so is left out. `only`: the names of the files that are wanted.
+    that does so, or follows another, is left out. `only`: the names of the files that are wanted.
     """
     try:
         if zipfile.is_zipfile(path):
@@ -450,7 +450,8 @@ def _write(
         else:
             limit = _write_file(entry, folder, path, limit)
     for path, target in links.items():
-        if leads_out(path, target) or (folder / path).exists():
+        follows = any(str(parent) in links for parent in PurePosixPath(path).parents)
+        if follows or leads_out(path, target) or (folder / path).exists():
             continue  # what it leads to is not part of the source
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).symlink_to(target)
@@ -464,7 +465,7 @@ def _write_file(entry: _Entry, folder: Path, path: str, limit: int) -> int:
         target = posixpath.normpath(entry.target)
         if path_objection(target) or not (folder / target).is_file():
             raise ValueError(f"{shown(path)} is a link to {shown(entry.target)}")
-        shutil.copyfile(folder / target, place)
+        shutil.copy(folder / target, place)
         return limit - place.stat().st_size
     with place.open("wb") as out:
         for piece in entry.pieces:

@@ -6,10 +6,11 @@ which works wherever it is put.
 
 from __future__ import annotations
 
-import shutil
+import os
 import stat
+import tempfile
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envbuilder.core import archives, types
@@ -19,8 +20,6 @@ from envbuilder.profiles import releases
 from envbuilder.profiles.lock import File, Lock, Target, target_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from envbuilder.profiles.profile import Profile
 
 SOURCE = "python-standalone"
@@ -68,38 +67,21 @@ def program(python: types.PythonVersion) -> str:
 def unpack(file: File, path: Path, folder: Path) -> None:
     """Unpack an interpreter into a new folder, with plain modes.
 
-    Raise `BuildError` for an archive of another form, or with a path that leads elsewhere. Links
-    are made last, so that nothing is written through one.
+    Raise `BuildError` for an archive of another form, or with a path that leads elsewhere.
     """
-    links: dict[PurePosixPath, str] = {}
-    failure = partial(_refused, file)
-    with path.open("rb") as stream:
-        archive = archives.Tar(stream, path.stat().st_size, failure)
-        for stated, member in archives.members(archive, failure):
-            name = _below(stated, failure)
-            place = folder / name
-            if member.issym():
-                links[name] = member.linkname
-                continue
-            (place if member.isdir() else place.parent).mkdir(parents=True, exist_ok=True)
-            if member.islnk():
-                shutil.copy(folder / _below(member.linkname, failure), place)
-            elif member.isreg():
-                with place.open("xb") as out:
-                    out.writelines(archive.pieces(member))
-                place.chmod(0o755 if member.mode & 0o111 else 0o644)
-    for name, target in links.items():
-        follows_link = not links.keys().isdisjoint(name.parents)
-        if follows_link or archives.leads_out(str(name), target):
-            raise failure(f"{name} is or follows a link to {target}")
-        place = folder / name
-        if place.exists():
-            raise failure(f"{name} is a folder and a link")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.symlink_to(target)
+    with tempfile.TemporaryDirectory(prefix="envbuilder-python-", dir=folder.parent) as name:
+        unpacked = Path(name)
+        archives.unpack(path, unpacked, partial(_refused, file))
+        if [p.name for p in unpacked.iterdir()] != [_TOP]:
+            raise _refused(file, f"it has more than the folder {_TOP}")
+        (unpacked / _TOP).rename(folder)
+    root = folder.resolve()
+    for link in filter(Path.is_symlink, root.rglob("*")):
+        if not Path(os.path.realpath(link)).is_relative_to(root):
+            raise _refused(file, f"{link.relative_to(root)} is a link that leads out of it")
     python = folder / program(file.version.rpartition(".")[0])
     if not (python.exists() and stat.S_ISREG(python.lstat().st_mode)):
-        raise failure(f"it has no {python.relative_to(folder)}")
+        raise _refused(file, f"it has no {python.relative_to(folder)}")
 
 
 def _refused(file: File, reason: str) -> BuildError:
@@ -109,11 +91,3 @@ def _refused(file: File, reason: str) -> BuildError:
         "The file matches the lock. Choose another Python, or install this one and use that"
         " (without `managed`).",
     )
-
-
-def _below(stated: str, failure: Callable[[str], BuildError]) -> PurePosixPath:
-    """Return a path of an archive below its one folder."""
-    path = PurePosixPath(stated)
-    if path.parts[0] != _TOP:
-        raise failure(f"{stated} is not in the folder {_TOP}")
-    return path.relative_to(_TOP)
