@@ -162,7 +162,7 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> int:
     type=click.Path(path_type=Path, file_okay=False),
     help="New folder that all nodes see.  [default: ./fleet-RUN]",
 )
-@click.option("--dry-run", is_flag=True, help="Write the scripts, and submit nothing.")
+@click.option("--dry-run", is_flag=True, help="Write the nodes' scripts, and submit nothing.")
 @click.option(
     "--resume",
     "resumed",
@@ -226,9 +226,8 @@ def verify(
         return _resumed(resumed.resolve(), outputs, ddp=ddp)
     progress = console.progress()
     run = model.new_run(text.stamp_now())
-    passes = model.epochs(quick=quick)
     # Nobody wants to learn that after an hour.
-    drift.require_comparable(outputs.earlier, run=run, quick=quick, epochs=passes, each=True)
+    drift.require_comparable(outputs.earlier, run=run, quick=quick)
     settings = read(Path(FILE)) if Path(FILE).exists() else FleetSettings()
     if settings.sif and (executable or ddp):
         raise InvalidError(
@@ -256,7 +255,6 @@ def verify(
         ),
         together=planning.arguments(backend=backend, python=python) if ddp else None,
         quick=quick,
-        epochs=passes,
         limit_seconds=limit,
     )
     client = Slurm(partition)
@@ -281,14 +279,10 @@ def verify(
     )
     plan = planning.plan(common, client.nodes(), settings, request, library)
     scripts = planning.scripts(plan, common)
-    if dry_run:
-        scripts |= planning.promised_scripts(plan)
     folders.create(folder, plan, scripts)
     if dry_run:
         for name in scripts:
             console.result(str(folders.script(folder, name)))
-        for line in planning.without_group(plan):
-            progress.note(line)
         return 0
     progress.note(f"run {run}: {folder}")
     with folders.held(folder):
@@ -311,8 +305,6 @@ def _resumed(folder: Path, outputs: Outputs, *, ddp: bool) -> int:
         outputs.earlier,
         run=plan.run,
         quick=plan.quick,
-        epochs=plan.epochs,
-        each=True,
     )
     with folders.held(folder):
         run = Run(plan, folder, Slurm(plan.partition), console.progress())

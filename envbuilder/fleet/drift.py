@@ -13,7 +13,7 @@ from typing import Literal, get_args
 from msgspec import Struct
 
 from envbuilder.core import text
-from envbuilder.core.errors import Hint, InvalidError
+from envbuilder.core.errors import InvalidError
 from envbuilder.fleet.model import PROVEN, Entry, NodeName, Outcome, RunId, Summary
 from envbuilder.verify.report.history import MAX_SLOWDOWN
 
@@ -57,14 +57,10 @@ class Drift(Struct, frozen=True, kw_only=True):
         return any(change.kind in REGRESSIONS for change in self.changes)
 
 
-def require_comparable(
-    earlier: Summary | None, *, run: str, quick: bool, epochs: int, each: bool
-) -> None:
+def require_comparable(earlier: Summary | None, *, run: str, quick: bool) -> None:
     """Raise `InvalidError` if a run, which need not have started, does not compare with `earlier`.
 
     Without an earlier one, there is nothing to compare with.
-
-    `each` is whether nodes are verified one by one, which they are not if they only train together.
     """
     if earlier is None:
         return
@@ -76,20 +72,6 @@ def require_comparable(
             " its times and outcomes do not compare with this run",
             "Verify both with --quick, or both without.",
         )
-    if not each or not earlier.entries:
-        run_of_groups = earlier.run if each else run
-        raise InvalidError(
-            f"the run {run_of_groups} verified no node by itself, and groups of nodes are not"
-            " compared",
-            Hint("Compare what each run says of each group", ("compare", "FOLDER", "--json")),
-        )
-    if earlier.epochs != epochs:
-        raise InvalidError(
-            f"the run {earlier.run} trained {text.counted(earlier.epochs, 'epoch')} on each node,"
-            f" this one {text.counted(epochs, 'epoch')}; the first epoch takes longer than others,"
-            " so their times do not compare",
-            "Verify both with the same --epochs.",
-        )
 
 
 def compare(earlier: Summary, now: Summary) -> Drift:
@@ -98,8 +80,6 @@ def compare(earlier: Summary, now: Summary) -> Drift:
         earlier,
         run=now.run,
         quick=now.quick,
-        epochs=now.epochs,
-        each=bool(now.entries),
     )
     then = {entry.node: entry for entry in earlier.entries}
     both = [(then[entry.node], entry) for entry in now.entries if entry.node in then]

@@ -6,7 +6,6 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -54,19 +53,6 @@ def alike(nodes: Iterable[tuple[str, Members, object]]) -> tuple[Members, ...]:
     return tuple(members)
 
 
-def promised(promises: Sequence[Promise]) -> tuple[Members, ...]:
-    """Return the expected groups, as if every node passed and nodes of a profile were equal.
-
-    Nodes that are to decide their profile themselves are in none.
-    """
-    nodes = []
-    for promise in promises:
-        if promise.profile is not None:
-            kind = Members(profile=promise.profile, gpus=promise.gpus_to_prove)
-            nodes.append((promise.node, kind, None))
-    return alike(nodes)
-
-
 def proven(entries: Sequence[Entry], promises: Sequence[Promise]) -> tuple[Members, ...]:
     """Return the groups of proven nodes: equal in profile, environment, device and GPUs."""
     gpus = {promise.node: promise.gpus_to_prove for promise in promises}
@@ -104,17 +90,8 @@ def unexamined(members: Members, outcome: Outcome, detail: str, job: str | None 
 def examined(members: Members, run: str, job: str, content: bytes) -> Group:
     """Judge a group by the bytes that its first node sent, which may be anything."""
     try:
-        sent = decoding.strict_json(content)
-    except ValueError as error:
-        return unexamined(members, "mixed-up", f"the result of the group: {error}", job)
-    return of_result(members, parallel.attempt(run, job), job, sent)
-
-
-def of_result(members: Members, attempt: str, job: str, sent: Any) -> Group:
-    """Judge a group by its result as data, which may be anything."""
-    try:
-        result = decoding.convert(sent, parallel.Result)
-        _require_identity(result, members, attempt)
+        result = decoding.convert(decoding.strict_json(content), parallel.Result)
+        _require_identity(result, members, parallel.attempt(run, job))
         if result.status == "failed":
             reason = "no reason is given"
             if result.reasons:
@@ -128,11 +105,8 @@ def of_result(members: Members, attempt: str, job: str, sent: Any) -> Group:
     if members.gpus and (short := [n for n in members.nodes if ranks[n] != members.gpus]):
         detail = f"of {counted(members.gpus, 'GPU')} each, on {short[0]} {ranks[short[0]]} trained"
         return unexamined(members, "wrong", detail, job)
-    names = {printable(device.name or "", LONGEST_REASON) for device in scaling.devices}
     return replace(
         unexamined(members, "verified", f"{scaling.ranks} ranks in step", job),
-        # Without a verification of each node, it is what all devices are called in the report.
-        device=members.device or (names.pop() if len(names) == 1 else ""),
         ranks=scaling.ranks,
         images_per_second=scaling.samples_per_second,
         efficiency=scaling.efficiency,

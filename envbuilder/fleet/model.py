@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, get_args
 from msgspec import Meta, Struct
 
 from envbuilder.core import types
-from envbuilder.payload.options import SUBSET_EPOCHS
 
 if TYPE_CHECKING:
     from envbuilder.verify.view import Tone
@@ -205,19 +204,13 @@ class Group(Struct, frozen=True, kw_only=True):
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """What a run showed: one entry a node, in the order of the nodes, and the groups of nodes.
-
-    Without entries, its nodes only trained together.
-    """
+    """What a run showed: one entry a node, in the order of the nodes, and the groups of nodes."""
 
     run: RunId
-    scheduler: Literal["slurm"]
     started: str
     """Like 20261123T091500Z; UTC."""
     finished: str
     quick: bool
-    epochs: Annotated[int, Meta(ge=1)]
-    """Training passes of each node."""
     entries: tuple[Entry, ...]
     across: bool = False
     """Whether nodes were to train together, too."""
@@ -231,14 +224,9 @@ class Summary(Struct, frozen=True, kw_only=True):
         If nodes were to train together, every group must have been proven, too, and at least one.
         """
         examined = [e.outcome for e in self.entries if e.outcome not in LEFT_OUT]
-        together = [group.outcome for group in self.groups]
-        proven = bool(examined or together) and PROVEN.issuperset([*examined, *together])
-        return proven and (bool(together) or not self.across)
-
-
-def epochs(*, quick: bool) -> int:
-    """Return the number of training passes of a node."""
-    return SUBSET_EPOCHS if quick else 1
+        if not examined or (self.across and not self.groups):
+            return False
+        return PROVEN.issuperset([*examined, *(group.outcome for group in self.groups)])
 
 
 def new_run(stamp: str) -> str:

@@ -70,7 +70,7 @@ def _sentences(summary: Summary) -> Iterator[str]:
     if examined:
         nodes = f"{proven:,} of {text.counted(examined, 'node')}"
         yield f"{nodes} proved by training what was promised."
-    elif summary.entries or not summary.groups:
+    else:
         yield "No node was examined."
     if left_out:
         yield f"Left out: {text.counted(left_out, 'node')}."
@@ -102,12 +102,11 @@ def _subject(summary: Summary) -> tuple[str, ...]:
 
 def _figures(summary: Summary) -> Iterator[Fact]:
     """Yield the counts below the verdict."""
-    if summary.entries or not summary.groups:
-        tones = Counter(MARKS[entry.outcome].tone for entry in summary.entries)
-        yield Fact("Nodes", f"{tones.total():,}")
-        yield Fact("Proven", f"{tones['good']:,}")
-        yield Fact("Not proven", f"{tones['bad'] + tones['caution']:,}")
-        yield Fact("Left out", f"{tones['left']:,}")
+    tones = Counter(MARKS[entry.outcome].tone for entry in summary.entries)
+    yield Fact("Nodes", f"{tones.total():,}")
+    yield Fact("Proven", f"{tones['good']:,}")
+    yield Fact("Not proven", f"{tones['bad'] + tones['caution']:,}")
+    yield Fact("Left out", f"{tones['left']:,}")
     if summary.groups:
         yield Fact("Groups", f"{len(summary.groups):,}")
 

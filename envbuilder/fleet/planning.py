@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.resources import MARK, filled
-from envbuilder.core.text import counted, printable
+from envbuilder.core.text import printable
 from envbuilder.fleet import groups, slurm
 from envbuilder.fleet.model import LONGEST_TOGETHER_SECONDS, Entry, Node, Promise, RunId, started
 from envbuilder.fleet.settings import Argument, FleetSettings, SchedulerOption, ShellLine, promised
@@ -71,11 +71,8 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     schema: Literal[1] = 1
     run: RunId
-    scheduler: Literal["slurm"]
     started: Annotated[str, Meta(pattern=r"^[0-9]{8}T[0-9]{6}Z\Z")]
     quick: bool
-    epochs: Annotated[int, Meta(ge=1)]
-    """Training passes of each node."""
     partition: Annotated[str, Meta(max_length=200)] | None
     start_seconds: Annotated[int, Meta(ge=1)]
     limit_seconds: Annotated[int, Meta(ge=1)]
@@ -98,7 +95,6 @@ class Request(Struct, frozen=True, kw_only=True):
     together: tuple[str, ...] | None = None
     """For `envbuilder fleet join`; None if nodes are not to train together."""
     quick: bool
-    epochs: int
     limit_seconds: int
 
 
@@ -132,10 +128,8 @@ def plan(
             parallel.require_possible(name, library.profile(name).expected(None))
     return Plan(
         run=each.run,
-        scheduler="slurm",
         started=started(each.run),
         quick=request.quick,
-        epochs=request.epochs,
         partition=request.partition,
         start_seconds=_LONGEST_WAIT_SECONDS,
         limit_seconds=request.limit_seconds,
@@ -248,41 +242,6 @@ def _filled(template: str, facts: dict[str, object], common: Common) -> str:
     shared = {"mark": MARK, "common": common, "job_name": slurm.job_name(common.run)}
     shared["command"] = shlex.join(common.command)
     return filled(f"fleet/{template}.sbatch.j2", {**facts, **shared})
-
-
-def promised_scripts(plan: Plan) -> dict[str, str]:
-    """Return the script of each group, if all nodes were proven, and those of a profile equal.
-
-    There is none if nodes are not to train together.
-    """
-    if plan.across is None:
-        return {}
-    members = groups.promised(plan.promises)
-    return {group.name: group_script(group, plan.across) for group in members}
-
-
-def without_group(plan: Plan) -> Iterator[str]:
-    """Yield why promised nodes are in no group that can be written before they were verified.
-
-    There is no reason if nodes are not to train together.
-    """
-    if plan.across is None:
-        return
-    grouped = set[str]()
-    for members in groups.promised(plan.promises):
-        grouped.update(members.nodes)
-    undecided = sum(promise.profile is None for promise in plan.promises)
-    if undecided:
-        yield (
-            f"with whom {counted(undecided, 'node')} without a promised profile will train"
-            " is known only after they were verified"
-        )
-    for promise in plan.promises:
-        if promise.profile is not None and promise.node not in grouped:
-            yield (
-                f"{promise.node} trains with nobody: no other node has the profile"
-                f" {promise.profile} and as many GPUs"
-            )
 
 
 def arguments(

@@ -358,11 +358,9 @@ class Run:
     def _save(self) -> Summary:
         summary = Summary(
             run=self.plan.run,
-            scheduler=self.plan.scheduler,
             started=self.plan.started,
             finished=text.stamp_now(),
             quick=self.plan.quick,
-            epochs=self.plan.epochs,
             entries=self._entries(),
             across=self.plan.across is not None,
             groups=self._groups.verdicts if self._groups is not None else (),

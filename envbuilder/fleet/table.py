@@ -40,11 +40,9 @@ def show(summary: Summary, terminal: Any) -> None:
     for entry in entries:
         if entry.outcome != "verified" or entry.partial:
             _remark(terminal, entry.node, entry)
-    if entries or not summary.across:
-        terminal.print(Text(counts(entries), style="bold"))
+    terminal.print(Text(counts(entries), style="bold"))
     if summary.groups:
-        if entries:
-            terminal.print()
+        terminal.print()
         terminal.print(view.table(groups(summary.groups)))
     for group in summary.groups:
         if group.outcome != "verified":

@@ -66,11 +66,9 @@ def group(*nodes: str, **changes: Any) -> Group:
 def summary(*entries: Entry, **changes: Any) -> Summary:
     values: dict[str, Any] = {
         "run": RUN,
-        "scheduler": "slurm",
         "started": "20261123T091500Z",
         "finished": "20261123T094205Z",
         "quick": False,
-        "epochs": 1,
         "entries": entries,
     }
     return Summary(**{**values, **changes})

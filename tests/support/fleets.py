@@ -57,10 +57,9 @@ def failed(node: str, job: str, code: int | None, message: str) -> bytes:
 
 
 def plan(*promises: Promise, **changes: Any) -> Plan:
-    facts = {"run": RUN, "scheduler": "slurm", "started": STARTED}
+    facts = {"run": RUN, "started": STARTED}
     facts |= {
         "quick": False,
-        "epochs": 1,
         "partition": None,
         "start_seconds": 600,
         "limit_seconds": 600,

@@ -159,7 +159,7 @@ def test_proven_nodes_train_together(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def test_a_group_that_fails_is_5(cluster: Cluster) -> None:
-    (group,) = groups.promised([fleets.promise("n1"), fleets.promise("n2")])
+    group = groups.Members(nodes=("n1", "n2"), profile="cpu")
     cluster.refused = {group.name: "Requested node configuration is not available"}
     done = fleet("verify", "--folder", "run", "--profile", "cpu", "--ddp")
     assert done.return_value == 5
@@ -169,26 +169,11 @@ def test_a_group_that_fails_is_5(cluster: Cluster) -> None:
     assert fleet("verify", "--resume", "run", "--ddp").return_value == 0
 
 
-def test_a_dry_run_writes_the_scripts_of_groups(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_dry_run_writes_the_scripts_of_nodes(cluster: Cluster) -> None:
     done = fleet("verify", "--folder", "run", "--dry-run", "--ddp", "--profile", "cpu")
     assert "-- --profile cpu --backend venv" in folders.script(cluster.folder, "n1").read_text()
-    names = [line.rpartition("/")[2] for line in done.stdout.split()]
-    assert names[:2] == ["n1.sbatch", "n2.sbatch"]
-    assert names[2].startswith("ddp-cpu-")
-    assert "#SBATCH --nodelist=n1,n2\n" in (tmp_path / "run/scripts" / names[2]).read_text()
+    assert [line.rpartition("/")[2] for line in done.stdout.split()] == ["n1.sbatch", "n2.sbatch"]
     assert cluster.submitted == {}
-
-
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [((), "is known only after they were verified"), (("--profile", "cpu"), "trains with nobody")],
-)
-def test_a_dry_run_says_why_there_is_no_script(
-    cluster: Cluster, options: tuple[str, ...], why: str
-) -> None:
-    done = fleet("verify", "--folder", "run", "--dry-run", "--ddp", "--nodes", "n1", *options)
-    assert why in " ".join(done.stderr.split())
-    assert [line.rpartition("/")[2] for line in done.stdout.split()] == ["n1.sbatch"]
 
 
 SIF = "sif: {cpu: /shared/cpu.sif}\n"

@@ -67,11 +67,6 @@ def test_a_name_is_that_of_its_nodes_only() -> None:
     assert groups.Members(nodes=("n1", "n2"), profile="").name.startswith("ddp-any-")
 
 
-def test_promised_groups_need_a_profile() -> None:
-    stated = [Promise(node=f"n{n}", profile="cpu" if n < 3 else None) for n in range(6)]
-    assert [m.nodes for m in groups.promised(stated)] == [("n0", "n1", "n2")]
-
-
 def examined(**changes: Any) -> Group:
     return groups.examined(PAIR, RUN, "7", across_result(**changes))
 
@@ -138,19 +133,6 @@ def test_a_run_passes_only_with_its_groups() -> None:
     assert not summary(*nodes, across=True).passed
     failed = groups.unexamined(PAIR, "failed", "")
     assert not summary(*nodes, across=True, groups=(verified, failed)).passed
-    # On Kubernetes, a run is of nodes or of groups.
-    assert summary(across=True, groups=(verified,)).passed
-    assert not summary(across=True, groups=(verified, failed)).passed
-    assert not summary(across=True).passed
-
-
-def test_without_a_proof_of_each_the_device_is_that_of_the_report() -> None:
-    unproven = groups.Members(nodes=("n1", "n2"), profile="cpu")
-    names = {"scaling__devices__0__name": "NVIDIA H100", "scaling__devices__1__name": "NVIDIA H100"}
-    assert groups.examined(unproven, RUN, "7", across_result(**names)).device == "NVIDIA H100"
-    names["scaling__devices__1__name"] = "NVIDIA A100"
-    assert groups.examined(unproven, RUN, "7", across_result(**names)).device == ""
-    assert groups.examined(PAIR, RUN, "7", across_result(**names)).device == "AMD EPYC (cpu)"
 
 
 def sent_by(*ranks: int, **changes: Any) -> bytes:
@@ -190,7 +172,8 @@ def test_all_gpus_of_each_node_train_together(
 def test_groups_need_the_gpus_that_their_profile_trains_on() -> None:
     """Nodes with a profile of CPUs have one rank each, however many GPUs they have."""
     nodes = [Promise(node=f"n{n}", profile="cpu", gpus=8 * n, covered=0) for n in range(2)]
-    assert [(m.nodes, m.gpus) for m in groups.promised(nodes)] == [(("n0", "n1"), 0)]
+    found = groups.proven([entry("n0"), entry("n1")], nodes)
+    assert [(m.nodes, m.gpus) for m in found] == [(("n0", "n1"), 0)]
 
 
 @pytest.mark.parametrize(

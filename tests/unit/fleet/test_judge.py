@@ -195,8 +195,8 @@ def test_a_run_passes_if_all_that_was_examined_was_proven(
     outcomes: list[Any], passed: bool
 ) -> None:
     entries = tuple(judge.unexamined(promise(), outcome, "").entry for outcome in outcomes)
-    facts = {"run": RUN, "scheduler": "slurm", "started": STARTED, "finished": STARTED}
-    assert Summary(**facts, quick=False, epochs=1, entries=entries).passed == passed
+    facts = {"run": RUN, "started": STARTED, "finished": STARTED}
+    assert Summary(**facts, quick=False, entries=entries).passed == passed
 
 
 def trained_on(gpus: int, **changes: Any) -> dict[str, Any]:

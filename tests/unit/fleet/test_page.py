@@ -139,15 +139,6 @@ def test_without_groups_the_page_says_so_only_if_asked_for() -> None:
     assert "together" not in Seen(page.render(summary(entry("a")))).text
 
 
-def test_nodes_that_only_trained_together_have_a_page() -> None:
-    run = summary(across=True, groups=(PAIR,))
-    text = " ".join(Seen(page.render(run)).text.split())
-    assert "1 of 1 group of nodes trained together." in text
-    assert "Groups 1" in text
-    assert "No node was examined" not in text
-    assert "Left out" not in text
-
-
 def test_each_kind_of_nodes_has_its_epochs_the_largest_first() -> None:
     run = summary(
         *(entry(f"a{n}", device="A100 (cuda)", epoch_seconds=2.0) for n in range(3)),

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from envbuilder.core import decoding, resources
 from envbuilder.core.errors import InvalidError
-from envbuilder.fleet import model, planning, settings
+from envbuilder.fleet import groups, model, planning, settings
 from envbuilder.profiles.library import Library
 from tests.support.fleets import RUN, STARTED, node
 
@@ -35,7 +35,6 @@ REQUEST = planning.Request(
     patterns=(),
     arguments=("--quick",),
     quick=True,
-    epochs=3,
     limit_seconds=900,
 )
 
@@ -149,10 +148,8 @@ def test_scripts(tmp_path: Path, repository: Path, rewrite_golden: bool) -> None
     each = planning.common(RUN, folder, site, REQUEST, ("envbuilder",), environ)
     scripts = planning.scripts(plan, each)
     assert list(scripts) == ["gpu1", "epyc7"]
-    together = replace(REQUEST, together=("--backend", "venv"))
-    pair = [H100, node("gpu2", features=("h100",), resources=H100.resources)]
-    scripts |= planning.promised_scripts(planning.plan(each, pair, site, together, LIBRARY))
-    assert list(scripts)[2:] == ["ddp-cuda-7902e113"]
+    pair = groups.Members(nodes=("gpu1", "gpu2"), profile="cuda", gpus=8)
+    scripts[pair.name] = planning.group_script(pair, replace(each, arguments=("--backend", "venv")))
     for name, text in scripts.items():
         path = repository / f"tests/golden/fleet/{name}.sbatch"
         if rewrite_golden:
@@ -231,7 +228,5 @@ def test_nodes_see_the_project_that_a_run_is_for(tmp_path: Path) -> None:
     place = lines.index(f"cd '{project}' || exit 1")
     assert lines.index("module load gcc") < place
     assert lines[place + 1].startswith("envbuilder fleet node ")
-    request = replace(REQUEST, profile="cpu", together=("--backend", "venv"))
-    pair = planning.plan(each, [EPYC, node("epyc8")], site, request, LIBRARY)
-    (text,) = planning.promised_scripts(pair).values()
-    assert f"cd '{project}' || exit 1\n" in text
+    pair = groups.Members(nodes=("epyc7", "epyc8"), profile="cpu")
+    assert f"cd '{project}' || exit 1\n" in planning.group_script(pair, each)
