@@ -31,7 +31,7 @@ from envbuilder.fleet import (  # noqa: E402
     drift,
     folder as folders,
     judge,
-    page,
+    show,
 )
 from envbuilder.fleet.run import Run  # noqa: E402
 from tests.support import fleets as recorded  # noqa: E402
@@ -72,7 +72,7 @@ class Nodes:
         judging = time.perf_counter()
         compared = drift.compare(self.earlier, summary)
         drifted = time.perf_counter()
-        text = page.render(summary, compared)
+        text = show.page(summary, compared)
         rendered = time.perf_counter()
         self.page.write_text(text, encoding="utf-8")
         return {

@@ -94,7 +94,7 @@ def report(summary: Summary, outputs: Outputs) -> int:
 
     Raises `InvalidError` at the end if the run does not compare with the earlier one.
     """
-    from envbuilder.fleet import drift, page, table
+    from envbuilder.fleet import drift, show as shown
 
     changes = None
     incomparable = None
@@ -108,11 +108,11 @@ def report(summary: Summary, outputs: Outputs) -> int:
         if outputs.as_json:
             console.data({"schema": 2, "summary": summary, "drift": changes})
             return
-        table.show(summary, console.rich_console())
+        shown.print_table(summary, console.rich_console())
         for line in drift.lines(changes) if changes else ():
             console.result(line)
 
-    writes = [("page", lambda: outputs.page.write(lambda: page.render(summary, changes)))]
+    writes = [("page", lambda: outputs.page.write(lambda: shown.page(summary, changes)))]
     errors = console.deliver(writes, show)
     if incomparable is not None:
         errors.insert(0, incomparable)
@@ -218,7 +218,6 @@ def verify(
     """
     from envbuilder.fleet import drift, folder as folders, model, planning
     from envbuilder.fleet.run import Run
-    from envbuilder.fleet.settings import FILE, FleetSettings, read
     from envbuilder.fleet.slurm import Slurm
     from envbuilder.project import variants
 
@@ -228,7 +227,8 @@ def verify(
     run = model.new_run(text.stamp_now())
     # Nobody wants to learn that after an hour.
     drift.require_comparable(outputs.earlier, run=run, quick=quick)
-    settings = read(Path(FILE)) if Path(FILE).exists() else FleetSettings()
+    file = Path(planning.FILE)
+    settings = planning.read_settings(file) if file.exists() else planning.FleetSettings()
     if settings.sif and (executable or ddp):
         raise InvalidError(
             "sif: --python verifies something else, and --ddp needs the network",

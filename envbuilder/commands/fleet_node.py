@@ -5,20 +5,29 @@ from __future__ import annotations
 import os
 import re
 import socket
+import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from envbuilder.builds.request import Request
 from envbuilder.commands.options import environment_option, load_settings, profile_option
-from envbuilder.core import console, files
-from envbuilder.core.errors import VERIFY_FAILED, BuildError
-from envbuilder.fleet.model import LONGEST_TOGETHER_SECONDS
+from envbuilder.core import console, files, process
+from envbuilder.core.errors import VERIFY_FAILED, BuildError, EnvbuilderError
+from envbuilder.core.text import printable
+from envbuilder.fleet.model import LONGEST_TOGETHER_SECONDS, Detected
 from envbuilder.payload.parallel import shares
 from envbuilder.profiles.backends import BACKENDS
 
+if TYPE_CHECKING:
+    from envbuilder.core.settings import Settings
+
 _HINT = "Is the folder shared with this node?"
+_LONGEST_MESSAGE = 4000
+"""Characters of what the verification, a program of the node's, printed last."""
 
 
 @click.command("node", hidden=True, short_help="Verify this node, for a run of a fleet.")
@@ -43,21 +52,63 @@ def node(
       envbuilder fleet node --run 20261123t091500z-4f1a2b --node n1 --job 17 \\
         --folder /shared/run --limit 1800 -- --profile cpu --quick
     """
-    from envbuilder.fleet import folder as folders, node as examination
-    from envbuilder.fleet.judge import encode
+    from envbuilder.fleet import folder as folders, judge
     from envbuilder.fleet.slurm import given_gpus
 
-    result = examination.examine(
-        load_settings(),
+    seen = _detected(load_settings())
+    with TemporaryDirectory(prefix="envbuilder-") as scratch:
+        path = Path(scratch) / "report.json"
+        # -P: no file of the folder shadows a module.
+        verify = (sys.executable, "-P", "-m", "envbuilder", "verify", *arguments)
+        done = process.run(
+            (*verify, "--output", str(path)),
+            timeout=limit,
+            on_stdout=console.message,
+            on_stderr=console.message,
+        )
+        report = _read(path, judge.LARGEST)
+    result = judge.Result(
         run=run,
         job=job,
         node=name,
-        limit=limit,
+        host=socket.gethostname(),
+        exit_code=None if done.timed_out else done.returncode,
+        message=done.last_words[-_LONGEST_MESSAGE:],
+        seconds=done.seconds,
+        detected=seen,
         gpus=given_gpus(os.environ),
-        arguments=arguments,
+        report=report,
     )
-    files.save(folders.result_path(folder, name, job), encode(result), BuildError, _HINT)
+    files.save(folders.result_path(folder, name, job), judge.encode(result), BuildError, _HINT)
     return VERIFY_FAILED if result.exit_code is None else result.exit_code
+
+
+def _detected(settings: Settings) -> Detected:
+    """Detect this node, and the profile that fits it."""
+    from envbuilder.builds import pipeline
+    from envbuilder.profiles import choice
+
+    build = pipeline.begin(Request(), settings, console.progress(), running=True)
+    try:
+        profile = choice.choose(build.library, settings, build.host).profile.name
+    except EnvbuilderError:
+        profile = None
+    return Detected(
+        profile=profile,
+        accelerators=tuple(printable(gpu.name, 100) for gpu in build.host.gpus[:64]),
+        cpu=printable(build.host.cpu.model_name or "", 100),
+    )
+
+
+def _read(path: Path, largest: int) -> dict[str, Any] | None:
+    """Return the report that was just written; None if there is none, or not a whole one."""
+    try:
+        report = msgspec.json.decode(files.read(path, largest))
+    except (OSError, ValueError):
+        return None
+    if isinstance(report, dict):
+        return report
+    return None
 
 
 def _name(ctx: click.Context, param: click.Parameter, value: str) -> str:

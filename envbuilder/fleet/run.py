@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 from envbuilder.core import text
 from envbuilder.core.console import Progress
 from envbuilder.core.errors import ToolError
-from envbuilder.fleet import folder as folders, groups, judge, planning
+from envbuilder.fleet import folder as folders, judge, planning
 from envbuilder.fleet.model import Entry, Group, Outcome, Promise, Summary, natural
 from envbuilder.fleet.slurm import JobState, RefusedError, Slurm
 
@@ -32,7 +32,7 @@ _SHORTEST_PAUSE = 1.0
 _LONGEST_PAUSE = 10.0
 """Seconds between two looks; the longer a stage takes, the longer they are."""
 
-_Subject = TypeVar("_Subject", Promise, groups.Members)
+_Subject = TypeVar("_Subject", Promise, judge.Members)
 _Verdict = TypeVar("_Verdict", judge.Judged, Group)
 
 
@@ -54,11 +54,11 @@ _NODES = _Kind[Promise, judge.Judged](
     examined=judge.examined,
     unexamined=judge.unexamined,
 )
-_GROUPS = _Kind[groups.Members, Group](
+_GROUPS = _Kind[judge.Members, Group](
     title="train together",
     unit="groups",
-    examined=groups.examined,
-    unexamined=groups.unexamined,
+    examined=judge.examined_group,
+    unexamined=judge.unexamined_group,
 )
 
 
@@ -299,7 +299,7 @@ class Run:
         self.wait = wait
         nodes = {promise.node: promise for promise in plan.promises}
         self._nodes = _Stage(self, _NODES, nodes, planning.time_limit(plan.limit_seconds))
-        self._groups: _Stage[groups.Members, Group] | None = None
+        self._groups: _Stage[judge.Members, Group] | None = None
 
     def finish(self, *, resumed: bool) -> Summary:
         """Do what is left of the plan, and return the table, which is also in the folder.
@@ -319,7 +319,9 @@ class Run:
         return self._save()
 
     def _train_together(self, common: planning.Common, *, resumed: bool) -> None:
-        members = {each.name: each for each in groups.proven(self._entries(), self.plan.promises)}
+        members = {
+            each.name: each for each in judge.proven_groups(self._entries(), self.plan.promises)
+        }
         scripts = {name: planning.group_script(each, common) for name, each in members.items()}
         folders.add_scripts(self.folder, scripts)
         if resumed:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from envbuilder.fleet import drift, page
+from envbuilder.fleet import drift, show
 from envbuilder.fleet.model import Group, Summary
 from tests.support.browser import SMALLEST_TEXT, WIDER, Browser
 from tests.support.fleet_runs import Fleet, earlier, entry, summary, unreported
@@ -45,7 +45,7 @@ def hostile() -> Summary:
 def generated(report: Path, nodes: int) -> str:
     """Return the page of many nodes, compared with a week before."""
     now, before = (Fleet(report, nodes, seed).summary() for seed in (1, 2))
-    return page.render(now, drift.compare(earlier(*before.entries), now))
+    return show.page(now, drift.compare(earlier(*before.entries), now))
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> dict[st
     texts = {
         "large": generated(report, NODES),
         "small": generated(report, 100),
-        "hostile": page.render(hostile(), drift.compare(before, hostile())),
+        "hostile": show.page(hostile(), drift.compare(before, hostile())),
     }
     for name, text in texts.items():
         (folder / f"{name}.html").write_text(text, encoding="utf-8")

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from envbuilder import cli
 from envbuilder.core.errors import InvalidError, ToolError
-from envbuilder.fleet import folder as folders, groups, slurm
+from envbuilder.fleet import folder as folders, judge, slurm
 from envbuilder.fleet.model import Node
 from tests.support import fleets
 from tests.support.fleet_runs import entry, summary
@@ -159,7 +159,7 @@ def test_proven_nodes_train_together(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def test_a_group_that_fails_is_5(cluster: Cluster) -> None:
-    group = groups.Members(nodes=("n1", "n2"), profile="cpu")
+    group = judge.Members(nodes=("n1", "n2"), profile="cpu")
     cluster.refused = {group.name: "Requested node configuration is not available"}
     done = fleet("verify", "--folder", "run", "--profile", "cpu", "--ddp")
     assert done.return_value == 5

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from envbuilder.core import decoding, resources
 from envbuilder.core.errors import InvalidError
-from envbuilder.fleet import groups, model, planning, settings
+from envbuilder.fleet import judge, model, planning
 from envbuilder.profiles.library import Library
 from tests.support.fleets import RUN, STARTED, node
 
@@ -39,14 +39,14 @@ REQUEST = planning.Request(
 )
 
 
-def read(folder: Path, text: str) -> settings.FleetSettings:
+def read(folder: Path, text: str) -> planning.FleetSettings:
     path = folder / "fleet.yaml"
     path.write_text(text)
-    return settings.read(path)
+    return planning.read_settings(path)
 
 
 def planned(
-    nodes: list[model.Node], site: settings.FleetSettings, **changes: object
+    nodes: list[model.Node], site: planning.FleetSettings, **changes: object
 ) -> planning.Plan:
     request = replace(REQUEST, **changes)
     each = planning.common(RUN, Path("/run"), site, request, ("envbuilder",), {})
@@ -69,9 +69,9 @@ def test_the_first_rule_that_applies_decides(tmp_path: Path) -> None:
 
 
 def test_without_rules_the_node_decides_and_a_profile_is_for_all() -> None:
-    plan = planned([H100, EPYC], settings.FleetSettings())
+    plan = planned([H100, EPYC], planning.FleetSettings())
     assert {p.profile for p in plan.promises} == {None}
-    plan = planned([H100, EPYC], settings.FleetSettings(), profile="cpu")
+    plan = planned([H100, EPYC], planning.FleetSettings(), profile="cpu")
     assert {p.profile for p in plan.promises} == {"cpu"}
 
 
@@ -94,15 +94,15 @@ def test_a_run_is_named_after_its_start() -> None:
 
 
 def test_nodes_by_pattern() -> None:
-    plan = planned([H100, XE, EPYC], settings.FleetSettings(), patterns=("epyc*", "arc1"))
+    plan = planned([H100, XE, EPYC], planning.FleetSettings(), patterns=("epyc*", "arc1"))
     assert [p.node for p in plan.promises] == ["arc1", "epyc7"]
     with pytest.raises(InvalidError, match="no node is called power"):
-        planned([H100], settings.FleetSettings(), patterns=("power*",))
+        planned([H100], planning.FleetSettings(), patterns=("power*",))
 
 
 def test_a_cluster_without_nodes_is_an_error() -> None:
     with pytest.raises(InvalidError, match="lists no node"):
-        planned([], settings.FleetSettings())
+        planned([], planning.FleetSettings())
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_scripts(tmp_path: Path, repository: Path, rewrite_golden: bool) -> None
     each = planning.common(RUN, folder, site, REQUEST, ("envbuilder",), environ)
     scripts = planning.scripts(plan, each)
     assert list(scripts) == ["gpu1", "epyc7"]
-    pair = groups.Members(nodes=("gpu1", "gpu2"), profile="cuda", gpus=8)
+    pair = judge.Members(nodes=("gpu1", "gpu2"), profile="cuda", gpus=8)
     scripts[pair.name] = planning.group_script(pair, replace(each, arguments=("--backend", "venv")))
     for name, text in scripts.items():
         path = repository / f"tests/golden/fleet/{name}.sbatch"
@@ -163,7 +163,7 @@ def test_lines_of_shell_that_others_can_write_are_refused(tmp_path: Path) -> Non
     read(tmp_path, EXAMPLE)
     (tmp_path / "fleet.yaml").chmod(0o666)
     with pytest.raises(InvalidError, match=r"fleet\.yaml can be written by every user"):
-        settings.read(tmp_path / "fleet.yaml")
+        planning.read_settings(tmp_path / "fleet.yaml")
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_lines_of_shell_that_others_can_write_are_refused(tmp_path: Path) -> Non
 def test_several_gpus_are_verified_with_pytorch_alone(
     profile: str | None, covered: int, devices: bool, tmp_path: Path
 ) -> None:
-    site = settings.FleetSettings()
+    site = planning.FleetSettings()
     plan = planned([H100, XE], site, profile=profile)
     assert [p.gpus_to_prove for p in plan.promises] == [covered, min(covered, 1)]
     each = planning.common(RUN, tmp_path, site, REQUEST, ("envbuilder",), {})
@@ -197,15 +197,15 @@ def test_a_node_of_a_project_for_another_framework_decides_itself(
     framework: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Library, "framework", (framework, "envbuilder.yaml"))
-    (promise,) = planned([H100], settings.FleetSettings()).promises
+    (promise,) = planned([H100], planning.FleetSettings()).promises
     assert (promise.profile, promise.gpus_to_prove) == (None, 1)
 
 
 def test_nodes_whose_profile_cannot_train_across_nodes_are_refused() -> None:
     with pytest.raises(InvalidError, match="jax-cpu"):
-        planned([EPYC], settings.FleetSettings(), profile="jax-cpu", together=("--ddp",))
-    assert planned([EPYC], settings.FleetSettings(), profile="jax-cpu").across is None
-    together = planned([EPYC], settings.FleetSettings(), profile="cpu", together=("--ddp",))
+        planned([EPYC], planning.FleetSettings(), profile="jax-cpu", together=("--ddp",))
+    assert planned([EPYC], planning.FleetSettings(), profile="jax-cpu").across is None
+    together = planned([EPYC], planning.FleetSettings(), profile="cpu", together=("--ddp",))
     assert together.across is not None
 
 
@@ -219,7 +219,7 @@ def test_a_profile_that_does_not_exist_is_refused(tmp_path: Path) -> None:
 
 
 def test_nodes_see_the_project_that_a_run_is_for(tmp_path: Path) -> None:
-    site = settings.FleetSettings(setup=("module load gcc",))
+    site = planning.FleetSettings(setup=("module load gcc",))
     project = tmp_path / "my project"
     plan = planned([EPYC], site, profile="cpu")
     each = planning.common(RUN, tmp_path, site, REQUEST, ("envbuilder",), {}, project)
@@ -228,5 +228,5 @@ def test_nodes_see_the_project_that_a_run_is_for(tmp_path: Path) -> None:
     place = lines.index(f"cd '{project}' || exit 1")
     assert lines.index("module load gcc") < place
     assert lines[place + 1].startswith("envbuilder fleet node ")
-    pair = groups.Members(nodes=("epyc7", "epyc8"), profile="cpu")
+    pair = judge.Members(nodes=("epyc7", "epyc8"), profile="cpu")
     assert f"cd '{project}' || exit 1\n" in planning.group_script(pair, each)

@@ -10,7 +10,7 @@ import pytest
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import ToolError
 from envbuilder.fleet import folder as folders, run as runs
-from envbuilder.fleet.groups import Members
+from envbuilder.fleet.judge import Members
 from envbuilder.fleet.model import Entry, Group, Summary
 from envbuilder.fleet.planning import Plan
 from envbuilder.fleet.slurm import JobState, RefusedError

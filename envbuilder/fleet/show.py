@@ -1,15 +1,18 @@
-"""Render a run of a fleet as one HTML page that needs no network and runs no script."""
+"""Show a run of a fleet: its table on a terminal, and one HTML page without network or script."""
 
 from __future__ import annotations
 
 import statistics
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from msgspec.structs import replace
+from rich.text import Text
 
-from envbuilder.core import text
-from envbuilder.fleet import drift as drifts, table
+from envbuilder.core import console, text
+from envbuilder.fleet import drift as drifts
 from envbuilder.fleet.model import (
     LEFT_OUT,
     MARKS,
@@ -21,10 +24,96 @@ from envbuilder.fleet.model import (
     Summary,
 )
 from envbuilder.verify import view
-from envbuilder.verify.view import Fact, Section
+from envbuilder.verify.view import Fact, Section, Word
+
+MOST_ROWS = 60
+"""Up to so many nodes, all of them have a row; of more, only those that were not proven."""
 
 
-def render(summary: Summary, drift: drifts.Drift | None = None) -> str:
+def print_table(summary: Summary, terminal: Any) -> None:
+    """Print the table, remarks on single nodes, and the counts, to rich's console."""
+    entries = summary.entries
+    everything = len(entries) <= MOST_ROWS
+    shown = [entry for entry in entries if everything or entry.outcome not in PROVEN]
+    if shown:
+        terminal.print(view.table(_nodes(shown)))
+    if len(shown) < len(entries):
+        terminal.print(f"and {_counts([e for e in entries if e.outcome in PROVEN])}")
+    for entry in entries:
+        if entry.outcome != "verified" or entry.partial:
+            _remark(terminal, entry.node, entry)
+    terminal.print(Text(_counts(entries), style="bold"))
+    if summary.groups:
+        terminal.print()
+        terminal.print(view.table(_groups(summary.groups)))
+    for group in summary.groups:
+        if group.outcome != "verified":
+            _remark(terminal, text.first(group.nodes, MOST_NAMED), group)
+    if summary.across:
+        terminal.print(Text(_together(summary), style="bold"))
+
+
+def _nodes(entries: Sequence[Entry]) -> Section:
+    """Return a row for each node."""
+    rows: list[list[str | Word]] = []
+    for entry in entries:
+        seconds = "-" if entry.epoch_seconds is None else f"{text.amount(entry.epoch_seconds)} s"
+        share = "-" if entry.share is None else text.times(entry.share)
+        promised = entry.promised or "-"
+        word = Word(entry.outcome, MARKS[entry.outcome].tone)
+        rows.append([entry.node, promised, entry.device or "-", seconds, share, word])
+    return Section(
+        title="All nodes",
+        header=("node", "promised", "found", "epoch", "share", "verdict"),
+        words=(0, 1, 2, 5),
+        rows=rows,
+    )
+
+
+def _groups(groups: Sequence[Group]) -> Section:
+    """Return a row for each group of nodes."""
+    rows: list[list[str | Word]] = []
+    for group in groups:
+        speed = "-" if group.images_per_second is None else f"{group.images_per_second:,.0f}"
+        efficiency = "-" if group.efficiency is None else text.percent(group.efficiency, 0)
+        together = text.first(group.nodes, MOST_NAMED)
+        word = Word(group.outcome, MARKS[group.outcome].tone)
+        rows.append([together, group.profile or "-", speed, efficiency, word])
+    return Section(
+        title="Trained together",
+        header=("together", "profile", "images/s", "efficiency", "verdict"),
+        words=(0, 1, 4),
+        rows=rows,
+    )
+
+
+def _remark(terminal: Any, name: str, row: Entry | Group) -> None:
+    """Print why a node or a group has its outcome, if that is known."""
+    if row.detail:
+        line = f"{name}: {row.outcome}: {row.detail}"
+        wrapped = textwrap.wrap(line, console.WIDTH, subsequent_indent="  ")
+        terminal.print(Text("\n".join(wrapped)))
+
+
+def _together(summary: Summary) -> str:
+    """Return in one sentence what became of the nodes that were to train together."""
+    if not summary.groups:
+        return "No two nodes that are equal were proven, so none trained together."
+    number = sum(group.outcome in PROVEN for group in summary.groups)
+    return f"{number:,} of {text.counted(len(summary.groups), 'group')} of nodes trained together."
+
+
+def _counts(entries: Sequence[Entry]) -> str:
+    """Return how many nodes have each outcome, such as `3 nodes: 2 verified, 1 wrong`."""
+    number = Counter(entry.outcome for entry in entries)
+    each = ", ".join(f"{number[outcome]} {outcome}" for outcome in OUTCOMES if number[outcome])
+    nothing = "; nothing was examined"
+    if number.keys() - LEFT_OUT:
+        nothing = ""
+    return f"{text.counted(len(entries), 'node')}: {each or 'none'}{nothing}"
+
+
+def page(summary: Summary, drift: drifts.Drift | None = None) -> str:
     """Return the page of a run, compared with an earlier one if there is a comparison."""
     heading = "NOT VERIFIED"
     if summary.passed:
@@ -32,13 +121,13 @@ def render(summary: Summary, drift: drifts.Drift | None = None) -> str:
     sections = [
         Section(title="What became of the nodes", facts=_outcomes(summary.entries)),
         _epochs(summary.entries),
-        _groups(summary),
+        _groups_section(summary),
     ]
     if drift:
         sections.append(_drift(drift))
     # What needs attention comes first.
     urgent = sorted(summary.entries, key=lambda e: view.TONES.index(MARKS[e.outcome].tone))
-    sections.append(_detailed(table.nodes(urgent), map(_detail, urgent)))
+    sections.append(_detailed(_nodes(urgent), map(_detail, urgent)))
     return view.render(
         view.Page(
             heading=heading,
@@ -75,7 +164,7 @@ def _sentences(summary: Summary) -> Iterator[str]:
     if left_out:
         yield f"Left out: {text.counted(left_out, 'node')}."
     if summary.across:
-        yield table.together(summary)
+        yield _together(summary)
 
 
 def _reasons(entries: Sequence[Entry]) -> list[str]:
@@ -144,11 +233,11 @@ def _epochs(entries: Sequence[Entry]) -> Section:
     )
 
 
-def _groups(summary: Summary) -> Section:
+def _groups_section(summary: Summary) -> Section:
     """Return the groups of nodes that were to train together."""
-    section = _detailed(table.groups(summary.groups), map(_group_detail, summary.groups))
+    section = _detailed(_groups(summary.groups), map(_group_detail, summary.groups))
     notes = [
-        table.together(summary),
+        _together(summary),
         "Efficiency is the speed of all, divided by the sum of what the devices reached alone.",
     ]
     return replace(section, notes=notes if summary.across else ())

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.fleet import drift, page
+from envbuilder.fleet import drift, show
 from envbuilder.fleet.model import MARKS, OUTCOMES, Group, Summary
 from tests.support.fleet_runs import earlier, entry, summary, unreported
 from tests.support.pages import POLICY, Seen
@@ -26,7 +26,7 @@ def mixed() -> Summary:
 
 
 def test_the_whole_run_is_there_in_order() -> None:
-    text = page.render(mixed(), drift.compare(earlier(entry("gpu-00")), mixed()))
+    text = show.page(mixed(), drift.compare(earlier(entry("gpu-00")), mixed()))
     seen = Seen(text)
     headings = ["Epochs", "Against the run of 16 November 2026, 09:15 UTC", "All nodes"]
     places = [seen.text.rindex(heading) for heading in headings]
@@ -50,7 +50,7 @@ def test_the_whole_run_is_there_in_order() -> None:
 
 def test_every_node_is_a_row_what_needs_attention_first() -> None:
     run = mixed()
-    rows = page.render(run).rpartition("<tbody>")[2]
+    rows = show.page(run).rpartition("<tbody>")[2]
     assert min(run.entries, key=lambda e: rows.index(f">{e.node}<")).outcome == "wrong"
     order = [rows.index(f">{name}-1<") for name in ("refused", "slow", "busy", "drained")]
     assert order == sorted(order)
@@ -66,14 +66,14 @@ def test_every_node_is_a_row_what_needs_attention_first() -> None:
     ],
 )
 def test_small_runs(run: Summary, words: str) -> None:
-    text = page.render(run)
+    text = show.page(run)
     assert words in Seen(text).text
     assert ("NOT VERIFIED" in text) == (not run.passed)
 
 
 def test_many_nodes_are_counted_in_the_verdict_and_all_in_the_table() -> None:
     run = summary(*(unreported(f"n{n:03}", "lost") for n in range(300)))
-    text = page.render(run)
+    text = show.page(run)
     head = text.partition("</header>")[0]
     assert "n007 and 292 more" in head
     assert "n008" not in head
@@ -82,7 +82,7 @@ def test_many_nodes_are_counted_in_the_verdict_and_all_in_the_table() -> None:
 
 def test_a_thousand_nodes_are_a_page_of_less_than_a_megabyte() -> None:
     run = summary(*(entry(f"rack{n // 48}-node{n % 48:02}") for n in range(1000)))
-    assert len(page.render(run).encode()) < 1_000_000
+    assert len(show.page(run).encode()) < 1_000_000
 
 
 def poisoned(run: Summary, poison: str) -> Summary:
@@ -98,11 +98,11 @@ def poisoned(run: Summary, poison: str) -> Summary:
 def test_nothing_of_a_node_is_markup(poison: str) -> None:
     def tags(run: Summary) -> set[str]:
         compared = drift.compare(earlier(*mixed().entries), run)
-        return {tag for tag, _ in Seen(page.render(run, compared)).tags}
+        return {tag for tag, _ in Seen(show.page(run, compared)).tags}
 
     before: Any = tags(replace(mixed(), entries=(*mixed().entries, unreported("new", "lost"))))
     assert tags(poisoned(mixed(), poison)) <= before
-    seen = Seen(page.render(poisoned(mixed(), poison)))
+    seen = Seen(show.page(poisoned(mixed(), poison)))
     assert poison[:40].strip() in seen.text or "\x00" in poison or "&lt;" in poison
 
 
@@ -121,7 +121,7 @@ PAIR = Group(
 def test_groups_have_a_section_of_their_own() -> None:
     failed = Group(name="g", nodes=("b", "c"), outcome="failed", detail="<b> differ", job="7")
     run = summary(entry("a"), entry("b"), entry("c"), across=True, groups=(PAIR, failed))
-    text = page.render(run)
+    text = show.page(run)
     seen = Seen(text).text
     assert "1 of 2 groups of nodes trained together." in text.partition("</header>")[0]
     for words in (
@@ -135,8 +135,8 @@ def test_groups_have_a_section_of_their_own() -> None:
 
 def test_without_groups_the_page_says_so_only_if_asked_for() -> None:
     words = "No two nodes that are equal were proven, so none trained together."
-    assert words in page.render(summary(entry("a"), across=True))
-    assert "together" not in Seen(page.render(summary(entry("a")))).text
+    assert words in show.page(summary(entry("a"), across=True))
+    assert "together" not in Seen(show.page(summary(entry("a")))).text
 
 
 def test_each_kind_of_nodes_has_its_epochs_the_largest_first() -> None:
@@ -147,7 +147,7 @@ def test_each_kind_of_nodes_has_its_epochs_the_largest_first() -> None:
         entry("busy", outcome="busy", share=None, epoch_seconds=9.0),
         unreported("lost", "lost"),
     )
-    seen = Seen(page.render(run)).text
+    seen = Seen(show.page(run)).text
     kind = "cuda · venv · torch 2.14.1+cu130"
     first = f"NVIDIA H100 80GB HBM3 (cuda) {kind} 6 1.25 s 1.25 s to 2.50 s"
     assert f"{first} A100 (cuda) {kind} 3 2.00 s 2.00 s to 2.00 s" in seen
