@@ -133,7 +133,7 @@ def test_archives_that_lead_out(tmp_path: Path, found: Settings, member: Any) ->
 
 
 def test_links_are_made_last_and_stay_within(tmp_path: Path, found: Settings) -> None:
-    links = entry("t/a", "/etc"), entry("t/b", "c")
+    links = entry("t/a", "/etc"), entry("t/b", "c"), entry("t/d", "."), entry("t/d/e", "../..")
     (tmp_path / "x.tar").write_bytes(tar(*links, entry("t/a/x", b"1"), entry("t/c", b"2")))
     sha256 = source.downloaded(str(tmp_path / "x.tar"), "", "x.tar", found)
     recipe = Recipe(kind="sdist", location="x", sha256=sha256)
@@ -141,6 +141,7 @@ def test_links_are_made_last_and_stay_within(tmp_path: Path, found: Settings) ->
     assert (folder / "a/x").read_text() == "1"
     assert not (folder / "a").is_symlink()
     assert (folder / "b").read_text() == "2"
+    assert not os.path.lexists(folder / "e")  # two links that lead out together
 
 
 def test_a_folder_is_its_files(tmp_path: Path, found: Settings) -> None:
