@@ -27,7 +27,7 @@ from envbuilder.core import console
 from envbuilder.core.errors import ToolError
 from envbuilder.core.settings import load as load_settings
 from envbuilder.packages.python import uv
-from envbuilder.packages.sources import source_locker, wheel_builder
+from envbuilder.packages.sources import source_locker
 from envbuilder.profiles import lock
 from tests.conftest import missing
 from tests.support import (
@@ -54,7 +54,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def no_memory_of_builds() -> None:
     """Each test is a process of its own: folders of earlier ones may have had its name."""
     source_locker._REMEMBERED.clear()
-    wheel_builder._FAILED.clear()
+    source_locker._FAILED.clear()
 
 
 @pytest.fixture(scope="session")

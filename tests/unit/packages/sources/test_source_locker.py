@@ -14,15 +14,15 @@ from envbuilder.core.files import file_sha256
 from envbuilder.core.settings import Settings
 from envbuilder.packages.python.upstream import Listed
 from envbuilder.packages.python.uv import UnresolvableError
-from envbuilder.packages.sources import source, source_locker, wheel_builder
-from envbuilder.packages.sources.source_locker import SourceLocker
-from envbuilder.packages.sources.static_metadata import Metadata
-from envbuilder.packages.sources.wheel_builder import (
+from envbuilder.packages.sources import source, source_locker
+from envbuilder.packages.sources.source_locker import (
     BuildRequirements,
     BuiltWheel,
+    SourceLocker,
     Wheel,
     WheelBuilder,
 )
+from envbuilder.packages.sources.static_metadata import Metadata
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import File, Recipe, Target, problem
 from tests.support import make_wheels, sources
@@ -210,13 +210,13 @@ def test_what_builds_it_is_the_targets_own_where_a_platform_lacks_the_pinned_one
 )
 def test_what_is_tried_after_a_failure(log: str, changes: dict[str, Any] | None) -> None:
     plan = BuildRequirements(requires=("setuptools",))
-    assert wheel_builder._another(plan, log) == (
+    assert source_locker._another(plan, log) == (
         None if changes is None else replace(plan, **changes)
     )
 
 
 def test_a_build_that_imports_the_framework_gets_the_targets_own() -> None:
-    plan = wheel_builder._another(
+    plan = source_locker._another(
         BuildRequirements(requires=("setuptools",)), "No module named 'torch'"
     )
     assert plan
@@ -224,8 +224,16 @@ def test_a_build_that_imports_the_framework_gets_the_targets_own() -> None:
     assert (
         BuildRequirements(requires=()).with_more(["torch>=1.7", "cython"]).requires[0] == "cython"
     )
-    other = replace(NEED, version="70.0", sha256="7" * 64)
-    assert wheel_builder.merged([NEED], [other]) == (NEED,)
+    numpy = replace(NEED, name="numpy")
+    framework = replace(numpy, version="1.0", sha256="7" * 64)
+    target = Target(
+        platform="linux/amd64", python="3.11", base=None, files=(framework,), build_files=(numpy,)
+    )
+    recipe = Recipe(kind="sdist", location="x", sha256="1" * 64, requires=(numpy.sha256,))
+    file = replace(NEED, recipe=replace(recipe, with_framework=True))
+    assert source_locker.builders(file, target) == (numpy,)
+    beside = replace(target, build_files=())
+    assert source_locker.builders(file, beside) == (framework,)
 
 
 KERNELS = "7.5;8.0;8.6;9.0;10.0;12.0"
