@@ -32,11 +32,11 @@ def command(
     inherit: bool,
     as_json: bool,
 ) -> int:
-    """Time settings (threads, allocators, loaders and more) against the defaults.
+    """Time settings (threads, allocators, compilers and more) against the defaults.
 
     Trains in short trials inside an environment (built first if it is missing), which takes a
     quarter of an hour, or less with --quick. Changes nothing: settings that help here are printed
-    as advice and, if a profile can hold them, as the YAML of a profile of your own.
+    with how to have them.
 
     \b
     Examples:
@@ -61,5 +61,5 @@ def command(
     dataset = dataset or mnist.obtain(settings, progress)
     facts = {**facts, "envbuilder": __version__, "time": text.stamp_now()}
     outcome = tune.run(tune.asking(run, dataset, expects), expects, progress, quick=quick)
-    tune.finish(outcome, facts, settings, as_json=as_json)
+    tune.finish(outcome, facts, as_json=as_json)
     return 0

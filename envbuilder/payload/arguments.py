@@ -21,7 +21,7 @@ TRIAL_WARM_UP = 30
 """Steps of batch 64; other batch sizes use as many images."""
 
 TRIAL_SECONDS = 900
-"""A trial takes seconds, with a compiler a minute. Workers can deadlock and wait forever."""
+"""A trial takes seconds, with a compiler a minute."""
 
 PARALLEL_SECONDS = 600
 """For each device alone, and for all together; most of it is room for slow starts."""
@@ -96,14 +96,9 @@ def _add_trial(commands: Any) -> None:
     add("--seed", type=int, default=1)
     add("--batch", type=positive, default=BATCH)
     add("--layout", choices=("contiguous", "channels_last"))
-    add("--order", choices=("published", "pool-first"))
-    add("--dropout", choices=("torch", "bytes"), help="how dropout masks are drawn")
     add("--bfloat16", action="store_true", help="autocast to bfloat16")
-    add("--flush-denormal", action="store_true")
     add("--compile", dest="compile_backend", choices=BACKENDS)
     add("--check-compile", action="store_true", help="check the backend's gradients instead")
-    add("--workers", type=index, help="DataLoader workers; without it, data is held on the device")
-    add("--start-method", choices=("fork", "forkserver", "spawn"))
     add("--extension", choices=("ipex", "zentorch"))
     add("--set", dest="variables", action="append", default=[], metavar="NAME=VALUE")
     add("--limit", type=positive, default=TRIAL_SECONDS, help="time limit in seconds")

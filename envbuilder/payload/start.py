@@ -265,9 +265,3 @@ def isolated(command: Any, executable: str, added: Sequence[str]) -> Any:
     if list(command[1 : 1 + len(added)]) == list(added):
         return command
     return [first, *added, *command[1:]]
-
-
-def require_like(isolated: bool, bytecode: Optional[str]) -> None:
-    """Raise RuntimeError in a worker that was not started as its parent was."""
-    if bool(sys.flags.isolated) != isolated or sys.pycache_prefix != bytecode:
-        raise RuntimeError("a worker was not started in an isolated interpreter as its parent was")

@@ -8,7 +8,6 @@ caller does not have to know how to pass them on.
 from __future__ import annotations
 
 import faulthandler
-import multiprocessing
 import os
 import platform
 import re
@@ -73,10 +72,8 @@ def setting(options: argparse.Namespace) -> trial.Setting:
     form = model.fastest(options.device)
     if options.layout:
         form = replace(form, channels_last=options.layout == "channels_last")
-    if options.order:
-        form = replace(form, pool_first=options.order == "pool-first")
-    if options.dropout or options.compile_backend:
-        form = replace(form, byte_masks=options.dropout == "bytes")
+    if options.compile_backend:
+        form = replace(form, byte_masks=False)
     given = {**vars(options), "form": form, "ipex": options.extension == "ipex"}
     return trial.Setting(**{field.name: given[field.name] for field in fields(trial.Setting)})
 
@@ -148,7 +145,6 @@ def survey() -> Dict[str, Any]:
         "preload": [path for path in re.split("[: ]+", preload) if path and not is_allocator(path)],
         "glibc": platform.libc_ver()[0] == "glibc",
         "wait_policy": os.environ.get("OMP_WAIT_POLICY"),
-        "start_methods": multiprocessing.get_all_start_methods(),
     }
 
 

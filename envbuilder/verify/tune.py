@@ -1,7 +1,7 @@
 """`envbuilder tune`: time settings in an environment, and print which help.
 
-Settings that help are specific to a host, so they are never written into an existing profile: a
-draft is printed for the user to save. It extends the measured profile and is used only on request.
+Settings that help are specific to a host, so nothing is written: each is printed with how to have
+it.
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
-import yaml
 from msgspec import Struct
 
 from envbuilder.core import console, decoding
-from envbuilder.core.errors import Hint, VerifyError
+from envbuilder.core.errors import VerifyError
 from envbuilder.core.text import amount, percent, printable
-from envbuilder.profiles import profile
 from envbuilder.verify import view
 from envbuilder.verify.tune_settings import (
     MOST_LOST,
@@ -29,13 +27,11 @@ from envbuilder.verify.tune_settings import (
     Survey,
     Trial,
     candidates,
-    combinations,
     compiled,
     hopeless,
     judge,
-    merged,
     noise,
-    to_write,
+    together,
     winners,
 )
 
@@ -44,7 +40,7 @@ if TYPE_CHECKING:
 
     from envbuilder.builds.mnist import Dataset
     from envbuilder.core.process import Completed
-    from envbuilder.core.settings import Settings
+    from envbuilder.profiles import profile
 
     Ask = Callable[[tuple[str, ...]], object]
     """A function that runs `trial` with arguments; it returns a report or raises `VerifyError`."""
@@ -53,7 +49,6 @@ _T = TypeVar("_T")
 QUICK_STEPS = 60
 QUICK_WARM_UP = 10
 SCHEMA = 1
-SUFFIX = "-tuned"
 
 
 class Compiler(Struct, frozen=True, kw_only=True):
@@ -112,7 +107,8 @@ def run(ask: Ask, expects: profile.Expected, progress: console.Progress, *, quic
 
     findings = measured(settings, "try settings")
     best = [finding.setting for finding in winners(findings)]
-    combined = measured(combinations(best), "try winners together")
+    joint = [together(best)] if len(best) > 1 else []
+    combined = measured(joint, "try winners together")
     return Outcome(
         survey=survey,
         defaults=sorted(baselines, key=lambda t: t.samples_per_second)[len(baselines) // 2],
@@ -236,29 +232,12 @@ def _without_effect(setting: Setting, trial: Trial) -> str:
 # Results
 
 
-def finish(
-    outcome: Outcome,
-    facts: dict[str, Any],
-    settings: Settings,
-    *,
-    as_json: bool,
-) -> None:
+def finish(outcome: Outcome, facts: dict[str, Any], *, as_json: bool) -> None:
     """Print the measurements and the advice."""
-    tuned = None
-    # A setting that helps an external interpreter may not help the environment of a profile.
-    written = to_write(outcome.findings, outcome.combined)
-    if written and facts["backend"] != "external":
-        tuned = draft(facts["profile"], written, machine(facts), settings)
     if as_json:
-        text = tuned.text if tuned else None
-        console.data({"schema": SCHEMA, **facts, **summary(outcome), "draft": text})
-        return
-    print_outcome(outcome, console.rich_console())
-    if tuned is not None:
-        where = f"next to your envbuilder.yaml or in {settings.config_dir}"
-        console.document(f"\n{tuned.text}\n")
-        use = f"To use it, save this as profiles/{tuned.name}.yaml {where}, then run"
-        console.hints([Hint(use, ("lock", "--profile", tuned.name))])
+        console.data({"schema": SCHEMA, **facts, **summary(outcome)})
+    else:
+        print_outcome(outcome, console.rich_console())
 
 
 def summary(outcome: Outcome) -> dict[str, Any]:
@@ -289,7 +268,6 @@ def _entry(finding: Finding) -> dict[str, Any]:
         "accuracy": finding.accuracy,
         "advice": setting.advice,
         "caution": setting.caution,
-        "profile": setting.profile,
     }
 
 
@@ -343,49 +321,8 @@ def advice(findings: Sequence[Finding]) -> Iterator[str]:
         yield f"None of {which} helps on this machine: keep the defaults."
     for finding in helpful:
         setting = finding.setting
-        how = "; ".join(filter(None, (setting.advice or "a profile can hold it", setting.caution)))
+        how = "; ".join(filter(None, (setting.advice, setting.caution)))
         yield f"Helps: {setting.name}, {finding.gain:.2f}×: {how}"
     for f in _best_first(findings):
         if f.verdict.startswith("other"):
             yield f"Faster, but {f.verdict}: {f.setting.name}, {f.gain:.2f}×: {f.setting.advice}"
-
-
-def machine(facts: dict[str, Any]) -> str:
-    """Return the measured machine's description for a comment: its processor and CPUs."""
-    cpu = (facts.get("host") or {}).get("cpu") or {}
-    name = str(cpu.get("model_name") or "an unnamed processor")
-    if cpu.get("threads"):
-        return f"{name}, {cpu['threads']} CPUs"
-    return name
-
-
-class Draft(Struct, frozen=True, kw_only=True):
-    """The name and YAML of a profile that the user may save."""
-
-    name: str
-    text: str
-
-
-def draft(name: str, findings: Sequence[Finding], machine: str, settings: Settings) -> Draft:
-    """Return the tuned variant of profile `name` with the settings of `findings`."""
-    measured = profile.load(name, profile.search_path(settings.project, settings.config_dir))
-    lines = [
-        "From `envbuilder tune`, measured on one machine:",
-        f"{printable(machine)}. Another machine needs its own: do not share this file.",
-    ]
-    for finding in findings:
-        line = f"{printable(finding.setting.name)}: {finding.gain or 0:.2f} times as fast"
-        if finding.setting.caution:
-            line += f" ({finding.setting.caution})"
-        lines.append(line)
-    data = {
-        "extends": name,
-        "description": f"{name}, tuned for this machine",
-        # Machine-specific settings are never selected automatically.
-        "opt_in": True,
-        **merged([finding.setting for finding in findings]),
-    }
-    if measured.warnings:
-        data["warnings"] = msgspec.to_builtins(measured.warnings)
-    body = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
-    return Draft(name=name + SUFFIX, text="".join(f"# {line}\n" for line in lines) + body)

@@ -5,6 +5,7 @@ the accuracy does not drop. Nothing is decided by trials during which the machin
 
 Never candidates: settings that silently lower the precision of float32 (oneDNN's fpmath modes), and
 settings that bind threads to cores, which makes forked workers share one core (pytorch#99625).
+Nor is what only the measured training could take: its loader of data, the order of its layers.
 """
 
 from __future__ import annotations
@@ -57,16 +58,14 @@ class Survey(Struct, frozen=True, kw_only=True):
     preload: tuple[str, ...] = ()
     glibc: bool = False
     wait_policy: str | None = None
-    start_methods: tuple[str, ...] = ()
 
 
 class Setting(Struct, frozen=True, kw_only=True):
     """A candidate: variables (empty: removed) and arguments for the payload's `trial`.
 
     One setting per group can be selected. `effect` is what the trial must report, otherwise the
-    setting did not take effect. `profile` holds the profile keys that express it; a setting without
-    them is only advice. `caution` is where it must not be used. Other precisions and batches are
-    reported, but change the workload.
+    setting did not take effect. `advice` is how to have it, `caution` where it must not be used.
+    Other precisions and batches are reported, but change the workload.
     """
 
     name: str
@@ -75,7 +74,6 @@ class Setting(Struct, frozen=True, kw_only=True):
     arguments: tuple[str, ...] = ()
     effect: dict[str, Any] = {}
     kind: Kind = "setting"
-    profile: dict[str, Any] = {}
     advice: str = ""
     caution: str = ""
 
@@ -91,14 +89,13 @@ class Setting(Struct, frozen=True, kw_only=True):
 def candidates(survey: Survey, device: str) -> tuple[Setting, ...]:
     """Return all settings for a device except torch.compile, which has to pass a check first."""
     own = (*_allocators(survey), *_waiting(survey)) if device == "cpu" else ()
-    return (*_threads(survey.threads), *own, *_loaders(survey), *_workloads(device))
+    return (*_threads(survey.threads), *own, *_workloads(device))
 
 
 def _threads(limits: Limits) -> Iterator[Setting]:
     current = limits.used or limits.decided
     counts = {1, limits.physical or limits.decided, limits.affinity, limits.decided} - {current}
     for count in sorted(counts):
-        # The best number of threads depends on the host, so it never goes into a profile.
         yield Setting(
             name=f"{count} thread{'s' if count > 1 else ''}",
             group="threads",
@@ -110,7 +107,7 @@ def _threads(limits: Limits) -> Iterator[Setting]:
 
 def _allocators(survey: Survey) -> Iterator[Setting]:
     def allocator(
-        name: str, path: str = "", more: Mapping[str, str] | None = None, **keys: Any
+        name: str, advice: str, path: str = "", more: Mapping[str, str] | None = None
     ) -> Setting:
         preload = ":".join(filter(None, (path, *survey.preload)))
         return Setting(
@@ -118,14 +115,14 @@ def _allocators(survey: Survey) -> Iterator[Setting]:
             group="allocator",
             variables={"LD_PRELOAD": preload, **(more or {})},
             effect={"allocator": path or "libc"},
-            **keys,
+            advice=advice,
         )
 
     if survey.allocator != "libc":
-        yield allocator("libc's allocator", profile={"preload": []})
+        yield allocator("libc's allocator", "`preload: []` in a profile of your own")
     if survey.glibc:
-        held = {"preload": [], "environment": dict(KEEP_MEMORY)}
-        yield allocator("libc's allocator, keeping memory", more=KEEP_MEMORY, profile=held)
+        advice = f"`preload: []` and `environment: {KEEP_MEMORY}` in a profile of your own"
+        yield allocator("libc's allocator, keeping memory", advice, more=KEEP_MEMORY)
     for name, path in survey.allocators.items():
         if f"lib{name}" in survey.allocator:
             continue
@@ -134,39 +131,18 @@ def _allocators(survey: Survey) -> Iterator[Setting]:
             exports = " ".join(f"{k}={v}" for k, v in {"LD_PRELOAD": path, **more}.items())
             # The library belongs to the host and is not a locked file: a profile cannot name it.
             advice = f"export {exports}; or your own profile, which locks and preloads it"
-            yield allocator(name + suffix, path, more, advice=advice)
+            yield allocator(name + suffix, advice, path, more)
 
 
 def _waiting(survey: Survey) -> Iterator[Setting]:
     for policy, caution in (("active", UNSHARED), ("passive", "")):
         if (survey.wait_policy or "").lower() != policy:
-            variables = {"OMP_WAIT_POLICY": policy}
             yield Setting(
                 name=f"OMP_WAIT_POLICY={policy}",
                 group="waiting",
-                variables=variables,
-                profile={"environment": variables},
+                variables={"OMP_WAIT_POLICY": policy},
+                advice=f"export OMP_WAIT_POLICY={policy}",
                 caution=caution,
-            )
-
-
-def _loaders(survey: Survey) -> Iterator[Setting]:
-    for workers in sorted({0, 1, 2, survey.threads.decided}):
-        methods = [m for m in ("fork", "forkserver", "spawn") if m in survey.start_methods]
-        for method in methods if workers else [""]:
-            noun = "workers"
-            if workers == 1:
-                noun = "worker"
-            context = ""
-            if method:
-                context = f', multiprocessing_context="{method}"'
-            started = ("--start-method", method) if method else ()
-            yield Setting(
-                name=f"DataLoader, {workers} {noun}{', ' if method else ''}{method}",
-                group="loading",
-                arguments=("--workers", str(workers), *started),
-                effect={"workers": workers, "start_method": method or None},
-                advice=f"DataLoader(num_workers={workers}{context})",
             )
 
 
@@ -181,20 +157,6 @@ def _workloads(device: str) -> tuple[Setting, ...]:
         effect={"memory_format": layout},
         advice=f"memory_format=torch.{'contiguous_format' if cpu else layout}",
     )
-    order = Setting(
-        name="relu before max-pool",
-        group="order",
-        arguments=("--order", "published"),
-        effect={"reordered": None},
-        advice="relu before max-pool, as the example is published",
-    )
-    dropout = Setting(
-        name="torch's own dropout",
-        group="dropout",
-        arguments=("--dropout", "torch"),
-        effect={"dropout": None},
-        advice="torch.nn.Dropout, as the example is published",
-    )
     bfloat16 = Setting(
         name="bfloat16 autocast",
         group="precision",
@@ -202,13 +164,6 @@ def _workloads(device: str) -> tuple[Setting, ...]:
         effect={"dtypes": "bfloat16"},
         kind="precision",
         advice=f'torch.autocast("{device_of(device)}", dtype=torch.bfloat16)',
-    )
-    denormals = Setting(
-        name="denormals flushed to zero",
-        group="denormal",
-        arguments=("--flush-denormal",),
-        effect={"flush_denormal": True},
-        advice="torch.set_flush_denormal(True)",
     )
     batches = (
         Setting(
@@ -222,8 +177,7 @@ def _workloads(device: str) -> tuple[Setting, ...]:
         for size in sizes
     )
     formed = (layouts,) if ACCELERATORS[device].channels_last else ()
-    others = (order, dropout, bfloat16, denormals) if cpu else (order, bfloat16)
-    return (*batches, *formed, *others)
+    return (*batches, *formed, bfloat16)
 
 
 def compiled(backend: str) -> Setting:
@@ -259,11 +213,10 @@ Verdict = Literal[
 ]
 _KINDS: dict[Kind, tuple[Verdict, str]] = {
     "setting": ("helps", ""),
-    "precision": ("other precision", "not float32: reported, but never written to a profile"),
-    "batch": ("other batch", "not this workload: reported, but never written to a profile"),
+    "precision": ("other precision", "not float32"),
+    "batch": ("other batch", "not this workload"),
 }
 ALL = "all winners together"
-HELD = "what a profile can hold"
 
 
 class Trial(Struct, frozen=True, kw_only=True):
@@ -382,18 +335,7 @@ def winners(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(best.values())
 
 
-def combinations(settings: Sequence[Setting]) -> tuple[Setting, ...]:
-    """Return the winners to try together: all of them, and those that a profile can hold."""
-    written = [setting for setting in settings if setting.profile]
-    combined = []
-    if len(settings) > 1:
-        combined.append(together(settings, ALL))
-    if 1 < len(written) < len(settings):
-        combined.append(together(written, HELD))
-    return tuple(combined)
-
-
-def together(settings: Sequence[Setting], name: str) -> Setting:
+def together(settings: Sequence[Setting]) -> Setting:
     """Combine several settings into one."""
     variables: dict[str, str] = {}
     arguments: list[str] = []
@@ -403,31 +345,9 @@ def together(settings: Sequence[Setting], name: str) -> Setting:
         arguments += setting.arguments
         effect |= setting.effect
     return Setting(
-        name=name,
+        name=ALL,
         group="together",
         variables=variables,
         arguments=tuple(arguments),
         effect=effect,
-        profile=merged(settings),
     )
-
-
-def to_write(findings: Sequence[Finding], combined: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return the winners for a profile: all if faster together, else only the best one."""
-    helped = winners(findings)
-    written = tuple(finding for finding in helped if finding.setting.profile)
-    name = HELD if len(written) < len(helped) else ALL
-    for joint in combined:
-        single = written[0].gain or 0.0 if written else 0.0
-        if joint.setting.name == name and joint.verdict == "helps" and (joint.gain or 0) > single:
-            return written
-    return written[:1]
-
-
-def merged(settings: Sequence[Setting]) -> dict[str, Any]:
-    """Merge the profile keys of several settings."""
-    keys: dict[str, Any] = {}
-    for setting in settings:
-        for key, value in setting.profile.items():
-            keys[key] = {**keys.get(key, {}), **value} if isinstance(value, dict) else value
-    return keys

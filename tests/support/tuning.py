@@ -21,24 +21,16 @@ SURVEY: dict[str, Any] = {
     "preload": [],
     "glibc": True,
     "wait_policy": None,
-    "start_methods": ["fork", "spawn"],
 }
 PLAIN = Setting(name="plain", group="plain")
 ACTIVE = Setting(
     name="OMP_WAIT_POLICY=active",
     group="waiting",
     variables={"OMP_WAIT_POLICY": "active"},
-    profile={"environment": {"OMP_WAIT_POLICY": "active"}},
+    advice="export OMP_WAIT_POLICY=active",
 )
-LIBC = Setting(
-    name="libc", group="allocator", variables={"LD_PRELOAD": ""}, profile={"preload": []}
-)
+LIBC = Setting(name="libc", group="allocator", variables={"LD_PRELOAD": ""})
 ONE = Setting(name="1 thread", group="threads", variables={"OMP_NUM_THREADS": "1"})
-KNOWN = {
-    "profile": "cpu",
-    "backend": "venv",
-    "host": {"cpu": {"model_name": "AMD\nEPYC", "threads": 2}},
-}
 
 
 def trial(speed: float, accuracy: float = 0.95, **more: Any) -> Trial:
@@ -96,16 +88,11 @@ class Machine:
 
 def effects(arguments: tuple[str, ...]) -> dict[str, Any]:
     """What a machine reports on which everything asked for takes effect."""
-    found: dict[str, Any] = {"dtypes": ["float32"], "allocator": TCMALLOC, "start_method": None}
+    found: dict[str, Any] = {"dtypes": ["float32"], "allocator": TCMALLOC}
     given = dict(pairwise((*arguments, "")))
-    found["flush_denormal"] = "--flush-denormal" in arguments
     found["dtypes"] += ["bfloat16"] if "--bfloat16" in arguments else []
     found["compile"] = given.get("--compile")
     found["memory_format"] = given.get("--layout", "channels_last")
-    found["reordered"] = None if "--order" in given else "max-pool before relu"
-    found["dropout"] = None if "--dropout" in given else "masks drawn as bytes"
-    found["workers"] = int(given["--workers"]) if "--workers" in given else None
-    found["start_method"] = given.get("--start-method")
     found["batch"] = int(given.get("--batch", "64"))
     for argument in arguments:
         name, _, value = argument.partition("=")

@@ -289,22 +289,11 @@ def doctored(prefix: Path, outside: Outside) -> None:
     place.write_bytes(MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8) + marshal.dumps(compiled))
 
 
-WORKERS = ("trial", "--steps", "1", "--warm-up", "1", "--workers", "1", "--start-method")
 RANKS = ("parallel", "--device", "cpu", "--devices", "2", "--steps", "5", "--quick")
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(
-    "command",
-    [
-        (*WORKERS, "spawn"),
-        (*WORKERS, "forkserver"),
-        RANKS,
-    ],
-)
-def test_children_are_isolated_too(
-    outside: Outside, torch_prefix: Path, pyz: Path, command: tuple[str, ...]
-) -> None:
+def test_children_are_isolated_too(outside: Outside, torch_prefix: Path, pyz: Path) -> None:
     prefix = copied(torch_prefix, outside.folder / "mine")
     doctored(prefix, outside)
     work = outside.folder / "work"
@@ -315,7 +304,7 @@ def test_children_are_isolated_too(
     isolated = [python, "-I", "-X", f"pycache_prefix={bytecode}", pyz, "--promise", start.text()]
     succeeded(
         subprocess.run(
-            [*isolated, *command, "--data", resources.mnist_subset_dir()],
+            [*isolated, *RANKS, "--data", resources.mnist_subset_dir()],
             env={
                 "PATH": os.environ["PATH"],
                 "PYTHONDONTWRITEBYTECODE": "1",

@@ -63,19 +63,6 @@ def test_settings_take_effect_in_the_same_environment(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "method", ["forkserver", *(pytest.param(m, marks=pytest.mark.soak) for m in ("fork", "spawn"))]
-)
-def test_workers_start_from_the_packed_payload(
-    ask: tune.Ask, plain: tune_settings.Trial, method: str
-) -> None:
-    trial = timed(ask, "--workers", "2", "--start-method", method)
-    assert trial.settings["start_method"] == method
-    # The same images in the same order as from the device, so the same learning.
-    assert trial.loss == pytest.approx(plain.loss, rel=1e-3)
-
-
-@pytest.mark.slow
 def test_a_trial_that_hangs_is_given_up(ask: tune.Ask) -> None:
     with pytest.raises(VerifyError):
         ask(("--steps", "100000", "--limit", "5"))

@@ -194,9 +194,3 @@ def test_our_own_children_are_started_isolated(
     monkeypatch.setattr(sys, "argv", ["/x/payload.pyz", "parallel"])
     expected = [sys.executable, "-I", "-X", "pycache_prefix=/ours", "/x/payload.pyz"]
     assert launch._program() == expected
-
-
-def test_a_worker_that_is_started_otherwise_refuses() -> None:
-    start.require_like(isolated=bool(sys.flags.isolated), bytecode=sys.pycache_prefix)
-    with pytest.raises(RuntimeError, match="was not started in an isolated interpreter"):
-        start.require_like(isolated=not sys.flags.isolated, bytecode=sys.pycache_prefix)

@@ -57,8 +57,8 @@ def test_other_batches_see_as_many_images() -> None:
 
 def test_the_form_is_the_accelerators_own_unless_it_is_named() -> None:
     assert tuning.setting(options()).form == model.fastest("cpu")
-    published = ("--layout", "contiguous", "--order", "published", "--dropout", "torch")
-    assert tuning.setting(options(*published)).form == model.PUBLISHED
+    contiguous = tuning.setting(options("--layout", "contiguous")).form
+    assert contiguous == replace(model.fastest("cpu"), channels_last=False)
     compiled = tuning.setting(options("--compile", "inductor")).form
     assert compiled == replace(model.fastest("cpu"), byte_masks=False) != model.fastest("cpu")
     one = tuning.setting(options("--device", "cuda", "--layout", "channels_last"))
@@ -146,7 +146,6 @@ def test_the_survey_needs_neither_data_nor_torch(said: Any) -> None:
     assert cli.main(["trial", "--survey"]) == 0
     report = said()[0]["report"]
     assert report["threads"]["decided"] >= 1
-    assert "spawn" in report["start_methods"]
     assert "torch" not in set(sys.modules) - before
 
 

@@ -13,16 +13,12 @@ from msgspec.structs import replace
 
 from envbuilder.core import console, process
 from envbuilder.core.errors import VerifyError
-from envbuilder.core.settings import Settings
-from envbuilder.profiles.lock import inputs_digest
-from envbuilder.profiles.profile import Expected, Profile, load, search_path
+from envbuilder.profiles.profile import Expected
 from envbuilder.verify import tune, tune_settings
-from envbuilder.verify.tune import draft
 from tests.support import tuning
 from tests.support.tuning import (
     ACTIVE,
     EXPECTS,
-    KNOWN,
     LIBC,
     ONE,
     PLAIN,
@@ -36,10 +32,6 @@ from tests.support.tuning import (
 )
 
 
-def written(outcome: tune.Outcome) -> tuple[tune_settings.Finding, ...]:
-    return tune_settings.to_write(outcome.findings, outcome.combined)
-
-
 def test_a_setting_that_helps_is_found_on_a_noisy_machine() -> None:
     machine = Machine(**{"OMP_WAIT_POLICY=active": 1.3})
     # Slower and slower, with a stumble now and then: pairs stand it, single trials would not.
@@ -47,7 +39,6 @@ def test_a_setting_that_helps_is_found_on_a_noisy_machine() -> None:
     outcome = run(machine)
     assert verdicts(outcome)["OMP_WAIT_POLICY=active"] == "helps"
     assert [n for n, v in verdicts(outcome).items() if v == "helps"] == ["OMP_WAIT_POLICY=active"]
-    assert [f.setting.name for f in written(outcome)] == ["OMP_WAIT_POLICY=active"]
 
 
 def test_defaults_and_setting_take_turns() -> None:
@@ -70,12 +61,12 @@ def test_a_tie_is_no_gain_and_is_not_tried_a_third_time() -> None:
 
 def test_a_failing_trial_is_a_finding_and_is_not_repeated() -> None:
     machine = Machine()
-    machine.fails = {"spawn": "workers died"}
+    machine.fails = {"--batch": "out of memory"}
     outcome = run(machine)
-    failed = [f for f in outcome.findings if "spawn" in f.setting.name]
-    assert {(f.verdict, f.detail, f.gain) for f in failed} == {("failed", "workers died", None)}
-    assert machine.times("spawn") == len(failed) == 2
-    assert verdicts(outcome)["DataLoader, 1 worker, fork"] == "no gain"
+    failed = [f for f in outcome.findings if "batch" in f.setting.name]
+    assert {(f.verdict, f.detail, f.gain) for f in failed} == {("failed", "out of memory", None)}
+    assert machine.times("--batch") == len(failed) == 2
+    assert verdicts(outcome)["1 thread"] == "no gain"
 
 
 def test_a_setting_that_did_not_take_effect_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,12 +80,12 @@ def test_a_setting_that_did_not_take_effect_fails(monkeypatch: pytest.MonkeyPatc
 
 
 def test_bfloat16_is_told_and_not_combined() -> None:
-    machine = Machine(**{"--bfloat16": 2.0, "ACTIVE": 1.0, "--order": 1.5, "--batch 256": 2.0})
+    machine = Machine(**{"--bfloat16": 2.0, "--layout": 1.5, "--batch 256": 2.0})
     outcome = run(machine)
     assert verdicts(outcome)["bfloat16 autocast"] == "other precision"
     assert verdicts(outcome)["batch 256"] == "other batch"
-    assert verdicts(outcome)["relu before max-pool"] == "helps"
-    assert (outcome.combined, written(outcome)) == ((), ())
+    assert verdicts(outcome)["contiguous layout"] == "helps"
+    assert outcome.combined == ()
 
 
 def test_winners_are_tried_together() -> None:
@@ -102,9 +93,8 @@ def test_winners_are_tried_together() -> None:
         **{"OMP_WAIT_POLICY=active": 1.3, "LD_PRELOAD=": 1.2, "OMP_NUM_THREADS=1": 1.1}
     )
     outcome = run(machine)
-    assert [f.setting.name for f in outcome.combined] == [tune_settings.ALL, tune_settings.HELD]
-    assert [round(f.gain or 0, 2) for f in outcome.combined] == [1.72, 1.56]
-    assert {f.setting.group for f in written(outcome)} == {"waiting", "allocator"}
+    assert [f.setting.name for f in outcome.combined] == [tune_settings.ALL]
+    assert [round(f.gain or 0, 2) for f in outcome.combined] == [1.72]
 
 
 def test_a_compiler_with_wrong_gradients_is_not_tried() -> None:
@@ -195,61 +185,18 @@ def test_a_report_that_is_none_is_refused(report: Any) -> None:
 # Results
 
 
-def finish(outcome: tune.Outcome, found: Settings, **changes: Any) -> None:
-    given: dict[str, Any] = {"as_json": True, **changes}
-    tune.finish(outcome, {**KNOWN, **given.pop("facts", {})}, found, **given)
-
-
 BETTER = outcome_with(finding(ACTIVE, 1.3), finding(LIBC, 1.2, "no gain"), finding(ONE, 1.1))
 
 
-def saved(found: Settings, text: str) -> Profile:
-    """The profile that its user saves in the own folder."""
-    folder = found.config_dir / "profiles"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "cpu-tuned.yaml").write_text(text)
-    return load("cpu-tuned", search_path(None, found.config_dir))
-
-
-def test_the_profile_that_is_printed_can_be_saved(
-    found: Settings, capsys: pytest.CaptureFixture[str]
-) -> None:
-    finish(BETTER, found)
-    assert not found.config_dir.exists(), "nothing is written"
-    text = json.loads(capsys.readouterr().out)["draft"]
-    own = saved(found, text)
-    cpu = load("cpu", search_path(None, found.config_dir))
-    assert own.environment == {**cpu.environment, "OMP_WAIT_POLICY": "active"}
-    assert (own.preload, own.warnings) == (cpu.preload, cpu.warnings)
-    assert own.opt_in, "a machine's settings are never chosen unasked"
-    # The same files: a lock of it names what the measured profile's names.
-    assert inputs_digest(own) == inputs_digest(cpu)
-    assert "THREADS" not in text
-    assert "# AMD?EPYC, 2 CPUs" in text
-
-
-@pytest.mark.parametrize(
-    ("outcome", "backend"), [(outcome_with(finding(ONE, 1.3)), "venv"), (BETTER, "external")]
-)
-def test_where_nothing_that_a_profile_can_hold_helps_there_is_none(
-    outcome: tune.Outcome, backend: str, found: Settings, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Of another interpreter, nothing is known of the environment of a profile."""
-    finish(outcome, found, facts={"backend": backend})
-    assert json.loads(capsys.readouterr().out)["draft"] is None
-
-
-def test_results_are_one_json_object(found: Settings, capsys: pytest.CaptureFixture[str]) -> None:
-    finish(BETTER, found)
+def test_results_are_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
+    tune.finish(BETTER, {"profile": "cpu"}, as_json=True)
     data = json.loads(capsys.readouterr().out)
     assert (data["schema"], data["profile"], data["noise"]) == (1, "cpu", 0.01)
     assert [s["name"] for s in data["settings"]] == ["OMP_WAIT_POLICY=active", "libc", "1 thread"]
 
 
-def test_the_table_fits_a_terminal_and_gives_advice(
-    found: Settings, capsys: pytest.CaptureFixture[str]
-) -> None:
-    slow = tune_settings.Setting(name="DataLoader, 12 workers, forkserver", group="loading")
+def test_the_table_fits_a_terminal_and_gives_advice(capsys: pytest.CaptureFixture[str]) -> None:
+    slow = tune_settings.Setting(name="libc's allocator, keeping memory", group="allocator")
     half = tune_settings.Setting(
         name="bfloat16 autocast", group="precision", advice="torch.autocast(…)"
     )
@@ -258,14 +205,12 @@ def test_the_table_fits_a_terminal_and_gives_advice(
         tune_settings.Finding(setting=slow, verdict="failed", detail="\x1b[2Jworkers " * 9),
         finding(half, 1.9, "other precision"),
     )
-    finish(outcome, found, as_json=False)
+    tune.finish(outcome, {}, as_json=False)
     shown = capsys.readouterr().out
     table = shown.partition("Defaults:")[0]
     assert max(map(len, table.splitlines())) <= 80
     assert "\x1b[2J" not in shown
-    assert "Helps: OMP_WAIT_POLICY=active, 1.30×: a profile can hold it" in shown
-    assert "profiles/cpu-tuned.yaml" in shown
-    assert "envbuilder lock --profile cpu-tuned" in shown
+    assert "Helps: OMP_WAIT_POLICY=active, 1.30×: export OMP_WAIT_POLICY=active" in shown
     assert "Faster, but other precision: bfloat16 autocast, 1.90×: torch.autocast(…)" in shown
     assert "torch.compile, inductor: not tried: wrong" in shown
 
@@ -287,7 +232,7 @@ def test_what_was_not_judged_is_said(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_active_waiting_is_for_machines_that_nobody_shares(
-    capsys: pytest.CaptureFixture[str], found: Settings
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     active = settings()["OMP_WAIT_POLICY=active"]
     assert "only for machines that nobody shares" in active.caution
@@ -295,8 +240,6 @@ def test_active_waiting_is_for_machines_that_nobody_shares(
     (line,) = tune.advice([finding(active, 1.3)])
     assert line.endswith(active.caution)
     assert tune._entry(finding(active, 1.3))["caution"] == active.caution
-    text = draft("cpu", [finding(active, 1.3)], "a machine", found).text
-    assert f"1.30 times as fast ({active.caution})" in text
     waiting = replace(
         outcome_with(), survey=tune.read({**SURVEY, "wait_policy": "ACTIVE"}, tune_settings.Survey)
     )

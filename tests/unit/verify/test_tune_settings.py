@@ -29,7 +29,7 @@ def test_what_is_in_effect_already_is_not_tried() -> None:
     assert "libc's allocator" not in settings(allocator="libc")
 
 
-def test_a_missing_jemalloc_is_not_tried_and_one_that_is_there_is_not_written() -> None:
+def test_a_missing_jemalloc_is_not_tried() -> None:
     assert not [n for n in settings() if "jemalloc" in n]
     found = settings(
         allocators={"jemalloc": "/usr/lib/libjemalloc.so.2"}, preload=["/b/libfaketime.so.1"]
@@ -38,7 +38,6 @@ def test_a_missing_jemalloc_is_not_tried_and_one_that_is_there_is_not_written() 
         "LD_PRELOAD": "/usr/lib/libjemalloc.so.2:/b/libfaketime.so.1"
     }
     assert "MALLOC_CONF" in found["jemalloc, as advised"].variables
-    assert found["jemalloc"].profile == {}
     assert "export LD_PRELOAD=/usr/lib/libjemalloc.so.2" in found["jemalloc"].advice
 
 
@@ -47,34 +46,21 @@ def test_glibcs_own_settings_need_glibc() -> None:
     assert "libc's allocator, keeping memory" not in settings(glibc=False)
 
 
-def test_loaders_are_tried_with_the_start_methods_there_are() -> None:
-    loaders = [n for n in settings() if n.startswith("DataLoader")]
-    assert loaders == [
-        "DataLoader, 0 workers",
-        "DataLoader, 1 worker, fork",
-        "DataLoader, 1 worker, spawn",
-        "DataLoader, 2 workers, fork",
-        "DataLoader, 2 workers, spawn",
-    ]
-
-
 def test_no_setting_that_lowers_precision_unseen_or_binds_threads_is_tried() -> None:
     variables = {v for s in settings().values() for v in s.variables}
     assert not {v for v in variables if "FPMATH" in v or "TF32" in v or "AFFINITY" in v}
     assert not {v for v in variables if "BIND" in v}
 
 
-def test_threads_never_go_into_a_profile() -> None:
+def test_every_setting_says_how_to_have_it() -> None:
     for device in ("cpu", "cuda", "xpu", "mps"):
-        for setting in settings(device).values():
-            assert "OMP_NUM_THREADS" not in str(setting.profile)
-            assert setting.profile or setting.advice, f"{setting.name} says not how to have it"
+        assert [name for name, setting in settings(device).items() if not setting.advice] == []
 
 
 def test_mps_is_kept_from_channels_last() -> None:
     assert not [n for n in settings("mps") if "channels_last" in n]
     assert "channels_last layout" in settings("cuda")
-    assert not [n for n in settings("cuda") if "denormal" in n or "libc" in n or "WAIT" in n]
+    assert not [n for n in settings("cuda") if "libc" in n or "WAIT" in n]
 
 
 def contended(
@@ -133,11 +119,10 @@ def test_a_verdict_says_why() -> None:
 
 def test_precision_and_batch_are_told_but_do_not_win() -> None:
     for kind, verdict in (("precision", "other precision"), ("batch", "other batch")):
-        setting = Setting(name="x", group="x", kind=kind, profile={"preload": []})  # type: ignore[arg-type]
+        setting = Setting(name="x", group="x", kind=kind)  # type: ignore[arg-type]
         found = judge(setting, pairs(2, 2, 2), 0.0)
         assert found.verdict == verdict
         assert tune_settings.winners([found]) == ()
-        assert tune_settings.to_write([found], []) == ()
 
 
 def test_noise_is_what_the_defaults_differ_by() -> None:
@@ -163,38 +148,7 @@ def test_of_a_group_the_best_wins_and_the_best_comes_first() -> None:
     assert tune_settings.winners(found) == (found[2], found[1])
 
 
-def test_winners_are_combined_with_and_without_what_a_profile_cannot_hold() -> None:
-    both = tune_settings.combinations((ACTIVE, ONE, LIBC))
-    assert [s.name for s in both] == [tune_settings.ALL, tune_settings.HELD]
-    assert both[0].variables == {
-        "OMP_WAIT_POLICY": "active",
-        "OMP_NUM_THREADS": "1",
-        "LD_PRELOAD": "",
-    }
-    assert "OMP_NUM_THREADS" not in both[1].variables
-    assert [s.name for s in tune_settings.combinations((ACTIVE, LIBC))] == [tune_settings.ALL]
-    assert tune_settings.combinations((ACTIVE,)) == ()
-
-
-def test_winners_that_are_no_better_together_are_not_written_together() -> None:
-    alone = [finding(ACTIVE, 1.4), finding(LIBC, 1.2)]
-    joint = tune_settings.together((ACTIVE, LIBC), tune_settings.ALL)
-    assert tune_settings.to_write(alone, [finding(joint, 1.5)]) == tuple(alone)
-    assert tune_settings.to_write(alone, [finding(joint, 1.3)]) == (alone[0],)
-    assert tune_settings.to_write(alone, [finding(joint, 1.5, "less accurate")]) == (alone[0],)
-    assert tune_settings.to_write(alone, []) == (alone[0],)
-
-
-def test_threads_that_make_the_whole_faster_do_not_speak_for_what_is_written() -> None:
-    alone = [finding(ACTIVE, 1.4), finding(LIBC, 1.2), finding(ONE, 1.1)]
-    whole = finding(tune_settings.together((ACTIVE, LIBC, ONE), tune_settings.ALL), 2.0)
-    held = finding(tune_settings.together((ACTIVE, LIBC), tune_settings.HELD), 1.0, "no gain")
-    assert tune_settings.to_write(alone, [whole, held]) == (alone[0],)
-
-
-def test_profile_keys_are_merged() -> None:
-    other = Setting(name="x", group="x", profile={"environment": {"X": "1"}})
-    assert tune_settings.merged((ACTIVE, other, LIBC)) == {
-        "environment": {"OMP_WAIT_POLICY": "active", "X": "1"},
-        "preload": [],
-    }
+def test_what_is_tried_together_has_all_that_the_winners_have() -> None:
+    both = tune_settings.together((ACTIVE, settings()["batch 256"], LIBC))
+    assert both.variables == {"OMP_WAIT_POLICY": "active", "LD_PRELOAD": ""}
+    assert (both.arguments, both.effect) == (("--batch", "256"), {"batch": 256})
