@@ -13,8 +13,7 @@ from msgspec import Struct
 from envbuilder.builds import conventions
 from envbuilder.containers.engine.container import LOOPBACK, Port, Volume
 from envbuilder.core import console, decoding, files, process, types
-from envbuilder.core.errors import Hint, InvalidError, with_context
-from envbuilder.core.text import shown
+from envbuilder.core.errors import Hint, InvalidError, shown, with_context
 from envbuilder.project import environments, package
 
 if TYPE_CHECKING:

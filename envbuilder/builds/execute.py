@@ -45,9 +45,8 @@ from envbuilder.builds.plan import (
 )
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.core import archives, console, files, process
-from envbuilder.core.errors import BuildError, EnvbuilderError, with_context
+from envbuilder.core.errors import BuildError, EnvbuilderError, log_text, with_context
 from envbuilder.core.settings import Settings, require_writable
-from envbuilder.core.text import log_text
 from envbuilder.packages import interpreters
 from envbuilder.packages.conda import lock
 from envbuilder.packages.store import Store

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from envbuilder.builds import conventions
-from envbuilder.core.errors import EnvbuilderError, VerifyError
-from envbuilder.core.text import first, printable
+from envbuilder.core.errors import EnvbuilderError, VerifyError, first, printable
 from envbuilder.payload import origins
 from envbuilder.payload.start import DRIVER_FOLDERS, INJECTING, Start, below, guarded
 from envbuilder.profiles.frameworks import FRAMEWORKS

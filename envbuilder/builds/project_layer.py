@@ -10,9 +10,8 @@ from msgspec import Struct
 
 from envbuilder.builds import conventions
 from envbuilder.core import console, types
-from envbuilder.core.errors import BuildError
+from envbuilder.core.errors import BuildError, first
 from envbuilder.core.settings import PROJECT_FILE, Settings
-from envbuilder.core.text import first
 from envbuilder.project import environments, image_files, package
 
 if TYPE_CHECKING:

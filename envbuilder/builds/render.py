@@ -11,10 +11,9 @@ from msgspec.structs import replace
 
 from envbuilder.builds import conventions
 from envbuilder.core import types
-from envbuilder.core.errors import Hint, InvalidError
+from envbuilder.core.errors import Hint, InvalidError, is_public, public, secrets_in
 from envbuilder.core.resources import MARK, filled
 from envbuilder.core.settings import Environment
-from envbuilder.core.text import is_public, public, secrets_in
 from envbuilder.packages.python import indexes
 from envbuilder.profiles import backends
 from envbuilder.profiles.frameworks import FRAMEWORKS

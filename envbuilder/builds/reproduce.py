@@ -33,9 +33,8 @@ from envbuilder.builds.plan import (
 from envbuilder.containers.engine import connection, images
 from envbuilder.containers.oci.layout import digest_of
 from envbuilder.core import files
-from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
+from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, first as first_of
 from envbuilder.core.settings import Settings, require_writable
-from envbuilder.core.text import first as first_of
 from envbuilder.packages.sources.source_locker import bundled_sources, fetch
 from envbuilder.packages.store import Store
 from envbuilder.profiles.backends import makes_image

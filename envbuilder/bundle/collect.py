@@ -30,10 +30,9 @@ from envbuilder.containers.oci.layout import INDEX, Descriptor, Index, Layout, e
 from envbuilder.containers.registry import base_images
 from envbuilder.core import types
 from envbuilder.core.decoding import error_at
-from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
+from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError, is_public
 from envbuilder.core.files import read_text
 from envbuilder.core.settings import LOCKS, PROJECT_FILE, Settings, decoded, require_writable
-from envbuilder.core.text import is_public
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.sources.source import require_public
 from envbuilder.packages.sources.source_locker import bundled_sources, fetch

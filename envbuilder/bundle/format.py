@@ -21,8 +21,7 @@ from msgspec import Meta, Struct
 
 from envbuilder.builds import mnist
 from envbuilder.core import decoding, files, types
-from envbuilder.core.errors import BuildError, Hint, InvalidError
-from envbuilder.core.text import shown
+from envbuilder.core.errors import BuildError, Hint, InvalidError, shown
 from envbuilder.packages.store import Room, require_rooms
 
 if TYPE_CHECKING:

@@ -13,9 +13,8 @@ from msgspec.structs import replace
 from envbuilder.commands import lock as locks, resolution
 from envbuilder.commands.options import environment_option, load_settings
 from envbuilder.core import console, files
-from envbuilder.core.errors import EnvbuilderError, Hint, InvalidError
+from envbuilder.core.errors import EnvbuilderError, Hint, InvalidError, indented_proof
 from envbuilder.core.settings import DEFAULT, PROJECT_FILE, Settings
-from envbuilder.core.text import indented_proof
 from envbuilder.locks.entries import Entry, of_project
 from envbuilder.profiles.requirements import distribution
 from envbuilder.project import edit, environments

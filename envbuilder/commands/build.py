@@ -28,9 +28,8 @@ from envbuilder.commands.options import (
     target_host_option,
 )
 from envbuilder.core import console
-from envbuilder.core.errors import Hint, InvalidError
+from envbuilder.core.errors import Hint, InvalidError, clipped
 from envbuilder.core.settings import Settings
-from envbuilder.core.text import clipped
 from envbuilder.profiles.backends import makes_image
 
 if TYPE_CHECKING:

@@ -18,9 +18,8 @@ from envbuilder.commands.options import (
     requiring,
 )
 from envbuilder.core import console, types
-from envbuilder.core.errors import Hint, InvalidError
+from envbuilder.core.errors import Hint, InvalidError, counted
 from envbuilder.core.settings import DEFAULT, LOCKS, Settings
-from envbuilder.core.text import counted
 from envbuilder.host import probe
 from envbuilder.profiles import choice
 from envbuilder.project import variants

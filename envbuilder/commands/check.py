@@ -14,9 +14,8 @@ from msgspec.structs import replace
 
 from envbuilder.commands.options import json_option, load_settings
 from envbuilder.core import console
-from envbuilder.core.errors import INVALID, Hint, InvalidError
+from envbuilder.core.errors import INVALID, Hint, InvalidError, indented_proof
 from envbuilder.core.settings import Settings
-from envbuilder.core.text import indented_proof
 from envbuilder.host import probe
 from envbuilder.locks import compare, entries, resolve
 from envbuilder.packages.conda import lock as conda_lock

@@ -25,7 +25,7 @@ from envbuilder.commands.inventory import (
 from envbuilder.commands.options import json_option, load_settings
 from envbuilder.containers.engine import connection, docker_client
 from envbuilder.core import console, files, text
-from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
+from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError, clipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -331,7 +331,7 @@ def table(items: Sequence[Item], sizes: Sizes) -> Iterator[str]:
         yield kind
         order = sorted(rows, key=lambda row: -(rows[row] or 0))
         for row in order[:_SHOWN]:
-            yield _row(f"  {text.clipped(row, console.WIDTH - _SIZE - 4)}", rows[row])
+            yield _row(f"  {clipped(row, console.WIDTH - _SIZE - 4)}", rows[row])
             yield from users[row]
         if rest := order[_SHOWN:]:
             yield _row(f"  and {len(rest)} more", sum(rows[row] or 0 for row in rest))

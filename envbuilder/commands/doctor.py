@@ -16,8 +16,7 @@ from envbuilder.commands.options import (
     target_host_option,
 )
 from envbuilder.core import console
-from envbuilder.core.errors import NOTHING_FITS, HostError
-from envbuilder.core.text import wrapped
+from envbuilder.core.errors import NOTHING_FITS, HostError, wrapped
 from envbuilder.host import assumed, probe
 from envbuilder.packages.python import kernels
 from envbuilder.profiles import choice

@@ -16,8 +16,7 @@ import msgspec
 from envbuilder.builds.request import Request
 from envbuilder.commands.options import environment_option, load_settings, profile_option
 from envbuilder.core import console, files, process
-from envbuilder.core.errors import VERIFY_FAILED, BuildError, EnvbuilderError
-from envbuilder.core.text import printable
+from envbuilder.core.errors import VERIFY_FAILED, BuildError, EnvbuilderError, printable
 from envbuilder.fleet.model import LONGEST_TOGETHER_SECONDS, Detected
 from envbuilder.payload.parallel import shares
 from envbuilder.profiles.backends import BACKENDS

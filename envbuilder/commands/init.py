@@ -19,10 +19,9 @@ from msgspec import Struct
 
 from envbuilder.commands.options import json_option, load_settings
 from envbuilder.core import console, settings, types
-from envbuilder.core.errors import Hint, InvalidError
+from envbuilder.core.errors import Hint, InvalidError, counted, escaped, first, wrapped
 from envbuilder.core.files import read_text, save
 from envbuilder.core.settings import DEFAULT
-from envbuilder.core.text import counted, escaped, first, wrapped
 from envbuilder.packages.python import indexes
 from envbuilder.profiles import frameworks, profile as profile_files, releases
 from envbuilder.profiles.requirements import distribution

@@ -26,9 +26,8 @@ from envbuilder.builds.image import records
 from envbuilder.containers.engine.interface import LABEL, VOLUME_LABEL, Image, StoredVolume
 from envbuilder.containers.oci.reference import familiar
 from envbuilder.core import files
-from envbuilder.core.errors import InvalidError
+from envbuilder.core.errors import InvalidError, first, printable
 from envbuilder.core.settings import Settings
-from envbuilder.core.text import first, printable
 from envbuilder.packages import store
 from envbuilder.verify.report import history
 

@@ -14,10 +14,9 @@ from msgspec.structs import replace
 from envbuilder.commands import resolution
 from envbuilder.commands.options import load_settings, profile_option
 from envbuilder.core import console, types
-from envbuilder.core.errors import INVALID, Hint, InvalidError
+from envbuilder.core.errors import INVALID, ITEM, Hint, InvalidError, indented_proof, shown
 from envbuilder.core.files import read_text
 from envbuilder.core.settings import PROJECT_FILE, Settings
-from envbuilder.core.text import ITEM, indented_proof, shown
 from envbuilder.host import probe
 from envbuilder.locks import compare, entries, saving
 from envbuilder.packages.conda import lock as conda_lock

@@ -9,8 +9,7 @@ import click
 from msgspec.structs import replace
 
 from envbuilder.builds import pipeline, stages
-from envbuilder.core.errors import Hint, InvalidError, UnlockedError
-from envbuilder.core.text import indented_proof
+from envbuilder.core.errors import Hint, InvalidError, UnlockedError, indented_proof
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -29,6 +29,7 @@ from envbuilder.core.errors import (
     EnvbuilderError,
     InvalidError,
     VerifyError,
+    redacted_values,
 )
 from envbuilder.verify import page as report_page, parallel, start
 from envbuilder.verify.figures import print_verdict
@@ -157,7 +158,7 @@ def command(
     stamp = text.stamp_now()
     # Two verifications may begin in the same second.
     name = f"{stamp}-{facts['profile']}-{facts['backend']}-{token_hex(3)}"
-    facts = text.redacted_values({**facts, "envbuilder": __version__, "time": stamp})
+    facts = redacted_values({**facts, "envbuilder": __version__, "time": stamp})
 
     errors: list[EnvbuilderError] = []
     job = Job(expects=expects, dataset=dataset, epochs=epochs, quick=quick)

@@ -25,7 +25,7 @@ from envbuilder.builds import conventions, project_folder
 from envbuilder.builds.access import own_folder
 from envbuilder.builds.backends import container
 from envbuilder.core import console, process, text
-from envbuilder.core.errors import VERIFY_FAILED, EnvbuilderError
+from envbuilder.core.errors import VERIFY_FAILED, EnvbuilderError, redacted_words
 from envbuilder.payload.machine import contention
 from envbuilder.profiles.backends import makes_image
 from envbuilder.project.repository import git
@@ -97,7 +97,7 @@ class Watching(Struct, frozen=True, kw_only=True):
                 envbuilder=__version__,
                 time=started,
                 host=socket.gethostname()[:200],
-                command=tuple(word[:1000] for word in text.redacted_words(words[:200])),
+                command=tuple(word[:1000] for word in redacted_words(words[:200])),
                 profile=build.profile.name,
                 backend=build.backend,
                 fingerprint=environment.plan.fingerprint,

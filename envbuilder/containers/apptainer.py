@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from envbuilder.containers.engine.container import Devices, Volume as Bound, bound, mount
 from envbuilder.core import decoding, process
-from envbuilder.core.errors import InvalidError, ToolError
-from envbuilder.core.text import printable, version_numbers
+from envbuilder.core.errors import InvalidError, ToolError, printable
+from envbuilder.core.text import version_numbers
 
 PROGRAM = "apptainer"
 DRIVERS = "/.singularity.d/libs"

@@ -26,7 +26,8 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, NamedTuple, TypeVar, cast
 
-from envbuilder.core.text import binary_size, is_encodable, shown
+from envbuilder.core.errors import is_encodable, shown
+from envbuilder.core.text import binary_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -19,8 +19,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TextIO
 
-from envbuilder.core.errors import BuildError, EnvbuilderError, Hint, InvalidError, as_hints
-from envbuilder.core.text import (
+from envbuilder.core.errors import (
+    BuildError,
+    EnvbuilderError,
+    Hint,
+    InvalidError,
+    as_hints,
     clipped,
     encodable,
     escaped,

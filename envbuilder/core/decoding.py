@@ -37,8 +37,7 @@ from typing import (
 import msgspec
 
 from envbuilder.core import yaml_files
-from envbuilder.core.errors import InvalidError
-from envbuilder.core.text import SHOWN, escaped, shown
+from envbuilder.core.errors import SHOWN, InvalidError, escaped, shown
 
 Hints = Mapping[type[msgspec.Struct], Mapping[str, str]]
 _T = TypeVar("_T")

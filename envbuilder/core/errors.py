@@ -1,15 +1,16 @@
-"""Error classes and exit codes of the command line.
+"""Errors with their exit codes, and what messages consist of: safe text, and hints.
 
 Every message states what happened and where; its hints state what to do next. `cli.main` is the
 only place that catches these errors and turns them into text and an exit code.
+
+Text of others is escaped, quoted and cut before a message repeats it, and credentials are removed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple, TypeVar
-
-from envbuilder.core.text import escaped_lines, redacted
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 BUILD_FAILED = 1
 INVALID = 2
@@ -20,6 +21,316 @@ RUN_FAILED = 125  # envbuilder's own failure: `run` and `shell` pass the command
 NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 INTERRUPTED = 130
+_COMMAND = re.compile(r"`[^`]*`")
+_PROOF = ". Proof: "
+ITEM = " • "
+"""What begins each of the items that a reason has."""
+_TREE = " │├└╰─▶×:"
+"""Characters that resolvers draw trees with."""
+_LONGEST_PROOF = 2000
+_PROOF_WIDTH = 100
+_LONGEST_LINE = 20_000
+"""A reason may list dozens of packages, and repeat what git or a build printed."""
+_HARD_SPACE = "\N{NO-BREAK SPACE}"
+SHOWN = 60
+"""Maximum number of characters of a file's text that a message repeats."""
+LONGEST = 1000
+"""Length at which text is cut if its caller names no other."""
+
+_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0")
+"""Characters that are printable by their category, but show nothing."""
+
+
+def printable(text: str, limit: int = LONGEST, *, instead: str = "?", lines: bool = False) -> str:
+    """Return untrusted text that cannot move a terminal's cursor or hide other text.
+
+    Control characters (C0 and C1), bidirectional and zero-width characters, and lone surrogates
+    become `instead`. So do line breaks and tabs, unless `lines` is set. At most `limit` characters
+    are returned; a cut ends in "…".
+    """
+    # One more than the limit, so that a cut is noticed without reading megabytes.
+    start = text.strip(" ")[: limit + 1]
+    clean = "".join(c if _shown(c) or (lines and c in "\n\t") else instead for c in start)
+    return clipped(clean.strip(" "), limit)
+
+
+def escaped(text: str, limit: int = LONGEST) -> str:
+    r"""Return text on one line, with what `printable` replaces as escapes such as `\x1b`.
+
+    For messages, which name the user's own files and repeat what other programs print: an escape
+    shows which character to look for.
+    """
+    return escaped_lines(clipped(text, limit)).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def escaped_lines(text: str) -> str:
+    """Return text of any length with what `printable` replaces as escapes, except for its lines.
+
+    Line breaks and tabs stay.
+    """
+    if _is_shown(text):
+        return text
+    return "".join(
+        c if c in "\n\t" or _shown(c) else c.encode("unicode_escape").decode() for c in text
+    )
+
+
+def escaped_json(text: str) -> str:
+    """Return a JSON document with what `printable` replaces as JSON's own escapes: the same value.
+
+    Such characters occur in strings only; line breaks between values stay.
+    """
+    if _is_shown(text):
+        return text
+    import json
+
+    return "".join(c if c in "\n\t" or _shown(c) else json.dumps(c)[1:-1] for c in text)
+
+
+def _is_shown(text: str) -> bool:
+    """Return whether no character of a text needs an escape; fast, since most need none."""
+    return text.replace("\n", "").replace("\t", "").isprintable() and _BLANK.isdisjoint(text)
+
+
+def is_encodable(text: str) -> bool:
+    """Return whether a text has no lone surrogates, which UTF-8 and JSON cannot hold."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def encodable(text: str) -> str:
+    r"""Return text with an escape such as `\udcff` for each lone surrogate.
+
+    Those stand for the bytes of a file's name or an argument that are not UTF-8.
+    """
+    return text.encode(errors="backslashreplace").decode()
+
+
+def clipped(text: str, limit: int) -> str:
+    """Return text of at most `limit` characters; a cut ends in "…"."""
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def _shown(character: str) -> bool:
+    return character.isprintable() and character not in _BLANK
+
+
+def wrapped(text: str, width: int, first: str = "", rest: str = "  ") -> str:
+    """Wrap one line between words; a command in backticks stays whole, so that it can be copied.
+
+    `first` and `rest` are put before the first line and before the others.
+    """
+    import textwrap
+
+    protected = _COMMAND.sub(lambda match: match[0].replace(" ", _HARD_SPACE), text)
+    lines = textwrap.wrap(
+        protected,
+        width,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(lines).replace(_HARD_SPACE, " ")
+
+
+def one_line(text: str) -> str:
+    """Return text of any origin as one line of limited length, which a lock can hold."""
+    return escaped(" ".join(text.split()), _LONGEST_LINE)
+
+
+def with_proof(sentence: str, printed: str) -> str:
+    """Return a sentence, and after it on the same line why, in the words of a resolver."""
+    words = " ".join(line.strip(_TREE).removeprefix("cause: ") for line in printed.splitlines())
+    return f"{sentence}{_PROOF}{escaped(' '.join(words.split()), _LONGEST_PROOF)}"
+
+
+def with_items(sentence: str, items: Iterable[str]) -> str:
+    """Return a sentence, and after it on the same line what it is about, one by one."""
+    return ITEM.join([f"{sentence}:", *items])
+
+
+def indented_proof(reason: str) -> str:
+    """Return a reason with its items or its resolver's proof, if it has any, on lines below."""
+    if ITEM in reason:
+        sentence, *items = reason.split(ITEM)
+        wrapped_items = [wrapped(item, _PROOF_WIDTH, "    ", "      ") for item in items]
+        return "\n".join([sentence, *wrapped_items])
+    sentence, mark, proof = reason.partition(_PROOF)
+    return f"{sentence}:\n{wrapped(proof, _PROOF_WIDTH, '    ', '    ')}" if mark else reason
+
+
+def counted(number: float, noun: str) -> str:
+    """Return a number and a noun, in the plural unless the number is 1."""
+    if number != 1:
+        noun += "es" if noun.endswith("s") else "s"
+    return f"{number:g} {noun}"
+
+
+def first(items: Sequence[str], most: int) -> str:
+    """Return the first items and how many more there are: `a, b and 3 more`."""
+    more = len(items) - most
+    return ", ".join(items[:most]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def escaped_markdown(text: str) -> str:
+    """Return text with everything escaped that Markdown would take as markup."""
+    return re.sub(r"([\\`*_{}\[\]<>&#|~$!])", r"\\\1", text)
+
+
+def shown(text: str) -> str:
+    """Return a short piece of untrusted text, quoted and without control characters."""
+    return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}…")
+
+
+HIDDEN = "…"
+"""What is shown in place of a credential."""
+
+# Texts: `re` compiles them at the first use and keeps them, no start waits for them.
+_URL = r"://([^\s'\"<>`]+)"
+_ENCODED_USER = r"(?i)(%3A%2F%2F)[^\s'\"<>`&]{1,512}?%40"
+_AUTHORITY = r"(?:\[[^\]]*\]|[^:@]*)(?::[0-9]*)?[),.;:]*"
+"""A host and a port without a user. Anything else before the first slash may be half a password."""
+_WITHOUT_SCHEME = (
+    r"(?m)(?:(?<=[\s'\"<>`=(])|^)[^\s'\"<>`=(/@:]+:(?!//)[^\s'\"<>`=(@]+@(?!sha(?:256|384|512):)"
+)
+_HEADER = r"(?i)(\bauthorization['\"]?\s{0,4}[:=]\s{0,4}['\"]?[a-z]{1,20} )[^\s'\",]+"
+_PORT = r"(integer value as )'[^'\s]*'"
+"""What Python says about a port that is no number: half a password, if that has a slash."""
+_CONDA_PATH = r"/t/[^/]+(?=/|\Z)"
+
+
+def public(url: str) -> str:
+    """Return a URL without user, password, query, fragment and conda's token.
+
+    Raises `ValueError` if it cannot be parsed.
+    """
+    from urllib.parse import urlsplit, urlunsplit
+
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit((parts.scheme, host, re.sub(_CONDA_PATH, "", parts.path), "", ""))
+
+
+def is_public(url: str) -> bool:
+    """Return whether a URL holds nothing that `public` removes."""
+    return public(url) == url
+
+
+_PART = r"[\w.-]{0,40}"
+_NAME = (
+    rf"(?!(?:{_PART}[_.-])?(?:tik|max|min|num|new|next|per|pad|eos|bos|unk|sep|cls|mask|stop|start|end"
+    rf"|image|special)[_-]?token){_PART}(?:(?:secret|passw(?:or)?d|passphrase|credential){_PART}"
+    r"(?<!file)(?<!path)(?<!name)(?<!ref)(?<!dir)(?<!url)(?<!type)(?<!length)(?<!stdin)|token\d*"
+    r"|(?:access|account|api|auth|encryption|master|private|signing)[_.-]?key\d*|[_.-](?:pass|pwd))"
+)
+"""A name whose value is secret: `hf-token`, `AWS_SECRET_ACCESS_KEY`; not `tokens`, `pad_token`."""
+_HARMLESS = (
+    r"\$(?:[{(\[]|(?-i:[A-Z_]))|%\w+%|\{[{\w]|<\w|[\[(]|…|\*\*|id=|[<>=^~]{0,2} ?\d+(?:\.\d+)+"
+    r"|(?:true|false|none|null|yes|no|str|string|inherit)(?![\w-])"
+)
+"""What begins a value that says where the secret is, or that is a switch, a type or a version."""
+_SECRET = (
+    rf"(?im)(?<![\w./-])(?P<dash>--?)?(?P<name>{_NAME})(?:(?:\\?[\"'])?\s{{0,4}}=\s{{0,4}}(?!=)"
+    r"|(?(dash)(?:\\?[\"']\s{0,4},?\s{0,4}(?=\\?[\"'])|\s+)(?!\\?[\"']?-)|(?!))"
+    r"|\\?[\"']\s{0,4}:\s{0,4}|:\s{0,4}(?=\\?[\"'])"
+    r"|:[ ]{1,4}(?=[^\s\"']+(?:[\"']|[ \t]{0,40}(?:$|#))))"
+    rf"(?P<quote>\\?[\"'])?+(?!{_HARMLESS})"
+    r"(?P<value>(?(quote)(?!(?P=quote))(?:\\.|[^\\\n])+?(?=(?P=quote)|$)"
+    r"|(?![\w.]+[(\[])[^\s\"'`;&|<>()]*[^\s\"'`;&|<>(),.:\]}]))"
+)
+_OPTION = rf"(?i)--?{_NAME}"
+_WORD = rf"(?is)\A(--?{_NAME}=|{_NAME}=(?=\S+\Z))(?!{_HARMLESS}).+"
+"""A word of a command that states a secret, which needs no quotes there."""
+_FORMS = (
+    r"(?<![\w/+-])(?P<name>hf_|gh[oprsu]_|github_pat_|glpat-|AKIA|ASIA|AIza|npm_|sk-|[rs]k_live_"
+    r"|xox[abeoprs]-|pypi-AgE|nvapi-|gsk_|r8_|dckr_pat_|-----BEGIN[ ][A-Z ]{0,40}PRIVATE[ ]KEY|eyJ)"
+    r"(?:(?<=hf_)(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{10,}|(?<=IA)[0-9A-Z]{16}|(?<=sk-)(?:[a-z0-9]+-){0,2}"
+    r"[A-Za-z0-9_]{16,}[\w-]*|(?<=eyJ)[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*"
+    r"|(?<=KEY)[\s\S]+?(?:-----END[^\n]*|\Z)|(?<!hf_|sk-|eyJ|KEY|KIA|SIA)[\w-]{16,})(?!\w)"
+)
+"""Well-known forms of tokens and keys, by how they begin."""
+_LOGIN = rf"(?i)\b(?P<name>https?|ftp)://(?!{_HARMLESS})[^\s/@'\"]+@"
+_NAMED = r"(?i)token|secret|passw|passphrase|credential|key|pass|pwd"
+
+
+def redacted(text: str) -> str:
+    """Return text with an ellipsis for each credential in it.
+
+    For whatever is written or printed. Credentials are a URL's login and query, the value behind
+    the name of a secret, wherever that stands, and tokens of a well-known form.
+    """
+    if any(sign in text for sign in ("@", "://", "%40", "uthorization", "integer value as")):
+        text = re.sub(_URL, _redacted_url, text)
+        text = re.sub(_ENCODED_USER, rf"\1{HIDDEN}%40", text)
+        text = re.sub(_WITHOUT_SCHEME, f"{HIDDEN}@", text)
+        text = re.sub(_PORT, rf"\1'{HIDDEN}'", text)
+        text = re.sub(_HEADER, rf"\1{HIDDEN}", text)
+    if re.search(_NAMED, text):
+        text = re.sub(_SECRET, lambda m: m[0].removesuffix(m["value"]) + HIDDEN, text)
+    return re.sub(_FORMS, HIDDEN, text)
+
+
+def redacted_words(words: Iterable[str]) -> list[str]:
+    """Return a command's words for files: encodable, with an ellipsis for each credential."""
+    result: list[str] = []
+    is_secret = False
+    for word in words:
+        if is_secret and not re.match(rf"(?i)-|{_HARMLESS}", word):
+            result.append(HIDDEN)
+        else:
+            result.append(encodable(redacted(re.sub(_WORD, rf"\1{HIDDEN}", word))))
+        is_secret = re.fullmatch(_OPTION, word) is not None
+    return result
+
+
+def redacted_values(value: Any) -> Any:
+    """Return plain data for files: encodable, with an ellipsis for each credential.
+
+    Texts in a list are the words of a command, which may be a secret's name and its value.
+    """
+    match value:
+        case str():
+            return encodable(redacted(value))
+        case dict():
+            return {
+                encodable(str(key)): redacted_values([f"--{key}", inner])[1]
+                for key, inner in value.items()
+            }
+        case list() | tuple():
+            words = iter(redacted_words(each for each in value if isinstance(each, str)))
+            return [next(words) if isinstance(v, str) else redacted_values(v) for v in value]
+    return value
+
+
+def secrets_in(text: str) -> list[tuple[int, str]]:
+    """Return the line and the name of each credential in a file that is to be passed on.
+
+    Neither a reference such as `${HF_TOKEN}` nor a URL's query is one.
+    """
+    result: list[tuple[int, str]] = []
+    for pattern in (_SECRET, _FORMS, _LOGIN):
+        found = re.finditer(pattern, text)
+        result += [(text.count("\n", 0, m.start()) + 1, m["name"]) for m in found]
+    return sorted(result)
+
+
+def log_text(text: str) -> str:
+    """Return the lines of another program's output as they are kept or shown.
+
+    Without credentials, and without control characters, so that a log can be shown on a terminal.
+    """
+    return escaped_lines(redacted(text))
+
+
+def _redacted_url(match: re.Match[str]) -> str:
+    rest = match[1]
+    authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    # A password with an unescaped slash continues after it.
+    scope = rest if not re.fullmatch(_AUTHORITY, authority.rpartition("@")[2]) else authority
+    user, at, _ = scope.rpartition("@")
+    rest = f"{HIDDEN}@{rest[len(user) + 1 :]}" if at and user != HIDDEN else rest
+    rest, question, _ = rest.partition("?")
+    return f"://{re.sub(_CONDA_PATH, f'/t/{HIDDEN}', rest)}{question and f'?{HIDDEN}'}"
 
 
 class Hint(NamedTuple):

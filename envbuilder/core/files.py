@@ -28,8 +28,15 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder.core import decoding
-from envbuilder.core.errors import BuildError, EnvbuilderError, Hint, InvalidError, make_room
-from envbuilder.core.text import binary_size, escaped
+from envbuilder.core.errors import (
+    BuildError,
+    EnvbuilderError,
+    Hint,
+    InvalidError,
+    escaped,
+    make_room,
+)
+from envbuilder.core.text import binary_size
 
 _SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 PRIVATE = 0o600

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
 
 from envbuilder.core import console, pip
-from envbuilder.core.errors import LimitError, TooLongError
+from envbuilder.core.errors import LimitError, TooLongError, public
 from envbuilder.core.files import full_or_broken
-from envbuilder.core.text import public
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -9,8 +9,8 @@ from typing import TypeVar
 import msgspec
 
 from envbuilder.core import decoding
-from envbuilder.core.errors import Hint, InvalidError
-from envbuilder.core.text import binary_size, shown
+from envbuilder.core.errors import Hint, InvalidError, shown
+from envbuilder.core.text import binary_size
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 

@@ -22,8 +22,7 @@ from msgspec.structs import asdict, fields, replace
 
 from envbuilder.core import console, files, types
 from envbuilder.core.decoding import Hints, decode, error_at, parse_yaml, place
-from envbuilder.core.errors import InvalidError
-from envbuilder.core.text import shown
+from envbuilder.core.errors import InvalidError, shown
 
 PROJECT_FILE = "envbuilder.yaml"
 LOCKS = "envbuilder.lock"

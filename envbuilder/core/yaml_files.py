@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from envbuilder.core.text import SHOWN, shown
+from envbuilder.core.errors import SHOWN, shown
 
 Path = tuple[str, ...]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envbuilder.core.errors import InvalidError
-from envbuilder.core.text import counted, gigabytes
+from envbuilder.core.errors import InvalidError, counted
+from envbuilder.core.text import gigabytes
 from envbuilder.doctor import accelerators, surroundings
 from envbuilder.doctor.problem import SEVERITIES, Problem, Severity
 from envbuilder.doctor.surroundings import CDI_FILE, Around

@@ -13,7 +13,7 @@ from typing import Literal, get_args
 from msgspec import Struct
 
 from envbuilder.core import text
-from envbuilder.core.errors import InvalidError
+from envbuilder.core.errors import InvalidError, counted
 from envbuilder.fleet.model import PROVEN, Entry, NodeName, Outcome, RunId, Summary
 from envbuilder.verify.report.history import MAX_SLOWDOWN
 
@@ -105,7 +105,7 @@ def compare(earlier: Summary, now: Summary) -> Drift:
 def sentences(drift: Drift) -> list[str]:
     """Sum up a comparison: changes and speed."""
     number = Counter(change.kind for change in drift.changes)
-    nodes = text.counted(drift.common, "node")
+    nodes = counted(drift.common, "node")
     shown = [f"Nothing changed on {nodes}."]
     if number:
         listed = ", ".join(f"{number[kind]} {label(kind)}" for kind in KINDS if number[kind])
@@ -113,7 +113,7 @@ def sentences(drift: Drift) -> list[str]:
     if drift.ratio is None:
         shown.append("No node's speed was judged in both runs on the same device.")
     else:
-        timed = text.counted(drift.timed, "node")
+        timed = counted(drift.timed, "node")
         shown.append(f"The median epoch of {timed} took {drift.ratio:.2f} times as long as then.")
     return shown
 

@@ -27,7 +27,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from envbuilder.core import decoding, files, text
-from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.errors import BuildError, InvalidError, printable
 from envbuilder.fleet import judge
 from envbuilder.fleet.model import LONGEST_REASON, Entry, Group, JobId, NodeName, Summary
 from envbuilder.fleet.planning import SAFE_FOLDER, Plan
@@ -100,7 +100,7 @@ def _reading(path: Path, what: str, hint: str) -> Iterator[None]:
     except OSError as error:
         raise InvalidError(f"{path}: cannot be read: {error.strerror or error}", hint) from error
     except ValueError as error:
-        problem = text.printable(str(error), LONGEST_REASON)
+        problem = printable(str(error), LONGEST_REASON)
         raise InvalidError(f"{path}: not {what}: {problem}", hint) from error
 
 
@@ -166,7 +166,7 @@ def last_words(folder: Path, node: str, job: str) -> str:
     others = [line for line in printed if not line.startswith("srun: ")] or printed
     errors = [line for line in others if "error: " in line] or others
     if errors:
-        return text.printable(errors[-1], LONGEST_REASON)
+        return printable(errors[-1], LONGEST_REASON)
     return ""
 
 
@@ -229,7 +229,7 @@ def _safe(item: _Row, what: str) -> _Row:
         # JSON's 1e999 is infinite.
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"{key} of {what} is not finite")
-    texts = {k: text.printable(v, LONGEST_REASON) for k, v in values.items() if isinstance(v, str)}
+    texts = {k: printable(v, LONGEST_REASON) for k, v in values.items() if isinstance(v, str)}
     return replace(item, **texts)
 
 

@@ -17,8 +17,8 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from envbuilder.core import decoding
-from envbuilder.core.errors import HostError, InvalidError, VerifyError
-from envbuilder.core.text import amount, counted, percent, printable
+from envbuilder.core.errors import HostError, InvalidError, VerifyError, counted, printable
+from envbuilder.core.text import amount, percent
 from envbuilder.fleet.model import (
     LONGEST_REASON,
     PROVEN,

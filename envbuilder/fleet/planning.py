@@ -12,9 +12,8 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from envbuilder.core import decoding, files, types
-from envbuilder.core.errors import InvalidError
+from envbuilder.core.errors import InvalidError, printable
 from envbuilder.core.resources import MARK, filled
-from envbuilder.core.text import printable
 from envbuilder.fleet import judge, slurm
 from envbuilder.fleet.model import LONGEST_TOGETHER_SECONDS, Entry, Node, Promise, RunId, started
 from envbuilder.verify import parallel

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from rich.text import Text
 
 from envbuilder.core import console, text
+from envbuilder.core.errors import counted, first
 from envbuilder.fleet import drift as drifts
 from envbuilder.fleet.model import (
     LEFT_OUT,
@@ -48,7 +49,7 @@ def print_table(summary: Summary, terminal: Any) -> None:
         terminal.print(view.table(_groups(summary.groups)))
     for group in summary.groups:
         if group.outcome != "verified":
-            _remark(terminal, text.first(group.nodes, MOST_NAMED), group)
+            _remark(terminal, first(group.nodes, MOST_NAMED), group)
     if summary.across:
         terminal.print(Text(_together(summary), style="bold"))
 
@@ -76,7 +77,7 @@ def _groups(groups: Sequence[Group]) -> Section:
     for group in groups:
         speed = "-" if group.images_per_second is None else f"{group.images_per_second:,.0f}"
         efficiency = "-" if group.efficiency is None else text.percent(group.efficiency, 0)
-        together = text.first(group.nodes, MOST_NAMED)
+        together = first(group.nodes, MOST_NAMED)
         word = Word(group.outcome, MARKS[group.outcome].tone)
         rows.append([together, group.profile or "-", speed, efficiency, word])
     return Section(
@@ -100,7 +101,7 @@ def _together(summary: Summary) -> str:
     if not summary.groups:
         return "No two nodes that are equal were proven, so none trained together."
     number = sum(group.outcome in PROVEN for group in summary.groups)
-    return f"{number:,} of {text.counted(len(summary.groups), 'group')} of nodes trained together."
+    return f"{number:,} of {counted(len(summary.groups), 'group')} of nodes trained together."
 
 
 def _counts(entries: Sequence[Entry]) -> str:
@@ -110,7 +111,7 @@ def _counts(entries: Sequence[Entry]) -> str:
     nothing = "; nothing was examined"
     if number.keys() - LEFT_OUT:
         nothing = ""
-    return f"{text.counted(len(entries), 'node')}: {each or 'none'}{nothing}"
+    return f"{counted(len(entries), 'node')}: {each or 'none'}{nothing}"
 
 
 def page(summary: Summary, drift: drifts.Drift | None = None) -> str:
@@ -157,12 +158,12 @@ def _sentences(summary: Summary) -> Iterator[str]:
     examined = len(summary.entries) - left_out
     proven = sum(entry.outcome in PROVEN for entry in summary.entries)
     if examined:
-        nodes = f"{proven:,} of {text.counted(examined, 'node')}"
+        nodes = f"{proven:,} of {counted(examined, 'node')}"
         yield f"{nodes} proved by training what was promised."
     else:
         yield "No node was examined."
     if left_out:
-        yield f"Left out: {text.counted(left_out, 'node')}."
+        yield f"Left out: {counted(left_out, 'node')}."
     if summary.across:
         yield _together(summary)
 
@@ -174,7 +175,7 @@ def _reasons(entries: Sequence[Entry]) -> list[str]:
         for outcome in OUTCOMES:
             nodes = [entry.node for entry in entries if entry.outcome == outcome]
             if nodes and MARKS[outcome].tone == tone:
-                reasons.append(f"{len(nodes)} {outcome}: {text.first(nodes, MOST_NAMED)}")
+                reasons.append(f"{len(nodes)} {outcome}: {first(nodes, MOST_NAMED)}")
     return reasons
 
 

@@ -17,8 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder.core import decoding, process
-from envbuilder.core.errors import ToolError
-from envbuilder.core.text import printable
+from envbuilder.core.errors import ToolError, printable
 from envbuilder.fleet.model import LONGEST_REASON, JobId, Node, Outcome, Resource, natural
 
 SUFFIX = ".sbatch"

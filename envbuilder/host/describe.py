@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envbuilder.core.text import bandwidth, first, gibibytes
+from envbuilder.core.errors import first
+from envbuilder.core.text import bandwidth, gibibytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

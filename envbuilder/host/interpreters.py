@@ -24,8 +24,7 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder.core import decoding, files, process
-from envbuilder.core.errors import ToolError
-from envbuilder.core.text import first
+from envbuilder.core.errors import ToolError, first
 
 Runner = Callable[..., process.Completed]
 

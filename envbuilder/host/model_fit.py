@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from envbuilder.core.errors import InvalidError
-from envbuilder.core.text import clipped, first, gibibytes
+from envbuilder.core.errors import InvalidError, clipped, first
+from envbuilder.core.text import gibibytes
 from envbuilder.host.snapshot import clean
 
 if TYPE_CHECKING:

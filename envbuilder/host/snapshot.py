@@ -17,7 +17,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from envbuilder.core.text import printable
+from envbuilder.core.errors import printable
 
 _LIMIT = 1 << 20
 _MOST = 1024  # entries per folder

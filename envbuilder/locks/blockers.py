@@ -20,7 +20,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from envbuilder.core import text, types
+from envbuilder.core import types
+from envbuilder.core.errors import counted, first, with_items
 from envbuilder.locks.target_wheels import left_out
 from envbuilder.packages import availability, index_pages
 from envbuilder.packages.availability import Blocker, Walk
@@ -346,7 +347,7 @@ def settled(
         against = {who: f"{who} needs {v}" for who, v in needs if not v.contains(version, True)}
         pinned = {other for other in own_lines if pin(own_lines[other].text)}
         if each.kind == "conflict" and pinned >= {who.split()[0] for who in against} > set():
-            yield name, (line.text, f"{line.where}, though {text.first([*against.values()], 2)}")
+            yield name, (line.text, f"{line.where}, though {first([*against.values()], 2)}")
         if each.kind == "release" and Version(each.version).major == Version(version).major:
             why = f"the nearest there is; {line.where} has {version}"
             yield name, (f"{name}=={each.version}", why)
@@ -410,7 +411,7 @@ def explained(blockers: Sequence[Blocker], target: index_pages.Target) -> str:
     platform, python = target
     # Several may be left out over one that they disagree about.
     blockers = [*{(b.name, b.kind): b for b in reversed(blockers)}.values()][::-1]
-    count = text.counted(len(blockers), "package")
+    count = counted(len(blockers), "package")
     verb = "stands" if len(blockers) == 1 else "stand"
     items = [_sentence(blocker, platform, python) for blocker in blockers]
     built = sorted(blocker.name for blocker in blockers if blocker.kind == "source")
@@ -423,7 +424,7 @@ def explained(blockers: Sequence[Blocker], target: index_pages.Target) -> str:
     if old:
         lines = sorted(each.replace(" ", "==") for each in old)
         items.append(f"To take what is that old, require it: {', '.join(lines)}")
-    return text.with_items(f"{count} {verb} in the way", items)
+    return with_items(f"{count} {verb} in the way", items)
 
 
 def _sentence(blocker: Blocker, platform: str, python: str) -> str:

@@ -18,8 +18,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from envbuilder.core import pip, process, types
-from envbuilder.core.errors import BuildError, InvalidError
-from envbuilder.core.text import one_line
+from envbuilder.core.errors import BuildError, InvalidError, one_line
 from envbuilder.locks import compare, target_wheels
 from envbuilder.locks.blockers import PassedOverError, explained
 from envbuilder.locks.target_wheels import ClashError

@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from envbuilder.core import http, pip, process, types
-from envbuilder.core.text import escaped
+from envbuilder.core.errors import escaped
 from envbuilder.packages.python import indexes, upstream, wheel_conflicts
 from envbuilder.packages.python.uv import Found, Offer, UnresolvableError, Uv
 from envbuilder.profiles import frameworks, releases

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envbuilder.core import archives, types
-from envbuilder.core.errors import BuildError, Hint, InvalidError
-from envbuilder.core.text import escaped
+from envbuilder.core.errors import BuildError, Hint, InvalidError, escaped
 from envbuilder.profiles import releases
 from envbuilder.profiles.lock import File, Lock, Target, target_of
 

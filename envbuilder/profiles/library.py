@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
-from envbuilder.core.errors import Hint, InvalidError
-from envbuilder.core.text import first
+from envbuilder.core.errors import Hint, InvalidError, first
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.frameworks import DEFAULT, of_name
 from envbuilder.profiles.profile import Profile, load as load_profile, names

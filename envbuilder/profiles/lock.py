@@ -17,8 +17,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from envbuilder.core import decoding, files, lock_files, types
-from envbuilder.core.errors import Hint, InvalidError, ToolError, UnlockedError
-from envbuilder.core.text import indented_proof
+from envbuilder.core.errors import Hint, InvalidError, ToolError, UnlockedError, indented_proof
 from envbuilder.profiles.requirements import same_version
 
 if TYPE_CHECKING:

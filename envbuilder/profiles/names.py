@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from envbuilder.core.text import SHOWN
+from envbuilder.core.errors import SHOWN
 
 _MAKERS = {
     "cuda": ("nvidia", "geforce", "rtx", "gtx", "tesla", r"cu\d+", "cuda.*"),

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from envbuilder.core import types
-from envbuilder.core.text import first
+from envbuilder.core.errors import first
 from envbuilder.host.model import Gpu
 
 Level = Literal["note", "warning", "no", "impossible"]

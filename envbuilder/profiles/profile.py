@@ -18,9 +18,8 @@ from msgspec.structs import replace
 
 from envbuilder.core import resources, types
 from envbuilder.core.decoding import Hints, decode, parse_yaml
-from envbuilder.core.errors import InvalidError
+from envbuilder.core.errors import InvalidError, shown
 from envbuilder.core.files import read_text
-from envbuilder.core.text import shown
 from envbuilder.profiles import backends, frameworks, releases, requirements
 from envbuilder.profiles.names import suggestion
 from envbuilder.profiles.needs import Requires

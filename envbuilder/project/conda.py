@@ -18,8 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder.core import decoding, types
-from envbuilder.core.errors import InvalidError
-from envbuilder.core.text import escaped, first, shown
+from envbuilder.core.errors import InvalidError, escaped, first, shown
 from envbuilder.profiles import frameworks
 from envbuilder.project import lines
 from envbuilder.project.names import (

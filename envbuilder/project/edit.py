@@ -11,9 +11,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder.core import files, settings, types, yaml_files
-from envbuilder.core.errors import Hint, InvalidError
+from envbuilder.core.errors import Hint, InvalidError, shown
 from envbuilder.core.settings import DEFAULT, PROJECT_FILE, Definition, Environment
-from envbuilder.core.text import shown
 from envbuilder.profiles import frameworks
 from envbuilder.profiles.requirements import distribution
 from envbuilder.project import environments

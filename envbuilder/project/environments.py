@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from envbuilder.core import types
 from envbuilder.core.decoding import place
-from envbuilder.core.errors import InvalidError
+from envbuilder.core.errors import InvalidError, escaped, shown
 from envbuilder.core.files import read_text
 from envbuilder.core.settings import (
     DEFAULT,
@@ -24,7 +24,6 @@ from envbuilder.core.settings import (
     RequirementFile,
     Settings,
 )
-from envbuilder.core.text import escaped, shown
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.profile import Resolution
 from envbuilder.profiles.requirements import SAME

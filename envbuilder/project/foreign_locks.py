@@ -14,8 +14,7 @@ from packaging.pylock import Package, Pylock, PylockUnsupportedVersionError, Pyl
 
 from envbuilder.core import types
 from envbuilder.core.decoding import decode, strict_json
-from envbuilder.core.errors import InvalidError
-from envbuilder.core.text import escaped
+from envbuilder.core.errors import InvalidError, escaped
 from envbuilder.profiles import frameworks
 from envbuilder.project.lines import (
     LONGEST,

@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder.core import files, types
-from envbuilder.core.errors import InvalidError
-from envbuilder.core.text import binary_size, escaped, secrets_in, shown
+from envbuilder.core.errors import InvalidError, escaped, secrets_in, shown
+from envbuilder.core.text import binary_size
 
 MOST_FILES = 10_000
 MOST_BYTES = 1 << 30

@@ -16,8 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder.core import decoding, files, types
-from envbuilder.core.errors import InvalidError
-from envbuilder.core.text import escaped
+from envbuilder.core.errors import InvalidError, escaped
 from envbuilder.profiles import frameworks, requirements
 from envbuilder.profiles.requirements import distribution
 from envbuilder.project.names import alias_of, distribution_of, needed_where

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from envbuilder.core import types
-from envbuilder.core.errors import InvalidError
-from envbuilder.core.text import escaped, first
+from envbuilder.core.errors import InvalidError, escaped, first
 from envbuilder.project.lines import read_text
 from envbuilder.project.setup_files import (
     FileReference,

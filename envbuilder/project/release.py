@@ -17,8 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder.core import decoding, files, types
-from envbuilder.core.errors import InvalidError
-from envbuilder.core.text import shown
+from envbuilder.core.errors import InvalidError, shown
 from envbuilder.profiles import releases
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.profile import Base, Profile, Python

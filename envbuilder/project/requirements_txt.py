@@ -13,8 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from envbuilder.core import decoding, types
-from envbuilder.core.errors import InvalidError
-from envbuilder.core.text import escaped
+from envbuilder.core.errors import InvalidError, escaped
 from envbuilder.project.lines import (
     MOST,
     SHOWN,

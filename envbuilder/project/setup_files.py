@@ -19,8 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder.core import types
-from envbuilder.core.errors import InvalidError
-from envbuilder.core.text import escaped
+from envbuilder.core.errors import InvalidError, escaped
 from envbuilder.project.conda import read_pixi
 from envbuilder.project.lines import Listed, Needed, joined, python_versions, read_text
 from envbuilder.project.requirements_txt import read_lines

@@ -14,8 +14,7 @@ from msgspec import Struct
 
 from envbuilder.core import types
 from envbuilder.core.decoding import decode
-from envbuilder.core.errors import InvalidError
-from envbuilder.core.text import escaped
+from envbuilder.core.errors import InvalidError, escaped
 from envbuilder.profiles import frameworks
 from envbuilder.profiles.requirements import distribution
 from envbuilder.project.lines import (

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec.structs import replace
 
 from envbuilder.core.decoding import dotted, place
-from envbuilder.core.errors import InvalidError
+from envbuilder.core.errors import InvalidError, shown
 from envbuilder.core.files import read_text
 from envbuilder.core.settings import DEFAULT, LOCKS, PROJECT_FILE, Definition, Settings
-from envbuilder.core.text import shown
 from envbuilder.profiles import backends, frameworks, profile as profile_files, releases
 from envbuilder.profiles.frameworks import FRAMEWORKS, is_build_extra
 from envbuilder.profiles.library import Library, OtherFrameworkError, nothing_read

@@ -14,8 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from envbuilder.core import decoding
-from envbuilder.core.errors import Hint, InvalidError, SignatureError
-from envbuilder.core.text import printable
+from envbuilder.core.errors import Hint, InvalidError, SignatureError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

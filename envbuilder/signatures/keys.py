@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from envbuilder.core import files
-from envbuilder.core.errors import InvalidError, ToolError
+from envbuilder.core.errors import InvalidError, ToolError, printable
 from envbuilder.core.settings import is_key_text
-from envbuilder.core.text import printable
 
 LARGEST = 1 << 16
 """Maximum bytes of a key file; those of the supported kinds have less than 500."""

@@ -15,8 +15,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from envbuilder.core import decoding, files
-from envbuilder.core.errors import BuildError, Hint, InvalidError, SignatureError
-from envbuilder.core.text import printable
+from envbuilder.core.errors import BuildError, Hint, InvalidError, SignatureError, printable
 from envbuilder.signatures import envelope as envelopes
 from envbuilder.signatures.envelope import (
     ChangedPayloadError,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from envbuilder.core.text import amount, duration, memory, percent, printable, rate, times
+from envbuilder.core.errors import printable
+from envbuilder.core.text import amount, duration, memory, percent, rate, times
 from envbuilder.payload.frameworks import title
 from envbuilder.verify.report import comparison
 from envbuilder.verify.report.measurements import Measurements

@@ -15,8 +15,7 @@ from msgspec import Struct
 
 from envbuilder.builds import mnist
 from envbuilder.core import decoding
-from envbuilder.core.errors import InvalidError, VerifyError
-from envbuilder.core.text import printable
+from envbuilder.core.errors import InvalidError, VerifyError, printable
 from envbuilder.payload.parallel import shares
 from envbuilder.profiles.backends import makes_image
 from envbuilder.verify import run, start

@@ -16,8 +16,7 @@ from msgspec import Struct
 from envbuilder.builds.mnist import Dataset
 from envbuilder.builds.payload import RECORD
 from envbuilder.core import files
-from envbuilder.core.errors import VerifyError
-from envbuilder.core.text import log_text, printable, redacted_values
+from envbuilder.core.errors import VerifyError, log_text, printable, redacted_values
 from envbuilder.payload.machine.device import HUNG, PHASE, SECONDS
 from envbuilder.payload.report import BLIND_TEST, REQUIRED, STEP
 from envbuilder.payload.training.dataset import load

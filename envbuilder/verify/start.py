@@ -20,9 +20,8 @@ from envbuilder.builds.payload import RECORD, TIMEOUT_SECONDS, payload_pyz
 from envbuilder.containers import apptainer
 from envbuilder.containers.engine.interface import LABEL
 from envbuilder.core import process
-from envbuilder.core.errors import Hint, InvalidError, VerifyError
+from envbuilder.core.errors import Hint, InvalidError, VerifyError, printable
 from envbuilder.core.files import file_sha256
-from envbuilder.core.text import printable
 from envbuilder.payload.start import AS_FOUND, Start, guarded
 from envbuilder.profiles import choice
 from envbuilder.profiles.backends import EXTERNAL, IMAGE

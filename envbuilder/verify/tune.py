@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder.core import console, decoding
-from envbuilder.core.errors import VerifyError
-from envbuilder.core.text import amount, percent, printable
+from envbuilder.core.errors import VerifyError, printable
+from envbuilder.core.text import amount, percent
 from envbuilder.verify import view
 from envbuilder.verify.tune_settings import (
     MOST_LOST,

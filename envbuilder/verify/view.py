@@ -12,8 +12,8 @@ from typing import Any, Literal, get_args
 
 from msgspec import Struct
 
-from envbuilder.core import resources, text
-from envbuilder.core.text import printable
+from envbuilder.core import resources
+from envbuilder.core.errors import printable, redacted
 from envbuilder.verify.advice import Advice
 from envbuilder.verify.curve import Curve, curve
 
@@ -153,7 +153,7 @@ class Page(Struct, frozen=True, kw_only=True):
 
 def render(page: Page) -> str:
     """Return a page as HTML, its texts escaped."""
-    return text.redacted(templates().get_template("report.html.j2").render(page=page))
+    return redacted(templates().get_template("report.html.j2").render(page=page))
 
 
 @cache

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from envbuilder.core.errors import InvalidError
-from envbuilder.core.text import amount, printable
+from envbuilder.core.errors import InvalidError, printable
+from envbuilder.core.text import amount
 from envbuilder.verify.report import history
 from envbuilder.verify.report.history import MAX_SLOWDOWN
 from envbuilder.watch import model

@@ -13,7 +13,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from envbuilder.core.text import clipped, counted, duration, first, percent, printable
+from envbuilder.core.errors import clipped, counted, first, printable
+from envbuilder.core.text import duration, percent
 from envbuilder.watch.model import MOST_ROWS, Finding, Observed, Watched
 from envbuilder.watch.training import (
     MOSTLY,

@@ -15,8 +15,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from envbuilder.core import console, decoding, files
-from envbuilder.core.errors import Hint, InvalidError
-from envbuilder.core.text import redacted_values
+from envbuilder.core.errors import Hint, InvalidError, redacted_values
 
 KIND = "watch"
 PART_BYTES = 256 << 10

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 from envbuilder.core import console, text
-from envbuilder.core.text import amount, counted, duration, first, memory, percent, printable
+from envbuilder.core.errors import counted, first, printable
+from envbuilder.core.text import amount, duration, memory, percent
 from envbuilder.verify import view
 from envbuilder.verify.report import comparison
 from envbuilder.verify.view import Fact

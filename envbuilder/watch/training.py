@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import fmean, pstdev
 from typing import Any, TypeVar
 
-from envbuilder.core.text import amount, clipped, counted, duration, first, memory, percent, rate
+from envbuilder.core.errors import clipped, counted, first
+from envbuilder.core.text import amount, duration, memory, percent, rate
 from envbuilder.watch.model import Copy, Finding, Observed, Placed, Work
 
 _Key = TypeVar("_Key")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from envbuilder.containers.engine.container import Devices
-from envbuilder.core.text import printable
+from envbuilder.core.errors import printable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

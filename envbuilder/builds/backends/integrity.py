@@ -22,10 +22,9 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from envbuilder.core import decoding, process
-from envbuilder.core.errors import BuildError, Hint, VerifyError
+from envbuilder.core.errors import BuildError, Hint, VerifyError, first
 from envbuilder.core.files import file_sha256
 from envbuilder.core.resources import OWN
-from envbuilder.core.text import first
 
 MARKER = "envbuilder.json"
 """Build metadata in a prefix: that envbuilder made it, from what, and its digests at that time."""

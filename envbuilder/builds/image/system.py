@@ -30,8 +30,7 @@ from envbuilder.containers.engine.interface import LABEL, Engine
 from envbuilder.containers.oci import layer, rootfs
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.core import archives
-from envbuilder.core.errors import BuildError
-from envbuilder.core.text import escaped
+from envbuilder.core.errors import BuildError, escaped
 from envbuilder.packages.debian import deb
 
 if TYPE_CHECKING:

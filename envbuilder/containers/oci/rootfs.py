@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from msgspec import Struct
 
 from envbuilder.containers.oci.layer import members
-from envbuilder.core.errors import BuildError, InvalidError
-from envbuilder.core.text import is_encodable
+from envbuilder.core.errors import BuildError, InvalidError, is_encodable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

@@ -29,8 +29,14 @@ from envbuilder.containers.oci.layout import (
 from envbuilder.containers.oci.reference import Reference, is_loopback
 from envbuilder.containers.registry.auth import DeniedError, Login
 from envbuilder.core import console, decoding, http
-from envbuilder.core.errors import BuildError, InvalidError, TooLongError, WrongHashError
-from envbuilder.core.text import printable, public
+from envbuilder.core.errors import (
+    BuildError,
+    InvalidError,
+    TooLongError,
+    WrongHashError,
+    printable,
+    public,
+)
 
 if TYPE_CHECKING:
     import requests

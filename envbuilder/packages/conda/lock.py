@@ -21,8 +21,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from envbuilder.core import lock_files, types
-from envbuilder.core.errors import Hint, InvalidError
-from envbuilder.core.text import is_public, public
+from envbuilder.core.errors import Hint, InvalidError, is_public, public
 from envbuilder.host import tables
 from envbuilder.host.snapshot import version
 from envbuilder.packages.python import indexes

@@ -22,8 +22,7 @@ from msgspec import Meta, Struct
 
 from envbuilder.core import decoding, files, resources, types
 from envbuilder.core.archives import path_objection, reserved_objection
-from envbuilder.core.errors import BuildError, Hint, ToolError
-from envbuilder.core.text import first
+from envbuilder.core.errors import BuildError, Hint, ToolError, first
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

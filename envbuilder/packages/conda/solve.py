@@ -18,9 +18,8 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from envbuilder.core import decoding, types
-from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.errors import BuildError, InvalidError, clipped, one_line, with_proof
 from envbuilder.core.files import file_sha256
-from envbuilder.core.text import clipped, one_line, with_proof
 from envbuilder.packages.conda import prefixes
 from envbuilder.packages.conda.lock import SCHEMA, SUBDIRS, Lock, Package, Target, inputs_digest
 from envbuilder.packages.python import indexes

@@ -13,8 +13,7 @@ from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
 from envbuilder.core import archives, types
-from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
-from envbuilder.core.text import escaped
+from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, escaped
 from envbuilder.packages.debian.suite import ARCHITECTURES
 
 if TYPE_CHECKING:

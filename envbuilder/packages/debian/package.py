@@ -11,8 +11,7 @@ from itertools import chain
 
 from msgspec import Struct
 
-from envbuilder.core.errors import InvalidError
-from envbuilder.core.text import clipped
+from envbuilder.core.errors import InvalidError, clipped
 from envbuilder.profiles.lock import MAIN
 
 _FIELD = re.compile(

@@ -16,9 +16,8 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder.core import archives, decoding, types
-from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.errors import BuildError, InvalidError, clipped
 from envbuilder.core.http import open_session, read, reason, request
-from envbuilder.core.text import clipped
 from envbuilder.packages.debian import mirrors
 from envbuilder.packages.debian.package import (
     Package,

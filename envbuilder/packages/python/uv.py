@@ -24,8 +24,8 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import decoding, pip, process, text, types
-from envbuilder.core.errors import BuildError
+from envbuilder.core import decoding, pip, process, types
+from envbuilder.core.errors import BuildError, one_line, with_proof
 from envbuilder.core.files import file_sha256
 from envbuilder.core.settings import Settings, require_writable
 from envbuilder.packages.python import indexes
@@ -248,7 +248,7 @@ class UnresolvableError(Exception):
     """No choice of files satisfies a target; the message is one line, as a lock's `reason` is."""
 
     def __init__(self, reason: str, target: tuple[str, str] | None = None) -> None:
-        self.reason = text.one_line(reason)
+        self.reason = one_line(reason)
         """The message without the target."""
         message = self.reason
         if target:
@@ -386,7 +386,7 @@ class Uv(Struct, frozen=True, kw_only=True):
         if done.returncode == 1 and "No solution found" in done.stderr:
             proof = done.stderr.partition("No solution found when resolving dependencies")[2]
             raise UnresolvableError(
-                text.with_proof(
+                with_proof(
                     "no wheels satisfy all requirements (nothing is built from source;"
                     " PIP_FIND_LINKS names folders of wheels of your own)",
                     _URL.sub("<url>", proof),

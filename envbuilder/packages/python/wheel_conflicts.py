@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envbuilder.core import archives, http, pip, process, types
-from envbuilder.core.errors import Hint, InvalidError
-from envbuilder.core.text import first as first_few, shown
+from envbuilder.core.errors import Hint, InvalidError, first as first_few, shown
 from envbuilder.packages.python import indexes
 from envbuilder.packages.store import Store
 

@@ -27,9 +27,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec.structs import replace
 
 from envbuilder.core import archives, decoding, files, process, types
-from envbuilder.core.errors import BuildError
+from envbuilder.core.errors import BuildError, escaped_lines, first, shown
 from envbuilder.core.files import file_sha256
-from envbuilder.core.text import escaped_lines, first, shown
 from envbuilder.host import probe
 from envbuilder.packages.python import wheel_conflicts
 from envbuilder.packages.sources import inside, static_metadata

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from envbuilder.core import archives, files, http, pip, process, types
-from envbuilder.core.errors import BuildError, Hint, InvalidError
-from envbuilder.core.text import escaped, shown
+from envbuilder.core.errors import BuildError, Hint, InvalidError, escaped, shown
 from envbuilder.packages import fetch
 from envbuilder.packages.python import upstream
 from envbuilder.packages.store import Store

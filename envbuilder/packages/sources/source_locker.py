@@ -33,10 +33,10 @@ from envbuilder.core.errors import (
     Hint,
     InvalidError,
     ToolError,
+    escaped,
     with_context,
 )
 from envbuilder.core.files import file_sha256
-from envbuilder.core.text import escaped
 from envbuilder.host import interpreters as installed, probe
 from envbuilder.packages import fetch as downloads, interpreters
 from envbuilder.packages.python.uv import Offer, UnresolvableError, started

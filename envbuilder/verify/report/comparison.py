@@ -13,7 +13,8 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder.core import console
-from envbuilder.core.text import amount, escaped_markdown, memory, percent, printable, times
+from envbuilder.core.errors import escaped_markdown, printable
+from envbuilder.core.text import amount, memory, percent, times
 from envbuilder.verify.report.model import plausible
 
 if TYPE_CHECKING:

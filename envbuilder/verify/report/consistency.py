@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from envbuilder.core.text import percent, printable
+from envbuilder.core.errors import printable
+from envbuilder.core.text import percent
 from envbuilder.payload.options import Gates, Options
 from envbuilder.payload.training.train import BATCH
 from envbuilder.verify.report import speed

@@ -19,9 +19,9 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder.core import decoding, files
-from envbuilder.core.errors import BuildError, Hint, InvalidError, VerifyError
+from envbuilder.core.errors import BuildError, Hint, InvalidError, VerifyError, printable
 from envbuilder.core.settings import require_unexposed
-from envbuilder.core.text import amount, percent, printable
+from envbuilder.core.text import amount, percent
 from envbuilder.verify.report import model
 from envbuilder.verify.report.model import Measured, Report
 

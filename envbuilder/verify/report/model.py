@@ -10,8 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from envbuilder.core import console, decoding
-from envbuilder.core.errors import VerifyError
-from envbuilder.core.text import printable
+from envbuilder.core.errors import VerifyError, printable
 from envbuilder.payload.numerics.precision import effective
 from envbuilder.verify.report.measurements import (
     Artifact,

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from envbuilder.core.text import percent, printable
+from envbuilder.core.errors import printable
+from envbuilder.core.text import percent
 from envbuilder.verify.report import model
 
 if TYPE_CHECKING:

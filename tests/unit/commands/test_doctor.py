@@ -13,8 +13,7 @@ from hypothesis import given, strategies as st
 
 from envbuilder import cli
 from envbuilder.core import process
-from envbuilder.core.errors import HostError
-from envbuilder.core.text import wrapped
+from envbuilder.core.errors import HostError, wrapped
 from envbuilder.doctor import accelerators, surroundings
 from envbuilder.host import probe
 from envbuilder.host.model import Containers, Host, Link

@@ -19,8 +19,7 @@ from hypothesis import example, given, settings, strategies as st
 from envbuilder import cli
 from envbuilder.containers.engine import connection
 from envbuilder.core import process
-from envbuilder.core.errors import ToolError
-from envbuilder.core.text import escaped_lines
+from envbuilder.core.errors import ToolError, escaped_lines
 from tests.support import host_trees, reports
 
 FORGED = "VERIFIED: forged"

@@ -11,15 +11,22 @@ from urllib.parse import quote
 import pytest
 from hypothesis import given, strategies as st
 
-from envbuilder.core import text
-from envbuilder.core.errors import EnvbuilderError
-from envbuilder.core.text import (
+from envbuilder.core import errors, text
+from envbuilder.core.errors import (
+    EnvbuilderError,
+    counted,
+    escaped,
+    escaped_json,
+    escaped_lines,
+    indented_proof,
     is_public,
+    printable,
     public,
     redacted,
     redacted_values,
     redacted_words,
     secrets_in,
+    with_proof,
 )
 
 any_text = st.text(st.characters(), max_size=80)
@@ -32,7 +39,7 @@ def test_printable_text_is_short_and_shows_all_it_has(
     limit: int,
     lines: bool,
 ) -> None:
-    clean = text.printable(raw, limit, lines=lines)
+    clean = printable(raw, limit, lines=lines)
     assert len(clean) <= limit
     clean.encode()
     for character in clean:
@@ -40,32 +47,32 @@ def test_printable_text_is_short_and_shows_all_it_has(
         assert unicodedata.category(character) not in {"Cc", "Cf", "Cs", "Zl", "Zp"} or (
             lines and character in "\n\t"
         )
-    assert text.printable(clean, limit, lines=lines) == clean
+    assert printable(clean, limit, lines=lines) == clean
 
 
 @given(st.text(st.characters(codec="ascii", categories=["L", "N", "P"]), max_size=80))
 def test_plain_text_stays_as_it_is(raw: str) -> None:
-    assert text.printable(raw) == text.escaped(raw) == raw
+    assert printable(raw) == escaped(raw) == raw
 
 
 @given(any_text)
 def test_escaped_text_is_one_line_and_can_be_encoded(raw: str) -> None:
-    assert text.escaped(raw, 1000).isprintable()
-    text.escaped(raw).encode()
+    assert escaped(raw, 1000).isprintable()
+    escaped(raw).encode()
 
 
 @given(any_text)
 def test_escaped_lines_keep_their_line_breaks(raw: str) -> None:
-    clean = text.escaped_lines(raw)
+    clean = escaped_lines(raw)
     assert clean.count("\n") == raw.count("\n")
     assert clean.replace("\n", "").replace("\t", "").isprintable()
-    assert text.escaped_lines(clean) == clean
+    assert escaped_lines(clean) == clean
     clean.encode()
 
 
 @given(st.lists(any_text), st.sampled_from([None, 1]))
 def test_escaped_json_has_the_same_value(raw: list[str], indent: int | None) -> None:
-    encoded = text.escaped_json(json.dumps(raw, ensure_ascii=False, indent=indent))
+    encoded = escaped_json(json.dumps(raw, ensure_ascii=False, indent=indent))
     assert json.loads(encoded) == raw
     assert encoded.replace("\n", "").isprintable()
 
@@ -86,14 +93,14 @@ def test_escaped_json_has_the_same_value(raw: list[str], indent: int | None) -> 
     ],
 )
 def test_what_becomes_of_a_text(raw: str, clean: str) -> None:
-    assert text.printable(raw) == clean
+    assert printable(raw) == clean
 
 
 def test_options_of_printable() -> None:
-    assert text.printable("a\n\tb\x1b", lines=True) == "a\n\tb?"
-    assert text.printable("a\x00b", instead=" ") == "a b"
-    assert text.printable("abcdef", 3) == "ab…"
-    assert text.escaped("a\x1bb\ud800\n") == r"a\x1bb\ud800\n"
+    assert printable("a\n\tb\x1b", lines=True) == "a\n\tb?"
+    assert printable("a\x00b", instead=" ") == "a b"
+    assert printable("abcdef", 3) == "ab…"
+    assert escaped("a\x1bb\ud800\n") == r"a\x1bb\ud800\n"
 
 
 @pytest.mark.parametrize(
@@ -106,8 +113,8 @@ def test_options_of_printable() -> None:
         (text.amount(-1.5), "-1.50"),
         (text.amount(1e300), "1e+300"),
         (text.amount(5e-324), "4.94e-324"),
-        (text.counted(1, "GPU"), "1 GPU"),
-        (text.counted(2, "process"), "2 processes"),
+        (counted(1, "GPU"), "1 GPU"),
+        (counted(2, "process"), "2 processes"),
         (text.times(0.8643), "0.86×"),
         (text.times(18.14), "18.1×"),
         (text.percent(0.9835), "98.35 %"),
@@ -323,16 +330,16 @@ def test_a_public_url_holds_no_credentials(url: str, without: str) -> None:
     ],
 )
 def test_a_proof_is_one_line_and_is_shown_indented(printed: str, proof: str) -> None:
-    reason = text.with_proof("cpu: no wheels fit", printed)
+    reason = with_proof("cpu: no wheels fit", printed)
     assert reason.startswith(f"cpu: no wheels fit. Proof: {proof}")
     assert reason.isprintable()
     assert len(reason) < 2100
-    first, *rest = text.indented_proof(reason).splitlines()
+    first, *rest = indented_proof(reason).splitlines()
     assert first == "cpu: no wheels fit:"
     for line in rest:
         assert line.startswith("    ")
         assert len(line) <= 100
-    assert text.indented_proof("another reason") == "another reason"
+    assert indented_proof("another reason") == "another reason"
 
 
 @pytest.mark.parametrize(
@@ -361,4 +368,4 @@ def test_another_form_is_refused_and_shown_as_it_is(other: str) -> None:
 def test_the_first_items_are_named_and_further_ones_counted(
     items: tuple[str, ...], line: str
 ) -> None:
-    assert text.first(items, 2) == line
+    assert errors.first(items, 2) == line
