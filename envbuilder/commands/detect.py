@@ -25,6 +25,7 @@ from envbuilder.profiles import fit
 from envbuilder.profiles.accelerators import ACCELERATORS
 from envbuilder.profiles.choice import Choice, choose_best, grouped, unserved, workarounds
 from envbuilder.profiles.frameworks import FRAMEWORKS
+from envbuilder.profiles.library import Library
 from envbuilder.profiles.releases import Build, ranges
 from envbuilder.project import variants
 
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from envbuilder.host.model import Host
-    from envbuilder.profiles.library import Library
     from envbuilder.profiles.needs import Level
     from envbuilder.profiles.profile import Profile
 
@@ -90,6 +90,9 @@ def command(
     model_fit.bits_of(quant)
     settings = load_settings()
     library = variants.library(settings, kernels.known_in(settings))
+    if framework not in {None, library.framework[0]}:
+        # The project's profiles are variants for its own framework alone.
+        library = Library(library.folders, packages=library.packages)
     if root != Path("/"):
         host = probe.host(root, full=full)
     else:

@@ -286,6 +286,7 @@ def test_one_framework_is_shown_and_the_others_are_a_word(
     (tmp_path / "envbuilder.yaml").write_text("requirements: [flax]\n")
     project = " ".join(shown(capsys).split())
     assert "framework: jax, because envbuilder.yaml:1 requires flax; others: " in project
+    assert "→ profile cpu: " in shown(capsys, "--framework", "torch")
 
 
 @pytest.mark.parametrize(
