@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from envbuilder import __version__
 from envbuilder.builds import payload
-from envbuilder.core import pip, process, resources, types
+from envbuilder.core import archives, pip, process, resources, types
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.settings import Settings, require_writable
 from envbuilder.packages.fetch import compiled, fetch, uv_variables
@@ -183,9 +183,15 @@ def requirements(wheel: Wheel, extra: str = "") -> tuple[tuple[str, ...], str]:
     """Return a wheel's requirements, with one extra or none, and its Requires-Python specifier."""
     from packaging.requirements import Requirement
 
-    with zipfile.ZipFile(io.BytesIO(wheel.content)) as archive:
-        name = next(n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
-        stated = email.parser.BytesParser().parsebytes(archive.read(name))
+    try:
+        with zipfile.ZipFile(io.BytesIO(wheel.content)) as archive:
+            name = next(n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
+            stated = email.parser.BytesParser().parsebytes(archive.read(name))
+    except (*archives.BAD_ZIP, StopIteration) as error:
+        raise InvalidError(
+            f"{wheel.file}: is not a wheel, or is damaged",
+            "Make it again: pip wheel --no-deps --wheel-dir ci PATH-OF-ENVBUILDER",
+        ) from error
     requirements = []
     for line in map(str, stated.get_all("Requires-Dist", [])):
         requirement = Requirement(line)
