@@ -235,7 +235,8 @@ def enter(
     else:
         if given.ports:
             listed = ", ".join(str(port.outside) for port in given.ports)
-            progress.note(f"note: -p {listed}: the command opens ports of this machine itself")
+            why = "without a container, the command opens its own ports"
+            progress.note(f"note: -p {listed} is ignored: {why}")
         if always.volumes:
             listed = ", ".join(volume.target for volume in always.volumes)
             progress.note(f"warning: volumes: only containers have these at {listed}")
