@@ -1,0 +1,96 @@
+"""Options that no other test gives the real command: what only a command with them says."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from envbuilder.core.settings import LOCKS
+from envbuilder.host.record import plant
+from tests.conftest import exited, succeeded
+from tests.integration.conftest import Cli
+from tests.support import examples, host_trees
+
+NO_ENGINE = {"DOCKER_HOST": "unix:///nonexistent"}
+NO_OTHER = r"has no environment 'other'"
+RADEON = f"--target-host={host_trees.FOLDER / 'rx7900.json'}"
+
+# A command, the option, and what the command prints only with it.
+CASES: list[tuple[str, str, str]] = [
+    ("detect --verbose", "--full", r"\+ .*docker buildx"),
+    ("detect", RADEON, "rocm fits: AMD Radeon RX 7900"),
+    ("detect", "--root=tree", "system .*Ubuntu 24.04"),
+    ("detect", "--record=tree2", "tree2"),
+    ("detect", "--framework=jax", "jax-cpu"),
+    ("detect", "--model=70B", "70B as q4"),
+    ("detect --model=70B", "--quant=q8", "70B as q8"),
+    ("doctor", RADEON, "1.5 cores for 1 GPU"),
+    ("doctor", "--root=tree", "1.5 cores for 1 GPU"),
+    ("add tensroflow", "--exact", "no index has it"),
+    ("sbom --profile=cpu", "--platform=linux/arm64", "torch-2.13.0.cpu-cp311-.*_aarch64.whl"),
+    ("sbom --profile=cpu", "--environment=other", NO_OTHER),
+    ("tune", "--environment=other", NO_OTHER),
+    ("tune --profile=cpu", "--backend=conda", "has no conda lock"),
+    ("jupyter", "--environment=other", NO_OTHER),
+    ("reproduce", "--environment=other", NO_OTHER),
+    ("reproduce --profile=cpu", "--python-version=3.8", "has no Python 3.8"),
+]
+
+
+def named(case: tuple[str, str, str]) -> str:
+    return f"{case[0]} {case[1].partition('=')[0]}"
+
+
+@pytest.mark.parametrize("case", CASES, ids=named)
+def test_an_option_has_its_effect(case: tuple[str, str, str], cli: Cli, tmp_path: Path) -> None:
+    command, option, expected = case
+    examples.copy(examples.LOCKED, tmp_path)
+    plant(tmp_path / "tree", host_trees.load("rx7900"))
+    words = command.split()
+    done = cli(*words, option, environment=NO_ENGINE)
+    assert re.search(expected, done.stdout + done.stderr), done.stderr
+
+
+@pytest.mark.parametrize("command", ["watch --locked true", "shell --locked", "jupyter --locked"])
+def test_locked_locks_nothing(command: str, cli: Cli, tmp_path: Path) -> None:
+    examples.copy(examples.LOCKED, tmp_path)
+    (tmp_path / LOCKS).rename(tmp_path / "away")
+    assert "has no lock" in exited(125, cli(*command.split(), environment=NO_ENGINE)).stderr
+    assert not (tmp_path / LOCKS).exists()
+
+
+def test_ci_check_compares_and_writes_nothing(cli: Cli, tmp_path: Path) -> None:
+    examples.copy(examples.LOCKED, tmp_path)
+    name = "envbuilder_ml-0.1.0-py3-none-any.whl"
+    words = ("ci", "--provider=gitlab", "--profile=cpu", f"--wheel={name}", "--output=ci.yml")
+    (tmp_path / name).touch()
+    assert f"{name}: is not a wheel" in exited(2, cli(*words)).stderr
+    with zipfile.ZipFile(tmp_path / name, "w") as wheel:
+        wheel.writestr("x.dist-info/METADATA", "Name: x\n")
+    succeeded(cli(*words))
+    before = sorted(tmp_path.iterdir())
+    succeeded(cli(*words, "--check"))
+    (tmp_path / "ci.yml").write_text("x: 1\n")
+    assert "ci.yml: is stale" in exited(2, cli(*words, "--check")).stderr
+    assert (tmp_path / "ci.yml").read_text() == "x: 1\n"
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.network
+def test_options_where_there_is_no_container(tiny: Path, cli: Cli, tmp_path: Path) -> None:
+    """-p has nothing to open; -v has nothing to show a folder in."""
+    places = {**NO_ENGINE, "JUPYTER_DATA_DIR": str(tmp_path / "jupyter"), "SHELL": "/bin/true"}
+    natively = ("--profile=tiny", "--backend=venv")
+    for command in (("shell",), ("watch", "true")):
+        words = (command[0], *natively, "--publish=8000", *command[1:])
+        assert "-p 8000 is ignored" in succeeded(cli(*words, environment=places)).stderr
+        words = (command[0], *natively, "--volume=/tmp:/data", *command[1:])
+        assert "--volume is for images" in exited(125, cli(*words, environment=places)).stderr
+    kernels = tmp_path / "jupyter/kernels"
+    succeeded(cli("jupyter", *natively, "--install-kernel", environment=places))
+    assert len(list(kernels.glob("*/kernel.json"))) == 1
+    succeeded(cli("jupyter", *natively, "--remove-kernel", environment=places))
+    assert not list(kernels.glob("*"))
