@@ -131,7 +131,7 @@ def options() -> list[str]:
     """Return all options of all commands, the hidden ones and the global ones apart."""
     import click
 
-    from envbuilder.cli import main
+    from envbuilder.cli import cli as main
 
     names: list[str] = []
 

@@ -13,6 +13,7 @@ from envbuilder.host.record import plant
 from tests.conftest import exited, succeeded
 from tests.integration.conftest import Cli
 from tests.support import examples, host_trees
+from tests.support.reports import written
 
 NO_ENGINE = {"DOCKER_HOST": "unix:///nonexistent"}
 NO_OTHER = r"has no environment 'other'"
@@ -77,6 +78,18 @@ def test_ci_check_compares_and_writes_nothing(cli: Cli, tmp_path: Path) -> None:
     assert "ci.yml: is stale" in exited(2, cli(*words, "--check")).stderr
     assert (tmp_path / "ci.yml").read_text() == "x: 1\n"
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_compare_has_formats_and_clean_removes_reports(cli: Cli, tmp_path: Path) -> None:
+    written(tmp_path / "a.json")
+    assert succeeded(cli("compare", "a.json", "--format=csv")).stdout.startswith("file,date,")
+    data = tmp_path / "data"
+    kept = written(data / "reports/000001-20261120T095103Z-cpu-venv-0123456789ab.json")
+    places = {**NO_ENGINE, "ENVBUILDER_DATA_DIR": str(data)}
+    succeeded(cli("clean", "--yes", environment=places))
+    assert kept.exists()
+    succeeded(cli("clean", "--yes", "--reports", environment=places))
+    assert not kept.exists()
 
 
 @pytest.mark.network
