@@ -25,7 +25,7 @@ from envbuilder.core.settings import DEFAULT
 from envbuilder.packages.python import indexes
 from envbuilder.profiles import frameworks, profile as profile_files, releases
 from envbuilder.profiles.requirements import distribution
-from envbuilder.project import conda, draft, environments, lines, package, repository
+from envbuilder.project import conda, draft, forms, lines, package, repository
 from envbuilder.project.names import distribution_of_module
 from envbuilder.project.variants import ProjectProfiles, ReleaseOptions
 
@@ -206,7 +206,7 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
         dropped=tuple(str(note) for note in notes if isinstance(note, lines.Dropped)),
         needs_you=(
             *dict.fromkeys(f"{e.message}. {e.hint}".rstrip() for e in choice.errors),
-            *(() if choice.sources else (*map(str, choice.notes), *environments.unread(folder))),
+            *(() if choice.sources else (*map(str, choice.notes), *forms.unread(folder))),
             *(f"{name}: {_EXCLUDED[why]}" for name, why in facts.exclude.items()),
             *(str(note) for note in notes if isinstance(note, lines.Needed)),
             *(f"{name}: {_UNBUILT} [{name}]" for name in unbuilt),

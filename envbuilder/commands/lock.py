@@ -135,9 +135,9 @@ def _print_unread(settings: Settings, outcomes: Iterable[resolution.Outcome]) ->
         not definition or definition.requirements_from or any(o.entry.places for o in outcomes)
     )
     if settings.project and not requires:
-        from envbuilder.project import environments
+        from envbuilder.project import forms
 
-        for line in environments.unread(settings.project):
+        for line in forms.unread(settings.project):
             console.result(f"note: {PROJECT_FILE} requires nothing, and {line}")
 
 

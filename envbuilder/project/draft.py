@@ -16,9 +16,8 @@ from msgspec import Struct
 from envbuilder.core import decoding, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Definition, Extra, RequirementFile
-from envbuilder.project import environments
+from envbuilder.project import forms
 from envbuilder.project.conda import read_environment_yml
-from envbuilder.project.forms import FORMS, Form, form_of
 from envbuilder.project.lines import Line, Listed, joined, read_text, url_path
 from envbuilder.project.tables import pyproject
 
@@ -33,7 +32,7 @@ _CONDA = re.compile(r"^dependencies:\s*(#.*)?$", re.MULTILINE)
 _LATE = re.compile(r"docker|binder|demos?|examples?|notebooks?|benchmarks?|eval(uation)?s?|tools")
 _NEVER = re.compile(r"docs?|tests?|ci|submodules|third_?party|vendor|external")
 """Folders whose files come last, or only if a README names them."""
-_OF_ITSELF = frozenset({*environments.OWN, "requirements.txt", "uv.lock"})
+_OF_ITSELF = frozenset({*forms.OWN, "requirements.txt", "uv.lock"})
 """What is installed with the project: its list is what most packages read."""
 _ASIDE = re.compile(
     r"(?i)(.*[-_.])?(dev|develop|tests?|docs?|lint|style|build|ci|optional|extras?)([-_.].*)?"
@@ -94,7 +93,7 @@ def choose(folder: Path, files: Sequence[str], hints: InstallHints) -> Choice:
     README installs the repository itself, what that requires is taken, too.
     """
     ordered, usable = _candidates(folder, files, hints)
-    stating = [file for file in environments.OWN if file in ordered]
+    stating = [file for file in forms.OWN if file in ordered]
     sources = list[Source]()
     errors = list[InvalidError]()
     notes = list[str]()
@@ -159,13 +158,13 @@ def _is_complete(source: Source) -> bool:
     """Return whether a file has what the project itself requires."""
     name = source.main.file
     is_lock = "/" not in name and _form(name).keeps_versions
-    return name in environments.OWN or is_lock or source.listed.itself is not None
+    return name in forms.OWN or is_lock or source.listed.itself is not None
 
 
 def _reason(file: str, ordered: Sequence[str], hints: InstallHints) -> str:
     if where := hints.files.get(file):
         return f"{where} names it"
-    if hints.itself and file in environments.OWN:
+    if hints.itself and file in forms.OWN:
         return f"{hints.itself} installs the project itself"
     return "the first of its kind" if len(ordered) > 1 else ""
 
@@ -182,7 +181,7 @@ def _candidates(
     ranked = []
     for file in files:
         path = PurePosixPath(file)
-        form = form_of(path.name)
+        form = forms.form_of(path.name)
         if not form or not (file in order or form.is_usual or _may_list(folder, file)):
             continue
         above = path.parts[:-1]
@@ -198,7 +197,7 @@ def _candidates(
             file not in order,
             file not in order and not is_of_itself,
             len(above),
-            FORMS.index(form),
+            forms.FORMS.index(form),
             order.get(file, place),
             file,
         )
@@ -220,8 +219,8 @@ def _may_list(folder: Path, file: str) -> bool:
         return False
 
 
-def _form(file: str) -> Form:
-    form = form_of(PurePosixPath(file).name)
+def _form(file: str) -> forms.Form:
+    form = forms.form_of(PurePosixPath(file).name)
     assert form is not None, "it is a candidate"
     return form
 
@@ -229,7 +228,7 @@ def _form(file: str) -> Form:
 def _read(folder: Path, file: str) -> Source:
     """Return a file with what it lists. Raises `InvalidError`."""
     main, optional = _entries(folder, file)
-    listed = environments.read(folder, file, main.extras, main.groups)
+    listed = forms.read(folder, file, main.extras, main.groups)
     return Source(main=main, optional=optional, listed=listed)
 
 

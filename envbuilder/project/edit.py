@@ -231,9 +231,11 @@ def _refuse_missing(file: _File, name: str, project: Path) -> NoReturn:
                 f"{file.where} does not list {name}, but environment '{other}' does",
                 Hint("Run", ("remove", *option, name)),
             )
+    from envbuilder.project import forms
+
     environment = environments.merged(file.definition, file.environment)
     for source in map(environments.named_file, environment.requirements_from):
-        read = environments.read(project, source.file, source.extras, source.groups)
+        read = forms.read(project, source.file, source.extras, source.groups)
         for line in (*read.requirements, *read.conda):
             if line.name == name:
                 raise InvalidError(

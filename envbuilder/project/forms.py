@@ -1,19 +1,23 @@
-"""The forms of files that requirements are read from: a new one is a row of `FORMS`.
+"""Read the files that list requirements, each by its form: a new form is a row of `FORMS`.
 
 Imported only when there is a file to read, since all readers come with it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from envbuilder.core.errors import InvalidError, escaped
 from envbuilder.project.conda import read_conda_list, read_environment_yml, read_pixi
 from envbuilder.project.foreign_locks import read_pipfile, read_pylock, read_uv_lock
-from envbuilder.project.lines import Listed, read_text
+from envbuilder.project.lines import Dropped, Listed, Needed, joined, read_text
 from envbuilder.project.requirements_txt import read_cog, read_requirements_txt
 from envbuilder.project.setup_files import read_project, read_setup
 
@@ -90,3 +94,111 @@ SUPPORTED = ", ".join(form.names for form in FORMS if form.names)
 def form_of(name: str) -> Form | None:
     """Return the form of a file with this name; None if requirements are not read from it."""
     return next((form for form in FORMS if re.fullmatch(form.pattern, name)), None)
+
+
+# Reading a file
+
+_INSTEAD = {
+    "poetry.lock": "List pyproject.toml, or the result of: poetry export -o requirements.txt",
+    "pdm.lock": "List pyproject.toml, or the result of: pdm export -o requirements.txt",
+    "pixi.lock": "List pixi.toml.",
+}
+OWN = ("pyproject.toml", "setup.py", "setup.cfg")
+"""The files that state what the project itself requires, the first of which counts."""
+_MOST_ENTRIES = 1000
+"""Maximum number of a folder's entries that are looked at for a suggestion."""
+_MOST_SUGGESTIONS = 6
+
+
+def read(
+    project: Path, file: str, extras: Sequence[str] = (), groups: Sequence[str] = ()
+) -> Listed:
+    """Return what a file of a project requires; `file` is its path in the project.
+
+    `extras` and `groups` are added, for files that have any. If it installs the project itself,
+    what that requires is among it. Nothing outside the project is read. Raises `InvalidError`.
+    """
+    listed = _read(project, file, extras, groups)
+    if listed.itself is not None and PurePosixPath(file).name not in OWN:
+        listed = _with_own(project, listed)
+    if not (listed.requirements or listed.constraints or listed.conda or listed.notes):
+        note = Dropped(f"{escaped(file)}: it lists no requirements.")
+        return replace(listed, notes=(note,))
+    return listed
+
+
+def _with_own(project: Path, listed: Listed) -> Listed:
+    """Return what a file lists, with what the project itself requires."""
+    for name in OWN:
+        if (project / name).is_file():
+            try:
+                more = _read(project, name, listed.itself or (), ())
+            except InvalidError as error:
+                note = f"{error.message}, so what the project itself requires is left out."
+                return replace(listed, notes=(*listed.notes, Needed(note)))
+            itself = Listed(
+                requirements=more.requirements,
+                pythons=more.pythons,
+                read_from=(*more.read_from, name),
+                notes=more.notes,
+            )
+            return joined([listed, itself])
+    return listed
+
+
+def _read(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
+    name = PurePosixPath(file).name
+    form = form_of(name)
+    if form is None:
+        raise InvalidError(
+            f"{escaped(file)}: not a kind of file that requirements are read from",
+            _INSTEAD.get(name, f"Supported are {SUPPORTED}."),
+        )
+    try:
+        if form.has_extras:
+            return form.read(project, file, extras, groups)
+        _require_none(file, extras, groups)
+        return form.read(project, file)
+    except InvalidError as error:
+        if isinstance(error.__cause__, FileNotFoundError) and not error.hint:
+            raise InvalidError(error.message, _suggestion(project, file)) from error
+        raise
+
+
+def unread(project: Path) -> Iterator[str]:
+    """Yield why nothing is read from files at the top that may list requirements, and what to do.
+
+    For a project that requires nothing: of one that lists a file, the others do not matter.
+    """
+    for name in (*OWN, *_INSTEAD):
+        if (project / name).is_file():
+            try:
+                listed = read(project, name)
+            except InvalidError as error:
+                yield f"{error.message}. {error.hint}"
+            else:
+                if listed.requirements or listed.conda:
+                    yield f"{name} lists requirements. Name it: requirements_from: [{name}]"
+
+
+def _require_none(file: str, extras: Sequence[str], groups: Sequence[str]) -> None:
+    for kind, names in (("extras", extras), ("groups", groups)):
+        if names:
+            raise InvalidError(
+                f"{escaped(file)}: a file of this kind has no {kind}",
+                f"Remove {kind}: {escaped(', '.join(names), 100)}.",
+            )
+
+
+def _suggestion(project: Path, file: str) -> str:
+    """Return the files that could be meant, in the folder of the missing one and at the top."""
+    names: list[str] = []
+    for folder in dict.fromkeys((PurePosixPath(file).parent, PurePosixPath())):
+        if ".." not in folder.parts and not folder.is_absolute():
+            with contextlib.suppress(OSError, ValueError):
+                paths = islice((project / folder).iterdir(), _MOST_ENTRIES)
+                files = [path.name for path in paths if path.is_file()]
+                names += [(folder / n).as_posix() for n in sorted(files) if form_of(n)]
+    if not names:
+        return f"Supported are {SUPPORTED}."
+    return f"The project has {', '.join(escaped(n, 80) for n in names[:_MOST_SUGGESTIONS])}."

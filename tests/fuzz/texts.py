@@ -13,7 +13,7 @@ from envbuilder.host import model
 from envbuilder.packages.python import indexes, upstream, uv
 from envbuilder.payload.training import dataset
 from envbuilder.profiles import profile
-from envbuilder.project import environments
+from envbuilder.project import forms
 from envbuilder.verify import page
 from envbuilder.verify.report import comparison, history
 from tests.fuzz.inputs import ROOT, written
@@ -232,7 +232,7 @@ def read_repository(path: Path, work: Path) -> None:
 
     for name in REPOSITORY:
         try:
-            listed = environments.read(path, name)
+            listed = forms.read(path, name)
         except EnvbuilderError as error:
             assert len(error.message) < 2000, name  # noqa: PT017 (no test of pytest)
         else:

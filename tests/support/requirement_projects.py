@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.core.errors import InvalidError
-from envbuilder.project.environments import read
+from envbuilder.project.forms import read
 from envbuilder.project.lines import Line, Listed
 
 DATA = Path(__file__).parent.parent / "data/project_files"

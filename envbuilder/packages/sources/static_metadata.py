@@ -183,12 +183,12 @@ def shown(folder: Path, tag: str) -> Metadata | None:
 
     A version that only their code knows is that of a tag, else setuptools' own for none.
     """
-    from envbuilder.project import environments, package
+    from envbuilder.project import forms, package
 
     try:
         itself = package.read(folder)
         file = next(name for name in reversed(package.FILES) if (folder / name).is_file())
-        lines = environments.read(folder, file).requirements
+        lines = forms.read(folder, file).requirements
     except InvalidError:
         return None
     return Metadata(

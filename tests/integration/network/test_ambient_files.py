@@ -26,7 +26,7 @@ from envbuilder.packages import fetch
 from envbuilder.packages.python import upstream
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.profile import Profile
-from envbuilder.project.environments import read
+from envbuilder.project.forms import read
 from tests.support import index_server, make_wheels
 from tests.support.shipped import shipped_profile
 

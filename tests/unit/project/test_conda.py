@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.project import conda, lines
-from envbuilder.project.environments import read
+from envbuilder.project.forms import read
 from envbuilder.project.lines import Line, Listed
 from tests.support.repositories import lay
 from tests.support.requirement_projects import places, refusal, texts

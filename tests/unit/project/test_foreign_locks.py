@@ -9,8 +9,8 @@ from hypothesis import given, strategies as st
 from packaging.markers import Marker
 
 from envbuilder.core.errors import InvalidError
-from envbuilder.project.environments import read
 from envbuilder.project.foreign_locks import Chosen, remaining
+from envbuilder.project.forms import read
 from envbuilder.project.lines import Listed
 from tests.support.edited_text import edited
 from tests.support.repositories import lay

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from envbuilder.project import requirements_txt
-from envbuilder.project.environments import read
+from envbuilder.project.forms import read
 from envbuilder.project.lines import Listed
 from tests.support.edited_text import edited
 from tests.support.repositories import lay

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from envbuilder.project.environments import read
+from envbuilder.project.forms import read
 from envbuilder.project.lines import Needed
 from tests.support.edited_text import edited
 from tests.support.repositories import lay

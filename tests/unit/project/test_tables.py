@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.core.errors import InvalidError
-from envbuilder.project.environments import read
+from envbuilder.project.forms import read
 from envbuilder.project.tables import parse_toml
 from tests.support.repositories import lay
 from tests.support.requirement_projects import places, refusal, texts
