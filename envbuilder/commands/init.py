@@ -112,13 +112,11 @@ class Report(Struct, frozen=True, kw_only=True):
 def command(offline: bool, as_json: bool) -> None:
     """Write an envbuilder.yaml for the repository in this folder, from the files that it has.
 
-    Takes the requirements of the file that the README names, else of the best one: uv.lock,
-    pylock.toml, requirements.txt, pyproject.toml, environment.yml or another list of conda's,
-    Pipfile, Pipfile.lock, pixi.toml, cog.yaml, setup.py, setup.cfg; in folders below if none is at
-    the top. Says what of it is taken, changed, dropped, and left to you; what README, Dockerfiles,
-    scripts and imports name are suggestions in comments. Nothing of the repository is run. The
-    package index is asked which names and builds of the framework it has. A file that exists is
-    never changed: what would be written is printed.
+    Takes the requirements of the file that the README names, else of the best one: {forms}; in
+    folders below if none is at the top. Says what of it is taken, changed, dropped, and left to
+    you; what README, Dockerfiles, scripts and imports name are suggestions in comments. Nothing of
+    the repository is run. The package index is asked which names and builds of the framework it
+    has. A file that exists is never changed: what would be written is printed.
 
     \b
     Examples:
@@ -147,6 +145,9 @@ def command(offline: bool, as_json: bool) -> None:
             " framework alone",
             Hint(f"Uncomment what {settings.PROJECT_FILE} suggests, or run", ("add", *names)),
         )
+
+
+command.help = str(command.help).format(forms=forms.supported())
 
 
 def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:

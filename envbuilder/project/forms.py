@@ -88,7 +88,11 @@ FORMS = (
     Form(pattern=r".+\.ya?ml", read=read_environment_yml, is_usual=False),
 )
 """All forms, the best to take requirements from first."""
-SUPPORTED = ", ".join(form.names for form in FORMS if form.names)
+
+
+def supported() -> str:
+    """Return the names of files that requirements are read from, for messages and help."""
+    return ", ".join(form.names for form in FORMS if form.names)
 
 
 def form_of(name: str) -> Form | None:
@@ -152,7 +156,7 @@ def _read(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]
     if form is None:
         raise InvalidError(
             f"{escaped(file)}: not a kind of file that requirements are read from",
-            _INSTEAD.get(name, f"Supported are {SUPPORTED}."),
+            _INSTEAD.get(name, f"Supported are {supported()}."),
         )
     try:
         if form.has_extras:
@@ -200,5 +204,5 @@ def _suggestion(project: Path, file: str) -> str:
                 files = [path.name for path in paths if path.is_file()]
                 names += [(folder / n).as_posix() for n in sorted(files) if form_of(n)]
     if not names:
-        return f"Supported are {SUPPORTED}."
+        return f"Supported are {supported()}."
     return f"The project has {', '.join(escaped(n, 80) for n in names[:_MOST_SUGGESTIONS])}."

@@ -202,6 +202,12 @@ REPOSITORY = {
     "environment.yml": "channels: [https://example.org/c, a]\ndependencies:\n- a::b==1.0=0\n"
     "- numpy=1.26|1.27\n- pip:\n  - -r requirements.txt\nvariables: {A: b}\n",
     "conda.txt": "# platform: linux-64\nnumpy=1.0=0\nrich=1.0=pypi_0\n",
+    "uv.lock": "version = 1\n[[package]]\nname = 'own'\nsource = {virtual = '.'}\n"
+    "dependencies = [{name = 'x', marker = \"extra == 'dev'\"}]\n[package.metadata]\n"
+    "requires-dist = [{name = 'x'}]\n[[package]]\nname = 'x'\nversion = '1'\n"
+    "source = {git = 'x#1'}\n",
+    "pylock.toml": "lock-version = '1.0'\ncreated-by = 'x'\n[[packages]]\nname = 'x'\n"
+    "version = '1'\n[packages.archive]\nurl = 'https://example.org/x'\nhashes = {sha256 = '1'}\n",
     "Pipfile": "[packages]\nx = {git = 'https://example.org/x', ref = 'v1', markers = 'a'}\n",
     "Pipfile.lock": '{"default": {"x": {"version": "==1.0", "markers": "python_version < \'4\'"}}}',
     "pixi.toml": "[dependencies]\nx = {version = '1.*', channel = 'a'}\n[target.linux-64]\n"

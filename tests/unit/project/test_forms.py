@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from types import ModuleType
 
 import pytest
 
 from envbuilder.commands import init
-from envbuilder.project.forms import SUPPORTED, form_of, read
+from envbuilder.core import settings
+from envbuilder.project import draft, forms, repository, variants
+from envbuilder.project.forms import Form, form_of, read
+from envbuilder.project.lines import Listed, parse_lenient, read_text
+from tests.fuzz.texts import REPOSITORY as FUZZED
 from tests.support.repositories import lay
 from tests.support.requirement_projects import refusal, texts
 
@@ -38,10 +43,36 @@ def test_a_file_is_read_by_its_kind(tmp_path: Path, file: str, text: str) -> Non
     assert texts(read(tmp_path, file).requirements) == ["rich"]
 
 
-@pytest.mark.parametrize("name", SUPPORTED.split(", "))
+@pytest.mark.parametrize("name", forms.supported().split(", "))
 def test_help_and_guide_name_each_kind(name: str) -> None:
     assert name in str(init.command.help)
     assert name in GUIDE.read_text()
+
+
+def test_every_form_is_fuzzed() -> None:
+    fuzzed = {form.read for name in FUZZED if (form := form_of(PurePosixPath(name).name))}
+    assert fuzzed == {form.read for form in forms.FORMS}
+
+
+def test_a_form_is_a_row_and_its_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_wishes(project: Path, file: str) -> Listed:
+        return Listed(requirements=(parse_lenient(read_text(project, file), file)[0],))
+
+    row = Form(names="wishes.md", pattern=r"wishes\.md", read=read_wishes)
+    monkeypatch.setattr(forms, "FORMS", (*forms.FORMS, row))
+    lay(tmp_path, {"below/wishes.md": "rich>=13", "README.md": "`pip install x`"})
+    files = [*repository.files(tmp_path)]
+    choice = draft.choose(tmp_path, files, repository.install_hints(tmp_path, files))
+    lay(tmp_path, {"envbuilder.yaml": draft.text(choice, draft.Draft())})
+    project = variants.of_project(settings.load({}, tmp_path))
+    assert project
+    assert texts(project.contents.requirements) == ["rich>=13"]
+    assert refusal(tmp_path, "x.toml")[1].endswith(", wishes.md.")
+    loader = init.__spec__ and init.__spec__.loader
+    assert loader
+    again = ModuleType(init.__name__)
+    loader.exec_module(again)
+    assert "setup.cfg, wishes.md;" in again.command.help
 
 
 def test_locks_are_read_by_their_kind(tmp_path: Path) -> None:
@@ -80,7 +111,7 @@ def test_files_without_extras_and_groups(tmp_path: Path, file: str) -> None:
 def test_a_missing_file(tmp_path: Path) -> None:
     assert refusal(tmp_path, "requirement.txt") == (
         "requirement.txt: no such file",
-        f"Supported are {SUPPORTED}.",
+        f"Supported are {forms.supported()}.",
     )
     lay(tmp_path, {"requirements.txt": "", "train.py": "", "req/a.in": "", "req/sub/b.txt": ""})
     assert refusal(tmp_path, "uv.lock") == (
