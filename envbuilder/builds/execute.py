@@ -7,7 +7,6 @@ import functools
 import os
 import re
 import shutil
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, assert_never
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple, assert_never
 from envbuilder.builds import project_layer
 from envbuilder.builds.backends import in_use, integrity
 from envbuilder.builds.image import records
-from envbuilder.builds.image.layer_cache import MadeLayers
 from envbuilder.builds.payload import payload_pyz
 from envbuilder.builds.plan import (
     Assemble,
@@ -57,13 +55,6 @@ if TYPE_CHECKING:
 
     from envbuilder.core.console import Progress, Task
 
-_DOWNLOADS = 2
-"""Profiles whose files are fetched at a time. Each fetch has several connections of its own; the
-second one looks for its files while the first one's large ones are on their way."""
-_FEWEST = 2
-_MOST = 4
-"""Builds at a time on this machine, however few or many cores it has. Of two, one computes while
-the engine unpacks what the other has made; each holds some hundred MB of memory."""
 _REMOVE_TRIES = 50
 _REMOVE_PAUSE_SECONDS = 0.2
 
@@ -73,11 +64,8 @@ def execute(
     settings: Settings,
     progress: Progress,
     is_done: Callable[[], bool] = lambda: False,
-    shared: MadeLayers | None = None,
 ) -> bool:
     """Run a plan's steps; return whether they ran.
-
-    `shared`: layers that builds beside this one make.
 
     Only one process at a time builds a given artifact. If another one has built it meanwhile
     (`is_done`), nothing runs: it may be in use already. The working folder is always removed; the
@@ -104,7 +92,7 @@ def execute(
             files.write(log, b"", files.PRIVATE)
             for step in plan.steps:
                 with progress.task(step.what) as task:
-                    _perform(step, _Context(Store.of(settings), log, progress, task, shared))
+                    _perform(step, _Context(Store.of(settings), log, progress, task))
         except (OSError, shutil.Error) as error:
             cause = error if isinstance(error, OSError) else OSError(str(error))
             raise files.full_or_broken(cause, Path(cause.filename or workdir)) from error
@@ -127,7 +115,6 @@ class _Context(NamedTuple):
     log: Path
     progress: Progress
     task: Task
-    shared: MadeLayers | None
 
     @contextlib.contextmanager
     def logging(self) -> Iterator[Callable[[str], None]]:
@@ -237,7 +224,6 @@ def _perform_on_image(step: ImageStep, context: _Context) -> None:
                 lambda part: _perform(part, context),
                 context.progress.note,
                 context.task.update,
-                context.shared,
             ).make()
         case Load():
             _load(step)
@@ -386,27 +372,3 @@ def _remove(path: Path) -> None:
                     "Another process may still write there: end it, or remove the folder.",
                 ) from error
             time.sleep(_REMOVE_PAUSE_SECONDS)
-
-
-# --- builds beside each other
-
-
-class Sharing:
-    """The layers of some builds, and their turns."""
-
-    def __init__(self, cores: int | None = None) -> None:
-        self.layers = MadeLayers()
-        self.downloads: contextlib.AbstractContextManager[object] = threading.Semaphore(_DOWNLOADS)
-        self.turn = threading.Semaphore(builds_at_once(cores or _cores()))
-
-
-def builds_at_once(cores: int) -> int:
-    """Return how many builds run at a time on a machine with some cores."""
-    return min(max(cores // 2, _FEWEST), _MOST)
-
-
-def _cores() -> int:
-    """Return the cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -33,7 +33,6 @@ from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.project import environments, variants
 
 if TYPE_CHECKING:
-    from envbuilder.builds.execute import Sharing
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
 
@@ -79,15 +78,9 @@ def begin(request: Request, settings: Settings, progress: Progress, *, running: 
     return build
 
 
-def finish(build: Build, sharing: Sharing | None = None) -> Build:
-    """Return the build with its result: what an earlier build made, else what this one makes.
-
-    `sharing`: what it shares with the builds beside it.
-    """
+def finish(build: Build) -> Build:
+    """Return the build with its result: what an earlier build made, else what this one makes."""
     build = reuse(build)
     if build.artifact is None:
-        from envbuilder.builds.execute import Sharing
-
-        sharing = sharing or Sharing()
-        build = execute(fetch(build, sharing), sharing)
+        build = execute(fetch(build))
     return deliver(attest(build))

@@ -22,7 +22,6 @@ from envbuilder.profiles.profile import Profile, require_backend
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from envbuilder.builds.execute import Sharing
     from envbuilder.builds.request import Build, Product, Request
     from envbuilder.core import types
     from envbuilder.profiles.lock import Target
@@ -213,7 +212,7 @@ def reuse(build: Build) -> Build:
     return replace(build, artifact=artifact, started=time.monotonic())
 
 
-def fetch(build: Build, sharing: Sharing) -> Build:
+def fetch(build: Build) -> Build:
     """Fetch the files that the store lacks, once there is room for them and for the result."""
     from envbuilder.builds.image import base
     from envbuilder.packages.debian.deb import require_clean
@@ -234,8 +233,7 @@ def fetch(build: Build, sharing: Sharing) -> Build:
         suggest_packages(error, build, plan.python)
         raise
     require_space(plan.files, plan.room, settings)
-    with sharing.downloads:
-        fetch_files(plan.files, build.product.target, settings, progress)
+    fetch_files(plan.files, build.product.target, settings, progress)
     store = Store.of(settings)
     wheel_conflicts.require_compatible(plan.files, plan.python, store)
     if backends.makes_image(plan.backend):
@@ -250,7 +248,7 @@ def fetch(build: Build, sharing: Sharing) -> Build:
     return build
 
 
-def execute(build: Build, sharing: Sharing) -> Build:
+def execute(build: Build) -> Build:
     """Run the plan, unless another process has done so meanwhile."""
     from envbuilder.builds.execute import execute as execute_plan
 
@@ -260,8 +258,7 @@ def execute(build: Build, sharing: Sharing) -> Build:
     def is_done() -> bool:
         return not build.request.rebuild and product.existing() is not None
 
-    with sharing.turn:
-        built = execute_plan(plan, build.settings, build.progress, is_done, sharing.layers)
+    built = execute_plan(plan, build.settings, build.progress, is_done)
     with build.progress.task("check what was built"):
         artifact = product.existing()
     if artifact is None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import msgspec
 from msgspec.structs import replace
 
-from envbuilder.builds import batch, pipeline
+from envbuilder.builds import pipeline
 from envbuilder.commands.options import (
     base_image_option,
     builder_option,
@@ -28,12 +28,24 @@ from envbuilder.commands.options import (
     target_host_option,
 )
 from envbuilder.core import console
-from envbuilder.core.errors import Hint, InvalidError, clipped
+from envbuilder.core.errors import (
+    BUILD_FAILED,
+    INVALID,
+    NOTHING_FITS,
+    TOOL_MISSING,
+    VERIFY_FAILED,
+    EnvbuilderError,
+    Hint,
+    InvalidError,
+    clipped,
+)
 from envbuilder.core.settings import Settings
 from envbuilder.profiles.backends import makes_image
+from envbuilder.project import variants
 
 if TYPE_CHECKING:
-    from envbuilder.builds.request import Request
+    from envbuilder.builds.plan import BuildResult
+    from envbuilder.builds.request import Build, Request
 
 
 @click.command("build", short_help="Build an environment from a locked profile.")
@@ -67,8 +79,8 @@ def command(
     For an image, prints the digest of the manifest, which registries show, and that of the
     configuration, which engines call its id. --json has both; its `digest` is the latter.
 
-    Several profiles are built side by side, from one store and with shared layers. One that fails
-    does not stop the others; the exit code is that of the earliest check that failed.
+    Several profiles are all checked first, then built one after the other. One that fails does not
+    stop the others; the exit code is that of the earliest check that failed.
 
     \b
     Examples:
@@ -120,24 +132,37 @@ def command(
     return 0
 
 
+# --- several profiles
+
 _LONGEST = 200
 """Characters of an artifact or an error in the table; errors are printed in full above it."""
+_ORDER = (INVALID, NOTHING_FITS, TOOL_MISSING, BUILD_FAILED, VERIFY_FAILED)
+"""Exit codes, worst first: in the order of the checks."""
+
+
+class _Outcome(NamedTuple):
+    """The state of a profile: planned, built, or failed with an error."""
+
+    profile: str
+    build: Build | None = None
+    error: EnvbuilderError | None = None
+    result: BuildResult | None = None
 
 
 def _build_several(
     profiles: Sequence[str], request: Request, settings: Settings, *, as_json: bool
 ) -> int:
-    """Build profiles, print what came of each, and return the exit code."""
+    """Build profiles, print the outcome of each, and return the exit code."""
     _require_no_place(request, profiles[0])
-    progress = console.progress()
-    outcomes = batch.prepare(
-        profiles, request, settings, progress, lambda build: require_image(build.backend)
-    )
+    library = variants.library(settings)
+    for name in profiles:
+        library.profile(name)
+    outcomes = [_planned(replace(request, profile=name), settings) for name in profiles]
     if request.dry_run:
         plans = [outcome.build.plan for outcome in outcomes if outcome.build]
         console.data({"schema": 1, "plans": plans}, indent=1)
     else:
-        outcomes = batch.finish(outcomes, settings, progress)
+        outcomes = [_built(outcome) for outcome in outcomes]
     for outcome in outcomes:
         if outcome.error:
             console.error(f"{outcome.profile}: {outcome.error.message}", outcome.error.hints)
@@ -145,7 +170,31 @@ def _build_several(
         console.data({"schema": 1, "builds": [_as_data(outcome) for outcome in outcomes]})
     elif not request.dry_run:
         console.rich_console().print(console.table(_COLUMNS, map(_cells, outcomes)))
-    return batch.exit_code(outcomes)
+    codes = [outcome.error.exit_code for outcome in outcomes if outcome.error]
+    return min(codes, key=_ORDER.index, default=0)
+
+
+def _planned(request: Request, settings: Settings) -> _Outcome:
+    """Plan the build of one of several profiles, whose lines begin with its name."""
+    name = str(request.profile)
+    note = console.progress().note
+    progress = console.PlainProgress(lambda line: note(f"{name}: {line}"))
+    try:
+        build = pipeline.prepare(request, settings, progress, running=False)
+        require_image(build.backend)
+    except EnvbuilderError as error:
+        return _Outcome(name, error=error)
+    return _Outcome(name, build)
+
+
+def _built(outcome: _Outcome) -> _Outcome:
+    """Build what was planned, if it could be."""
+    if outcome.build is None:
+        return outcome
+    try:
+        return outcome._replace(result=pipeline.finish(outcome.build).result)
+    except EnvbuilderError as error:
+        return outcome._replace(error=error)
 
 
 def _require_no_place(request: Request, first: str) -> None:
@@ -163,7 +212,7 @@ def _require_no_place(request: Request, first: str) -> None:
             )
 
 
-def _as_data(outcome: batch.Outcome) -> dict[str, Any]:
+def _as_data(outcome: _Outcome) -> dict[str, Any]:
     if outcome.result:
         data: dict[str, Any] = msgspec.to_builtins(outcome.result)
         return data
@@ -190,7 +239,7 @@ _COLUMNS: dict[str, dict[str, Any]] = {
 }
 
 
-def _cells(outcome: batch.Outcome) -> tuple[str, ...]:
+def _cells(outcome: _Outcome) -> tuple[str, ...]:
     """Return a row of the table."""
     if result := outcome.result:
         status = result.status

@@ -204,19 +204,12 @@ class Progress(Protocol):
 class PlainProgress:
     """Progress as plain lines: one when a task starts, one when a longer task ends."""
 
-    def __init__(
-        self,
-        write: Callable[[str], object] | None = None,
-        go_on: Callable[[], object] = lambda: None,
-    ) -> None:
-        """`go_on` is called before each report; what it raises ends the work that reports."""
-        self._write = write or _report
-        self.go_on = go_on
+    def __init__(self, write: Callable[[str], object] | None = None) -> None:
+        self._write = write
 
     def note(self, text: str) -> None:
         """Print the line."""
-        self.go_on()
-        self._write(text)
+        (self._write or _report)(text)
 
     @contextlib.contextmanager
     def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[Task]:
@@ -227,7 +220,7 @@ class PlainProgress:
         yield _PlainTask(self, name, total)
         seconds = time.monotonic() - started
         if seconds >= 2:
-            self._write(f"  {name}: {seconds:.1f} s")
+            self.note(f"  {name}: {seconds:.1f} s")
 
 
 class _PlainTask:
@@ -244,7 +237,6 @@ class _PlainTask:
         self.update(self._done + amount)
 
     def update(self, done: int, total: int | None = None, detail: str = "") -> None:
-        self._progress.go_on()
         self._done = done
         self._total = total or self._total
         if self._total and time.monotonic() >= self._next:

@@ -27,7 +27,7 @@ from envbuilder.builds.image.contents import (
     read_contents,
     write_image,
 )
-from envbuilder.builds.image.layer_cache import LayerCache, MadeLayers
+from envbuilder.builds.image.layer_cache import LayerCache
 from envbuilder.builds.image.parts import CUT, SPREAD, Part, cut, parts
 from envbuilder.builds.image.wheels import Packed, Python, Stage, Wheel
 from envbuilder.builds.payload import payload_pyz, payload_sha256
@@ -76,23 +76,19 @@ class Assembly:
         run: Callable[[Step], None],
         note: Callable[[str], None],
         show: Callable[[int, int], object] = lambda done, total: None,
-        shared: MadeLayers | None = None,
     ) -> None:
-        """`show` receives the bytes written so far, and all that are to be written.
-
-        `shared`: layers that builds beside this one make.
-        """
+        """`show` receives the bytes written so far, and all that are to be written."""
         self._step = step
         self._store = store
         self._run = run
         self._show = show
         self._written = self._to_write = 0
-        self._cache = LayerCache(Path(step.cache), note, fresh=step.fresh, shared=shared)
+        self._cache = LayerCache(Path(step.cache), note, fresh=step.fresh)
         self._work = Path(step.work)
         self._work.mkdir(parents=True)
         self._base = read_contents(step.base, step.platform, self._cache)
         for blob in self._base.layers:
-            self._cache.check(self._base.layout, blob)
+            self._base.layout.checked(blob)
         self._stage: Stage | None = None
         self._scaffold: tuple[layer.Member, ...] = ()
         self._open = contextlib.ExitStack()

@@ -6,14 +6,15 @@ import functools
 import json
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from envbuilder import cli
-from envbuilder.builds import batch
+from envbuilder.builds import pipeline
 from envbuilder.builds.plan import Artifact, BuildResult
-from envbuilder.core.errors import BuildError, HostError
+from envbuilder.builds.request import Request
+from envbuilder.core.errors import BuildError, EnvbuilderError, HostError
 from tests.support import command_line
 
 LONG = "/home/somebody/.local/share/envbuilder/envs/" + "zendnn-" * 20
@@ -31,36 +32,54 @@ def result(profile: str, status: str = "built", ref: str = "envbuilder/x:1") -> 
     )
 
 
-def build(finished: BuildResult | None = None) -> Any:
-    return SimpleNamespace(
-        backend="docker", plan=SimpleNamespace(backend="docker"), result=finished
-    )
+class Profile(NamedTuple):
+    """What happens to a profile's build."""
+
+    result: BuildResult
+    planning: EnvbuilderError | None = None
+    building: EnvbuilderError | None = None
 
 
-OUTCOMES = (
-    batch.Outcome("cpu", build(result("cpu", "reused"))),
-    batch.Outcome("zendnn-tensorflow", build(result("zendnn-tensorflow", ref=LONG))),
-    batch.Outcome(
-        "rocm", build(), error=BuildError("wrong hash\nof a\x1b[31m wheel", "Run it again.")
+PROFILES = {
+    "cpu": Profile(result("cpu", "reused")),
+    "zendnn": Profile(result("zendnn", ref=LONG)),
+    "rocm": Profile(
+        result("rocm"), building=BuildError("wrong hash\nof a\x1b[31m wheel", "Run it again.")
     ),
-    batch.Outcome("cuda", error=HostError("no GPU: " + "x" * 500)),
-)
+    "cuda": Profile(result("cuda"), planning=HostError("no GPU: " + "x" * 500)),
+}
+ALL = ("build", "--profile", ",".join(PROFILES))
+
+
+def prepare(request: Request, settings: Any, progress: Any, *, running: bool) -> Any:
+    profile = PROFILES[str(request.profile)]
+    progress.note("is planned")
+    if profile.planning:
+        raise profile.planning
+    plan = {"profile": request.profile}
+    return SimpleNamespace(backend="docker", plan=plan, request=request)
+
+
+def finish(build: Any) -> Any:
+    profile = PROFILES[build.request.profile]
+    if profile.building:
+        raise profile.building
+    return SimpleNamespace(result=profile.result)
 
 
 @pytest.fixture
 def run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str, str]]:
-    """Run the command line, whose builds have the outcomes above."""
-    monkeypatch.setattr(batch, "prepare", lambda *args: OUTCOMES)
-    monkeypatch.setattr(batch, "finish", lambda *args: OUTCOMES)
-
+    """Run the command line, whose builds go as above."""
+    monkeypatch.setattr(pipeline, "prepare", prepare)
+    monkeypatch.setattr(pipeline, "finish", finish)
     return functools.partial(command_line.printed, capsys)
 
 
 def test_one_table_and_each_error_in_full(run: Callable[..., tuple[int, str, str]]) -> None:
-    code, out, err = run("build", "--profile", "cpu,zendnn")
-    assert code == 3
+    code, out, err = run(*ALL)
+    assert code == 3, "the host is checked before anything is built"
     lines = out.splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[0].split() == ["profile", "status", "backend", "seconds", "result"]
@@ -73,10 +92,11 @@ def test_one_table_and_each_error_in_full(run: Callable[..., tuple[int, str, str
     assert "error: cuda: no GPU" in err
     assert "Run it again." in err
     assert len(err) > 500
+    assert "cpu: is planned" in err
 
 
 def test_as_json_each_build_is_an_object(run: Callable[..., tuple[int, str, str]]) -> None:
-    code, out, _ = run("build", "--profile", "cpu,zendnn", "--json")
+    code, out, _ = run(*ALL, "--json")
     data = json.loads(out)
     assert (code, data["schema"]) == (3, 1)
     assert [build["status"] for build in data["builds"]] == ["reused", "built", "failed", "failed"]
@@ -84,6 +104,21 @@ def test_as_json_each_build_is_an_object(run: Callable[..., tuple[int, str, str]
     assert (rocm["backend"], rocm["error"]["exit_code"]) == ("docker", 1)
     assert rocm["error"]["hint"] == "Run it again."
     assert ("backend" in cuda, cuda["error"]["exit_code"]) == (False, 3)
+
+
+def test_a_dry_run_prints_the_plans_that_there_are(
+    run: Callable[..., tuple[int, str, str]],
+) -> None:
+    code, out, _ = run(*ALL, "--dry-run")
+    assert code == 3
+    assert [plan["profile"] for plan in json.loads(out)["plans"]] == ["cpu", "zendnn", "rocm"]
+
+
+def test_the_exit_code_is_0_if_all_are_built_and_that_of_the_failure_if_one_is_not(
+    run: Callable[..., tuple[int, str, str]],
+) -> None:
+    assert run("build", "--profile", "cpu,zendnn")[0] == 0
+    assert run("build", "--profile", "cpu,rocm")[0] == 1
 
 
 @pytest.mark.parametrize(

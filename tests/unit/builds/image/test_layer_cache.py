@@ -5,20 +5,17 @@ from __future__ import annotations
 import hashlib
 import io
 import tarfile
-import threading
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import zstandard
 
 from envbuilder.builds.image import layer_cache, system
-from envbuilder.builds.image.layer_cache import LayerCache, MadeLayers
+from envbuilder.builds.image.layer_cache import LayerCache
 from envbuilder.containers.oci import layer
 from envbuilder.containers.oci.layer import Layer, Member
-from envbuilder.containers.oci.layout import Descriptor, Layout
-from envbuilder.core import files, process
+from envbuilder.core import files
 from tests.support import packed
 from tests.support.cleaning import is_known
 from tests.support.folders import names_in
@@ -154,64 +151,10 @@ def test_clean_knows_the_files_of_the_cache(bench: Bench) -> None:
         assert is_known("layers", name)
 
 
-def test_builds_side_by_side_make_a_layer_once_even_if_existing_ones_do_not_count(
-    bench: Bench, tmp_path: Path
-) -> None:
+def test_a_fresh_cache_makes_what_exists_again(bench: Bench) -> None:
     bench.keep(content=b"of an earlier command")
-    shared = MadeLayers()
-    makers = []
-    meeting = threading.Barrier(2, timeout=60)
-
-    def build(number: int) -> Layer:
-        cache = LayerCache(bench.folder, bench.notes.append, fresh=True, shared=shared)
-        assert cache.find(INPUTS) is None
-        meeting.wait()
-
-        def make() -> Layer:
-            makers.append(number)
-            path = tmp_path / f"written-{number}"
-            return cache.keep(INPUTS, layer.write([Member(path="a")], path, 0), path)
-
-        return cache.ensure(INPUTS, make)
-
-    with process.pool(2) as pool:
-        first, second = pool.map(build, range(2))
-    assert first == second
-    assert len(makers) == 1
-    alone = LayerCache(bench.folder, bench.notes.append, fresh=True)
-    assert alone.find(INPUTS) is None, "another command makes it again"
-
-
-def test_builds_side_by_side_hash_a_layer_once(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench.keep()
-    shared = MadeLayers()
-    hashed = list[str]()
-    check = Layout.checked
-
-    def checked(self: Layout, of: Descriptor) -> Path:
-        hashed.append(of.digest)
-        return check(self, of)
-
-    monkeypatch.setattr(Layout, "checked", checked)
-    caches = [
-        LayerCache(bench.folder, bench.notes.append, fresh=False, shared=shared) for _ in range(2)
-    ]
-    with process.pool(2) as pool:
-        first, second = pool.map(lambda cache: cache.find(INPUTS), caches)
-    assert first == second is not None
-    assert len(hashed) == 1
-    assert bench.cache().find(INPUTS) == first
-    assert len(hashed) == 2, "another command hashes it again"
-
-
-def test_a_maker_that_fails_leaves_the_layer_to_the_next(bench: Bench) -> None:
-    cache = bench.cache()
-
-    with pytest.raises(ZeroDivisionError):
-        cache.ensure(INPUTS, Mock(side_effect=ZeroDivisionError))
-    assert cache.ensure(INPUTS, bench.keep) == cache.find(INPUTS)
+    assert bench.cache(fresh=True).find(INPUTS) is None
+    assert bench.cache(fresh=True).ensure(INPUTS, bench.keep) == bench.cache().find(INPUTS)
 
 
 EPOCH = 1000
