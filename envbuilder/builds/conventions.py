@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from envbuilder.core import types
+from envbuilder.profiles.profile import IMAGE_PYTHON
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 PREFIX = "/opt/env"
 """Location of the environment in an image."""
-PYTHON = types.IMAGE_PYTHON
+PYTHON = IMAGE_PYTHON
 """Location of an interpreter that is not the base's."""
 OWN = "/opt/envbuilder"
 """Location of what is envbuilder's own, in the image and by mounts of a command."""

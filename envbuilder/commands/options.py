@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
     Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+BUILDERS = ("buildkit", "layers")
+"""Ways in which the docker backend can build its image."""
 
 
 def _complete_profile(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -276,7 +278,7 @@ base_image_option: Decorator = click.option(
 )
 builder_option: Decorator = click.option(
     "--builder",
-    type=click.Choice(types.BUILDERS),
+    type=click.Choice(BUILDERS),
     help="How to build an image: by an engine, from a Dockerfile; or by envbuilder, as layers.",
 )
 output_option: Decorator = click.option(

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
     import requests
 
-    from envbuilder.core.http_transport import Session
+    from envbuilder.core import http_transport
+
+    Session = http_transport.Session  # other modules take it from here: to import it loads requests
 
 PAGE_BYTES = 64 << 20
 """The longest index page, package list or other text."""

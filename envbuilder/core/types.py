@@ -209,8 +209,6 @@ Url = Annotated[
 AbsolutePath = Annotated[
     str, Meta(pattern=r"^/(?!.*\.\.)[A-Za-z0-9._+/-]*\Z", description="an absolute path")
 ]
-IMAGE_PYTHON = "/opt/python"
-"""Where an image has the interpreter of its lock."""
 SourceLocation = Annotated[
     str,
     Meta(
@@ -283,10 +281,6 @@ def machine(platform: Platform) -> str:
 def system(platform: Platform) -> str:
     """Return a platform's operating system as `sys.platform` spells it."""
     return "darwin" if platform.startswith("macos") else "linux"
-
-
-BUILDERS = ("buildkit", "layers")
-"""Ways in which the docker backend can build its image."""
 
 
 class Action(Struct, frozen=True, kw_only=True, tag=True):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import requests
 
     from envbuilder.containers.engine.interface import Engine
-    from envbuilder.core.http_transport import Session
+    from envbuilder.core.http import Session
     from envbuilder.core.settings import Settings
     from envbuilder.host.model import Host
     from envbuilder.packages.fetch import Place

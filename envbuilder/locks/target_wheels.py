@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     import requests
 
-    from envbuilder.core.http_transport import Session
+    from envbuilder.core.http import Session
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.releases import Build
 

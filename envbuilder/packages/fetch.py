@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from envbuilder.core.console import Progress
-    from envbuilder.core.http_transport import Session
+    from envbuilder.core.http import Session
     from envbuilder.profiles.lock import File, Target
 
 

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from envbuilder.core import decoding, files, lock_files, types
 from envbuilder.core.errors import Hint, InvalidError, ToolError, UnlockedError, indented_proof
+from envbuilder.profiles.profile import IMAGE_PYTHON
 from envbuilder.profiles.requirements import same_version
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ class LockedBase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     @property
     def gets_python(self) -> bool:
         """Whether its Python is the target's interpreter, which images add to it."""
-        return self.python_path.startswith(f"{types.IMAGE_PYTHON}/")
+        return self.python_path.startswith(f"{IMAGE_PYTHON}/")
 
     @property
     def epoch(self) -> int:

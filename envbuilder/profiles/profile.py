@@ -26,6 +26,8 @@ from envbuilder.profiles.needs import Requires
 
 _SHIPPED = "pytorch-"
 """How the names of indexes begin that the tables of releases name."""
+IMAGE_PYTHON = "/opt/python"
+"""Where an image has the interpreter of its lock."""
 
 
 class _Strict(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -20,7 +20,7 @@ from envbuilder.core import decoding, files, types
 from envbuilder.core.errors import InvalidError, shown
 from envbuilder.profiles import releases
 from envbuilder.profiles.frameworks import FRAMEWORKS
-from envbuilder.profiles.profile import Base, Profile, Python
+from envbuilder.profiles.profile import IMAGE_PYTHON, Base, Profile, Python
 from envbuilder.profiles.releases import Build, Chosen
 from envbuilder.profiles.requirements import applies, pin
 from envbuilder.project.lines import Line, parse, with_marker
@@ -244,7 +244,7 @@ def bases(profile: Profile, pythons: Iterable[str], *, managed: bool) -> dict[st
         if base and not managed:
             result[version] = base
         elif version in built and (either := base or usual):
-            path = f"{types.IMAGE_PYTHON}/bin/python{version}"
+            path = f"{IMAGE_PYTHON}/bin/python{version}"
             result[version] = replace(either, python_path=path, python_version="")
     return result
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from packaging.version import Version
 
-    from envbuilder.core.http_transport import Session
+    from envbuilder.core.http import Session
     from envbuilder.core.settings import Settings
 
 

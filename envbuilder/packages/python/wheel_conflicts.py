@@ -30,7 +30,7 @@ from envbuilder.packages.store import Store
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from envbuilder.core.http_transport import Session
+    from envbuilder.core.http import Session
     from envbuilder.core.settings import Settings
     from envbuilder.packages.python.uv import Found
     from envbuilder.profiles.lock import File

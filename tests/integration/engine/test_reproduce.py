@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from envbuilder.commands.options import BUILDERS
 from envbuilder.containers.engine import images as engines
 from envbuilder.containers.engine.interface import LABEL, Engine
 from envbuilder.containers.oci.layer import members
@@ -24,7 +25,6 @@ from envbuilder.containers.oci.layout import Layout
 from envbuilder.core import resources
 from envbuilder.core.files import file_sha256
 from envbuilder.core.settings import load as load_settings
-from envbuilder.core.types import BUILDERS
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile, profile as profiles
 from tests.conftest import missing
