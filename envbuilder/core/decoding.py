@@ -17,8 +17,9 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
+from pathlib import Path
 from threading import Lock
 from types import MappingProxyType, UnionType
 from typing import (
@@ -37,10 +38,12 @@ from typing import (
 import msgspec
 
 from envbuilder.core import yaml_files
-from envbuilder.core.errors import SHOWN, InvalidError, escaped, shown
+from envbuilder.core.errors import SHOWN, Hint, InvalidError, escaped, shown
+from envbuilder.core.text import binary_size
 
 Hints = Mapping[type[msgspec.Struct], Mapping[str, str]]
 _T = TypeVar("_T")
+_S = TypeVar("_S", bound=msgspec.Struct)
 _describing = Lock()
 _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 """By type. Types are those that the code names, so there are never many."""
@@ -460,3 +463,48 @@ def _fits(value: Any, kind: Any) -> bool:
     except msgspec.ValidationError:
         return False
     return True
+
+
+def decode_lock(
+    content: bytes,
+    path: Path,
+    kind: type[_S],
+    schema: int,
+    check: Callable[[_S, Path], None],
+    name: str,
+    command: tuple[str, ...],
+) -> _S:
+    """Return a lock of any kind. Raises `InvalidError` if it is damaged or of an unknown schema.
+
+    `check` raises `InvalidError` for what types cannot express. `name` stands for the lock in
+    messages, `command` makes it anew.
+    """
+    again = Hint("Restore it, or make it anew", command)
+    if len(content) > LARGEST:
+        raise InvalidError(f"{path}: not a lock: larger than {binary_size(LARGEST)}", again)
+    try:
+        data = strict_json(content)
+    except ValueError as error:
+        raise InvalidError(f"{path}: not a lock: {error}", again) from error
+    number = data.get("schema") if isinstance(data, dict) else None
+    if number != schema:
+        raise InvalidError(
+            f"{path}: {name} schema {str(number)[:20]} is unknown to this envbuilder (it reads"
+            f" {schema})",
+            Hint("Use a newer envbuilder, or make it anew", command),
+        )
+    # PROFILE.json, or in a project ENVIRONMENT.PROFILE.json.
+    if data.get("profile") not in path.name.split(".")[:2]:
+        raise InvalidError(
+            f"{path}: profile: is {shown(str(data.get('profile')))}: this is another profile's"
+            f" {name}",
+            again,
+        )
+    try:
+        lock = convert(data, kind)
+        check(lock, path)
+    except msgspec.ValidationError as error:
+        raise InvalidError(explain(error, kind, str(path), "").message, again) from error
+    except InvalidError as error:
+        raise InvalidError(error.message, again) from error
+    return lock

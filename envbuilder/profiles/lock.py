@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from envbuilder.core import decoding, files, lock_files, types
+from envbuilder.core import decoding, files, types
 from envbuilder.core.errors import Hint, InvalidError, ToolError, UnlockedError, indented_proof
 from envbuilder.profiles.profile import IMAGE_PYTHON
 from envbuilder.profiles.requirements import same_version
@@ -333,7 +333,7 @@ def load(path: Path) -> Lock:
 
 def parse(read: bytes, path: Path) -> Lock:
     """Return the lock that was read from `path`. Raises `InvalidError` as `load` does."""
-    return lock_files.decoded(read, path, Lock, SCHEMA, _check, "lock", ("lock",))
+    return decoding.decode_lock(read, path, Lock, SCHEMA, _check, "lock", ("lock",))
 
 
 def content(path: Path, command: tuple[str, ...]) -> bytes:

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder.core import lock_files, types
+from envbuilder.core import decoding, types
 from envbuilder.core.errors import Hint, InvalidError, is_public, public
 from envbuilder.host import tables
 from envbuilder.host.snapshot import version
@@ -166,7 +166,7 @@ def find_for_use(name: str, library: Library) -> Lock | None:
 
 def parse(read: bytes, path: Path) -> Lock:
     """Return the conda lock that was read from `path`; raise `InvalidError` as `load` does."""
-    return lock_files.decoded(read, path, Lock, SCHEMA, _check, "conda lock", _COMMAND)
+    return decoding.decode_lock(read, path, Lock, SCHEMA, _check, "conda lock", _COMMAND)
 
 
 def _check(lock: Lock, path: Path) -> None:
