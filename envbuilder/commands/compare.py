@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from msgspec import Struct
 
 from envbuilder.commands import fleet
 from envbuilder.core import console, decoding, files
-from envbuilder.core.errors import VERIFY_FAILED, InvalidError
+from envbuilder.core.errors import VERIFY_FAILED, Hint, InvalidError
 from envbuilder.verify.figures import print_comparison
 from envbuilder.verify.report import comparison, history
-from envbuilder.watch import model, show
+from envbuilder.watch import model
 
-_T = TypeVar("_T")
-FORMATS = ("table", "markdown", "csv", "json", "html")
-_OF_ENDING = {".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html", ".htm": "html"}
+FORMATS = ("table", "markdown", "json", "html")
+_OF_ENDING = {".md": "markdown", ".json": "json", ".html": "html", ".htm": "html"}
 """The format for a file's suffix, if --format is not given."""
 _JUDGED = ("report", "against before", "why")
 
@@ -62,9 +61,9 @@ def command(
 ) -> int:
     """Put reports of several machines side by side, the fastest accelerator first.
 
-    REPORT is a file written by `envbuilder verify` or `watch`, or a folder of one kind. Each row
-    has the first epoch on the CPU and on the accelerator, whose ratio is the speed-up, and the
-    median of the later, warm epochs. Reports of subsets and of other precisions come after the
+    REPORT is a file written by `envbuilder verify`, or a folder of them. Each row has the first
+    epoch on the CPU and on the accelerator, whose ratio is the speed-up, and the median of the
+    later, warm epochs. Reports of subsets and of other precisions come after the
     others, failed ones last. A file that is not a complete report is refused (exit 2).
 
     REPORT may also be the FOLDER of one run of `fleet verify`. Then exits with 5 if a node that was
@@ -78,7 +77,6 @@ def command(
     Examples:
       envbuilder compare laptop.json server.json
       envbuilder compare reports/ --format markdown
-      envbuilder compare reports/ -o epochs.csv
       envbuilder compare reports/ -o machines.html
       envbuilder compare reports/ --against earlier/ --format markdown
       envbuilder compare fleet-2 --against fleet-1 -o fleet.html
@@ -91,8 +89,8 @@ def command(
         form = _OF_ENDING.get(output.suffix.lower())
     if len(reports) == 1 and fleet.is_run(reports[0]):
         return _show_fleet(reports[0], form, output, against)
-    if against is not None and form in {"csv", "html"}:
-        raise click.UsageError(f"--against: not in {form}; use table, markdown or json")
+    if against is not None and form == "html":
+        raise click.UsageError("--against: not in html; use table, markdown or json")
     form = form or "table"
     side_by_side = _compared(reports, form, against)
     if output is None and side_by_side.draw:
@@ -110,7 +108,7 @@ def command(
 
 def _show_fleet(run: Path, form: str | None, output: Path | None, against: Path | None) -> int:
     """Show a run of a fleet; return the exit code."""
-    if form in {"markdown", "csv"} or (form == "html") != (output is not None):
+    if form == "markdown" or (form == "html") != (output is not None):
         raise click.UsageError("a run of a fleet: as table or json, or as html with --output")
     page = console.Place("--output", output, console.is_page)
     page.require()
@@ -151,15 +149,7 @@ class _Compared(Struct, frozen=True, kw_only=True):
 
 
 def _compared(reports: Sequence[Path], form: str, earlier: Path | None) -> _Compared:
-    problems: list[InvalidError] = []
-    contents = _contents(reports, problems)
-    if any(map(model.is_report, contents.values())):
-        _require_all_watches(contents, form, earlier)
-        watches = _parsed(contents, model.parsed, problems)
-        if form == "table":
-            return _Compared(draw=lambda out: show.print_comparison(watches, out))
-        return _Compared(written=show.compared(watches, form))
-    stored = _parsed(contents, history.parsed, problems)
+    stored = _read(reports)
     rows = comparison.rows(stored)
     judgements = _judgements(stored, earlier)
     is_worse = any(each.status == "failed" for each in judgements or ())
@@ -170,19 +160,6 @@ def _compared(reports: Sequence[Path], form: str, earlier: Path | None) -> _Comp
             is_worse=is_worse,
         )
     return _Compared(written=_text(rows, form, judgements), is_worse=is_worse)
-
-
-def _require_all_watches(contents: Mapping[Path, bytes], form: str, earlier: Path | None) -> None:
-    """Raise an error if other reports are among those of `watch`, or for what those do not have."""
-    if other := next((p for p, each in contents.items() if not model.is_report(each)), None):
-        raise InvalidError(
-            f"{other}: a report of verify, beside reports of watch", "Compare one kind at a time."
-        )
-    if earlier is not None or form in {"csv", "html"}:
-        raise click.UsageError(
-            "reports of watch: as table, markdown or json, and without --against"
-            " (`envbuilder watch --against REPORT -- COMMAND` says what changed)"
-        )
 
 
 def _judgements(
@@ -201,8 +178,6 @@ def _text(
     if form == "json":
         more = {} if judgements is None else {"against": judgements}
         return comparison.as_json(rows, **more) + "\n"
-    if form == "csv":
-        return comparison.comma_separated(rows)
     if form == "markdown":
         judged = [each.row for each in judgements or ()]
         table = comparison.markdown_table(_JUDGED, judged) if judged else ""
@@ -212,41 +187,36 @@ def _text(
     return page.render_comparison(rows)
 
 
-def _contents(paths: Sequence[Path], problems: list[InvalidError]) -> dict[Path, bytes]:
-    """Return each report's bytes, read once: it may be a pipe. Add what is wrong to `problems`."""
-    contents: dict[Path, bytes] = {}
-    seen: set[Path] = set()
+def _read(paths: Sequence[Path]) -> list[history.StoredReport]:
+    """Return every report once; raise `InvalidError` for all that is wrong at once."""
+    problems: list[InvalidError] = []
+    stored: dict[Path, history.StoredReport] = {}
     for path in paths:
         reports = _files(path)
         if not reports:
             problem = InvalidError(f"{path}: no report in this folder", "Reports end in .json.")
             problems.append(problem)
         for file in reports:
-            if file.resolve() in seen:
+            if file.resolve() in stored:
                 continue
-            seen.add(file.resolve())
             try:
-                contents[file] = files.read_named(file, decoding.LARGEST)
+                stored[file.resolve()] = _parsed(file)
             except InvalidError as error:
                 problems.append(error)
-    return contents
-
-
-def _parsed(
-    contents: Mapping[Path, bytes],
-    parse: Callable[[bytes, Path], _T],
-    problems: list[InvalidError],
-) -> list[_T]:
-    """Return every report; raise `InvalidError` for all that is wrong at once."""
-    result: list[_T] = []
-    for path, content in contents.items():
-        try:
-            result.append(parse(content, path))
-        except InvalidError as error:
-            problems.append(error)
     if problems:
         raise InvalidError("\n".join(p.message for p in problems), problems[0].hints)
-    return result
+    return list(stored.values())
+
+
+def _parsed(file: Path) -> history.StoredReport:
+    # Read once: it may be a pipe.
+    content = files.read_named(file, decoding.LARGEST)
+    if model.is_report(content):
+        raise InvalidError(
+            f"{file}: a report of watch",
+            Hint("See what changed since", ("watch", "--against", "REPORT", "--", "COMMAND")),
+        )
+    return history.parsed(content, file)
 
 
 def _files(path: Path) -> list[Path]:

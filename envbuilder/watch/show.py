@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from envbuilder.core import console, text
 from envbuilder.core.errors import counted, first, printable
 from envbuilder.core.text import amount, duration, memory, percent
 from envbuilder.verify import view
-from envbuilder.verify.report import comparison
 from envbuilder.verify.view import Fact
 from envbuilder.watch import judge, model
 from envbuilder.watch.training import totals
@@ -125,12 +124,12 @@ def unseen(watched: model.Watched) -> list[str]:
     return list(dict.fromkeys(sentences))[:MOST_SHOWN]
 
 
-_STATES: dict[bool | None, tuple[Literal["passed", "failed", "skipped"], str, str]] = {
-    True: ("passed", "bold green", "on device"),
-    False: ("failed", "bold red", "NOT ON DEVICE"),
-    None: ("skipped", "bold yellow", "not seen"),
+_STATES: dict[bool | None, tuple[Literal["passed", "failed", "skipped"], str]] = {
+    True: ("passed", "bold green"),
+    False: ("failed", "bold red"),
+    None: ("skipped", "bold yellow"),
 }
-"""Whether the work was on the device → state and style of the verdict, and words for a table."""
+"""Whether the work was on the device → state and style of the verdict."""
 
 
 def show(watched: model.Watched, changes: Sequence[str] = ()) -> None:
@@ -140,7 +139,7 @@ def show(watched: model.Watched, changes: Sequence[str] = ()) -> None:
     out = console.rich_console(stderr=True)
     out.print()
     view.show([view.Section(title="What was measured", facts=facts(watched))], out)
-    _, style, _ = _STATES[watched.on_device]
+    _, style = _STATES[watched.on_device]
     out.print(Text(printable(verdict(watched)), style=style))
     for finding in watched.findings[:MOST_SHOWN]:
         out.print(Text(f"  {printable(finding.says)}"))
@@ -156,7 +155,7 @@ def page(watched: model.Watched) -> str:
     longest = max(judge.training(watched), key=lambda p: p.training_seconds, default=None)
     where = judge.environment(watched)
     about = (where[:1].upper() + where[1:], watched.backend, watched.host, *watched.command)
-    state, _, _ = _STATES[watched.on_device]
+    state, _ = _STATES[watched.on_device]
     return view.render(
         view.Page(
             heading=verdict(watched),
@@ -172,45 +171,3 @@ def page(watched: model.Watched) -> str:
             source="the report of a watched training",
         )
     )
-
-
-COLUMNS = ("machine", "profile", "device", "dtype", "rate", "waiting", "loss", "verdict")
-
-
-def _cells(watched: model.Watched) -> tuple[str, ...]:
-    """Return a report's row in a comparison."""
-    shown = {fact.label: fact.value for fact in facts(watched)}
-    _, _, where = _STATES[watched.on_device]
-    kinds = ", ".join(finding.kind for finding in watched.findings)
-    environment = judge.environment(watched).removeprefix("profile ")
-    cells = (
-        watched.host,
-        f"{environment}, {watched.backend}",
-        judge.device(watched),
-        judge.dtype(watched),
-        shown.get("Rate", "-"),
-        shown.get("Waiting for data", "-"),
-        shown.get("Loss", "-"),
-        f"{where}: {kinds}" if kinds else where,
-    )
-    return tuple(printable(cell, 300) for cell in cells)
-
-
-def _fastest(watches: Sequence[model.Watched]) -> list[model.Watched]:
-    return sorted(watches, key=lambda each: -(judge.speed(each) or (0.0, ""))[0])
-
-
-def print_comparison(watches: Sequence[model.Watched], out: Any) -> None:
-    """Print several reports as one table, the fastest first."""
-    rows = list(map(_cells, _fastest(watches)))
-    section = view.Section(title="Reports", header=COLUMNS, rows=rows, words=range(len(COLUMNS)))
-    out.print(view.table(section))
-
-
-def compared(watches: Sequence[model.Watched], form: str) -> str:
-    """Return several reports as `markdown` or `json`, the fastest first."""
-    rows = list(map(_cells, _fastest(watches)))
-    if form == "markdown":
-        return comparison.markdown_table(COLUMNS, rows)
-    reports = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
-    return console.as_json({"schema": 1, "kind": model.KIND, "reports": reports}) + "\n"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import threading
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,7 @@ from msgspec.structs import replace
 from envbuilder.commands import sign
 from envbuilder.core.errors import InvalidError
 from envbuilder.watch import judge, model, show
-from tests.support import command_line, pages, reports
+from tests.support import command_line, pages
 from tests.support.watched import observed, watched
 
 HOSTILE = "<script>alert(1)</script>\x1b[31m\n"
@@ -63,50 +61,14 @@ def test_the_page_is_inert_whatever_the_script_wrote(
     assert "script" not in {tag for tag, _ in pages.Seen(page).tags}
 
 
-def test_compare_takes_reports_of_one_kind(
+def test_compare_names_what_compares_reports_of_watch(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    slow = observed(training_seconds=60.0)
-    fast = observed(training_seconds=10.0)
-    for name, process in (("a", slow), ("b", fast)):
-        report = replace(judge.judged(watched(process)), host=name)
-        (tmp_path / f"{name}.json").write_text(model.encoded(report))
-    names = (str(tmp_path / "a.json"), str(tmp_path / "b.json"))
-    code, out, _ = command_line.printed(capsys, "compare", *names, "--json")
-    assert (code, [row["machine"] for row in json.loads(out)["reports"]]) == (0, ["b", "a"])
-    code, out, _ = command_line.printed(capsys, "compare", str(tmp_path), "--format", "markdown")
-    assert (code, out.splitlines()[0].split(" | ")[1]) == (0, "profile")
-    code, out, _ = command_line.printed(capsys, "compare", str(tmp_path))
-    assert code == 0
-    assert "on device" in out
-    for line in out.splitlines():
-        assert len(line) <= 80
-    code, out, _ = command_line.printed(capsys, "compare", *names, "-o", str(tmp_path / "t.txt"))
-    assert (code, out) == (0, "")
-    assert "on device" in (tmp_path / "t.txt").read_text()
-    (tmp_path / "c.json").write_text("{}")
-    assert command_line.printed(capsys, "compare", str(tmp_path))[0] == 2
-    assert command_line.printed(capsys, "compare", *names, "--format", "csv")[0] == 2
-
-
-@pytest.mark.parametrize("kind", ["watch", "verify"])
-def test_a_report_may_come_through_a_pipe(
-    kind: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    """A pipe can be read once, before it is known what comes through it."""
-    written = tmp_path / "report.json"
-    if kind == "watch":
-        written.write_text(model.encoded(judge.judged(watched())))
-    else:
-        reports.written(written)
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    writer = threading.Thread(target=lambda: pipe.write_bytes(written.read_bytes()))
-    writer.start()
-    code, out, error = command_line.printed(capsys, "compare", str(pipe), "--json")
-    writer.join()
-    assert (code, error) == (0, "")
-    assert len(json.loads(out)["reports"]) == 1
+    (tmp_path / "a.json").write_text(model.encoded(judge.judged(watched())))
+    code, _, error = command_line.printed(capsys, "compare", str(tmp_path))
+    assert code == 2
+    assert "a.json: a report of watch" in error
+    assert "envbuilder watch --against" in error
 
 
 def test_a_signed_report_says_what_it_does_not_prove(tmp_path: Path) -> None:

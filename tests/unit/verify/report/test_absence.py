@@ -66,7 +66,7 @@ def shown(data: dict[str, Any]) -> None:
     """Show a report in every way there is."""
     report = model.check(data)
     rows = comparison.rows([history.StoredReport(path=Path("report.json"), report=report)])
-    for show in (comparison.markdown, comparison.comma_separated, comparison.as_json):
+    for show in (comparison.markdown, comparison.as_json):
         show(rows)
     page.render(data)
     out = io.StringIO()
