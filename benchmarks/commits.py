@@ -1,16 +1,17 @@
 """Two checkouts of envbuilder side by side: is the newer one slower anywhere?
 
-    python benchmarks/commits.py OLD NEW [PAIRS] [--most PAIRS] [--json FILE] [--only WORD]
+    python benchmarks/commits.py OLD NEW [PAIRS] [--most PAIRS] [--wall] [--json FILE] [--only WORD]
 
 OLD and NEW are checkouts that were set up (`python3 bootstrap.py setup`), each with its own locked
 tools. Each has its own cache and data folder below a temporary one, so that neither profits from
 the other. PAIRS (9) alternating pairs of each command, after a pair that is not counted, and up to
 `--most` (60) until the interval lies below 1.10 or above 1.05; the order within a pair changes from
-pair to pair. A ratio is NEW's wall time over OLD's of one pair; shown
-are the median of the ratios and the order statistics that enclose it with 95 % confidence (for nine
-pairs the second and the second last). The archives of `cpu` and the digests of its wheel layers are
-compared as well. Images need an engine and ENVBUILDER_BASE_IMAGE. `lock` makes the first lock of a
-project, with uv's answers in its cache from the pair that is not counted.
+pair to pair. A ratio is NEW's CPU time (user and system, with that of its processes) over OLD's of
+one pair; with `--wall`, its wall time, which counts what an engine does, too. Shown are the median
+of the ratios and the order statistics that enclose it with 95 % confidence (for nine pairs the
+second and the second last). The archives of `cpu` and the digests of its wheel layers are compared
+as well. Images need an engine and ENVBUILDER_BASE_IMAGE. `lock` makes the first lock of a project,
+with uv's answers in its cache from the pair that is not counted.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ import argparse
 import json
 import math
 import os
+import resource
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 CPU = ("--profile", "cpu")
@@ -54,8 +57,20 @@ SLOWER, TOO_SLOW = 1.05, 1.10
 """A median may reach the first, the upper end of its interval the second."""
 
 
-def run(checkout: Path, folder: Path, arguments: tuple[str, ...], requirements: str = "") -> float:
-    """Return the wall seconds of one command, in a new project if any; it must succeed."""
+def cpu_seconds() -> float:
+    """Return the CPU seconds, user and system, of all processes that this one has waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def run(
+    checkout: Path,
+    folder: Path,
+    arguments: tuple[str, ...],
+    requirements: str = "",
+    clock: Callable[[], float] = cpu_seconds,
+) -> float:
+    """Return the seconds of one command, in a new project if any; it must succeed."""
     if requirements:
         write_project(folder / "project", requirements)
     # An installed package has its bytecode; both checkouts shall have it, too.
@@ -65,7 +80,7 @@ def run(checkout: Path, folder: Path, arguments: tuple[str, ...], requirements: 
         "ENVBUILDER_DATA_DIR": str(folder / "data"),
         "ENVBUILDER_CONFIG_DIR": str(folder / "config"),
     }
-    started = time.perf_counter()
+    started = clock()
     done = subprocess.run(
         [checkout / ".venv" / "bin" / "envbuilder", *arguments],
         env=environment,
@@ -74,7 +89,7 @@ def run(checkout: Path, folder: Path, arguments: tuple[str, ...], requirements: 
         text=True,
         check=False,
     )
-    seconds = time.perf_counter() - started
+    seconds = clock() - started
     if done.returncode != 0:
         sys.exit(f"{checkout}: envbuilder {' '.join(arguments)}: {done.stderr}")
     return seconds
@@ -112,7 +127,8 @@ def compare(
     for number in range(max(options.pairs, options.most) + 1):
         for side in ("old", "new") if number % 2 else ("new", "old"):
             requirements = PROJECTS.get(name, "")
-            taken = run(checkouts[side], folders[side], COMMANDS[name], requirements)
+            clock = time.perf_counter if options.wall else cpu_seconds
+            taken = run(checkouts[side], folders[side], COMMANDS[name], requirements, clock)
             if number:
                 seconds[side].append(taken)
         if number >= options.pairs:
@@ -149,6 +165,7 @@ def main() -> None:
     parser.add_argument("new", type=Path)
     parser.add_argument("pairs", type=int, nargs="?", default=9)
     parser.add_argument("--most", type=int, default=60, metavar="PAIRS")
+    parser.add_argument("--wall", action="store_true")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", default="")
     options = parser.parse_args()
