@@ -271,7 +271,8 @@ def shell(
 ) -> int:
     """Open an interactive shell inside the environment, with the flags that its device needs.
 
-    Its prompt begins with the environment's name, unless VIRTUAL_ENV_DISABLE_PROMPT is set.
+    Its prompt begins with the environment's name, unless VIRTUAL_ENV_DISABLE_PROMPT is set; that
+    of fish is left as it is.
 
     \b
     Examples:
@@ -328,22 +329,10 @@ fi
 exec "$0" -i
 """,
     "fish": r"""
-export ENVBUILDER_PATH="$PATH" ENVBUILDER_PROMPT="$1"
+export ENVBUILDER_PATH="$PATH"
 exec "$0" -i -C '
 set -gx PATH (string split : -- $ENVBUILDER_PATH) $PATH
-set -g _envbuilder_name $ENVBUILDER_PROMPT
-set -e ENVBUILDER_PATH
-set -e ENVBUILDER_PROMPT
-functions -c fish_prompt _envbuilder_fish_prompt
-function _envbuilder_status
-    return $argv[1]
-end
-function fish_prompt
-    set -l last $status
-    printf %s "$_envbuilder_name"
-    _envbuilder_status $last
-    _envbuilder_fish_prompt
-end'
+set -e ENVBUILDER_PATH'
 """,
 }
 """How to start some shells. zsh reads no file of ours but `.zshenv`, which leads it back to the

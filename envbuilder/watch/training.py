@@ -383,8 +383,8 @@ def _gradients(process: Observed) -> Iterator[Finding]:
             f"{without:,} of {trainable:,} trainable parameter tensors had no gradient in any of"
             f" {counted(process.windows, 'sampled step')}.",
             "Look for `.detach()`, `.data`, `.item()` or `torch.no_grad()` between them and the"
-            " loss, and whether the optimizer holds this model's parameters; if they are frozen on"
-            " purpose, give the optimizer the others only.",
+            " loss, and for another model's parameters in the optimizer; do not give it frozen"
+            " ones.",
             share,
         )
     elif checked >= LEAST_UPDATES and unchanged == checked:

@@ -189,9 +189,9 @@ class PodmanEngine(Engine):
         if "CDI devices" in words:
             return ToolError(
                 f"podman does not know the device: {words}",
-                "Install the container toolkit of the GPU's vendor and describe the GPUs with"
-                " `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml` or `amd-ctk cdi generate"
-                " --output=/etc/cdi/amd.json`, or use --force to leave the flag out.",
+                "Install the vendor's container toolkit, and run"
+                " `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml` or"
+                " `amd-ctk cdi generate --output=/etc/cdi/amd.json`; --force leaves the flag out.",
             )
         if "no such file or directory" in words and "/dev/" in words:
             return ToolError(
