@@ -62,42 +62,6 @@ def own_layers(layout: Layout, below: int) -> list[dict[str, tarfile.TarInfo]]:
     return [layer for layer in layers if layer]
 
 
-@pytest.mark.soak  # with the other tests, projects are built twice
-@pytest.mark.parametrize("builder", BUILDERS)
-def test_two_builds_are_equal_and_nothing_of_them_stays(
-    builder: str,
-    cli: Cli,
-    base_image: str,
-    docker_client: Any,
-    tiny: Path,
-    test_cache: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    before = of_trials(docker_client)
-    image = ("--profile", "tiny", "--builder", builder)
-    monkeypatch.setenv("ENVBUILDER_BASE_IMAGE", base_image)
-    done = cli("reproduce", "--backend", "docker", *image, "--json")
-    assert done.returncode == 0, done.stderr + done.stdout
-    outcome = json.loads(done.stdout)
-    assert outcome["status"] == "equal"
-    assert outcome["digests"][0] == outcome["digests"][1]
-    maker = next(iter(outcome["made_by"]))
-    assert maker == {"buildkit": "docker", "layers": "layers"}[builder]
-    assert of_trials(docker_client) == before, done.stderr
-    assert list((test_cache / "reproduce").iterdir()) == []
-
-    # What is built usually is the same image, under its own names.
-    build = ("build", "--backend", "docker", *image)
-    built = json.loads(cli(*build, "--rebuild", "--json").stdout)
-    assert built["artifact"]["digest"] == outcome["digests"][0]
-    assert built["fingerprint"] == outcome["fingerprint"]
-    assert built["made_by"] == outcome["made_by"]
-    again = json.loads(cli(*build, "--json").stdout)
-    assert again["status"] == "reused"
-    assert again["artifact"] == built["artifact"]
-    assert again["made_by"] == built["made_by"]
-
-
 @pytest.fixture
 def base_without_bytecode(base_image: str, docker_client: Any, tmp_path: Path) -> Iterator[str]:
     """A base image as Python's official ones are: an interpreter must not fill its caches."""

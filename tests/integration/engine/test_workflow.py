@@ -166,22 +166,6 @@ def test_the_first_push_is_green(runner: Runner, first: Run) -> None:
     assert (reports[1] / "earlier" / REPORT).read_text() == reported(runner).read_text()
 
 
-def test_red_if_a_lock_is_stale(
-    runner: Runner, workflow: dict[str, Any], commit: Path, tmp_path: Path
-) -> None:
-    """And jobs install the wheel of the repository."""
-    other = changed(commit, tmp_path)
-    (wheel,) = other.glob("envbuilder_ml-*.whl")
-    with (other / "requirements.txt").open("a") as file:
-        file.write("pandas>=2\n")
-    run = runner.run(workflow, other, PULL)
-    assert f"Processing ./{wheel.name}" in run.log
-    assert run.results == {"locks": "failure", "environment": "skipped", "reports": "skipped"}
-    assert run.failed == ["envbuilder check"]
-    assert "(exit code 2)" in run.log
-    assert "pandas is missing" in run.log
-
-
 def test_red_if_the_lock_has_another_hardwares_torch(
     runner: Runner, workflow: dict[str, Any], commit: Path, tmp_path: Path
 ) -> None:

@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +29,6 @@ from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles.lock import Target
 from tests.conftest import exited, missing, succeeded
 from tests.integration.conftest import locked, start
-from tests.support.folders import names_in
 from tests.support.projects import lay_profile
 
 pytestmark = pytest.mark.network
@@ -243,27 +239,3 @@ def test_an_image_on_it(
     code = "import sys, setuptools, ctypes; ctypes.CDLL('libgomp.so.1'); print(sys.version)"
     said = docker_client.containers.run(ref, ["python", "-c", code], remove=True).decode()
     assert said.split()[0] == target.base.python_version
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_killed_build_of_a_base_leaves_nothing_that_is_trusted(
-    arm: Target, own: Settings, tmp_path: Path, number: signal.Signals
-) -> None:
-    base = made(debian_base.step(arm, own), own)
-    wanted = elsewhere(debian_base.step(arm, own), tmp_path)
-    (tmp_path / "step.json").write_bytes(msgspec.json.encode(wanted))
-    argv = [sys.executable, "-c", MAKER, str(tmp_path / "step.json"), str(own.store_dir)]
-    if os.geteuid() != 0:
-        pytest.skip("without root, what mmdebstrap reads lies elsewhere")
-    parent = Path(wanted.layout).parent
-    child = subprocess.Popen(argv, start_new_session=True)
-    while not list(parent.glob(".base.*/*/archive/Packages")):
-        assert child.poll() is None
-        time.sleep(0.05)
-    child.send_signal(number)
-    child.wait()
-    assert not Path(wanted.layout).exists()
-    # What it started may still run: it has a folder of its own, which is gone by now.
-    assert made(wanted, own).index().manifests == base.index().manifests
-    assert names_in(parent) == {"base", "base.lock"}

@@ -33,7 +33,7 @@ from envbuilder.payload.training.dataset import MNIST_SHA256
 from tests.conftest import missing, succeeded
 from tests.integration.conftest import Cli, lay_tiny, start
 from tests.support import examples
-from tests.support.conda_project import CHANNEL, lay_listed, lay_little
+from tests.support.conda_project import CHANNEL, lay_listed
 from tests.support.registry_server import Registry
 
 # No base image, unless a test names one: the registry of the locked one may be out of reach.
@@ -161,40 +161,6 @@ def test_a_bare_machine_installs_unbundles_builds_and_runs(
         name = next(n for n in archive.getnames() if n.startswith("wheels/envbuilder_ml-"))
         packed = archive.extractfile(name)
         assert contents(packed) == contents(there.home / name)
-
-
-@pytest.mark.soak
-def test_conda_packages_go_along_with_what_installs_them(
-    there: Machine,
-    conda_channel: Path,
-    session_environment: dict[str, str],
-    tmp_path: Path,
-) -> None:
-    """The bundle holds py-rattler, too: the other machine has neither conda nor a channel."""
-    project = tmp_path / "project"
-    project.mkdir()
-    lay_little(project, "tiny-lib")
-    environment = {**session_environment, CHANNEL: conda_channel.as_uri()}
-    for arguments in (
-        ("lock", "--profile", "little"),
-        ("lock", "--profile", "little", "--backend", "conda"),
-        ("bundle", "--profile", "little", "-o", str(there.home / "little.tar")),
-    ):
-        succeeded(start(arguments, environment, cwd=project))
-    with tarfile.open(there.home / "little.tar") as archive:
-        archive.extractall(
-            there.home, [m for m in archive if m.name.startswith("wheels/")], filter="data"
-        )
-    there.run(sys.executable, "-m", "venv", "env")
-    pip = there.home / "env/bin/pip"
-    wanted = ("--no-index", "--find-links", "wheels", "envbuilder-ml[conda]")
-    there.run(pip, "install", "--quiet", *wanted)
-    own = there.home / "env/bin/envbuilder"
-    told = json.loads(there.run(own, "unbundle", "little.tar", "--json"))
-    assert "envbuilder verify --profile little --backend conda" in told["next"]
-    chosen = ("--profile", "little", "--backend", "conda")
-    prefix = json.loads(there.run(own, "build", *chosen, "--json"))["artifact"]["ref"]
-    assert there.run(own, "run", *chosen, "--", "tiny") == f"tiny-lib 1.0 of {prefix}\n"
 
 
 def contents(wheel: Any) -> dict[str, bytes]:

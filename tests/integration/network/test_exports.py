@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from envbuilder.core import process
 from envbuilder.core.settings import load as load_settings
@@ -118,17 +117,6 @@ def walled(cli: Cli, torch_wheels: Path, tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.soak
-def test_pip_takes_requirements_though_an_index_is_out_of_reach(
-    walled: Path, fresh: Callable[..., Path]
-) -> None:
-    """Where it finds every wheel elsewhere, pip only warns. (The script below installs.)"""
-    python = fresh()
-    options = ("--dry-run", "--find-links", "wheels")
-    done = succeeded(run(python, "-m", "pip", *header(walled, "pip"), *options, cwd=walled.parent))
-    assert "torch-2.13.0+cpu" in done.stdout.splitlines()[-1]
-
-
 @pytest.mark.slow
 def test_uv_needs_every_index_or_none(walled: Path, fresh: Callable[..., Path]) -> None:
     """uv gives up where an index does not answer; from a folder of wheels it needs no index."""
@@ -206,28 +194,3 @@ def test_a_new_pip_takes_pylock(pylock: Path, fresh: Callable[..., Path]) -> Non
     words = header(pylock, "pip install")
     done = succeeded(run(python, "-m", "pip", *words, "--dry-run", cwd=pylock.parent))
     assert "torch-2.13.0+cpu" in done.stdout.splitlines()[-1]
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("damaged", [False, pytest.param(True, marks=pytest.mark.soak)])
-def test_pip_takes_what_conda_hands_it(
-    damaged: bool, cli: Cli, tiny: Path, fresh: Callable[..., Path], tmp_path: Path
-) -> None:
-    """conda writes the lines under `pip:` into a file beside its own, and has pip read that."""
-    done = succeeded(cli("render", "--profile", "tiny", "--target", "conda", "-o", "out"))
-    out = tmp_path / "out"
-    data = yaml.safe_load((out / "environment.yml").read_text())
-    assert data["dependencies"][:2] == ["python 3.11.*", "pip"]
-    handed = out / "condaenv.requirements.txt"
-    handed.write_text("\n".join(data["dependencies"][-1]["pip"]))
-    wanted = out / "requirements.txt"
-    if damaged:
-        wanted.write_text(re.sub(r"sha256:\w{64}", "sha256:" + "0" * 64, wanted.read_text()))
-    options = ("-U", "--exists-action=b", "--dry-run", "--ignore-installed")
-    done = run(fresh(), "-m", "pip", "install", "-r", handed, *options, cwd=out)
-    if damaged:
-        assert "DO NOT MATCH THE HASHES" in done.stderr
-        assert done.returncode != 0
-    else:
-        assert done.returncode == 0, done.stderr
-        assert "setuptools-80.9.0" in done.stdout.splitlines()[-1]

@@ -1,7 +1,4 @@
-"""`cuda` for 64-bit ARM by `layers`, from small wheels under the names of the locked ones.
-
-The real ones, 3.2 GB, are built by `tests/integration/mmdebstrap/test_arm64.py` with `--soak`.
-"""
+"""`cuda` for 64-bit ARM by `layers`, from small wheels under the names of the locked ones."""
 
 from __future__ import annotations
 

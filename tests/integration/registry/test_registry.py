@@ -6,11 +6,9 @@ import base64
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -188,60 +186,6 @@ def test_a_push_after_one_that_was_ended(
         registry.start()
     succeeded(pusher(ref, layout, found, after=0))
     assert _is_there(registry, image, found)
-
-
-PULLER = """
-import sys
-from envbuilder.core.settings import load as load_settings
-from envbuilder.core.console import PlainProgress
-from envbuilder.containers.registry import base_images as bases
-
-ref, digest = sys.argv[1:]
-found = bases.obtain(ref, digest, "linux/amd64", load_settings(), PlainProgress(print))
-print(found.find("linux/amd64").digest)
-"""
-
-
-@pytest.mark.soak
-def test_kills_at_any_moment(registry: Registry, layout: Layout, found: Settings) -> None:
-    """Push and pull are killed again and again: what is there in the end is right."""
-    image = images.image(layout, noise(BIG), noise(PIECE, seed=2), b"small")
-    ref = f"{registry.host}/envbuilder/cpu:latest"
-    environment = {**os.environ, "ENVBUILDER_CACHE_DIR": str(found.cache_dir)}
-    chance = random.Random()
-    for program, arguments in (
-        (PUSHER, (ref, str(layout.folder), "0", "0")),
-        (PULLER, (ref, image.digest)),
-    ):
-        argv = [sys.executable, "-c", program, *arguments]
-        started = time.monotonic()
-        succeeded(
-            subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
-        )
-        seconds = time.monotonic() - started
-        for _ in range(50):
-            _forget(registry, found, program)
-            child = subprocess.Popen(
-                argv, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-            )
-            time.sleep(chance.uniform(0, seconds))
-            child.kill()
-            child.wait()
-            succeeded(
-                subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
-            )
-        _forget(registry, found, PULLER)
-        assert _is_there(registry, image, found)
-
-
-def _forget(registry: Registry, found: Settings, program: str) -> None:
-    """What a finished push or pull made is gone: the next one has all to do."""
-    if program is PUSHER:
-        registry.stop()
-        shutil.rmtree(registry.data)
-        registry.start()
-    else:
-        shutil.rmtree(found.cache_dir / "bases", ignore_errors=True)
 
 
 def _is_there(registry: Registry, image: Descriptor, found: Settings) -> bool:

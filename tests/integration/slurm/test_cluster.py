@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from envbuilder.fleet.slurm import parse_jobs
 from tests.support.slurm import SlurmCluster
-from tests.support.slurm_configuration import Limits, Node
-from tests.support.slurm_jobs import await_state, expire, fields, submit, until
+from tests.support.slurm_jobs import await_state, fields, submit, until
 from tests.support.slurm_processes import alive
 
 pytestmark = pytest.mark.slow
@@ -99,17 +97,6 @@ def test_what_is_listed_of_jobs_that_ended(cluster: SlurmCluster) -> None:
     )
 
 
-@pytest.mark.soak
-def test_a_cancelled_job_is_being_ended_for_a_while(cluster: SlurmCluster) -> None:
-    """KillWait: from SIGTERM, which it ignores, to SIGKILL."""
-    job = submit(cluster, "n-plain", f"trap '' TERM; {LONG}")
-    until(lambda: len(cluster.processes("n-plain")) == 3, "slurmstepd, the script and sleep")
-    assert cluster.run(("scancel", job)).returncode == 0
-    assert queue(cluster, job) == [f"{job}|COMPLETING|None|0|n-plain|n-plain"]
-    assert parse_jobs(f"{job}|COMPLETING|x|None")[job].phase == "ending"
-    await_state(cluster, job, "CANCELLED")
-
-
 @pytest.mark.parametrize("noticed", ["declared", pytest.param("by Slurm", marks=pytest.mark.soak)])
 def test_a_node_that_dies_takes_its_jobs_with_it(cluster: SlurmCluster, noticed: str) -> None:
     lost = submit(cluster, "n-xpu", STRAYING, "--no-requeue")
@@ -130,25 +117,3 @@ def test_a_node_that_dies_takes_its_jobs_with_it(cluster: SlurmCluster, noticed:
     assert fields(cluster, other)["JobState"] == "RUNNING"
     cluster.revive_node("n-xpu")
     assert cluster.run(("srun", "--nodelist=n-xpu", "true")).returncode == 0
-
-
-@pytest.mark.soak
-def test_a_job_whose_time_is_over_is_ended(cluster: SlurmCluster) -> None:
-    job = submit(cluster, "n-plain", f"trap 'echo TERM' TERM; {LONG}; echo after", "--time=0:05")
-    assert await_state(cluster, job, "RUNNING")["TimeLimit"] == "00:01:00"  # rounded up
-    expire(cluster, job)
-    assert await_state(cluster, job, "TIMEOUT")["Reason"] == "TimeLimit"
-    output = (cluster.work / f"slurm-{job}.out").read_text()
-    assert "DUE TO TIME LIMIT" in output
-    assert output.split()[-2:] == ["TERM", "after"]
-
-
-@pytest.mark.soak
-def test_ended_jobs_are_forgotten(slurm_works: None) -> None:
-    """Without accounting nothing is left of them."""
-    with SlurmCluster([Node("n")], Limits(min_job_age=2)) as brief:
-        job = submit(brief, "n", "true")
-        show = ("scontrol", "--oneliner", "show", "job", job)
-        until(lambda: brief.run(show).returncode != 0, "the job to be forgotten")
-        assert brief.run(show).stderr == "slurm_load_jobs error: Invalid job id specified\n"
-        assert queue(brief, job) == []

@@ -9,8 +9,6 @@ import json
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -19,61 +17,9 @@ from tests.conftest import succeeded
 from tests.integration.conftest import Cli
 from tests.support.overlays import Verdict
 
-GROUPS = (1, 2, 3, 4, 4, 3, 2, 1) * 5
-"""How many verifications run at the same time, one group after the other: 100 in all. On two cores
-they are each other's load, from none to twice what the machine can do."""
-
 QUICK = ("--profile", "cpu", "--quick", "--epochs", "1", "--json")
 
 pytestmark = pytest.mark.slow
-
-
-@dataclass
-class Honest:
-    """Quick verifications of an environment in which nothing is wrong."""
-
-    cli: Cli
-    python: Path
-
-    def verify(self, threads: int, *options: str) -> Verdict:
-        variables = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
-        arguments = ("--python", str(self.python), *QUICK)
-        done = self.cli("verify", *arguments, *options, environment=variables)
-        return Verdict(done.returncode, json.loads(done.stdout), done.stderr)
-
-    def yardstick(self, threads: int, folder: Path) -> Path:
-        """An earlier report whose speed counts, however busy the machine is now."""
-        ended = self.verify(threads)
-        assert (ended.code, ended.report["reasons"]) == (0, [])
-        path = folder / f"{threads}.json"
-        path.write_text(json.dumps({**ended.report, "speed": "judged", "speed_reason": None}))
-        return path
-
-
-@pytest.fixture
-def honest(cli: Cli, torch_python: Path) -> Honest:
-    return Honest(cli, torch_python)
-
-
-@pytest.mark.soak
-def test_honest_runs_under_changing_load(honest: Honest, tmp_path: Path) -> None:
-    yardsticks = {threads: honest.yardstick(threads, tmp_path) for threads in (1, 2)}
-
-    def run(number: int) -> Verdict:
-        threads = 1 + number % 2
-        return honest.verify(threads, "--against", str(yardsticks[threads]))
-
-    ended: list[Verdict] = []
-    for count in GROUPS:
-        with ThreadPoolExecutor(count) as pool:
-            ended += pool.map(run, range(count))
-    assert len(ended) == sum(GROUPS)
-    assert [one.report["reasons"] for one in ended if one.code] == []
-    for one in ended:
-        speed = one.report["speed"]
-        reason = one.report["speed_reason"] or ""
-        assert one.report["against"]["speed"] == speed
-        assert (speed == "not_judged") == reason.startswith("machine busy: ")
 
 
 def verified_beside_others(python: Path, folder: Path, environment: dict[str, str]) -> Verdict:
