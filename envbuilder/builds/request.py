@@ -47,6 +47,8 @@ class Request(Struct, frozen=True, kw_only=True):
     rebuild: bool = False
     force: bool = False
     dry_run: bool = False
+    locked: bool = False
+    """A lock of the project that is missing or stale is an error: it is not made."""
     with_project: bool = False
     """The image contains the project's own files, if the project states any."""
     target_host: Path | None = None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from envbuilder.project.variants import ReleaseOptions
 
 
-@click.command("add", short_help="Add packages to the project, and lock it.")
+@click.command("add")
 @click.argument("requirements", nargs=-1, required=True, metavar="REQUIREMENT…")
 @environment_option
 @click.option("--exact", is_flag=True, help="Take each name as it is, however unlikely.")
@@ -47,7 +47,7 @@ def command(requirements: tuple[str, ...], exact: bool) -> int:
     return apply_change(change, settings)
 
 
-@click.command("remove", short_help="Remove packages from the project, and lock it.")
+@click.command("remove")
 @click.argument("names", nargs=-1, required=True, metavar="NAME…")
 @environment_option
 def remove(names: tuple[str, ...]) -> int:

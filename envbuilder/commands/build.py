@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -14,7 +13,6 @@ from envbuilder.builds import pipeline
 from envbuilder.commands.options import (
     base_image_option,
     builder_option,
-    chosen_options,
     image_ref,
     json_option,
     load_settings,
@@ -22,9 +20,10 @@ from envbuilder.commands.options import (
     profiles_option,
     push_option,
     python_option,
+    request_option,
+    request_options,
     require_image,
     require_signature_option,
-    requiring,
     target_host_option,
 )
 from envbuilder.core import console
@@ -48,30 +47,22 @@ if TYPE_CHECKING:
     from envbuilder.builds.request import Build, Request
 
 
-@click.command("build", short_help="Build an environment from a locked profile.")
-@profiles_option
-@chosen_options
+@click.command("build")
+@request_options(profiles_option)
 @python_option
 @base_image_option
 @builder_option
 @output_option
 @push_option
-@click.option("--dry-run", is_flag=True, help="Print the plan as JSON; fetch and build nothing.")
-@click.option("--rebuild", is_flag=True, help="Build even if it exists already.")
-@click.option("--tag", metavar="TAG", callback=image_ref, help="A further tag for the image.")
+@request_option("--dry-run", is_flag=True, help="Print the plan as JSON; fetch and build nothing.")
+@request_option("--rebuild", is_flag=True, help="Build even if it exists already.")
+@request_option("--tag", metavar="TAG", callback=image_ref, help="A further tag for the image.")
 @target_host_option
 @require_signature_option
 @json_option
 def command(
     profile: tuple[str, ...],
     request: Request,
-    output: str | None,
-    push: str | None,
-    dry_run: bool,
-    rebuild: bool,
-    tag: str | None,
-    target_host: Path | None,
-    require_signature: tuple[Path, ...],
     as_json: bool,
 ) -> int:
     """Fetch the files that the profile's lock names, then build from them without a network.
@@ -93,30 +84,21 @@ def command(
       envbuilder build --target-host laptop.json --backend docker
       envbuilder build --profile cpu --require-signature team.pub
     """
-    request = replace(
-        request,
-        profile=profile[0] if profile else None,
-        output=output,
-        push=push,
-        tag=tag,
-        rebuild=rebuild,
-        dry_run=dry_run,
-        target_host=target_host,
-        with_project=True,
-    )
-    settings = requiring(load_settings(), require_signature)
+    settings = load_settings()
+    request = replace(request, profile=next(iter(profile), None), with_project=True)
     if len(profile) > 1:
         return _build_several(profile, request, settings, as_json=as_json)
     planned = pipeline.prepare(request, settings, console.progress(), running=False)
     require_image(planned.backend)
-    if output and not makes_image(planned.backend):
+    if request.output and not makes_image(planned.backend):
         raise InvalidError("--output is for images", "Add --backend docker, or leave --output out.")
-    if tag and push and not output:
+    if request.tag and request.push and not request.output:
         raise InvalidError(
             "--tag names the image in an engine, but with --push it goes to a registry only",
-            f"For a second name in the registry, push again: --push {tag}. No layer is sent twice.",
+            f"For a second name in the registry, push again: --push {request.tag}."
+            " No layer is sent twice.",
         )
-    if dry_run:
+    if request.dry_run:
         console.data(planned.plan, indent=1)
         return 0
     result = pipeline.finish(planned).result

@@ -15,7 +15,6 @@ from envbuilder.commands.options import (
     load_settings,
     profiles_option,
     require_signature_option,
-    requiring,
 )
 from envbuilder.core import console, types
 from envbuilder.core.errors import Hint, InvalidError, counted
@@ -43,7 +42,7 @@ def _listed(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
     return items
 
 
-@click.command("bundle", short_help="Pack all that profiles need into one file, to use offline.")
+@click.command("bundle")
 @profiles_option
 @environment_option
 @click.option(
@@ -155,12 +154,12 @@ def _this_platform() -> tuple[types.Platform, ...]:
     return (platform,)
 
 
-@click.command("unbundle", short_help="Unpack what `bundle` packed; needs no network.")
+@click.command("unbundle")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
 @click.option("--force", is_flag=True, help="Replace your own profiles and locks that differ.")
 @require_signature_option
 @json_option
-def unbundle(file: Path, force: bool, require_signature: tuple[Path, ...], as_json: bool) -> None:
+def unbundle(file: Path, force: bool, as_json: bool) -> None:
     """Check a bundle, and put its contents where builds look for them.
 
     Every member is checked by its hash. Locked files go into the store, MNIST into its cache, base
@@ -180,7 +179,7 @@ def unbundle(file: Path, force: bool, require_signature: tuple[Path, ...], as_js
 
     from envbuilder.bundle.unpack import unpack
 
-    settings = requiring(load_settings(), require_signature)
+    settings = load_settings()
     taken = unpack(file, settings, console.progress(), force=force)
     manifest = taken.manifest
     commands = _next(taken)

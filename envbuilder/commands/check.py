@@ -49,7 +49,7 @@ class State(Struct, frozen=True, kw_only=True):
     unlocked, but not all of them."""
 
 
-@click.command("check", short_help="Check locks; for CI and pre-commit.")
+@click.command("check")
 @click.argument("names", nargs=-1, metavar="[PROFILE]…")
 @json_option
 def command(names: tuple[str, ...], as_json: bool) -> int:

@@ -563,7 +563,7 @@ def _wheel(ctx: click.Context, param: click.Parameter, value: str | None) -> str
     return value
 
 
-@click.command("ci", short_help="Write a CI workflow that builds and verifies environments.")
+@click.command("ci")
 @click.option(
     "--provider",
     required=True,

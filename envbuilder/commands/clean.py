@@ -42,7 +42,7 @@ _SIZE = 12
 """Columns of a size."""
 
 
-@click.command("clean", short_help="Remove what envbuilder made.")
+@click.command("clean")
 @click.option("--profile", metavar="NAME", help="Only environments and images of this profile.")
 @click.option("--store", is_flag=True, help="Also remove downloads, caches and logs.")
 @click.option("--reports", is_flag=True, help="Also remove kept reports of verify and watch.")

@@ -24,7 +24,7 @@ _OF_ENDING = {".md": "markdown", ".json": "json", ".html": "html", ".htm": "html
 _JUDGED = ("report", "against before", "why")
 
 
-@click.command("compare", short_help="Put reports of several machines side by side.")
+@click.command("compare")
 @click.argument(
     "reports",
     metavar="REPORT...",

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _MARKS = {"fits": ("✓", "green"), "warnings": ("!", "yellow"), "no": ("✗", "dim")}
 
 
-@click.command("detect", short_help="Show this machine and the profile that fits it.")
+@click.command("detect")
 @click.option("--full", is_flag=True, help="Also run commands and slow queries.")
 @root_option
 @target_host_option

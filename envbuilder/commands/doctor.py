@@ -35,7 +35,7 @@ _HEADINGS = {"blocks": "blocking", "limits": "degraded", "slows": "performance"}
 _STYLES = {"blocks": "bold red", "limits": "yellow", "slows": "cyan"}
 
 
-@click.command("doctor", short_help="Report problems of this machine, each with its fix.")
+@click.command("doctor")
 @profile_option
 @root_option
 @target_host_option

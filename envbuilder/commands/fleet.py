@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-@click.group("fleet", short_help="Verify every node of a cluster.")
+@click.group("fleet")
 def command() -> None:
     """Verify every node of a cluster: what was promised, what is there, and how fast it is.
 

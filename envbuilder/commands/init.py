@@ -106,7 +106,7 @@ class Report(Struct, frozen=True, kw_only=True):
     """Commands to go on with."""
 
 
-@click.command("init", short_help="Write an envbuilder.yaml for the repository in this folder.")
+@click.command("init")
 @click.option("--offline", is_flag=True, help="Ask no package index.")
 @json_option
 def command(offline: bool, as_json: bool) -> None:

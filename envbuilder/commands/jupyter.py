@@ -13,7 +13,12 @@ from msgspec.structs import replace
 from envbuilder.builds import access, jupyter, pipeline
 from envbuilder.commands import locked
 from envbuilder.commands.add import read_project
-from envbuilder.commands.options import environment_options, load_settings, require_image
+from envbuilder.commands.options import (
+    environment_options,
+    load_settings,
+    locked_option,
+    require_image,
+)
 from envbuilder.core import console, process
 from envbuilder.profiles.backends import makes_image
 
@@ -24,11 +29,10 @@ if TYPE_CHECKING:
 
 @click.command(
     "jupyter",
-    short_help="Open JupyterLab, with a kernel in the environment.",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @environment_options
-@locked.locked_option
+@locked_option
 @click.option(
     "--install-kernel",
     is_flag=True,
@@ -40,7 +44,6 @@ if TYPE_CHECKING:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARG…]")
 def command(
     request: Request,
-    frozen: bool,
     install_kernel: bool,
     remove_kernel: bool,
     project: Path | None,
@@ -75,7 +78,7 @@ def command(
         folder = jupyter.remove(choice, jupyter.data_folder(os.environ, Path.home()))
         console.result(f"removed {folder}" if folder else "nothing to remove")
         return 0
-    build = locked.prepare(request, settings, console.progress(), frozen=frozen)
+    build = locked.prepare(request, settings, console.progress())
     require_image(build.backend)
     build = pipeline.finish(build)
     _, version = jupyter.beside(build)

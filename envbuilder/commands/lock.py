@@ -38,7 +38,7 @@ _INSTEAD = (
 )
 
 
-@click.command("lock", short_help="Resolve a profile to exact files with hashes.")
+@click.command("lock")
 @profile_option
 @click.option(
     "--backend",

@@ -3,38 +3,29 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import click
 from msgspec.structs import replace
 
 from envbuilder.builds import pipeline, stages
 from envbuilder.core.errors import Hint, InvalidError, UnlockedError, indented_proof
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from envbuilder.builds.request import Build, Request
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
     from envbuilder.locks.entries import Entry
     from envbuilder.project.variants import ReleaseOptions
 
-locked_option: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
-    "--locked",
-    "frozen",
-    is_flag=True,
-    help="Fail if the project is not locked, or its lock is stale, as in CI (CI=true).",
-)
 _WRITE = Hint("Make the locks as a user who can write to the project's folder", ("lock",))
 _NO = frozenset({"", "0", "false", "no"})
 
 
-def prepare(request: Request, settings: Settings, progress: Progress, *, frozen: bool) -> Build:
+def prepare(request: Request, settings: Settings, progress: Progress) -> Build:
     """Return the planned build of an environment that commands run in at once.
 
     A project's lock that is missing or stale is made, for the profile that fits this host. Raise
-    `UnlockedError` instead with `frozen`, in CI, and where locks have to be signed.
+    `UnlockedError` instead with --locked, in CI, and where locks have to be signed.
     """
     build = pipeline.judged(request, settings, progress, running=True)
     name = build.profile.name
@@ -42,7 +33,7 @@ def prepare(request: Request, settings: Settings, progress: Progress, *, frozen:
     try:
         return stages.plan(stages.lock(build))
     except UnlockedError as error:
-        if frozen or signers or os.environ.get("CI", "").lower() not in _NO:
+        if request.locked or signers or os.environ.get("CI", "").lower() not in _NO:
             raise
         progress.note(f"{error.message}: it is made now; `envbuilder lock` makes those of all")
     _lock(name, settings, progress)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 from click.core import ParameterSource
+from msgspec.structs import replace
 
 from envbuilder.containers.oci import reference
 from envbuilder.core import console, decoding, process, settings as core_settings, types
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from envbuilder.builds.access import Access
-    from envbuilder.builds.request import Request
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.library import Library
     from envbuilder.profiles.lock import Lock
@@ -71,7 +71,13 @@ def several(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
     return names
 
 
-profile_option: Decorator = click.option(
+class RequestOption(click.Option):
+    """An option whose value is the field of `Request` with the parameter's name."""
+
+
+request_option = functools.partial(click.option, cls=RequestOption)
+
+profile_option: Decorator = request_option(
     "--profile",
     metavar="NAME",
     callback=_single,
@@ -120,10 +126,37 @@ def require_one_host(root: Path, target_host: Path | None) -> None:
         raise click.UsageError("--root cannot be combined with --target-host: each names a host")
 
 
+_SIGNATURES = "envbuilder.signatures"
+
+
+def _keep_signatures(
+    ctx: click.Context, param: click.Parameter, public_keys: tuple[Path, ...]
+) -> None:
+    named = tuple(str(path.absolute()) for path in public_keys)
+    if named:
+        ctx.meta[_SIGNATURES] = core_settings.Signatures(locks=named, bundles=named)
+
+
+require_signature_option: Decorator = click.option(
+    "--require-signature",
+    metavar="PUB",
+    multiple=True,
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    expose_value=False,
+    callback=_keep_signatures,
+    help="Public key: locks and bundles that are used must be signed by it, or by another one given"
+    " with this option. Replaces signatures: of the configuration.",
+)
+
+
 def load_settings() -> core_settings.Settings:
-    """Return the settings of this command, for the environment that `--environment` names."""
-    context = click.get_current_context()
-    return core_settings.load(environment=context.meta.get(_ENVIRONMENT, DEFAULT))
+    """Return the settings, as this command's --environment and --require-signature decide."""
+    chosen = click.get_current_context().meta
+    settings = core_settings.load(environment=chosen.get(_ENVIRONMENT, DEFAULT))
+    if _SIGNATURES not in chosen:
+        return settings
+    configuration = replace(settings.configuration, signatures=chosen[_SIGNATURES])
+    return replace(settings, configuration=configuration)
 
 
 def locked_profile(
@@ -155,7 +188,7 @@ html_option: Decorator = click.option(
     type=click.Path(path_type=Path, dir_okay=False),
     help="Also write the report as a web page: one file that needs no network.",
 )
-python_option: Decorator = click.option(
+python_option: Decorator = request_option(
     "--python-version", "python", metavar="X.Y", help="Python of the environment."
 )
 
@@ -165,33 +198,12 @@ root_option: Decorator = click.option(
     default=Path("/"),
     help="Read a recorded tree (proc/ sys/ dev/) instead of this machine.",
 )
-target_host_option: Decorator = click.option(
+target_host_option: Decorator = request_option(
     "--target-host",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     envvar="ENVBUILDER_TARGET_HOST",
     help="Decide for this host (written by `detect --json`) instead of this machine.",
 )
-
-require_signature_option: Decorator = click.option(
-    "--require-signature",
-    metavar="PUB",
-    multiple=True,
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Public key: locks and bundles that are used must be signed by it, or by another one given"
-    " with this option. Replaces signatures: of the configuration.",
-)
-
-
-def requiring(
-    settings: core_settings.Settings, public_keys: tuple[Path, ...]
-) -> core_settings.Settings:
-    """Return settings that require signatures by one of the keys, unchanged if none are given."""
-    if not public_keys:
-        return settings
-    named = tuple(str(path.absolute()) for path in public_keys)
-    signatures = core_settings.Signatures(locks=named, bundles=named)
-    stated = msgspec.structs.replace(settings.configuration, signatures=signatures)
-    return msgspec.structs.replace(settings, configuration=stated)
 
 
 def image_ref(ctx: click.Context, param: click.Parameter | None, value: str | None) -> str | None:
@@ -269,26 +281,26 @@ def _push(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
 
 
 _BASE_IMAGE = "ENVBUILDER_BASE_IMAGE"
-base_image_option: Decorator = click.option(
+base_image_option: Decorator = request_option(
     "--base-image",
     metavar="REF",
     envvar=_BASE_IMAGE,
     callback=base_image_ref,
     help="Base image to use instead of the locked one: a reference, oci:DIR or FILE.tar.",
 )
-builder_option: Decorator = click.option(
+builder_option: Decorator = request_option(
     "--builder",
     type=click.Choice(BUILDERS),
     help="How to build an image: by an engine, from a Dockerfile; or by envbuilder, as layers.",
 )
-output_option: Decorator = click.option(
+output_option: Decorator = request_option(
     "--output",
     metavar="PLACE",
     multiple=True,
     callback=_output,
     help="Write the image to oci:DIR (an OCI layout) or FILE.tar instead of loading it.",
 )
-push_option: Decorator = click.option(
+push_option: Decorator = request_option(
     "--push",
     metavar="REF",
     multiple=True,
@@ -330,45 +342,45 @@ def adding(*options: Decorator) -> Decorator:
     return lambda function: functools.reduce(lambda f, option: option(f), options[::-1], function)
 
 
-_REQUEST = ("backend", "python", "base_image", "builder", "force")
+backend_option: Decorator = request_option(
+    "--backend",
+    type=click.Choice(tuple(BACKENDS)),
+    help="Image, native venv, or conda packages with a venv on top. Without it: docker"
+    " if an engine and the base image are available, else venv.",
+)
+SHARED = (environment_option, backend_option)
+"""What every command takes that builds environments. One more is stated here alone, as a
+`request_option`: no command repeats it."""
 
 
-def chosen_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--environment --backend`.
+def request_options(profile: Decorator) -> Decorator:
+    """Return a decorator that adds an option for profiles, and the `SHARED` ones.
 
-    The function gets these, and others of the options that `_REQUEST` lists, as `request`. A
-    command without `--base-image` takes the base image from its variable.
+    The function gets the values of all its `request_option`s as `request`. A command without
+    `--base-image` takes the base image from its variable.
     """
 
-    @functools.wraps(function)
-    def reading(**values: Any) -> Any:
-        from envbuilder.builds.request import Request
+    def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def reading(**values: Any) -> Any:
+            from envbuilder.builds.request import Request
 
-        require_image(values["backend"])
-        requested = {name: values.pop(name) for name in _REQUEST if name in values}
-        if "base_image" not in requested:
-            requested["base_image"] = _base_image_of_variable()
-        return function(request=Request(**requested), **values)
+            require_image(values["backend"])
+            fields = dict[str, Any]()
+            for param in click.get_current_context().command.params:
+                if isinstance(param, RequestOption):
+                    fields[str(param.name)] = values.pop(str(param.name))
+            if "base_image" not in fields:
+                fields["base_image"] = _base_image_of_variable()
+            return function(request=Request(**fields), **values)
 
-    return adding(
-        environment_option,
-        click.option(
-            "--backend",
-            type=click.Choice(tuple(BACKENDS)),
-            help="Image, native venv, or conda packages with a venv on top. Without it: docker"
-            " if an engine and the base image are available, else venv.",
-        ),
-    )(reading)
+        return adding(profile, *SHARED)(reading)
+
+    return decorated
 
 
-def environment_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--profile --environment --backend`; the function gets them as `request`."""
-
-    @functools.wraps(function)
-    def reading(profile: str | None, request: Request, **values: Any) -> Any:
-        return function(request=msgspec.structs.replace(request, profile=profile), **values)
-
-    return profile_option(chosen_options(reading))
+environment_options = request_options(profile_option)
+"""Adds `--profile --environment --backend`; the function gets them as `request`."""
 
 
 class _Interpreter(click.Path):
@@ -437,6 +449,15 @@ def access_options(function: Callable[..., Any]) -> Callable[..., Any]:
             help="Set a variable; NAME alone takes your own value, which no argument list shows.",
         ),
     )(reading)
+
+
+locked_option: Decorator = request_option(
+    "--locked",
+    is_flag=True,
+    help="Fail if the project is not locked, or its lock is stale, as in CI (CI=true).",
+)
+running_options = adding(environment_options, access_options, locked_option)
+"""Adds what commands take that run something in an environment, as `request` and `given`."""
 
 
 def _access(ports: tuple[str, ...], volumes: tuple[str, ...], variables: tuple[str, ...]) -> Access:

@@ -30,7 +30,7 @@ _FITS = {"fits": "yes", "warnings": "yes, with warnings", "no": "no"}
 _MARKS: dict[fit.Verdict, str] = {"fits": "✓", "warnings": "!", "no": " "}
 
 
-@click.command("profiles", short_help="List profiles, or show one.")
+@click.command("profiles")
 @click.argument("name", required=False)
 @target_host_option
 @json_option

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _TARGETS = (*render.TARGETS, render.BAKE)
 
 
-@click.command("render", short_help="Write a Dockerfile or other files that need no envbuilder.")
+@click.command("render")
 @profiles_option
 @environment_option
 @click.option(
@@ -85,7 +85,7 @@ def command(
             f"{', '.join(profile)}: several profiles are for --target bake",
             "Name one profile, or add --target bake.",
         )
-    name = profile[0] if profile else None
+    name = next(iter(profile), None)
     chosen, lock = locked_profile(library, settings, name, target_host, backend)
     kind = target or render.default_target(chosen)
     default = chosen.image_python if kind in render.IMAGE_TARGETS else chosen.python.default

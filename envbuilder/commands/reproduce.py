@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _SHOWN = 20
 
 
-@click.command("reproduce", short_help="Build twice from nothing, and compare bit for bit.")
+@click.command("reproduce")
 @environment_options
 @python_option
 @builder_option

@@ -22,11 +22,10 @@ from envbuilder.builds.access import (
 from envbuilder.builds.backends import foreign_programs
 from envbuilder.commands import locked
 from envbuilder.commands.options import (
-    access_options,
-    environment_options,
     html_option,
     load_settings,
     require_image,
+    running_options,
 )
 from envbuilder.core import console, process, types
 
@@ -42,17 +41,13 @@ if TYPE_CHECKING:
 
 @click.command(
     "run",
-    short_help="Run a command inside an environment.",
     context_settings={"allow_interspersed_args": False},
 )
-@environment_options
-@access_options
-@locked.locked_option
+@running_options
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD [ARG]…]")
 def command(
     request: Request,
     given: Access,
-    frozen: bool,
     argv: tuple[str, ...],
 ) -> int:
     """Run a command inside the environment, with the flags that its device needs.
@@ -77,7 +72,7 @@ def command(
     """
     settings = load_settings()
     words = _command(argv, settings, "run")
-    return enter(settings, request, lambda name: words, given, frozen=frozen)
+    return enter(settings, request, lambda name: words, given)
 
 
 def _command(argv: tuple[str, ...], settings: Settings, by: str) -> tuple[str, ...]:
@@ -93,12 +88,9 @@ def _command(argv: tuple[str, ...], settings: Settings, by: str) -> tuple[str, .
 
 @click.command(
     "watch",
-    short_help="Run a training, and say what did its work.",
     context_settings={"allow_interspersed_args": False},
 )
-@environment_options
-@access_options
-@locked.locked_option
+@running_options
 @click.option(
     "--device",
     type=click.Choice(get_args(types.Accelerator)),
@@ -120,7 +112,6 @@ def _command(argv: tuple[str, ...], settings: Settings, by: str) -> tuple[str, .
 def watch(
     request: Request,
     given: Access,
-    frozen: bool,
     device: str | None,
     output: Path | None,
     html: Path | None,
@@ -153,7 +144,7 @@ def watch(
     watching = Watching(device=device, file=file, page=page, against=against, earlier=earlier)
     settings = load_settings()
     words = _command(argv, settings, "watch")
-    return enter(settings, request, lambda name: words, given, frozen=frozen, watching=watching)
+    return enter(settings, request, lambda name: words, given, watching=watching)
 
 
 class _Brief:
@@ -191,8 +182,6 @@ def enter(
     request: Request,
     argv: Callable[[str], tuple[str, ...]],
     given: Access,
-    *,
-    frozen: bool,
     watching: Watching | None = None,
 ) -> int:
     """Build the environment if it is missing, then replace this process by the command.
@@ -207,7 +196,7 @@ def enter(
     always = of_project(settings)
     progress = _Brief(console.progress())
     try:
-        build = locked.prepare(request, settings, progress, frozen=frozen)
+        build = locked.prepare(request, settings, progress)
         require_image(build.backend)
         name = build.profile.name
         in_project = settings.definition is not None
@@ -260,14 +249,11 @@ def _is_free(port: Port, note: Callable[[str], None]) -> bool:
     return True
 
 
-@click.command("shell", short_help="Open a shell inside an environment.")
-@environment_options
-@access_options
-@locked.locked_option
+@click.command("shell")
+@running_options
 def shell(
     request: Request,
     given: Access,
-    frozen: bool,
 ) -> int:
     """Open an interactive shell inside the environment, with the flags that its device needs.
 
@@ -286,7 +272,6 @@ def shell(
         request,
         lambda name: shell_command(os.environ.get("SHELL", "/bin/sh"), prompt.format(name)),
         given,
-        frozen=frozen,
     )
 
 

@@ -18,7 +18,7 @@ from envbuilder.profiles.lock import lock_digest, select
 from envbuilder.project import variants
 
 
-@click.command("sbom", short_help="Write a profile's SBOM from its lock.")
+@click.command("sbom")
 @profile_option
 @environment_option
 @click.option(

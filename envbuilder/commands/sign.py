@@ -34,7 +34,7 @@ PASSPHRASE = "ENVBUILDER_KEY_PASSPHRASE"  # noqa: S105 (the name of a variable)
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 
 
-@click.command("sign", short_help="Sign locks, bundles, SBOMs, provenances and watch reports.")
+@click.command("sign")
 @click.argument("files", nargs=-1, type=_FILE, metavar="FILE...", required=True)
 @click.option("--key", required=True, type=_FILE, help="Private key, PKCS#8 in PEM.")
 @json_option
@@ -88,7 +88,7 @@ def _passphrase(key: Path) -> Callable[[], bytes]:
     return read
 
 
-@click.command("verify-signature", short_help="Check signatures of files.")
+@click.command("verify-signature")
 @click.argument("files", nargs=-1, type=_FILE, metavar="FILE...", required=True)
 @click.option(
     "--key",

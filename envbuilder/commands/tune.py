@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from envbuilder.builds.request import Request
 
 
-@click.command("tune", short_help="Time settings, and report which make training faster here.")
+@click.command("tune")
 @environment_options
 @measuring_options
 @json_option

@@ -20,6 +20,7 @@ from envbuilder.commands.options import (
     load_settings,
     measuring_options,
     python_option,
+    request_option,
     require_image,
 )
 from envbuilder.core import console, text
@@ -41,9 +42,7 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Expected
 
 
-@click.command(
-    "verify", short_help="Train MNIST inside an environment and report what did the work."
-)
+@click.command("verify")
 @environment_options
 @python_option
 @base_image_option
@@ -63,7 +62,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Also write the JSON to this file.",
 )
-@click.option(
+@request_option(
     "--force",
     is_flag=True,
     help="Skip the host check, and leave out device flags that the engine cannot satisfy.",

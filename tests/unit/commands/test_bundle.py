@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from envbuilder.bundle.format import KINDS
 from envbuilder.bundle.unpack import Image, LockDifference, Unpacked
-from envbuilder.commands import bundle, options
-from envbuilder.core.settings import Settings, Signatures
+from envbuilder.commands import bundle
+from envbuilder.core.settings import Settings
 from tests.support.bundles import made_of
 
 
@@ -82,10 +82,3 @@ def test_members_are_counted_in_the_plural_if_needed() -> None:
     members = dict(zip(KINDS, (4, 1, 3, 32, 0, 4, 9), strict=True))
     text = "4 profiles, 1 lock, 3 project files, 32 wheels, 4 dataset files, 9 base image files"
     assert bundle._counts(members) == text
-
-
-def test_a_named_key_is_required_of_bundles_and_of_locks(found: Settings, tmp_path: Path) -> None:
-    key = tmp_path / "key.pub"
-    required = options.requiring(found, (key,)).configuration.signatures
-    assert required == Signatures(locks=(str(key),), bundles=(str(key),))
-    assert options.requiring(found, ()) is found

@@ -63,7 +63,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[FakeEnvironment]:
     environments: list[FakeEnvironment] = []
 
     def prepare(request: Any, settings: Settings, progress: Any, **options: Any) -> Any:
-        assert options in ({"running": True}, {"frozen": False})
+        assert options in ({"running": True}, {})
         environments.append(FakeEnvironment(request.backend or "venv"))
         build = a_build(settings, SimpleNamespace(name="small"), progress=progress)
         product: Any = environments[-1]
