@@ -28,7 +28,6 @@ from envbuilder.builds.stages import (
     reuse,
 )
 from envbuilder.host import assumed, probe
-from envbuilder.packages.python import kernels
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.project import environments, variants
 
@@ -54,7 +53,7 @@ def judged(request: Request, settings: Settings, progress: Progress, *, running:
 
 def begin(request: Request, settings: Settings, progress: Progress, *, running: bool) -> Build:
     """Return a build of which the profile is known if it is named, and nothing else is decided."""
-    library = variants.library(settings, kernels.known_in(settings))
+    library = variants.library(settings)
     if not running and settings.project and settings.definition:
         environments.require_paths(settings.definition, settings.environment, settings.project)
     profile = library.named(request.profile) if request.profile is not None else None

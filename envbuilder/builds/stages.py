@@ -63,8 +63,7 @@ def judge(build: Build) -> Build:
     backend = request.backend
     if not judged and not request.force:
         locked_files = build.library.lock(profile.name)
-        packages = build.library.packages(profile, host, locked_files)
-        judged = fit.judge_backends(profile, host, locked_files, packages)
+        judged = fit.judge_backends(profile, host, locked_files)
     if backend is None:
         backend, reason = choose_backend(
             profile, request, build.settings, () if request.force else judged
@@ -239,10 +238,8 @@ def fetch(build: Build) -> Build:
     if backends.makes_image(plan.backend):
         require_clean(plan.files, store)
         base.require_libc(plan, build.product.target, settings, progress)
-    before = build.library.packages(build.profile, build.host, build.lock)
     read = kernels.read(build.profile, plan.files, store)
-    new = {package: code for package, code in read.items() if package not in before}
-    for finding in fit.findings(build.profile, build.host, build.backend, build.lock, new):
+    for finding in fit.findings(build.profile, build.host, build.backend, build.lock, read):
         if finding.code == "package":
             progress.note(f"warning: {finding.text}")
     return build

@@ -20,7 +20,6 @@ from envbuilder.core import console, types
 from envbuilder.core.errors import Hint
 from envbuilder.core.text import bandwidth
 from envbuilder.host import assumed, describe, model_fit, probe, record as recorder
-from envbuilder.packages.python import kernels
 from envbuilder.profiles import fit
 from envbuilder.profiles.accelerators import ACCELERATORS
 from envbuilder.profiles.choice import Choice, choose_best, grouped, unserved, workarounds
@@ -89,17 +88,17 @@ def command(
     requested = model_fit.parse_model(model) if model is not None else None
     model_fit.bits_of(quant)
     settings = load_settings()
-    library = variants.library(settings, kernels.known_in(settings))
+    library = variants.library(settings)
     if framework not in {None, library.framework[0]}:
         # The project's profiles are variants for its own framework alone.
-        library = Library(library.folders, packages=library.packages)
+        library = Library(library.folders)
     if root != Path("/"):
         host = probe.host(root, full=full)
     else:
         host = assumed.find(target_host, full=full)
     candidates = library.candidates(framework)
     locks = library.locks(candidates)
-    choice = choose_best(candidates, host, locks=locks, packages=library.packages)
+    choice = choose_best(candidates, host, locks=locks)
     chosen = next((p for p in candidates if p.name == choice.profile), None)
     pools = model_fit.pools(host, ACCELERATORS[chosen.accelerator].vendor if chosen else None)
     estimate = model_fit.estimate(requested, quant, pools) if requested else None

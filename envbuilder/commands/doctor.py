@@ -18,7 +18,6 @@ from envbuilder.commands.options import (
 from envbuilder.core import console
 from envbuilder.core.errors import NOTHING_FITS, HostError, wrapped
 from envbuilder.host import assumed, probe
-from envbuilder.packages.python import kernels
 from envbuilder.profiles import choice
 from envbuilder.project import variants
 
@@ -67,7 +66,7 @@ def _problems(name: str | None, root: Path, target_host: Path | None) -> tuple[P
     from envbuilder.doctor import diagnosis, surroundings
 
     settings = load_settings()
-    library = variants.library(settings, kernels.known_in(settings))
+    library = variants.library(settings)
     requested = library.named(name) if name else None
     candidates = library.candidates(requested.framework if requested else None)
     locks = library.locks(candidates)
@@ -81,9 +80,7 @@ def _problems(name: str | None, root: Path, target_host: Path | None) -> tuple[P
         chosen = requested or _chosen(library, settings, host)
         lock = locks.get(chosen.name) if chosen else None
         around = surroundings.look(chosen, lock, host, settings)
-    return diagnosis.diagnose(
-        host, candidates, locks, around, requested, library.packages, library.advice
-    )
+    return diagnosis.diagnose(host, candidates, locks, around, requested, library.advice)
 
 
 def _chosen(library: Library, settings: Settings, host: Host) -> Profile | None:

@@ -22,7 +22,6 @@ from envbuilder.profiles.needs import LEVELS, Finding, Level, Needs, worst
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from envbuilder.profiles.library import Reader
     from envbuilder.profiles.lock import Lock
     from envbuilder.profiles.profile import Profile
 
@@ -62,11 +61,10 @@ def problems(
     locks: Mapping[str, Lock | None],
     around: Around,
     requested: Profile | None,
-    packages: Reader,
     advice: Callable[[Profile, Host], str],
 ) -> list[Problem]:
     """Return the problems of the requested profile, or else of each vendor's best profile."""
-    look = _Look(host, candidates, locks, around, packages, advice)
+    look = _Look(host, candidates, locks, around, advice)
     if requested is not None:
         result = look.of_profile(requested, requested=True)
         return [*result, *(_override(host, around) if requested.accelerator == "rocm" else ())]
@@ -109,13 +107,11 @@ class _Look:
         candidates: Sequence[Profile],
         locks: Mapping[str, Lock | None],
         around: Around,
-        packages: Reader,
         advice: Callable[[Profile, Host], str],
     ) -> None:
         self.host = host
         self.around = around
         self.locks = locks
-        self.packages = packages
         self.advice = advice
         self.engine = host.containers.has_engine
         self.profiles = [p for p in candidates if not p.opt_in]
@@ -128,8 +124,7 @@ class _Look:
         If that backend lacks a container engine, a native environment's findings replace them.
         """
         lock = self.locks.get(profile.name)
-        packages = self.packages(profile, self.host, lock)
-        every = fit.judge_backends(profile, self.host, lock, packages)
+        every = fit.judge_backends(profile, self.host, lock)
         native = fit.best_of(every, images=False)
         if native is not None and every[0].lacks_engine:
             return native.findings
@@ -288,7 +283,7 @@ def _sentence(finding: Finding, needs: Needs, host: Host) -> str:
         "kernels": _kernels(gpu),
         "kernels-partly": _TRY,
         "release-unknown": f"{_TRY} Or install a newer envbuilder, whose tables may have it.",
-        "package": "Run `envbuilder add 'NAME==VERSION'`. What does not use it works.",
+        "package": "Lock another version of it. What does not use it works.",
         "gfx-unread": _TRY,
         "kernels-ptx": f"{_TRY} The first start takes long.",
         "sm-unread": _TRY,

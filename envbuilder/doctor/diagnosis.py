@@ -15,14 +15,12 @@ from envbuilder.doctor import accelerators, surroundings
 from envbuilder.doctor.problem import SEVERITIES, Problem, Severity
 from envbuilder.doctor.surroundings import CDI_FILE, Around
 from envbuilder.profiles.backends import makes_image
-from envbuilder.profiles.library import nothing_read
 from envbuilder.profiles.lock import Lock, require_usable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from envbuilder.host.model import Engine, Host, Memory
-    from envbuilder.profiles.library import Reader
     from envbuilder.profiles.profile import Profile
 _COMPILERS = {"g++", "c++", "clang++"}
 _FULL = 2 << 30
@@ -48,17 +46,15 @@ def diagnose(
     locks: Mapping[str, Lock | None],
     around: Around,
     requested: Profile | None = None,
-    packages: Reader = nothing_read,
     advice: Callable[[Profile, Host], str] = lambda profile, host: "",
 ) -> tuple[Problem, ...]:
     """Return all problems of this host, or only those that affect the requested profile.
 
-    `packages` looks up what was read of the device code in the wheels of a lock, `advice` which
-    release would work better than a profile's.
+    `advice` looks up which release would work better than a profile's.
     """
     lock = locks.get(requested.name) if requested else None
     problems = [
-        *accelerators.problems(host, candidates, locks, around, requested, packages, advice),
+        *accelerators.problems(host, candidates, locks, around, requested, advice),
         *_lock(requested, lock),
         *_native(host, around, requested),
         *_shared_store(around),

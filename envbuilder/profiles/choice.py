@@ -15,13 +15,12 @@ from envbuilder.core.errors import Hint, HostError
 from envbuilder.profiles.accelerators import ACCELERATORS, of_vendor
 from envbuilder.profiles.fit import BackendFit, Fit, judge, judge_backends
 from envbuilder.profiles.frameworks import DEFAULT, FRAMEWORKS, first_profile
-from envbuilder.profiles.library import nothing_read
 from envbuilder.profiles.profile import Profile
 
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
     from envbuilder.host.model import Host
-    from envbuilder.profiles.library import Library, Reader
+    from envbuilder.profiles.library import Library
     from envbuilder.profiles.lock import Lock
 
     Locks = Mapping[str, Lock | None]
@@ -58,7 +57,7 @@ def choose(
         return Chosen(profile=library.named(configured), reason="set in the configuration")
     candidates = library.candidates()
     locks = library.locks(candidates)
-    choice = choose_best(candidates, host, locks=locks, packages=library.packages, backend=backend)
+    choice = choose_best(candidates, host, locks=locks, backend=backend)
     framework, because = library.framework
     title = FRAMEWORKS[framework].title
     if choice.profile is None:
@@ -94,12 +93,10 @@ def require_host(
     lock, if that is known.
     """
     lock = library.lock(profile.name) if locked else None
-    packages = library.packages(profile, host, lock)
     fit = judge(
         profile,
         host,
         lock=lock,
-        packages=packages,
         backend=backend,
         building=building,
         judged=judged,
@@ -125,7 +122,6 @@ def choose_best(
     host: Host,
     *,
     locks: Locks,
-    packages: Reader = nothing_read,
     backend: str | None = None,
 ) -> Choice:
     """Return the profile to use on a host, of some that bring the same framework.
@@ -137,20 +133,18 @@ def choose_best(
     take precedence over those that fit with warnings, so `cpu` is chosen if an accelerator could
     not be confirmed, and the reason states that. If nothing fits for certain, profiles that lack
     only a container engine come first, then the CPU. Opt-in profiles are never chosen, nor are
-    those without a usable lock in `locks`. Packages without kernels for the GPU (`packages`) make
-    no difference to the choice: the framework has them, and the CPU would help none of them.
+    those without a usable lock in `locks`.
     """
     ordered = sorted((p for p in profiles if not p.opt_in), key=_rank)
     judged = {}
     fits = {}
     for profile in profiles:
         lock = locks.get(profile.name)
-        read = packages(profile, host, lock)
-        every = judge_backends(profile, host, lock, read)
+        every = judge_backends(profile, host, lock)
         judged[profile.name] = every
-        fit = judge(profile, host, lock=lock, packages=read, backend=backend, judged=every)
+        fit = judge(profile, host, lock=lock, backend=backend, judged=every)
         fits[profile.name] = _require_lock(fit, lock)
-    certain = [p for p in ordered if fits[p.name].verdict == "fits" or fits[p.name].lacks_packages]
+    certain = [p for p in ordered if fits[p.name].verdict == "fits"]
     unsure = [p for p in ordered if fits[p.name].verdict == "warnings" and p not in certain]
     unsure.sort(key=lambda p: 0 if fits[p.name].lacks_engine else 1 + (p.accelerator != "cpu"))
     ranked = tuple(fits[p.name] for p in sorted(profiles, key=_rank))
@@ -168,7 +162,7 @@ def choose_best(
 
 def unserved(profiles: Sequence[Profile], host: Host, choice: Choice) -> Iterator[Profile]:
     """Yield the usual profile for each kind of GPU here for which no profile fits."""
-    fitting = {f.profile for f in choice.fits if f.verdict == "fits" or f.lacks_packages}
+    fitting = {f.profile for f in choice.fits if f.verdict == "fits"}
     for name in filter(None, dict.fromkeys(of_vendor(gpu.vendor) for gpu in host.gpus)):
         usual = [p for p in profiles if p.accelerator == name and not p.opt_in]
         if usual and not fitting & {p.name for p in usual}:
@@ -214,8 +208,6 @@ def _rank(profile: Profile) -> tuple[bool, int, int, int, str]:
 def _why(chosen: Profile, ordered: Sequence[Profile], fits: dict[str, Fit], host: Host) -> str:
     chosen_fit = fits[chosen.name]
     facts = "; ".join(chosen_fit.reasons)
-    if chosen_fit.lacks_packages:
-        return f"{chosen.name} fits, except for packages: {facts}"
     if chosen_fit.verdict == "warnings":
         return f"{chosen.name} may run here, and nothing fits for certain: {facts}"
     if chosen.accelerator != "cpu":

@@ -55,8 +55,6 @@ _NEWEST_DRIVER = "9999"
 """Newer than any, to find what another driver would change."""
 OF_RELEASE = frozenset({"kernels", "kernels-ptx", "kernels-partly", "driver-old"})
 """Codes of findings about a build of the framework: another release may have none of them."""
-_BESIDE = ("engine", "package")
-"""Codes of findings that leave it certain that the framework works here."""
 
 
 class BackendFit(Struct, frozen=True, kw_only=True):
@@ -82,11 +80,8 @@ class BackendFit(Struct, frozen=True, kw_only=True):
 
     @property
     def lacks_more(self) -> bool:
-        """Return whether anything except the engine is an obstacle or could not be confirmed.
-
-        Packages that do not use the GPU are neither.
-        """
-        return any(f.level != "note" and f.code not in _BESIDE for f in self.findings)
+        """Return whether anything except the engine is an obstacle or could not be confirmed."""
+        return any(f.level != "note" and f.code != "engine" for f in self.findings)
 
     @property
     def decisive(self) -> list[Finding]:
@@ -110,8 +105,6 @@ class Fit(Struct, frozen=True, kw_only=True):
     """The backend that this is about: the requested one, or the one that works best here."""
     lacks_engine: bool = False
     """Whether all that is missing is a container engine that responds."""
-    lacks_packages: bool = False
-    """Whether all that is missing are kernels in packages other than the framework."""
     environment: dict[str, str] = {}
     """Variables that hide GPUs which do not work with it; commands that run it here set them."""
     workaround: str = field(default="", name="way_out")
@@ -119,16 +112,15 @@ class Fit(Struct, frozen=True, kw_only=True):
 
 
 def judge_backends(
-    profile: Profile, host: Host, lock: Lock | None = None, packages: Packages = _NONE
+    profile: Profile, host: Host, lock: Lock | None = None
 ) -> tuple[BackendFit, ...]:
     """Return the fit of the backends that are used without being requested, the best first.
 
-    conda is among them only if the profile has no other: it needs a lock of its own. `packages`:
-    what was read of the device code in its packages.
+    conda is among them only if the profile has no other: it needs a lock of its own.
     """
     fits = []
     for name in backends.automatic(profile.backends):
-        result = findings(profile, host, name, lock, packages)
+        result = findings(profile, host, name, lock)
         if backends.makes_image(name):
             result = (*result, *missing_engine(host))
         fits.append(BackendFit(backend=name, findings=result))
@@ -140,7 +132,6 @@ def judge(
     host: Host,
     *,
     lock: Lock | None = None,
-    packages: Packages = _NONE,
     backend: str | None = None,
     building: bool = False,
     judged: Sequence[BackendFit] = (),
@@ -150,12 +141,10 @@ def judge(
     `building` checks only whether the result can exist here: what keeps it from running becomes a
     warning. `judged`: what `judge_backends` returned, if that is known.
     """
-    every = tuple(judged) or judge_backends(profile, host, lock, packages)
+    every = tuple(judged) or judge_backends(profile, host, lock)
     chosen = every[0]
     if backend is not None:
-        chosen = BackendFit(
-            backend=backend, findings=findings(profile, host, backend, lock, packages)
-        )
+        chosen = BackendFit(backend=backend, findings=findings(profile, host, backend, lock))
     # Not every image builder needs an engine; those that do check for it themselves.
     relevant = [f for f in chosen.findings if not (building and f.code == "engine")]
     level = worst(relevant)
@@ -181,7 +170,6 @@ def judge(
         impossible=level == "impossible",
         backend=chosen.backend,
         lacks_engine=verdict == "warnings" and chosen.lacks_engine and not chosen.lacks_more,
-        lacks_packages=verdict == "warnings" and {f.code for f in chosen.decisive} == {"package"},
         environment={} if verdict == "no" else hidden_gpus(chosen.findings),
         workaround=_workaround(profile, host, every),
     )
@@ -256,7 +244,10 @@ def findings(
     lock: Lock | None = None,
     packages: Packages = _NONE,
 ) -> tuple[Finding, ...]:
-    """Return all findings about a profile on a host with one backend."""
+    """Return all findings about a profile on a host with one backend.
+
+    `packages`: what was read of the device code in its packages.
+    """
     image = backends.makes_image(backend)
     platform = docker_platform(host) if image else host.platform
     required = accelerators.needs(profile, lock, platform or profile.platforms[0], wsl=host.wsl)

@@ -15,17 +15,13 @@ from envbuilder.profiles.frameworks import DEFAULT, of_name
 from envbuilder.profiles.profile import Profile, load as load_profile, names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from envbuilder.core import types
     from envbuilder.host.model import Host
     from envbuilder.profiles import fit
     from envbuilder.profiles.lock import Lock
-    from envbuilder.profiles.needs import Packages
     from envbuilder.signatures.statement import Signed
-
-    Reader = Callable[[Profile, Host, Lock | None], Packages]
-    """Looks up what was read of the device code in the wheels of a profile's lock."""
 
 
 class OtherFrameworkError(InvalidError):
@@ -58,11 +54,6 @@ class Variants(Protocol):
         """Return the path of the lock of a variant, whether or not it exists."""
 
 
-def nothing_read(profile: Profile, host: Host, lock: Lock | None) -> Packages:
-    """Return what is known of the device code in packages if no wheel was read."""
-    return {}
-
-
 class Library:
     """Profiles and their locks in some folders, read when first needed and then kept."""
 
@@ -71,12 +62,10 @@ class Library:
         folders: Sequence[Path],
         trusted: Sequence[str] | None = None,
         variants: Variants | None = None,
-        packages: Reader = nothing_read,
     ) -> None:
         """`trusted`: keys, one of which must have signed a lock that is used; None: no matter."""
         self.folders = tuple(folders)
         self.trusted = trusted
-        self.packages = packages
         self._variants = variants
         self._profiles: dict[str, Profile] = {}
         self._locks: dict[str, Lock | InvalidError | None] = {}

@@ -20,7 +20,7 @@ from envbuilder.core.files import read_text
 from envbuilder.core.settings import DEFAULT, LOCKS, PROJECT_FILE, Definition, Settings
 from envbuilder.profiles import backends, frameworks, profile as profile_files, releases
 from envbuilder.profiles.frameworks import FRAMEWORKS, is_build_extra
-from envbuilder.profiles.library import Library, OtherFrameworkError, nothing_read
+from envbuilder.profiles.library import Library, OtherFrameworkError
 from envbuilder.profiles.names import suggestion
 from envbuilder.profiles.profile import Profile, Python
 from envbuilder.profiles.requirements import applies, distribution, pin
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from envbuilder.core import types
     from envbuilder.profiles import fit
-    from envbuilder.profiles.library import Reader
     from envbuilder.project.environments import Contents
     from envbuilder.project.release import Decision, Limits, Locked, Offered
 
@@ -219,15 +218,15 @@ class ProjectProfiles:
         return environments.without_releases(contents, name)
 
 
-def library(settings: Settings, packages: Reader = nothing_read) -> Library:
+def library(settings: Settings) -> Library:
     """Return the profiles of a project, a user, and envbuilder itself, in this order.
 
     In a project that defines environments, they are variants for the one in the settings. Raise
-    `InvalidError` if there is no such environment. `packages` looks up their device code.
+    `InvalidError` if there is no such environment.
     """
     folders = profile_files.search_path(settings.project, settings.config_dir)
     trusted = settings.configuration.signatures.locks
-    return Library(folders, trusted, of_project(settings), packages)
+    return Library(folders, trusted, of_project(settings))
 
 
 def of_project(settings: Settings, options: ReleaseOptions = ANY) -> ProjectProfiles | None:

@@ -16,26 +16,21 @@ import re
 import struct
 from collections import Counter
 from contextlib import suppress
-from itertools import chain, count
+from itertools import count
 from typing import TYPE_CHECKING
 
 from envbuilder.core import archives
 from envbuilder.core.errors import InvalidError
-from envbuilder.packages.store import Store
 from envbuilder.profiles.accelerators import ACCELERATORS
-from envbuilder.profiles.fit import docker_platform
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.needs import VENDORS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from envbuilder.core.settings import Settings
-    from envbuilder.host.model import Host
-    from envbuilder.profiles.library import Reader
-    from envbuilder.profiles.lock import File, Lock
-    from envbuilder.profiles.needs import Packages
+    from envbuilder.packages.store import Store
+    from envbuilder.profiles.lock import File
     from envbuilder.profiles.profile import Profile
 
 Kernels = Counter[str]
@@ -96,12 +91,7 @@ def of_library(pieces: Iterable[bytes], reads: Iterator[int] | None = None) -> K
     return +total
 
 
-def read(
-    profile: Profile,
-    files: Iterable[File],
-    store: Store,
-    make: Callable[[Path], dict[str, int]] = of_wheel,
-) -> dict[str, dict[str, int]]:
+def read(profile: Profile, files: Iterable[File], store: Store) -> dict[str, dict[str, int]]:
     """Return package → its device code, read once from each wheel that is new in the store.
 
     Without the framework, its parts and its libraries, and without what cannot be read. Of a
@@ -117,32 +107,10 @@ def read(
     ]
     codes: dict[str, tuple[str, dict[str, int]]] = {}
     for file in others if ACCELERATORS[profile.accelerator].vendor in VENDORS else ():
-        with suppress(InvalidError, OSError, LookupError):
-            code = store.derived(file.sha256, "kernels-1", dict[str, int], make)
+        with suppress(InvalidError, OSError):
+            code = store.derived(file.sha256, "kernels-1", dict[str, int], of_wheel)
             codes.setdefault(file.name, (f"{file.name} {file.version}", code))
     return dict(codes.values())
-
-
-def known_in(settings: Settings) -> Reader:
-    """Return a function that looks up what earlier builds read, once; it opens no wheel."""
-    looked_up: dict[str, Packages] = {}
-
-    def look_up(profile: Profile, host: Host, lock: Lock | None) -> Packages:
-        vendor = ACCELERATORS[profile.accelerator].vendor
-        platform = docker_platform(host)
-        if lock is None or not any(gpu.vendor == vendor for gpu in host.gpus):
-            return {}
-        if profile.name not in looked_up:
-            targets = (t.files for t in lock.targets if t.platform == platform)
-            files = chain.from_iterable(targets)
-            looked_up[profile.name] = read(profile, files, Store.of(settings), _unread)
-        return looked_up[profile.name]
-
-    return look_up
-
-
-def _unread(path: Path) -> dict[str, int]:
-    raise LookupError(path)
 
 
 class _Forward:

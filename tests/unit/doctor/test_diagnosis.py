@@ -109,17 +109,6 @@ def test_where_the_profile_can_never_work_another_one_is_the_whole_answer() -> N
     assert diagnose(with_gpu(pascal)) == ()
 
 
-def test_a_package_without_kernels_for_the_gpu_limits() -> None:
-    found = diagnosis.diagnose(
-        with_gpu(ADA), PROFILES, {}, SEEN, None, lambda *_: {"old 1.0": {"sm_70": 1}}
-    )
-    problem = only(found, "package")
-    assert problem.severity == "limits"
-    assert problem.text.startswith("cuda: old 1.0 has no kernels for NVIDIA")
-    said = f"{problem.text}. {problem.fix}"
-    assert [said.count(words) for words in ("another version", "leave it out", "add '")] == [1] * 3
-
-
 def test_another_release_is_named_once() -> None:
     here = with_gpu(changed(ADA, sm="5.0", driver_version="390.1"))
     found = diagnosis.diagnose(

@@ -21,7 +21,7 @@ from envbuilder.core.errors import BuildError, HostError, InvalidError, ToolErro
 from envbuilder.core.settings import Configuration, Settings, Signatures
 from envbuilder.host import model as host, probe
 from envbuilder.packages import store
-from envbuilder.packages.python import kernels, wheel_conflicts
+from envbuilder.packages.python import wheel_conflicts
 from envbuilder.packages.store import Store
 from envbuilder.profiles import library
 from envbuilder.signatures import statement as statements
@@ -257,22 +257,12 @@ def test_wheels_are_compared_between_the_fetch_and_the_build(
     assert len(doings) == 2
 
 
-@pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("profile", ["cuda", "cpu"])
 def test_packages_for_other_gpus_are_named_once(
-    found: Settings, said: Said, monkeypatch: pytest.MonkeyPatch, profile: str, known: bool
+    found: Settings, said: Said, monkeypatch: pytest.MonkeyPatch, profile: str
 ) -> None:
-    """What is known of them is said before the build; what is new, after the fetch."""
-    early: list[bool] = []
-
-    def derived(self: Store, sha256: str, what: str, kind: Any, make: Any) -> dict[str, int]:
-        early.append(any("has no kernels" in line for line in said.lines))
-        if make is not kernels.of_wheel and not known:
-            raise LookupError
-        return {"sm_70": 5}
-
     monkeypatch.setenv("ENVBUILDER_TARGET_GPU", "nvidia:sm=8.9,driver=580.65")
-    monkeypatch.setattr(Store, "derived", derived)
+    monkeypatch.setattr(Store, "derived", lambda *_: {"sm_70": 5})
     monkeypatch.setattr(wheel_conflicts, "require_compatible", lambda *args: None)
     with pytest.raises(BuildError, match="missing after its build"):
         go(found, running=False, said=said, profile=profile, backend="venv")
@@ -281,7 +271,6 @@ def test_packages_for_other_gpus_are_named_once(
     assert ("sympy" in named) == (profile == "cuda")
     assert not {"torch", "nvidia-cudnn-cu13"} & {*named}
     assert len(named) == len({*named})
-    assert (known and profile == "cuda") == any(early)
 
 
 def test_a_full_disk_stops_a_build_before_the_fetch_and_after_a_base_of_another_python(

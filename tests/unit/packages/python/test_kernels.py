@@ -12,8 +12,6 @@ from msgspec.structs import replace
 
 from envbuilder.core import archives, resources
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.settings import Configuration, Settings
-from envbuilder.host.model import Gpu, Host
 from envbuilder.packages.python import kernels
 from envbuilder.packages.store import Store
 from envbuilder.profiles.library import Library
@@ -93,11 +91,7 @@ def test_a_damaged_or_absurd_wheel_is_refused(
 def test_a_wheel_is_read_once_and_then_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = Settings(
-        project=None, config_dir=tmp_path, cache_dir=tmp_path, data_dir=tmp_path,
-        configuration=Configuration(),
-    )  # fmt: skip
-    store = Store.of(settings)
+    store = Store(tmp_path)
     contents = {"plain": ELF, "old": fatbin("sm_70"), "torch": NVIDIA, "nvidia-cublas-cu12": NVIDIA}
     files = [images.wheel(store, name, {f"{name}.so": so}) for name, so in contents.items()]
     away = replace(files[1], name="away", sha256="0" * 64)
@@ -105,22 +99,11 @@ def test_a_wheel_is_read_once_and_then_known(
     store.path(damaged.sha256).write_bytes(b"PK")
     lock = lock_of(*files, away, damaged)
     cuda, cpu = (Library((resources.profiles_dir(),)).profile(name) for name in ("cuda", "cpu"))
-    host = Host(os="linux", machine="x86_64", gpus=(Gpu(vendor="nvidia", name="", state="usable"),))
     code = {"plain 1.0": {}, "old 1.0": {"sm_70": 64}}
     assert kernels.read(cuda, lock.files, store) == code
     assert kernels.read(cpu, lock.files, store) == {}
     monkeypatch.setattr(kernels.archives, "open_zip", None)  # nothing is opened again
     assert kernels.read(cuda, files, store) == code
-    known = kernels.known_in(settings)
-    for profile, where, locked, expected in (
-        (cuda, host, None, {}),
-        (cuda, replace(host, gpus=()), lock, {}),
-        (cpu, host, lock, {}),
-        (cuda, host, lock, code),
-    ):
-        assert known(profile, where, locked) == expected
-    store.path(files[1].sha256).unlink()
-    assert kernels.known_in(settings)(cuda, host, lock) == {"plain 1.0": {}}
 
 
 def test_sizes_that_lie_do_no_harm() -> None:
