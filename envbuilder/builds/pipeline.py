@@ -11,29 +11,33 @@ building (1). Verifying (5) is up to the caller.
 
 from __future__ import annotations
 
+import os
+import time
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from envbuilder.builds import project_folder
+from envbuilder.builds.backends import devices, in_use
+from envbuilder.builds.plan import BuildResult, MakeBase
 from envbuilder.builds.request import Build, Request
-from envbuilder.builds.stages import (
-    attest,
-    choose,
-    deliver,
-    execute,
-    fetch,
-    judge,
-    lock,
-    plan,
-    reuse,
-)
+from envbuilder.core.errors import BuildError, HostError, InvalidError, ToolError, with_context
+from envbuilder.core.settings import Settings, require_own
 from envbuilder.host import assumed, probe
+from envbuilder.profiles import backends, choice, fit
 from envbuilder.profiles.frameworks import FRAMEWORKS
+from envbuilder.profiles.profile import Profile, require_backend
 from envbuilder.project import environments, variants
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from envbuilder.builds.request import Product
+    from envbuilder.core import types
     from envbuilder.core.console import Progress
-    from envbuilder.core.settings import Settings
+    from envbuilder.profiles.lock import Target
 
 
 def prepare(request: Request, settings: Settings, progress: Progress, *, running: bool) -> Build:
@@ -83,3 +87,309 @@ def finish(build: Build) -> Build:
     if build.artifact is None:
         build = execute(fetch(build))
     return deliver(attest(build))
+
+
+# --- the stages
+
+
+def choose(build: Build) -> Build:
+    """Choose the profile, unless it is named, and note why.
+
+    Raises `InvalidError` if the profile lacks the requested backend or Python.
+    """
+    request = build.request
+    if request.profile is None:
+        # A native backend is not passed on: it would hide an accelerator that works in an image.
+        image = backends.makes_image(request.backend or "") or bool(request.image_option)
+        backend = backends.IMAGE if image else None
+        chosen = choice.choose(build.library, build.settings, build.host, backend=backend)
+        build.progress.note(f"profile {chosen.profile.name}: {chosen.reason}")
+        build = replace(build, profile=chosen.profile, judged=chosen.judged)
+    profile = build.profile
+    if request.backend is not None:
+        require_backend(profile, request.backend)
+    if request.python is not None and request.python not in profile.python.supported:
+        raise InvalidError(
+            f"profile '{profile.name}' has no Python {request.python}",
+            f"It has: {', '.join(profile.python.supported)}.",
+        )
+    return build
+
+
+def judge(build: Build) -> Build:
+    """Choose the backend, unless it is named, and require that the profile fits the host with it.
+
+    With --force the host is not judged.
+    """
+    profile = build.profile
+    host = build.host
+    request = build.request
+    judged = build.judged
+    backend = request.backend
+    if not judged and not request.force:
+        locked_files = build.library.lock(profile.name)
+        judged = fit.judge_backends(profile, host, locked_files)
+    if backend is None:
+        backend, reason = choose_backend(
+            profile, request, build.settings, () if request.force else judged
+        )
+        build.progress.note(f"backend {backend}: {reason}")
+    build = replace(build, backend=backend, judged=judged)
+    hiding = dict[str, str]()
+    if not request.force:
+        locked = profile.framework_from_wheels(backend)
+        verdict = choice.require_host(
+            profile,
+            host,
+            build.library,
+            backend=backend,
+            building=not build.running,
+            locked=locked,
+            judged=judged if locked else (),
+        )
+        for reason in verdict.reasons if verdict.verdict == "warnings" else ():
+            build.progress.note(f"warning: {reason}")
+        hiding = verdict.environment
+        build = replace(build, workaround=verdict.workaround)
+    native = build.assumed and not backends.makes_image(backend)
+    if native and host.platform != (actual := probe.host().platform):
+        raise HostError(
+            f"a native environment for {host.platform or 'an unknown platform'} cannot be made on"
+            f" {actual or 'this system'}",
+            "Run the build on that machine, or use --backend docker.",
+        )
+    variables, note = devices.visible(profile.accelerator, hiding, os.environ)
+    return replace(build, device_variables=variables, device_note=note)
+
+
+def choose_backend(
+    profile: Profile, request: Request, settings: Settings, judged: Sequence[fit.BackendFit] = ()
+) -> tuple[types.Backend, str]:
+    """Return the backend that works on the host, and why.
+
+    If several work: the preferred one whose means are at hand (for an image an engine that answers
+    and has the base image), else the last one.
+    """
+    usable = backends.automatic(profile.backends)
+    if len(usable) == 1:
+        return usable[0], f"the only one that '{profile.name}' has"
+    if backends.IMAGE in usable and request.image_option:
+        return backends.IMAGE, "an image was requested"
+    best = {each.backend for each in judged if each.works or each.level == judged[0].level}
+    possible = [name for name in usable if name in best]
+    if len(possible) == 1:
+        (name,) = possible
+        only = fit.only_image(tuple(judged))
+        return name, f"image only: {only}" if only else f"only {name} is possible on this host"
+    from envbuilder.builds.backends import docker
+
+    reason = docker.unavailable(profile, request, settings)
+    if reason:
+        return next(name for name in usable if not backends.makes_image(name)), reason
+    return backends.IMAGE, "an engine answers and has the base image"
+
+
+def lock(build: Build) -> Build:
+    """Read the profile's lock, which must be usable with the backend."""
+    usable = build.library.usable_lock(build.profile, build.backend)
+    for note in (*build.profile.notes(build.host.cpu.flags), *build.library.notes):
+        build.progress.note(f"note: {note}")
+    return replace(build, lock=usable)
+
+
+def plan(build: Build) -> Build:
+    """Plan with the backend, which checks its tools; note which hashes are claims."""
+    require_own(build.settings)
+    if build.settings.definition is not None and build.settings.project is not None:
+        project_folder.require_own(build.settings.project)
+    product = _prepared(build)
+    progress = build.progress
+    if sources := product.target.of_kind("source"):
+        names = ", ".join(f"{f.name} {f.version}" for f in sources)
+        if build.request.dry_run:
+            progress.note(f"note: not listed, since it is built from its source first: {names}")
+        else:
+            build = _with_wheels(build, product.target)
+            product = _prepared(build)
+    for note in product.plan.notes:
+        progress.note(note)
+    for signature in build.library.signed:
+        progress.note(f"signed by key {signature.keyid}: {signature.name}")
+    claimed = [f for f in product.plan.files if f.provenance != "read"]
+    if claimed:
+        names = ", ".join(f"{f.name} {f.version} ({f.by})" for f in claimed)
+        progress.note(f"note: hashes claimed by others, which the download confirms: {names}")
+    if build.device_note and build.running:
+        progress.note(build.device_note)
+    plan = replace(product.plan, signatures=build.library.signed)
+    return replace(build, product=product, plan=plan)
+
+
+def _prepared(build: Build) -> Product:
+    """Return what the backend plans."""
+    try:
+        backend = import_module(f"envbuilder.builds.backends.{build.backend}")
+        product: Product = backend.prepare(build)
+    except ToolError as error:
+        is_image = backends.makes_image(build.backend)
+        if not is_image or not build.workaround or not fit.missing_engine(build.host):
+            raise
+        # The original hint may suggest another backend, which does not help here.
+        raise ToolError(error.message, build.workaround) from error
+    except BuildError as error:  # the base image cannot be obtained
+        suggest_packages(error, build, build.request.python or build.profile.image_python)
+        raise
+    return product
+
+
+def _with_wheels(build: Build, target: Target) -> Build:
+    """Return the build with a lock in which a target's sources are wheels, built here or before."""
+    from envbuilder.packages.sources import source_locker
+
+    wheels = source_locker.build_sources(target, build.settings, build.progress)
+    targets = tuple(wheels if each == target else each for each in build.lock.targets)
+    return replace(build, lock=replace(build.lock, targets=targets))
+
+
+def suggest_packages(error: BuildError, build: Build, python: str) -> None:
+    """Add to an error about a base image the profile whose base needs no registry, if any."""
+    if build.request.base_image:
+        return
+    if variant := build.library.on_packages(build.profile.name, python):
+        without = (
+            f"Without a registry: --profile {variant} makes its base from locked Debian packages"
+            f" (Python {python})."
+        )
+        with_context(error, hint=without)
+
+
+def reuse(build: Build) -> Build:
+    """Use the artifact of an earlier build if that made exactly this one.
+
+    Raises `BuildError` if one that is made again is in use.
+    """
+    artifact = None if build.request.rebuild else build.product.existing()
+    replaces = artifact is None and (build.request.rebuild or build.product.changed())
+    if replaces and not backends.makes_image(build.backend):
+        with in_use.replacing(Path(build.plan.artifact.ref)):
+            pass
+    return replace(build, artifact=artifact, started=time.monotonic())
+
+
+def fetch(build: Build) -> Build:
+    """Fetch the files that the store lacks, once there is room for them and for the result."""
+    from envbuilder.builds.image import base
+    from envbuilder.packages.debian.deb import require_clean
+    from envbuilder.packages.python import kernels, wheel_conflicts
+    from envbuilder.packages.sources.source_locker import fetch as fetch_files
+    from envbuilder.packages.store import Store, objection, require_space
+
+    plan = build.plan
+    settings = build.settings
+    progress = build.progress
+    if changed := build.product.changed():
+        progress.note(f"note: {changed}; it is built again")
+    if settings.shared_store and (why := objection(settings.shared_store)):
+        progress.note(f"warning: {why}; what it lacks is downloaded")
+    try:
+        base.require_python(plan, settings, progress)
+    except BuildError as error:
+        suggest_packages(error, build, plan.python)
+        raise
+    require_space(plan.files, plan.room, settings)
+    fetch_files(plan.files, build.product.target, settings, progress)
+    store = Store.of(settings)
+    wheel_conflicts.require_compatible(plan.files, plan.python, store)
+    if backends.makes_image(plan.backend):
+        require_clean(plan.files, store)
+        base.require_libc(plan, build.product.target, settings, progress)
+    read = kernels.read(build.profile, plan.files, store)
+    for finding in fit.findings(build.profile, build.host, build.backend, build.lock, read):
+        if finding.code == "package":
+            progress.note(f"warning: {finding.text}")
+    return build
+
+
+def execute(build: Build) -> Build:
+    """Run the plan, unless another process has done so meanwhile."""
+    from envbuilder.builds.execute import execute as execute_plan
+
+    plan = build.plan
+    product = build.product
+
+    def is_done() -> bool:
+        return not build.request.rebuild and product.existing() is not None
+
+    built = execute_plan(plan, build.settings, build.progress, is_done)
+    with build.progress.task("check what was built"):
+        artifact = product.existing()
+    if artifact is None:
+        raise BuildError(
+            f"{plan.artifact.ref} is missing after its build, or was changed in the meantime",
+            "Run the same command again.",
+        )
+    return replace(build, artifact=artifact, built=built)
+
+
+def attest(build: Build) -> Build:
+    """Name the artifact as requested, and write its SBOM and provenance."""
+    from envbuilder.builds import attestations
+
+    plan = build.plan
+    product = build.product
+    assert build.artifact is not None, "what was reused or executed"
+    product.restore_names()
+    made_by = product.made_by()
+    for step in plan.steps:
+        if isinstance(step, MakeBase):
+            from envbuilder.builds.image import debian_base
+
+            made_by |= debian_base.made_by(step)
+    paths = attestations.ensure(
+        plan,
+        build.artifact,
+        build.settings,
+        build.progress,
+        anew=build.built,
+        versions=made_by,
+    )
+    return replace(build, made_by=made_by, documents=paths)
+
+
+def deliver(build: Build) -> Build:
+    """Link a native environment to the project; record an image, and push its attestations.
+
+    What the project uses is recorded, unless it is removed again.
+    """
+    from envbuilder.builds import users
+
+    plan = build.plan
+    settings = build.settings
+    push = build.request.push
+    assert build.artifact is not None, "what was reused or executed"
+    if not backends.makes_image(plan.backend) and not build.request.only_tag:
+        from envbuilder.builds.backends.venv import NativeEnvironment
+
+        if isinstance(product := build.product, NativeEnvironment):
+            # The folder above `bin`: on conda packages, the wheels are in a venv below the prefix.
+            prefix = (product.prefix / product.python).parent.parent
+            if note := project_folder.link(settings, prefix):
+                build.progress.note(f"note: {note}")
+    if not build.request.only_tag:
+        users.record(plan, settings)
+    if push:
+        from envbuilder.builds import outputs
+
+        outputs.attach(push, plan.fingerprint, build.documents, settings, build.progress)
+    result = BuildResult(
+        status="built" if build.built else "reused",
+        profile=plan.profile,
+        backend=plan.backend,
+        builder=plan.builder,
+        artifact=build.artifact,
+        documents=build.documents,
+        fingerprint=plan.fingerprint,
+        seconds=round(time.monotonic() - build.started, 3) if build.built else 0.0,
+        made_by=build.made_by,
+    )
+    return replace(build, result=result)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from envbuilder.builds import pipeline, stages
+from envbuilder.builds import pipeline
 from envbuilder.core.errors import Hint, InvalidError, UnlockedError, indented_proof
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def prepare(request: Request, settings: Settings, progress: Progress) -> Build:
     name = build.profile.name
     signers = settings.configuration.signatures.locks
     try:
-        return stages.plan(stages.lock(build))
+        return pipeline.plan(pipeline.lock(build))
     except UnlockedError as error:
         if request.locked or signers or os.environ.get("CI", "").lower() not in _NO:
             raise

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from envbuilder.builds import conventions, isolation, pipeline, stages, variables
+from envbuilder.builds import conventions, isolation, pipeline, variables
 from envbuilder.builds.backends import devices
 from envbuilder.builds.payload import RECORD, TIMEOUT_SECONDS, payload_pyz
 from envbuilder.containers import apptainer
@@ -135,7 +135,7 @@ def prepare_interpreter(
     `inherit` the payload gets all of the caller's variables, for sites whose environment modules
     provide the framework through them.
     """
-    build = stages.choose(pipeline.begin(request, settings, progress, running=True))
+    build = pipeline.choose(pipeline.begin(request, settings, progress, running=True))
     library = build.library
     profile = build.profile
     host = build.host
@@ -194,7 +194,7 @@ def prepare_image(image: Path, request: Request, settings: Settings, progress: P
     Apptainer is missing.
     """
     request = replace(request, backend=IMAGE)
-    build = stages.choose(pipeline.begin(request, settings, progress, running=True))
+    build = pipeline.choose(pipeline.begin(request, settings, progress, running=True))
     library = build.library
     profile = build.profile
     host = build.host

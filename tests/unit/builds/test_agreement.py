@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from envbuilder.builds import stages
+from envbuilder.builds import pipeline
 from envbuilder.builds.pipeline import prepare
 from envbuilder.builds.request import Request
 from envbuilder.containers.engine import connection, docker_client
@@ -49,7 +49,7 @@ def nothing_real(monkeypatch: pytest.MonkeyPatch) -> None:
     def planned(module: str) -> Any:
         raise Planned(module.rpartition(".")[2])
 
-    monkeypatch.setattr(stages, "import_module", planned)
+    monkeypatch.setattr(pipeline, "import_module", planned)
 
 
 def on(monkeypatch: pytest.MonkeyPatch, here: Host) -> None:
@@ -170,7 +170,7 @@ def test_without_the_engine_the_way_out_is_the_hint(
         assert name.endswith(".docker")
         return SimpleNamespace(prepare=lambda build: connection.connect())
 
-    monkeypatch.setattr(stages, "import_module", module)
+    monkeypatch.setattr(pipeline, "import_module", module)
     for running in (True, False):
         error = outcome(found, profile="xpu", running=running)
         assert isinstance(error, ToolError)

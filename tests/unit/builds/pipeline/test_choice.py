@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import msgspec
 import pytest
 
-from envbuilder.builds import stages
+from envbuilder.builds import pipeline
 from envbuilder.builds.backends import docker
 from envbuilder.builds.pipeline import prepare
 from envbuilder.builds.request import Request
@@ -75,7 +75,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
 
 
 def chosen(found: Settings, profile: profiles.Profile = CPU, **asked: Any) -> tuple[str, str]:
-    return stages.choose_backend(profile, Request(**asked), found)
+    return pipeline.choose_backend(profile, Request(**asked), found)
 
 
 def test_without_an_engine_it_is_venv(found: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import msgspec
 import pytest
 
-from envbuilder.builds import execute, pipeline, plan, stages
+from envbuilder.builds import execute, pipeline, plan
 from envbuilder.builds.backends import docker, integrity
 from envbuilder.builds.pipeline import prepare
 from envbuilder.builds.request import Request
@@ -92,7 +92,7 @@ def test_what_is_missing_is_built_and_what_exists_is_reused(
         return True
 
     clock = iter([100.0, 112.34567])  # from before the fetch until after the attestations
-    monkeypatch.setattr(stages, "time", SimpleNamespace(monotonic=lambda: next(clock, 0.0)))
+    monkeypatch.setattr(pipeline, "time", SimpleNamespace(monotonic=lambda: next(clock, 0.0)))
     monkeypatch.setattr(execute, "execute", performed)
     first = go(found, profile="cpu", backend="venv")
     assert doings == ["fetch", "execute"]
