@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean, median
 from typing import Any
 
@@ -15,16 +15,9 @@ from msgspec.structs import replace
 
 from envbuilder.core.errors import clipped, counted, first, printable
 from envbuilder.core.text import duration, percent
+from envbuilder.watch import training as rules
 from envbuilder.watch.model import MOST_ROWS, Finding, Observed, Watched
-from envbuilder.watch.training import (
-    MOSTLY,
-    NAME,
-    SENTENCE,
-    device_share,
-    finding,
-    findings as findings_of,
-    is_on,
-)
+from envbuilder.watch.training import MOSTLY, NAME, SENTENCE, Run, device_share, finding, is_on
 
 FEWER_STEPS = 0.5
 """Of the busiest rank's: ranks that train together take the same steps, up to uneven ends."""
@@ -42,42 +35,40 @@ IPEX = "torch_ipex::"
 """Operators of the one extension that trainings use: zentorch is for inference."""
 
 
+Rule = Callable[[Run], Iterator[Finding]]
+
+
 def judged(watched: Watched) -> Watched:
     """Return a report with its verdict and its findings, the largest loss first."""
     trained = training(watched)
     requested = clipped(watched.requested, NAME)
-    cpus = _cpus(watched)
-    if not _in_turn(watched):
-        cpus //= len(trained)
     shares = []
-    per_process = []
     for process in trained:
-        per_process.append((process, findings_of(process, requested, cpus)))
         share = device_share(process, requested)
         if share is not None:
             shares.append(share)
-    findings = [*_merged(per_process), *_ranks(watched), *_extension(watched)]
-    if _starves(watched):
-        findings = [each for each in findings if each.kind != "data"]
     on_device = fmean(shares) >= MOSTLY if shares else None
-    findings += _outside(watched, {each.kind for each in findings}, on_device is True)
-    if other := another_environment(watched):
-        findings.append(
-            finding(
-                "environment",
-                f"The training ran in another environment, {other}.",
-                "Run it with the `python` of the profile's environment: a script that activates"
-                " another one, or names its own Python, leaves it.",
-                1.0,
-            )
-        )
-        watched = replace(watched, fingerprint="", lock="")
-    findings.sort(key=lambda each: -each.lost)
-    return replace(
-        watched,
+    cpus = _cpus(watched)
+    cpus_each = cpus
+    if not _in_turn(watched):
+        cpus_each //= len(trained)
+    run = Run(
+        watched=watched,
+        trained=trained,
+        requested=requested,
+        cpus=cpus,
+        cpus_each=cpus_each,
         on_device=on_device,
-        findings=tuple(findings[:MOST_ROWS]),
     )
+    findings: list[Finding] = []
+    for rule in RULES:
+        findings += rule(run)
+    kinds = {each.kind for each in findings}
+    findings = [each for each in findings if not kinds & CAUSES.get(each.kind, frozenset())]
+    findings.sort(key=lambda each: -each.lost)
+    if another_environment(watched):
+        watched = replace(watched, fingerprint="", lock="")
+    return replace(watched, on_device=on_device, findings=tuple(findings[:MOST_ROWS]))
 
 
 def training(watched: Watched) -> tuple[Observed, ...]:
@@ -164,22 +155,29 @@ def _most(watched: Watched, field: str) -> str:
     return next((value for value, number in largest if number), "unknown")
 
 
-def _merged(per_process: Sequence[tuple[Observed, list[Finding]]]) -> Iterator[Finding]:
-    """Yield the worst finding of each kind; it names its ranks unless all have it."""
-    worst: dict[str, Finding] = {}
-    who: dict[str, list[str]] = {}
-    for process, findings in per_process:
-        name = f"pid {process.pid}" if process.rank is None else f"rank {process.rank}"
-        for each in findings:
-            who.setdefault(each.kind, []).append(name)
-            if each.kind not in worst or each.lost > worst[each.kind].lost:
-                worst[each.kind] = each
-    for kind, each in worst.items():
-        if len(who[kind]) < len(per_process):
-            says = clipped(f"{first(who[kind], 4)}: {each.says}", SENTENCE)
-            yield replace(each, says=says)
-        else:
-            yield each
+def _each(rule: Callable[[Observed, Run], Iterator[Finding]]) -> Rule:
+    """Return a rule that judges every training: it yields the worst finding of each kind.
+
+    A finding names its ranks unless all have it.
+    """
+
+    def of_run(run: Run) -> Iterator[Finding]:
+        worst: dict[str, Finding] = {}
+        who: dict[str, list[str]] = {}
+        for process in run.trained:
+            name = f"pid {process.pid}" if process.rank is None else f"rank {process.rank}"
+            for each in rule(process, run):
+                who.setdefault(each.kind, []).append(name)
+                if each.kind not in worst or each.lost > worst[each.kind].lost:
+                    worst[each.kind] = each
+        for kind, each in worst.items():
+            if len(who[kind]) < len(run.trained):
+                says = clipped(f"{first(who[kind], 4)}: {each.says}", SENTENCE)
+                yield replace(each, says=says)
+            else:
+                yield each
+
+    return of_run
 
 
 def _cpus(watched: Watched) -> int:
@@ -188,14 +186,20 @@ def _cpus(watched: Watched) -> int:
     return max(min(watched.machine.cpus, math.ceil(quota)) if quota else watched.machine.cpus, 1)
 
 
-def _ranks(watched: Watched) -> Iterator[Finding]:
-    """Yield ranks that did less than the others, or share a device."""
+def _ranks(run: Run) -> dict[int, Observed]:
+    """Return the processes of a group by rank."""
     # A rank's own children inherit its number, and do less than it.
-    ordered = sorted(watched.processes, key=lambda p: (p.steps or 0, p.seconds))
+    ordered = sorted(run.watched.processes, key=lambda p: (p.steps or 0, p.seconds))
     ranks = {p.rank: p for p in ordered if p.rank is not None}
+    return dict(sorted(ranks.items()))
+
+
+def _idle_ranks(run: Run) -> Iterator[Finding]:
+    """Yield that ranks did less than the others."""
+    ranks = _ranks(run)
     # What was killed early wrote its steps when it began.
     steps: dict[int, int] = {}
-    for rank, process in sorted(ranks.items()):
+    for rank, process in ranks.items():
         if process.steps is not None and (process.finished or process.seconds >= LONG_TRAINING):
             steps[rank] = process.steps
     highest = max(steps.values(), default=0)
@@ -210,12 +214,12 @@ def _ranks(watched: Watched) -> Iterator[Finding]:
             " this rank waits for or skips.",
             len(idle) / len(ranks) * (1 - least / highest),
         )
-    yield from _shared_devices(ranks)
 
 
-def _shared_devices(ranks: dict[int, Observed]) -> Iterator[Finding]:
+def _shared_devices(run: Run) -> Iterator[Finding]:
+    """Yield that ranks share a device."""
     used: dict[str, list[str]] = {}
-    for rank, process in sorted(ranks.items()):
+    for rank, process in _ranks(run).items():
         rows = [row for row in process.parameters if row.device != "cpu"]
         visible = [device for device in process.devices if device.device != "cpu"]
         # Each may see one device only, its own or its part of one, under the same name.
@@ -252,12 +256,12 @@ def _is_used(prefix: str, names: Sequence[str]) -> bool:
     return any(name.startswith(prefix) for name in names)
 
 
-def _extension(watched: Watched) -> Iterator[Finding]:
+def _extension(run: Run) -> Iterator[Finding]:
     """Yield that operators of IPEX are not used, though the profile promises them."""
-    if IPEX in unused_kernels(watched):
+    if IPEX in unused_kernels(run.watched):
         yield finding(
             "extension",
-            f"No operator of the extension that profile {watched.profile} promises was"
+            f"No operator of the extension that profile {run.watched.profile} promises was"
             f" seen: {IPEX}.",
             "Write `import intel_extension_for_pytorch as ipex` and `model, optimizer ="
             " ipex.optimize(model, optimizer=optimizer)`.",
@@ -273,45 +277,48 @@ def _others(watched: Watched) -> float:
     return 0.0
 
 
-def _starves(watched: Watched) -> bool:
-    """Return whether other programs left fewer CPUs than processes and their workers need."""
+def _data(process: Observed, run: Run) -> Iterator[Finding]:
+    """Yield that the training waited for its data, unless that is other programs' doing."""
     needed = 0
-    for process in training(watched):
+    for each in run.trained:
         needed += 1
-        if process.loader:
-            needed += process.loader.workers
-    others = _others(watched)
-    return others >= OTHERS and watched.machine.cpus * (1 - others) < needed
+        if each.loader:
+            needed += each.loader.workers
+    others = _others(run.watched)
+    if others < OTHERS or run.watched.machine.cpus * (1 - others) >= needed:
+        yield from rules.waiting(process, run)
 
 
-def _outside(watched: Watched, kinds: set[str], is_there: bool) -> Iterator[Finding]:
-    """Yield what the machine itself counted: a GPU that idles, a quota, other programs, threads."""
-    machine = watched.machine
-    trained = training(watched)
-    usable = _cpus(watched)
-    of_all = watched.seconds * max(machine.cpus, 1) or math.inf
-    lengths = [p.training_seconds / p.steps for p in trained if p.steps and p.steps > 1]
-    is_long = bool(lengths) and median(lengths) >= LONG_STEP
-    is_long &= max((p.training_seconds for p in trained), default=0.0) >= LONG_TRAINING
-    on_cpu = is_on("cpu", watched.requested)
-    counted_gpus = [gpu for gpu in machine.gpus if gpu.utilization is not None]
-    busiest = max(counted_gpus, key=lambda gpu: gpu.utilization or 0.0, default=None)
-    share = 1.0
-    if busiest:
-        share = busiest.utilization or 0.0
-    others = _others(watched)
-    explained = (
-        on_cpu or others >= OTHERS or kinds & {"data", "split", "device", "fallback", "round trip"}
-    )
-    if busiest and share < LOW_UTILIZATION and is_there and is_long and not explained:
+def _has_long_steps(run: Run) -> bool:
+    """Return whether steps are long enough, and the training, to be judged from outside."""
+    lengths = [p.training_seconds / p.steps for p in run.trained if p.steps and p.steps > 1]
+    if not lengths or median(lengths) < LONG_STEP:
+        return False
+    return max(p.training_seconds for p in run.trained) >= LONG_TRAINING
+
+
+def _utilization(run: Run) -> Iterator[Finding]:
+    """Yield that the GPU idles."""
+    counted_gpus = [gpu for gpu in run.watched.machine.gpus if gpu.utilization is not None]
+    if is_on("cpu", run.requested) or not counted_gpus or not run.on_device:
+        return
+    busiest = max(counted_gpus, key=lambda gpu: gpu.utilization or 0.0)
+    share = busiest.utilization or 0.0
+    if share < LOW_UTILIZATION and _has_long_steps(run):
         yield finding(
             "utilization",
-            f"The work was on {watched.requested}, but its kernels ran in"
+            f"The work was on {run.requested}, but its kernels ran in"
             f" {percent(share, 0)} of the time (GPU {busiest.index}, {busiest.name}).",
             "Try a larger batch, `torch.compile(model)`, and `.item()` or `print` in every"
             " hundredth step only.",
             1 - share,
         )
+
+
+def _quota(run: Run) -> Iterator[Finding]:
+    """Yield that a CPU quota stopped the command."""
+    machine = run.watched.machine
+    of_all = run.watched.seconds * max(machine.cpus, 1) or math.inf
     throttled = machine.throttled_seconds or 0.0
     if throttled / of_all >= THROTTLED:
         quota = ""
@@ -321,26 +328,76 @@ def _outside(watched: Watched, kinds: set[str], is_there: bool) -> Iterator[Find
             "quota",
             f"The CPU quota{quota} stopped the command for {percent(throttled / of_all, 0)} of the"
             f" CPUs' time ({duration(throttled)}).",
-            f"Raise the limit, or use fewer threads: `OMP_NUM_THREADS={usable}`.",
+            f"Raise the limit, or use fewer threads: `OMP_NUM_THREADS={run.cpus}`.",
             throttled / of_all,
         )
-    if trained and others >= OTHERS:
+
+
+def _load(run: Run) -> Iterator[Finding]:
+    """Yield that other programs took much of the CPUs' time."""
+    others = _others(run.watched)
+    if run.trained and others >= OTHERS:
         yield finding(
             "load",
             f"Other programs used {percent(others, 0)} of this machine's CPUs"
-            f" ({duration(machine.other_seconds or 0.0)} of CPU time).",
+            f" ({duration(run.watched.machine.other_seconds or 0.0)} of CPU time).",
             "Measure again on a quiet machine before the rate is compared.",
             others / 2,
         )
-    threads = sum(p.threads or 0 for p in trained)
-    if on_cpu and is_there and is_long and 0 < threads < FEW_THREADS * usable:
+
+
+def _threads(run: Run) -> Iterator[Finding]:
+    """Yield that the framework uses few threads."""
+    threads = sum(p.threads or 0 for p in run.trained)
+    if not is_on("cpu", run.requested) or not run.on_device or not _has_long_steps(run):
+        return
+    if 0 < threads < FEW_THREADS * run.cpus:
         yield finding(
             "threads",
-            f"The framework used {counted(threads, 'thread')} on {counted(usable, 'CPU')}.",
-            f"Set `OMP_NUM_THREADS={max(usable // len(trained), 1)}`; torchrun sets it to 1 unless"
-            " it is set.",
-            (1 - threads / usable) / 2,
+            f"The framework used {counted(threads, 'thread')} on {counted(run.cpus, 'CPU')}.",
+            f"Set `OMP_NUM_THREADS={max(run.cpus // len(run.trained), 1)}`; torchrun sets it to 1"
+            " unless it is set.",
+            (1 - threads / run.cpus) / 2,
         )
+
+
+def _environment(run: Run) -> Iterator[Finding]:
+    """Yield that the training ran in another environment."""
+    if other := another_environment(run.watched):
+        yield finding(
+            "environment",
+            f"The training ran in another environment, {other}.",
+            "Run it with the `python` of the profile's environment: a script that activates"
+            " another one, or names its own Python, leaves it.",
+            1.0,
+        )
+
+
+RULES: tuple[Rule, ...] = (
+    _each(rules.devices),
+    _each(rules.autocast),
+    _each(rules.copies),
+    _each(rules.fallbacks),
+    _each(rules.doubles),
+    _each(rules.gradients),
+    _each(rules.losses),
+    _each(_data),
+    _idle_ranks,
+    _shared_devices,
+    _extension,
+    _utilization,
+    _quota,
+    _load,
+    _threads,
+    _environment,
+)
+"""All that is judged. A rule yields findings, which every report, terminal and page shows."""
+CAUSES = {
+    "not learning": frozenset({"gradients", "no update"}),
+    "round trip": frozenset({"split"}),
+    "utilization": frozenset({"data", "split", "device", "fallback", "round trip", "load"}),
+}
+"""Kind of a finding → those whose consequence it is: with one of these, it is left out."""
 
 
 # What a signed report says

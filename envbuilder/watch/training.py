@@ -1,4 +1,4 @@
-"""Judge what one process measured of its training. Pure.
+"""Rules on what one process measured of its training. Pure.
 
 Each rule needs something that was measured: what was not seen is never blamed, nor taken as right.
 Rules err on the side of silence, since a sentence that blames an honest training costs more trust
@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import fmean, pstdev
 from typing import Any, TypeVar
 
+from msgspec import Struct
+
 from envbuilder.core.errors import clipped, counted, first
 from envbuilder.core.text import amount, duration, memory, percent, rate
-from envbuilder.watch.model import Copy, Finding, Observed, Placed, Work
+from envbuilder.watch.model import Copy, Finding, Observed, Placed, Watched, Work
 
 _Key = TypeVar("_Key")
 NONE_THERE = 0.01
@@ -65,11 +67,6 @@ _ALIASES = {"cuda": ("cuda", "gpu"), "rocm": ("cuda", "rocm", "gpu"), "xpu": ("x
 NAME = 60
 SENTENCE = 500
 _USELESS = 1.0
-_CAUSES = {
-    "not learning": frozenset({"gradients", "no update"}),
-    "round trip": frozenset({"split"}),
-}
-"""Kind of a finding → those whose consequence it is."""
 _MOVES = {
     "torch": 'Write `model.to("{torch}")` before the optimizer is made, and for each batch'
     ' `batch = batch.to("{torch}")`.',
@@ -100,16 +97,18 @@ STANDING_STILL_LOST = 0.3
 """Not measured: it may be all, or nothing."""
 
 
-def findings(process: Observed, requested: str, cpus: int) -> list[Finding]:
-    """Return what was lost in a process that may use so many CPUs of its machine."""
-    listed: list[Finding] = []
-    for of_device in (_devices, _autocast, _copies, _fallbacks):
-        listed += of_device(process, requested)
-    for rule in (_doubles, _gradients, _losses):
-        listed += rule(process)
-    listed += _waiting(process, cpus)
-    kinds = {each.kind for each in listed}
-    return [each for each in listed if not kinds & _CAUSES.get(each.kind, frozenset())]
+class Run(Struct, frozen=True, kw_only=True):
+    """A watched command, as rules judge it."""
+
+    watched: Watched
+    trained: tuple[Observed, ...]
+    """The processes that trained, by rank."""
+    requested: str
+    cpus: int
+    """How many CPUs the command may use."""
+    cpus_each: int
+    """How many of them each training may use."""
+    on_device: bool | None
 
 
 def is_on(device: str, requested: str) -> bool:
@@ -163,8 +162,9 @@ def finding(kind: str, says: str, advice: str, lost: float) -> Finding:
     )
 
 
-def _devices(process: Observed, requested: str) -> Iterator[Finding]:
+def devices(process: Observed, run: Run) -> Iterator[Finding]:
     """Yield that the work, or a part of it, was not on the requested device."""
+    requested = run.requested
     share = device_share(process, requested)
     if share is None:
         return
@@ -234,7 +234,7 @@ def _at(copies: Sequence[Copy]) -> str:
     return "in a library"
 
 
-def _doubles(process: Observed) -> Iterator[Finding]:
+def doubles(process: Observed, _: Run) -> Iterator[Finding]:
     """Yield that float64 was used where float32 is usual."""
     share, what = max(
         (share_of(process.work, "flops", _is_double) or 0.0, "matrix work"),
@@ -261,21 +261,21 @@ def _is_double(row: Work | Placed) -> bool:
     return row.dtype == "float64"
 
 
-def _autocast(process: Observed, requested: str) -> Iterator[Finding]:
+def autocast(process: Observed, run: Run) -> Iterator[Finding]:
     """Yield that autocast or a scaler of gradients is used, and that the work is in float32."""
-    autocast = process.autocast
+    asked = process.autocast
     steps = process.steps or 0
-    half = [dtype for dtype in autocast.dtypes if dtype != "float32"]
+    half = [dtype for dtype in asked.dtypes if dtype != "float32"]
     # A region that is entered in validation only does what it should.
-    is_used = autocast.scaled or (half and autocast.entered >= steps * MOSTLY)
+    is_used = asked.scaled or (half and asked.entered >= steps * MOSTLY)
     share = share_of(process.work, "flops", lambda row: row.dtype == "float32")
     if not is_used or share is None or share < UNSCALED:
         return
-    entered = f"autocast ({', '.join(half) or 'float32'}) was entered {autocast.entered:,} times"
+    entered = f"autocast ({', '.join(half) or 'float32'}) was entered {asked.entered:,} times"
     done = "gradients were scaled"
-    if autocast.entered:
+    if asked.entered:
         done = entered
-    name = _torch(requested)
+    name = _torch(run.requested)
     yield finding(
         "autocast",
         f"{percent(share, 0)} of the matrix work stayed in float32{_in_steps(process)}, although"
@@ -286,7 +286,7 @@ def _autocast(process: Observed, requested: str) -> Iterator[Finding]:
     )
 
 
-def _waiting(process: Observed, cpus: int) -> Iterator[Finding]:
+def waiting(process: Observed, run: Run) -> Iterator[Finding]:
     """Yield that the training waited for its data."""
     loader = process.loader
     seconds = process.training_seconds
@@ -296,6 +296,7 @@ def _waiting(process: Observed, cpus: int) -> Iterator[Finding]:
     each = loader.waited / loader.batches
     if share < WAITING or each < WAITING_BATCH or loader.waited < WAITING_TOTAL:
         return
+    cpus = run.cpus_each
     most = min(cpus, MOST_WORKERS)
     yield finding(
         "data",
@@ -307,7 +308,7 @@ def _waiting(process: Observed, cpus: int) -> Iterator[Finding]:
     )
 
 
-def _copies(process: Observed, requested: str) -> Iterator[Finding]:
+def copies(process: Observed, run: Run) -> Iterator[Finding]:
     """Yield that a tensor was copied to the device twice, or left it only to come back."""
     seconds = process.window_seconds or math.inf
     large = [c for c in process.copies if c.calls and c.bytes >= COPY_BYTES * c.calls]
@@ -327,7 +328,7 @@ def _copies(process: Observed, requested: str) -> Iterator[Finding]:
         )
     for copy in large:
         back = [other for other in process.copies if _returns(other, copy)]
-        if back and is_on(copy.source, requested):
+        if back and is_on(copy.source, run.requested):
             size = sum(each.bytes for each in (copy, *back))
             yield finding(
                 "round trip",
@@ -366,7 +367,7 @@ def _spot(copy: Copy) -> tuple[str, int]:
     return file, int(line) if line.isdecimal() and len(line) < 9 else 0
 
 
-def _gradients(process: Observed) -> Iterator[Finding]:
+def gradients(process: Observed, _: Run) -> Iterator[Finding]:
     """Yield that parameters get no gradient, or that steps change nothing."""
     trainable = process.trainable or 0
     without = process.without_gradient or 0
@@ -398,7 +399,7 @@ def _gradients(process: Observed) -> Iterator[Finding]:
         )
 
 
-def _fallbacks(process: Observed, requested: str) -> Iterator[Finding]:
+def fallbacks(process: Observed, run: Run) -> Iterator[Finding]:
     """Yield that operators ran on the CPU because the device has none."""
     if not process.fallbacks:
         return
@@ -406,7 +407,8 @@ def _fallbacks(process: Observed, requested: str) -> Iterator[Finding]:
     for row in process.work:
         if row.operator in process.fallbacks:
             seconds += row.seconds
-    says = f"{first(process.fallbacks, 4)} ran on the CPU, because {requested} has no such operator"
+    names = first(process.fallbacks, 4)
+    says = f"{names} ran on the CPU, because {run.requested} has no such operator"
     if seconds:
         says += f": {duration(seconds)} there{_in_steps(process)}"
     yield finding(
@@ -418,23 +420,23 @@ def _fallbacks(process: Observed, requested: str) -> Iterator[Finding]:
     )
 
 
-def _losses(process: Observed) -> Iterator[Finding]:
+def losses(process: Observed, _: Run) -> Iterator[Finding]:
     """Yield that the loss was not finite, or that it stands where guessing would."""
-    losses = sorted(process.losses, key=lambda pair: pair[0])
-    lost = [step for step, loss in losses if loss is None]
+    pairs = sorted(process.losses, key=lambda pair: pair[0])
+    lost = [step for step, loss in pairs if loss is None]
     if lost:
-        stays = losses[-1][1] is None
+        stays = pairs[-1][1] is None
         yield finding(
             "not finite",
             f"The loss was not a finite number: first at step {lost[0]:,}, in {len(lost):,} of"
-            f" {len(losses):,} recorded steps, {'and still' if stays else 'but no longer'} at the"
+            f" {len(pairs):,} recorded steps, {'and still' if stays else 'but no longer'} at the"
             " end.",
             f"Find the first operation at fault with `{_FINDS_NAN[process.framework]}`; a lower"
             " learning rate, clipped gradients or bfloat16 instead of float16 may be enough.",
-            _USELESS if stays else len(lost) / len(losses),
+            _USELESS if stays else len(lost) / len(pairs),
         )
         return
-    values = [loss for _, loss in losses if loss is not None and abs(loss) < LARGEST_LOSS]
+    values = [loss for _, loss in pairs if loss is not None and abs(loss) < LARGEST_LOSS]
     # Losses of adversaries stand still if all is well; those of words fall from far above.
     if len(values) < LEAST_LOSSES or process.tokens or (process.optimizers or 1) > 1:
         return
@@ -445,11 +447,11 @@ def _losses(process: Observed) -> Iterator[Finding]:
     mean = fmean(values)
     is_chance = any(abs(mean - chance) <= NEAR_CHANCE * chance for chance in CHANCE)
     is_steady = pstdev(values) <= STEADY * abs(mean)
-    if losses[-1][0] >= LEAST_STEPS and is_chance and is_steady and end >= begin - 2 * noise:
+    if pairs[-1][0] >= LEAST_STEPS and is_chance and is_steady and end >= begin - 2 * noise:
         yield finding(
             "not learning",
             f"The loss stands still: {amount(begin)} at the beginning and {amount(end)} at the end"
-            f" of {losses[-1][0]:,} steps, about that of guessing.",
+            f" of {pairs[-1][0]:,} steps, about that of guessing.",
             "If this is not a run that goes on from an earlier one: look at the learning rate, at"
             " the labels, and whether the loss gets logits.",
             STANDING_STILL_LOST,

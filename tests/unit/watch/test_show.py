@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 from envbuilder.commands import sign
 from envbuilder.core.errors import InvalidError
 from envbuilder.watch import judge, model, show
+from envbuilder.watch.training import Run, finding
 from tests.support import command_line, pages
 from tests.support.watched import observed, watched
 
@@ -41,6 +43,23 @@ def test_one_sentence_of_advice_for_the_largest_loss(capsys: pytest.CaptureFixtu
     assert "NOT ON XPU: the work was on A GPU (cuda:0)" in text
 
 
+def test_a_rule_is_one_row(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def invented(run: Run) -> Iterator[model.Finding]:
+        for process in run.trained:
+            yield finding("moon", f"Process {process.pid} is full.", "Wait a week.", 0.5)
+
+    monkeypatch.setattr(judge, "RULES", (*judge.RULES, invented))
+    report = judge.judged(watched())
+    assert [each.kind for each in report.findings] == ["moon"]
+    show.show(report)
+    for shown in (capsys.readouterr().err, show.page(report), model.encoded(report)):
+        assert "Process 4242 is full." in shown
+        assert "Wait a week." in shown
+    assert judge.predicate(report)["measured"]["findings"] == ["moon"]
+
+
 def test_a_command_without_a_training_is_not_judged(capsys: pytest.CaptureFixture[str]) -> None:
     show.show(judge.judged(replace(watched(), processes=())))
     assert "NOT SEEN: no training was seen" in capsys.readouterr().err
@@ -55,8 +74,8 @@ def test_the_page_is_inert_whatever_the_script_wrote(
         for p in processes
     )
     report = replace(judge.judged(watched(*bad) if bad else watched()), host=HOSTILE)
-    finding = model.Finding(kind="device", says=HOSTILE, advice=HOSTILE)
-    page = show.page(replace(report, findings=(finding,), command=(HOSTILE,)))
+    hostile = model.Finding(kind="device", says=HOSTILE, advice=HOSTILE)
+    page = show.page(replace(report, findings=(hostile,), command=(HOSTILE,)))
     assert "\x1b" not in page
     assert "script" not in {tag for tag, _ in pages.Seen(page).tags}
 
