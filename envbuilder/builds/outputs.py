@@ -120,12 +120,10 @@ def push(step: Push, progress: console.Progress) -> None:
     layout = Layout(Path(step.layout))
     image = layout.index().manifests[0]
     config = layout.read_manifest(image).config.digest
-    done = transfer.push(
-        connection, target.tag_or_digest, layout, image, Path(step.uploads), progress
-    )
+    done = transfer.push(connection, target.tag_or_digest, layout, image, progress)
     progress.note(
         f"pushed {target.name}@{done.digest}: {done.bytes / 1e6:.1f} MB in {done.sent} blobs"
-        f" ({done.present} were already there, {done.mounted} came from other repositories)"
+        f" ({done.present} were already there)"
     )
     image_records.keep_built(step, step.ref, (config, done.digest))
 
@@ -159,7 +157,7 @@ def attach(
                 content = attestations.also_about(content, about)
             kind = attestations.MEDIA_TYPES[name]
             made = transfer.make_referrer(layout, image, kind, content)
-            transfer.attach(connection, layout, made, settings.uploads_dir, silent)
+            transfer.attach(connection, layout, made, silent)
     progress.note(f"attached to {connection.name}@{image.digest}: {', '.join(documents)}")
 
 

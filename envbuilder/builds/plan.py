@@ -234,8 +234,6 @@ class Push(Recording, frozen=True, kw_only=True):
     layout: str
     ref: str
     plain_http: bool
-    uploads: str
-    """Folder for the state with which a later attempt resumes."""
 
 
 ImageStep = MakeBase | LoadBase | Assemble | Load | Save | Push | RecordImage

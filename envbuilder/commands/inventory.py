@@ -63,7 +63,6 @@ CACHES = {
     # Earlier versions wrote signatures of bases, and the layout `bundled`.
     "bases": rf"(debian-)?{files.HEX}.*|part-.+|bundled",
     "layers": r"oci-layout|index\.json|blobs|made",
-    "uploads": r"[0-9a-f]{32}\..+",
     "datasets": "mnist",
     "interpreters": r"answers\.json",
     # Written by several rooms: logs of builds, of verifications, and of `fleet join`.

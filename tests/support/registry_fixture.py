@@ -37,7 +37,6 @@ class FakeRegistry:
         self.realm = ""
         """Another token server than this one."""
         self.lists_referrers = False
-        self.mounts = True
         self._lock = threading.Lock()
         self.released = threading.Event()
         outer = self
@@ -109,7 +108,7 @@ class _Handler(Quiet):
         elif not self._allowed():
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
         elif found := re.fullmatch(r"/v2/(.+)/blobs/uploads/", path):
-            self._begin(found[1], query)
+            self._begin(found[1])
         elif found := re.fullmatch(r"/v2/(.+)/(blobs|manifests|referrers)/(.+)", path):
             self._serve(found[1], found[2], found[3], query, action)
         else:
@@ -155,14 +154,8 @@ class _Handler(Quiet):
         else:
             self._send(status, body, headers)
 
-    def _begin(self, name: str, query: Any) -> None:
+    def _begin(self, name: str) -> None:
         registry = self.registry
-        mount, source = (query.get(k, [""])[0] for k in ("mount", "from"))
-        data = registry.blobs.get((source, mount))
-        if data is not None and registry.mounts:
-            registry.blobs[name, mount] = data
-            self._send(201)
-            return
         number = f"u{next(registry.numbers)}"
         registry.uploads[number] = bytearray()
         self._send(202, headers={"Location": f"/v2/{name}/blobs/uploads/{number}?state=0"})

@@ -58,9 +58,7 @@ def push(
     **options: Any,
 ) -> registry.Pushed:
     name = options.pop("name", "a")
-    return registry.push(
-        connect(server, name), tag, layout, image, found.uploads_dir, SILENT, **options
-    )
+    return registry.push(connect(server, name), tag, layout, image, SILENT, **options)
 
 
 def attached(to: Connection, digest: types.Digest) -> tuple[Descriptor, ...]:

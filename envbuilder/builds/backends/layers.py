@@ -216,7 +216,6 @@ def end(
             layout=layout,
             ref=request.push,
             plain_http=request.push.partition("/")[0] in settings.configuration.plain_http,
-            uploads=str(settings.uploads_dir),
         )
         steps.append(push)
     return artifact, tuple(steps)

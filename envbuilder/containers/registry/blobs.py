@@ -1,22 +1,15 @@
-"""Pull and push single blobs: checked while they arrive, resumed if cut short, or mounted.
+"""Pull and push single blobs: checked while they arrive, and resumed by any later pull.
 
-A pull is resumed by any later process, an upload by the same process only. The registry reports
-with each response how an upload continues. Some registries (docker-registry and its derivatives)
-continue only from their last response: they discard all of an upload that is cut off within a
-piece.
+An upload that is cut off begins again: some registries (docker-registry and its derivatives)
+discard all of it, if that happens within a piece.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import re
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode, urlsplit
 
-from msgspec import Struct
-
-from envbuilder.containers.oci import reference
 from envbuilder.containers.registry.connection import (
     ACCEPTED,
     CREATED,
@@ -27,11 +20,11 @@ from envbuilder.containers.registry.connection import (
     Connection,
 )
 from envbuilder.core import files
-from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
+from envbuilder.core.errors import BuildError, WrongHashError
 from envbuilder.core.http import Attempts, OtherSizeError, UnavailableError, download
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import requests
@@ -109,74 +102,43 @@ PIECE = 8 << 20
 """Bytes of a piece, unless the registry requires larger ones. Ctrl-C waits for the end of a piece,
 and each piece costs a round trip to the registry."""
 _PIECE_LIMIT = 256 << 20
+"""Maximum bytes of a piece, whatever the registry requires: it is held in memory."""
 _NO_CONTENT = 204
 _LOST = (400, 404, 405, 410, 416)
 """Statuses that registries return for an upload that is gone, or not as far as assumed."""
-_NOT_MOUNTED = (400, 401, 403, 404, 405)
-"""Statuses that registries return if they do not mount: the blob is uploaded instead."""
-_RANGE = re.compile(r"(?:bytes=)?0-([0-9]{1,15})")
-_BYTES = {"Content-Type": "application/octet-stream"}
-
-
-class Sent(Struct, frozen=True, kw_only=True):
-    """How a blob got there, and the bytes transferred for it (those sent twice count twice)."""
-
-    how: Literal["present", "mounted", "sent"]
-    bytes: int = 0
-
-
-class _Upload(Struct, frozen=True, kw_only=True):
-    """An upload in progress."""
-
-    location: str
-    offset: int
-    piece: int
 
 
 def send(
-    connection: Connection,
-    blob: Descriptor,
-    layout: Layout,
-    notes: Path,
-    advance: Callable[[int], None],
-) -> Sent:
-    """Push a blob of a layout, unless the registry has it.
+    connection: Connection, blob: Descriptor, layout: Layout, advance: Callable[[int], None]
+) -> int | None:
+    """Push a blob of a layout; return the bytes transferred, None if the registry has it already.
 
-    `notes` is a folder that records which repository of the registry received a blob last, which
-    may mount it. Only one process sends a blob at a time; the others wait. Raise `BuildError` if
-    the push fails.
+    An upload that breaks off begins again. Raise `BuildError` if the push fails.
     """
-    from filelock import FileLock
-
-    lock = _file(notes, f"{connection.name} {blob.digest}", "lock")
-    path = _file(notes, f"{connection.host} {blob.digest}", "repository")
-    files.ensure_folder(notes)
-    with FileLock(lock):
-        if has(connection, blob):
-            advance(blob.size)
-            result = Sent(how="present")
+    if has(connection, blob):
+        advance(blob.size)
+        return None
+    source = layout.checked(blob)
+    transferred = 0
+    problem = ""
+    for attempt in Attempts(connection.pause):
+        done = 0
+        try:
+            if attempt and has(connection, blob):
+                advance(blob.size)
+                return transferred  # only the last response was lost
+            for count in _upload(connection, blob, source):
+                done += count
+                transferred += count
+                advance(count)
+        except BrokenOffError as error:
+            problem = str(error)
+            advance(-done)
+        except OSError as error:
+            raise files.full_or_broken(error, source) from error
         else:
-            source = layout.checked(blob)
-            outgoing = _Outgoing(connection, blob, source, advance)
-            try:
-                result = outgoing.run(_repository(path, connection))
-            except OSError as error:
-                raise files.full_or_broken(error, source) from error
-        with contextlib.suppress(OSError):
-            files.write(path, connection.repository.encode(), files.PRIVATE)
-        return result
-
-
-def _file(notes: Path, key: str, kind: str) -> Path:
-    return notes / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.{kind}"
-
-
-def _repository(path: Path, connection: Connection) -> str:
-    """Return the registry's repository that received the blob last; empty if none is known."""
-    try:
-        return reference.parse(f"{connection.host}/{path.read_text()}").repository
-    except (OSError, UnicodeDecodeError, InvalidError):
-        return ""
+            return transferred
+    raise connection.failure(blob.digest, problem)
 
 
 def has(connection: Connection, blob: Descriptor) -> bool:
@@ -200,136 +162,62 @@ def require_allowed(connection: Connection) -> None:
         connection.ask("DELETE", url, item, accept=(OK, ACCEPTED, _NO_CONTENT), retry=False)
 
 
-class _Outgoing:
-    """A push of one blob."""
+def _upload(connection: Connection, blob: Descriptor, source: Path) -> Iterator[int]:
+    """Upload a blob, a small one as a whole; yield the bytes of each piece that was taken.
 
-    def __init__(
-        self,
-        connection: Connection,
-        blob: Descriptor,
-        source: Path,
-        advance: Callable[[int], None],
-    ) -> None:
-        self._connection = connection
-        self._blob = blob
-        self._source = source
-        self._advance = advance
-        self._last: _Upload | None = None
-        """The upload as the registry last described it; None if none has begun or it is gone."""
-        self._shown = 0
-        self._transferred = 0
+    Raise `BrokenOffError` if the upload may succeed when it begins again.
+    """
+    url = connection.url("blobs/uploads/")
+    answer = connection.ask("POST", url, blob.digest, accept=(ACCEPTED,), data=b"")
+    url = _location(connection, blob, answer)
+    least = answer.headers.get("OCI-Chunk-Min-Length", "")
+    piece = max(PIECE, int(least)) if least.isdecimal() and len(least) < 10 else PIECE
+    piece = min(piece, _PIECE_LIMIT)
+    offset = 0
+    with source.open("rb") as stream:
+        data = stream.read(piece)
+        while blob.size > piece and data:
+            end = offset + len(data)
+            place = {"Content-Range": f"{offset}-{end - 1}"}
+            answer = _ask(connection, blob, "PATCH", url, ACCEPTED, data, place)
+            if "Location" in answer.headers:
+                url = _location(connection, blob, answer)
+            yield len(data)
+            offset = end
+            data = stream.read(piece)
+    joint = "&" if urlsplit(url).query else "?"
+    url = f"{url}{joint}{urlencode({'digest': blob.digest})}"
+    _ask(connection, blob, "PUT", url, CREATED, data, {})
+    yield len(data)
 
-    def run(self, mount_from: str) -> Sent:
-        problem = ""
-        for attempt in Attempts(self._connection.pause):
-            try:
-                if attempt and has(self._connection, self._blob):
-                    break  # only the last response was lost
-                upload = self._resumed() or self._begin(mount_from)
-                if upload is None:
-                    self._show(self._blob.size)
-                    return Sent(how="mounted")
-                self._close(self._send_pieces(upload))
-                break
-            except BrokenOffError as error:
-                problem = str(error)
-        else:
-            raise self._connection.failure(self._blob.digest, problem)
-        self._show(self._blob.size)
-        return Sent(how="sent", bytes=self._transferred)
 
-    def _begin(self, mount_from: str) -> _Upload | None:
-        """Start an upload; return None if the registry mounted the blob instead."""
-        if mount_from:
-            query = urlencode({"mount": self._blob.digest, "from": mount_from})
-            answer = self._post(f"?{query}", (CREATED, ACCEPTED, *_NOT_MOUNTED))
-            if answer.status == CREATED:
-                return None
-        if not mount_from or answer.status != ACCEPTED:
-            answer = self._post("", (ACCEPTED,))
-        least = answer.headers.get("OCI-Chunk-Min-Length", "")
-        piece = max(PIECE, int(least)) if least.isdecimal() and len(least) < 10 else PIECE
-        self._last = self._at(answer, 0, min(piece, _PIECE_LIMIT))
-        return self._last
+def _ask(
+    connection: Connection,
+    blob: Descriptor,
+    method: str,
+    url: str,
+    accept: int,
+    data: bytes,
+    headers: dict[str, str],
+) -> Answer:
+    """Send bytes once; raise `BrokenOffError` if the registry has lost the upload."""
+    answer = connection.ask(
+        method,
+        url,
+        blob.digest,
+        accept=(accept, _NO_CONTENT, *_LOST),
+        headers={"Content-Type": "application/octet-stream", **headers},
+        data=data,
+        retry=False,
+    )
+    if answer.status in _LOST:
+        raise BrokenOffError(f"the registry refused it (HTTP {answer.status})")
+    return answer
 
-    def _post(self, query: str, accept: tuple[int, ...]) -> Answer:
-        url = self._connection.url(f"blobs/uploads/{query}")
-        return self._connection.ask("POST", url, self._blob.digest, accept=accept, data=b"")
 
-    def _resumed(self) -> _Upload | None:
-        """Return the interrupted upload, as far as the registry has it; None if it is gone."""
-        last = self._last
-        if last is None:
-            return None
-        with contextlib.suppress(BuildError):
-            answer = self._connection.ask(
-                "GET", last.location, self._blob.digest, accept=(_NO_CONTENT, ACCEPTED, *_LOST)
-            )
-            if answer.status not in _LOST:
-                self._last = self._at(answer, 0, last.piece, last.location)
-                if self._last.offset <= self._blob.size:
-                    return self._last
-        self._last = None
-        return None
-
-    def _send_pieces(self, upload: _Upload) -> _Upload:
-        """Send what is missing; a blob of a single piece is left to `_close`."""
-        if self._blob.size <= upload.piece and not upload.offset:
-            return upload
-        with self._source.open("rb") as stream:
-            while upload.offset < self._blob.size:
-                self._show(upload.offset)
-                stream.seek(upload.offset)
-                data = stream.read(upload.piece)
-                if not data:
-                    raise BuildError(f"{self._source}: shorter than its manifest states")
-                end = upload.offset + len(data)
-                headers = {**_BYTES, "Content-Range": f"{upload.offset}-{end - 1}"}
-                self._transferred += len(data)
-                answer = self._ask("PATCH", upload.location, (ACCEPTED, _NO_CONTENT), headers, data)
-                upload = self._last = self._at(answer, end, upload.piece, upload.location)
-                if upload.offset != end:
-                    raise BrokenOffError("the registry accepted only a part")
-        return upload
-
-    def _close(self, upload: _Upload) -> None:
-        """Finish the upload with the blob's digest; send the whole blob if nothing was sent yet."""
-        data = b"" if upload.offset else self._source.read_bytes()
-        self._transferred += len(data)
-        joint = "&" if urlsplit(upload.location).query else "?"
-        url = f"{upload.location}{joint}{urlencode({'digest': self._blob.digest})}"
-        self._ask("PUT", url, (CREATED, _NO_CONTENT), _BYTES, data)
-
-    def _ask(
-        self, method: str, url: str, accept: tuple[int, ...], headers: dict[str, str], data: bytes
-    ) -> Answer:
-        """Send bytes once; raise `BrokenOffError` if the registry has lost the upload."""
-        answer = self._connection.ask(
-            method,
-            url,
-            self._blob.digest,
-            accept=(*accept, *_LOST),
-            headers=headers,
-            data=data,
-            retry=False,
-        )
-        if answer.status in _LOST:
-            raise BrokenOffError(f"the registry refused it (HTTP {answer.status})")
-        return answer
-
-    def _at(self, answer: Answer, expected: int, piece: int, previous: str = "") -> _Upload:
-        """Return the state of an upload from a response."""
-        location = answer.headers.get("Location", previous)
-        if not location:
-            raise self._connection.failure(
-                self._blob.digest, "the registry did not state where to upload it"
-            )
-        stated = _RANGE.fullmatch(answer.headers.get("Range", ""))
-        # The last byte that is there; "0-0" can also mean that there is none.
-        offset = int(stated[1]) + 1 if stated and stated[1] != "0" else expected
-        url = self._connection.resolve(self._blob.digest, answer.url, location)
-        return _Upload(location=url, offset=offset, piece=piece)
-
-    def _show(self, done: int) -> None:
-        self._advance(done - self._shown)
-        self._shown = done
+def _location(connection: Connection, blob: Descriptor, answer: Answer) -> str:
+    """Return where an upload continues."""
+    location = answer.headers.get("Location", "")
+    if not location:
+        raise connection.failure(blob.digest, "the registry did not state where to upload it")
+    return connection.resolve(blob.digest, answer.url, location)

@@ -1,7 +1,7 @@
 """HTTP requests to one repository of a registry: redirects, retries, limits, and clear errors.
 
 A small client on top of requests, because the two existing libraries (oras 0.2, python-dxf 12)
-resume neither pulls nor pushes, set no timeouts of their own, and load or trust whole responses.
+resume no pulls, set no timeouts of their own, and load or trust whole responses.
 """
 
 from __future__ import annotations

@@ -47,7 +47,6 @@ from envbuilder.core.text import gigabytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
 
     from envbuilder.containers.oci.reference import Reference
     from envbuilder.core.console import Progress
@@ -69,8 +68,6 @@ class Pushed(Struct, frozen=True, kw_only=True):
     """Bytes of blobs and manifests transferred."""
     sent: int
     """Blobs that were uploaded."""
-    mounted: int
-    """Blobs that the registry mounted from another repository."""
     present: int
     """Blobs that were already there."""
 
@@ -129,14 +126,12 @@ def push(
     reference: str,
     layout: Layout,
     image: Descriptor,
-    notes: Path,
     progress: Progress,
 ) -> Pushed:
     """Push an image of a layout, or an index with all of its images, to a registry.
 
-    `reference` is the tag or the digest to push to. `notes` is a folder that records which
-    repository has which blob (`Settings.uploads_dir`). Raise `BuildError` if the push
-    fails; the next one does not transfer again the blobs that have arrived.
+    `reference` is the tag or the digest to push to. Raise `BuildError` if the push fails; the next
+    one does not transfer again the blobs that have arrived.
     """
     if reference.startswith("sha256:") and reference != image.digest:
         raise InvalidError(
@@ -150,7 +145,7 @@ def push(
     blobs = _unique(parts)
     sent = _side_by_side(
         connection,
-        [partial(send, connection, b, layout, notes) for b in blobs],
+        [partial(send, connection, b, layout) for b in blobs],
         f"push {connection.name}",
         sum(b.size for b in blobs),
         progress,
@@ -160,13 +155,11 @@ def push(
         connection.put_manifest(name, d.media_type, layout.read(d))
         for name, d in zip(names, described, strict=True)
     )
-    how = [s.how for s in sent]
     return Pushed(
         digest=image.digest,
-        bytes=written + sum(s.bytes for s in sent),
-        sent=how.count("sent"),
-        mounted=how.count("mounted"),
-        present=how.count("present"),
+        bytes=written + sum(filter(None, sent)),
+        sent=len(sent) - sent.count(None),
+        present=sent.count(None),
     )
 
 
@@ -192,11 +185,10 @@ def attach(
     connection: Connection,
     layout: Layout,
     attachment: Descriptor,
-    notes: Path,
     progress: Progress,
 ) -> Pushed:
     """Push a referrer to the image's repository, and ensure that it is listed."""
-    pushed = push(connection, attachment.digest, layout, attachment, notes, progress)
+    pushed = push(connection, attachment.digest, layout, attachment, progress)
     subject = layout.read_manifest(attachment).subject
     if subject is None:
         raise BuildError(f"{attachment.digest}: names no subject")
