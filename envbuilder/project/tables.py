@@ -325,15 +325,10 @@ def _member(project: Path, folder: str, members: Sequence[str], name: str) -> st
     return ""
 
 
-# Poetry's own tables, and Pipfile, whose requirements have the same form
+# Poetry's own tables, and pixi's, whose requirements have the same form
 
 _OPERATOR = re.compile(r"(\^|~=|~|===|==|!=|<=|>=|<|>|=|)\s*([0-9A-Za-z.*+!_-]+)\Z")
 _RELEASE = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9}){0,5}")
-_MARKERS = frozenset(
-    {"os_name", "sys_platform", "platform_machine", "platform_system", "python_version",
-     "python_full_version", "implementation_name"}
-)  # fmt: skip
-"""Variables of markers that Pipfile has as keys."""
 
 
 def specifier(constraint: str) -> str:
@@ -394,8 +389,6 @@ def _table_markers(table: dict[str, Any]) -> Iterator[str]:
     yield str(table.get("markers") or "")
     if platform := table.get("platform"):
         yield f'sys_platform == "{platform}"'
-    for key in sorted(_MARKERS.intersection(table)):
-        yield f"{key} {table[key]}"
     for clause in specifier(str(table.get("python") or "")).split(","):
         if match := _OPERATOR.match(clause):
             version = match[2].removesuffix(".*")
