@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, timedelta
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,14 +19,14 @@ from msgspec import Struct
 from envbuilder.commands.options import json_option, load_settings
 from envbuilder.core import console, settings, types
 from envbuilder.core.errors import Hint, InvalidError, counted, escaped, first, wrapped
-from envbuilder.core.files import read_text, save
+from envbuilder.core.files import save
 from envbuilder.core.settings import DEFAULT
 from envbuilder.packages.python import indexes
 from envbuilder.profiles import frameworks, profile as profile_files, releases
 from envbuilder.profiles.requirements import distribution
 from envbuilder.project import conda, draft, forms, lines, package, repository
 from envbuilder.project.names import distribution_of_module
-from envbuilder.project.variants import ProjectProfiles, ReleaseOptions
+from envbuilder.project.variants import ProjectProfiles, ReleaseOptions, framework_of
 
 if TYPE_CHECKING:
     from envbuilder.locks.blockers import Diagnosis
@@ -42,7 +41,8 @@ _MOST_SUGGESTED = 40
 _MOST_ASKED = 300
 """Packages that the index is asked for."""
 _MOST_RELEASES = 8
-_PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13")
+_PYTHONS = range(8, 14)
+"""The minor versions of Python that are tried."""
 _SHOWN = 3
 """Items of each part that a terminal gets; --json has all."""
 _WIDTH = 80
@@ -137,7 +137,7 @@ def command(offline: bool, as_json: bool) -> None:
     if as_json:
         console.data(report)
     else:
-        _print(report, path)
+        _print(report)
     if report.written and report.suggested and not report.taken:
         names = [each.requirement for each in report.suggested]
         raise InvalidError(
@@ -299,11 +299,11 @@ def _fitted(choice: draft.Choice, facts: draft.Draft, place: _Place) -> _Fit:
     What files say of Python and of the framework stays if it is possible; else the nearest is
     taken.
     """
-    framework = facts.framework or _framework(choice) or frameworks.DEFAULT
+    framework, _ = framework_of(facts.definition(choice), choice.lines)
     usual = frozenset(frameworks.first_profile(framework, kind) for kind in ("cpu", "cuda"))
     best: _Fit | None = None
-    for change in ({}, *_changes(choice, framework)):
-        changed = msgspec.structs.replace(facts, **change)
+    for release, python in _alternatives(choice, framework):
+        changed = msgspec.structs.replace(facts, framework_version=release, python=python)
         fit = _tried(choice, changed, place, usual)
         best = fit if best is None or fit.rank > best.rank else best
         if fit.rank == (True, len(usual)):
@@ -372,10 +372,6 @@ def _condas(choice: draft.Choice) -> list[Line]:
     return [*chain.from_iterable(source.listed.conda for source in choice.sources)]
 
 
-def _framework(choice: draft.Choice) -> types.Framework | None:
-    return next(filter(None, map(frameworks.of_user, (li.name for li in choice.lines))), None)
-
-
 def _main_framework(choice: draft.Choice, used: Iterable[str]) -> types.Framework | None:
     """Return the one of several frameworks that a project is for; None if it has one at most.
 
@@ -404,20 +400,22 @@ def _day(folder: Path, choice: draft.Choice) -> date | None:
     return day if day and date.today() - day > _OLD else None
 
 
-def _changes(choice: draft.Choice, framework: types.Framework) -> Iterator[dict[str, str]]:
-    """Yield other Pythons and releases to try, those nearest to what files ask for first.
+def _alternatives(
+    choice: draft.Choice, framework: types.Framework
+) -> Iterator[tuple[str | None, str | None]]:
+    """Yield releases and Pythons to try, those nearest to what files ask for first.
 
-    Of a line of releases the newest, and the oldest release of all.
+    None is what files say themselves. Of a line of releases the newest, and the oldest of all.
     """
     from packaging.version import Version
 
     lines = chain.from_iterable(source.listed.pythons for source in choice.sources)
-    pythons = " ".join(line.text for line in lines)
-    asked = re.search(r"([0-9])(?:\.([0-9]+))?", pythons)
-    wish = int(asked[2] or 11) if asked else 11
-    wish = wish if asked is None or asked[1] == "3" else 0
-    nearest = sorted(_PYTHONS, key=lambda python: abs(int(python.partition(".")[2]) - wish))
-    yield from ({"python": python} for python in nearest if asked)
+    asked = re.search(r"([0-9])(?:\.([0-9]+))?", " ".join(line.text for line in lines))
+    pythons: list[str | None] = [None]
+    if asked:
+        wish = int(asked[2] or 11) if asked[1] == "3" else 0
+        pythons += [f"3.{minor}" for minor in sorted(_PYTHONS, key=lambda minor: abs(minor - wish))]
+    yield from product([None], pythons)
     named = (line.text for line in choice.lines if frameworks.of_name(line.name) == framework)
     release = re.search(r"[0-9]+\.[0-9]+", " ".join(named))
     companions = frameworks.FRAMEWORKS[framework].companions
@@ -427,10 +425,8 @@ def _changes(choice: draft.Choice, framework: types.Framework) -> Iterator[dict[
     versions = [str(every[0]), *dict.fromkeys(f"{v.major}.{v.minor}" for v in every)]
     # What only a companion asks for and no table has, is older.
     place = sum(Version(version) < Version(release[0]) for version in versions) if release else 0
-    for number in sorted(range(len(versions)), key=lambda n: abs(n - place))[:_MOST_RELEASES]:
-        version = versions[number]
-        yield {"framework_version": version}
-        yield from ({"framework_version": version, "python": p} for p in nearest[:3] if asked)
+    nearest = sorted(range(len(versions)), key=lambda number: abs(number - place))
+    yield from product(map(versions.__getitem__, nearest[:_MOST_RELEASES]), pythons[:4])
 
 
 def _tried(
@@ -489,14 +485,14 @@ def _channels(choice: draft.Choice) -> dict[str, str]:
 # What is printed
 
 
-def _print(report: Report, path: Path) -> None:
+def _print(report: Report) -> None:
+    done = f"wrote {report.file}:"
     if not report.written:
-        _print_difference(report.text, path)
-    else:
-        console.result(f"wrote {report.file}:")
-        for line in report.text.splitlines():
-            if not line.lstrip().startswith("#"):
-                console.result(f"  {line}")
+        done = f"{report.file} exists already, and stays as it is. A new one would be:"
+    console.result(done)
+    for line in report.text.splitlines():
+        if not line.lstrip().startswith("#"):
+            console.result(f"  {line}")
     for taken in report.taken:
         why = f" ({taken.why})" if taken.why else ""
         console.result(f"taken: {counted(len(taken.requirements), 'package')} of {taken.file}{why}")
@@ -532,15 +528,3 @@ def _print_part(title: str, items: Iterable[str]) -> None:
             console.result(line)
     if len(every) > _SHOWN:
         console.hints([Hint(f"  and {len(every) - _SHOWN} more", ("init", "--json"))])
-
-
-def _print_difference(text: str, path: Path) -> None:
-    """Say that a file exists, and what `init` would write otherwise."""
-    before = read_text(path)
-    console.result(f"{path} exists already, and stays as it is")
-    lines = difflib.unified_diff(before.splitlines(), text.splitlines(), n=0, lineterm="")
-    changed = [line for line in list(lines)[2:] if not line.startswith("@@")]
-    if changed:
-        console.result("It would be written with these lines (+) instead of (-):")
-    for line in changed[:20]:
-        console.result(f"  {line}")
