@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-import tarfile
 import threading
 import time
 import zipfile
@@ -156,17 +155,6 @@ def together(scene: Scene, first: list[str], second: list[str]) -> None:
 
 
 @step
-def closed_pipe(scene: Scene, words: list[str]) -> None:
-    """Run a command whose reader has gone; it must be no crash."""
-    before = scene.files()
-    command_line = (
-        f"{worlds.shlex.join([str(scene.world.program), *words])} | true; exit ${{PIPESTATUS[0]}}"
-    )
-    done = scene.world.run(("bash", "-c", command_line))
-    scene.note(words, done, before, _outputs(words, scene.world.project), stopped=True)
-
-
-@step
 def full_disk(scene: Scene, words: list[str], place: str, kilobytes: int) -> None:
     """Run a command while a folder has no room; then again with room."""
     folder = {
@@ -203,27 +191,6 @@ def full_disk(scene: Scene, words: list[str], place: str, kilobytes: int) -> Non
     if again.ended.code != wanted:
         text = f"after a full disk {again.ended.code} instead of {wanted}: "
         scene.trouble("retry", words[0], text + normalised(again.ended.err)[-300:])
-
-
-@step
-def read_only(scene: Scene, words: list[str], place: str) -> None:
-    """Run a command where a folder cannot be written; then again where it can."""
-    folder = {"project": ".", "locks": "envbuilder.lock", "ours": ".envbuilder"}[place]
-    path = scene.world.project / folder
-    if not path.is_dir():
-        return
-    flags = ["mount", "--bind", "-o", "ro", str(path), str(path)]
-    if subprocess.run(flags, capture_output=True, check=False).returncode:
-        return
-    subprocess.run(["mount", "-o", "remount,bind,ro", str(path)], check=False)
-    scene.world.history.append(f"mount --bind -o ro {folder} {folder}")
-    scene.trial = True  # no hint is tried: copies of the world would be mounts
-    try:
-        run(scene, words)
-    finally:
-        scene.trial = False
-        subprocess.run(["umount", "-l", str(path)], check=False)
-    scene.world.history.append(f"umount {folder}")
 
 
 def locked_versions(lock: dict[str, Any], python: str = "") -> dict[str, str]:
@@ -540,19 +507,6 @@ def upgrade_one(scene: Scene, name: str) -> None:
 
 
 @step
-def noise(scene: Scene, name: str, text: str, words: list[str]) -> None:
-    """Add a file that says nothing to us: what a command says must stay."""
-    before = run(scene, words)
-    if (scene.world.project / name).exists():
-        return
-    scene.world.write(name, text)
-    after = run(scene, words)
-    if before.ended.code != after.ended.code:
-        said = f"{words[0]} {before.ended.code}, with {name} {after.ended.code}: "
-        scene.trouble("noise", words[0], said + normalised(after.text)[-300:])
-
-
-@step
 def bundle_trip(scene: Scene, options: list[str]) -> None:
     """Bundle, and run offline in empty folders of another machine, in a clone."""
     if not _fresh(scene):
@@ -575,8 +529,6 @@ def bundle_trip(scene: Scene, options: list[str]) -> None:
 
 
 def _arrive(scene: Scene, path: Path) -> None:
-    with tarfile.open(path) as archive:
-        packed = {name for name in archive.getnames() if "/project" in f"/{name}"}
     act = run(scene, ["unbundle", path.name])
     if act.ended.code:
         text = f"unbundle {act.ended.code}: {normalised(act.ended.err)[-400:]}"
@@ -590,33 +542,6 @@ def _arrive(scene: Scene, path: Path) -> None:
     if done.ended.code:
         text = f"offline {done.ended.code}: {normalised(done.ended.err)[-400:]}"
         scene.trouble("bundle", "run", text)
-    elif not packed:
-        return
-
-
-@step
-def signed(scene: Scene) -> None:
-    """Sign a lock: the signature holds until the lock changes."""
-    locks = sorted((scene.world.project / "envbuilder.lock").glob("*.json"))
-    if not locks:
-        return
-    world = scene.world
-    pair = (world.home / "key.pem", world.home / "key.pub")
-    if not pair[0].exists():
-        kind = ("-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256")
-        world.run(("openssl", "genpkey", *kind, "-out", str(pair[0])))
-        world.run(("openssl", "pkey", "-in", str(pair[0]), "-pubout", "-out", str(pair[1])))
-    name = str(locks[0].relative_to(world.project))
-    if run(scene, ["sign", "--key", str(pair[0]), name]).ended.code:
-        return
-    act = run(scene, ["verify-signature", "--key", str(pair[1]), name])
-    if act.ended.code:
-        scene.trouble("signed", "verify-signature", f"refused: {normalised(act.ended.err)[-300:]}")
-    with scene.tried():
-        locks[0].write_bytes(locks[0].read_bytes() + b" ")
-        act = run(scene, ["verify-signature", "--key", str(pair[1]), name])
-        if act.ended.code != 5:
-            scene.trouble("signed", "verify-signature", f"other bytes: {act.ended.code}")
 
 
 def _plain_uv(scene: Scene) -> Path:

@@ -360,14 +360,12 @@ HARD = st.one_of(
         seconds=st.sampled_from([0.5, 1.0, 2.0]),
     ),
     _step("together", first=_words(_ACTING), second=_words(_ACTING)),
-    _step("closed_pipe", words=_words(READ)),
     _step(
         "full_disk",
         words=_words(_ACTING),
         place=st.sampled_from(["data", "cache", "tmp", "locks"]),
         kilobytes=st.sampled_from([0, 16, 400, 20_000]),
     ),
-    _step("read_only", words=_words(_ACTING), place=st.sampled_from(["project", "locks", "ours"])),
 )
 _OPTIONS = st.sampled_from([[], [], ["-e", "PYTHONPATH=src"], ["-e", "PATH="]])
 _SETTLED = _step("settled", words=_words(((), (), ("--upgrade",))))
@@ -395,11 +393,6 @@ LOOK = st.one_of(
     _WRITTEN,
     _step("history_does_not_matter"),
     _step("clone"),
-    st.tuples(
-        _pairs("noise", tuple(pair for pair in OTHER_FILES if pair[0] != "envbuilder.yaml")),
-        st.sampled_from((["check"], ["init", "--json"])),
-    ).map(lambda pair: ("noise", {**pair[0][1], "words": pair[1]})),
-    _step("signed"),
     _step("rendered"),
 )
 SOURCE_LOOK = st.one_of(

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -225,12 +225,3 @@ def package(
     module = name.replace("-", "_")
     files = {f"{module}/__init__.py": f"__version__ = {version!r}\n{text}".encode()}
     return make_wheels.write(folder, module, files, version=version, needs=needs, tag=tag)
-
-
-@contextlib.contextmanager
-def served_index(folder: Path, uv_wheel: Path) -> Iterator[Index]:
-    """Serve a filled index in a new folder."""
-    index = Index(folder)
-    fill(index, uv_wheel)
-    with index.served():
-        yield index

@@ -99,12 +99,6 @@ def copy(channel: Path, target: Path) -> Path:
     return Path(shutil.copytree(channel, target, copy_function=os.link))
 
 
-def records(channel: Path, subdir: str) -> dict[str, Any]:
-    """What the repodata of a subdir says, by the archive's name."""
-    stated = read_json(channel / subdir / "repodata.json")
-    return {**stated["packages"], **stated["packages.conda"]}
-
-
 # --- what hurts ---
 
 
@@ -124,13 +118,6 @@ def tamper(channel: Path, package: Package) -> str:
         raise ValueError(f"{package.file}: there is no room in it for other content")
     _replace(target, archive(changed, padding=short))
     return path
-
-
-def truncate(channel: Path, package: Package) -> None:
-    """Leave the first half of an archive."""
-    target = channel / package.place
-    data = target.read_bytes()
-    _replace(target, data[: len(data) // 2])
 
 
 def remove(channel: Path, package: Package) -> None:

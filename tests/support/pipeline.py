@@ -28,9 +28,6 @@ PLAIN = host.Host(
     libc="glibc 2.39",
     cpu=host.Cpu(flags=("avx2",), threads=2),
 )
-ZEN5 = msgspec.structs.replace(
-    PLAIN, cpu=host.Cpu(flags=tuple(sorted(host.TRACKED_FLAGS)), threads=2)
-)
 RISCV = host.Host(os="linux", machine="riscv64")
 PYTHON = interpreters.Interpreter(
     path=Path("/usr/bin/python3.11"),

@@ -47,11 +47,3 @@ def until(condition: Callable[[], bool], what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain for {what}"
         time.sleep(0.1)
-
-
-def expire(cluster: SlurmCluster, job: str) -> None:
-    """Let a running job's time be over: its limit counts whole minutes, its end does not.
-
-    slurmctld looks at it every 30 s.
-    """
-    succeeded(cluster.run(("scontrol", "update", f"JobId={job}", "EndTime=now+1"), user=False))

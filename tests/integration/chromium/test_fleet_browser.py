@@ -9,7 +9,7 @@ import pytest
 from envbuilder.fleet import drift, show
 from envbuilder.fleet.model import Group, Summary
 from tests.support.browser import WIDER, Browser
-from tests.support.fleet_runs import Fleet, earlier, entry, summary, unreported
+from tests.support.fleet_runs import earlier, entry, summary, unreported
 
 NODES = 1000
 PHONE = 360
@@ -41,20 +41,25 @@ def hostile() -> Summary:
     )
 
 
-def generated(report: Path, nodes: int) -> str:
-    """Return the page of many nodes, compared with a week before."""
-    now, before = (Fleet(report, nodes, seed).summary() for seed in (1, 2))
-    return show.page(now, drift.compare(earlier(*before.entries), now))
+def generated(nodes: int) -> str:
+    """Return the page of many nodes, of which some are slow, compared with a week before."""
+    names = [f"rack{number // 48:02}-node{number % 48:02}" for number in range(nodes)]
+    slow = {"outcome": "slow", "share": 2.0, "epoch_seconds": 2.5, "detail": "much slower"}
+    now = [entry(name, **({} if number % 9 else slow)) for number, name in enumerate(names)]
+    before = [
+        entry(name) if number % 7 else unreported(name, "lost") for number, name in enumerate(names)
+    ]
+    run = summary(*now)
+    return show.page(run, drift.compare(earlier(*before), run))
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> dict[str, Path]:
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("fleet")
-    report = repository / "docs/evidence/reports/zendnn.json"
     before = earlier(entry("gone"), *hostile().entries[:2])
     texts = {
-        "large": generated(report, NODES),
-        "small": generated(report, 100),
+        "large": generated(NODES),
+        "small": generated(100),
         "hostile": show.page(hostile(), drift.compare(before, hostile())),
     }
     for name, text in texts.items():
