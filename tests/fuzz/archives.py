@@ -23,7 +23,7 @@ from envbuilder.containers.oci.layout import INDEX, Layout
 from envbuilder.containers.registry import auth, transfer
 from envbuilder.containers.registry.connection import Connection
 from envbuilder.packages.conda import lock as conda_lock, prefixes
-from envbuilder.packages.debian import deb, package, suite
+from envbuilder.packages.debian import deb, suite
 from envbuilder.packages.python import wheel_conflicts
 from envbuilder.packages.store import Store
 from envbuilder.profiles import profile
@@ -173,7 +173,7 @@ def read_suite(path: Path, work: Path) -> None:
         return (work / url.rpartition("/")[2].removesuffix(".xz")).read_bytes()
 
     listed = suite.load("bookworm", "linux/amd64", private_settings(work), read=read)
-    package.closure(["tool"], listed.packages, rolling=listed.rolling)
+    suite.closure(["tool"], listed.packages, rolling=listed.rolling)
 
 
 # ---- conda

@@ -10,8 +10,7 @@ import pytest
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Settings
 from envbuilder.packages.debian import suite as debian
-from envbuilder.packages.debian.package import Package
-from envbuilder.packages.debian.suite import Debs, Suite
+from envbuilder.packages.debian.suite import Debs, Package, Suite
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import File, Lock, LockedBase, Target
 from envbuilder.profiles.profile import DebianBase, Profile

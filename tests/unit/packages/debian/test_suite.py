@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.settings import Configuration, Settings
-from envbuilder.packages.debian import mirrors, package, suite as debian
-from envbuilder.packages.debian.package import Atom, Package, closure, relations
+from envbuilder.packages.debian import mirrors, suite as debian
+from envbuilder.packages.debian.suite import Atom, Package, closure, relations
 from envbuilder.profiles.lock import File
 
 HASH = "c" * 64
@@ -29,7 +29,7 @@ def stanza(name: str, version: str = "1.0-1", **fields: str) -> str:
 
 
 def universe(*stanzas: str) -> dict[str, Package]:
-    return {p.name: p for p in package.parse_packages(["\n".join(stanzas).encode()])}
+    return {p.name: p for p in debian.parse_packages(["\n".join(stanzas).encode()])}
 
 
 def names(wanted: list[str], *stanzas: str, rolling: bool = False) -> list[str]:
@@ -140,10 +140,10 @@ versions = st.from_regex(r"([0-9]:)?[0-9]{1,2}(\.[0-9]{1,2}){0,2}(~rc1|\+b1|-1)?
 
 @given(versions, versions)
 def test_versions_are_ordered(one: str, other: str) -> None:
-    order = package.compare(one, other)
-    assert package.satisfies(one, Atom("x", "<<", other)) == (order < 0)
-    assert package.satisfies(one, Atom("x", ">=", other)) == (order >= 0)
-    assert package.satisfies(one, Atom("x"))
+    order = debian.compare(one, other)
+    assert debian.satisfies(one, Atom("x", "<<", other)) == (order < 0)
+    assert debian.satisfies(one, Atom("x", ">=", other)) == (order >= 0)
+    assert debian.satisfies(one, Atom("x"))
 
 
 SOURCES = """\
