@@ -25,8 +25,8 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
 from envbuilder.core import archives, http, types
-from envbuilder.packages import fetch
-from envbuilder.packages.python import kernels as device_code, upstream
+from envbuilder.packages import fetch, upstream
+from envbuilder.packages.python import kernels as device_code
 from envbuilder.packages.python.wheel_conflicts import RemoteFile
 from envbuilder.profiles import releases
 

@@ -121,12 +121,12 @@ def released(settings: Settings) -> Wheel:
     """
     from packaging.version import Version
 
-    from envbuilder.packages import index_pages
+    from envbuilder.packages import upstream
     from envbuilder.packages.sources import source
     from envbuilder.packages.store import Store
 
     what = f"{DISTRIBUTION} {__version__}"
-    with index_pages.opened(settings) as index:
+    with upstream.opened(settings) as index:
         release = index.releases(DISTRIBUTION).get(Version(__version__))
     why = f"no package index has {what}"
     if problem := index.problems.get(DISTRIBUTION):

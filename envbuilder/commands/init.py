@@ -30,7 +30,7 @@ from envbuilder.project.variants import ProjectProfiles, ReleaseOptions, framewo
 
 if TYPE_CHECKING:
     from envbuilder.locks.blockers import Diagnosis
-    from envbuilder.packages.index_pages import Index
+    from envbuilder.packages.upstream import Index
     from envbuilder.project.lines import Line
     from envbuilder.project.release import Offered
 
@@ -167,7 +167,7 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
     unsure = dict[str, str]()
     if diagnosis:
         from envbuilder.locks import target_wheels
-        from envbuilder.packages.python import upstream
+        from envbuilder.packages import upstream
 
         index = diagnosis.index()
         absent = _absent(choice, index)

@@ -78,7 +78,7 @@ def solved(
     """
     from envbuilder.locks import target_wheels
     from envbuilder.locks.blockers import Diagnosis
-    from envbuilder.packages.python import upstream
+    from envbuilder.packages import upstream
 
     read = upstream.Pages().read
     choosing = ReleaseOptions(target_wheels.Hashes(settings, read), keep=not upgrade)

@@ -23,7 +23,7 @@ from packaging.version import Version
 from envbuilder.core import types
 from envbuilder.core.errors import counted, first, with_items
 from envbuilder.locks.target_wheels import left_out
-from envbuilder.packages import availability, index_pages
+from envbuilder.packages import availability, upstream
 from envbuilder.packages.availability import Blocker, Walk
 from envbuilder.packages.python import indexes
 from envbuilder.packages.python.uv import Found, Offer, UnresolvableError
@@ -59,7 +59,7 @@ class Diagnosis:
         self._settings = settings
         self._stack = ExitStack()
         self._lock = threading.RLock()
-        self._indexes: dict[str, index_pages.Index] = {}
+        self._indexes: dict[str, upstream.Index] = {}
         self._stated: dict[str, tuple[str, ...]] = {}
 
     def __enter__(self) -> Self:
@@ -71,7 +71,7 @@ class Diagnosis:
     def blockers(
         self,
         profile: Profile,
-        target: index_pages.Target,
+        target: upstream.Target,
         offers: Iterable[Offer] = (),
         places: Mapping[str, str] | None = None,
     ) -> tuple[Blocker, ...]:
@@ -79,14 +79,14 @@ class Diagnosis:
 
         `places`: requirement → where it stands.
         """
-        offered = index_pages.of_offers(offers)
+        offered = upstream.of_offers(offers)
         walk = self._walk(profile, target, places or {}, offered, frozenset())
         return tuple(walk.blockers.values())
 
     def passed_over(
         self,
         profile: Profile,
-        target: index_pages.Target,
+        target: upstream.Target,
         wheels: Iterable[Found],
         offers: Iterable[Offer] = (),
         places: Mapping[str, str] | None = None,
@@ -113,7 +113,7 @@ class Diagnosis:
             old = {name: version for name, version in old.items() if lines.newer(name, version)}
             if not old:
                 return ()
-            offered = index_pages.of_offers(offers)
+            offered = upstream.of_offers(offers)
             own = (line for line in profile.requirements if distribution(line) in old)
             alone = replace(profile, requirements=(*own, *old))
             # Those of few packages first, since that takes less.
@@ -128,9 +128,9 @@ class Diagnosis:
     def _walk(
         self,
         profile: Profile,
-        target: index_pages.Target,
+        target: upstream.Target,
         places: Mapping[str, str],
-        offered: Mapping[str, Mapping[Version, index_pages.Release]],
+        offered: Mapping[str, Mapping[Version, upstream.Release]],
         excluded: frozenset[str],
         *,
         follow: bool = True,
@@ -170,7 +170,7 @@ class Diagnosis:
         brought = framework.names | framework.parts | framework.companions
         return self._walk(profile, (profile.platforms[0], python), places, {}, brought)
 
-    def _unbuilt(self, name: str, release: index_pages.Release) -> tuple[str, ...]:
+    def _unbuilt(self, name: str, release: upstream.Release) -> tuple[str, ...]:
         """Return what a release requires of which there is only the source, if it says so."""
         sdist = release.sdist
         if sdist is None or (sdist.size or 0) > _LARGEST_SOURCE:
@@ -179,10 +179,10 @@ class Diagnosis:
             self._stated[sdist.file] = source_locker.requirements(sdist, self._settings)
         return self._stated[sdist.file]
 
-    def index(self, as_of: str | None = None) -> index_pages.Index:
+    def index(self, as_of: str | None = None) -> upstream.Index:
         """Return the indexes as they were on a day, opened when first needed."""
         if (key := as_of or "") not in self._indexes:
-            opened = index_pages.opened(self._settings, as_of)
+            opened = upstream.opened(self._settings, as_of)
             self._indexes[key] = self._stack.enter_context(opened)
         return self._indexes[key]
 
@@ -211,7 +211,7 @@ class Diagnosis:
         companions = {n: v for n, v in (table.companions if table else {}).items() if n in listed}
         for package, version in {profile.framework: release, **companions}.items():
             page = index.releases(package).get(Version(version))
-            wheel = page.usable(index_pages.ranks((platform, python))) if page else None
+            wheel = page.usable(upstream.ranks((platform, python))) if page else None
             for need in map(Requirement, index.requires(page, wheel) if page and wheel else ()):
                 name = types.canonical(need.name)
                 is_part = name in row.builds or row.is_library(name)
@@ -294,7 +294,7 @@ class Diagnosis:
 class PassedOverError(UnresolvableError):
     """A target would get versions of packages that are too old."""
 
-    def __init__(self, blockers: tuple[Blocker, ...], target: index_pages.Target) -> None:
+    def __init__(self, blockers: tuple[Blocker, ...], target: upstream.Target) -> None:
         super().__init__(explained(blockers, target), target)
         self.blockers = blockers
 
@@ -313,7 +313,7 @@ def settled(
     blockers: Iterable[Blocker],
     lines: Iterable[Line],
     taken: Mapping[str, tuple[str, str]],
-    target: index_pages.Target,
+    target: upstream.Target,
     framework: Iterable[tuple[str, Requirement]] = (),
 ) -> Iterator[tuple[str, tuple[str, str]]]:
     """Yield packages that a line pins and no index has so any more, or other pins contradict.
@@ -406,7 +406,7 @@ def _distance(python: str, other: str) -> int:
     return abs(int(python[2:]) - int(other[2:]))
 
 
-def explained(blockers: Sequence[Blocker], target: index_pages.Target) -> str:
+def explained(blockers: Sequence[Blocker], target: upstream.Target) -> str:
     """Return in a sentence with items what stands in the way of a target."""
     platform, python = target
     # Several may be left out over one that they disagree about.

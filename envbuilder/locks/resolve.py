@@ -22,9 +22,9 @@ from envbuilder.core.errors import BuildError, InvalidError, one_line
 from envbuilder.locks import compare, target_wheels
 from envbuilder.locks.blockers import PassedOverError, explained
 from envbuilder.locks.target_wheels import ClashError
-from envbuilder.packages import interpreters
+from envbuilder.packages import interpreters, upstream
 from envbuilder.packages.debian.suite import Debs, is_current
-from envbuilder.packages.python import upstream, wheel_conflicts
+from envbuilder.packages.python import wheel_conflicts
 from envbuilder.packages.python.uv import Found, Offer, Runner, UnresolvableError, Uv, started
 from envbuilder.packages.sources.source_locker import SourceLocker
 from envbuilder.profiles.lock import File, Lock, Target, inputs_digest, nothing, target_of

@@ -19,7 +19,8 @@ from packaging.version import Version
 
 from envbuilder.core import http, pip, process, types
 from envbuilder.core.errors import escaped
-from envbuilder.packages.python import indexes, upstream, wheel_conflicts
+from envbuilder.packages import upstream
+from envbuilder.packages.python import indexes, wheel_conflicts
 from envbuilder.packages.python.uv import Found, Offer, UnresolvableError, Uv
 from envbuilder.profiles import frameworks, releases
 from envbuilder.profiles.frameworks import FRAMEWORKS

@@ -17,14 +17,13 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from envbuilder.core import process, types
-from envbuilder.packages.index_pages import PARALLEL, Index, Release, Target, ranks
-from envbuilder.packages.python.upstream import admits
+from envbuilder.packages.upstream import PARALLEL, Index, Release, Target, admits, ranks
 from envbuilder.profiles.requirements import applies, pin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from envbuilder.packages.python import upstream
+    from envbuilder.packages import upstream
 
 _DEEPEST = 80
 """Releases of a package that are left out because they require too much."""

@@ -11,8 +11,9 @@ from msgspec import Struct
 from envbuilder.builds import mnist
 from envbuilder.builds.image import debian_base
 from envbuilder.host import probe
+from envbuilder.packages import upstream
 from envbuilder.packages.conda import lock as conda_lock
-from envbuilder.packages.python import kernels, upstream
+from envbuilder.packages.python import kernels
 from envbuilder.payload.training import dataset
 from envbuilder.profiles import lock as profile_lock
 from tests.fuzz import archives, texts

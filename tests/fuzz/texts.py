@@ -10,7 +10,8 @@ from random import Random
 
 from envbuilder.core.settings import load as load_settings
 from envbuilder.host import model
-from envbuilder.packages.python import indexes, upstream, uv
+from envbuilder.packages import upstream
+from envbuilder.packages.python import indexes, uv
 from envbuilder.payload.training import dataset
 from envbuilder.profiles import profile
 from envbuilder.project import forms

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import uv
 
-from envbuilder.packages.python import upstream
+from envbuilder.packages import upstream
 from tests.support import index_server, make_wheels
 from tests.support.projects import lay_profile
 

@@ -17,8 +17,7 @@ from envbuilder.core import http, resources
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.files import file_sha256
 from envbuilder.core.settings import Settings
-from envbuilder.packages import fetch as downloads
-from envbuilder.packages.python import upstream
+from envbuilder.packages import fetch as downloads, upstream
 from envbuilder.packages.python.wheel_conflicts import RemoteFile
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock

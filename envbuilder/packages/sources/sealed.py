@@ -30,8 +30,8 @@ from envbuilder.core import archives, decoding, files, process, types
 from envbuilder.core.errors import BuildError, escaped_lines, first, shown
 from envbuilder.core.files import file_sha256
 from envbuilder.host import probe
-from envbuilder.packages.python import wheel_conflicts
-from envbuilder.packages.sources import inside, static_metadata
+from envbuilder.packages.python import static_metadata, wheel_conflicts
+from envbuilder.packages.sources import inside
 from envbuilder.packages.store import Store
 from envbuilder.profiles import releases
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from packaging.version import Version
 
     from envbuilder.core.settings import Settings
-    from envbuilder.packages.sources.static_metadata import Backend, Metadata
+    from envbuilder.packages.python.static_metadata import Backend, Metadata
     from envbuilder.profiles.lock import File, Target
 
 SECONDS = 7200.0

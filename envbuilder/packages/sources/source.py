@@ -19,8 +19,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from envbuilder.core import archives, files, http, pip, process, types
 from envbuilder.core.errors import BuildError, Hint, InvalidError, escaped, shown
-from envbuilder.packages import fetch
-from envbuilder.packages.python import upstream
+from envbuilder.packages import fetch, upstream
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import Recipe
 from envbuilder.project import repository

@@ -39,9 +39,10 @@ from envbuilder.core.errors import (
 from envbuilder.core.files import file_sha256
 from envbuilder.host import interpreters as installed, probe
 from envbuilder.packages import fetch as downloads, interpreters
+from envbuilder.packages.python import static_metadata
+from envbuilder.packages.python.static_metadata import Metadata
 from envbuilder.packages.python.uv import Offer, UnresolvableError, started
-from envbuilder.packages.sources import sealed, source, static_metadata
-from envbuilder.packages.sources.static_metadata import Metadata
+from envbuilder.packages.sources import sealed, source
 from envbuilder.packages.store import Store
 from envbuilder.profiles import frameworks
 from envbuilder.profiles.lock import BUILT, DIRECT, PRUNED, File, Recipe, Target
@@ -50,7 +51,7 @@ from envbuilder.profiles.requirements import distribution
 if TYPE_CHECKING:
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
-    from envbuilder.packages.python.upstream import Listed
+    from envbuilder.packages.upstream import Listed
     from envbuilder.profiles.profile import Resolution
 
 _UNDECLARED = {

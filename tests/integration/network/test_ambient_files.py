@@ -22,8 +22,7 @@ from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.host import interpreters
 from envbuilder.locks import resolve
-from envbuilder.packages import fetch
-from envbuilder.packages.python import upstream
+from envbuilder.packages import fetch, upstream
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.profile import Profile
 from envbuilder.project.forms import read

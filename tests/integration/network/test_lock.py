@@ -13,7 +13,7 @@ import pytest
 from envbuilder.core.errors import BuildError
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.locks import blockers, resolve
-from envbuilder.packages.python import upstream
+from envbuilder.packages import upstream
 from envbuilder.packages.python.uv import Offer
 from envbuilder.profiles import lock as lockfile, profile as profiles
 from envbuilder.profiles.lock import Lock

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.packages.python import upstream
+from envbuilder.packages import upstream
 from envbuilder.packages.store import Store
 from tests.conftest import succeeded
 from tests.integration.conftest import Cli, locked

@@ -16,7 +16,7 @@ from envbuilder import __version__
 from envbuilder.bundle import self_wheel
 from envbuilder.core import resources
 from envbuilder.core.settings import load as load_settings
-from envbuilder.packages import index_pages
+from envbuilder.packages import upstream
 from envbuilder.packages.conda import lock as conda_locks
 from envbuilder.packages.fetch import Place
 from envbuilder.profiles import profile as profiles
@@ -219,13 +219,13 @@ def test_without_a_release_and_a_wheel_nothing_is_written(
     """The name is free to take until then."""
 
     @contextlib.contextmanager
-    def opened(_: object) -> Iterator[index_pages.Index]:
+    def opened(_: object) -> Iterator[upstream.Index]:
         def read(_: str) -> bytes:
             raise refused(404)
 
-        yield index_pages.Index([Place(url="https://index.example/simple")], read, lambda _: [])
+        yield upstream.Index([Place(url="https://index.example/simple")], read, lambda _: [])
 
-    monkeypatch.setattr(index_pages, "opened", opened)
+    monkeypatch.setattr(upstream, "opened", opened)
     for options in ((), ("--output", FILE)):
         code, printed = ci(capsys, *options)
         assert code == 2

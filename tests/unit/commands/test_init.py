@@ -20,7 +20,7 @@ from packaging.specifiers import SpecifierSet
 from envbuilder.commands import init
 from envbuilder.core import settings
 from envbuilder.locks.blockers import Diagnosis, Way, settled
-from envbuilder.packages import index_pages
+from envbuilder.packages import upstream
 from envbuilder.packages.availability import Blocker
 from envbuilder.packages.fetch import Place
 from envbuilder.profiles.profile import Profile
@@ -57,10 +57,10 @@ def an_index(monkeypatch: pytest.MonkeyPatch, **pages: bytes | Exception) -> dic
         return bytes(answer)
 
     @contextlib.contextmanager
-    def opened(*_: object) -> Iterator[index_pages.Index]:
-        yield index_pages.Index([Place(url="https://index.example/simple")], read, lambda _: [])
+    def opened(*_: object) -> Iterator[upstream.Index]:
+        yield upstream.Index([Place(url="https://index.example/simple")], read, lambda _: [])
 
-    monkeypatch.setattr(index_pages, "opened", opened)
+    monkeypatch.setattr(upstream, "opened", opened)
     return answers
 
 
@@ -491,7 +491,7 @@ def test_an_index_that_fails_midway_excludes_no_package(
 ) -> None:
     an_index(monkeypatch, rich=b"<a href=rich-1-py3-none-any.whl></a>", einops=failure)
     # One after the other: a server that is not reached is asked no more.
-    monkeypatch.setattr(index_pages, "PARALLEL", 1)
+    monkeypatch.setattr(upstream, "PARALLEL", 1)
     lay(folder, {"requirements.txt": "rich\ngone\neinops\n"})
     assert run("init", "--json") == 0
     result = json.loads(capsys.readouterr().out)

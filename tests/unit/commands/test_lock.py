@@ -19,9 +19,9 @@ from envbuilder.host import probe
 from envbuilder.locks import entries, resolve, target_wheels
 from envbuilder.locks.blockers import Diagnosis, Way
 from envbuilder.locks.entries import Entry
+from envbuilder.packages import upstream
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.conda.lock import Lock as CondaLock
-from envbuilder.packages.python import upstream
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.profile import Profile, load as load_profile
 from envbuilder.profiles.releases import Build

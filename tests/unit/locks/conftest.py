@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envbuilder.packages.python import upstream
+from envbuilder.packages import upstream
 from envbuilder.packages.python.uv import Offer
 from tests.support.resolving import offer
 

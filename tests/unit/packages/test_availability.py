@@ -15,12 +15,12 @@ from packaging.requirements import Requirement
 
 from envbuilder.core.settings import Settings
 from envbuilder.locks.blockers import Diagnosis, explained
-from envbuilder.packages import index_pages
+from envbuilder.packages import upstream
 from envbuilder.packages.availability import Blocker, Walk
 from envbuilder.packages.fetch import Place
-from envbuilder.packages.python.upstream import Listed
 from envbuilder.packages.python.uv import Found, Offer
 from envbuilder.packages.sources import source_locker
+from envbuilder.packages.upstream import Listed
 from envbuilder.profiles.lock import File
 from tests.support.shipped import shipped_profile
 from tests.support.user_index import refused
@@ -96,12 +96,12 @@ INDEX = Place(url="https://index.example/simple")
 
 def walk(
     *lines: str,
-    target: index_pages.Target = LINUX,
+    target: upstream.Target = LINUX,
     as_of: str = "",
     constraints: dict[str, str] | None = None,
     **options: object,
 ) -> Walk:
-    index = index_pages.Index([INDEX], page, stated, as_of)
+    index = upstream.Index([INDEX], page, stated, as_of)
     offered = options.pop("offered", {})
     limits = ((Requirement(line), where) for line, where in (constraints or {}).items())
     walk = Walk(index, target, offered, constraints=limits, **options)  # type: ignore[arg-type]
@@ -110,8 +110,8 @@ def walk(
 
 
 def open_index(monkeypatch: pytest.MonkeyPatch, read: Callable[[str], bytes] = page) -> None:
-    index = index_pages.Index([INDEX], read, stated)
-    monkeypatch.setattr(index_pages, "opened", lambda *_: nullcontext(index))
+    index = upstream.Index([INDEX], read, stated)
+    monkeypatch.setattr(upstream, "opened", lambda *_: nullcontext(index))
 
 
 def blocked(found: Walk) -> dict[str, tuple[str, str]]:
@@ -168,7 +168,7 @@ def test_an_index_that_fails_midway_makes_no_package_absent(failure: Exception) 
         return page(url)
 
     places = [Place(url=f"https://{host}.example/simple") for host in ("first", "second")]
-    index = index_pages.Index(places, read, stated)
+    index = upstream.Index(places, read, stated)
     assert index.releases("low")
     found = Walk(index, LINUX, {})
     found.follow((Requirement(name), "a.txt:1") for name in ("low", "nowhere", "old", "app<2"))
@@ -253,7 +253,7 @@ def test_a_folder_of_wheels_does_not_say_that_a_newer_release_is_for_this_python
         return json.dumps({"files": [*answer["files"], later]}).encode()
 
     places = [INDEX, Place(url=str(tmp_path), flat=True)]
-    found = Walk(index_pages.Index(places, read, stated), LINUX, {})
+    found = Walk(upstream.Index(places, read, stated), LINUX, {})
     found.follow((Requirement(line), "x") for line in ("low", "yanked==1.0"))
     assert chosen(found) == {"low": "2.0", "yanked": "1.0"}
     assert blocked(found) == {}
@@ -335,7 +335,7 @@ def test_a_day_overrides_exclusions_and_constraints_are_those_of_the_project() -
     )
     assert "is of 2021-01-01. To go on: a later as_of, or exclude: [app]" in text
     assert "later (requirements.txt:2): no release of 2019-12-01 or before is known. To" in text
-    folder = index_pages.Index([Place(url="/later", flat=True)], page, stated, "2019-12-01")
+    folder = upstream.Index([Place(url="/later", flat=True)], page, stated, "2019-12-01")
     assert [*map(str, folder.releases("later"))] == ["1.0", "2.0", "3.0"], "as uv takes them"
     assert blocked(walk("app", excluded=["old"])) == {}
     assert chosen(walk("app", excluded=["old"], overrides=["low==1.0"]))["low"] == "1.0"
@@ -348,7 +348,7 @@ def test_what_is_offered_is_added_and_what_is_named_comes_from_there_alone() -> 
         distribution="old", version="1.0", file=f"old-1.0-{ANY}.whl", sha256="", source="built",
         provenance="read", by="", requires_dist=("low<2",),
     )  # fmt: skip
-    offered = index_pages.of_offers([offer])
+    offered = upstream.of_offers([offer])
     assert chosen(walk("app", offered=offered)) == {"app": "2.0", "old": "1.0", "low": "1.0"}
     assert blocked(walk("app", named={"old"})) == {"old": ("unknown", "")}
     asks_too_much = walk("old==1.0", "low>=2", named={"old"}, offered=offered)
@@ -365,13 +365,13 @@ def test_requirements_that_always_ask_for_another_version_end(
 
 def test_what_a_release_requires_is_known_from_a_wheel_for_another_platform() -> None:
     """A source that would have to be built for that needs no build."""
-    index = index_pages.Index([INDEX], page, lambda _: ["six"])
+    index = upstream.Index([INDEX], page, lambda _: ["six"])
     assert index.required_elsewhere("compiled", "1.0") == ["six"]
     assert index.required_elsewhere("old", "1.0") is None
     assert index.required_elsewhere("app", "1.0") is None, "pure Python is built once for all"
     assert index.required_elsewhere("nowhere", "1.0") is None
     assert index.required_elsewhere("yanked", "0.9") == ["six"]
-    unreadable = index_pages.Index([INDEX], page, lambda _: None)
+    unreadable = upstream.Index([INDEX], page, lambda _: None)
     assert unreadable.required_elsewhere("compiled", "1.0") is None
 
 

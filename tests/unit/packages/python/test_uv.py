@@ -10,7 +10,8 @@ from urllib.parse import unquote
 import pytest
 from hypothesis import given, strategies as st
 
-from envbuilder.packages.python import upstream, uv
+from envbuilder.packages import upstream
+from envbuilder.packages.python import uv
 from envbuilder.packages.python.uv import Offer
 
 HASH = "b" * 64

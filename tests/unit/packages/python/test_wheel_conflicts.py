@@ -16,7 +16,8 @@ from hypothesis import given, strategies as st
 from envbuilder.core import http
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.settings import Settings
-from envbuilder.packages.python import upstream, wheel_conflicts
+from envbuilder.packages import upstream
+from envbuilder.packages.python import wheel_conflicts
 from envbuilder.packages.python.uv import Found, Offer
 from envbuilder.packages.python.wheel_conflicts import clash, contents, require_compatible
 from envbuilder.packages.store import Store

@@ -14,9 +14,8 @@ from packaging.specifiers import SpecifierSet
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.files import file_sha256
 from envbuilder.core.settings import Settings
-from envbuilder.packages import fetch
+from envbuilder.packages import fetch, upstream
 from envbuilder.packages.fetch import Place
-from envbuilder.packages.python import upstream
 from envbuilder.packages.sources import source
 from envbuilder.packages.sources.source import Location
 from envbuilder.packages.store import Store

@@ -12,7 +12,7 @@ from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError
 from envbuilder.core.files import file_sha256
 from envbuilder.core.settings import Settings
-from envbuilder.packages.python.upstream import Listed
+from envbuilder.packages.python.static_metadata import Metadata
 from envbuilder.packages.python.uv import UnresolvableError
 from envbuilder.packages.sources import source, source_locker
 from envbuilder.packages.sources.source_locker import (
@@ -22,8 +22,8 @@ from envbuilder.packages.sources.source_locker import (
     Wheel,
     WheelBuilder,
 )
-from envbuilder.packages.sources.static_metadata import Metadata
 from envbuilder.packages.store import Store
+from envbuilder.packages.upstream import Listed
 from envbuilder.profiles.lock import File, Recipe, Target, problem
 from tests.support import make_wheels, sources
 from tests.support.repositories import lay

@@ -19,9 +19,9 @@ from packaging.utils import parse_wheel_filename
 from envbuilder.core import resources, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Configuration, Settings
-from envbuilder.packages import index_pages
+from envbuilder.packages import upstream
 from envbuilder.packages.fetch import Place
-from envbuilder.packages.python import indexes, upstream
+from envbuilder.packages.python import indexes
 from envbuilder.packages.python.uv import Offer
 from envbuilder.profiles import releases
 
@@ -257,6 +257,6 @@ def test_pages_of_this_machine_are_folders(tmp_path: Path) -> None:
     (tmp_path / "flat").mkdir()
     (tmp_path / "flat/app-3.0-py3-none-any.whl").touch()
     places = [Place(url=tmp_path.as_uri()), Place(url=str(tmp_path / "flat"), flat=True)]
-    index = index_pages.Index(places, upstream.page, lambda _: [])
+    index = upstream.Index(places, upstream.page, lambda _: [])
     versions = {of: [*map(str, index.releases(of))] for of in ("low", "app", "gone")}
     assert versions == {"low": ["1.0"], "app": ["3.0"], "gone": []}

@@ -1,10 +1,12 @@
-"""Collect the known wheels of a named upstream index, as offers for the static index.
+"""Known wheels and sources: the pages of the user's indexes, and of named upstream indexes.
 
-Three sources, best first: the upstream index itself if it answers, wheels in the user's own
-find-links folders, and shipped claims. A claim is a hash taken from a third-party lock file, or
-from a public copy of the index (`profiles/releases/`). It allows a profile to be locked even if the
-index cannot be queried; the download confirms or refutes it. No part of a claim is written from
-memory: each names its source.
+Of a named index there are three sources of offers, best first: the index itself if it answers,
+wheels in the user's own find-links folders, and shipped claims. A claim is a hash taken from a
+third-party lock file, or from a public copy of the index (`profiles/releases/`). It allows a
+profile to be locked even if the index cannot be queried; the download confirms or refutes it. No
+part of a claim is written from memory: each names its source.
+
+Long because pages are read for the offers of an index and for the releases of a day alike.
 """
 
 from __future__ import annotations
@@ -12,34 +14,44 @@ from __future__ import annotations
 import csv
 import functools
 import os
+import re
 import threading
+from collections import defaultdict
+from contextlib import contextmanager, suppress
 from html.parser import HTMLParser
+from itertools import chain
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urldefrag, urljoin
 
-import msgspec
 import requests
 from msgspec import Struct
+from msgspec.structs import replace
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import InvalidWheelFilename, parse_sdist_filename, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
 
-from envbuilder.core import archives, decoding, files, http, pip, resources, types
+from envbuilder.core import archives, decoding, files, http, pip, process, resources, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.files import file_sha256, read_text
-from envbuilder.packages.python import indexes
-from envbuilder.packages.python.uv import Offer
+from envbuilder.packages import fetch
+from envbuilder.packages.python import indexes, static_metadata, wheel_conflicts
+from envbuilder.packages.python.uv import Offer, best_rank, target_tags
+from envbuilder.packages.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from packaging.version import Version
+    from packaging.tags import Tag
 
     from envbuilder.core.http import Session
     from envbuilder.core.settings import Settings
+    from envbuilder.packages.fetch import Place
 
 
 TIMEOUT = (4.0, 15.0)
 _LARGEST_LOCAL_PAGE = 4 << 20
-_METADATA = ".dist-info/METADATA"
+_METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
 ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
 
 
@@ -165,8 +177,6 @@ def _html_links(text: str, url: str) -> list[Listed]:
 
 def version_of(file: str, distribution: str) -> Version | None:
     """Return the version of a wheel or a source of this distribution; None for any other file."""
-    from packaging.utils import parse_sdist_filename, parse_wheel_filename
-
     parse = parse_wheel_filename if file.endswith(".whl") else parse_sdist_filename
     try:
         name, version = parse(file)[:2]
@@ -199,8 +209,6 @@ def page(address: str, read: Callable[[str], bytes] | None = None) -> bytes:
 
 def admits(link: Listed, python: str) -> bool:
     """Return whether a file is for a Python, by what its index states."""
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
     try:
         stated = SpecifierSet(link.requires_python)
     except InvalidSpecifier:
@@ -254,8 +262,6 @@ class Pages:
 
 def read_wheel(path: Path) -> Offer:
     """Read a wheel on disk with its hash; raise `InvalidError` if damaged."""
-    from packaging.utils import InvalidWheelFilename
-
     try:
         return _read_wheel(path, path.stat().st_mtime_ns)
     except (OSError, *archives.BAD_ZIP, InvalidWheelFilename, StopIteration) as error:
@@ -265,11 +271,9 @@ def read_wheel(path: Path) -> Offer:
 @functools.cache
 def _read_wheel(path: Path, _changed: int) -> Offer:
     """Read a wheel, once until it changes: every profile asks for the same large ones."""
-    from packaging.utils import parse_wheel_filename
-
     name, version, _, _ = parse_wheel_filename(path.name)
     with archives.open_zip(path) as archive:
-        next(n for n in archive.namelist() if n.count("/") == 1 and n.endswith(_METADATA))
+        next(filter(_METADATA.fullmatch, archive.namelist()))
     return Offer(
         distribution=name,
         version=str(version),
@@ -351,7 +355,7 @@ def merge(
             # This index states no hash for some of its files.
             if claim is None:
                 continue
-            result[offer.file] = msgspec.structs.replace(claim, location=offer.location)
+            result[offer.file] = replace(claim, location=offer.location)
             continue
         if claim and claim.sha256 != offer.sha256:
             notes.append(
@@ -359,7 +363,7 @@ def merge(
                 "taken from the index"
             )
         if not offer.core_metadata and claim:
-            offer = msgspec.structs.replace(offer, requires_dist=claim.requires_dist)  # noqa: PLW2901
+            offer = replace(offer, requires_dist=claim.requires_dist)  # noqa: PLW2901
         result[offer.file] = offer
     result = stated | result
     for offer in local:
@@ -374,7 +378,7 @@ def merge(
         if existing and existing.provenance == "read":
             # Keep the public origin, so that a lock does not depend on the machine that made it.
             by = existing.by
-        result[offer.file] = msgspec.structs.replace(offer, source=source, by=by)
+        result[offer.file] = replace(offer, source=source, by=by)
     return tuple(result[f] for f in sorted(result)), tuple(notes)
 
 
@@ -409,3 +413,208 @@ def offers(
             on_progress(note)
         result += merged
     return tuple(result)
+
+
+# The releases of a package, as the user's indexes listed them on a day
+
+
+PARALLEL = 8
+_NOT_FOUND = 404
+"""The one status that says of a package that an index does not have it."""
+_LARGEST_METADATA = 4 << 20
+_WHEELS_READ = 2
+"""Wheels of a release that are asked in turn what it requires."""
+Target = tuple[types.Platform, types.PythonVersion]
+
+
+class Release(Struct, frozen=True, kw_only=True):
+    """A version of a package on the indexes."""
+
+    version: str
+    wheels: tuple[Listed, ...] = ()
+    sdist: Listed | None = None
+    requires_dist: tuple[str, ...] | None = None
+    """What it requires, if that is stated without reading a file."""
+
+    def is_for(self, python: str) -> bool:
+        """Return whether it is made for a Python, for which it need not have a wheel.
+
+        A folder of wheels, which has no upload times, does not say so.
+        """
+        wheels = (w for w in self.wheels if w.requires_python or w.upload_time)
+        return any(admits(file, python) for file in (*wheels, self.sdist) if file)
+
+    def usable(self, ranks: Mapping[Tag, int]) -> Listed | None:
+        """Return the best of its wheels for some tags."""
+        best: tuple[int, Listed] | None = None
+        for wheel in self.wheels:
+            rank = best_rank(wheel.file, ranks)
+            if rank is not None and (best is None or rank < best[0]):
+                best = rank, wheel
+        return best[1] if best else None
+
+
+@functools.lru_cache(maxsize=32)
+def ranks(target: Target) -> Mapping[Tag, int]:
+    """Return the wheel tags that a target accepts, each with its rank; 0 is the best."""
+    return {tag: rank for rank, tag in enumerate(target_tags(*target))}
+
+
+class Index:
+    """The pages of a user's indexes, as they were on a day; each is read once."""
+
+    def __init__(
+        self,
+        places: Sequence[Place],
+        read: Callable[[str], bytes],
+        stated: Callable[[Listed], list[str] | None],
+        as_of: str | None = None,
+    ) -> None:
+        """`read` returns a page, `stated` what a wheel requires, None if it cannot be read."""
+        self._places = places
+        self._as_of = as_of
+        self._read = Pages(read).read
+        self._stated = stated
+        self._releases: dict[str, dict[Version, Release]] = {}
+        self._yanked: dict[str, dict[Version, Release]] = {}
+        self._requires: dict[str, list[str] | None] = {}
+        self.problems: dict[str, str] = {}
+        """Package → why not all indexes say whether they have it."""
+        self.too_late: dict[str, str] = {}
+        """Package that indexes have, and had not on the day → what they say."""
+
+    def prefetch(self, names: Iterable[str]) -> None:
+        """Read several pages side by side."""
+        with process.pool(PARALLEL) as pool:
+            list(pool.map(self.releases, dict.fromkeys(names)))
+
+    def releases(self, name: str) -> dict[Version, Release]:
+        """Return the releases of a package; none if no index has it, or `problems` has it."""
+        if name not in self._releases:
+            problems: dict[str, OSError] = {}
+            every: list[tuple[Version, Listed]] = []
+            late: list[str] = []
+            for place in self._places:
+                for version, link in files_of(name, [place.page(name)], self._read, problems):
+                    if self._had(link, place.flat):
+                        every.append((version, link))
+                    else:
+                        late.append(link.upload_time[:10] or "9")
+            if late and not every:
+                first = min(late)
+                self.too_late[name] = f"no release of {self._as_of} or before is known" + (
+                    f"; the first is of {first}" if first != "9" else ""
+                )
+            self._yanked[name] = self._grouped(pair for pair in every if pair[1].yanked)
+            self._releases[name] = self._grouped(pair for pair in every if not pair[1].yanked)
+            for url, error in problems.items():
+                if getattr(getattr(error, "response", None), "status_code", 0) != _NOT_FOUND:
+                    self.problems[name] = f"{http.host_of(url)}: {http.reason(error)}"
+        return self._releases[name]
+
+    def _had(self, link: Listed, flat: bool) -> bool:
+        """Return whether a file was there on the day, as uv says: without a date, in folders."""
+        day = link.upload_time[:10]
+        return not self._as_of or (day <= self._as_of if day else flat)
+
+    def pinned(self, name: str, specifiers: Iterable[SpecifierSet]) -> dict[Version, Release]:
+        """Return the releases among which specifiers choose: yanked ones, too, if they pin one.
+
+        So installers have it (PEP 592).
+        """
+        result = {**self.releases(name)}
+        for clause in chain.from_iterable(specifiers):
+            if clause.operator == "==" and "*" not in clause.version:
+                version = Version(clause.version)
+                if version in self._yanked[name]:
+                    result[version] = self._yanked[name][version]
+        return result
+
+    def _grouped(self, listed: Iterable[tuple[Version, Listed]]) -> dict[Version, Release]:
+        # By name: a folder that also has a file of an index does not say which Pythons it is for.
+        wheels: dict[Version, dict[str, Listed]] = defaultdict(dict)
+        sdists: dict[Version, Listed] = {}
+        for version, link in listed:
+            if link.file.endswith(".whl"):
+                known = wheels[version].get(link.file)
+                wheels[version][link.file] = known if known and known.requires_python else link
+            else:
+                sdists[version] = link
+        return {
+            version: Release(
+                version=str(version), wheels=(*wheels[version].values(),), sdist=sdists.get(version)
+            )
+            for version in sorted({*wheels, *sdists})
+        }
+
+    def requires(self, release: Release, wheel: Listed) -> Sequence[str]:
+        """Return what a wheel requires; nothing if that cannot be read."""
+        if release.requires_dist is not None:
+            return release.requires_dist
+        return self._read_requires(wheel) or ()
+
+    def _read_requires(self, wheel: Listed) -> Sequence[str] | None:
+        if wheel.file not in self._requires:
+            self._requires[wheel.file] = self._stated(wheel)
+        return self._requires[wheel.file]
+
+    def required_elsewhere(self, name: str, version: str) -> Sequence[str] | None:
+        """Return what a release requires, by a wheel for another platform; None without one."""
+        every = self.releases(name)
+        release = {**self._yanked[name], **every}.get(Version(version))
+        wheels = [w for w in release.wheels if not w.file.endswith("-any.whl")] if release else []
+        lists = map(self._read_requires, wheels[:_WHEELS_READ])
+        return next((lines for lines in lists if lines is not None), None)
+
+
+@contextmanager
+def opened(settings: Settings, as_of: str | None = None) -> Iterator[Index]:
+    """Yield the user's indexes."""
+    store = Store.of(settings)
+    logins = dict(os.environ)
+
+    with http.open_session() as session:
+
+        def metadata(wheel: Listed) -> list[str]:
+            folder = pip.local_folder(wheel.location)
+            source = folder or wheel_conflicts.RemoteFile(
+                session, indexes.with_login(wheel.location, logins)
+            )
+            with archives.open_zip(source) as archive:
+                name = next(filter(_METADATA.fullmatch, archive.namelist()))
+                text = wheel_conflicts.text(archive, name, _LARGEST_METADATA)
+            found = static_metadata.metadata(text)
+            return [*found[0].requires_dist] if found else []
+
+        def remembered(wheel: Listed) -> list[str] | None:
+            inputs = f"{wheel.file} {wheel.sha256} requires-1"
+            with suppress(*wheel_conflicts.UNREADABLE, OSError, StopIteration):
+                if wheel.sha256:
+                    return store.remembered(inputs, list[str], lambda: metadata(wheel))
+                return metadata(wheel)
+            return None
+
+        read = functools.partial(page, read=functools.partial(read_url, session=session))
+        yield Index(fetch.places(), read, remembered, as_of)
+
+
+def of_offers(offers: Iterable[Offer]) -> dict[str, dict[Version, Release]]:
+    """Return the releases that are offered, by package."""
+    result: dict[str, dict[Version, Release]] = defaultdict(dict)
+    for offer in offers:
+        try:
+            version = Version(offer.version)
+        except InvalidVersion:
+            continue
+        wheel = Listed(
+            file=offer.file,
+            location=offer.location,
+            sha256=offer.sha256,
+            requires_python=offer.requires_python,
+        )
+        releases = result[types.canonical(offer.distribution)]
+        release = releases.get(version)
+        if release is None:
+            release = Release(version=str(version), requires_dist=offer.requires_dist)
+        releases[version] = replace(release, wheels=(*release.wheels, wheel))
+    return dict(result)

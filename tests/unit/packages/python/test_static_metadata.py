@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from envbuilder.core.errors import BuildError
-from envbuilder.packages.sources import static_metadata
-from envbuilder.packages.sources.static_metadata import Backend, Metadata
+from envbuilder.packages.python import static_metadata
+from envbuilder.packages.python.static_metadata import Backend, Metadata
 from tests.support.repositories import lay
 
 PROJECT = """
