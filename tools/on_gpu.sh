@@ -8,16 +8,6 @@
 # PYTHON names the interpreter: for `pack` one with envbuilder (.venv's), for `run` one with torch.
 set -euo pipefail
 tools=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-
-case "${1:-}" in
-    pack)
-        exec "${PYTHON:-$tools/../.venv/bin/python}" "$tools/gpu_pack.py" "${@:2}"
-        ;;
-    run)
-        exec "${PYTHON:-python3}" "$tools/gpu_run.py" "${@:2}"
-        ;;
-    *)
-        sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
-        exit 2
-        ;;
-esac
+default=python3
+[[ ${1:-} != pack ]] || default=$tools/../.venv/bin/python
+exec "${PYTHON:-$default}" "$tools/on_gpu.py" "$@"

@@ -1,4 +1,4 @@
-"""Runs of a fleet for tests and benchmarks: entries, summaries, and what many nodes send."""
+"""Runs of a fleet for tests: entries, groups and summaries."""
 
 from __future__ import annotations
 

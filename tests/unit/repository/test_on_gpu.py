@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from tests.support.folders import names_in
-from tools import gpu_run, gpu_steps
-from tools.gpu_run import Result, Runner
-from tools.gpu_steps import Setting, Step
+from tools import on_gpu
+from tools.on_gpu import Result, Runner, Setting, Step
 
 SETTING = Setting(
     envbuilder=("envbuilder",),
@@ -35,15 +34,15 @@ def named(steps: list[Step]) -> dict[str, Step]:
 
 
 def test_every_group_has_steps_and_comes_in_the_order_of_its_worth() -> None:
-    everything = gpu_steps.plan(SETTING, gpu_steps.GROUPS)
-    each = [gpu_steps.plan(SETTING, (group,)) for group in gpu_steps.GROUPS]
+    everything = on_gpu.plan(SETTING, on_gpu.GROUPS)
+    each = [on_gpu.plan(SETTING, (group,)) for group in on_gpu.GROUPS]
     assert all(each)
     assert everything == [step for steps in each for step in steps]
     assert len(named(everything)) == len(everything)
 
 
 def test_a_copy_with_a_fault_is_tried_only_where_one_without_passed() -> None:
-    control, *faults = gpu_steps.plan(SETTING, ("faults",))
+    control, *faults = on_gpu.plan(SETTING, ("faults",))
     assert control.codes == (0,)
     assert {fault.after for fault in faults} == {(control.name, 0)}
     assert {fault.argv for fault in faults} == {control.argv}
@@ -51,21 +50,21 @@ def test_a_copy_with_a_fault_is_tried_only_where_one_without_passed() -> None:
     assert SETTING.overlay in control.argv
     assert SETTING.python not in control.argv
     for fault in faults:
-        assert (gpu_run.FAULTS_DIR / f"{fault.fault}.py").is_file()
+        assert (on_gpu.FAULTS_DIR / f"{fault.fault}.py").is_file()
 
 
 def test_a_fault_of_accelerators_is_none_of_a_cpu() -> None:
-    faults = {step.fault for step in gpu_steps.plan(SETTING, ("faults",))}
-    on_cpu = {step.fault for step in gpu_steps.plan(replace(SETTING, device="cpu"), ("faults",))}
+    faults = {step.fault for step in on_gpu.plan(SETTING, ("faults",))}
+    on_cpu = {step.fault for step in on_gpu.plan(replace(SETTING, device="cpu"), ("faults",))}
     assert faults - on_cpu == {"device_that_is_the_cpu"}
     assert on_cpu - faults == {"profiler_that_sees_nothing"}
 
 
 def test_no_step_gives_the_payload_variables_of_envbuilder_s() -> None:
-    groups = tuple(name for name in gpu_steps.GROUPS if name != "watch")  # has tests' own
-    variables = [step.variables for step in gpu_steps.plan(SETTING, groups)]
+    groups = tuple(name for name in on_gpu.GROUPS if name != "watch")  # has tests' own
+    variables = [step.variables for step in on_gpu.plan(SETTING, groups)]
     assert {name for one in variables for name in one} == {"CUDA_VISIBLE_DEVICES"}
-    assert "environ" not in gpu_run.LAUNCHER
+    assert "environ" not in on_gpu.LAUNCHER
 
 
 FAILED = json.dumps({"checks": [{"name": "arithmetic", "status": "failed"}]})
@@ -100,7 +99,7 @@ STEP = Step("one", ("true",), 10)
 def test_how_a_step_is_judged(
     step: Step, code: int | None, printed: str, outcome: str, why: str
 ) -> None:
-    assert gpu_run.judge(step, code, printed) == (outcome, why)
+    assert on_gpu.judge(step, code, printed) == (outcome, why)
 
 
 @pytest.fixture
@@ -115,7 +114,7 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], list[float]
             log.write(b"first\nthe last words\n")
             return code
 
-        monkeypatch.setattr(gpu_run, "_to_its_end", run)
+        monkeypatch.setattr(on_gpu, "_to_its_end", run)
         return limits
 
     return end
@@ -139,7 +138,7 @@ def test_a_fault_is_taken_out_again_whatever_happens(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("")
 
     def interrupted() -> None:
-        with gpu_run.injected(tmp_path, "matmul_a_thousandth_off"):
+        with on_gpu.injected(tmp_path, "matmul_a_thousandth_off"):
             assert (tmp_path / "sabotage.pth").read_text() == "import sabotage_starter\n"
             assert "1.001" in (tmp_path / "sabotage_fault.py").read_text()
             raise KeyboardInterrupt
@@ -161,7 +160,7 @@ def test_what_comes_back_is_little_plain_and_whole(tmp_path: Path) -> None:
     (work / "logs/verify.log").write_bytes(b"begin" + bytes(3 * 2**20) + b"end")
     (work / "logs/detect.out").write_text("{}")
     (work / "host.tar.gz").write_bytes(b"host")
-    (work / "report.html").write_bytes(bytes(gpu_run.MOST_BYTES + 1))
+    (work / "report.html").write_bytes(bytes(on_gpu.MOST_BYTES + 1))
     (work / "report.json").write_text(
         json.dumps(
             {
@@ -175,12 +174,12 @@ def test_what_comes_back_is_little_plain_and_whole(tmp_path: Path) -> None:
     (work / "epochs.json").write_text('{"medians": {"a": 1.5}, "ratios": {"last epoch": 0.2}}')
     results = [Result("verify", "expected", code=0, seconds=9.5), Result("jax", "not run", "why")]
     for _ in range(2):
-        gpu_run.collect(results, {"device": "cuda", **gpu_run.findings(work)}, work, out)
+        on_gpu.collect(results, {"device": "cuda", **on_gpu.findings(work)}, work, out)
     names = {path.name for path in out.rglob("*")}
-    assert names == {"summary.json", "summary.txt", *gpu_run._RETURNED, "logs.tar.gz"} - {
+    assert names == {"summary.json", "summary.txt", *on_gpu._RETURNED, "logs.tar.gz"} - {
         "report.html"
     }
-    assert len(gpu_run._RETURNED) + 3 <= 8
+    assert len(on_gpu._RETURNED) + 3 <= 8
     for name in names:
         assert re.fullmatch(r"[A-Za-z0-9._-]+", name)
     summary = json.loads((out / "summary.json").read_text())
