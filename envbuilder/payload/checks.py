@@ -265,7 +265,6 @@ def check_measurements(run: Run, framework: Framework) -> Result:
         framework,
         measure.QUICK if run.options.quick else measure.FULL,
         run.job,
-        run.options.seed,
         run.tensors[0],
         run.tensors[1],
     )

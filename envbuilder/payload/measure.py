@@ -1,4 +1,4 @@
-"""Performance of this machine: matmul, memory bandwidth, launch latency, inference, logging.
+"""Performance of this machine: matmul, memory bandwidth, launch latency, inference.
 
 Everything is warmed up, synchronized and repeated; medians count (see ``clock``). A failed
 measurement is null in the report and named in a warning: it says nothing about whether training
@@ -16,7 +16,6 @@ and the input's gradient. The images need no gradient, so the first layer has tw
 from __future__ import annotations
 
 import math
-import statistics
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
@@ -50,10 +49,6 @@ LAST_SIZE = 8192
 LONG_ENOUGH = 0.01
 """Minimum seconds of one product for it to show the rate rather than the overhead."""
 
-ROUNDS = 3
-LEAST_STEPS = 3
-MOST_STEPS = 50
-
 Progress = Callable[[int, int], None]
 
 
@@ -65,21 +60,19 @@ class Budget:
     bandwidth: float
     launch: float
     inference: float
-    logging: float
 
 
-QUICK = Budget(matmul=0.1, bandwidth=0.1, launch=0.05, inference=0.3, logging=0.5)
-FULL = Budget(matmul=0.5, bandwidth=0.3, launch=0.2, inference=1.0, logging=2.5)
+QUICK = Budget(matmul=0.1, bandwidth=0.1, launch=0.05, inference=0.3)
+FULL = Budget(matmul=0.5, bandwidth=0.3, launch=0.2, inference=1.0)
 
 
 @dataclass
 class Bench:
-    """Inputs of the measurements: ``trained`` for inference; ``seed`` makes a fresh job."""
+    """Inputs of the measurements: ``trained`` for inference."""
 
     framework: Framework
     budget: Budget
     trained: Job
-    seed: int
     data: Tensors
     test: Tensors
     problems: List[str] = field(default_factory=list)
@@ -113,7 +106,6 @@ def measure(
         # The seconds per smallest operation when many are launched one after another.
         "launch_seconds": lambda: bench.median(bench.framework.smallest(), bench.budget.launch),
         "inference": partial(_inference, bench),
-        "logging": partial(_logging, bench),
         "epoch_flops": partial(training_flops, len(bench.data.labels)),
     }
     result: Dict[str, Any] = {}
@@ -180,37 +172,6 @@ def array_bytes(accelerator: str, free: Optional[int], cache: Optional[int]) -> 
 def _inference(bench: Bench) -> Dict[str, Any]:
     work, size = bench.trained.inference(bench.test.images)
     return {"batch": size, "samples_per_second": size / bench.median(work, bench.budget.inference)}
-
-
-def _logging(bench: Bench) -> Dict[str, Any]:
-    """Time the same steps in turns with the loss fetched after every one, or all after the last.
-
-    Fetching a number waits for the device, so that it has nothing queued when the next step comes.
-    """
-    job = bench.framework.job(bench.seed)
-    batches = bench.framework.batches(bench.data, MOST_STEPS)
-
-    def timed(part: List[Any], at_once: int) -> float:
-        return clock.timed(bench.framework.wait, partial(_steps, job, part, at_once))[0]
-
-    single = min(timed(batches[:1], 1) for _ in range(2))
-    affordable = int(bench.budget.logging / (2 * ROUNDS * single))
-    batches = batches[: max(LEAST_STEPS, min(MOST_STEPS, affordable))]
-    samples: Dict[int, List[float]] = {1: [], len(batches): []}
-    for _ in range(ROUNDS):
-        for at_once, spent in samples.items():
-            spent.append(timed(batches, at_once))
-    return {
-        "steps": len(batches),
-        "every_step_seconds": statistics.median(samples[1]),
-        "at_end_seconds": statistics.median(samples[len(batches)]),
-    }
-
-
-def _steps(job: Job, batches: List[Any], at_once: int) -> None:
-    """Train on the batches; fetch the losses of this many steps at once."""
-    for first in range(0, len(batches), at_once):
-        job.fetch([job.train(batch) for batch in batches[first : first + at_once]])
 
 
 def training_flops(images: int) -> int:

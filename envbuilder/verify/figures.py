@@ -276,11 +276,6 @@ def measured(measurements: Measurements) -> Iterator[Fact]:
         yield Fact("Inference", speed, f"batch {inference.batch}")
     if flops := measurements.epoch_flops:
         yield Fact("Work in an epoch", rate(flops, "FLOP"))
-    if logging := measurements.logging:
-        every = logging.every_step_seconds
-        end = logging.at_end_seconds
-        note = f"{duration(every)} instead of {duration(end)} for {logging.steps:,} steps"
-        yield Fact("Reading the loss at every step", f"{times(every / end)} the time", note)
 
 
 def memories(report: Report) -> Iterator[Fact]:

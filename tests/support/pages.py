@@ -122,7 +122,6 @@ def whole() -> dict[str, Any]:
             "peak_memory_bytes": 2**30,
             "epoch_flops": 4.3e12,
             "matmul_share": 0.25,
-            "logging": {"steps": 50, "every_step_seconds": 0.12, "at_end_seconds": 0.1},
         },
         "kernels": {"training": ["aten::mm"]},
         "compile": [

@@ -150,14 +150,6 @@ class Inference(Struct, frozen=True, kw_only=True):
     samples_per_second: Positive
 
 
-class Logging(Struct, frozen=True, kw_only=True):
-    """Seconds for the same steps, fetching the loss after each step or all losses at the end."""
-
-    steps: Count
-    every_step_seconds: Positive
-    at_end_seconds: Positive
-
-
 class Measurements(Struct, frozen=True, kw_only=True):
     """The machine's performance; null if it could not be measured.
 
@@ -174,7 +166,6 @@ class Measurements(Struct, frozen=True, kw_only=True):
     peak_memory_bytes: Count | None = None
     epoch_flops: Positive | None = None
     matmul_share: Positive | None = None
-    logging: Logging | None = None
 
 
 class Determinism(Struct, frozen=True, kw_only=True):

@@ -56,7 +56,7 @@ def test_paths_that_exist() -> None:
 def bench() -> measure.Bench:
     nothing: Any = None
     data = Tensors([0] * 64, [0] * 64)
-    return measure.Bench(nothing, measure.QUICK, nothing, 1, data, data)
+    return measure.Bench(nothing, measure.QUICK, nothing, data, data)
 
 
 def test_a_measurement_that_fails_is_null_with_a_problem() -> None:
@@ -78,15 +78,15 @@ def test_where_everything_fails_the_rest_of_the_report_is_whole() -> None:
     steps = []
     found = measure.measure(subject, None, 7, lambda done, total: steps.append((done, total)))
     assert set(found) == {
-        "matmul", "bandwidth", "launch_seconds", "inference", "logging", "epoch_flops",
+        "matmul", "bandwidth", "launch_seconds", "inference", "epoch_flops",
         "peak_memory_bytes", "matmul_share",
     }  # fmt: skip
     assert found["peak_memory_bytes"] == 7
     assert found["matmul"] == []
     assert found["launch_seconds"] is found["inference"] is found["matmul_share"] is None
     assert found["bandwidth"] == dict.fromkeys(measure.PATHS)
-    assert len(subject.problems) == 5 + len(measure.PATHS)
-    assert steps[-1] == (6, 6)
+    assert len(subject.problems) == 4 + len(measure.PATHS)
+    assert steps[-1] == (5, 5)
 
 
 def test_a_device_that_was_not_used_has_no_peak() -> None:

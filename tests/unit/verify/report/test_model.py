@@ -152,7 +152,6 @@ MEASUREMENTS = {
     "peak_memory_bytes": 683479040,
     "epoch_flops": 4293918720000,
     "matmul_share": 0.61,
-    "logging": {"steps": 50, "every_step_seconds": 1.3, "at_end_seconds": 1.2},
 }
 
 
@@ -191,7 +190,6 @@ def test_what_was_not_measured_is_null(path: str) -> None:
         ("measurements.peak_memory_bytes", -1),
         ("measurements.epoch_flops", -1),
         ("measurements.matmul_share", -0.5),
-        ("measurements.logging.steps", 0),
         ("determinism.steps", 0),
         ("determinism.equal", "yes"),
         ("determinism.largest_difference", -1.0),
