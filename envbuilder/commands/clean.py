@@ -217,7 +217,6 @@ def _examined(
         inventory.downloads()
     if reports:
         inventory.reports(profile)
-    inventory.spare_mounts()
     if engine is None:
         return inventory.items
     try:

@@ -1,7 +1,7 @@
 """What `envbuilder clean` may remove and what stays, examined before anything is removed.
 
-A file counts as envbuilder's if it lies in a folder that envbuilder marked on creation, under a
-name that envbuilder uses; environments and records identify themselves. Links are never followed.
+A folder counts as envbuilder's if envbuilder marked it on creation, with all that is in it, and an
+environment if its metadata says so. Links are never followed.
 
 An image built on one of envbuilder's inherits its labels, and so does one made from it by `docker
 commit`. Labels therefore only select candidates; an id in a record proves what envbuilder built.
@@ -58,24 +58,8 @@ _NAMED = 3
 """Maximum number of projects that a reason names."""
 
 _RUNS = project_folder.RUNS
-CACHES = {
-    store.NAME: rf"sha256|partial|{store.DERIVED}",
-    # Earlier versions wrote signatures of bases, and the layout `bundled`.
-    "bases": rf"(debian-)?{files.HEX}.*|part-.+|bundled",
-    "layers": r"oci-layout|index\.json|blobs|made",
-    "datasets": "mnist",
-    "interpreters": r"answers\.json",
-    # Written by several rooms: logs of builds, of verifications, and of `fleet join`.
-    "logs": r".+-([0-9a-f]{12}|payload|devices)\.log",
-    "uv-resolve": ".+",
-    # Of earlier versions: look-ups work in a private folder now.
-    "locate": r".+\.txt",
-    _RUNS: ".+",
-}
-"""Folders of the cache whose content can be made again → the names that envbuilder uses in them.
-
-What has such a name is removed whole. Names may begin with a dot; `files.write` adds an ending.
-"""
+CACHES = (store.NAME, "bases", "layers", "datasets", "interpreters", "logs", "uv-resolve", _RUNS)
+"""Folders whose content can be made again: those that carry envbuilder's mark are removed whole."""
 
 
 class Item(Struct, frozen=True, kw_only=True):
@@ -141,7 +125,9 @@ class Inventory:
 
     def keep(self, name: Path | str, reason: str) -> None:
         """Record that something stays, and why."""
-        self.staying.append(Kept(str(name), reason))
+        item = Kept(str(name), reason)
+        if item not in self.staying:
+            self.staying.append(item)
 
     def _needed(self, projects: Collection[Path]) -> str:
         """Return why something stays that these projects use; empty if it may be removed."""
@@ -150,17 +136,6 @@ class Inventory:
         if self._of_all or (not others and (own is None or own in projects)):
             return ""
         return f"used by {first(others, _NAMED)} (--all removes it)" if others else NOBODYS
-
-    def spare_mounts(self) -> None:
-        """Keep the folders in which something is mounted: it may not be envbuilder's."""
-        table = files.mount_table()
-        items = self.items
-        self.items = []
-        for item in items:
-            if mounted := files.mounts_below(Path(item.name).resolve(), table):
-                self.keep(item.name, f"something is mounted at {mounted[0]}")
-            else:
-                self.items.append(item)
 
     # --- environments, reports, working folders
 
@@ -208,7 +183,7 @@ class Inventory:
         """List kept reports of verifications and of watched trainings (of one profile)."""
         folders = {REPORTS: self.settings.reports_dir, WATCHES: self.settings.watches_dir}
         for kind, folder in folders.items():
-            if self._is_ours(self.settings.data_dir, folder):
+            if self._is_marked(self.settings.data_dir, folder):
                 self._reports_in(folder, kind, profile)
 
     def _reports_in(self, folder: Path, kind: str, profile: str | None) -> None:
@@ -218,10 +193,7 @@ class Inventory:
             self.keep(folder, error.message.removeprefix(f"{folder}: "))
             return
         for entry in entries:
-            if files.is_marked(folder) or _is_report(entry.path):
-                self._add(entry.path, self.settings.data_dir, kind, kind)
-            else:
-                self.keep(entry.path, "not a report of envbuilder's, or damaged")
+            self._add(entry.path, self.settings.data_dir, kind, kind)
 
     def leftovers(self) -> list[Item]:
         """Return the working folders of killed builds; record those of running builds."""
@@ -254,39 +226,17 @@ class Inventory:
 
     def downloads(self) -> None:
         """List what can be downloaded or made again; all of it stays while a build is running."""
-        data = self.settings.data_dir
-        cache = self.settings.cache_dir
-        for root, name in (*((cache, name) for name in CACHES), (data, _RUNS)):
-            if self._is_ours(root, root / name):
-                self._downloads_in(root, root / name, re.compile(CACHES[name]))
-
-    def _downloads_in(self, root: Path, folder: Path, names: re.Pattern[str]) -> None:
-        try:
-            children = sorted(p for p in folder.iterdir() if p.name != files.MARKER)
-        except OSError as error:
-            self.keep(folder, _unreadable(error))
-            return
-        if self.busy or not all(self._lock(p, hold=False) for p in folder.rglob("*.lock")):
-            self.keep(folder, BUSY)
-            return
-        is_marked = files.is_marked(folder)
-        removable = list[Path]()
-        ours = children if is_marked else list(filter(files.is_marked, children))
-        if not is_marked and not ours:
-            self.keep(folder, UNMARKED)
-            return
-        for path in children:
-            name = re.sub(r"^\.|\.\d+\.part$", "", path.name)
-            if path.is_symlink():
-                self.keep(path, LINK)
-            elif path not in ours or not names.fullmatch(name) or _has_strangers(path):
-                self.keep(path, FOREIGN)
+        for name in CACHES:
+            root = self.settings.data_dir if name == _RUNS else self.settings.cache_dir
+            folder = root / name
+            if not self._is_marked(root, folder):
+                continue
+            if self.busy or not all(self._lock(p, hold=False) for p in folder.rglob("*.lock")):
+                self.keep(folder, BUSY)
+            elif _has_strangers(folder):
+                self.keep(folder, FOREIGN)
             else:
-                removable.append(path)
-        if is_marked and removable == children:
-            removable = [folder]
-        for path in removable:
-            self._add(path, root, DOWNLOADS, folder.name)
+                self._add(folder, root, DOWNLOADS, name)
 
     # --- images, their records, volumes
 
@@ -343,25 +293,18 @@ class Inventory:
         self._records(recorded, gone, {image.id for image in images} - gone)
 
     def _records(self, recorded: Sequence[Recorded], gone: set[str], staying: set[str]) -> None:
-        """List the records of images to remove and, in the same folders, of images long gone.
+        """List the folders of records of which no image stays.
 
-        Other records stay, as their images may be in another engine.
+        Those without an image to remove stay, as their images may be in another engine.
         """
-        parent = self.settings.records_dir
-        root = self.settings.data_dir
-        for folder in sorted({each.folder for each in recorded if each.folder.parent == parent}):
-            written = [each for each in recorded if each.folder == folder]
-            if not any(gone.intersection(each.ids) for each in written):
-                continue
-            ids = set[str]()
-            is_last = True
-            for each in written:
-                if staying.intersection(each.ids):
-                    is_last = False
-                else:
-                    ids.update(each.ids)
-            for path in _records_of(folder, ids, is_last=is_last):
-                self._add(path, root, RECORDS, RECORDS, images=frozenset(ids))
+        ids: dict[Path, set[str]] = {}
+        for each in recorded:
+            if each.folder.parent == self.settings.records_dir:
+                ids.setdefault(each.folder, set()).update(each.ids)
+        for folder, of_folder in sorted(ids.items()):
+            if of_folder & gone and not of_folder & staying:
+                root = self.settings.data_dir
+                self._add(folder, root, RECORDS, RECORDS, images=frozenset(of_folder))
 
     def volumes(self, volumes: Iterable[StoredVolume], *, remove: bool) -> None:
         """List the engine's volumes that this user's commands made, or keep them."""
@@ -396,11 +339,18 @@ class Inventory:
         """Return whether the folder exists, and neither it nor its root is a symbolic link."""
         for path in (root, folder):
             if path.is_symlink():
-                reason = f"{LINK} (name the folder itself: ENVBUILDER_CACHE_DIR and _DATA_DIR)"
-                item = Kept(str(path), reason if path == root else LINK)
-                self.staying += [item] if item not in self.staying else []
+                self.keep(path, LINK)
                 return False
         return folder.is_dir()
+
+    def _is_marked(self, root: Path, folder: Path) -> bool:
+        """Return whether the folder is there and all of it is envbuilder's."""
+        if not self._is_ours(root, folder):
+            return False
+        if not files.is_marked(folder):
+            self.keep(folder, UNMARKED)
+            return False
+        return True
 
     def _lock(self, path: Path, *, hold: bool = True) -> bool:
         """Take (and hold) a lock if there is one; return whether no other process has it."""
@@ -446,21 +396,6 @@ def recorded_images(settings: Settings, leftovers: Iterable[Item] = ()) -> tuple
     return tuple(images)
 
 
-def _records_of(folder: Path, ids: Iterable[str], *, is_last: bool) -> list[Path]:
-    """Return the records of some images in a folder, or the folder if it holds nothing else.
-
-    `is_last`: these are all of the folder's images that an engine may have.
-    """
-    ends = (".json", *attestations.SUFFIXES.values())
-    paths = [folder / users.FOLDER] if is_last else []
-    for digest in (identity.removeprefix("sha256:") for identity in ids):
-        paths += [folder / f"{digest}{end}" for end in ends]
-        paths.append(folder / records.LOADED / f"{digest}.json")
-    paths = [path for path in paths if path.exists() and not path.is_symlink()]
-    others = [path for path in folder.rglob("*") if not {path, path.parent}.intersection(paths)]
-    return [folder] if all(map(files.is_folder, others)) else paths
-
-
 def _names(projects: Iterable[Path]) -> tuple[str, ...]:
     return tuple(printable(str(project)) for project in projects)
 
@@ -482,11 +417,3 @@ def statuses(path: Path) -> Iterator[os.stat_result]:
 def _has_strangers(path: Path) -> bool:
     """Return whether something at or below a path belongs to another user."""
     return any(status.st_uid != os.geteuid() for status in statuses(path))
-
-
-def _is_report(path: Path) -> bool:
-    try:
-        history.read(path)
-    except InvalidError:
-        return False
-    return True

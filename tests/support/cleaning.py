@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 
 from envbuilder.builds.backends.integrity import MARKER
 from envbuilder.builds.image import records
-from envbuilder.commands import inventory
 from envbuilder.containers.engine.interface import Image
 from envbuilder.core import files, settings
 from envbuilder.core.errors import BuildError, ToolError
@@ -143,7 +141,6 @@ DOWNLOADED = {
     ),
     "layers": ("oci-layout", "index.json", f"blobs/sha256/{DIGEST}", f"made/{DIGEST}.json"),
     "datasets": ("mnist/.lock", "mnist/t10k-labels-idx1-ubyte", "mnist/.part-abc/x"),
-    "locate": ("linux-amd64-3.11-pytorch-cpu.txt",),
     "uv-resolve": ("CACHEDIR.TAG", "simple-v1/x/y.msgpack"),
     "logs": (
         "cpu-0123456789ab.log",
@@ -153,11 +150,6 @@ DOWNLOADED = {
         "4711-node-1-payload.log",
     ),
 }
-
-
-def is_known(cache: str, name: str) -> bool:
-    """Whether `clean` removes what has this name in a folder of the cache."""
-    return bool(re.fullmatch(inventory.CACHES[cache], name))
 
 
 def named(profile: str) -> str:

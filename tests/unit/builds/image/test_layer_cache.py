@@ -15,10 +15,7 @@ from envbuilder.builds.image import layer_cache, system
 from envbuilder.builds.image.layer_cache import LayerCache
 from envbuilder.containers.oci import layer
 from envbuilder.containers.oci.layer import Layer, Member
-from envbuilder.core import files
 from tests.support import packed
-from tests.support.cleaning import is_known
-from tests.support.folders import names_in
 from tests.support.packed import Content
 
 INPUTS = {"packages": ["torch"], "python": "3.11"}
@@ -140,15 +137,6 @@ def test_a_result_is_remembered_until_its_entry_is_damaged(bench: Bench) -> None
         entry.write_bytes(text)
         assert [remembered(), remembered()] == [{"size": number}, {"size": number}]
     assert remembered(dict[str, str]) == {"size": 4}, "an entry of another type"
-
-
-def test_clean_knows_the_files_of_the_cache(bench: Bench) -> None:
-    bench.keep()
-    bench.cache().remembered({"x": 1}, int, lambda: 1)
-    names = names_in(bench.folder) - {files.MARKER}
-    assert names
-    for name in names:
-        assert is_known("layers", name)
 
 
 def test_a_fresh_cache_makes_what_exists_again(bench: Bench) -> None:
