@@ -476,8 +476,8 @@ class SignatureError(EnvbuilderError):
 
 
 class LimitError(OSError):
-    """A server sends too much, too slowly or for too long; `str` says which, without its name."""
+    """A server sends for too long, or the session was stopped; `str` says which."""
 
 
-class TooLongError(LimitError):
+class TooLongError(OSError):
     """A body is longer than it may be."""

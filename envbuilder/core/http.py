@@ -212,29 +212,29 @@ def pieces(response: requests.Response, limit: int, seconds: float) -> Iterator[
     Raise `TooLongError` if it is longer, `requests.ConnectionError` if it is not complete.
     """
     import requests
-    from urllib3.exceptions import HTTPError
+    from urllib3.exceptions import HTTPError, ReadTimeoutError
+
+    from envbuilder.core.http_transport import deadline
 
     announced = length(response)
     if announced is not None and announced > limit:
         raise TooLongError(f"announces {announced} bytes, more than {limit}")
     unpacker = _unpacker(response.headers.get("Content-Encoding", "").strip().lower())
-    meter = getattr(getattr(response.raw, "_original_response", None), "meter", None)
-    if meter is not None:
-        # More than the body: the sizes of its chunks are sent, too.
-        meter.allow(limit + limit // 4 + (1 << 20), seconds)
+    sock = getattr(getattr(response.raw, "_original_response", None), "sock", None)
     received = total = 0
     try:
-        for data in response.raw.stream(_PIECE, decode_content=False):
-            received += len(data)
-            for piece in _unpacked(unpacker, data):
-                total += len(piece)
-                if total > limit:
-                    raise TooLongError(f"sends more than {limit} bytes")
-                yield piece
-    except HTTPError as error:
-        limits = (e for e in (error, *error.args) if isinstance(e, LimitError))
-        problem = next(limits, None) or _broken_off(received, announced)
-        raise requests.ConnectionError(problem) from None
+        with deadline(sock, seconds, "the response"):
+            for data in response.raw.stream(_PIECE, decode_content=False):
+                received += len(data)
+                for piece in _unpacked(unpacker, data):
+                    total += len(piece)
+                    if total > limit:
+                        raise TooLongError(f"sends more than {limit} bytes")
+                    yield piece
+    except (LimitError, ReadTimeoutError) as error:
+        raise requests.ConnectionError(error) from None
+    except HTTPError:
+        raise requests.ConnectionError(_broken_off(received, announced)) from None
     except zlib.error:
         raise requests.ConnectionError("sends damaged compressed data") from None
     cut = unpacker is not None and received and not unpacker.eof

@@ -1,24 +1,21 @@
-"""The transport of HTTP sessions: what a server sends is counted, and no wait is endless.
+"""The transport of HTTP sessions: no wait is endless, and another thread can end all of them.
 
 requests limits the time between two reads and nothing else. Here, the head of a response (status,
-headers, any number of `100 Continue`) and its body are limited in bytes and in time as a whole.
-Sessions follow no redirects on their own, and can be stopped by another
-thread.
+headers, any number of `100 Continue`) has a deadline as a whole, and `http` gives one to each body.
+Sessions follow no redirects on their own.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
 import socket
 import threading
-import time
 import weakref
+from collections.abc import Iterator
 from http.client import HTTPResponse
 from typing import Any
 
 import requests
-from msgspec import Struct
 from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
@@ -26,68 +23,37 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from envbuilder.core.errors import LimitError
 
 _WRITE = 1 << 16
-_UNREAD_BYTES = 1 << 16
-"""How much may arrive of a body before a reader states its own limit."""
 
 
-class Limits(Struct, frozen=True, kw_only=True):
-    """What a server may take of one session."""
-
-    timeout: tuple[float, float] = (10.0, 30.0)
-    """Seconds to connect, and between two reads."""
-    head_bytes: int = 1 << 18
-    head_seconds: float = 60.0
+def _shut_down(sock: socket.socket) -> None:
+    """Wake whoever waits for a socket."""
+    with contextlib.suppress(OSError):
+        # An SSLSocket's own method would drop its state under the reading thread.
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
-class Meter(io.RawIOBase):
-    """What arrives on a socket for one response, within limits."""
+@contextlib.contextmanager
+def deadline(sock: socket.socket | None, seconds: float, what: str) -> Iterator[None]:
+    """Shut a socket down after some seconds, and raise `LimitError` if that was necessary."""
+    late = threading.Event()
 
-    def __init__(self, raw: Any, sock: Any, limits: Limits) -> None:
-        self._raw = raw
-        self._sock = sock
-        self._timeout: float | None = sock.gettimeout()
-        self._in_body = False
-        self._allow(limits.head_bytes, limits.head_seconds)
+    def end() -> None:
+        late.set()
+        if sock is not None:
+            _shut_down(sock)
 
-    def allow(self, size: int, seconds: float) -> None:
-        """Limit the body to `size` more bytes and `seconds` from now."""
-        self._in_body = True
-        self._allow(size, seconds)
-
-    def _allow(self, size: int, seconds: float) -> None:
-        self._left = size
-        self._seconds = seconds
-        self._end = time.monotonic() + seconds
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Read the bytes that have arrived; wait no longer than the limits allow."""
-        wait = self._end - time.monotonic()
-        if self._left <= 0:
-            raise LimitError("the response is longer than it may be")
-        if wait <= 0:
-            raise self._late()
-        # On each read: a connection that is used again has the time-outs of its next request.
-        self._sock.settimeout(wait if self._timeout is None else min(wait, self._timeout))
-        try:
-            count: int = self._raw.readinto(buffer) or 0
-        except TimeoutError:
-            silent = LimitError(f"timed out after {self._timeout or self._seconds:g} s")
-            raise (self._late() if time.monotonic() >= self._end else silent) from None
-        self._left -= count
-        return count
-
-    def _late(self) -> LimitError:
-        what = "the response" if self._in_body else "the head of the response"
-        return LimitError(f"{what} was not complete after {self._seconds:g} s")
-
-    def close(self) -> None:
-        """Close the underlying stream, too."""
-        self._raw.close()
-        super().close()
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except Exception:
+        if not late.is_set():
+            raise
+    finally:
+        timer.cancel()
+    if late.is_set():
+        raise LimitError(f"{what} was not complete after {seconds:g} s") from None
 
 
 def _pool_classes(session: Session) -> dict[str, type[HTTPConnectionPool]]:
@@ -96,12 +62,7 @@ def _pool_classes(session: Session) -> dict[str, type[HTTPConnectionPool]]:
     class Response(HTTPResponse):
         def __init__(self, sock: Any, *args: Any, **options: Any) -> None:
             super().__init__(sock, *args, **options)
-            self.meter = Meter(self.fp.detach(), sock, session.limits)
-            self.fp = io.BufferedReader(self.meter)
-
-        def begin(self) -> None:
-            super().begin()
-            self.meter.allow(_UNREAD_BYTES, session.limits.head_seconds)
+            self.sock = sock  # for the deadline of its body
 
     class Plain(HTTPConnection):
         response_class = Response
@@ -115,6 +76,14 @@ def _pool_classes(session: Session) -> dict[str, type[HTTPConnectionPool]]:
         def connect(self) -> None:
             super().connect()
             session.watch(self.sock)
+
+        def _tunnel(self) -> None:
+            with deadline(self.sock, session.head_seconds, "the proxy's answer"):
+                super()._tunnel()
+
+        def getresponse(self) -> Any:
+            with deadline(self.sock, session.head_seconds, "the head of the response"):
+                return super().getresponse()
 
         def send(self, data: Any) -> None:
             # The time-out is for one call: so it limits the time between two writes.
@@ -138,10 +107,10 @@ def _pool_classes(session: Session) -> dict[str, type[HTTPConnectionPool]]:
 
 
 class _Adapter(HTTPAdapter):
-    """requests' adapter, whose connections are metered and whose time-outs are never missing."""
+    """requests' adapter, whose connections have deadlines and whose time-outs are never missing."""
 
     def __init__(self, session: Session) -> None:
-        self._limits = session.limits
+        self._timeout = session.timeout
         self._pools = _pool_classes(session)
         super().__init__()
 
@@ -157,7 +126,7 @@ class _Adapter(HTTPAdapter):
 
     def send(self, request: Any, stream: bool = False, timeout: Any = None, **options: Any) -> Any:  # type: ignore[override]
         pair = timeout if isinstance(timeout, tuple) else (timeout, timeout)
-        usual = self._limits.timeout
+        usual = self._timeout
         complete = (pair[0] or usual[0], pair[1] or usual[1])
         return super().send(request, stream=stream, timeout=complete, **options)
 
@@ -165,9 +134,12 @@ class _Adapter(HTTPAdapter):
 class Session(requests.Session):
     """A session whose responses are limited, and which follows no redirects on its own."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    timeout = (10.0, 30.0)
+    """Seconds to connect, and between two reads."""
+    head_seconds = 60.0
+
+    def __init__(self) -> None:
         super().__init__()
-        self.limits = limits or Limits()
         self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
@@ -193,9 +165,7 @@ class Session(requests.Session):
         with self._lock:
             sockets = list(self._sockets)
         for sock in sockets:
-            with contextlib.suppress(OSError):
-                # An SSLSocket's own method would drop its state under the reading thread.
-                socket.socket.shutdown(sock, socket.SHUT_RDWR)
+            _shut_down(sock)
 
     def pause(self, seconds: float) -> None:
         """Wait; raise `LimitError` as soon as the session is stopped."""

@@ -16,7 +16,6 @@ from envbuilder.containers.registry import blobs, transfer as registry
 from envbuilder.containers.registry.connection import ACCEPT, OK, Connection
 from envbuilder.core import http_transport, types
 from envbuilder.core.console import PlainProgress
-from envbuilder.core.http_transport import Limits
 from envbuilder.core.settings import Settings
 from tests.support import image_layouts as images, registry_fixture as fake_registry
 from tests.support.registry_fixture import PASSWORD, USER, FakeRegistry
@@ -79,8 +78,7 @@ def pull(server: FakeRegistry, wanted: str, folder: Path) -> int:
 def impatient(monkeypatch: pytest.MonkeyPatch, fault: str = "hang") -> None:
     """Where a registry hangs, it is given up soon; elsewhere a slow machine must not matter."""
     if fault == "hang":
-        limits = Limits(timeout=(10.0, 0.4))
-        monkeypatch.setattr(http_transport, "Limits", lambda: limits)
+        monkeypatch.setattr(http_transport.Session, "timeout", (10.0, 0.4))
 
 
 @pytest.fixture

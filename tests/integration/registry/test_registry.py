@@ -24,7 +24,6 @@ from envbuilder.containers.registry.connection import Connection
 from envbuilder.core import http_transport
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, ToolError
-from envbuilder.core.http_transport import Limits
 from envbuilder.core.settings import Configuration, Settings
 from tests.conftest import succeeded
 from tests.support import image_layouts as images
@@ -229,8 +228,7 @@ def test_a_registry_that_is_gone_is_named(
 def test_a_registry_that_hangs_is_given_up(
     registry: Registry, layout: Layout, found: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limits = Limits(timeout=(1.0, 0.3))
-    monkeypatch.setattr(http_transport, "Limits", lambda: limits)
+    monkeypatch.setattr(http_transport.Session, "timeout", (1.0, 0.3))
     image = images.image(layout, b"small")
     os.kill(registry.pid, signal.SIGSTOP)
     try:

@@ -16,7 +16,6 @@ import pytest
 from envbuilder.core import files, http, http_transport, process
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, ChangedFileError, WrongHashError
-from envbuilder.core.http_transport import Limits
 from envbuilder.core.settings import Settings
 from envbuilder.packages import fetch
 from envbuilder.packages.store import Store
@@ -326,20 +325,19 @@ def test_a_tool_is_looked_for_whatever_the_targets_platform(
 # --- servers that misbehave: each is given up soon, and the next run succeeds
 
 SMALL = bytes(range(256)) * 16
-TIGHT = Limits(timeout=(1.0, 0.2), head_bytes=8192, head_seconds=0.25)
 GIVEN_UP = {
-    "silent": r"timed out after 0\.2 s",
+    "silent": r"timed out after 0\.2 s|was not complete after 0\.25 s",
     # Where others keep the machine busy, what it waits for in all can end first.
     "silent in the head": r"timed out after 0\.2 s|was not complete after 0\.25 s",
-    "silent in the body": r"timed out after 0\.2 s",
+    "silent in the body": "timed out",
     "drips in the head": r"the head of the response was not complete after 0\.25 s",
     "drips in the body": r"the response was not complete after 0\.\d+ s",
     "drips chunks": r"the response was not complete after 0\.\d+ s",
-    "endless headers": "longer than it may be|not a valid HTTP response",
-    "endless header": "longer than it may be|not a valid HTTP response",
-    "endless 100 Continue": "the response is longer than it may be",
-    "endless chunk size": "broke off after 0 bytes|the response is longer than it may be",
-    "endless trailers": "the response is longer than it may be",
+    "endless headers": "not a valid HTTP response",
+    "endless header": "not a valid HTTP response",
+    "endless 100 Continue": r"the head of the response was not complete after 0\.25 s",
+    "endless chunk size": "broke off after 0 bytes",
+    "endless trailers": r"the response was not complete after 0\.\d+ s",
     "damaged gzip": "sends damaged compressed data",
     "unknown compression": "sends a compressed body that was not requested",
     "announces nonsense": "broke off after 9 of 4096 bytes",
@@ -371,10 +369,12 @@ OTHER_FILE = {
 
 @pytest.fixture
 def faulty(server: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> FaultyServer:
-    """The server with little to send, and a client that waits no longer than TIGHT."""
+    """The server with little to send, and a client that waits for nearly nothing."""
     monkeypatch.setattr(http, "ATTEMPTS", 2)
     monkeypatch.setattr(http, "_GRACE_SECONDS", 0.0)
-    monkeypatch.setattr(fetch, "open_session", lambda: http_transport.Session(TIGHT))
+    monkeypatch.setattr(http_transport.Session, "timeout", (1.0, 0.2))
+    monkeypatch.setattr(http_transport.Session, "head_seconds", 0.25)
+    monkeypatch.setattr(fetch, "open_session", http_transport.Session)
     server.content = SMALL
     return server
 
