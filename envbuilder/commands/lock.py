@@ -22,7 +22,7 @@ from envbuilder.locks import compare, entries, saving
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.profiles import lock as profile_lock, profile as profiles, releases
 from envbuilder.profiles.library import Library
-from envbuilder.project import edit
+from envbuilder.project import environments
 from envbuilder.project.variants import ANY
 
 if TYPE_CHECKING:
@@ -120,12 +120,12 @@ def command(
     return code
 
 
-def _dated(settings: Settings, day: date) -> edit.Change:
+def _dated(settings: Settings, day: date) -> environments.Change:
     """Return the project's file with another `as_of`."""
     if settings.project is None or settings.definition is None:
         raise InvalidError("--as-of: this is no project", Hint("Write one", ("init",)))
     path = settings.project / PROJECT_FILE
-    return edit.dated(read_text(path), path, day)
+    return environments.dated(read_text(path), path, day)
 
 
 def _print_unread(settings: Settings, outcomes: Iterable[resolution.Outcome]) -> None:
@@ -166,7 +166,7 @@ def _require_locked(
 
 
 def settle(
-    outcomes: Sequence[resolution.Outcome], hint: str, change: edit.Change | None = None
+    outcomes: Sequence[resolution.Outcome], hint: str, change: environments.Change | None = None
 ) -> int:
     """Write the locks that changed, and print what came of each; return the exit code.
 
@@ -216,7 +216,7 @@ def settle(
 
 
 def _save(
-    outcomes: Iterable[resolution.Outcome], hint: str, change: edit.Change | None
+    outcomes: Iterable[resolution.Outcome], hint: str, change: environments.Change | None
 ) -> dict[Path, Path | None]:
     """Write the locks that changed with a change of the project's file.
 
@@ -225,7 +225,7 @@ def _save(
     changing = [outcome for outcome in outcomes if outcome.lock and not outcome.is_kept]
     present = {outcome.entry.path: _present(outcome) for outcome in changing}
     written = {o.entry.path: o.lock for o in changing if o.lock and not present[o.entry.path]}
-    saving.save(written, hint, edit.contents(change) if change else {})
+    saving.save(written, hint, environments.changed_file(change) if change else {})
     if change:
         for line in change.lines:
             console.result(f"{PROJECT_FILE}: {line}")

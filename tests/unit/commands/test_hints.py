@@ -25,8 +25,8 @@ NO_ADVICE = {
     ("ci/workflow.py", "envbuilder check"),
     ("project/draft.py", "envbuilder add NAME"),
     # Prefixes of messages of these very commands, and another sense of the words.
-    ("project/edit.py", "envbuilder add"),
-    ("project/edit.py", "envbuilder remove: "),
+    ("project/environments.py", "envbuilder add"),
+    ("project/environments.py", "envbuilder remove: "),
     ("bundle/format.py", "an envbuilder bundle"),
     ("bundle/unpack.py", "by envbuilder bundle"),
     ("verify/advice.py", "envbuilder verify"),

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.types import canonical
-from envbuilder.project import edit, environments
+from envbuilder.project import environments
 
 FILE = Path("envbuilder.yaml")
 TEXT = """\
@@ -26,14 +26,14 @@ environments:
 """
 
 
-def added(text: str, *requirements: str, environment: str = "default") -> edit.Change:
-    return edit.added(text, FILE, environment, requirements)
+def added(text: str, *requirements: str, environment: str = "default") -> environments.Change:
+    return environments.added(text, FILE, environment, requirements)
 
 
 def removed(
     text: str, *names: str, environment: str = "default", project: Path = Path("/none")
-) -> edit.Change:
-    return edit.removed(text, FILE, environment, names, project=project)
+) -> environments.Change:
+    return environments.removed(text, FILE, environment, names, project=project)
 
 
 FLOW = TEXT.replace("[jupyterlab]", "[jupyterlab, ipykernel]")
@@ -113,7 +113,7 @@ def test_a_name_that_is_nearly_another_is_asked_about(name: str, meant: str) -> 
         ("add", meant),
         ("add", "--exact", canonical(name)),
     ]
-    assert edit.added(TEXT, FILE, "default", [name], exact=True).lines == (f"added {name}",)
+    assert environments.added(TEXT, FILE, "default", [name], exact=True).lines == (f"added {name}",)
     listed = f"requirements: [{name}]\n"
     assert added(listed, f"{name}>=1").lines, "it is listed already"
 
@@ -240,6 +240,6 @@ def test_adding_and_removing_gives_the_same_text(requirement: str) -> None:
     if name in {"numpy", "rich", "jupyterlab", "torch"}:
         return
     for environment in ("default", "notebooks"):
-        text = edit.added(TEXT, FILE, environment, [requirement], exact=True).text
+        text = environments.added(TEXT, FILE, environment, [requirement], exact=True).text
         assert text != TEXT
         assert removed(text, name, environment=environment).text == TEXT
