@@ -1,7 +1,4 @@
-"""The environments of a project: what `envbuilder.yaml` says, the files that it names, changes.
-
-Long because what is changed is read again, by the same rules.
-"""
+"""The environments of a project: what `envbuilder.yaml` says, its files, and changes of it."""
 
 from __future__ import annotations
 
@@ -32,14 +29,7 @@ from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.profile import Resolution
 from envbuilder.profiles.requirements import SAME, distribution
 from envbuilder.project import release
-from envbuilder.project.lines import (
-    Dropped,
-    Line,
-    Listed,
-    joined,
-    parse,
-    parse_lenient,
-)
+from envbuilder.project.lines import Dropped, Line, Listed, joined, parse, parse_lenient
 from envbuilder.project.names import mistaken
 
 if TYPE_CHECKING:
@@ -584,12 +574,8 @@ def _refuse_missing(file: _File, name: str, project: Path) -> NoReturn:
                     f"{name} is listed in {line.where}, not in {PROJECT_FILE}",
                     Hint("Remove it there, then lock", ("lock",)),
                 )
-    from difflib import get_close_matches
-
     listed = [*filter(None, map(_name, file.listed))]
     hint = f"It lists: {', '.join(listed)}." if listed else "No file of the project lists it."
-    if close := get_close_matches(name, listed, n=1):
-        hint = f"Did you mean '{close[0]}'?"
     raise InvalidError(f"{file.where} does not list {shown(name)}", hint)
 
 

@@ -194,7 +194,7 @@ def test_what_cannot_be_added(before: str, requirement: str, message: str, hint:
             "numpi",
             "default",
             "envbuilder.yaml does not list 'numpi'",
-            "Did you mean 'numpy'?",
+            "It lists: numpy, rich.",
         ),
         (TEXT, "qqq", "default", "envbuilder.yaml does not list 'qqq'", "It lists: numpy, rich."),
         (TEXT, "torch", "default", "torch comes from the profile", "every environment"),
