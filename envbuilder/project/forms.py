@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder.core.errors import InvalidError, escaped
-from envbuilder.project.conda import read_conda_list, read_environment_yml, read_pixi
+from envbuilder.project.conda import read_conda_list, read_environment_yml
 from envbuilder.project.foreign_locks import read_pylock, read_uv_lock
 from envbuilder.project.lines import Dropped, Listed, Needed, joined, read_text
 from envbuilder.project.requirements_txt import read_requirements_txt
@@ -69,7 +69,6 @@ FORMS = (
         pattern=r"(conda[-_.]?)?env(ironment)?\.ya?ml|conda\.ya?ml",
         read=read_environment_yml,
     ),
-    Form(names="pixi.toml", pattern=r"pixi\.toml", read=read_pixi, has_extras=True),
     Form(
         names="setup.py, setup.cfg",
         pattern=r"setup\.(py|cfg)",
@@ -96,10 +95,12 @@ def form_of(name: str) -> Form | None:
 # Reading a file
 
 _PIPENV = "List the result of: pipenv requirements > requirements.txt"
+_PIXI = "List the result of: pixi workspace export conda-environment environment.yml"
 _INSTEAD = {
     "poetry.lock": "List pyproject.toml, or the result of: poetry export -o requirements.txt",
     "pdm.lock": "List pyproject.toml, or the result of: pdm export -o requirements.txt",
-    "pixi.lock": "List pixi.toml.",
+    "pixi.lock": _PIXI,
+    "pixi.toml": _PIXI,
     "Pipfile": _PIPENV,
     "Pipfile.lock": _PIPENV,
 }

@@ -278,38 +278,6 @@ prefix: /home/somebody/miniconda3/envs/corners
             "README.md": readme("conda env create -f environment.yml", "conda activate corners"),
         }
     ),
-    "pixi": script(
-        {
-            "pixi.toml": """\
-[project]
-name = "corners"
-version = "0.1.0"
-channels = ["conda-forge"]
-platforms = ["linux-64", "osx-arm64", "win-64"]
-
-[tasks]
-train = "python train.py"
-
-[dependencies]
-python = ">=3.10,<3.13"
-pytorch = ">=2.5"
-numpy = "*"
-pyyaml = ">=6.0,<7"
-ffmpeg = "*"
-
-[pypi-dependencies]
-einops = ">=0.8"
-tqdm = "*"
-
-[feature.test.dependencies]
-pytest = "*"
-
-[environments]
-test = ["test"]
-""",
-            "README.md": readme("pixi run train"),
-        }
-    ),
     "imports": script(
         {
             "README.md": "Tested with Python 3.8, PyTorch 1.12.\n" + readme("python train.py"),

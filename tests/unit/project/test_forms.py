@@ -30,8 +30,6 @@ PYLOCK = 'lock-version = "1.0"\ncreated-by = "x"\npackages = []\n'
         ("conda/env.yaml", "dependencies: [{pip: [rich]}]"),
         ("setup.py", "setup(install_requires=['rich'])"),
         ("setup.cfg", "[options]\ninstall_requires = rich\n"),
-        ("pixi.toml", "[pypi-dependencies]\nrich = '*'\n"),
-        ("pyproject.toml", "[project]\nname = 'x'\n[tool.pixi.dependencies]\nrich = '*'\n"),
         ("pyproject.toml", "[tool.poetry.dependencies]\nrich = '*'\n"),
     ],
 )
@@ -84,7 +82,7 @@ def test_locks_are_read_by_their_kind(tmp_path: Path) -> None:
     [
         ("poetry.lock", "pyproject.toml"),
         ("Pipfile", "pipenv requirements"),
-        ("pixi.lock", "List pixi.toml."),
+        ("pixi.toml", "pixi workspace export conda-environment"),
         ("other.toml", "Supported are uv.lock, pylock.toml, requirements.txt"),
         ("requirements", "Supported are"),
         ("x\x1b[2J.toml", "Supported are"),
