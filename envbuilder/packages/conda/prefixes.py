@@ -333,20 +333,16 @@ def _require_contained(package: Package, path: Path, prefix: str) -> None:
 
 
 # Activating. conda, mamba and micromamba source the files in `etc/conda/activate.d`, and so do
-# envbuilder's own scripts, so that every way to activate has the same effect. py-rattler could
-# write such a script, too, but with the PATH of the build in it, without a way to undo it, and for
-# fish without the scripts of packages.
+# envbuilder's own script, so that every way to activate has the same effect. py-rattler could write
+# such a script, too, but with the PATH of the build in it, and without a way to undo it.
 
 
 SCRIPT = f"{resources.OWN}/activate.sh"
 """The script to source in bash, below a prefix."""
 SCRIPTS = {
     "etc/conda/activate.d/envbuilder.sh": "conda/activate-d.sh.j2",
-    "etc/conda/activate.d/envbuilder.fish": "conda/activate-d.fish.j2",
     "etc/conda/deactivate.d/envbuilder.sh": "conda/deactivate-d.sh.j2",
-    "etc/conda/deactivate.d/envbuilder.fish": "conda/deactivate-d.fish.j2",
     SCRIPT: "conda/activate.sh.j2",
-    f"{resources.OWN}/activate.fish": "conda/activate.fish.j2",
 }
 """Paths below a prefix → templates."""
 _PACKAGE_VARIABLES = "etc/conda/env_vars.d"
@@ -357,23 +353,10 @@ _LARGEST = 1 << 20
 _Value = Annotated[str, Meta(pattern=r"^[^\x00]*\Z", description="text without null characters")]
 
 
-class Quoted(Struct, frozen=True):
-    """A value, quoted for each shell."""
-
-    sh: str
-    fish: str
-
-
-def quoted(value: str) -> Quoted:
-    """Return a value quoted so that no shell interprets it."""
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-    return Quoted(sh=shlex.quote(value), fish=f"'{escaped}'")
-
-
 def templates_sha256() -> str:
     """Return the sha256 of everything that determines the scripts except their values."""
     folder = resources.folder("templates") / "conda"
-    found = sorted((*folder.glob("*.sh.j2"), *folder.glob("*.fish.j2")))
+    found = sorted(folder.glob("*.sh.j2"))
     texts = [[path.name, path.read_text(encoding="utf-8")] for path in found]
     return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
 
@@ -390,11 +373,11 @@ def write_activation(step: WriteActivation) -> tuple[str, ...]:
     conda = {"CONDA_PREFIX": step.prefix, "CONDA_DEFAULT_ENV": step.prefix, "CONDA_SHLVL": "1"}
     context: dict[str, Any] = {
         "mark": resources.MARK,
-        "prefix": quoted(step.prefix),
+        "prefix": shlex.quote(step.prefix),
         "variables": _pairs(variables),
-        "programs": quoted(f"{step.venv}/bin") if step.venv else None,
-        "prefix_programs": quoted(f"{step.prefix}/bin"),
-        "preload": [quoted(path) for path in step.preload],
+        "programs": shlex.quote(f"{step.venv}/bin") if step.venv else None,
+        "prefix_programs": shlex.quote(f"{step.prefix}/bin"),
+        "preload": [*map(shlex.quote, step.preload)],
         "package_variables": _pairs({**conda, **package_variables(env)}),
     }
     for path, template in SCRIPTS.items():
@@ -404,8 +387,8 @@ def write_activation(step: WriteActivation) -> tuple[str, ...]:
     return tuple(SCRIPTS)
 
 
-def _pairs(variables: Mapping[str, str]) -> list[tuple[str, Quoted]]:
-    return [(name, quoted(value)) for name, value in sorted(variables.items())]
+def _pairs(variables: Mapping[str, str]) -> list[tuple[str, str]]:
+    return [(name, shlex.quote(value)) for name, value in sorted(variables.items())]
 
 
 def package_variables(env: Path) -> dict[str, str]:

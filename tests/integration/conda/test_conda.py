@@ -193,28 +193,6 @@ def test_activation_and_back(prefix: Path, shell: str) -> None:
     assert variables["ACTIVATED"] == f"by {prefix}"
 
 
-def test_activation_in_fish_and_back(prefix: Path, tmp_path: Path) -> None:
-    fish = shutil.which("fish")
-    if fish is None:
-        pytest.skip("no fish")
-    script = """
-    function state; command -v python; env -0 | sort -z | tr "\\0" "|"; echo; end
-    state; source $argv[1]; state; source $argv[1]; state; deactivate; state
-    """
-    done = subprocess.run(
-        [fish, "-N", "-c", script, str(prefix / "lib/envbuilder/activate.fish")],
-        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "VIRTUAL_ENV": "/else"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    before, python, once, again, twice, after = done.stdout.splitlines()
-    assert python == again == f"{prefix}/venv/bin/python"
-    assert (twice, after) == (once, before)
-    assert f"PATH={prefix}/venv/bin:{prefix}/bin:/usr/bin:/bin|" in once
-    assert "ACTIVATED_VARIABLE=of a package, with spaces|" in once
-
-
 def test_activation_by_conda(prefix: Path) -> None:
     """What `conda activate PREFIX` does, as its documentation has it: PATH, then activate.d."""
     conda_activate = """
