@@ -25,11 +25,18 @@ from envbuilder.builds import conventions, project_folder
 from envbuilder.builds.access import own_folder
 from envbuilder.builds.backends import container
 from envbuilder.core import console, process, text
-from envbuilder.core.errors import VERIFY_FAILED, EnvbuilderError, redacted_words
+from envbuilder.core.errors import (
+    VERIFY_FAILED,
+    EnvbuilderError,
+    InvalidError,
+    printable,
+    redacted_words,
+)
 from envbuilder.payload.machine import contention
 from envbuilder.profiles.backends import makes_image
 from envbuilder.project.repository import git
-from envbuilder.watch import history, judge, model, show
+from envbuilder.verify.report import history
+from envbuilder.watch import judge, model, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -123,23 +130,99 @@ class Watching(Struct, frozen=True, kw_only=True):
         errors: list[EnvbuilderError] = []
         try:
             if self.against == LAST:
-                earlier = history.last(folder, watched)
+                earlier = last(folder, watched)
                 if earlier is None:
                     said = "note: --against last: there is no earlier report of it"
                     console.progress().note(said)
         except EnvbuilderError as error:
             errors.append(error)
-        changes = history.changes(watched, earlier) if earlier else ()
+        changed = changes(watched, earlier) if earlier else ()
         errors += console.deliver(
             (
-                ("report", lambda: history.keep(watched, folder)),
+                ("report", lambda: keep(watched, folder)),
                 ("report", lambda: self.file.write(lambda: model.encoded(watched))),
                 ("page", lambda: self.page.write(lambda: show.page(watched))),
             ),
-            lambda: show.show(watched, changes),
+            lambda: show.show(watched, changed, console.rich_console(stderr=True)),
         )
         for failure in errors:
             console.message(f"warning: {failure.message}")
+
+
+# Earlier reports: named and numbered as those of verifications are, in a folder of their own
+
+
+def keep(watched: model.Watched, folder: Path) -> Path:
+    """Store a report under the next number and return its path; raise `BuildError`.
+
+    Of each profile the newest ones are retained, and the newest of each command that succeeded.
+    """
+    name = (watched.time, watched.profile, watched.backend, watched.fingerprint)
+    path = history.stored(folder, name, lambda: model.encoded(watched))
+    history.prune(folder, watched.profile, lambda path: _kind(_succeeded(path)))
+    return path
+
+
+def last(folder: Path, like: model.Watched) -> model.Watched | None:
+    """Return the newest other report of the same kind whose command succeeded."""
+    for entry in reversed(history.entries(folder, like.profile)):
+        watched = _succeeded(entry.path)
+        if watched != like and _kind(watched) == _kind(like):
+            return watched
+    return None
+
+
+def _kind(watched: model.Watched | None) -> tuple[object, ...] | None:
+    """Return what a report has in common with those it is compared with."""
+    if watched is None:
+        return None
+    return watched.profile, watched.backend, watched.requested, watched.command
+
+
+def _succeeded(path: Path) -> model.Watched | None:
+    """Return a kept report; None if its command failed, or the file is damaged."""
+    try:
+        watched = model.read(path)
+    except InvalidError:
+        return None
+    if watched.exit_code:
+        return None
+    return watched
+
+
+def changes(watched: model.Watched, earlier: model.Watched) -> list[str]:
+    """Return in sentences how a training differs from an earlier one.
+
+    Its rate is about the same up to a factor of `MAX_SLOWDOWN`.
+    """
+    sentences = []
+    now = judge.speed(watched)
+    then = judge.speed(earlier)
+    if now and then and now[1] == then[1]:
+        word = "about as fast"
+        if now[0] > history.MAX_SLOWDOWN * then[0]:
+            word = "faster"
+        elif now[0] * history.MAX_SLOWDOWN < then[0]:
+            word = "slower"
+        unit = f"{now[1]}/s"
+        sentences.append(
+            f"{word}: {text.amount(now[0])} {unit}, before {text.amount(then[0])} {unit}"
+        )
+    for name, value in (
+        ("device", judge.device),
+        ("dtype", judge.dtype),
+        ("framework", judge.framework),
+    ):
+        if value(watched) != value(earlier):
+            sentences.append(f"{name}: {value(watched)}, before {value(earlier)}")
+    kinds = [finding.kind for finding in watched.findings]
+    before = [finding.kind for finding in earlier.findings]
+    sentences += [f"new: {printable(kind)}" for kind in kinds if kind not in before]
+    sentences += [f"gone: {printable(kind)}" for kind in before if kind not in kinds]
+    return sentences
+
+
+# What runs beside the command
 
 
 class Session:

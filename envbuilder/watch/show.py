@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal
 
-from envbuilder.core import console, text
+from envbuilder.core import text
 from envbuilder.core.errors import counted, first, printable
 from envbuilder.core.text import amount, duration, memory, percent
 from envbuilder.verify import view
@@ -132,11 +132,10 @@ _STATES: dict[bool | None, tuple[Literal["passed", "failed", "skipped"], str]] =
 """Whether the work was on the device → state and style of the verdict."""
 
 
-def show(watched: model.Watched, changes: Sequence[str] = ()) -> None:
-    """Print a report on stderr: the command has stdout."""
+def show(watched: model.Watched, changes: Sequence[str], out: Any) -> None:
+    """Print a report on rich's console."""
     from rich.text import Text
 
-    out = console.rich_console(stderr=True)
     out.print()
     view.show([view.Section(title="What was measured", facts=facts(watched))], out)
     _, style = _STATES[watched.on_device]

@@ -14,9 +14,8 @@ from filelock import FileLock
 from envbuilder.builds import attestations
 from envbuilder.builds.backends import in_use
 from envbuilder.builds.backends.integrity import MARKER
-from envbuilder.commands import inventory
+from envbuilder.commands import inventory, watch
 from envbuilder.core import files, settings
-from envbuilder.watch import history as watches
 from tests.support import reports
 from tests.support.cleaning import (
     DIGEST,
@@ -387,7 +386,7 @@ def listing(own: settings.Settings) -> set[Path]:
 
 
 def test_reports_of_watched_trainings_are_reports(own: settings.Settings) -> None:
-    kept = watches.keep(watched(), own.watches_dir)
+    kept = watch.keep(watched(), own.watches_dir)
     assert run("--reports", "--profile", "other") == 0
     assert kept.exists()
     assert run("--reports") == 0

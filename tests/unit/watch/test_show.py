@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder.commands import sign
+from envbuilder.core import console
 from envbuilder.core.errors import InvalidError
 from envbuilder.watch import judge, model, show
 from envbuilder.watch.training import Run, finding
@@ -23,7 +24,7 @@ HOSTILE = "<script>alert(1)</script>\x1b[31m\n"
 def test_the_text_says_what_did_the_work_and_that_it_is_no_proof(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    show.show(judge.judged(watched()), ("about as fast",))
+    show.show(judge.judged(watched()), ("about as fast",), console.rich_console(stderr=True))
     out, text = capsys.readouterr()
     assert out == ""
     assert "ON CUDA: A GPU (cuda:0) did the work" in text
@@ -37,7 +38,7 @@ def test_the_text_says_what_did_the_work_and_that_it_is_no_proof(
 
 def test_one_sentence_of_advice_for_the_largest_loss(capsys: pytest.CaptureFixture[str]) -> None:
     far = judge.judged(watched(requested="xpu"))
-    show.show(far)
+    show.show(far, (), console.rich_console(stderr=True))
     text = capsys.readouterr().err
     assert text.count("Advice: ") == 1
     assert "NOT ON XPU: the work was on A GPU (cuda:0)" in text
@@ -53,7 +54,7 @@ def test_a_rule_is_one_row(
     monkeypatch.setattr(judge, "RULES", (*judge.RULES, invented))
     report = judge.judged(watched())
     assert [each.kind for each in report.findings] == ["moon"]
-    show.show(report)
+    show.show(report, (), console.rich_console(stderr=True))
     for shown in (capsys.readouterr().err, show.page(report), model.encoded(report)):
         assert "Process 4242 is full." in shown
         assert "Wait a week." in shown
@@ -61,7 +62,7 @@ def test_a_rule_is_one_row(
 
 
 def test_a_command_without_a_training_is_not_judged(capsys: pytest.CaptureFixture[str]) -> None:
-    show.show(judge.judged(replace(watched(), processes=())))
+    show.show(judge.judged(replace(watched(), processes=())), (), console.rich_console(stderr=True))
     assert "NOT SEEN: no training was seen" in capsys.readouterr().err
 
 
