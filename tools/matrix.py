@@ -14,8 +14,8 @@ import yaml
 from msgspec import Struct
 
 from envbuilder.core import resources, types
+from envbuilder.host.accelerators import ACCELERATORS
 from envbuilder.profiles import backends, frameworks
-from envbuilder.profiles.accelerators import ACCELERATORS
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.library import Library
 from envbuilder.profiles.profile import Profile

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from envbuilder.core import resources, types
+from envbuilder.host.accelerators import of_vendor
 from envbuilder.host.model import Cpu, Gpu, Host
-from envbuilder.profiles import accelerators, fit, frameworks, profile as profiles, releases
+from envbuilder.profiles import fit, frameworks, profile as profiles, releases
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,8 +91,8 @@ def _newest(served: tuple[str, list[str]]) -> tuple[int, ...]:
 def served(framework: types.Framework, host: Host) -> str:
     """Return the releases that fit a host, by build; empty if there are none."""
     folders = profiles.search_path(None, resources.profiles_dir())
-    accelerator = accelerators.of_vendor(host.gpus[0].vendor)
-    name = frameworks.first_profile(framework, accelerator) if accelerator else ""
+    row = of_vendor(host.gpus[0].vendor)
+    name = frameworks.first_profile(framework, row.name) if row else ""
     if name not in profiles.names(folders):
         return ""
     found: dict[str, list[str]] = {}

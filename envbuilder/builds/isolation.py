@@ -16,6 +16,7 @@ from typing import Any
 
 from envbuilder.builds import conventions
 from envbuilder.core.errors import EnvbuilderError, VerifyError, first, printable
+from envbuilder.host.accelerators import of_gpus
 from envbuilder.payload import origins
 from envbuilder.payload.start import DRIVER_FOLDERS, INJECTING, Start, below, guarded
 from envbuilder.profiles.frameworks import FRAMEWORKS
@@ -58,18 +59,6 @@ _NAMES = frozenset(
         "MKL_DYNAMIC",
         "OPENBLAS_NUM_THREADS",
         "VECLIB_MAXIMUM_THREADS",
-        # the choice of devices
-        "CUDA_VISIBLE_DEVICES",
-        "CUDA_DEVICE_ORDER",
-        "CUDA_MPS_PIPE_DIRECTORY",
-        "NVIDIA_VISIBLE_DEVICES",
-        "NVIDIA_DRIVER_CAPABILITIES",
-        "ZE_AFFINITY_MASK",
-        "ZE_FLAT_DEVICE_HIERARCHY",
-        "ONEAPI_DEVICE_SELECTOR",
-        "HIP_VISIBLE_DEVICES",
-        "ROCR_VISIBLE_DEVICES",
-        "GPU_DEVICE_ORDINAL",
         # the network between nodes
         "GLOO_SOCKET_IFNAME",
         "NCCL_SOCKET_IFNAME",
@@ -81,8 +70,8 @@ _NAMES = frozenset(
         "DEVELOPER_DIR",
     }
 )
-"""Variables of the caller that are passed to the payload, by reason."""
-_PREFIXES = ("LC_", "HSA_OVERRIDE_GFX_VERSION", "NCCL_IB_")
+"""Variables of the caller that are passed to the payload, by reason, beside those of devices."""
+_PREFIXES = ("LC_", "NCCL_IB_")
 """Beginnings of others."""
 _CLEARED = (
     "LD_PRELOAD",
@@ -112,7 +101,13 @@ CONTAINER_BYTECODE = "/tmp/envbuilder-bytecode"  # noqa: S108 (private to the co
 
 def payload_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the caller's variables that the payload gets; the profile's own are added later."""
-    allowed = {k: v for k, v in environ.items() if k in _NAMES or k.startswith(_PREFIXES)}
+    names = {*_NAMES}
+    prefixes = [*_PREFIXES]
+    for row in of_gpus():
+        names |= {*row.choosing, *row.numbering, *row.passed}
+        if row.disguise:
+            prefixes.append(row.disguise)
+    allowed = {k: v for k, v in environ.items() if k in names or k.startswith(tuple(prefixes))}
     return allowed | _with_drivers(environ)
 
 
@@ -145,11 +140,12 @@ def notes(environ: Mapping[str, str]) -> Iterator[str]:
     if lost := left_out(environ):
         yield f"not passed to the verification: {', '.join(map(printable, lost))}"
     for name in sorted(environ):
-        if name.startswith("HSA_OVERRIDE_GFX_VERSION") and environ[name]:
-            yield (
-                f"{printable(name)}={printable(environ[name])} makes AMD's driver take a GPU for"
-                " another one: a verification on such a GPU fails"
-            )
+        for row in of_gpus():
+            if row.disguise and name.startswith(row.disguise) and environ[name]:
+                yield (
+                    f"{printable(name)}={printable(environ[name])} makes {row.brand}'s driver take"
+                    " a GPU for another one: a verification on such a GPU fails"
+                )
 
 
 def python(executable: str, bytecode: str) -> tuple[str, ...]:

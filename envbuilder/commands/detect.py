@@ -20,8 +20,8 @@ from envbuilder.core import console, types
 from envbuilder.core.errors import Hint
 from envbuilder.core.text import bandwidth
 from envbuilder.host import assumed, describe, model_fit, probe, record as recorder
+from envbuilder.host.accelerators import ACCELERATORS
 from envbuilder.profiles import fit
-from envbuilder.profiles.accelerators import ACCELERATORS
 from envbuilder.profiles.choice import Choice, choose_best, grouped, unserved, workarounds
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.library import Library
@@ -31,8 +31,8 @@ from envbuilder.project import variants
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from envbuilder.host.gpus.accelerator import Level
     from envbuilder.host.model import Host
-    from envbuilder.profiles.needs import Level
     from envbuilder.profiles.profile import Profile
 
 _MARKS = {"fits": ("✓", "green"), "warnings": ("!", "yellow"), "no": ("✗", "dim")}

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from envbuilder.host.gpus.accelerator import Level
     from envbuilder.host.model import Host
-    from envbuilder.profiles.needs import Level
     from envbuilder.profiles.releases import Build
 
 

@@ -6,7 +6,7 @@ import errno
 import os
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 import click
 from msgspec.structs import replace
@@ -27,7 +27,8 @@ from envbuilder.commands.options import (
     require_image,
     running_options,
 )
-from envbuilder.core import console, process, types
+from envbuilder.core import console, process
+from envbuilder.host.accelerators import ACCELERATORS
 
 if TYPE_CHECKING:
     import contextlib
@@ -93,7 +94,7 @@ def _command(argv: tuple[str, ...], settings: Settings, by: str) -> tuple[str, .
 @running_options
 @click.option(
     "--device",
-    type=click.Choice(get_args(types.Accelerator)),
+    type=click.Choice([*ACCELERATORS]),
     help="Where the work should be.  [default: the profile's device]",
 )
 @click.option(

@@ -8,7 +8,6 @@ from typing import Annotated, Literal, get_args
 
 from msgspec import Meta, Struct
 
-Accelerator = Literal["cpu", "cuda", "rocm", "xpu", "mps"]
 Framework = Literal["torch", "jax", "tensorflow"]
 FrameworkVersion = Annotated[
     str, Meta(pattern=r"^[0-9][0-9a-z.+]*\Z", description="a version of the framework")
@@ -29,6 +28,10 @@ FRAMEWORKS: tuple[Framework, ...] = get_args(Framework)
 
 # Patterns end in \Z, because `$` would accept a trailing newline, and begin with ^, because msgspec
 # searches. Every value that may reach a file name, a Dockerfile or a command line is checked here.
+Accelerator = Annotated[
+    str, Meta(pattern=r"^[a-z][a-z0-9]{1,15}\Z", description="the name of an accelerator")
+]
+"""A row's name in `host.accelerators`, which a profile's reader checks."""
 _NAME = r"^_?[a-z0-9][a-z0-9-]{0,62}\Z"
 Name = Annotated[
     str, Meta(pattern=_NAME, description="a name of lower-case letters, digits and hyphens")
@@ -192,8 +195,12 @@ DeviceGlob = Annotated[
     str,
     Meta(pattern=r"^/dev/[A-Za-z0-9/_-]+\*?\Z", description="a path below /dev that may end in *"),
 ]
-GfxTarget = Annotated[
-    str, Meta(pattern=r"^gfx[0-9a-f]{3,5}\Z", description="an AMD GPU as ROCm names it")
+KernelTarget = Annotated[
+    str,
+    Meta(
+        pattern=r"^[0-9a-z][0-9a-z._-]{0,31}\Z",
+        description='what kernels are compiled for, such as "9.0" or gfx1100',
+    ),
 ]
 Size = Annotated[str, Meta(pattern=r"^[1-9][0-9]*[kmg]\Z", description="a size such as 512m or 2g")]
 CpuFlag = Annotated[str, Meta(pattern=r"^[a-z0-9_]+\Z", description="name of a CPU flag")]

@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from envbuilder.doctor.problem import Problem, Severity
-from envbuilder.doctor.surroundings import CDI_FILE, GFX_OVERRIDE, Around
-from envbuilder.host import drivers, tables
-from envbuilder.host.model import Gpu, Host, Obstacle, Vendor, is_wsl1
+from envbuilder.host.accelerators import ACCELERATORS, of_gpus, of_vendor
+from envbuilder.host.gpus import accelerator, pci
+from envbuilder.host.gpus.accelerator import LEVELS, Accelerator, Finding, Level, Needs, worst
+from envbuilder.host.model import Gpu, Host, is_wsl1
 from envbuilder.host.snapshot import clean
 from envbuilder.profiles import fit
-from envbuilder.profiles.accelerators import needs, of_vendor
-from envbuilder.profiles.needs import LEVELS, Finding, Level, Needs, worst
+from envbuilder.profiles.needs import needs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from envbuilder.doctor.surroundings import Around
     from envbuilder.profiles.lock import Lock
     from envbuilder.profiles.profile import Profile
 
@@ -30,29 +31,12 @@ _LASTING = ("unsupported", "kernels", "platform", "cpu-flags")
 _TRY = "Try it: run `envbuilder verify`."
 _UNKNOWN = "See `envbuilder detect` for what is known about it."
 _FORCE = "`envbuilder verify --force` tries it anyway."
-_NO_TORCH = "Nothing helps: PyTorch does not support it. Use --profile cpu."
-_OF_VENDOR: dict[Vendor, dict[Obstacle | None, str]] = {
-    "nvidia": {"unsupported": f"{tables.JETSON_TORCH[0].upper()}{tables.JETSON_TORCH[1:]}."},
-    "amd": {
-        "hidden": "Run `unset HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES`, and"
-        " find where it is set.",
-        "unsupported": "See `sudo dmesg | grep kfd` for why; ROCm can use no other GPUs. Use"
-        " --profile cpu.",
-        "wsl": "Use --profile cpu, or Linux itself instead of WSL.",
-    },
-}
-"""The fixes of obstacles that differ among vendors."""
 _ON_MACS = {
     "platform": "Start a container engine and use --backend docker, or a profile for macOS.",
     "system-old": "Update macOS.",
 }
 _NOTHING = ("kernels", "platform", "unsupported")
 """Codes for which a profile that fits is the only fix."""
-# udev assigns render nodes to `render`, systemd before 239 to `video` (50-udev-default.rules). Any
-# other group may grant more than GPU access.
-_GPU_GROUPS = ("render", "video")
-_CONTROL_MINOR = 255
-"""Minor number of /dev/nvidiactl (the driver's README, chapter on device files)."""
 
 
 def problems(
@@ -66,36 +50,38 @@ def problems(
     """Return the problems of the requested profile, or else of each vendor's best profile."""
     look = _Look(host, candidates, locks, around, advice)
     if requested is not None:
-        result = look.of_profile(requested, requested=True)
-        return [*result, *(_override(host, around) if requested.accelerator == "rocm" else ())]
+        row = ACCELERATORS[requested.accelerator]
+        return [*look.of_profile(requested, requested=True), *_disguised(host, around, [row])]
     result = look.of_vendors()
     if is_wsl1(host.kernel):
         text = "this is WSL 1, where no program can use a GPU"
         fix = "In Windows, run `wsl --set-version NAME 2` (`wsl --list` has the name)."
         result.append(Problem(severity="blocks", code="wsl1", text=text, fix=fix))
-    result += _override(host, around)
+    result += _disguised(host, around, of_gpus())
     if not look.fitting and not any(p.severity == "blocks" for p in result):
         result += look.of_nothing()
     return list({(p.code, p.text): p for p in result}.values())
 
 
-def _override(host: Host, around: Around) -> list[Problem]:
-    """Return a problem if a variable makes ROCm take the GPUs here for others."""
-    names = sorted(name for name in around.variables if name.startswith(GFX_OVERRIDE))
-    gpus = [gpu for gpu in host.gpus if gpu.vendor == "amd"]
-    if not names or not gpus:
-        return []
-    shown = " ".join(f"{name}={clean(around.variables[name]) or ''}" for name in names)
-    real = " and ".join(f"{named(gpu)} is {gpu.family or 'unknown'}" for gpu in gpus)
-    return [
-        Problem(
+def _disguised(host: Host, around: Around, rows: Iterable[Accelerator]) -> list[Problem]:
+    """Return a problem if a variable makes a driver take the GPUs here for others."""
+    result = []
+    for row in rows:
+        gpus = [gpu for gpu in host.gpus if gpu.vendor == row.vendor]
+        names = sorted(n for n in around.variables if row.disguise and n.startswith(row.disguise))
+        if not names or not gpus:
+            continue
+        shown = " ".join(f"{name}={clean(around.variables[name]) or ''}" for name in names)
+        real = " and ".join(f"{named(gpu)} is {gpu.family or 'unknown'}" for gpu in gpus)
+        problem = Problem(
             severity="limits",
             code="gfx-override",
-            text=f"{shown} makes ROCm run kernels for another GPU, but {real}",
+            text=f"{shown} makes {row.brand}'s driver run kernels for another GPU, but {real}",
             fix=f"Run `unset {' '.join(names)}`, and find where it is set: programs crash or"
             " compute wrongly under it.",
         )
-    ]
+        result.append(problem)
+    return result
 
 
 class _Look:
@@ -145,7 +131,8 @@ class _Look:
         works = any(p.accelerator != "cpu" for p in self.fitting)
         for vendor in dict.fromkeys(gpu.vendor for gpu in self.host.gpus):
             reported: set[int] = set()
-            candidates = [p for p in self.profiles if p.accelerator == of_vendor(vendor)]
+            row = of_vendor(vendor)
+            candidates = [p for p in self.profiles if row and p.accelerator == row.name]
             if candidates:
                 best = min(candidates, key=self._hopeless)
                 reported = {id(f.gpu) for f in self.findings[best.name] if f.level != "note"}
@@ -232,9 +219,7 @@ def named(gpu: Gpu) -> str:
     """Return a GPU by name and address."""
     if gpu.vendor == "unknown":
         return "whether there is a GPU is unknown"
-    if gpu.bus:
-        return f"{gpu.name} at {gpu.bus}"
-    return gpu.name
+    return accelerator.named(gpu)
 
 
 def _level(level: Level) -> int:
@@ -260,13 +245,14 @@ def fix(finding: Finding, needs: Needs, host: Host, instead: Sequence[str]) -> s
 
 def _sentence(finding: Finding, needs: Needs, host: Host) -> str:
     gpu = finding.gpu
+    row = of_vendor(gpu.vendor) if gpu else None
     if gpu is not None and (finding.code == gpu.obstacle or gpu.vendor == "unknown"):
-        return of_gpu(gpu, host, needs.nvidia_driver)
-    if gpu and finding.code == "driver-old":
-        return drivers.install(gpu, host, needs.nvidia_driver)
+        return of_gpu(gpu, host, needs.driver)
+    if gpu and row and finding.code == "driver-old":
+        return row.install(gpu, host, needs.driver)
     if host.os == "macos" and finding.code in _ON_MACS:
         return _ON_MACS[finding.code]
-    return {
+    sentences = {
         "backend": "Choose another --backend.",
         "platform": "Use a profile for this platform: see `envbuilder profiles`.",
         "libc-other": "Use --backend docker: the image has its own C library.",
@@ -279,8 +265,7 @@ def _sentence(finding: Finding, needs: Needs, host: Host) -> str:
         "cpu-flags": _cpu_flags(finding),
         "no-gpu": "Use --profile cpu. If there is one, `envbuilder detect` shows what was read.",
         "gpu": _UNKNOWN,
-        "driver-unread": "See `nvidia-smi` for what the driver reports.",
-        "kernels": _kernels(gpu),
+        "kernels": "No driver helps: these wheels have no kernels for this GPU.",
         "kernels-partly": _TRY,
         "release-unknown": f"{_TRY} Or install a newer envbuilder, whose tables may have it.",
         "package": "Lock another version of it. What does not use it works.",
@@ -290,30 +275,21 @@ def _sentence(finding: Finding, needs: Needs, host: Host) -> str:
         "lock-unread": "Make the lock again: `envbuilder lock`. If that does not help, the tables"
         f" lack this release. {_TRY}",
         "unlisted": _TRY,
-        "left-out": "Set CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES or ZE_AFFINITY_MASK yourself, to"
-        " the GPU that works.",
+        "left-out": f"Set {_first_variables()} yourself, to the GPU that works.",
         "engine": _engine(host),
-        "level-zero": drivers.level_zero(host),
         "level-zero-unread": _TRY,
         "unread": "Run envbuilder as a user who can read /proc and /sys, or outside the sandbox.",
-    }[finding.code]
+    }
+    for each in of_gpus():
+        sentences |= each.fixes_of_host(host)
+    if gpu and row:
+        sentences |= row.fixes(gpu, host)
+    return sentences[finding.code]
 
 
-def _kernels(gpu: Gpu | None) -> str:
-    if gpu is None or gpu.vendor != "amd":
-        return "No driver helps: these wheels have no kernels for this GPU."
-    index = tables.amd_index(gpu.family or "")
-    if index is None:
-        return (
-            "No wheel that envbuilder knows of has kernels for it, neither PyTorch's nor AMD's: use"
-            " --profile cpu."
-        )
-    untested = "" if index == "release" else " that it does not call tested"
-    return (
-        f"AMD's own index has wheels{untested} for {gpu.family} (github.com/ROCm/TheRock,"
-        " RELEASES.md): install those yourself, and `envbuilder verify --python PYTHON` checks"
-        " them."
-    )
+def _first_variables() -> str:
+    *names, last = (row.choosing[0] for row in of_gpus() if row.choosing)
+    return f"{', '.join(names)} or {last}"
 
 
 def _engine(host: Host) -> str:
@@ -337,119 +313,33 @@ def _cpu_flags(finding: Finding) -> str:
 
 def of_gpu(gpu: Gpu, host: Host, driver: str = "") -> str:
     """Return the fix for a GPU's obstacle; `driver` is the oldest sufficient version."""
-    sentences: dict[Obstacle | None, str] = {
-        None: _UNKNOWN,
-        "hidden": "Run `unset CUDA_VISIBLE_DEVICES`, and find where it is set.",
-        "driver-missing": _driver_fix(gpu, host, driver),
-        "driver-other": _driver_fix(gpu, host, driver),
+    row = of_vendor(gpu.vendor) or Accelerator(name="")
+    node = gpu.render_node or "/dev/dri/renderD128"
+    # A kernel driver is bound, so only the node is missing.
+    missing = "Run `sudo udevadm trigger --subsystem-match=drm`; a sandbox must be given /dev/dri."
+    if host.container:
+        missing = "Start the container with --device /dev/dri."
+    sentences: dict[str, str] = {
+        "hidden": f"Run `unset {' '.join(row.choosing)}`, and find where it is set.",
+        "driver-missing": _driver_fix(gpu, host, row, driver),
+        "driver-other": _driver_fix(gpu, host, row, driver),
         "driver-unread": "Run envbuilder as a user who can read /sys and /proc/driver.",
-        "library-failed": _library(gpu, host),
-        "node-missing": _missing(gpu, host),
-        "node-closed": _closed(gpu, host),
+        "node-missing": missing,
+        "node-closed": pci.join_group(gpu, host, node),
         "node-unread": "Check who may open the nodes: `ls -l /dev/dri /dev/nvidia*`.",
-        "not-given": "Give it to this container or process (--gpus all, NVIDIA_VISIBLE_DEVICES,"
-        " the scheduler's request); if it is, `sudo dmesg | grep NVRM` shows what failed.",
-        "no-instances": "Run `sudo nvidia-smi mig -lgip` for the sizes and `sudo nvidia-smi mig"
-        " -cgi SIZE -C` to create instances, or `sudo nvidia-smi -mig 0` to turn MIG off.",
-        "fabric": "On the machine itself, run `sudo systemctl enable --now nvidia-fabricmanager`;"
-        " its version must be that of the driver.",
-        "unsupported": _NO_TORCH,
+        "unsupported": "Nothing helps: PyTorch does not support it. Use --profile cpu.",
         "unlisted": _FORCE,
         "virtual": f"Run envbuilder on the Mac itself; here, {_FORCE}",
         "wsl": f"See what Windows reports (`nvidia-smi.exe`, Device Manager); {_FORCE}",
         "unread": "Run envbuilder as a user who can read /sys, or outside the sandbox.",
     }
-    sentences |= _OF_VENDOR.get(gpu.vendor, {})
-    if gpu.vendor == "amd" and gpu.obstacle == "not-given":
-        return f"Start the container with --device {gpu.render_node or '/dev/dri'}."
-    return sentences[gpu.obstacle]
+    return (sentences | row.fixes(gpu, host)).get(gpu.obstacle or "", _UNKNOWN)
 
 
-def _driver_fix(gpu: Gpu, host: Host, needed: str) -> str:
+def _driver_fix(gpu: Gpu, host: Host, row: Accelerator, needed: str) -> str:
     if gpu.kernel_driver == "vfio-pci":
         return (
             "It is reserved for virtual machines: release it where that was configured"
             " (vfio-pci.ids, driverctl)."
         )
-    sentence = drivers.install(gpu, host, needed)
-    loadable = gpu.obstacle == "driver-missing" and not (host.wsl or host.container)
-    if gpu.vendor == "nvidia" and loadable:
-        sentence += " If it is installed, `sudo modprobe nvidia` shows why it does not load."
-    return sentence
-
-
-def _library(gpu: Gpu, host: Host) -> str:
-    if "mismatch" in gpu.detail:
-        # The loaded kernel module predates a driver update.
-        if host.wsl:
-            return "Run `wsl --shutdown` in Windows."
-        return "Restart the machine."
-    if "not found" in gpu.detail.lower() and host.container:
-        return "Start the container with --gpus all and NVIDIA_DRIVER_CAPABILITIES=compute,utility."
-    return "See what `nvidia-smi` reports; `sudo dmesg | grep NVRM` shows the kernel's messages."
-
-
-def _closed(gpu: Gpu, host: Host) -> str:
-    if gpu.vendor == "nvidia":
-        node = "/dev/dxg" if host.wsl else "/dev/nvidia*"
-        return (
-            f"Check who may open it: `ls -l {node}`. NVIDIA's driver allows all users by default."
-        )
-    group = gpu.render_node_group or "render"
-    node = "/dev/kfd" if _is_about_kfd(gpu) else gpu.render_node or "/dev/dri/renderD128"
-    if host.container:
-        return f"Start the container with --group-add $(stat -c %g {node})."
-    if group not in _GPU_GROUPS:
-        return f"Its group is {group}: udev should give it to render; see `ls -l {node}`."
-    return f"Run `sudo usermod -aG {group} $USER`, then log in again."
-
-
-def _missing(gpu: Gpu, host: Host) -> str:
-    if gpu.vendor == "nvidia":
-        if host.wsl:
-            return drivers.nvidia(gpu, host)
-        if host.container:
-            return _missing_in_container(gpu)
-        return f"Run {_node_commands(gpu, host)}, or restart."
-    if host.container:
-        kfd = "--device /dev/kfd " if _is_about_kfd(gpu) else ""
-        return f"Start the container with {kfd}--device /dev/dri."
-    if _is_about_kfd(gpu):
-        return "See `sudo dmesg | grep kfd`: Linux must be built with CONFIG_HSA_AMD."
-    # A kernel driver is bound, so only the node is missing.
-    return "Run `sudo udevadm trigger --subsystem-match=drm`; a sandbox must be given /dev/dri."
-
-
-def _is_about_kfd(gpu: Gpu) -> bool:
-    """Return whether AMD's compute node is what is missing or closed, rather than a render node."""
-    return gpu.vendor == "amd" and gpu.detail.startswith("/dev/kfd ")
-
-
-def _missing_in_container(gpu: Gpu) -> str:
-    start = (
-        "Start the container with --gpus all; podman, or Docker with CDI: `sudo nvidia-ctk cdi"
-        f" generate --output={CDI_FILE}`, then --device nvidia.com/gpu=all."
-    )
-    if not _lacks_memory_node(gpu):
-        return start
-    return (
-        f"Run `sudo nvidia-modprobe -u -c=0` on the machine itself, which creates the node. {start}"
-    )
-
-
-def _node_commands(gpu: Gpu, host: Host) -> str:
-    """Return the commands that create the nodes: cards and control, then unified memory.
-
-    With -u, -c refers to other nodes, so one call cannot create both (nvidia-modprobe.c).
-    """
-    memory = "sudo nvidia-modprobe -u -c 0 -c 1"
-    if _lacks_memory_node(gpu):
-        return f"`{memory}`"
-    cards = sum(g.vendor == "nvidia" and g.kernel_driver in (None, "nvidia") for g in host.gpus)
-    minors = "".join(f" -c {minor}" for minor in (*range(cards), _CONTROL_MINOR))
-    return f"`sudo nvidia-modprobe{minors}` and `{memory}`"
-
-
-def _lacks_memory_node(gpu: Gpu) -> bool:
-    """Return whether only the unified memory node is missing: all others are checked first."""
-    return "/dev/nvidia-uvm " in gpu.detail
+    return row.install(gpu, host, needed)

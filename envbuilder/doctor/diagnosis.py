@@ -13,13 +13,14 @@ from envbuilder.core.errors import InvalidError, counted
 from envbuilder.core.text import gigabytes
 from envbuilder.doctor import accelerators, surroundings
 from envbuilder.doctor.problem import SEVERITIES, Problem, Severity
-from envbuilder.doctor.surroundings import CDI_FILE, Around
+from envbuilder.host.gpus.nvidia import CDI_FILE
 from envbuilder.profiles.backends import makes_image
 from envbuilder.profiles.lock import Lock, require_usable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from envbuilder.doctor.surroundings import Around
     from envbuilder.host.model import Engine, Host, Memory
     from envbuilder.profiles.profile import Profile
 _COMPILERS = {"g++", "c++", "clang++"}

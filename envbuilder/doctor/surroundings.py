@@ -19,6 +19,7 @@ from envbuilder.core import process, types
 from envbuilder.core.errors import EnvbuilderError, InvalidError, ToolError
 from envbuilder.core.http import host_of, open_session, reason, request
 from envbuilder.doctor.problem import Problem
+from envbuilder.host.accelerators import of_gpus
 from envbuilder.packages import fetch, store
 from envbuilder.packages.interpreters import require_interpreter
 from envbuilder.packages.python import indexes
@@ -45,11 +46,7 @@ PATIENCE_SECONDS = 6.0
 _USUAL_PAGE = "pip/"
 """The page to request of an index of which the profile needs nothing."""
 _PROGRAMS = ("nvidia-ctk", "g++", "c++", "clang++")
-GFX_OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
-"""Makes ROCm take AMD GPUs for others, 10.3.0 for gfx1030; with a suffix such as _0, one GPU."""
 _VARIABLES = ("OMP_NUM_THREADS", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
-CDI_FILE = "/etc/cdi/nvidia.yaml"
-"""The path passed to `nvidia-ctk` for its specification."""
 
 
 class Source(Struct, frozen=True, kw_only=True):
@@ -292,6 +289,7 @@ def look(profile: Profile | None, lock: Lock | None, host: Host, settings: Setti
     python, python_fix = _python(profile, lock, host)
     engine, engine_fix = _engine(host)
     user = _user(root=os.geteuid() == 0)
+    disguises = tuple(row.disguise for row in of_gpus() if row.disguise)
     return Around(
         looked=True,
         user=user,
@@ -300,7 +298,7 @@ def look(profile: Profile | None, lock: Lock | None, host: Host, settings: Setti
         variables={
             name: value
             for name, value in os.environ.items()
-            if name in _VARIABLES or name.startswith(GFX_OVERRIDE)
+            if name in _VARIABLES or name.startswith(disguises)
         },
         rooms=_rooms(profile, lock, host, settings),
         closed=tuple(

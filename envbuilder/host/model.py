@@ -5,6 +5,7 @@ None, and a GPU's state `unknown`, mean that something could not be read, never 
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,7 +15,6 @@ from msgspec import Meta, Struct
 from envbuilder.core import decoding, files, types
 from envbuilder.core.errors import Hint, InvalidError
 
-Vendor = Literal["nvidia", "intel", "amd", "apple", "unknown"]
 State = Literal["usable", "present", "unknown"]
 Support = Literal["validated", "unlisted", "unsupported"]
 Obstacle = Literal[
@@ -54,6 +54,7 @@ TRACKED_FLAGS = X86_FLAGS | frozenset(_ARM_FLAGS.split())
 """The CPU flags that `Cpu.flags` covers; it says nothing about any other flag."""
 
 
+_RELEASE = re.compile(r"(Debian|Ubuntu|Fedora)\b[^0-9]*([0-9]{1,3}(?:\.[0-9]{2})?)?", re.ASCII)
 ASSUMED = "assumed"
 """The detail of a GPU that is not here: a version stated for it may lack its last parts."""
 
@@ -124,7 +125,8 @@ class Link(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Gpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One GPU of the machine, and whether this process could use it."""
 
-    vendor: Vendor
+    vendor: str
+    """As the table of accelerators has it, or "unknown"."""
     name: str
     state: State
     detail: str = ""
@@ -231,6 +233,14 @@ class Host(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whether Intel's Level Zero loader and GPU driver, which no wheel contains, are installed."""
     notes: tuple[str, ...] = ()
     """What could not be read, and other remarks on this result."""
+
+
+def distribution_of(host: Host) -> tuple[str, str]:
+    """Return distribution and version, such as ("Ubuntu", "24.04"); empty if they are unknown."""
+    match = _RELEASE.match(host.os_version or "")
+    if host.os == "linux" and match:
+        return match[1], match[2] or ""
+    return "", ""
 
 
 def is_wsl1(kernel: str | None) -> bool:

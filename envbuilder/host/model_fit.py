@@ -24,7 +24,7 @@ from envbuilder.host.snapshot import clean
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from envbuilder.host.model import Gpu, Host, Vendor
+    from envbuilder.host.model import Gpu, Host
 
 Verdict = Literal["no", "unknown", "split", "fits"]
 
@@ -297,7 +297,7 @@ def _quoted(text: str) -> str:
     return repr(clipped(text, 40))
 
 
-def pools(host: Host, vendor: Vendor | None) -> tuple[Pool, ...]:
+def pools(host: Host, vendor: str | None) -> tuple[Pool, ...]:
     """Return the memory of a vendor's usable GPUs, if any, then main memory.
 
     GPUs that share main memory are one pool, and main memory is not counted again. If there are

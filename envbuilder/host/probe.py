@@ -12,13 +12,13 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-
-from msgspec.structs import replace
+from typing import Any
 
 from envbuilder.core import process, types
 from envbuilder.core.errors import ToolError
-from envbuilder.host import cpu, engines, memory, tables
-from envbuilder.host.gpus import amd, intel, nvidia, pci
+from envbuilder.host import accelerators, cpu, engines, memory
+from envbuilder.host.gpus import apple, pci
+from envbuilder.host.gpus.accelerator import Place
 from envbuilder.host.model import Cpu, Gpu, Host, Memory, Obstacle, is_wsl1
 from envbuilder.host.snapshot import (
     Reader,
@@ -32,7 +32,6 @@ from envbuilder.host.snapshot import (
 )
 
 _SYSTEMS: dict[str, System] = {"linux": "linux", "darwin": "macos"}
-_LINUX = (cpu, memory, pci, nvidia, intel, amd)
 
 
 def fetch(root: Path, *, full: bool = False) -> Snapshot:
@@ -45,8 +44,12 @@ def fetch(root: Path, *, full: bool = False) -> Snapshot:
     system = _system(reader)
     if system == "linux":
         read_system(reader)
-        for topic in _LINUX:
-            topic.read(reader)
+        cpu.read(reader)
+        memory.read(reader)
+        gpus = accelerators.of_gpus()
+        pci.read(reader, {row.pci for row in gpus if row.pci and row.processing})
+        for row in gpus:
+            row.read(reader)
     elif system == "macos":
         _read_mac(reader)
     if system != "other":
@@ -95,13 +98,6 @@ _MUSL = ("lib/ld-musl-x86_64.so.1", "lib/ld-musl-aarch64.so.1")
 _GLIBC = ("lib64/ld-linux-x86-64.so.2", "lib/ld-linux-aarch64.so.1")
 _DRIVERS_OF_WINDOWS = 1 << 14
 """Driver packages that WSL shows; Windows has about a thousand, and AMD's are at the end."""
-_HIDING = (
-    "CUDA_VISIBLE_DEVICES",
-    "HIP_VISIBLE_DEVICES",
-    "ROCR_VISIBLE_DEVICES",
-    "ZE_AFFINITY_MASK",
-    "ONEAPI_DEVICE_SELECTOR",
-)
 
 
 def read_system(reader: Reader) -> None:
@@ -143,10 +139,19 @@ def _linux(snapshot: Snapshot, environ: Mapping[str, str]) -> Host:
         for path in ("proc/version", "proc/sys/kernel/osrelease")
     )
     container = _container(snapshot, environ)
-    hiding = (
+    place = Place(environ=environ, wsl=wsl, container=container)
+    gpus: tuple[Gpu, ...] = ()
+    if not is_wsl1(_kernel(snapshot)):
+        gpus = _gpus(snapshot, place)
+        gpus = (*gpus, *_unknown(snapshot, place, gpus))
+    hiding = []
+    others: dict[str, Any] = {}
+    for row in accelerators.of_gpus():
+        hiding += [name for name in row.choosing if name in environ]
+        others |= row.of_host(snapshot)
+    limits = (
         f"{name}={clean(environ[name]) or ''} limits which GPUs frameworks see."
-        for name in _HIDING
-        if name in environ
+        for name in dict.fromkeys(hiding)
     )
     return Host(
         os="linux",
@@ -161,13 +166,10 @@ def _linux(snapshot: Snapshot, environ: Mapping[str, str]) -> Host:
         libc=_libc(snapshot),
         cpu=processor,
         memory=memory.decide(snapshot),
-        gpus=()
-        if is_wsl1(_kernel(snapshot))
-        else _gpus(snapshot, environ, wsl=wsl, container=container),
-        peers=nvidia.peers(snapshot),
+        gpus=gpus,
         containers=engines.decide(snapshot),
-        level_zero=intel.level_zero(snapshot),
-        notes=(*_notes(snapshot), *engines.notes(snapshot), *hiding),
+        notes=(*_notes(snapshot), *engines.notes(snapshot), *limits),
+        **others,
     )
 
 
@@ -199,34 +201,29 @@ def _libc(snapshot: Snapshot) -> str | None:
     return None
 
 
-def _gpus(
-    snapshot: Snapshot, environ: Mapping[str, str], *, wsl: bool, container: bool
-) -> tuple[Gpu, ...]:
+def _gpus(snapshot: Snapshot, place: Place) -> tuple[Gpu, ...]:
+    """Return the GPUs of all vendors."""
     devices = pci.devices(snapshot)
-    gpus = (
-        *nvidia.decide(snapshot, devices, environ, wsl=wsl, container=container),
-        *intel.decide(snapshot, devices, wsl=wsl),
-        *amd.decide(snapshot, devices, environ, wsl=wsl),
-    )
-    return (*gpus, *_unknown(snapshot, devices, gpus, wsl=wsl))
+    gpus: list[Gpu] = []
+    for row in accelerators.of_gpus():
+        gpus += row.decide(snapshot, devices, place)
+    return tuple(gpus)
 
 
-def _unknown(
-    snapshot: Snapshot, devices: tuple[pci.Device, ...], gpus: tuple[Gpu, ...], *, wsl: bool
-) -> tuple[Gpu, ...]:
+def _unknown(snapshot: Snapshot, place: Place, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     """Return possible GPUs: their absence must not be concluded."""
     addresses = {gpu.bus for gpu in gpus}
+    vendors = {None, *(row.pci for row in accelerators.of_gpus() if row.pci)}
     missing: list[tuple[str, Obstacle]] = [
         (f"The PCI device at {device.bus} could not be read.", "unread")
-        for device in devices
-        if (device.vendor is None and device.display is not False and device.bus not in addresses)
-        or (device.vendor == intel.VENDOR and device.display is None and not intel.is_gpu(device))
+        for device in pci.devices(snapshot)
+        if device.vendor in vendors and device.bus not in addresses
     ]
     # /sys/bus exists, but has no pci, as on some ARM boards.
     has_none = snapshot.has(pci.PCI) is False and snapshot.has("sys/bus") is True
     if pci.PCI not in snapshot.folders and not has_none:
         missing.append(("PCI devices could not be listed.", "unread"))
-    if wsl and not gpus and snapshot.has("dev/dxg") is not False:
+    if place.wsl and not gpus and snapshot.has("dev/dxg") is not False:
         missing.append(("WSL does not show which GPU Windows has.", "wsl"))
     return tuple(
         Gpu(vendor="unknown", name="unknown", state="unknown", detail=detail, obstacle=obstacle)
@@ -286,7 +283,6 @@ _SYSCTL = (
     "kern.hv_vmm_present",
     "iogpu.wired_limit_mb",
 )
-_GIB = 2**30
 
 
 def _read_mac(reader: Reader) -> None:
@@ -311,10 +307,7 @@ def _mac(snapshot: Snapshot) -> Host:
     if not sysctl:
         why = snapshot.unreadable.get("sysctl.txt", "empty or damaged")
         notes.append(f"sysctl could not be read ({why}): nothing is known about this Mac.")
-    arm = sysctl.get("hw.optional.arm64") == "1" or (
-        # A native process on Apple silicon; a translated one sees x86_64 here.
-        snapshot.machine == "arm64"
-    )
+    arm = apple.is_apple_silicon(snapshot)
     translated = {"0": False, "1": True}.get(sysctl.get("sysctl.proc_translated", ""))
     machine = "unknown"
     if arm:
@@ -341,55 +334,9 @@ def _mac(snapshot: Snapshot) -> Host:
         ),
         memory=Memory(
             total_bytes=integer(sysctl.get("hw.memsize")),
-            bandwidth=_mac_bandwidth(sysctl) if arm else None,
+            bandwidth=apple.bandwidth(snapshot),
         ),
-        gpus=_mac_gpus(sysctl, arm),
+        gpus=_gpus(snapshot, Place()),
         containers=engines.decide(snapshot),
         notes=(*notes, *engines.notes(snapshot)),
     )
-
-
-def _mac_gpus(sysctl: dict[str, str], arm: bool) -> tuple[Gpu, ...]:
-    if not sysctl or not arm:
-        return ()
-    name = f"{clean(sysctl.get('machdep.cpu.brand_string')) or 'Apple silicon'} GPU"
-    total = integer(sysctl.get("hw.memsize"))
-    gpu = Gpu(
-        vendor="apple",
-        name=name,
-        family="Apple silicon",
-        state="usable",
-        memory_kind="shared",
-        memory_bytes=total,
-        usable_bytes=total and _usable_by_metal(sysctl, total),
-    )
-    if not _is_virtual(sysctl):
-        return (gpu,)
-    detail = "macOS runs in a virtual machine, where Metal may be missing."
-    return (replace(gpu, state="unknown", detail=detail, obstacle="virtual", usable_bytes=None),)
-
-
-def _is_virtual(sysctl: dict[str, str]) -> bool:
-    return sysctl.get("kern.hv_vmm_present") == "1"
-
-
-def _usable_by_metal(sysctl: dict[str, str], total: int) -> int:
-    """Return how much memory Metal lets a program use; an estimate if no limit was set.
-
-    The default is two thirds below 36 GiB and three quarters from 36 GiB on: the
-    `recommendedMaxWorkingSetSize` that llama.cpp prints (10.7 of 16 GiB, 16 of 24, 27 of 36, 96 of
-    128). Apple does not document it, and newer systems allow more (107.5 of 128 GiB on macOS 26).
-    """
-    limit = integer(sysctl.get("iogpu.wired_limit_mb"))
-    if limit:
-        return min(limit * 2**20, total)
-    if total < 36 * _GIB:
-        return total * 2 // 3
-    return total * 3 // 4
-
-
-def _mac_bandwidth(sysctl: dict[str, str]) -> int | None:
-    brand = clean(sysctl.get("machdep.cpu.brand_string"))
-    if brand and not _is_virtual(sysctl):
-        return tables.apple_bandwidth(brand)
-    return None

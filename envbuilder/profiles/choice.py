@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder.core.errors import Hint, HostError
-from envbuilder.profiles.accelerators import ACCELERATORS, of_vendor
+from envbuilder.host.accelerators import ACCELERATORS, of_vendor
 from envbuilder.profiles.fit import BackendFit, Fit, judge, judge_backends
 from envbuilder.profiles.frameworks import DEFAULT, FRAMEWORKS, first_profile
 from envbuilder.profiles.profile import Profile
@@ -163,8 +163,8 @@ def choose_best(
 def unserved(profiles: Sequence[Profile], host: Host, choice: Choice) -> Iterator[Profile]:
     """Yield the usual profile for each kind of GPU here for which no profile fits."""
     fitting = {f.profile for f in choice.fits if f.verdict == "fits"}
-    for name in filter(None, dict.fromkeys(of_vendor(gpu.vendor) for gpu in host.gpus)):
-        usual = [p for p in profiles if p.accelerator == name and not p.opt_in]
+    for row in filter(None, map(of_vendor, dict.fromkeys(gpu.vendor for gpu in host.gpus))):
+        usual = [p for p in profiles if p.accelerator == row.name and not p.opt_in]
         if usual and not fitting & {p.name for p in usual}:
             yield usual[0]
 
@@ -247,7 +247,8 @@ def _obstacles(ordered: Sequence[Profile], fits: dict[str, Fit], host: Host) -> 
     """Return, for each vendor of GPUs here, what blocks its profile with the fewest obstacles."""
     reasons = []
     for vendor in dict.fromkeys(gpu.vendor for gpu in host.gpus):
-        candidates = [fits[p.name] for p in ordered if p.accelerator == of_vendor(vendor)]
+        row = of_vendor(vendor)
+        candidates = [fits[p.name] for p in ordered if row and p.accelerator == row.name]
         if candidates:
             reasons.append(min(candidates, key=lambda f: len(f.reasons)).reasons[0])
         else:

@@ -14,19 +14,12 @@ from msgspec.structs import replace
 
 from envbuilder.core import types
 from envbuilder.host import tables
+from envbuilder.host.accelerators import ACCELERATORS
+from envbuilder.host.gpus.accelerator import LEVELS, Finding, Level, Needs, Packages, worst
 from envbuilder.host.model import TRACKED_FLAGS, X86_FLAGS, Host
 from envbuilder.host.snapshot import version
-from envbuilder.profiles import accelerators, backends, lock as profile_lock, releases
+from envbuilder.profiles import backends, lock as profile_lock, needs, releases
 from envbuilder.profiles.frameworks import FRAMEWORKS
-from envbuilder.profiles.needs import (
-    LEVELS,
-    Finding,
-    Level,
-    Needs,
-    Packages,
-    hidden_gpus,
-    worst,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Sequence
@@ -175,6 +168,14 @@ def judge(
     )
 
 
+def hidden_gpus(findings: Sequence[Finding]) -> dict[str, str]:
+    """Return the variables that hide the GPUs that the findings leave out."""
+    variables: dict[str, str] = {}
+    for finding in findings:
+        variables |= finding.variables
+    return variables
+
+
 def _rank(fit: BackendFit) -> tuple[int, bool]:
     return LEVELS.index(fit.level), fit.level == "warning" and fit.lacks_engine
 
@@ -250,7 +251,7 @@ def findings(
     """
     image = backends.makes_image(backend)
     platform = docker_platform(host) if image else host.platform
-    required = accelerators.needs(profile, lock, platform or profile.platforms[0], wsl=host.wsl)
+    required = needs.needs(profile, lock, platform or profile.platforms[0], wsl=host.wsl)
     required = replace(required, packages=packages)
     result = _platform(profile, host, backend)
     if not image:
@@ -258,7 +259,7 @@ def findings(
     result += [*_translation(host, backend), *_cpu_flags(profile, host)]
     if text := releases.unknown(profile.framework, profile.release):
         result.append(Finding("warning", text, "release-unknown"))
-    return (*result, *accelerators.findings(profile, host, required, native=not image))
+    return (*result, *needs.findings(profile, host, required, native=not image))
 
 
 def serving(profile: Profile, host: Host) -> tuple[tuple[releases.Build, Level], ...]:
@@ -267,7 +268,7 @@ def serving(profile: Profile, host: Host) -> tuple[tuple[releases.Build, Level],
     Each comes with the most severe level of the findings about GPU, driver, macOS and the CPU's
     flags: `note` means that it fits.
     """
-    row = accelerators.ACCELERATORS[profile.accelerator]
+    row = ACCELERATORS[profile.accelerator]
     platform = _platform_of_framework(host)
     flags = _cpu_flags(profile, host)
     rated = []
@@ -276,7 +277,7 @@ def serving(profile: Profile, host: Host) -> tuple[tuple[releases.Build, Level],
             required = build.needs(wsl=host.wsl)
             result = [*flags]
             if row.vendor:
-                result += accelerators.of_gpus(row, host, required, native=False)
+                result += needs.of_gpus(row, host, required, native=False)
             if host.os == "macos":
                 result += _system(required, host)
             rated.append((build, worst(result)))
@@ -298,7 +299,7 @@ def other_release(profile: Profile, host: Host, lock: Lock | None, offers: Offer
     target = profile_lock.first(lock, platform)
     current = profile.build_on(platform)
     if target:
-        current = accelerators.build_of(profile.framework, target)
+        current = needs.build_of(profile.framework, target)
     level, better = _best(profile, host, limits)
     if level not in _WORKS:
         return _oldest_driver(profile, host, limits)
@@ -328,7 +329,7 @@ def other_release(profile: Profile, host: Host, lock: Lock | None, offers: Offer
             nearest = "last"
         text += f" is the {nearest} release that"
     text += " works here" if level == "note" else " may work here"
-    if driver := new.needs(wsl=host.wsl).nvidia_driver:
+    if driver := new.needs(wsl=host.wsl).driver:
         text += f" (driver {driver} and later)"
     if new not in usual:
         ways.append(
@@ -349,7 +350,7 @@ def _best(
 
     Advice rests on what a source states: unknown kernels may serve, or not.
     """
-    has_kernels = profile.accelerator in {"cuda", "rocm"}
+    has_kernels = ACCELERATORS[profile.accelerator].states_kernels
     rated = {
         build: level
         for build, level in serving(profile, host)
@@ -366,7 +367,7 @@ def _oldest_driver(profile: Profile, host: Host, limits: Mapping[str, str]) -> s
     """
     gpus = tuple(replace(gpu, driver_version=_NEWEST_DRIVER) for gpu in host.gpus)
     level, works = _best(profile, replace(host, gpus=gpus), limits)
-    drivers = {build: build.needs(wsl=host.wsl).nvidia_driver for build in works}
+    drivers = {build: build.needs(wsl=host.wsl).driver for build in works}
     if level not in _WORKS:
         return ""
     new = min(works, key=lambda b: (bool(limits[b.release]), version(drivers[b]) or ()))

@@ -6,21 +6,16 @@ import re
 from collections.abc import Sequence
 
 from envbuilder.core.errors import SHOWN
+from envbuilder.host.accelerators import ACCELERATORS, of_gpus
 
-_MAKERS = {
-    "cuda": ("nvidia", "geforce", "rtx", "gtx", "tesla", r"cu\d+", "cuda.*"),
+_OTHERS = {
     "cuda-legacy": ("pascal", "volta", r"p100", r"v100", r"gtx-?10\d\d", "cu126"),
-    "rocm": ("amd", "radeon", "hip", "instinct", r"gfx\w+", r"mi\d+x?", "rocm.*"),
-    "xpu": ("intel", "arc", "battlemage", "alchemist", "sycl", "oneapi", "xpu.*"),
-    "mps": ("apple", "apple-silicon", r"m\d+", "mac", "macos", "metal", "darwin"),
-    "cpu": ("none", "cpu-only", "x86", "x86-64", "arm64", "aarch64"),
     "zendnn": ("epyc", "zen", "ryzen", "zentorch"),
     **dict.fromkeys(("jax-cpu", "jax-cuda"), ("jax", "flax")),
     **dict.fromkeys(("tensorflow-cpu", "tensorflow-cuda"), ("tf", "tensorflow", "keras")),
     "zendnn-tensorflow": ("zentf",),
 }
-"""Profile → expressions for other names of its hardware."""
-_GPUS = "Did you mean cuda (NVIDIA), rocm (AMD), xpu (Intel) or mps (Apple)? "
+"""Profile → expressions for other names of its hardware, beside those of accelerators."""
 
 
 def suggestion(name: str, available: Sequence[str]) -> str:
@@ -34,10 +29,12 @@ def _meant(name: str, available: Sequence[str]) -> str:
 
     plain = name[:SHOWN].lower().replace("_", "-").replace(" ", "-")
     if plain in {"gpu", "gpus", "any-gpu"}:
-        return _GPUS
+        *rows, last = (f"{row.name} ({row.brand})" for row in of_gpus())
+        return f"Did you mean {', '.join(rows)} or {last}? "
+    aliases = {row.name: row.aliases for row in ACCELERATORS.values()}
     by_maker = [
         profile
-        for profile, others in _MAKERS.items()
+        for profile, others in (aliases | _OTHERS).items()
         if profile in available and re.fullmatch("|".join(others), plain)
     ]
     meant = by_maker or get_close_matches(plain, available, n=1)

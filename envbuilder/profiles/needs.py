@@ -1,8 +1,9 @@
-"""What wheels need from a host, and findings about whether the host has it.
+"""Find what wheels need from a host, and whether its GPUs have it.
 
 The lock states the versions of the framework, CUDA and ROCm, and in its wheels' file names those of
 the C library and macOS. Tables state which kernels that build contains and which driver that CUDA
 needs. What a profile states itself (`requires`) takes precedence: its build may be a custom one.
+How a GPU is judged is in its vendor's row (`host.accelerators`).
 """
 
 from __future__ import annotations
@@ -10,73 +11,30 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING
 
-from msgspec import Meta, Struct
+from msgspec.structs import replace
 
-from envbuilder.core import types
 from envbuilder.core.errors import first
-from envbuilder.host.model import Gpu
+from envbuilder.host import tables
+from envbuilder.host.accelerators import ACCELERATORS, of_gpus as rows_of_gpus, of_vendor
+from envbuilder.host.gpus.accelerator import (
+    LEVELS,
+    Accelerator,
+    Finding,
+    Level,
+    Needs,
+    Packages,
+    named,
+    worst,
+)
+from envbuilder.host.gpus.nvidia import sm_of
+from envbuilder.profiles import lock as profile_lock, releases
 
-Level = Literal["note", "warning", "no", "impossible"]
-LEVELS: tuple[Level, ...] = ("note", "warning", "no", "impossible")
-
-
-class Finding(Struct, frozen=True):
-    """One sentence; `impossible` means that not even a build can succeed on this host."""
-
-    level: Level
-    text: str
-    code: str = ""
-    """Stable name of the subject: a GPU's obstacle, or a code that the check gives."""
-    gpu: Gpu | None = None
-    variables: dict[str, str] = {}
-    """Variables that hide GPUs which do not work from the framework."""
-
-
-def worst(findings: Sequence[Finding]) -> Level:
-    """Return the most severe level, which decides."""
-    return max((f.level for f in findings), key=LEVELS.index, default="note")
-
-
-def blocked(level: Level, text: str, gpu: Gpu) -> Finding:
-    """Return a finding about what keeps a GPU from working."""
-    return Finding(level, text, gpu.obstacle or "gpu", gpu)
-
-
-def hidden_gpus(findings: Sequence[Finding]) -> dict[str, str]:
-    """Return the variables that hide the GPUs that the findings leave out."""
-    variables: dict[str, str] = {}
-    for finding in findings:
-        variables |= finding.variables
-    return variables
-
-
-def named(gpu: Gpu) -> str:
-    """Return a GPU's name, and where it is."""
-    if gpu.bus:
-        return f"{gpu.name} at {gpu.bus}"
-    return gpu.name
-
-
-Packages = Mapping[str, Mapping[str, int]]
-"""Package and version → bytes of its device code by targets, as far as its wheel was read."""
-
-
-class Needs(Struct, frozen=True, kw_only=True):
-    """Minimum versions, and the GPUs that there are kernels for; empty if unknown."""
-
-    kernels: tuple[str, ...] = ()
-    """SM, gfx targets or Intel's names of targets, as the accelerator has it."""
-    partly: tuple[str, ...] = ()
-    """Those that only some of the libraries serve."""
-    ptx: bool = False
-    """Whether GPUs newer than the newest kernels can compile some for themselves."""
-    nvidia_driver: str = ""
-    macos: str = ""
-    glibc: str = ""
-    packages: Packages = {}
-
+if TYPE_CHECKING:
+    from envbuilder.core import types
+    from envbuilder.host.model import Gpu, Host
+    from envbuilder.profiles.profile import Profile
 
 _GLIBC = re.compile(r"\bmanylinux_([0-9]{1,3})_([0-9]{1,3})_", re.ASCII)
 _MACOS = re.compile(r"\bmacosx_([0-9]{1,3})_([0-9]{1,3})_", re.ASCII)
@@ -112,48 +70,161 @@ def _newest(versions: Iterable[tuple[int, int] | None]) -> str:
     return ""
 
 
-class Requires(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a profile says that the host must have; checked before anything is downloaded."""
+def cuda_runtime(target: profile_lock.Target) -> tuple[str, str]:
+    """Return major and minor of the CUDA runtime among a target's wheels; empty without one."""
+    for file in target.of_kind("wheel"):
+        if file.name.startswith("nvidia-cuda-runtime"):
+            major, _, rest = file.version.partition(".")
+            return major, rest.partition(".")[0]
+    return "", ""
 
-    nvidia_driver: Annotated[str, Meta(pattern=r"^[0-9.]*\Z")] = ""
-    """The oldest NVIDIA driver, if the lock's files do not state it."""
-    sm: tuple[Annotated[str, Meta(pattern=r"^[0-9]+\.[0-9]\Z")], ...] = ()
-    """CUDA compute capabilities that the wheels contain kernels for."""
-    sm_arm64: tuple[Annotated[str, Meta(pattern=r"^[0-9]+\.[0-9]\Z")], ...] = ()
-    """The same on linux/arm64, if its wheels differ."""
-    sm_ptx: bool = False
-    """Whether the newest entry of `sm` is also included as PTX, which newer GPUs can run."""
-    gfx: tuple[types.GfxTarget, ...] = ()
-    """AMD GPUs that all libraries in the wheels serve, if no table states them: `gfx1100`."""
-    gfx_partly: tuple[types.GfxTarget, ...] = ()
-    """AMD GPUs that only some of the libraries serve: they may work."""
-    cpu_flags: tuple[types.CpuFlag, ...] = ()
-    """CPU flags without which nothing works; x86 flags are checked on x86 only."""
-    cpu_flags_wanted: tuple[types.CpuFlag, ...] = ()
-    """CPU flags without which only some features work."""
-    without_cpu_flags: types.Comment = ""
-    """What happens on a CPU that lacks one of these flags."""
-    macos: Annotated[str, Meta(pattern=r"^[0-9.]*\Z")] = ""
-    """The oldest macOS, if the lock's files do not state it."""
-    intel_gpu: bool = False
-    """Whether an Intel GPU that PyTorch supports must be present."""
 
-    def kernels(self, platform: types.Platform) -> tuple[str, ...]:
-        """Return the GPUs that it states kernels for in a platform's wheels; empty if none."""
-        if platform == "linux/arm64" and self.sm_arm64:
-            return self.sm_arm64
-        return self.sm or self.gfx
+def build_of(framework: types.Framework, target: profile_lock.Target) -> releases.Build | None:
+    """Return the build of a framework in a lock's target; None if there is none that is known.
+
+    Of CUDA's builds, the version of CUDA's runtime beside it decides. Without that, JAX and
+    TensorFlow use no GPU, or the libraries of the system, of which nothing is known.
+    """
+    versions = {file.name: file.version for file in target.of_kind("wheel")}
+    major, minor = cuda_runtime(target)
+    distributions: dict[types.Framework, dict[str, str]] = {
+        "torch": {"torch": ""},
+        "jax": {"jaxlib": "cpu"},
+        "tensorflow": {"tensorflow": "cpu", "tensorflow-cpu": "cpu"},
+    }
+    if major:
+        distributions["torch"] = {"torch": f"cu{major}{minor}"}
+        distributions["jax"] = {f"jax-cuda{major}-plugin": f"cuda{major}"}
+        distributions["tensorflow"]["tensorflow"] = ""
+    for name, build in distributions[framework].items():
+        if name in versions:
+            return releases.of_version(framework, versions[name], target.platform, build)
+    return None
+
+
+def _locked(framework: types.Framework, target: profile_lock.Target, wsl: bool) -> Needs:
+    """Return the kernels and the driver of the framework's locked build.
+
+    Of an unknown one, only the driver is known: the one that its CUDA runtime needs. The locked
+    cuDNN decides which GPUs are served in part.
+    """
+    build = build_of(framework, target)
+    if build is None:
+        major, _ = cuda_runtime(target)
+        driver = tables.cuda_driver(int(major), wsl=wsl) if major.isdecimal() else None
+        return Needs(driver=driver or "")
+    needs = build.needs(wsl=wsl)
+    for file in target.files:
+        if file.name.startswith("nvidia-cudnn"):
+            every = (*needs.partly, *needs.kernels)
+            oldest = sm_of(tables.cudnn_sm(file.version))
+            partly = tuple(sm for sm in every if sm_of(sm) < oldest)
+            needs = replace(needs, kernels=every[len(partly) :], partly=partly)
+    return needs
+
+
+_WORKS: tuple[Level, ...] = ("note", "warning")
+_SEEN = ("unsupported", "unlisted", "no-instances")
+"""Obstacles of GPUs that a framework sees all the same."""
+
+
+def needs(
+    profile: Profile, lock: profile_lock.Lock | None, platform: types.Platform, *, wsl: bool = False
+) -> Needs:
+    """Return what a profile's wheels for one platform need, by those for its first Python.
+
+    Without files in the lock it will be the build of the profile's release; without a lock, its
+    wheels do not matter. `wsl`: under WSL, where the driver is that of Windows.
+    """
+    requires = profile.requires
+    target = profile_lock.first(lock, platform)
+    locked = Needs()
+    if target is not None:
+        wheels = of_wheels(tuple(f.basename for f in target.of_kind("wheel")))
+        if ACCELERATORS[profile.accelerator].vendor:
+            locked = _locked(profile.framework, target, wsl)
+        locked = replace(locked, macos=wheels.macos, glibc=wheels.glibc)
+    elif lock and (build := profile.build_on(platform)):
+        locked = build.needs(wsl=wsl)
+    kernels = requires.kernels
+    if platform == "linux/arm64":
+        kernels = requires.kernels_arm64 or kernels
+    if kernels:
+        partly = requires.kernels_partly
+        locked = replace(locked, kernels=kernels, partly=partly, ptx=requires.kernels_ptx)
+    return replace(
+        locked,
+        driver=requires.driver or locked.driver,
+        macos=requires.macos or locked.macos,
+    )
+
+
+def findings(profile: Profile, host: Host, needs: Needs, *, native: bool) -> list[Finding]:
+    """Return the findings about the GPUs that a profile needs.
+
+    Those that work best decide; the others are hidden from the framework, by variables if it would
+    use them. If none works, the most capable one is reported.
+    """
+    row = ACCELERATORS[profile.accelerator]
+    if row.vendor is None:
+        return []
+    result = of_gpus(row, host, needs, native=native)
+    if native:
+        result += row.native(host)
+    return result
+
+
+def of_gpus(row: Accelerator, host: Host, needs: Needs, *, native: bool) -> list[Finding]:
+    """Return the findings about the GPUs that wheels with these needs would run on."""
+    gpus = [gpu for gpu in host.gpus if gpu.vendor == row.vendor]
+    if not gpus:
+        unknown = [gpu for gpu in host.gpus if gpu.vendor == "unknown"]
+        if unknown:
+            # Worded alike for all vendors, so that one cause is one sentence.
+            text = f"whether there is a GPU is unknown: {unknown[0].detail.rstrip('.')}"
+            return [Finding("warning", text, "unread", unknown[0])]
+        return [Finding("no", f"no {row.brand} GPU was found", "no-gpu")]
+    judged = [(gpu, row.judge(gpu, needs, native)) for gpu in gpus]
+    judged.sort(key=lambda pair: row.capability(pair[0]), reverse=True)
+    best = min((worst(findings) for _, findings in judged), key=LEVELS.index)
+    used = []
+    listed = []
+    for gpu, findings in judged:
+        if worst(findings) == best:
+            if best not in _WORKS:
+                return findings
+            used.append(gpu)
+            listed += findings
+    return [*listed, *code_findings(used, needs.packages), *_left_out(row, gpus, used)]
+
+
+def _left_out(row: Accelerator, gpus: Sequence[Gpu], selected: Sequence[Gpu]) -> list[Finding]:
+    """Return a note on GPUs that the framework would use although others work better."""
+    # Those that it does not see need not be hidden: no driver, no node, another container's.
+    seen = (g for g in gpus if g.state != "present" or g.obstacle in _SEEN)
+    others = [gpu for gpu in seen if gpu not in selected]
+    if not others:
+        return []
+    order = row.order(gpus, selected)
+    names = " and ".join(named(gpu) for gpu in others)
+    if order is None:
+        text = f"{names} must be hidden from it, and no variable can: their order is unknown"
+        return [Finding("warning", text, "left-out", others[0])]
+    if not order:
+        return []
+    numbers = ",".join(str(number) for number, gpu in enumerate(order) if gpu in selected)
+    variables = row.numbering | {row.choosing[0]: numbers}
+    setting = " ".join(f"{name}={value}" for name, value in variables.items())
+    text = f"{names} left out: envbuilder sets {setting}"
+    return [Finding("note", text, "left-out", others[0], variables)]
 
 
 # Whether the device code in packages runs on a GPU
 
 
-VENDORS = frozenset({"nvidia", "amd"})
-"""Whose device code is recognized in wheels."""
 _LITTLE = 0.05
 """Share of a package's device code; less is taken for that of a library inside the package."""
 _MOST_SHOWN = 12
-_NVIDIA = re.compile(r"(sm|compute)_([0-9]+)([0-9])([af]?)")
 
 
 def code_findings(gpus: Iterable[Gpu], packages: Packages) -> list[Finding]:
@@ -163,9 +234,10 @@ def code_findings(gpus: Iterable[Gpu], packages: Packages) -> list[Finding]:
     """
     findings = []
     for gpu in gpus:
-        if gpu.vendor in VENDORS and _architecture(gpu):
+        row = of_vendor(gpu.vendor)
+        if row and row.code and row.architecture(gpu):
             findings += [
-                Finding("warning", _sentence(package, code, gpu), "package")
+                Finding("warning", _sentence(package, code, gpu, row), "package")
                 for package, code in packages.items()
                 if served(code, gpu) < _LITTLE
             ]
@@ -178,75 +250,29 @@ def served(code: Mapping[str, int], gpu: Gpu) -> float:
     Its architecture must be known. It is 0 if there is code for another vendor's GPUs alone, 1 if
     there is none at all.
     """
-    sizes = _of_vendor(code, gpu)
-    if not sizes:
+    row = of_vendor(gpu.vendor)
+    sizes = _of_row(code, row) if row else {}
+    if row is None or not sizes:
         return float(not code)
-    runs = _runs_on_amd if gpu.vendor == "amd" else _runs_on_nvidia
     fitting = 0
     for names, size in sizes.items():
-        if any(runs(name, gpu) for name in names.split()):
+        if any(row.runs(name, gpu) for name in names.split()):
             fitting += size
     return fitting / sum(sizes.values())
 
 
-def _architecture(gpu: Gpu) -> str | None:
-    if gpu.vendor == "amd":
-        return gpu.family
-    return gpu.sm and f"SM {gpu.sm}"
+def _of_row(code: Mapping[str, int], row: Accelerator) -> dict[str, int]:
+    """Return the part of device code that is for one vendor's GPUs."""
+    if not row.code:
+        return {}
+    return {names: size for names, size in code.items() if re.match(row.code, names)}
 
 
-def _of_vendor(code: Mapping[str, int], gpu: Gpu) -> dict[str, int]:
-    amd = gpu.vendor == "amd"
-    return {names: size for names, size in code.items() if names.startswith("gfx") == amd}
-
-
-def _runs_on_amd(target: str, gpu: Gpu) -> bool:
-    """Return whether code for a target, or for a family of them, runs on a GPU.
-
-    `gfx` alone is code in a form that is not read: it is given the benefit of the doubt.
-    """
-    if target.endswith("-generic"):
-        return str(gpu.family).startswith(target.removesuffix("-generic").replace("-", ""))
-    return target in {"gfx", gpu.family}
-
-
-def _runs_on_nvidia(target: str, gpu: Gpu) -> bool:
-    """Return whether code for a target runs on a GPU: on its own SM, as PTX on newer ones, too.
-
-    `a` is for exactly that SM, `f` for its family. Tegra's GPUs run machine code for exactly them.
-    """
-    match = _NVIDIA.fullmatch(target)
-    if match is None or gpu.sm is None:
-        return False
-    from envbuilder.host import tables
-
-    made_for = (int(match[2]), int(match[3]))
-    capability = tuple(map(int, gpu.sm.split(".")))
-    if match[4] == "a" or (match[1] == "sm" and tables.tegra_of_sm(gpu.sm)):
-        return made_for == capability
-    is_ptx = match[1] == "compute" and not match[4]
-    return made_for <= capability and (is_ptx or made_for[0] == capability[0])
-
-
-def _sentence(package: str, code: Mapping[str, int], gpu: Gpu) -> str:
-    others = "NVIDIA's GPUs" if gpu.vendor == "amd" else "AMD's GPUs"
-    names = " ".join(_of_vendor(code, gpu)).split()
-    shown = first(list(dict.fromkeys(map(_named, sorted(names, key=_order)))), _MOST_SHOWN)
+def _sentence(package: str, code: Mapping[str, int], gpu: Gpu, row: Accelerator) -> str:
+    names = " ".join(_of_row(code, row)).split()
+    targets = first(list(dict.fromkeys(row.shown(names))), _MOST_SHOWN)
+    others = [f"{other.brand}'s GPUs" for other in rows_of_gpus() if _of_row(code, other)]
     return (
-        f"{package} has no kernels for {gpu.name} ({_architecture(gpu)}), only for"
-        f" {shown or others}: lock another version of it, or leave it out"
+        f"{package} has no kernels for {gpu.name} ({row.architecture(gpu)}), only for"
+        f" {targets or ' and '.join(others)}: lock another version of it, or leave it out"
     )
-
-
-def _order(target: str) -> tuple[bool, int, str]:
-    """Return a sort key: machine code before PTX, then by number."""
-    match = _NVIDIA.fullmatch(target)
-    return target.startswith("compute"), int(match[2] + match[3]) if match else 0, target
-
-
-def _named(target: str) -> str:
-    match = _NVIDIA.fullmatch(target)
-    kinds = {"sm": "SM", "compute": "PTX"}
-    if match:
-        return f"{kinds[match[1]]} {match[2]}.{match[3]}{match[4]}"
-    return target

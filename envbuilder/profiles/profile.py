@@ -20,9 +20,9 @@ from envbuilder.core import resources, types
 from envbuilder.core.decoding import Hints, decode, parse_yaml
 from envbuilder.core.errors import InvalidError, shown
 from envbuilder.core.files import read_text
+from envbuilder.host.accelerators import ACCELERATORS, of_gpus
 from envbuilder.profiles import backends, frameworks, releases, requirements
 from envbuilder.profiles.names import suggestion
-from envbuilder.profiles.needs import Requires
 
 _SHIPPED = "pytorch-"
 """How the names of indexes begin that the tables of releases name."""
@@ -82,6 +82,30 @@ class Run(_Strict, frozen=True):
     """Host paths mounted read-only at the same path, if they exist."""
     shm_size: types.Size = "1g"
     """Shared memory, through which DataLoader workers pass their batches."""
+
+
+class Requires(_Strict, frozen=True):
+    """What a profile says that the host must have; checked before anything is downloaded."""
+
+    driver: Annotated[str, Meta(pattern=r"^[0-9.]*\Z")] = ""
+    """The oldest driver of the GPU's vendor, if the lock's files do not state it."""
+    kernels: tuple[types.KernelTarget, ...] = ()
+    """GPUs that all libraries in the wheels serve, if no table states them: CUDA compute
+    capabilities (`9.0`), AMD's targets (`gfx1100`), Intel's names of targets (`bmg`)."""
+    kernels_arm64: tuple[types.KernelTarget, ...] = ()
+    """The same on linux/arm64, if its wheels differ."""
+    kernels_partly: tuple[types.KernelTarget, ...] = ()
+    """GPUs that only some of the libraries serve: they may work."""
+    kernels_ptx: bool = False
+    """Whether the newest of `kernels` is also included as PTX, which newer NVIDIA GPUs can run."""
+    cpu_flags: tuple[types.CpuFlag, ...] = ()
+    """CPU flags without which nothing works; x86 flags are checked on x86 only."""
+    cpu_flags_wanted: tuple[types.CpuFlag, ...] = ()
+    """CPU flags without which only some features work."""
+    without_cpu_flags: types.Comment = ""
+    """What happens on a CPU that lacks one of these flags."""
+    macos: Annotated[str, Meta(pattern=r"^[0-9.]*\Z")] = ""
+    """The oldest macOS, if the lock's files do not state it."""
 
 
 class Fault(_Strict, frozen=True):
@@ -175,7 +199,7 @@ class Profile(_Strict, frozen=True):
     description: types.Comment
     """What the profile is for."""
     accelerator: types.Accelerator
-    """The kind of device that it is for."""
+    """The kind of device that it is for; `envbuilder profiles` lists all."""
     python: Python
     platforms: tuple[types.Platform, ...]
     """The platforms that it is locked for."""
@@ -483,6 +507,12 @@ def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 def _check(profile: Profile, where: str) -> None:
     """Check what types alone cannot express."""
+    for key, name in (
+        ("accelerator", profile.accelerator),
+        ("expects.device", profile.expects.device),
+    ):
+        if name not in ACCELERATORS:
+            raise InvalidError(f"{where}: {key}: {name!r} is not one of {', '.join(ACCELERATORS)}")
     if profile.python.default not in profile.python.supported:
         raise InvalidError(f"{where}: python.default: must be one of python.supported")
     if profile.makes_images and not profile.image_pythons:
@@ -496,6 +526,14 @@ def _check(profile: Profile, where: str) -> None:
             raise InvalidError(f"{where}: debian_suite: must be set, because {key} is")
     if profile.preload and not profile.system_packages:
         raise InvalidError(f"{where}: preload: no system_packages that could hold the library")
+
+
+def variant_of(name: str) -> str | None:
+    """Return the accelerator of whose usual profile another one is a variant, for other GPUs."""
+    for row in of_gpus():
+        if name in row.variants:
+            return row.name
+    return None
 
 
 def require_backend(profile: Profile, backend: str) -> None:

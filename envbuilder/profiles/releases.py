@@ -18,15 +18,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import Struct, structs
 
 from envbuilder.core import decoding, resources, types
+from envbuilder.host.accelerators import ACCELERATORS
+from envbuilder.host.gpus.accelerator import Needs
 from envbuilder.profiles.frameworks import FRAMEWORKS
-from envbuilder.profiles.needs import Needs
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
-
-
-_PREFIXES: dict[types.Accelerator, str] = {"cuda": "cu", "mps": "macos"}
-"""How the names of an accelerator's builds begin, if not with its own name."""
 
 
 class Build(Struct, frozen=True, kw_only=True):
@@ -46,16 +43,16 @@ class Build(Struct, frozen=True, kw_only=True):
     ptx: bool
     """Whether PTX of the newest SM is included, too."""
     driver: str
-    """The oldest NVIDIA driver on Linux."""
+    """The oldest driver of the vendor on Linux."""
     windows_driver: str
-    """The oldest NVIDIA driver under WSL, which is that of Windows."""
+    """The oldest one under WSL, which is that of Windows."""
     floor: str
     """The oldest glibc, or macOS."""
     certainty: Literal["certain", "script", "one", "unverified"]
 
     def needs(self, *, wsl: bool = False) -> Needs:
         """Return what it needs from a host; kernels that are not verified count as unknown."""
-        needs = Needs(ptx=self.ptx, nvidia_driver=self.windows_driver if wsl else self.driver)
+        needs = Needs(ptx=self.ptx, driver=self.windows_driver if wsl else self.driver)
         if self.certainty != "unverified":
             needs = structs.replace(needs, kernels=self.kernels, partly=self.partly)
         if self.platform == "macos/arm64":
@@ -96,7 +93,7 @@ def every(framework: types.Framework) -> tuple[Build, ...]:
 
 def is_for(build: Build, accelerator: types.Accelerator) -> bool:
     """Return whether a build is for an accelerator."""
-    return build.build.startswith(_PREFIXES.get(accelerator, accelerator))
+    return build.build.startswith(ACCELERATORS[accelerator].builds or accelerator)
 
 
 @cache

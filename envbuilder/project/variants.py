@@ -22,7 +22,7 @@ from envbuilder.profiles import backends, frameworks, profile as profile_files, 
 from envbuilder.profiles.frameworks import FRAMEWORKS, is_build_extra
 from envbuilder.profiles.library import Library, OtherFrameworkError
 from envbuilder.profiles.names import suggestion
-from envbuilder.profiles.profile import Profile, Python
+from envbuilder.profiles.profile import Profile, Python, variant_of
 from envbuilder.profiles.requirements import applies, distribution, pin
 from envbuilder.project import environments, release
 from envbuilder.project.lines import Line, on_hardware, parse, with_marker
@@ -83,10 +83,7 @@ class ProjectProfiles:
 
     def _is_twin(self, name: str) -> bool:
         """Return whether a profile for older GPUs would have the build that the usual one has."""
-        from envbuilder.profiles.accelerators import ACCELERATORS
-
-        rows = ACCELERATORS.items()
-        gpu = next((a for a, row in rows if row.vendor and name in row.variants), None)
+        gpu = variant_of(name)
         if gpu is None:
             return False
         usual = self.unadapted(gpu)

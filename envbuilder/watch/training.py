@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from envbuilder.core.errors import clipped, counted, first
 from envbuilder.core.text import amount, duration, memory, percent, rate
+from envbuilder.payload.machine.accelerators import ACCELERATORS
 from envbuilder.watch.model import Copy, Finding, Observed, Placed, Watched, Work
 
 _Key = TypeVar("_Key")
@@ -62,8 +63,6 @@ NEAR_CHANCE = 0.04
 STEADY = 0.05
 """Deviation of the losses over their mean; it is larger once some samples are known."""
 LARGEST_LOSS = 1e30
-_ALIASES = {"cuda": ("cuda", "gpu"), "rocm": ("cuda", "rocm", "gpu"), "xpu": ("xpu", "gpu")}
-"""What frameworks call a kind of device."""
 NAME = 60
 SENTENCE = 500
 _USELESS = 1.0
@@ -114,7 +113,10 @@ class Run(Struct, frozen=True, kw_only=True):
 def is_on(device: str, requested: str) -> bool:
     """Return whether a device (`cuda:0`) is of the requested kind, as its framework calls it."""
     kind = requested.partition(":")[0]
-    return device.partition(":")[0].lower() in _ALIASES.get(kind, (kind,))
+    names = {kind}
+    if kind in ACCELERATORS and kind != "cpu":
+        names |= {ACCELERATORS[kind].device, "gpu"}
+    return device.partition(":")[0].lower() in names
 
 
 def device_share(process: Observed, requested: str) -> float | None:
@@ -221,8 +223,9 @@ def _percent(share: float | None) -> str:
 
 
 def _torch(requested: str) -> str:
-    if requested == "rocm":
-        return "cuda"
+    """Return what torch calls a requested device."""
+    if requested in ACCELERATORS:
+        return ACCELERATORS[requested].device
     return requested
 
 

@@ -36,8 +36,7 @@ from envbuilder.host.record import PLANTED, plant
 from envbuilder.profiles.choice import choose_best
 from envbuilder.profiles.library import Library
 from envbuilder.profiles.lock import Lock
-from envbuilder.profiles.needs import Requires
-from envbuilder.profiles.profile import Expects, Profile, Python, Tools
+from envbuilder.profiles.profile import Expects, Profile, Python, Requires, Tools
 from tools import record_host
 
 FOLDER = Path(__file__).parents[1] / "data/hosts"
@@ -172,19 +171,19 @@ _ZEN4 = Requires(
     without_cpu_flags="zentorch would return the graph unchanged",
 )
 _CUDA_13 = Requires(
-    nvidia_driver="580.65.06",
-    sm=("7.5", "8.0", "8.6", "9.0", "10.0", "12.0"),
-    sm_arm64=("8.0", "9.0", "10.0", "11.0", "12.0"),
-    sm_ptx=True,
+    driver="580.65.06",
+    kernels=("7.5", "8.0", "8.6", "9.0", "10.0", "12.0"),
+    kernels_arm64=("8.0", "9.0", "10.0", "11.0", "12.0"),
+    kernels_ptx=True,
     cpu_flags_wanted=_SSE41,
 )
 _CUDA_12 = Requires(
-    nvidia_driver="525.60.13",
-    sm=("5.0", "6.0", "7.0", "7.5", "8.0", "8.6", "9.0"),
+    driver="525.60.13",
+    kernels=("5.0", "6.0", "7.0", "7.5", "8.0", "8.6", "9.0"),
     cpu_flags_wanted=_SSE41,
 )
 _ROCM_72 = Requires(
-    gfx=(
+    kernels=(
         "gfx90a",
         "gfx942",
         "gfx950",
@@ -196,7 +195,7 @@ _ROCM_72 = Requires(
         "gfx1200",
         "gfx1201",
     ),
-    gfx_partly=("gfx908", "gfx1030", "gfx1103"),
+    kernels_partly=("gfx908", "gfx1030", "gfx1103"),
     cpu_flags_wanted=_SSE41,
 )
 _PROFILES: dict[str, Any] = {
@@ -209,7 +208,7 @@ _PROFILES: dict[str, Any] = {
         "xpu",
         _AMD64,
         ("docker", "venv"),
-        Requires(intel_gpu=True, cpu_flags_wanted=_SSE41),
+        Requires(cpu_flags_wanted=_SSE41),
         "",
     ),
     "mps": ("mps", ("macos/arm64",), ("venv",), Requires(macos="14.0"), ""),

@@ -10,22 +10,13 @@ import msgspec
 
 from envbuilder.containers.engine.container import Devices
 from envbuilder.core.errors import printable
+from envbuilder.host.accelerators import ACCELERATORS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from envbuilder.core import types
     from envbuilder.profiles.profile import Profile
-
-
-_CHOICE: dict[types.Accelerator, tuple[str, ...]] = {
-    "cuda": ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"),
-    "rocm": ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
-    "xpu": ("ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR"),
-}
-"""Accelerator → the variables by which users choose among its GPUs."""
-_CDI: dict[types.Accelerator, str] = {"rocm": "amd.com/gpu=all", "cuda": "nvidia.com/gpu=all"}
-"""Accelerator → the CDI device that stands for all of its GPUs, where an engine has it."""
 
 
 def visible(
@@ -36,7 +27,9 @@ def visible(
     `hiding` are those that hide the GPUs which do not work; what the caller set itself takes
     precedence, and is returned in any case, because a container does not inherit it.
     """
-    chosen = {name: environ[name] for name in _CHOICE.get(accelerator, ()) if environ.get(name)}
+    row = ACCELERATORS[accelerator]
+    names = (*row.numbering, *row.choosing)
+    chosen = {name: environ[name] for name in names if environ.get(name)}
     if not hiding:
         return chosen, ""
     if any(hiding.get(name) != value for name, value in chosen.items()):
@@ -80,7 +73,7 @@ def by_cdi(access: Devices, profile: Profile, offered: Collection[str]) -> Devic
 
     The groups stay: what opens the nodes is not root.
     """
-    name = _CDI.get(profile.accelerator)
-    if name is None or name not in offered:
+    name = ACCELERATORS[profile.accelerator].cdi
+    if name not in offered:
         return access
     return msgspec.structs.replace(access, gpus="", nodes=(), cdi=(name,))

@@ -10,18 +10,27 @@ import errno
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from envbuilder.host import memory, tables
 from envbuilder.host.gpus import pci
-from envbuilder.host.model import Gpu
+from envbuilder.host.gpus.accelerator import (
+    Accelerator,
+    Finding,
+    Level,
+    Needs,
+    Place,
+    blocked,
+    named,
+    unknown_kernels,
+)
+from envbuilder.host.model import ASSUMED, Gpu, Host
 from envbuilder.host.snapshot import Reader, Snapshot, integer, lines
 
-VENDOR = 0x1002
 KFD = "dev/kfd"
 _NODES = "sys/class/kfd/kfd/topology/nodes"
 _MEMORY = ("mem_info_vram_total", "mem_info_gtt_total")
-_VISIBLE = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+_CHOOSING = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 _POWER = ("power1_cap", "power1_cap_default")
 # Linux amdgpu_pm.c: "only APUs have vddnb", "no mclk on APUs"; the exception is the MI300A, which
 # also lacks a memory manager of its own.
@@ -48,7 +57,7 @@ class _Node(NamedTuple):
 def read(reader: Reader) -> None:
     """Read what the kernel drivers report about each GPU."""
     reader.node(KFD)
-    for device in pci.display_devices(reader, VENDOR):
+    for device in pci.display_devices(reader, pci.AMD):
         for name in _MEMORY:
             reader.file(f"{device}/{name}")
         pci.read_sensors(reader, device, _POWER)
@@ -56,15 +65,13 @@ def read(reader: Reader) -> None:
         reader.file(f"{_NODES}/{node}/properties")
 
 
-def decide(
-    snapshot: Snapshot, devices: Sequence[pci.Device], environ: Mapping[str, str], *, wsl: bool
-) -> tuple[Gpu, ...]:
+def decide(snapshot: Snapshot, devices: Sequence[pci.Device], place: Place) -> tuple[Gpu, ...]:
     """Return all AMD GPUs in ROCm's order; of a card in partitions, one for each of them."""
     nodes = _nodes(snapshot)
-    hidden = _hidden_by(environ)
+    hidden = _hidden_by(place.environ)
     placed = []
     for device in devices:
-        if device.vendor == VENDOR:
+        if device.vendor == pci.AMD:
             of_card = [node for node in nodes if _is_of(node, device.bus)]
             parts: Sequence[_Node | None] = of_card or (None,)
             placed += [(node, _gpu(snapshot, device, node, len(parts), hidden)) for node in parts]
@@ -80,7 +87,7 @@ def decide(
             ),
         )
     drivers = snapshot.folders.get("usr/lib/wsl/drivers", ())
-    if not gpus and wsl and any(_WINDOWS_DRIVER.match(name) for name in drivers):
+    if not gpus and place.wsl and any(_WINDOWS_DRIVER.match(name) for name in drivers):
         # ROCm on WSL goes through librocdxg and needs settings of its own (ROCm/librocdxg).
         detail = (
             "Under WSL, ROCm uses a library of its own (librocdxg), which is not supported yet."
@@ -146,7 +153,7 @@ def _gpu(
 
 def _hidden_by(environ: Mapping[str, str]) -> pci.Access | None:
     """Return the access if a variable hides all GPUs; HIP reads CUDA's, too."""
-    for name in _VISIBLE:
+    for name in _CHOOSING:
         value = environ.get(name)
         if value is not None and value.strip() in ("", "-1"):
             return pci.Access("present", f"{name}={value!r} hides it from this process.", "hidden")
@@ -228,3 +235,159 @@ def _memory(snapshot: Snapshot, folder: str, properties: dict[str, int]) -> pci.
     if _NO_APU in sensors and vram:
         return pci.Size("dedicated", vram)
     return pci.Size()
+
+
+# What fits: the GPUs that the libraries in a torch serve, and the driver's nodes. Kernels run on
+# the target that they were compiled for and on no other. The override that makes ROCm take one GPU
+# for another (HSA_OVERRIDE_GFX_VERSION) is a debugging aid, under which programs crash (ROCm/MIOpen
+# issues 3540 and 3954): nothing here counts on it.
+
+
+def judge(gpu: Gpu, needs: Needs, native: bool) -> list[Finding]:
+    """Check the kernels, and whether driver and nodes let this process use the GPU."""
+    kernels = _kernels(needs, gpu)
+    if gpu.state == "usable":
+        return [*kernels, Finding("note", f"kernel driver {gpu.kernel_driver}")]
+    # The engine opens the nodes as root, and the container joins the groups that own them.
+    reachable = gpu.obstacle == "node-closed" and not native
+    level: Level = "warning" if gpu.state == "unknown" or reachable else "no"
+    # Worth knowing before anything is repaired: whether the wheels serve the GPU at all.
+    worse = [f for f in kernels if f.level == "no" or f.code == "kernels-partly"]
+    return [*worse, blocked(level, gpu)]
+
+
+def capability(gpu: Gpu) -> tuple[float, ...]:
+    """Return how much a GPU can do: a card before an APU, then by memory."""
+    return gpu.state == "usable", gpu.memory_kind == "dedicated", gpu.memory_bytes or 0
+
+
+def order(gpus: Sequence[Gpu], _selected: Sequence[Gpu]) -> Sequence[Gpu] | None:
+    """Return the GPUs that HIP sees, in the order of the compute driver, which is theirs.
+
+    None if it is not certain: a container may see those that this user may not open.
+    """
+    if any(gpu.state == "unknown" or gpu.obstacle == "node-closed" for gpu in gpus):
+        return None
+    return [gpu for gpu in gpus if gpu.state == "usable"]
+
+
+def _kernels(needs: Needs, gpu: Gpu) -> list[Finding]:
+    """Check whether the wheels' libraries serve a GPU."""
+    if not needs.kernels:
+        return [unknown_kernels(gpu)]
+    if gpu.family is None:
+        text = f"which chip {named(gpu)} is could not be read"
+        return [Finding("warning", text, "gfx-unread", gpu)]
+    if gpu.family in needs.kernels:
+        return [Finding("note", f"{gpu.name} is {gpu.family}")]
+    if gpu.family in needs.partly:
+        text = f"{named(gpu)} is {gpu.family}, which only some of the wheels' libraries serve"
+        return [Finding("warning", text, "kernels-partly", gpu)]
+    text = f"{named(gpu)} is {gpu.family}; the wheels serve {', '.join(needs.kernels)}"
+    return [Finding("no", text, "kernels", gpu)]
+
+
+def _architecture(gpu: Gpu) -> str | None:
+    return gpu.family
+
+
+def _runs(target: str, gpu: Gpu) -> bool:
+    """Return whether code for a target, or for a family of them, runs on a GPU.
+
+    `gfx` alone is code in a form that is not read: it is given the benefit of the doubt.
+    """
+    if target.endswith("-generic"):
+        return str(gpu.family).startswith(target.removesuffix("-generic").replace("-", ""))
+    return target in {"gfx", gpu.family}
+
+
+# How to repair it
+
+
+def install(gpu: Gpu, host: Host, needed: str) -> str:
+    """Return how to get the kernel driver, which every Linux distribution has."""
+    if host.container:
+        return "Load amdgpu on the machine itself; a container uses the machine's kernel."
+    return (
+        "Run `sudo modprobe amdgpu`; if nothing changes, `sudo dmesg | grep amdgpu` shows why: a"
+        " GPU that is newer than Linux needs a newer one."
+    )
+
+
+def fixes(gpu: Gpu, host: Host) -> dict[str, str]:
+    """Return the fixes of what keeps AMD's GPUs from working, where they are its own."""
+    own = {
+        "unsupported": "See `sudo dmesg | grep kfd` for why; ROCm can use no other GPUs. Use"
+        " --profile cpu.",
+        "wsl": "Use --profile cpu, or Linux itself instead of WSL.",
+        "not-given": f"Start the container with --device {gpu.render_node or '/dev/dri'}.",
+        "kernels": _other_wheels(gpu),
+    }
+    if gpu.detail.startswith(f"/{KFD} "):
+        missing = "See `sudo dmesg | grep kfd`: Linux must be built with CONFIG_HSA_AMD."
+        if host.container:
+            missing = f"Start the container with --device /{KFD} --device /dev/dri."
+        own["node-missing"] = missing
+        own["node-closed"] = pci.join_group(gpu, host, f"/{KFD}")
+    return own
+
+
+def _other_wheels(gpu: Gpu) -> str:
+    """Return whose wheels have kernels for a GPU that the profile's wheels do not serve."""
+    index = tables.amd_index(gpu.family or "")
+    if index is None:
+        return (
+            "No wheel that envbuilder knows of has kernels for it, neither PyTorch's nor AMD's: use"
+            " --profile cpu."
+        )
+    untested = "" if index == "release" else " that it does not call tested"
+    return (
+        f"AMD's own index has wheels{untested} for {gpu.family} (github.com/ROCm/TheRock,"
+        " RELEASES.md): install those yourself, and `envbuilder verify --python PYTHON` checks"
+        " them."
+    )
+
+
+def assume(values: Mapping[str, str]) -> dict[str, Any] | None:
+    """Return the host's fields with a GPU that is not here."""
+    if "gfx" not in values:
+        return None
+    gpu = Gpu(
+        vendor="amd",
+        name="AMD GPU",
+        state="usable",
+        detail=ASSUMED,
+        family=values["gfx"],
+        kernel_driver="amdgpu, assumed",
+        render_node_readable=True,
+    )
+    return {"gpus": (gpu,)}
+
+
+ROCM = Accelerator(
+    name="rocm",
+    vendor="amd",
+    brand="AMD",
+    aliases=("amd", "radeon", "hip", "instinct", r"gfx\w+", r"mi\d+x?", "rocm.*"),
+    pci=pci.AMD,
+    # The MI300 has no display output (apache/cloudstack issue 11701).
+    processing=True,
+    read=read,
+    decide=decide,
+    assumable={"gfx": r"gfx[0-9a-f]{3,5}"},
+    example="amd:gfx=gfx1100",
+    assume=assume,
+    judge=judge,
+    capability=capability,
+    states_kernels=True,
+    architecture=_architecture,
+    code="gfx",
+    runs=_runs,
+    choosing=_CHOOSING,
+    passed=("GPU_DEVICE_ORDINAL",),
+    order=order,
+    disguise="HSA_OVERRIDE_GFX_VERSION",
+    cdi="amd.com/gpu=all",
+    install=install,
+    fixes=fixes,
+)

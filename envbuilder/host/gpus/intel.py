@@ -6,14 +6,15 @@ Iris Xe and older are recognized by PCI id: `torch.xpu.is_available()` can be Tr
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from envbuilder.host import memory, tables
 from envbuilder.host.gpus import pci
-from envbuilder.host.model import Gpu
+from envbuilder.host.gpus.accelerator import Accelerator, Finding, Needs, Place, blocked, named
+from envbuilder.host.model import ASSUMED, Gpu, Host, distribution_of
 from envbuilder.host.snapshot import Reader, Snapshot, integer, version
 
-VENDOR = 0x8086
 _DRIVERS = ("i915", "xe")
 _LEVEL_ZERO_FOLDERS = ("usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/lib")
 _LEVEL_ZERO = ("libze_loader.so.1", "libze_intel_gpu.so.1")
@@ -26,16 +27,24 @@ _DEFAULTS = ("power1_rated_max", "power2_rated_max")
 _OWN_PERCENT = 95
 _SHARED_PERCENT = 94
 _XE_GIVES_ALL = (6, 15)
+# The kernel driver of each family, and the first Linux version whose xe binds without force_probe:
+# require_force_probe in drivers/gpu/drm/xe/xe_pci.c of Linux 6.12 and of 6.17. i915 is the
+# default for older families (Phoronix, i915 against Xe on Meteor Lake, 2025).
+_XE_SINCE = {"Arc B (BMG)": "6.12", "Lunar Lake": "6.12", "Panther Lake": "6.17"}
+_I915 = ("Arc A", "Flex", "Meteor Lake", "Arrow Lake")
+# Neither in-tree driver supports it; Intel has packages (dgpu-docs.intel.com).
+_OWN_PACKAGES = "Data Center GPU Max"
+# packages.ubuntu.com: 25.10 has Intel's compute-runtime 25.31; 24.04 has 23.43, which predates
+# Lunar Lake and Arc B. PyTorch's install_xpu.sh uses the PPA.
+_UBUNTU_HAS = (25, 10)
+_PPA_SERVES = (24, 4)
+_PPA = "sudo add-apt-repository ppa:kobuk-team/intel-graphics"
+_DEBIAN_HAS = (14,)
 
 
 def read(reader: Reader) -> None:
-    """Read render nodes, each GPU's memory and power, and the libraries that no wheel contains."""
-    for name in reader.folder("dev/dri"):
-        if name.startswith("renderD"):
-            reader.node(f"dev/dri/{name}")
-    if reader.groups:
-        reader.file("etc/group")
-    for device in pci.display_devices(reader, VENDOR):
+    """Read each GPU's memory and power, and the libraries that no wheel contains."""
+    for device in pci.display_devices(reader, pci.INTEL):
         _read_memory(reader, device)
         pci.read_sensors(reader, device, (*_LIMITS, *_DEFAULTS))
     for folder in _LEVEL_ZERO_FOLDERS:
@@ -53,21 +62,21 @@ def _read_memory(reader: Reader, device: str) -> None:
             reader.file(f"{device}/drm/{card}/lmem_total_bytes")
 
 
-def decide(snapshot: Snapshot, devices: Sequence[pci.Device], *, wsl: bool) -> tuple[Gpu, ...]:
-    """Return all Intel GPUs."""
-    gpus = tuple(_gpu(snapshot, d) for d in devices if d.vendor == VENDOR and is_gpu(d))
+def decide(snapshot: Snapshot, devices: Sequence[pci.Device], place: Place) -> tuple[Gpu, ...]:
+    """Return all Intel GPUs; of devices whose class could not be read, only those of the table."""
+    gpus = tuple(
+        _gpu(snapshot, device)
+        for device in devices
+        if device.vendor == pci.INTEL
+        and (device.certain or tables.intel_gpu(device.device_id or ""))
+    )
     drivers = snapshot.folders.get("usr/lib/wsl/drivers", ())
-    if not gpus and wsl and any(name.startswith("iigd") for name in drivers):
+    if not gpus and place.wsl and any(name.startswith("iigd") for name in drivers):
         detail = "WSL does not show which Intel GPU Windows has."
         gpus = (
             Gpu(vendor="intel", name="Intel GPU", state="unknown", detail=detail, obstacle="wsl"),
         )
     return gpus
-
-
-def is_gpu(device: pci.Device) -> bool:
-    """Return whether an Intel device is a GPU; without a PCI class, only listed ids count."""
-    return bool(device.display) or tables.intel_gpu(device.device_id or "") is not None
 
 
 def _gpu(snapshot: Snapshot, device: pci.Device) -> Gpu:
@@ -161,13 +170,195 @@ def _shared(snapshot: Snapshot, kernel_driver: str | None, total: int | None) ->
     return total * _SHARED_PERCENT // 100
 
 
-def level_zero(snapshot: Snapshot) -> bool | None:
+def of_host(snapshot: Snapshot) -> dict[str, Any]:
     """Return whether the Level Zero loader and Intel's driver for it are in the usual folders."""
     answers = []
     for library in _LEVEL_ZERO:
         found = [snapshot.has(f"{folder}/{library}") for folder in _LEVEL_ZERO_FOLDERS]
         lacking = None if None in found else False
         answers.append(any(found) or lacking)
-    if None not in answers:
-        return all(answers)
-    return None
+    return {"level_zero": None if None in answers else all(answers)}
+
+
+# What fits: whether PyTorch supports a GPU, and the runtime that native environments need
+
+
+def judge(gpu: Gpu, needs: Needs, native: bool) -> list[Finding]:
+    """Check whether PyTorch supports a GPU, with which kernels, and its node can be opened."""
+    if gpu.support == "validated" and gpu.render_node_readable is False and not native:
+        # The engine opens the node as root, and the container joins the group that owns it.
+        return [blocked("warning", gpu, _sentence(gpu))]
+    if gpu.support == "unsupported" or gpu.state == "present":
+        return [blocked("no", gpu, _sentence(gpu))]
+    if gpu.state == "unknown":
+        return [blocked("warning", gpu, _sentence(gpu))]
+    if gpu.support != "validated":
+        text = f"{gpu.name} is not on PyTorch's list of validated Intel GPUs; it may work"
+        return [Finding("warning", text, "unlisted", gpu)]
+    kernels = set(needs.kernels)
+    if kernels and not tables.intel_targets(gpu.family or "") & kernels:
+        text = (
+            f"the wheels carry kernels for {', '.join(needs.kernels)}: for {named(gpu)} the driver"
+            " would compile them at first use, if it can"
+        )
+        return [Finding("warning", text, "kernels-ptx", gpu)]
+    return [Finding("note", f"{gpu.name} with the kernel driver {gpu.kernel_driver}")]
+
+
+def capability(gpu: Gpu) -> tuple[float, ...]:
+    """Return how much a GPU can do: supported before others, discrete before integrated."""
+    support = ("unsupported", None, "unlisted", "validated").index(gpu.support)
+    return support, gpu.memory_kind == "dedicated", gpu.memory_bytes or 0
+
+
+def order(gpus: Sequence[Gpu], selected: Sequence[Gpu]) -> Sequence[Gpu] | None:
+    """Return the GPUs that Level Zero sees; empty if torch.xpu uses the selected ones anyway.
+
+    torch.xpu uses discrete GPUs alone if there is one (c10/xpu, note on device management). Level
+    Zero numbers discrete GPUs first, by PCI address, then the integrated one.
+    """
+    seen = [gpu for gpu in gpus if _is_seen(gpu)]
+    discrete = [gpu for gpu in seen if gpu.memory_kind == "dedicated"]
+    if discrete and all(gpu in selected for gpu in discrete):
+        return ()
+    if not all(gpu.bus for gpu in gpus):
+        return None
+    return [*sorted(discrete, key=pci.bus_of), *(gpu for gpu in seen if gpu not in discrete)]
+
+
+def _is_seen(gpu: Gpu) -> bool:
+    """Return whether Level Zero sees a GPU: a driver is bound to it, and its node can be opened."""
+    driven = gpu.kernel_driver in _DRIVERS
+    return gpu.state != "present" or (gpu.obstacle == "unsupported" and driven)
+
+
+def _sentence(gpu: Gpu) -> str:
+    detail = gpu.detail.rstrip(".")
+    if detail.startswith(gpu.name.partition(" (")[0]):
+        return detail
+    return f"{gpu.name}: {detail}"
+
+
+def native(host: Host) -> list[Finding]:
+    """Check for the GPU runtime, which native environments use from the host; images contain it."""
+    if host.level_zero:
+        return []
+    if host.level_zero is None:
+        text = "whether Level Zero is installed could not be read"
+        return [Finding("warning", text, "level-zero-unread")]
+    text = (
+        "Level Zero and Intel's GPU driver for it, which no wheel contains, are not installed "
+        "(libze1, libze-intel-gpu1)"
+    )
+    return [Finding("no", text, "level-zero")]
+
+
+# How to repair it
+
+
+def install(gpu: Gpu, host: Host, needed: str) -> str:
+    """Return how to get a kernel driver for an Intel GPU."""
+    if host.container:
+        return "Load i915 or xe on the machine itself; a container uses the machine's kernel."
+    family = gpu.family or ""
+    if family.startswith(_OWN_PACKAGES):
+        return "Install Intel's kernel driver for it (intel-i915-dkms, see dgpu-docs.intel.com)."
+    since = _XE_SINCE.get(family)
+    match = re.match(r"[0-9]+\.[0-9]+", host.kernel or "", re.ASCII)
+    if since and match and (version(match[0]) or ()) < (version(since) or ()):
+        return (
+            f"Update Linux: {since} is the first whose xe drives it by itself, this is"
+            f" {host.kernel}{_newer_kernel(host)}."
+        )
+    driver = "xe" if since else "i915"
+    if not since and not family.startswith(_I915):
+        return "Update Linux: i915 or xe of a newer one may know it (`sudo dmesg` shows why not)."
+    return (
+        f"Run `sudo modprobe {driver}`; if nothing changes, `sudo dmesg | grep {driver}` shows why."
+    )
+
+
+def _newer_kernel(host: Host) -> str:
+    name, number = distribution_of(host)
+    if (name, number) == ("Ubuntu", "24.04"):
+        return "; `sudo apt install linux-generic-hwe-24.04` has a newer one"
+    if name == "Debian":
+        return "; backports have a newer one"
+    return ""
+
+
+def fixes_of_host(host: Host) -> dict[str, str]:
+    """Return how to install the Level Zero loader and Intel's driver for it."""
+    image = "use --backend docker, whose image brings them"
+    if not host.containers.has_engine:
+        image += ", once a container engine runs"
+    name, number = distribution_of(host)
+    text = (
+        "Install the Level Zero loader and Intel's compute-runtime"
+        f" (github.com/intel/compute-runtime), or {image}."
+    )
+    if commands := _level_zero_commands(name, number):
+        text = f"Run {commands}, or {image}."
+    elif name == "Debian":
+        text = f"Debian {number} has no package of the driver: {image}, or update to Debian 14."
+    return {"level-zero": text}
+
+
+def _level_zero_commands(name: str, number: str) -> str:
+    """Return the commands that install both on a distribution; empty if it has no packages."""
+    current = version(number)
+    packages = "`sudo apt install libze1 libze-intel-gpu1`"
+    if name == "Debian" and (current is None or current >= _DEBIAN_HAS):
+        return packages
+    if name == "Ubuntu" and current and current >= _UBUNTU_HAS:
+        return packages
+    if name == "Ubuntu" and current and current >= _PPA_SERVES:
+        return f"`{_PPA}` and {packages} (Ubuntu {number}'s own packages are too old)"
+    if name == "Fedora":
+        # The loader is oneapi-level-zero, the driver intel-level-zero.
+        return "`sudo dnf install intel-compute-runtime intel-level-zero oneapi-level-zero`"
+    return ""
+
+
+def assume(values: Mapping[str, str]) -> dict[str, Any] | None:
+    """Return the host's fields with a GPU that is not here, and with the libraries it needs."""
+    device_id = values.get("id")
+    if device_id is None:
+        return None
+    row = tables.intel_gpu(device_id)
+    name = f"Intel {row.name or row.family}" if row else "Intel GPU"
+    gpu = Gpu(
+        vendor="intel",
+        name=f"{name} ({device_id.upper()})",
+        state="usable" if row else "unknown",
+        detail=ASSUMED if row else f"PCI id {device_id} is not in envbuilder's table",
+        device_id=device_id,
+        family=row.family if row else None,
+        support=row.support if row else None,
+        kernel_driver="xe or i915, assumed",
+        render_node_readable=True,
+    )
+    return {"gpus": (gpu,), "level_zero": True}
+
+
+XPU = Accelerator(
+    name="xpu",
+    vendor="intel",
+    brand="Intel",
+    aliases=("intel", "arc", "battlemage", "alchemist", "sycl", "oneapi", "xpu.*"),
+    pci=pci.INTEL,
+    read=read,
+    decide=decide,
+    of_host=of_host,
+    assumable={"id": r"[0-9a-f]{4}"},
+    example="intel:id=e20b",
+    assume=assume,
+    judge=judge,
+    capability=capability,
+    native=native,
+    choosing=("ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR"),
+    passed=("ZE_FLAT_DEVICE_HIERARCHY",),
+    order=order,
+    install=install,
+    fixes_of_host=fixes_of_host,
+)

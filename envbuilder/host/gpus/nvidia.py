@@ -6,20 +6,39 @@ the PCI id. That identifies the GPU better, but does not make it usable.
 The GPU of a Tegra chip (Jetson) before Thor is on no PCI bus and has a driver of its own: NVML
 gives it no address, and the device tree names the chip. That of Thor is a PCI device of NVIDIA's
 common driver, as JetPack 7 has it, and is detected as any other.
+
+Long because all that is to be known of a vendor stands in its module.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 from envbuilder.host import memory, tables
 from envbuilder.host.gpus import nvidia_access, nvml, pci
-from envbuilder.host.model import Gpu, Link, Obstacle, Peer, State
+from envbuilder.host.gpus.accelerator import (
+    Accelerator,
+    Finding,
+    Needs,
+    Place,
+    blocked,
+    named,
+    unknown_kernels,
+)
+from envbuilder.host.model import (
+    ASSUMED,
+    Gpu,
+    Host,
+    Link,
+    Obstacle,
+    Peer,
+    State,
+    distribution_of,
+)
 from envbuilder.host.snapshot import Reader, Snapshot, clean, fields, integer, version
 
-VENDOR = 0x10DE
 VERSION = "proc/driver/nvidia/version"
 _GPUS = "proc/driver/nvidia/gpus"
 # nvmlGpuTopologyLevel_t (nvml.h): internal, single and multiple switches, host bridge, NUMA node
@@ -42,6 +61,18 @@ _COMPATIBLE = "sys/firmware/devicetree/base/compatible"
 _ALLOCATOR = "dev/nvmap"
 """Its memory allocator, which containers see, too; the device tree is hidden from them."""
 _COMPATIBLE_LIMIT = 4096
+_TARGET = re.compile(r"(sm|compute)_([0-9]+)([0-9])([af]?)")
+CDI_FILE = "/etc/cdi/nvidia.yaml"
+"""The path passed to `nvidia-ctk` for its specification."""
+_CONTROL_MINOR = 255
+"""Minor number of /dev/nvidiactl (the driver's README, chapter on device files)."""
+# Branches of Debian's package nvidia-driver: packages.debian.org;
+# neurite.github.io/debian-setup/0302-nvidia.
+_DEBIAN_HAS = {"12": "535", "13": "550"}
+# Turing is the first generation that later branches and the open kernel modules support: NVIDIA's
+# deprecation schedule (forums.developer.nvidia.com 60588), open-gpu-kernel-modules issue 19.
+_TURING = (7, 5)
+_LAST_BEFORE_TURING = "580"
 
 
 def read(reader: Reader) -> None:
@@ -60,32 +91,25 @@ def read(reader: Reader) -> None:
             reader.files["nvml.json"] = answer
 
 
-def decide(
-    snapshot: Snapshot,
-    devices: Sequence[pci.Device],
-    environ: Mapping[str, str],
-    *,
-    wsl: bool,
-    container: bool,
-) -> tuple[Gpu, ...]:
+def decide(snapshot: Snapshot, devices: Sequence[pci.Device], place: Place) -> tuple[Gpu, ...]:
     """Return all NVIDIA GPUs that PCI, the kernel driver or NVML show, each once."""
     answer = nvml.parse(snapshot.files.get("nvml.json"))
     driver = _driver(snapshot, answer)
-    access = _access(snapshot, answer, driver, environ, wsl=wsl, container=container)
+    access = _access(snapshot, answer, driver, place)
     reported = {device.bus: device for device in answer.devices if device.bus} if answer else {}
     unplaced = [device for device in answer.devices if not device.bus] if answer else []
-    shown = {device.bus: device for device in devices if device.vendor == VENDOR}
+    shown = {device.bus: device for device in devices if device.vendor == pci.NVIDIA}
     named = (clean(bus) or "?" for bus in snapshot.folders.get(_GPUS, ()))
     buses = sorted({*shown, *named, *reported})
     reached = {bus: _bound(shown[bus], access) if bus in shown else access for bus in buses}
-    if not wsl:
+    if not place.wsl:
         minors = {
             bus: _minor(snapshot, bus, reported.get(bus))
             for bus in buses
             if reached[bus].state == "usable"
         }
         reached |= nvidia_access.of_cards(
-            snapshot, minors, frozenset(reported), container=container
+            snapshot, minors, frozenset(reported), container=place.container
         )
     gpus = []
     for bus in buses:
@@ -96,7 +120,7 @@ def decide(
             card_access = pci.Access("present", detail, "not-given")
         gpus.append(_gpu(snapshot, bus, card, reported.get(bus), driver, card_access))
     gpus.extend(_gpu(snapshot, None, None, device, driver, access) for device in unplaced)
-    return tuple(gpus) or _without_pci(snapshot, wsl=wsl)
+    return tuple(gpus) or _without_pci(snapshot, wsl=place.wsl)
 
 
 def _minor(snapshot: Snapshot, bus: str, device: nvml.Device | None) -> int | None:
@@ -108,12 +132,12 @@ def _minor(snapshot: Snapshot, bus: str, device: nvml.Device | None) -> int | No
     return number
 
 
-def peers(snapshot: Snapshot) -> tuple[Peer, ...]:
+def of_host(snapshot: Snapshot) -> dict[str, Any]:
     """Return how the GPUs that NVML lists reach each other; at most 16 are paired."""
     answer = nvml.parse(snapshot.files.get("nvml.json"))
     if answer is None or answer.error:
-        return ()
-    return tuple(
+        return {}
+    peers = tuple(
         Peer(
             first=pair.first,
             second=pair.second,
@@ -123,6 +147,7 @@ def peers(snapshot: Snapshot) -> tuple[Peer, ...]:
         for pair in answer.pairs
         if pair.first and pair.second and pair.first != pair.second
     )
+    return {"peers": peers}
 
 
 def _gpu(
@@ -244,7 +269,7 @@ def _bound(card: pci.Device, access: pci.Access) -> pci.Access:
     if card.bound is False and access.state != "unknown":
         detail = "No kernel driver is bound to it: install NVIDIA's driver."
         return pci.Access("present", detail, "driver-missing")
-    if card.display is None and access.state == "usable":
+    if not card.certain and access.state == "usable":
         return pci.Access("unknown", "Its PCI class could not be read.", "unread")
     return access
 
@@ -253,13 +278,10 @@ def _access(
     snapshot: Snapshot,
     answer: nvml.Answer | None,
     driver: str | None,
-    environ: Mapping[str, str],
-    *,
-    wsl: bool,
-    container: bool,
+    place: Place,
 ) -> pci.Access:
     """Return this process's access to the driver."""
-    hidden = environ.get("CUDA_VISIBLE_DEVICES")
+    hidden = place.environ.get("CUDA_VISIBLE_DEVICES")
     if hidden is not None and hidden.strip() in ("", "-1", "NoDevFiles"):
         detail = f"CUDA_VISIBLE_DEVICES={hidden!r} hides it from this process."
         return pci.Access("present", detail, "hidden")
@@ -267,9 +289,9 @@ def _access(
         detail = f"NVIDIA's management library failed: {answer.error}."
         return pci.Access("unknown", detail, "library-failed")
     told = bool(answer and answer.devices)
-    if snapshot.has(VERSION) is False and not told and not wsl:
+    if snapshot.has(VERSION) is False and not told and not place.wsl:
         return pci.Access("present", "NVIDIA's kernel driver is not loaded.", "driver-missing")
-    problem = nvidia_access.shared(snapshot, wsl=wsl, container=container)
+    problem = nvidia_access.shared(snapshot, wsl=place.wsl, container=place.container)
     if problem is None and driver is None:
         detail = "The version of NVIDIA's driver could not be read."
         problem = pci.Access("unknown", detail, "driver-unread")
@@ -331,3 +353,304 @@ def _tegra(snapshot: Snapshot, *, loaded: bool | None) -> Gpu | None:
         obstacle=obstacle,
         sm=chip.sm if chip else None,
     )
+
+
+# What fits: the driver that a CUDA runtime needs, and the kernels that a build contains
+
+
+def judge(gpu: Gpu, needs: Needs, _native: bool) -> list[Finding]:
+    """Check the driver, which images use, too, and the kernels."""
+    if gpu.obstacle == "wsl":
+        return [blocked("warning", gpu)]
+    if gpu.state == "present":
+        # Worth knowing before the driver is installed: whether the wheels support the GPU at all.
+        kernels = _kernels(needs, gpu)
+        too_old = [f for f in kernels if f.level == "no" and gpu.obstacle != "unsupported"]
+        return [*too_old, blocked("no", gpu)]
+    findings = [*_driver_findings(needs, gpu), *_kernels(needs, gpu)]
+    if gpu.state == "unknown":
+        findings.append(blocked("warning", gpu))
+    return findings
+
+
+def capability(gpu: Gpu) -> tuple[float, ...]:
+    """Return how much a GPU can do: its compute capability, then its memory."""
+    return (*sm_of(gpu.sm or "0.0"), gpu.memory_bytes or 0)
+
+
+def order(gpus: Sequence[Gpu], _selected: Sequence[Gpu]) -> Sequence[Gpu] | None:
+    """Return the GPUs that CUDA sees, by their order on the PCI bus; None if one is unknown.
+
+    CUDA's own order is by speed, which is not known here.
+    """
+    seen = [gpu for gpu in gpus if gpu.state != "present" or gpu.obstacle == "no-instances"]
+    if all(gpu.bus for gpu in seen):
+        return sorted(seen, key=pci.bus_of)
+    return None
+
+
+def _driver_findings(needs: Needs, gpu: Gpu) -> list[Finding]:
+    minimum = version(needs.driver)
+    installed = version(gpu.driver_version)
+    if installed is None:
+        text = "the version of NVIDIA's driver could not be read"
+        return [Finding("warning", text, "driver-unread", gpu)]
+    if minimum is None:
+        text = "which driver its CUDA runtime needs is not known"
+        return [Finding("warning", text, "lock-unread", gpu)]
+    if gpu.detail == ASSUMED:
+        minimum = minimum[: len(installed)]
+    elif tables.tegra_of_sm(gpu.sm or ""):
+        # JetPack numbers its drivers in another way: 580.00, of JetPack 7.0 and 7.1, has CUDA 13.0.
+        minimum = minimum[:1]
+    if installed < minimum:
+        text = (
+            f"NVIDIA driver {gpu.driver_version} is older than {needs.driver}, "
+            "which this profile's CUDA runtime needs"
+        )
+        return [Finding("no", text, "driver-old", gpu)]
+    return [Finding("note", f"NVIDIA driver {gpu.driver_version}")]
+
+
+def _kernels(needs: Needs, gpu: Gpu) -> list[Finding]:
+    """Check whether the wheels' kernels run on a GPU.
+
+    Kernels run on their own SM and on higher minors of its major; PTX on anything newer. Tegra's
+    GPUs are an exception: they run kernels that were made for exactly them (CUDA C++ Programming
+    Guide, "Binary Compatibility").
+    """
+    if not needs.kernels:
+        return [unknown_kernels(gpu)]
+    carried = f"the wheels carry kernels for {', '.join(needs.kernels)}"
+    if gpu.sm is None:
+        text = f"the compute capability of {named(gpu)} is not known ({carried})"
+        return [Finding("warning", text, "sm-unread", gpu)]
+    is_sm = f"{named(gpu)} is SM {gpu.sm}"
+    text = f"{is_sm}; {carried}"
+    if gpu.sm not in needs.kernels and tables.tegra_of_sm(gpu.sm):
+        text = f"{is_sm} and runs only kernels for exactly that; {carried}: {tables.JETSON_TORCH}"
+    elif _serves(needs.kernels, gpu.sm):
+        return [Finding("note", f"{gpu.name} is SM {gpu.sm}")]
+    elif _serves(needs.partly, gpu.sm):
+        text = f"{is_sm}, which only some of the wheels' libraries serve"
+        return [Finding("warning", text, "kernels-partly", gpu)]
+    elif needs.ptx and sm_of(gpu.sm) > max(map(sm_of, needs.kernels)):
+        text = (
+            f"{is_sm}, newer than the wheels' kernels for {', '.join(needs.kernels)}: the driver"
+            " would compile their PTX at first use, if it can"
+        )
+        return [Finding("warning", text, "kernels-ptx", gpu)]
+    return [Finding("no", text, "kernels", gpu)]
+
+
+def _serves(kernels: Iterable[str], capability: str) -> bool:
+    major, minor = sm_of(capability)
+    return any(each[0] == major and each[1] <= minor for each in map(sm_of, kernels))
+
+
+def sm_of(text: str) -> tuple[int, int]:
+    """Return a compute capability such as "8.9" as numbers; (0, 0) for anything else."""
+    match = re.fullmatch(r"([0-9]{1,3})\.([0-9])", text, re.ASCII)
+    if match:
+        return int(match[1]), int(match[2])
+    return 0, 0
+
+
+def _architecture(gpu: Gpu) -> str | None:
+    return gpu.sm and f"SM {gpu.sm}"
+
+
+def _runs(target: str, gpu: Gpu) -> bool:
+    """Return whether code for a target runs on a GPU: on its own SM, as PTX on newer ones, too.
+
+    `a` is for exactly that SM, `f` for its family. Tegra's GPUs run machine code for exactly them.
+    """
+    match = _TARGET.fullmatch(target)
+    if match is None or gpu.sm is None:
+        return False
+    made_for = (int(match[2]), int(match[3]))
+    if match[4] == "a" or (match[1] == "sm" and tables.tegra_of_sm(gpu.sm)):
+        return made_for == sm_of(gpu.sm)
+    is_ptx = match[1] == "compute" and not match[4]
+    return made_for <= sm_of(gpu.sm) and (is_ptx or made_for[0] == sm_of(gpu.sm)[0])
+
+
+def _shown(targets: Collection[str]) -> list[str]:
+    """Return targets in words, machine code before PTX, then by number."""
+    words = []
+    for match in filter(None, map(_TARGET.fullmatch, targets)):
+        kind = {"sm": "SM", "compute": "PTX"}[match[1]]
+        key = (kind == "PTX", int(match[2] + match[3]), match[0])
+        words.append((key, f"{kind} {match[2]}.{match[3]}{match[4]}"))
+    return [text for _, text in sorted(words)]
+
+
+# How to repair it
+
+
+def install(gpu: Gpu, host: Host, needed: str) -> str:
+    """Return how to install NVIDIA's driver; `needed` is the oldest sufficient version."""
+    newer = needed and f" {needed} or newer"
+    if host.wsl:
+        # docs.nvidia.com/cuda/wsl-user-guide: a Linux driver would hide the one from Windows.
+        return (
+            f"Install NVIDIA's driver{newer} in Windows (nvidia.com/drivers), not inside WSL;"
+            " then run `wsl --shutdown` there."
+        )
+    if host.container:
+        return f"Install NVIDIA's driver{newer} on the machine itself; a container uses that one."
+    if tables.tegra_of_sm(gpu.sm or ""):
+        # docs.nvidia.com/jetson: the driver is a part of Jetson Linux, and packages for servers
+        # do not contain one for it.
+        text = "Install JetPack 7 or newer, whose Jetson Linux brings the driver"
+    else:
+        text = f"{_packages(gpu, host, needed, newer)}, then restart"
+        if needed:
+            text += f"; `nvidia-smi` must report{newer}"
+        if _before_turing(gpu):
+            text += f". Branch {_LAST_BEFORE_TURING} is the last that drives this GPU"
+    if gpu.obstacle == "driver-missing":
+        text += ". If it is installed, `sudo modprobe nvidia` shows why it does not load"
+    return f"{text}."
+
+
+def _packages(gpu: Gpu, host: Host, needed: str, newer: str) -> str:
+    name, number = distribution_of(host)
+    if name == "Ubuntu":
+        # It selects the branch that a GPU needs; ubuntu/ubuntu-release-notes issue 213 calls it the
+        # supported way.
+        return "Run `sudo ubuntu-drivers install` (package ubuntu-drivers-common)"
+    has = name == "Debian" and _DEBIAN_HAS.get(number)
+    if has and (version(needed) or (0,)) <= (version(has) or (0,)):
+        return "Run `sudo apt install nvidia-driver` (in Debian's component non-free)"
+    if has and not _before_turing(gpu):
+        # docs.nvidia.com/datacenter/tesla/driver-installation-guide
+        return (
+            f"Debian {number} has {has}, and {needed} or newer is needed: add NVIDIA's repository"
+            f" (developer.download.nvidia.com/compute/cuda/repos/debian{number}, package"
+            " cuda-keyring) and run `sudo apt install nvidia-open`"
+        )
+    if name == "Fedora" and not _before_turing(gpu):
+        # rpmfusion.org/Howto/NVIDIA
+        return (
+            "Add RPM Fusion (rpmfusion.org/Howto/NVIDIA), run"
+            " `sudo dnf install akmod-nvidia xorg-x11-drv-nvidia-cuda`, wait until `modinfo"
+            " nvidia` finds the module"
+        )
+    return f"Install NVIDIA's driver{newer} (your distribution's package, or nvidia.com/drivers)"
+
+
+def _before_turing(gpu: Gpu) -> bool:
+    return (version(gpu.sm) or _TURING) < _TURING
+
+
+def fixes(gpu: Gpu, host: Host) -> dict[str, str]:
+    """Return the fixes of what keeps NVIDIA's GPUs from working."""
+    nodes = "/dev/dxg" if host.wsl else "/dev/nvidia*"
+    return {
+        "library-failed": _library(gpu, host),
+        "node-missing": _missing(gpu, host),
+        "node-closed": f"Check who may open it: `ls -l {nodes}`."
+        " NVIDIA's driver allows all users by default.",
+        "not-given": "Give it to this container or process (--gpus all, NVIDIA_VISIBLE_DEVICES,"
+        " the scheduler's request); if it is, `sudo dmesg | grep NVRM` shows what failed.",
+        "no-instances": "Run `sudo nvidia-smi mig -lgip` for the sizes and `sudo nvidia-smi mig"
+        " -cgi SIZE -C` to create instances, or `sudo nvidia-smi -mig 0` to turn MIG off.",
+        "fabric": "On the machine itself, run `sudo systemctl enable --now nvidia-fabricmanager`;"
+        " its version must be that of the driver.",
+        "unsupported": f"{tables.JETSON_TORCH[0].upper()}{tables.JETSON_TORCH[1:]}.",
+        "driver-unread": "See `nvidia-smi`, as a user who can read /sys and /proc/driver.",
+    }
+
+
+def _library(gpu: Gpu, host: Host) -> str:
+    if "mismatch" in gpu.detail:
+        # The loaded kernel module predates a driver update.
+        if host.wsl:
+            return "Run `wsl --shutdown` in Windows."
+        return "Restart the machine."
+    if "not found" in gpu.detail.lower() and host.container:
+        return "Start the container with --gpus all and NVIDIA_DRIVER_CAPABILITIES=compute,utility."
+    return "See what `nvidia-smi` reports; `sudo dmesg | grep NVRM` shows the kernel's messages."
+
+
+def _missing(gpu: Gpu, host: Host) -> str:
+    if host.wsl:
+        return install(gpu, host, "")
+    if not host.container:
+        return f"Run {_node_commands(gpu, host)}, or restart."
+    start = (
+        "Start the container with --gpus all; podman, or Docker with CDI: `sudo nvidia-ctk cdi"
+        f" generate --output={CDI_FILE}`, then --device nvidia.com/gpu=all."
+    )
+    if not _lacks_memory_node(gpu):
+        return start
+    return (
+        f"Run `sudo nvidia-modprobe -u -c=0` on the machine itself, which creates the node. {start}"
+    )
+
+
+def _node_commands(gpu: Gpu, host: Host) -> str:
+    """Return the commands that create the nodes: cards and control, then unified memory.
+
+    With -u, -c refers to other nodes, so one call cannot create both (nvidia-modprobe.c).
+    """
+    memory_node = "sudo nvidia-modprobe -u -c 0 -c 1"
+    if _lacks_memory_node(gpu):
+        return f"`{memory_node}`"
+    cards = sum(g.vendor == "nvidia" and g.kernel_driver in (None, "nvidia") for g in host.gpus)
+    minors = "".join(f" -c {minor}" for minor in (*range(cards), _CONTROL_MINOR))
+    return f"`sudo nvidia-modprobe{minors}` and `{memory_node}`"
+
+
+def _lacks_memory_node(gpu: Gpu) -> bool:
+    """Return whether only the unified memory node is missing: all others are checked first."""
+    return "/dev/nvidia-uvm " in gpu.detail
+
+
+def assume(values: Mapping[str, str]) -> dict[str, Any]:
+    """Return the host's fields with a GPU that is not here."""
+    gpu = Gpu(
+        vendor="nvidia",
+        name="NVIDIA GPU",
+        state="usable",
+        detail=ASSUMED,
+        driver_version=values.get("driver"),
+        sm=values.get("sm"),
+    )
+    return {"gpus": (gpu,)}
+
+
+CUDA = Accelerator(
+    name="cuda",
+    vendor="nvidia",
+    brand="NVIDIA",
+    aliases=("nvidia", "geforce", "rtx", "gtx", "tesla", r"cu\d+", "cuda.*"),
+    variants=("cuda-legacy",),
+    builds="cu",
+    pci=pci.NVIDIA,
+    read=read,
+    decide=decide,
+    of_host=of_host,
+    assumable={"sm": r"[0-9]{1,2}\.[0-9]", "driver": r"[0-9]{1,6}(\.[0-9]{1,6}){0,3}"},
+    example="nvidia:sm=8.9,driver=580.65",
+    assume=assume,
+    judge=judge,
+    capability=capability,
+    states_kernels=True,
+    architecture=_architecture,
+    code="(sm|compute)_",
+    runs=_runs,
+    shown=_shown,
+    choosing=("CUDA_VISIBLE_DEVICES",),
+    passed=(
+        "CUDA_MPS_PIPE_DIRECTORY",
+        "NVIDIA_VISIBLE_DEVICES",
+        "NVIDIA_DRIVER_CAPABILITIES",
+    ),
+    numbering={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
+    order=order,
+    cdi="nvidia.com/gpu=all",
+    install=install,
+    fixes=fixes,
+)

@@ -6,19 +6,20 @@ A container sees all of the host's devices.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from envbuilder.host.model import Link, Obstacle, State
+from envbuilder.host.model import Gpu, Host, Link, Obstacle, State
 from envbuilder.host.snapshot import Reader, Snapshot, clean, integer, lines
 
 PCI = "sys/bus/pci/devices"
 _DISPLAY = 0x03
 _PROCESSING = 0x12  # PCI base classes
-_AMD = 0x1002
-_NVIDIA = 0x10DE
+AMD = 0x1002
+INTEL = 0x8086
+NVIDIA = 0x10DE
 _OTHER_BRIDGE = 0x0680  # PCI class of NVSwitch
 SPEEDS = (2.5, 5.0, 8.0, 16.0, 32.0, 64.0)
 """Transfers per second and lane of PCI Express generations 1 to 6, in billions (GT/s)."""
@@ -30,17 +31,18 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\Z", re.ASCI
 # 2.5 GT/s x1 (Intel: Syllo/nvtop pull request 344; a B580 in geerlingguy/raspberry-pi-pcie-devices
 # issue 695) or always the maximum (AMD: Linux amdgpu_device_gpu_bandwidth, which also reads the
 # upstream link).
-_OWN_SWITCH = (0x8086, _AMD)
+_OWN_SWITCH = (INTEL, AMD)
 _MOST_MICROWATTS = 10**10
 
 
 class Device(Struct, frozen=True, kw_only=True):
-    """A display device, or one whose class could not be read (`display` is None)."""
+    """A device that is a GPU, or may be one."""
 
     bus: str
     vendor: int | None
     device_id: str | None
-    display: bool | None
+    certain: bool
+    """Whether its class shows that it is a GPU, and not only that it may be one."""
     driver: str | None
     bound: bool | None
     """Whether a kernel driver is bound to it; None if unknown."""
@@ -59,14 +61,22 @@ class Size(NamedTuple):
     bandwidth: int | None = None
 
 
-def read(reader: Reader) -> None:
-    """Read what sysfs reports about each display device."""
+def read(reader: Reader, processing: Collection[int]) -> None:
+    """Read render nodes, and what sysfs reports about each display device.
+
+    `processing`: the vendors whose processing accelerators count, too.
+    """
+    for name in reader.folder("dev/dri"):
+        if name.startswith("renderD"):
+            reader.node(f"dev/dri/{name}")
+    if reader.groups:
+        reader.file("etc/group")
     reader.folder("sys/bus")
     for address in reader.folder(PCI):
         device = f"{PCI}/{address}"
         kind = integer(reader.file(f"{device}/class"), 16)
         if kind is not None and kind >> 8 == _OTHER_BRIDGE:
-            if integer(reader.file(f"{device}/vendor"), 16) != _NVIDIA:
+            if integer(reader.file(f"{device}/vendor"), 16) != NVIDIA:
                 del reader.files[f"{device}/class"]
                 reader.files.pop(f"{device}/vendor", None)
             continue
@@ -74,7 +84,7 @@ def read(reader: Reader) -> None:
             del reader.files[f"{device}/class"]
             continue
         vendor = integer(reader.file(f"{device}/vendor"), 16)
-        shows = _is_display(kind, vendor)
+        shows = _is_display(kind, vendor, processing)
         if shows is False:
             del reader.files[f"{device}/class"], reader.files[f"{device}/vendor"]
             continue
@@ -85,11 +95,10 @@ def read(reader: Reader) -> None:
             _read_link(reader, device, vendor)
 
 
-def _is_display(kind: int | None, vendor: int | None) -> bool | None:
+def _is_display(kind: int | None, vendor: int | None, processing: Collection[int]) -> bool | None:
     """Return whether a PCI class is a GPU's; None if unknown.
 
-    AMD's accelerators without display outputs (MI300) have the class of processing accelerators
-    (apache/cloudstack issue 11701), as do other vendors' NPUs.
+    Accelerators without display outputs have the class of processing accelerators, as NPUs have.
     """
     if kind is None or kind >> 16 != _PROCESSING:
         if kind is None:
@@ -97,7 +106,7 @@ def _is_display(kind: int | None, vendor: int | None) -> bool | None:
         return kind >> 16 == _DISPLAY
     if vendor is None:
         return None
-    return vendor == _AMD
+    return vendor in processing
 
 
 def _read_link(reader: Reader, device: str, vendor: int | None) -> None:
@@ -122,13 +131,13 @@ def asleep(known: Reader | Snapshot, device: str) -> bool:
 
 
 def display_devices(reader: Reader, vendor: int) -> list[str]:
-    """Return the folders of a vendor's display devices among those read so far."""
+    """Return the folders of a vendor's display devices: of others, `read` keeps no class."""
     folders = [f"{PCI}/{address}" for address in reader.folders.get(PCI, ())]
     return [
         folder
         for folder in folders
         if integer(reader.files.get(f"{folder}/vendor"), 16) == vendor
-        and _is_display(integer(reader.files.get(f"{folder}/class"), 16), vendor)
+        and integer(reader.files.get(f"{folder}/class"), 16) is not None
     ]
 
 
@@ -164,6 +173,11 @@ def node_group(snapshot: Snapshot, node: str | None) -> str | None:
         if len(parts) > 2 and integer(parts[2]) == number:
             return clean(parts[0]) or str(number)
     return str(number)
+
+
+def bus_of(gpu: Gpu) -> str:
+    """Return where a GPU is on the bus, as a sort key."""
+    return gpu.bus or ""
 
 
 def devices(snapshot: Snapshot) -> tuple[Device, ...]:
@@ -205,7 +219,8 @@ def _device(snapshot: Snapshot, address: str) -> Device:
         bus=clean(address) or "?",
         vendor=vendor,
         device_id=f"{number:04x}" if number is not None and number <= 0xFFFF else None,
-        display=_is_display(kind, vendor),
+        # `read` has dropped the classes of other devices.
+        certain=kind is not None and (vendor is not None or kind >> 16 == _DISPLAY),
         driver=clean(snapshot.links.get(f"{folder}/driver", "").rpartition("/")[2]),
         bound=bound,
         render_node=f"/dev/dri/{clean(nodes[0])}" if nodes else None,
@@ -271,6 +286,21 @@ def _width(text: str | None) -> int | None:
     if number in WIDTHS:
         return number
     return None
+
+
+# udev assigns render nodes to `render`, systemd before 239 to `video` (50-udev-default.rules). Any
+# other group may grant more than GPU access.
+_GPU_GROUPS = ("render", "video")
+
+
+def join_group(gpu: Gpu, host: Host, node: str) -> str:
+    """Return how this user, or a container, gets to open a GPU's node."""
+    group = gpu.render_node_group or "render"
+    if host.container:
+        return f"Start the container with --group-add $(stat -c %g {node})."
+    if group not in _GPU_GROUPS:
+        return f"Its group is {group}: udev should give it to render; see `ls -l {node}`."
+    return f"Run `sudo usermod -aG {group} $USER`, then log in again."
 
 
 class Access(NamedTuple):

@@ -23,10 +23,10 @@ from msgspec import Meta, Struct
 from envbuilder.core import decoding, types
 from envbuilder.core.errors import Hint, InvalidError, is_public, public
 from envbuilder.host import tables
+from envbuilder.host.gpus.accelerator import Finding
 from envbuilder.host.snapshot import version
 from envbuilder.packages.python import indexes
 from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles.needs import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING
 
 from envbuilder.core import archives
 from envbuilder.core.errors import InvalidError
-from envbuilder.profiles.accelerators import ACCELERATORS
+from envbuilder.host.accelerators import ACCELERATORS
 from envbuilder.profiles.frameworks import FRAMEWORKS
-from envbuilder.profiles.needs import VENDORS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -106,7 +105,7 @@ def read(profile: Profile, files: Iterable[File], store: Store) -> dict[str, dic
         and not framework.is_library(file.name)
     ]
     codes: dict[str, tuple[str, dict[str, int]]] = {}
-    for file in others if ACCELERATORS[profile.accelerator].vendor in VENDORS else ():
+    for file in others if ACCELERATORS[profile.accelerator].code else ():
         with suppress(InvalidError, OSError):
             code = store.derived(file.sha256, "kernels-1", dict[str, int], of_wheel)
             codes.setdefault(file.name, (f"{file.name} {file.version}", code))

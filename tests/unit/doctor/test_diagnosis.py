@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from envbuilder.doctor import accelerators, diagnosis
-from envbuilder.host import drivers
+from envbuilder.host.gpus import intel, nvidia
+from envbuilder.host.gpus.accelerator import Finding, Needs
 from envbuilder.host.model import Containers, Gpu
-from envbuilder.profiles.needs import Finding, Needs
 from tests.support.broken_hosts import (
     ADA,
     ARC,
@@ -37,9 +37,8 @@ from tests.support.host_trees import PROFILES
 def finding_codes(repository: Path) -> set[str]:
     """The codes that the judges give to findings, read from their source."""
     found = set()
-    trees = [
-        ast.parse(path.read_text()) for path in (repository / "envbuilder/profiles").rglob("*.py")
-    ]
+    folders = [repository / "envbuilder" / name for name in ("profiles", "host/gpus")]
+    trees = [ast.parse(path.read_text()) for folder in folders for path in folder.rglob("*.py")]
     for node in (node for tree in trees for node in ast.walk(tree)):
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding":
             code = node.args[2] if len(node.args) > 2 else None
@@ -51,7 +50,7 @@ def finding_codes(repository: Path) -> set[str]:
 
 def test_every_code_of_a_finding_has_a_remedy(repository: Path) -> None:
     known = finding_codes(repository)
-    assert {"gpu", "kernels", "driver-old", "level-zero", "cpu-flags"} <= known
+    assert {"kernels", "driver-old", "level-zero", "cpu-flags"} <= known
     for code in known:
         for system in ("linux", "macos", "other"):
             finding = Finding("no", "text", code, ADA)
@@ -93,7 +92,7 @@ def test_no_host_makes_it_raise(
     here = changed(LINUX, gpus=(gpu,), os_version=release, kernel=kernel, wsl=wsl)
     for p in diagnose(here):
         assert p.fix
-    assert drivers.level_zero(here)
+    assert intel.fixes_of_host(here)["level-zero"]
 
 
 def test_a_profile_that_fits_goes_first() -> None:
@@ -136,16 +135,24 @@ def test_another_release_is_named_once() -> None:
 def test_nvidias_driver_comes_from_where_it_is_new_enough(
     release: str | None, needed: str, said: str
 ) -> None:
-    assert said in drivers.nvidia(ADA, changed(LINUX, os_version=release), needed)
+    assert said in nvidia.install(ADA, changed(LINUX, os_version=release), needed)
+
+
+@pytest.mark.parametrize(("sm", "jetson"), [("8.7", True), ("11.0", True), ("12.1", False)])
+def test_the_driver_of_a_jetson_comes_with_jetpack(sm: str, *, jetson: bool) -> None:
+    ubuntu = changed(LINUX, os_version="Ubuntu 24.04.3 LTS")
+    advice = nvidia.install(changed(ADA, sm=sm), ubuntu, "580.65.06")
+    assert ("JetPack" in advice) == jetson
+    assert ("ubuntu-drivers" in advice) == (not jetson)
 
 
 def test_an_old_gpu_is_told_its_last_branch() -> None:
     debian = changed(LINUX, os_version="Debian GNU/Linux 12 (bookworm)")
-    said = drivers.nvidia(changed(ADA, sm="7.0"), debian, "580")
+    said = nvidia.install(changed(ADA, sm="7.0"), debian, "580")
     assert "Branch 580 is the last" in said
     assert "nvidia-open" not in said  # the open modules do not drive it
-    assert "Branch" not in drivers.nvidia(changed(ADA, sm="7.5"), debian, "580")
-    assert "Branch" not in drivers.nvidia(changed(ADA, sm=None), debian, "580")
+    assert "Branch" not in nvidia.install(changed(ADA, sm="7.5"), debian, "580")
+    assert "Branch" not in nvidia.install(changed(ADA, sm=None), debian, "580")
 
 
 def test_inside_wsl_and_containers_no_driver_is_installed() -> None:
@@ -172,7 +179,7 @@ def test_inside_wsl_and_containers_no_driver_is_installed() -> None:
 def test_intels_kernel_driver_depends_on_family_and_kernel(
     kernel: str | None, family: str | None, said: str
 ) -> None:
-    assert said in drivers.intel(changed(ARC, family=family), changed(LINUX, kernel=kernel))
+    assert said in intel.install(changed(ARC, family=family), changed(LINUX, kernel=kernel), "")
 
 
 @pytest.mark.parametrize(
@@ -187,7 +194,7 @@ def test_intels_kernel_driver_depends_on_family_and_kernel(
     ],
 )
 def test_level_zero_comes_from_where_it_is(release: str | None, said: str) -> None:
-    fix = drivers.level_zero(changed(LINUX, os_version=release))
+    fix = intel.fixes_of_host(changed(LINUX, os_version=release))["level-zero"]
     assert said in fix
     assert "--backend docker" in fix
 

@@ -20,9 +20,9 @@ from envbuilder.doctor import diagnosis as doctor
 from envbuilder.doctor.problem import Problem
 from envbuilder.doctor.surroundings import Around
 from envbuilder.host import describe as facts, model_fit, probe, snapshot, tables
+from envbuilder.host.accelerators import ACCELERATORS
 from envbuilder.host.model import Gpu, Host
 from envbuilder.profiles import releases
-from envbuilder.profiles.accelerators import ACCELERATORS
 from envbuilder.profiles.choice import Choice, choose_best
 from envbuilder.profiles.fit import Fit, judge
 from envbuilder.profiles.library import Library

@@ -12,8 +12,7 @@ from envbuilder.host.model import Cpu, Gpu, Host
 from envbuilder.profiles.choice import Choice, choose_best, require_host
 from envbuilder.profiles.fit import judge
 from envbuilder.profiles.library import Library
-from envbuilder.profiles.needs import Requires
-from envbuilder.profiles.profile import Profile
+from envbuilder.profiles.profile import Profile, Requires
 from tests.support import host_trees
 from tests.support.host_trees import PROFILES, profile
 from tests.support.tools import lock_of
@@ -103,7 +102,7 @@ def test_an_old_driver_is_named_with_what_is_needed() -> None:
 def test_a_profile_with_kernels_for_orin_fits_it() -> None:
     gpu = changed(ADA, name="Orin (nvgpu)", sm="8.7", driver_version="595.78")
     orin = msgspec.structs.replace(ARM, gpus=(gpu,))
-    mine = profile("cuda", requires=Requires(sm_arm64=("8.7",), nvidia_driver="580.65.06"))
+    mine = profile("cuda", requires=Requires(kernels_arm64=("8.7",), driver="580.65.06"))
     assert judge(mine, orin).verdict == "fits"
 
 

@@ -10,8 +10,7 @@ import pytest
 from envbuilder.host.model import Containers, Cpu, Engine, Host
 from envbuilder.profiles import fit
 from envbuilder.profiles.lock import Lock
-from envbuilder.profiles.needs import Requires
-from envbuilder.profiles.profile import Expects, Profile
+from envbuilder.profiles.profile import Expects, Profile, Requires
 from tests.support.host_trees import profile
 from tests.support.tools import lock_of, wheel
 

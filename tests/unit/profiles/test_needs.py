@@ -7,13 +7,14 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder.core import resources, types
+from envbuilder.host.gpus.accelerator import Needs
 from envbuilder.host.model import Cpu, Gpu, Host
-from envbuilder.profiles import accelerators, needs
+from envbuilder.profiles import needs
 from envbuilder.profiles.choice import choose_best
 from envbuilder.profiles.fit import judge
 from envbuilder.profiles.library import Library
 from envbuilder.profiles.lock import File
-from envbuilder.profiles.needs import Needs, Requires
+from envbuilder.profiles.profile import Requires
 from tests.support.host_trees import profile
 from tests.support.tools import lock_of, wheel
 
@@ -27,36 +28,34 @@ def nothing_is_remembered() -> None:
 
 
 def needs_of(name: str, platform: types.Platform) -> Needs:
-    return accelerators.needs(LIBRARY.profile(name), LIBRARY.lock(name), platform)
+    return needs.needs(LIBRARY.profile(name), LIBRARY.lock(name), platform)
 
 
 def test_the_shipped_locks_say_what_the_hardware_notes_say() -> None:
     cuda = needs_of("cuda", "linux/amd64")
     assert cuda.kernels == ("7.5", "8.0", "8.6", "9.0", "10.0", "12.0")
-    assert (cuda.ptx, cuda.nvidia_driver, cuda.glibc) == (False, "580.65.06", "2.28")
+    assert (cuda.ptx, cuda.driver, cuda.glibc) == (False, "580.65.06", "2.28")
     assert needs_of("cuda", "linux/arm64").kernels == ("8.0", "9.0", "10.0", "11.0", "12.0")
     legacy = needs_of("cuda-legacy", "linux/amd64")
     assert legacy.kernels[:3] == ("5.0", "6.0", "7.0")
-    assert (legacy.ptx, legacy.nvidia_driver) == (False, "525.60.13")
+    assert (legacy.ptx, legacy.driver) == (False, "525.60.13")
     assert needs_of("mps", "macos/arm64") == Needs(macos="14.0")
     assert needs_of("cpu", "linux/amd64") == Needs(glibc="2.28")
 
 
 def test_what_a_profile_states_goes_before_what_its_lock_says() -> None:
-    mine = profile("cuda", requires=Requires(sm=("6.1",), nvidia_driver="500"))
+    mine = profile("cuda", requires=Requires(kernels=("6.1",), driver="500"))
     files = (
         wheel("torch-2.14.1-cp312-cp312-manylinux_2_28_x86_64.whl"),
         wheel("nvidia_cuda_runtime-13.0.96-py3-none-any.whl", "nvidia-cuda-runtime", "13.0.96"),
     )
-    found = accelerators.needs(mine, lock_of(*files), "linux/amd64")
-    assert (found.kernels, found.ptx, found.nvidia_driver) == (("6.1",), False, "500")
-    newer = profile("cuda", requires=Requires(sm=("6.1",), sm_ptx=True))
-    assert accelerators.needs(newer, lock_of(*files), "linux/amd64").ptx
-    silent = accelerators.needs(
-        profile("cuda", requires=Requires()), lock_of(*files), "linux/amd64"
-    )
+    found = needs.needs(mine, lock_of(*files), "linux/amd64")
+    assert (found.kernels, found.ptx, found.driver) == (("6.1",), False, "500")
+    newer = profile("cuda", requires=Requires(kernels=("6.1",), kernels_ptx=True))
+    assert needs.needs(newer, lock_of(*files), "linux/amd64").ptx
+    silent = needs.needs(profile("cuda", requires=Requires()), lock_of(*files), "linux/amd64")
     assert "7.5" in silent.kernels
-    assert silent.nvidia_driver == "580.65.06"
+    assert silent.driver == "580.65.06"
 
 
 @pytest.mark.parametrize(
@@ -119,12 +118,12 @@ def test_a_gpu_fits_where_the_release_has_its_kernels(
 
 
 def test_without_a_lock_only_the_profile_counts() -> None:
-    stated = Requires(sm=("6.1",), sm_ptx=True, nvidia_driver="500", macos="15.0")
+    stated = Requires(kernels=("6.1",), kernels_ptx=True, driver="500", macos="15.0")
     mine = profile("cuda", requires=stated)
-    expected = Needs(kernels=("6.1",), ptx=True, nvidia_driver="500", macos="15.0")
-    assert accelerators.needs(mine, None, "linux/amd64") == expected
+    expected = Needs(kernels=("6.1",), ptx=True, driver="500", macos="15.0")
+    assert needs.needs(mine, None, "linux/amd64") == expected
     mac = wheel("a-1-cp312-cp312-macosx_14_0_arm64.whl")
-    locked = accelerators.needs(mine, lock_of(mac, platform="macos/arm64"), "macos/arm64")
+    locked = needs.needs(mine, lock_of(mac, platform="macos/arm64"), "macos/arm64")
     assert locked.macos == "15.0"
 
 
@@ -136,13 +135,13 @@ def test_each_wheel_may_have_several_tags_and_the_newest_wheel_decides() -> None
         wheel("d-1-cp312-cp312-linux_x86_64.whl"),
     )
     mine = profile("cpu")
-    assert accelerators.needs(mine, lock_of(*files), "linux/amd64").glibc == "2.24"
-    assert accelerators.needs(mine, lock_of(*files), "linux/arm64") == Needs()
+    assert needs.needs(mine, lock_of(*files), "linux/amd64").glibc == "2.24"
+    assert needs.needs(mine, lock_of(*files), "linux/arm64") == Needs()
     mac = (
         wheel("a-1-cp312-cp312-macosx_11_0_arm64.whl"),
         wheel("b-1-cp312-cp312-macosx_14_0_arm64.whl"),
     )
-    found = accelerators.needs(profile("mps"), lock_of(*mac, platform="macos/arm64"), "macos/arm64")
+    found = needs.needs(profile("mps"), lock_of(*mac, platform="macos/arm64"), "macos/arm64")
     assert found.macos == "14.0"
 
 

@@ -12,15 +12,16 @@ from packaging.version import Version
 
 from envbuilder.core import resources, types
 from envbuilder.host import probe
+from envbuilder.host.accelerators import of_vendor
+from envbuilder.host.gpus.accelerator import Needs
 from envbuilder.host.model import Cpu, Host
 from envbuilder.profiles import (
-    accelerators,
     fit,
     lock as profile_lock,
+    needs as needs_of_wheels,
     profile as profiles,
     releases,
 )
-from envbuilder.profiles.needs import Needs
 from tests.support import host_trees
 from tests.support.tools import lock_of, wheel
 from tools import releases_page
@@ -208,7 +209,7 @@ def test_what_has_no_build() -> None:
 def test_the_build_in_a_lock(framework: types.Framework, wheels: str, build: str | None) -> None:
     named = [each.split() for each in wheels.split(", ")]
     files = [wheel(f"{n}-{v}-py3-none-any.whl", n, v) for n, v in named]
-    found = accelerators.build_of(framework, lock_of(*files).targets[0])
+    found = needs_of_wheels.build_of(framework, lock_of(*files).targets[0])
     assert (found and found.build) == build
 
 
@@ -217,7 +218,7 @@ def test_kernels_that_are_not_verified_are_not_known() -> None:
     assert build.certainty == "unverified"
     assert build.kernels
     needs = build.needs()
-    assert (needs.kernels, needs.nvidia_driver) == ((), "580.65.06")
+    assert (needs.kernels, needs.driver) == ((), "580.65.06")
 
 
 def test_what_builds_need() -> None:
@@ -225,8 +226,8 @@ def test_what_builds_need() -> None:
         build = releases.of_version("torch", version, platform)
         return build.needs(wsl=wsl)
 
-    assert needs("2.4.1", "linux/amd64").nvidia_driver == "525.60.13"
-    assert needs("2.4.1", "linux/amd64", wsl=True).nvidia_driver == "528.33"
+    assert needs("2.4.1", "linux/amd64").driver == "525.60.13"
+    assert needs("2.4.1", "linux/amd64", wsl=True).driver == "528.33"
     assert needs("2.5.1", "macos/arm64") == Needs(macos="12.3")
     rocm = needs("2.14.0+rocm7.2", "linux/amd64")
     assert rocm.partly == ("gfx908", "gfx1030", "gfx1103")
@@ -242,7 +243,7 @@ def test_the_framework_of_every_shipped_lock_is_known() -> None:
         path = profile_lock.path_for(name, folders)
         lock = profile_lock.load(path) if path else None
         for target in lock.targets if lock and name != "jax-xpu" else ():
-            build = accelerators.build_of(profile.framework, target)
+            build = needs_of_wheels.build_of(profile.framework, target)
             assert build is not None, (name, target.platform)
             assert build in releases.every(profile.framework)
             assert releases.is_for(build, profile.accelerator)
@@ -326,8 +327,9 @@ def test_the_releases_that_serve_a_host(
 )
 def test_rows_of_the_page_are_what_their_sources_say(gpu: str, release: str, builds: str) -> None:
     host = releases_page.hosts()[gpu]
-    accelerator = accelerators.of_vendor(host.gpus[0].vendor)
-    profile = profiles.load(str(accelerator), profiles.search_path(None, FOLDER))
+    row = of_vendor(host.gpus[0].vendor)
+    assert row
+    profile = profiles.load(row.name, profiles.search_path(None, FOLDER))
     rated = fit.serving(profile, host)
     fits = {b.build for b, level in rated if b.release == release and level == "note"}
     assert fits == {*builds.split()}
@@ -347,6 +349,6 @@ def test_a_build_is_rated_as_its_wheels_are_in_a_lock() -> None:
         path = profile_lock.path_for(name, folders)
         lock = profile_lock.load(path)
         for target in lock.targets:
-            build = accelerators.build_of(profile.framework, target)
-            needs = accelerators.needs(profile, lock, target.platform)
+            build = needs_of_wheels.build_of(profile.framework, target)
+            needs = needs_of_wheels.needs(profile, lock, target.platform)
             assert replace(build.needs(), glibc=needs.glibc) == needs

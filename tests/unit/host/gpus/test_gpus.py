@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from envbuilder.host import probe, snapshot
-from envbuilder.host.gpus import intel, pci
+from envbuilder.host.gpus import pci
 from envbuilder.host.model import Gpu, Link
 from tests.support import host_trees
 
@@ -383,8 +383,8 @@ def test_the_group_of_a_render_node() -> None:
 def test_the_group_file_is_read_only_where_there_is_a_render_node(tmp_path: Path) -> None:
     host_trees.plant(tmp_path, machine())
     reader = snapshot.Reader(tmp_path)
-    intel.read(reader)
+    pci.read(reader, ())
     assert "etc/group" not in reader.absent | set(reader.files)
     reader.groups["dev/dri/renderD128"] = 105
-    intel.read(reader)
+    pci.read(reader, ())
     assert "etc/group" in reader.absent | set(reader.unreadable)

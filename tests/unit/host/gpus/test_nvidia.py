@@ -196,7 +196,7 @@ def test_how_two_gpus_reach_each_other(
     changes: dict[str, object], path: Any, direct: bool | None
 ) -> None:
     expected = Peer(first="0000:01:00.0", second="0000:02:00.0", path=path, direct=direct)
-    assert nvidia.peers(taken({"pairs": [pair(**changes)]})) == (expected,)
+    assert nvidia.of_host(taken({"pairs": [pair(**changes)]})) == {"peers": (expected,)}
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_how_two_gpus_reach_each_other(
     ],
 )
 def test_no_pair_of_nothing(answer: object) -> None:
-    assert nvidia.peers(taken(answer)) == ()
+    assert not nvidia.of_host(taken(answer)).get("peers")
 
 
 TREE = "sys/firmware/devicetree/base/compatible"

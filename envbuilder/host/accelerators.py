@@ -1,0 +1,30 @@
+"""The table of accelerators: a vendor is a row, at the end of its module in `host/gpus/`.
+
+The first that fits is chosen. The CPU, which every host has, comes last. The payload, which imports
+nothing of ours, has a row of the same name in `payload/machine/accelerators.py`.
+"""
+
+from __future__ import annotations
+
+from envbuilder.host.gpus import amd, apple, intel, nvidia
+from envbuilder.host.gpus.accelerator import Accelerator
+
+CPU = Accelerator(
+    name="cpu",
+    aliases=("none", "cpu-only", "x86", "x86-64", "arm64", "aarch64"),
+    variants=("zendnn", "cpu-debian", "zendnn-debian", "cpu-ipex"),
+)
+ACCELERATORS = {row.name: row for row in (nvidia.CUDA, amd.ROCM, intel.XPU, apple.MPS, CPU)}
+
+
+def of_vendor(vendor: str) -> Accelerator | None:
+    """Return the row of a vendor's GPUs; None if no profile can be for them."""
+    for row in ACCELERATORS.values():
+        if row.vendor == vendor:
+            return row
+    return None
+
+
+def of_gpus() -> tuple[Accelerator, ...]:
+    """Return the rows of GPUs."""
+    return tuple(row for row in ACCELERATORS.values() if row.vendor)
