@@ -43,9 +43,9 @@ def command(profile: str | None, root: Path, target_host: Path | None, as_json: 
     """Report the problems of this machine, worst first, each with its fix.
 
     Nothing is changed: a fix holds its commands, ready to copy. Also reports what costs
-    performance, and which indexes, mirrors and registries do not answer. With --profile, reports
-    what keeps that profile from working. Of a recorded tree or another host it reports what the
-    recording shows, not networks and disks. Exits with 3 if a problem is blocking.
+    performance. With --profile, reports what keeps that profile from working. Of a recorded tree or
+    another host it reports what the recording shows, not disks and programs. Exits with 3 if a
+    problem is blocking.
 
     \b
     Examples:
@@ -64,13 +64,14 @@ def command(profile: str | None, root: Path, target_host: Path | None, as_json: 
 
 def _problems(name: str | None, root: Path, target_host: Path | None) -> tuple[Problem, ...]:
     from envbuilder.doctor import diagnosis, surroundings
+    from envbuilder.doctor.surroundings import Around, Case
 
     settings = load_settings()
     library = variants.library(settings)
     requested = library.named(name) if name else None
     candidates = library.candidates(requested.framework if requested else None)
     locks = library.locks(candidates)
-    around = surroundings.Around()
+    around = Around()
     if root != Path("/"):
         host = probe.host(root)
     elif assumed.is_assumed(target_host):
@@ -80,7 +81,15 @@ def _problems(name: str | None, root: Path, target_host: Path | None) -> tuple[P
         chosen = requested or _chosen(library, settings, host)
         lock = locks.get(chosen.name) if chosen else None
         around = surroundings.look(chosen, lock, host, settings)
-    return diagnosis.diagnose(host, candidates, locks, around, requested, library.advice)
+    case = Case(
+        host=host,
+        around=around,
+        candidates=candidates,
+        locks=locks,
+        requested=requested,
+        advice=library.advice,
+    )
+    return diagnosis.diagnose(case)
 
 
 def _chosen(library: Library, settings: Settings, host: Host) -> Profile | None:

@@ -20,10 +20,9 @@ from envbuilder.profiles import fit
 from envbuilder.profiles.needs import needs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from envbuilder.doctor.surroundings import Around
-    from envbuilder.profiles.lock import Lock
+    from envbuilder.doctor.surroundings import Case
     from envbuilder.profiles.profile import Profile
 
 _LASTING = ("unsupported", "kernels", "platform", "cpu-flags")
@@ -39,39 +38,33 @@ _NOTHING = ("kernels", "platform", "unsupported")
 """Codes for which a profile that fits is the only fix."""
 
 
-def problems(
-    host: Host,
-    candidates: Sequence[Profile],
-    locks: Mapping[str, Lock | None],
-    around: Around,
-    requested: Profile | None,
-    advice: Callable[[Profile, Host], str],
-) -> list[Problem]:
+def problems(case: Case) -> list[Problem]:
     """Return the problems of the requested profile, or else of each vendor's best profile."""
-    look = _Look(host, candidates, locks, around, advice)
-    if requested is not None:
-        row = ACCELERATORS[requested.accelerator]
-        return [*look.of_profile(requested, requested=True), *_disguised(host, around, [row])]
+    look = _Look(case)
+    if case.requested is not None:
+        row = ACCELERATORS[case.requested.accelerator]
+        return [*look.of_profile(case.requested, requested=True), *_disguised(case, [row])]
     result = look.of_vendors()
-    if is_wsl1(host.kernel):
+    if is_wsl1(case.host.kernel):
         text = "this is WSL 1, where no program can use a GPU"
         fix = "In Windows, run `wsl --set-version NAME 2` (`wsl --list` has the name)."
         result.append(Problem(severity="blocks", code="wsl1", text=text, fix=fix))
-    result += _disguised(host, around, of_gpus())
+    result += _disguised(case, of_gpus())
     if not look.fitting and not any(p.severity == "blocks" for p in result):
         result += look.of_nothing()
     return list({(p.code, p.text): p for p in result}.values())
 
 
-def _disguised(host: Host, around: Around, rows: Iterable[Accelerator]) -> list[Problem]:
+def _disguised(case: Case, rows: Iterable[Accelerator]) -> list[Problem]:
     """Return a problem if a variable makes a driver take the GPUs here for others."""
     result = []
+    variables = case.around.variables
     for row in rows:
-        gpus = [gpu for gpu in host.gpus if gpu.vendor == row.vendor]
-        names = sorted(n for n in around.variables if row.disguise and n.startswith(row.disguise))
+        gpus = [gpu for gpu in case.host.gpus if gpu.vendor == row.vendor]
+        names = sorted(n for n in variables if row.disguise and n.startswith(row.disguise))
         if not names or not gpus:
             continue
-        shown = " ".join(f"{name}={clean(around.variables[name]) or ''}" for name in names)
+        shown = " ".join(f"{name}={clean(variables[name]) or ''}" for name in names)
         real = " and ".join(f"{named(gpu)} is {gpu.family or 'unknown'}" for gpu in gpus)
         problem = Problem(
             severity="limits",
@@ -87,20 +80,13 @@ def _disguised(host: Host, around: Around, rows: Iterable[Accelerator]) -> list[
 class _Look:
     """The candidate profiles, each judged once against one host."""
 
-    def __init__(
-        self,
-        host: Host,
-        candidates: Sequence[Profile],
-        locks: Mapping[str, Lock | None],
-        around: Around,
-        advice: Callable[[Profile, Host], str],
-    ) -> None:
-        self.host = host
-        self.around = around
-        self.locks = locks
-        self.advice = advice
-        self.engine = host.containers.has_engine
-        self.profiles = [p for p in candidates if not p.opt_in]
+    def __init__(self, case: Case) -> None:
+        self.host = case.host
+        self.around = case.around
+        self.locks = case.locks
+        self.advice = case.advice
+        self.engine = case.host.containers.has_engine
+        self.profiles = [p for p in case.candidates if not p.opt_in]
         self.findings = {p.name: self.judge(p) for p in self.profiles}
         self.fitting = [p for p in self.profiles if self.level(p) < _level("no")]
 

@@ -1,98 +1,76 @@
 """Diagnose a host: what blocks, degrades or slows it, worst first, each problem with its fix.
 
 Pure: the host, the profiles and the observed surroundings go in, problems come out. `accelerators`
-judges the profiles; here are the problems of builds (lock, interpreter, engine, disk space,
-permissions) and of speed, for which only known facts count, never unknown values.
+judges the profiles; here are the other checks, one row each in `CHECKS`: of builds (lock,
+interpreter, engine, disk space, permissions) and of speed, for which only known facts count.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envbuilder.core.errors import InvalidError, counted
+from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import gigabytes
-from envbuilder.doctor import accelerators, surroundings
+from envbuilder.doctor import accelerators
 from envbuilder.doctor.problem import SEVERITIES, Problem, Severity
 from envbuilder.host.gpus.nvidia import CDI_FILE
 from envbuilder.profiles.backends import makes_image
-from envbuilder.profiles.lock import Lock, require_usable
+from envbuilder.profiles.lock import require_usable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
-    from envbuilder.doctor.surroundings import Around
-    from envbuilder.host.model import Engine, Host, Memory
-    from envbuilder.profiles.profile import Profile
+    from envbuilder.doctor.surroundings import Case
+    from envbuilder.host.model import Engine, Host
+
 _COMPILERS = {"g++", "c++", "clang++"}
 _FULL = 2 << 30
 """Free space, in bytes, required if a lock's sizes are unknown: most profiles need more."""
 _SHM = "/dev/shm"  # noqa: S108 (the mount itself is inspected)
 _SMALL_SHM = 64 << 20
 """Docker's default size without --shm-size, in bytes (docs.docker.com, docker run)."""
-_CORES_PER_GPU = 2
-"""One core feeds a GPU's queue, one its data loader: with fewer, the GPU waits."""
 _FEW_LANES = 4
 """Too few lanes for any card with its own memory, whatever maximum it reports.
 
 NVML's maximum is that of card and slot together (nvmlDeviceGetMaxPcieLinkWidth), so a wide card in
 a narrow slot already runs at its reported maximum.
 """
-_BINDING = ("OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
-_UNBOUND = ("", "false", "none", "disabled")
 
 
-def diagnose(
-    host: Host,
-    candidates: Sequence[Profile],
-    locks: Mapping[str, Lock | None],
-    around: Around,
-    requested: Profile | None = None,
-    advice: Callable[[Profile, Host], str] = lambda profile, host: "",
-) -> tuple[Problem, ...]:
-    """Return all problems of this host, or only those that affect the requested profile.
-
-    `advice` looks up which release would work better than a profile's.
-    """
-    lock = locks.get(requested.name) if requested else None
-    problems = [
-        *accelerators.problems(host, candidates, locks, around, requested, advice),
-        *_lock(requested, lock),
-        *_native(host, around, requested),
-        *_shared_store(around),
-        *_disks(around),
-        *_engines(host, around),
-        *_gpus_in_containers(host, around),
-        *surroundings.problems(around.silent),
-        *_channels(host.memory),
-        *_quota(host, around),
-        *_links(host),
-        *_cores(host),
-        *_shared_memory(host),
-        *_binding(around),
-    ]
+def diagnose(case: Case) -> tuple[Problem, ...]:
+    """Return all problems of this host, or only those that affect the requested profile."""
+    problems: list[Problem] = []
+    for check in CHECKS:
+        problems += check(case)
     return tuple(sorted(problems, key=lambda p: SEVERITIES.index(p.severity)))
 
 
-def _lock(requested: Profile | None, lock: Lock | None) -> Iterator[Problem]:
-    if requested is None:
+def _lock(case: Case) -> Iterator[Problem]:
+    if case.requested is None:
         return
+    name = case.requested.name
     try:
-        require_usable(requested, lock)
+        require_usable(case.requested, case.locks.get(name))
     except InvalidError as error:
-        fix = f"Run `envbuilder lock --profile {requested.name}`."
+        fix = f"Run `envbuilder lock --profile {name}`."
         yield Problem(severity="blocks", code="lock", text=error.message, fix=fix)
 
 
-def _native(host: Host, around: Around, requested: Profile | None) -> Iterator[Problem]:
+def _python(case: Case) -> Iterator[Problem]:
+    around = case.around
     if around.python:
-        engine = host.containers.has_engine and not around.engine
+        engine = case.host.containers.has_engine and not around.engine
         severity: Severity = "blocks"
         if engine and any(map(makes_image, around.backends)):
             severity = "limits"
         fix = around.python_fix
         yield Problem(severity=severity, code="python", text=around.python, fix=fix)
+
+
+def _compiler(case: Case) -> Iterator[Problem]:
+    requested = case.requested
     compiles = requested and "g++" in requested.system_packages
-    if requested and compiles and around.looked and not _COMPILERS & around.programs:
+    if requested and compiles and case.around.looked and not any(map(case.around.has, _COMPILERS)):
         yield Problem(
             severity="limits",
             code="compiler",
@@ -100,7 +78,10 @@ def _native(host: Host, around: Around, requested: Profile | None) -> Iterator[P
             fix="Install one (Debian, Ubuntu: `sudo apt install g++`; Fedora: `sudo dnf install"
             " gcc-c++`), or use --backend docker.",
         )
-    for folder in around.closed:
+
+
+def _folders(case: Case) -> Iterator[Problem]:
+    for folder in case.around.closed:
         yield Problem(
             severity="blocks",
             code="folder",
@@ -109,19 +90,19 @@ def _native(host: Host, around: Around, requested: Profile | None) -> Iterator[P
         )
 
 
-def _shared_store(around: Around) -> Iterator[Problem]:
-    if around.shared_store:
+def _shared_store(case: Case) -> Iterator[Problem]:
+    if case.around.shared_store:
         yield Problem(
             severity="limits",
             code="shared-store",
-            text=around.shared_store,
+            text=case.around.shared_store,
             fix="Report it to whoever maintains it (docs/guides/shared-store.md says how to open"
             " it). Until then, ENVBUILDER_SHARED_STORE= (empty) builds without it.",
         )
 
 
-def _disks(around: Around) -> Iterator[Problem]:
-    for room in around.rooms:
+def _disks(case: Case) -> Iterator[Problem]:
+    for room in case.around.rooms:
         needed = room.needed or _FULL
         if room.free < needed:
             yield Problem(
@@ -133,7 +114,8 @@ def _disks(around: Around) -> Iterator[Problem]:
             )
 
 
-def _engines(host: Host, around: Around) -> Iterator[Problem]:
+def _engines(case: Case) -> Iterator[Problem]:
+    host = case.host
     # One usable engine is enough: access to root's podman is not needed as well.
     if not host.containers.has_engine:
         for engine in host.containers.engines:
@@ -143,8 +125,10 @@ def _engines(host: Host, around: Around) -> Iterator[Problem]:
                 text=f"{engine.socket}: {engine.detail.rstrip('.')}",
                 fix=f"{_engine_fix(engine, host)} `--backend venv` needs none.",
             )
-    if around.engine:
-        yield Problem(severity="limits", code="engine", text=around.engine, fix=around.engine_fix)
+    if case.around.engine:
+        text = case.around.engine
+        fix = case.around.engine_fix
+        yield Problem(severity="limits", code="engine", text=text, fix=fix)
 
 
 def _engine_fix(engine: Engine, host: Host) -> str:
@@ -160,12 +144,16 @@ def _engine_fix(engine: Engine, host: Host) -> str:
     return "Run `sudo systemctl start docker`."
 
 
-def _gpus_in_containers(host: Host, around: Around) -> Iterator[Problem]:
+def _gpus_in_containers(case: Case) -> Iterator[Problem]:
+    host = case.host
     usable = {e.name for e in host.containers.engines if e.state == "usable"}
-    if host.wsl or not any(g.vendor == "nvidia" and g.state == "usable" for g in host.gpus):
+    if not case.around.looked or host.wsl:
         return  # Docker Desktop has its own GPU support
-    devices = any(device.startswith("nvidia") for device in host.containers.cdi)
-    if "docker" in usable and not devices and not host.containers.runtimes:
+    if not any(g.vendor == "nvidia" and g.state == "usable" for g in host.gpus):
+        return
+    if any(device.startswith("nvidia") for device in case.around.devices):
+        return
+    if "docker" in usable and not host.containers.runtimes:
         yield Problem(
             severity="limits",
             code="gpu-runtime",
@@ -175,9 +163,9 @@ def _gpus_in_containers(host: Host, around: Around) -> Iterator[Problem]:
             " `sudo nvidia-ctk runtime configure --runtime=docker` and"
             " `sudo systemctl restart docker`.",
         )
-    if "podman" in usable and not devices:
+    if "podman" in usable:
         fix = f"Run `sudo nvidia-ctk cdi generate --output={CDI_FILE}`."
-        if "nvidia-ctk" not in around.programs:
+        if not case.around.has("nvidia-ctk"):
             fix = f"Install nvidia-container-toolkit (NVIDIA's repository). {fix}"
         yield Problem(
             severity="limits",
@@ -191,25 +179,13 @@ def _slow(code: str, text: str, fix: str) -> Problem:
     return Problem(severity="slows", code=code, text=text, fix=fix)
 
 
-def _channels(memory: Memory) -> Iterator[Problem]:
-    used = memory.channels
-    available = memory.channels_available
-    if used and available and used < available:
-        yield _slow(
-            "memory-channels",
-            f"{used} of {available} memory channels hold a module: {used / available:.0%} of the"
-            " bandwidth",
-            "Put a module of the same kind into each channel, as described in the board's manual.",
-        )
-
-
-def _quota(host: Host, around: Around) -> Iterator[Problem]:
-    cpu = host.cpu
+def _quota(case: Case) -> Iterator[Problem]:
+    cpu = case.host.cpu
     if cpu.quota is None or cpu.affinity is None or cpu.quota >= cpu.affinity:
         return
     most = max(1, int(cpu.quota))
     # The first number of a list is that of the outermost level; libgomp ignores non-numbers.
-    threads = around.variables.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    threads = case.around.variables.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     if threads.isdecimal() and 0 < int(threads) <= most:
         return
     yield _slow(
@@ -221,8 +197,8 @@ def _quota(host: Host, around: Around) -> Iterator[Problem]:
     )
 
 
-def _links(host: Host) -> Iterator[Problem]:
-    for gpu in host.gpus:
+def _links(case: Case) -> Iterator[Problem]:
+    for gpu in case.host.gpus:
         link = gpu.link
         if gpu.state != "usable" or gpu.memory_kind == "shared" or link is None or not link.width:
             continue
@@ -239,36 +215,30 @@ def _links(host: Host) -> Iterator[Problem]:
             )
 
 
-def _cores(host: Host) -> Iterator[Problem]:
-    gpus = [g for g in host.gpus if g.state == "usable" and g.vendor != "apple"]
-    limits = [n for n in (host.cpu.affinity, host.cpu.physical, host.cpu.quota) if n]
-    if gpus and limits and min(limits) < _CORES_PER_GPU * len(gpus):
-        yield _slow(
-            "cores",
-            f"{counted(min(limits), 'core')} for {counted(len(gpus), 'GPU')}: they wait"
-            " for data to be loaded",
-            f"Give it {_CORES_PER_GPU} cores per GPU, or keep the data on the GPU.",
-        )
-
-
-def _shared_memory(host: Host) -> Iterator[Problem]:
-    size = host.memory.shm_bytes
+def _shared_memory(case: Case) -> Iterator[Problem]:
+    size = case.host.memory.shm_bytes
     if size is None or size > _SMALL_SHM:
         return
     text = f"{_SHM} has {size / 2**20:g} MiB: DataLoader workers pass their batches through it"
     fix = "Start the container with --shm-size 1g or --ipc=host (envbuilder does)."
-    if not host.container:
+    if not case.host.container:
         fix = f"Run `sudo mount -o remount,size=1g {_SHM}`, or keep num_workers=0."
     yield _slow("shared-memory", text, fix)
 
 
-def _binding(around: Around) -> Iterator[Problem]:
-    settings = {name: around.variables.get(name, "").strip().lower() for name in _BINDING}
-    names = [name for name, value in settings.items() if value not in _UNBOUND]
-    if names:
-        # pytorch issues 91989, 99625, 101850: the importing process is bound to its first core.
-        yield _slow(
-            "binding",
-            f"{', '.join(names)} can put all DataLoader workers on one core",
-            f"Run `unset {' '.join(names)}`, unless you measured that it helps.",
-        )
+CHECKS: list[Callable[[Case], Iterable[Problem]]] = [
+    accelerators.problems,
+    _lock,
+    _python,
+    _compiler,
+    _folders,
+    _shared_store,
+    _disks,
+    _engines,
+    _gpus_in_containers,
+    _quota,
+    _links,
+    _shared_memory,
+]
+"""All checks. Another one is a function of this module and its name here; what it must see of this
+machine beyond programs and variables is a field of `Around`, which `surroundings.look` fills."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envbuilder.core.errors import first
 from envbuilder.core.text import bandwidth, gibibytes
 
 if TYPE_CHECKING:
@@ -156,8 +155,6 @@ def _containers(containers: Containers) -> str:
     if containers.buildx:
         parts.append(f"buildx {containers.buildx_version or ''}".strip())
     parts += containers.runtimes
-    if containers.cdi:
-        parts.append(f"CDI: {first(containers.cdi, 4)}")
     return ", ".join(parts) or "no engine found"
 
 

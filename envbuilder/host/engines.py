@@ -3,8 +3,6 @@
 Engines are asked over their Unix sockets. `engines.json` in a recorded tree has the form of `ask`:
 by socket, relative to the root, either {"Version", "Components", "Info"} (the responses of /version
 and /info) or {"error"}. `full.json` has the output of commands: {"docker buildx version": "…"}.
-
-CDI specifications name devices that any engine can use.
 """
 
 from __future__ import annotations
@@ -14,14 +12,13 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct, field
 
-from envbuilder.containers.engine.cdi import LARGEST, is_device, listed
 from envbuilder.core import decoding, process
 from envbuilder.core.errors import ToolError
 from envbuilder.host.model import Containers, Engine, State
@@ -71,11 +68,6 @@ _RUNTIMES = (
 _GPU_RUNTIME = re.compile(r"nvidia|-container-runtime")
 _WORD = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+~_-]{0,63}\Z", re.ASCII)
 _VERSION = re.compile(r"v?([0-9]{1,6}\.[0-9A-Za-z.+~-]{1,40})\Z", re.ASCII)
-CDI_FOLDERS = ("etc/cdi", "run/cdi", "var/run/cdi")
-"""The default search path of engines; the last two are the same folder on most systems."""
-MOST_DEVICES = 64
-_SUFFIXES = (".yaml", ".yml", ".json")
-_MOST_FILES = 16  # per folder
 
 
 class Component(Struct, frozen=True, kw_only=True, rename="pascal"):
@@ -90,18 +82,10 @@ class Runtime(Struct, frozen=True, kw_only=True):
     path: str = ""
 
 
-class Device(Struct, frozen=True, kw_only=True):
-    """A device that an engine discovered; `id` is its full CDI name."""
-
-    id: str = field(name="ID", default="")
-
-
 class Info(Struct, frozen=True, kw_only=True, rename="pascal", omit_defaults=True):
     """The fields of /info that are used (moby, api/types/system/info.go)."""
 
     runtimes: dict[str, Runtime] | None = None
-    spec_folders: tuple[str, ...] | None = field(name="CDISpecDirs", default=None)
-    discovered_devices: tuple[Device, ...] | None = None
 
 
 class Answer(Struct, frozen=True, kw_only=True, rename="pascal", omit_defaults=True):
@@ -219,7 +203,7 @@ def get(path: str, target: str, *, seconds: float, limit: int = _LIMIT) -> bytes
 
 
 def read(reader: Reader, *, full: bool) -> None:
-    """Read engines, plugins, runtimes and CDI specifications.
+    """Read engines, plugins and runtimes.
 
     On the live machine, query each socket; with `full`, request more and run buildx. From a
     recorded tree, read only files.
@@ -238,17 +222,12 @@ def read(reader: Reader, *, full: bool) -> None:
     for folder in _PROGRAM_FOLDERS:
         for name in _RUNTIMES:
             _program(reader, f"{folder}/{name}")
-    _read_specifications(reader, _spec_folders(_recorded(reader.files)))
 
 
 def decide(snapshot: Snapshot) -> Containers:
-    """Return the engines, plugins, runtimes and devices for containers."""
+    """Return the engines, plugins and runtimes."""
     answers = _recorded(snapshot.files)
     version = _buildx_version(snapshot)
-    devices, _ = specified_devices(snapshot, _spec_folders(answers))
-    for info in _infos(answers):
-        listed = (device.id for device in info.discovered_devices or ())
-        devices |= {device for device in listed if is_device(device)}
     return Containers(
         engines=tuple(
             _engine(path, answer) for path, answer in answers.items() if answer.error != HIDDEN
@@ -256,13 +235,11 @@ def decide(snapshot: Snapshot) -> Containers:
         buildx=bool(version) or _has_buildx(snapshot),
         buildx_version=version,
         runtimes=_runtimes(snapshot, answers),
-        # Prefer short names: a GPU's number and "all" are more useful than its UUID.
-        cdi=tuple(sorted(sorted(devices, key=lambda n: (len(n), n))[:MOST_DEVICES])),
     )
 
 
 def notes(snapshot: Snapshot) -> list[str]:
-    """Return notes on engines and specifications that could not be read."""
+    """Return notes on engines that could not be asked."""
     answers = _recorded(snapshot.files)
     problems = [
         f"Whether an engine listens at {_shown(path)} is not known: {answer.error}."
@@ -271,7 +248,7 @@ def notes(snapshot: Snapshot) -> list[str]:
     ]
     if not answers and snapshot.files.get(_ANSWERS, "{}") != "{}":
         problems.append(f"{_ANSWERS} is damaged: container engines are not known.")
-    return [*problems, *specified_devices(snapshot, _spec_folders(answers))[1]]
+    return problems
 
 
 def _read_full(reader: Reader) -> None:
@@ -302,15 +279,6 @@ def _recorded(files: Mapping[str, str]) -> dict[str, Answer]:
 
 def _infos(answers: Mapping[str, Answer]) -> list[Info]:
     return [answer.info for answer in answers.values() if answer.info]
-
-
-def _spec_folders(answers: Mapping[str, Answer]) -> tuple[str, ...]:
-    """Return the default folders, and those that an engine is configured to search."""
-    folders = [*CDI_FOLDERS]
-    for info in _infos(answers):
-        configured = (info.spec_folders or ())[:_MOST]
-        folders += [p.strip("/") for p in configured if p.startswith("/") and ".." not in p]
-    return tuple(dict.fromkeys(folders))
 
 
 def _shown(path: str) -> str:
@@ -382,39 +350,3 @@ def _runtimes(snapshot: Snapshot, answers: Mapping[str, Answer]) -> tuple[str, .
             if _WORD.match(name) and _GPU_RUNTIME.search(f"{name} {runtime.path}"):
                 names.add(name)
     return tuple(sorted(names))
-
-
-def _read_specifications(reader: Reader, folders: Iterable[str]) -> None:
-    """Read the specifications in `folders`."""
-    for folder in folders:
-        if folder.startswith("var/run/") and folder.removeprefix("var/") in reader.folders:
-            continue
-        reader.folder(folder)
-    for path in _paths(reader, folders):
-        reader.file(path, LARGEST + 1)
-
-
-def specified_devices(snapshot: Snapshot, folders: Iterable[str]) -> tuple[set[str], list[str]]:
-    """Return the devices of all specifications, and a note on each that could not be used."""
-    devices: set[str] = set()
-    notes = []
-    for path in _paths(snapshot, folders):
-        text = snapshot.files.get(path)
-        why = snapshot.unreadable.get(path, "it was not read")
-        if text is not None:
-            try:
-                devices |= listed(path, text)
-                continue
-            except ValueError as error:
-                why = str(error)
-        note = f"/{clean(path)} lists no usable CDI devices ({clean(why)}); there may be some."
-        notes.append(note)
-    return devices, notes
-
-
-def _paths(snapshot: Reader | Snapshot, folders: Iterable[str]) -> list[str]:
-    paths: list[str] = []
-    for folder in folders:
-        names = [n for n in snapshot.folders.get(folder, ()) if n.endswith(_SUFFIXES)]
-        paths += [f"{folder}/{name}" for name in names[:_MOST_FILES]]
-    return paths

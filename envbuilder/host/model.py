@@ -197,8 +197,6 @@ class Containers(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Set only with `--full`, since reading it runs a command."""
     runtimes: tuple[str, ...] = ()
     """Installed GPU runtimes, such as "nvidia-container-runtime"."""
-    cdi: tuple[str, ...] = ()
-    """Devices of the Container Device Interface, such as "nvidia.com/gpu=0"."""
 
     @property
     def has_engine(self) -> bool:

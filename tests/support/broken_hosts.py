@@ -10,7 +10,7 @@ import msgspec
 
 from envbuilder.doctor import diagnosis as doctor
 from envbuilder.doctor.problem import Problem
-from envbuilder.doctor.surroundings import Around
+from envbuilder.doctor.surroundings import Around, Case
 from envbuilder.host import model as host
 from envbuilder.host.model import Containers, Cpu, Engine, Gpu, Host, Link, Memory
 from envbuilder.profiles import profile as reading
@@ -78,7 +78,7 @@ CLOSED = msgspec.structs.replace(
     detail="/dev/dri/renderD128 is not readable.",
     render_node_readable=False,
 )
-SEEN = Around(looked=True, user="ada", programs=frozenset({"nvidia-ctk"}))
+SEEN = Around(looked=True, user="ada", has={"nvidia-ctk"}.__contains__)
 
 
 def changed(value: Any, **changes: object) -> Any:
@@ -102,7 +102,7 @@ def diagnose(
     candidates: Sequence[reading.Profile] = PROFILES,
 ) -> tuple[Problem, ...]:
     wanted = next((p for p in candidates if p.name == asked), None)
-    found = doctor.diagnose(here, candidates, {}, seen, wanted)
+    found = doctor.diagnose(Case(host=here, around=seen, candidates=candidates, requested=wanted))
     return tuple(p for p in found if p.code != "lock")
 
 

@@ -213,7 +213,7 @@ complete -c envbuilder -n '__fish_seen_subcommand_from watch' -s p -l publish -x
 complete -c envbuilder -n '__fish_seen_subcommand_from watch' -s v -l volume -x -d 'Show a folder (./data, /data, ~/data) or a named volume in the container.'
 complete -c envbuilder -n '__fish_seen_subcommand_from watch' -s e -l env -x -d 'Set a variable; NAME alone takes your own value, which no argument list shows.'
 complete -c envbuilder -n '__fish_seen_subcommand_from watch' -l locked -d 'Fail if the project is not locked, or its lock is stale, as in CI (CI=true).'
-complete -c envbuilder -n '__fish_seen_subcommand_from watch' -l device -x -a 'cpu cuda rocm xpu mps' -d 'Where the work should be. [default: the profile\'s device]'
+complete -c envbuilder -n '__fish_seen_subcommand_from watch' -l device -x -a 'cuda rocm xpu mps cpu' -d 'Where the work should be. [default: the profile\'s device]'
 complete -c envbuilder -n '__fish_seen_subcommand_from watch' -l output -r -F -d 'Also write the report to this file, as JSON.'
 complete -c envbuilder -n '__fish_seen_subcommand_from watch' -l html -r -F -d 'Also write the report as a web page: one file that needs no network.'
 complete -c envbuilder -n '__fish_seen_subcommand_from watch' -l against -x -d 'Also say what changed since an earlier report: a file, or the last one here of the same command and profile.'

@@ -197,7 +197,7 @@ def test_a_command_that_does_not_start_leaves_no_report(run: Run, settings: Sett
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--device", "cudda"), "'cudda' is not one of 'cpu', 'cuda'"),
+        (("--device", "cudda"), "'cudda' is not one of 'cuda', 'rocm'"),
         (("--against", "nosuch.json"), "nosuch.json: cannot be read"),
         (("--against", "other.json"), "other.json: damaged"),
     ],

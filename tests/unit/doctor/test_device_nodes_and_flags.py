@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder.doctor import diagnosis
-from envbuilder.doctor.surroundings import Around
+from envbuilder.doctor.surroundings import Case
 from envbuilder.host import probe
 from envbuilder.host.model import Host
 from envbuilder.profiles.choice import Choice, choose_best, workarounds
@@ -134,7 +134,7 @@ def chosen(here: Host) -> Choice:
 
 def blocking(here: Host, name: str) -> list[str]:
     asked = shipped_profile(name)
-    found = diagnosis.diagnose(here, PROFILES, LOCKS, Around(), asked)
+    found = diagnosis.diagnose(Case(host=here, candidates=PROFILES, locks=LOCKS, requested=asked))
     return [f"{p.text} {p.fix}" for p in found if p.severity == "blocks"]
 
 

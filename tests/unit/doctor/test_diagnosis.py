@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from envbuilder.doctor import accelerators, diagnosis
+from envbuilder.doctor.surroundings import Case
 from envbuilder.host.gpus import intel, nvidia
 from envbuilder.host.gpus.accelerator import Finding, Needs
 from envbuilder.host.model import Containers, Gpu
@@ -110,9 +111,13 @@ def test_where_the_profile_can_never_work_another_one_is_the_whole_answer() -> N
 
 def test_another_release_is_named_once() -> None:
     here = with_gpu(changed(ADA, sm="5.0", driver_version="390.1"))
-    found = diagnosis.diagnose(
-        here, PROFILES, {}, SEEN, BY_NAME["cuda"], advice=lambda *_: "Take another."
+    case = Case(
+        host=here,
+        candidates=PROFILES,
+        requested=BY_NAME["cuda"],
+        advice=lambda *_: "Take another.",
     )
+    found = diagnosis.diagnose(case)
     assert {"driver-old", "kernels"} <= {*codes(found)}
     assert sum(p.fix.count("Take another.") for p in found) == 1
 
@@ -238,11 +243,11 @@ def test_problems_are_sorted_by_how_bad_they_are() -> None:
         broken(ADA, "not-given", bus="0000:41:00.0"),
         CLOSED,
         containers=Containers(),
-        memory=changed(LINUX.memory, channels=4, channels_available=8),
+        memory=changed(LINUX.memory, shm_bytes=64 << 20),
     )
     found = diagnose(here)
     assert [p.severity for p in found] == ["blocks", "limits", "slows"]
-    assert codes(found) == ["node-closed", "not-given", "memory-channels"]
+    assert codes(found) == ["node-closed", "not-given", "shared-memory"]
 
 
 def test_an_accelerator_that_cannot_work_does_not_stand_in_the_way_unless_asked_for() -> None:
@@ -344,6 +349,6 @@ def test_wsl_1_has_its_own_problem() -> None:
 
 
 def test_a_profile_without_a_lock_cannot_be_built() -> None:
-    found = diagnosis.diagnose(LINUX, PROFILES, {}, SEEN, BY_NAME["cpu"])
+    found = diagnosis.diagnose(Case(host=LINUX, candidates=PROFILES, requested=BY_NAME["cpu"]))
     assert [(p.severity, p.code) for p in found] == [("blocks", "lock")]
     assert "envbuilder lock --profile cpu" in found[0].fix

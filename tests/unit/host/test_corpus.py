@@ -18,7 +18,7 @@ from hypothesis import given, settings, strategies as st
 from envbuilder.core import resources
 from envbuilder.doctor import diagnosis as doctor
 from envbuilder.doctor.problem import Problem
-from envbuilder.doctor.surroundings import Around
+from envbuilder.doctor.surroundings import Case
 from envbuilder.host import describe as facts, model_fit, probe, snapshot, tables
 from envbuilder.host.accelerators import ACCELERATORS
 from envbuilder.host.model import Gpu, Host
@@ -80,7 +80,7 @@ def judge_host(found: Host) -> Judged:
             p.name: judge(p, found, lock=host_trees.locks()[p.name]) for p in host_trees.PROFILES
         },
         choice=choose_best(profiles, found, locks=locks),
-        problems=doctor.diagnose(found, profiles, locks, Around()),
+        problems=doctor.diagnose(Case(host=found, candidates=profiles, locks=locks)),
     )
 
 

@@ -15,13 +15,14 @@ from unittest.mock import Mock
 
 import msgspec
 import pytest
+from hypothesis import given, strategies as st
 
 from envbuilder.core import process
 from envbuilder.core.errors import ToolError
 from envbuilder.host import engines
-from envbuilder.host.model import Engine
+from envbuilder.host.model import Containers, Engine
 from envbuilder.host.snapshot import Snapshot
-from tests.support.engine_trees import NVIDIA, look, tree
+from tests.support.engine_trees import look, tree
 
 Reply = Callable[[socket.socket, threading.Event], None]
 
@@ -269,26 +270,14 @@ INFO = {
         "amd": {"path": "/usr/bin/amd-container-runtime"},
         "no word nvidia": {},
     },
-    "DiscoveredDevices": [
-        {"Source": "cdi", "ID": "nvidia.com/gpu=0"},
-        {"Source": "cdi", "ID": "nonsense"},
-    ],
-    "CDISpecDirs": ["/etc/cdi", "/opt/cdi", "relative", "/etc/../root"],
 }
 
 
-def test_full_asks_for_runtimes_and_devices(serve: Any, ask: Any, folder: Path) -> None:
+def test_full_asks_for_runtimes(serve: Any, ask: Any, folder: Path) -> None:
     serve(says(DOCKER, INFO))
     text = engines.ask({"XDG_RUNTIME_DIR": str(folder)}, "", full=True)
-    taken = Snapshot(
-        live=True,
-        system="linux",
-        files={"engines.json": text, "opt/cdi/x.yaml": NVIDIA.replace("nvidia.com", "told.org")},
-        folders={"opt/cdi": ("x.yaml",)},
-    )
-    found = engines.decide(taken)
-    assert found.runtimes == ("amd", "nvidia")
-    assert [d for d in found.cdi if d.endswith("=0")] == ["nvidia.com/gpu=0", "told.org/gpu=0"]
+    taken = Snapshot(live=True, system="linux", files={"engines.json": text})
+    assert engines.decide(taken).runtimes == ("amd", "nvidia")
 
 
 @pytest.mark.parametrize("info", [b"{", b"x" * 2_000_000, {"Runtimes": []}])
@@ -318,10 +307,6 @@ def test_a_recorded_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         plugin: "",
         "usr/bin/nvidia-ctk": "",
         "usr/local/bin/nvidia-container-runtime": "",
-        "etc/cdi/nvidia.yaml": NVIDIA,
-        # Folders that the engine names in a form that is not followed.
-        "root/x.yaml": NVIDIA.replace("nvidia.com", "root.org"),
-        "relative/x.yaml": NVIDIA.replace("nvidia.com", "relative.org"),
     }
     found, notes = look(tree(tmp_path, files), full=True)
     assert [(e.socket, e.name, e.state) for e in found.engines] == [
@@ -333,11 +318,6 @@ def test_a_recorded_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "group docker" in found.engines[2].detail
     assert (found.buildx, found.buildx_version) == (True, "0.30.1")
     assert found.runtimes == ("amd", "nvidia", "nvidia-container-runtime", "nvidia-ctk")
-    assert found.cdi == (
-        "nvidia.com/gpu=0",
-        "nvidia.com/gpu=GPU-520e01f2-cf30-6396-abef-e8e9a5233b0e",
-        "nvidia.com/gpu=all",
-    )
     assert notes == []
     assert look(tmp_path)[0].buildx_version is None
     (tmp_path / plugin).unlink()
@@ -424,3 +404,40 @@ def test_buildx_that_cannot_start_is_no_failure(
 ) -> None:
     monkeypatch.setattr(process, "run", Mock(side_effect=error))
     assert look(live, live=True, full=True)[0].buildx_version is None
+
+
+KEYS = """
+Version Components Name Info Runtimes error name path
+"""
+
+values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text()),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(
+            st.sampled_from(KEYS.split()),
+            inner,
+            max_size=5,
+        ),
+    ),
+    max_leaves=20,
+)
+
+anything = st.one_of(
+    st.text(max_size=60),
+    values.map(json.dumps),
+    st.dictionaries(st.text(max_size=20), values, max_size=3).map(json.dumps),
+    values.map(lambda v: json.dumps({"docker buildx version": v})),
+)
+
+
+@given(anything, anything, st.booleans())
+def test_no_answer_crashes(said: str, printed: str, live_: bool) -> None:
+    files = {"engines.json": said, "full.json": printed}
+    taken = Snapshot(live=live_, system="linux", files=files)
+    found = engines.decide(taken)
+    assert msgspec.json.decode(msgspec.json.encode(found), type=Containers) == found
+    for engine in found.engines:
+        assert (engine.socket + engine.detail).isprintable()
+    for note in engines.notes(taken):
+        assert note.isprintable()

@@ -67,7 +67,6 @@ def test_every_variable_has_a_row(repository: Path) -> None:
         "ENVBUILDER_CONFIG_DIR",
         "ENVBUILDER_CACHE_DIR",
         "ENVBUILDER_DATA_DIR",
-        "ENVBUILDER_BASE_IMAGE",
         "ENVBUILDER_TARGET_HOST",
         files.TRUSTED_VARIABLE,
         assumed.GPU_VARIABLE,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from pathlib import Path
 
 import pytest
+import yaml
+from hypothesis import given, strategies as st
 
 from envbuilder.containers.engine import cdi
 
@@ -32,3 +36,71 @@ def test_devices_are_named_as_their_kind_and_name(
     os.mkfifo(tmp_path / "pipe.yaml")  # nobody writes to it
     (tmp_path / "gpu.json.d").mkdir()
     assert cdi.devices((tmp_path, tmp_path / "none", tmp_path / "gpu.json.d")) == names
+
+
+words = st.from_regex(r"\A[A-Za-z][A-Za-z0-9_.-]{0,8}\Z")
+
+names = st.lists(
+    st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9_.:-]{0,8}\Z"), min_size=1, max_size=9, unique=True
+)
+
+
+@given(words, words, names, st.booleans(), st.booleans())
+def test_yaml_and_json_say_the_same(
+    vendor: str, kind: str, listed: list[str], flow: bool, quoted: bool
+) -> None:
+    kind = f"{vendor}/{kind.replace('.', '_')}"
+    spec = {
+        "kind": kind,
+        "devices": [{"containerEdits": {"env": ["name: x"]}, "name": n} for n in listed],
+    }
+    style = '"' if quoted else None
+    expected = {f"{kind}={name}" for name in listed}
+    text = yaml.safe_dump(spec, default_flow_style=flow, default_style=style)
+    assert cdi.listed("a.yml", text) == expected
+    assert cdi.listed("a.json", json.dumps(spec)) == expected
+    assert cdi.listed("a.yaml", json.dumps(spec)) == expected  # tools do write that
+
+
+def test_a_number_is_a_name_like_any_other() -> None:
+    assert cdi.listed("a.yaml", "kind: a.b/c\ndevices:\n- name: 010\n") == {"a.b/c=010"}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "Expected `object`"),
+        ("kind: a.b/c", "missing required field `devices`"),
+        ("kind: a.b/c\ndevices: []", "no device"),
+        ("kind: nonsense\ndevices: [{name: x}]", "'nonsense=x' names no device"),
+        ("kind: a.b/c\ndevices: [{name: x}, {name: '../y'}]", "a.b/c=../y"),
+        ("kind: a.b/c\ndevices: [{name: x}, {}]", "missing required field `name`"),
+        ("kind: [", "while parsing"),
+        ("kind: a\tb: \x00", "unacceptable character"),
+        ("a: &a [*a]", "recursive"),
+        ("!!python/object/apply:os.system [x]", "Expected `object`"),
+        ("[" * 200_000, "nested too deeply"),
+        ("- " * 200_000, "nested too deeply"),
+        ("{" * 200_000, "nested too deeply"),
+        ('{"x":' * 200_000, "nested too deeply"),
+        ("kind: a.b/c\ndevices:\n- name: x\n" + "#" * (1 << 20), "larger than 1 MiB"),
+    ],
+)
+def test_a_damaged_specification_is_refused(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(why)):
+        cdi.listed("bad.yaml", text)
+
+
+def test_json_that_is_nested_too_deeply() -> None:
+    with pytest.raises(ValueError, match="recursion"):
+        cdi.listed("a.json", '{"x":' * 150_000)
+
+
+def test_aliases_that_multiply_cost_nothing() -> None:
+    laughs = "a0: &a0 [x, x]\n"
+    laughs += "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 60))
+    laughs += "".join(
+        f"b{n}: &b{n} {{<<: [{', '.join([f'*b{n - 1}'] * 9)}]}}\n" if n else "b0: &b0 {k: v}\n"
+        for n in range(30)
+    )
+    assert cdi.listed("a.yaml", laughs + YAML.removeprefix("---\n"))
