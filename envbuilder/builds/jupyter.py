@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from envbuilder.builds import pipeline
 from envbuilder.builds.backends import venv
-from envbuilder.builds.request import Build, Request
+from envbuilder.builds.request import Built, Locked, Planned, Request, advance
 from envbuilder.containers import inside
 from envbuilder.containers.engine.container import LOOPBACK, Port, Volume
 from envbuilder.core import decoding, files, process, resources
@@ -314,7 +314,7 @@ def library() -> Library:
     return Library((shipped / "tools", shipped))
 
 
-def prefix(project: Build, name: str = NAME, python: str | None = None) -> Path:
+def prefix(project: Built, name: str = NAME, python: str | None = None) -> Path:
     """Build a tool's environment if it is missing, and return its folder, which stays in use.
 
     `project` is the build of the kernel's environment.
@@ -323,7 +323,7 @@ def prefix(project: Build, name: str = NAME, python: str | None = None) -> Path:
     profile = tools.profile(name)
     # It is of no project, whose link to its own environment it must not take over.
     settings = replace(project.settings, project=None, definition=None, environment=DEFAULT)
-    build = Build(
+    build = Locked(
         request=Request(python=python),
         settings=settings,
         progress=project.progress,
@@ -335,12 +335,12 @@ def prefix(project: Build, name: str = NAME, python: str | None = None) -> Path:
         lock=tools.usable_lock(profile),
     )
     product = venv.prepare(build)
-    done = pipeline.finish(replace(build, product=product, plan=product.plan))
+    done = pipeline.finish(advance(build, Planned, product=product))
     product.stay_in_use()
     return Path(done.result.artifact.ref)
 
 
-def beside(project: Build) -> tuple[Path | None, str]:
+def beside(project: Built) -> tuple[Path | None, str]:
     """Return the folder of what a kernel needs, and the version of ipykernel.
 
     The folder is None if the environment's own lock has it. Raise `InvalidError` or `ToolError` if

@@ -1,9 +1,9 @@
 """A build from beginning to end. Start reading here.
 
-    choose → judge → lock → plan → fetch → execute → attest → deliver
+    choose → judge → lock → plan → finish
 
-Each stage takes a `Build` and returns it with what it decided or made. `prepare` decides and
-downloads nothing, except sources that the lock has no wheels of: they decide the plan. `finish`
+Each takes what the one before it returns (`request.Chosen` to `Built`). All but the last decide and
+download nothing, except sources that the lock has no wheels of: they decide the plan. `finish`
 makes what was planned, unless exactly that exists. The order of the checks and their exit codes are
 a contract: arguments and profile (2), host (3), lock (2), engine and tools (4), fetching and
 building (1). Verifying (5) is up to the caller.
@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from envbuilder.builds import project_folder
 from envbuilder.builds.backends import devices, in_use
 from envbuilder.builds.plan import BuildResult, MakeBase
-from envbuilder.builds.request import Build, Request
+from envbuilder.builds.request import Built, Chosen, Judged, Locked, Planned, Request, advance
 from envbuilder.core.errors import BuildError, HostError, InvalidError, ToolError, with_context
 from envbuilder.core.settings import Settings, require_own
 from envbuilder.host import assumed, probe
@@ -32,91 +32,104 @@ from envbuilder.profiles.profile import Profile, require_backend
 from envbuilder.project import environments, variants
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from envbuilder.builds.plan import Artifact
     from envbuilder.builds.request import Product
     from envbuilder.core import types
     from envbuilder.core.console import Progress
     from envbuilder.profiles.lock import Target
 
 
-def prepare(request: Request, settings: Settings, progress: Progress, *, running: bool) -> Build:
+def prepare(request: Request, settings: Settings, progress: Progress, *, running: bool) -> Planned:
     """Return a planned build, after all checks that precede a download.
 
     With `running`, commands will run in the result at once, so this host must fit. Otherwise the
     result may be used elsewhere: what cannot exist here is refused, and the rest is noted. A named
     target host must fit in any case.
     """
-    return plan(lock(judged(request, settings, progress, running=running)))
+    return plan(lock(judge(choose(request, settings, progress, running=running))))
 
 
-def judged(request: Request, settings: Settings, progress: Progress, *, running: bool) -> Build:
-    """Return a build of which profile and backend are decided, as by `prepare`."""
-    return judge(choose(begin(request, settings, progress, running=running)))
-
-
-def begin(request: Request, settings: Settings, progress: Progress, *, running: bool) -> Build:
-    """Return a build of which the profile is known if it is named, and nothing else is decided."""
-    library = variants.library(settings)
-    if not running and settings.project and settings.definition:
-        environments.require_paths(settings.definition, settings.environment, settings.project)
-    profile = library.named(request.profile) if request.profile is not None else None
-    elsewhere = assumed.is_assumed(request.target_host) and not running
-    build = Build(
-        request=request,
-        settings=settings,
-        progress=progress,
-        library=library,
-        host=assumed.find(request.target_host) if elsewhere else probe.host(),
-        assumed=elsewhere,
-        running=running or elsewhere,
-    )
-    if profile:
-        build = replace(build, profile=profile)
-        if profile.name != request.profile:
-            title = FRAMEWORKS[profile.framework].title
-            progress.note(f"profile {profile.name}: {request.profile} for {title}")
-    if elsewhere:
-        progress.note(f"note: {build.host.notes[0]}")
-    return build
-
-
-def finish(build: Build) -> Build:
+def finish(build: Planned) -> Built:
     """Return the build with its result: what an earlier build made, else what this one makes."""
-    build = reuse(build)
-    if build.artifact is None:
-        build = execute(fetch(build))
-    return deliver(attest(build))
+    from envbuilder.builds import attestations
+
+    started = time.monotonic()
+    artifact = reusable(build)
+    is_new = False
+    if artifact is None:
+        fetch(build)
+        artifact, is_new = execute(build)
+    build.product.restore_names()
+    made_by = makers(build)
+    documents = attestations.ensure(
+        build.plan, artifact, build.settings, build.progress, anew=is_new, versions=made_by
+    )
+    deliver(build, documents)
+    result = BuildResult(
+        status="built" if is_new else "reused",
+        profile=build.profile.name,
+        backend=build.plan.backend,
+        builder=build.plan.builder,
+        artifact=artifact,
+        documents=documents,
+        fingerprint=build.plan.fingerprint,
+        seconds=round(time.monotonic() - started, 3) if is_new else 0.0,
+        made_by=made_by,
+    )
+    return advance(build, Built, result=result)
 
 
 # --- the stages
 
 
-def choose(build: Build) -> Build:
+def choose(request: Request, settings: Settings, progress: Progress, *, running: bool) -> Chosen:
     """Choose the profile, unless it is named, and note why.
 
     Raises `InvalidError` if the profile lacks the requested backend or Python.
     """
-    request = build.request
-    if request.profile is None:
+    library = variants.library(settings)
+    if not running and settings.project and settings.definition:
+        environments.require_paths(settings.definition, settings.environment, settings.project)
+    named = library.named(request.profile) if request.profile is not None else None
+    elsewhere = assumed.is_assumed(request.target_host) and not running
+    host = assumed.find(request.target_host) if elsewhere else probe.host()
+    if named and named.name != request.profile:
+        title = FRAMEWORKS[named.framework].title
+        progress.note(f"profile {named.name}: {request.profile} for {title}")
+    if elsewhere:
+        progress.note(f"note: {host.notes[0]}")
+    judged: tuple[fit.BackendFit, ...] = ()
+    if named is None:
         # A native backend is not passed on: it would hide an accelerator that works in an image.
         image = backends.makes_image(request.backend or "") or bool(request.image_option)
         backend = backends.IMAGE if image else None
-        chosen = choice.choose(build.library, build.settings, build.host, backend=backend)
-        build.progress.note(f"profile {chosen.profile.name}: {chosen.reason}")
-        build = replace(build, profile=chosen.profile, judged=chosen.judged)
-    profile = build.profile
+        chosen = choice.choose(library, settings, host, backend=backend)
+        progress.note(f"profile {chosen.profile.name}: {chosen.reason}")
+        named = chosen.profile
+        judged = chosen.judged
     if request.backend is not None:
-        require_backend(profile, request.backend)
-    if request.python is not None and request.python not in profile.python.supported:
+        require_backend(named, request.backend)
+    if request.python is not None and request.python not in named.python.supported:
         raise InvalidError(
-            f"profile '{profile.name}' has no Python {request.python}",
-            f"It has: {', '.join(profile.python.supported)}.",
+            f"profile '{named.name}' has no Python {request.python}",
+            f"It has: {', '.join(named.python.supported)}.",
         )
-    return build
+    return Chosen(
+        request=request,
+        settings=settings,
+        progress=progress,
+        library=library,
+        host=host,
+        assumed=elsewhere,
+        running=running or elsewhere,
+        profile=named,
+        judged=judged,
+    )
 
 
-def judge(build: Build) -> Build:
+def judge(build: Chosen) -> Judged:
     """Choose the backend, unless it is named, and require that the profile fits the host with it.
 
     With --force the host is not judged.
@@ -127,15 +140,14 @@ def judge(build: Build) -> Build:
     judged = build.judged
     backend = request.backend
     if not judged and not request.force:
-        locked_files = build.library.lock(profile.name)
-        judged = fit.judge_backends(profile, host, locked_files)
+        judged = fit.judge_backends(profile, host, build.library.lock(profile.name))
     if backend is None:
         backend, reason = choose_backend(
             profile, request, build.settings, () if request.force else judged
         )
         build.progress.note(f"backend {backend}: {reason}")
-    build = replace(build, backend=backend, judged=judged)
     hiding = dict[str, str]()
+    workaround = ""
     if not request.force:
         locked = profile.framework_from_wheels(backend)
         verdict = choice.require_host(
@@ -150,7 +162,7 @@ def judge(build: Build) -> Build:
         for reason in verdict.reasons if verdict.verdict == "warnings" else ():
             build.progress.note(f"warning: {reason}")
         hiding = verdict.environment
-        build = replace(build, workaround=verdict.workaround)
+        workaround = verdict.workaround
     native = build.assumed and not backends.makes_image(backend)
     if native and host.platform != (actual := probe.host().platform):
         raise HostError(
@@ -159,7 +171,14 @@ def judge(build: Build) -> Build:
             "Run the build on that machine, or use --backend docker.",
         )
     variables, note = devices.visible(profile.accelerator, hiding, os.environ)
-    return replace(build, device_variables=variables, device_note=note)
+    return advance(
+        build,
+        Judged,
+        backend=backend,
+        workaround=workaround,
+        device_variables=variables,
+        device_note=note,
+    )
 
 
 def choose_backend(
@@ -189,15 +208,15 @@ def choose_backend(
     return backends.IMAGE, "an engine answers and has the base image"
 
 
-def lock(build: Build) -> Build:
+def lock(build: Judged) -> Locked:
     """Read the profile's lock, which must be usable with the backend."""
     usable = build.library.usable_lock(build.profile, build.backend)
     for note in (*build.profile.notes(build.host.cpu.flags), *build.library.notes):
         build.progress.note(f"note: {note}")
-    return replace(build, lock=usable)
+    return advance(build, Locked, lock=usable)
 
 
-def plan(build: Build) -> Build:
+def plan(build: Locked) -> Planned:
     """Plan with the backend, which checks its tools; note which hashes are claims."""
     require_own(build.settings)
     if build.settings.definition is not None and build.settings.project is not None:
@@ -221,11 +240,10 @@ def plan(build: Build) -> Build:
         progress.note(f"note: hashes claimed by others, which the download confirms: {names}")
     if build.device_note and build.running:
         progress.note(build.device_note)
-    plan = replace(product.plan, signatures=build.library.signed)
-    return replace(build, product=product, plan=plan)
+    return advance(build, Planned, product=product)
 
 
-def _prepared(build: Build) -> Product:
+def _prepared(build: Locked) -> Product:
     """Return what the backend plans."""
     try:
         backend = import_module(f"envbuilder.builds.backends.{build.backend}")
@@ -242,7 +260,7 @@ def _prepared(build: Build) -> Product:
     return product
 
 
-def _with_wheels(build: Build, target: Target) -> Build:
+def _with_wheels(build: Locked, target: Target) -> Locked:
     """Return the build with a lock in which a target's sources are wheels, built here or before."""
     from envbuilder.packages.sources import source_locker
 
@@ -251,7 +269,7 @@ def _with_wheels(build: Build, target: Target) -> Build:
     return replace(build, lock=replace(build.lock, targets=targets))
 
 
-def suggest_packages(error: BuildError, build: Build, python: str) -> None:
+def suggest_packages(error: BuildError, build: Locked, python: str) -> None:
     """Add to an error about a base image the profile whose base needs no registry, if any."""
     if build.request.base_image:
         return
@@ -263,8 +281,8 @@ def suggest_packages(error: BuildError, build: Build, python: str) -> None:
         with_context(error, hint=without)
 
 
-def reuse(build: Build) -> Build:
-    """Use the artifact of an earlier build if that made exactly this one.
+def reusable(build: Planned) -> Artifact | None:
+    """Return the artifact of an earlier build if that made exactly this one.
 
     Raises `BuildError` if one that is made again is in use.
     """
@@ -273,10 +291,10 @@ def reuse(build: Build) -> Build:
     if replaces and not backends.makes_image(build.backend):
         with in_use.replacing(Path(build.plan.artifact.ref)):
             pass
-    return replace(build, artifact=artifact, started=time.monotonic())
+    return artifact
 
 
-def fetch(build: Build) -> Build:
+def fetch(build: Planned) -> None:
     """Fetch the files that the store lacks, once there is room for them and for the result."""
     from envbuilder.builds.image import base
     from envbuilder.packages.debian.deb import require_clean
@@ -307,11 +325,13 @@ def fetch(build: Build) -> Build:
     for finding in fit.findings(build.profile, build.host, build.backend, build.lock, read):
         if finding.code == "package":
             progress.note(f"warning: {finding.text}")
-    return build
 
 
-def execute(build: Build) -> Build:
-    """Run the plan, unless another process has done so meanwhile."""
+def execute(build: Planned) -> tuple[Artifact, bool]:
+    """Run the plan, unless another process has done so meanwhile; return the artifact.
+
+    Also return whether this build made it.
+    """
     from envbuilder.builds.execute import execute as execute_plan
 
     plan = build.plan
@@ -320,7 +340,7 @@ def execute(build: Build) -> Build:
     def is_done() -> bool:
         return not build.request.rebuild and product.existing() is not None
 
-    built = execute_plan(plan, build.settings, build.progress, is_done)
+    is_new = execute_plan(plan, build.settings, build.progress, is_done)
     with build.progress.task("check what was built"):
         artifact = product.existing()
     if artifact is None:
@@ -328,68 +348,41 @@ def execute(build: Build) -> Build:
             f"{plan.artifact.ref} is missing after its build, or was changed in the meantime",
             "Run the same command again.",
         )
-    return replace(build, artifact=artifact, built=built)
+    return artifact, is_new
 
 
-def attest(build: Build) -> Build:
-    """Name the artifact as requested, and write its SBOM and provenance."""
-    from envbuilder.builds import attestations
-
-    plan = build.plan
-    product = build.product
-    assert build.artifact is not None, "what was reused or executed"
-    product.restore_names()
-    made_by = product.made_by()
-    for step in plan.steps:
+def makers(build: Planned) -> dict[str, str]:
+    """Return the programs that decide the artifact's bytes → their versions."""
+    made_by = build.product.made_by()
+    for step in build.plan.steps:
         if isinstance(step, MakeBase):
             from envbuilder.builds.image import debian_base
 
             made_by |= debian_base.made_by(step)
-    paths = attestations.ensure(
-        plan,
-        build.artifact,
-        build.settings,
-        build.progress,
-        anew=build.built,
-        versions=made_by,
-    )
-    return replace(build, made_by=made_by, documents=paths)
+    return made_by
 
 
-def deliver(build: Build) -> Build:
-    """Link a native environment to the project; record an image, and push its attestations.
+def deliver(build: Planned, documents: Mapping[str, str]) -> None:
+    """Link the artifact to the project, and push its attestations.
 
-    What the project uses is recorded, unless it is removed again.
+    That the project uses it is recorded, unless it is removed again.
     """
-    from envbuilder.builds import users
-
     plan = build.plan
     settings = build.settings
-    push = build.request.push
-    assert build.artifact is not None, "what was reused or executed"
-    if not backends.makes_image(plan.backend) and not build.request.only_tag:
-        from envbuilder.builds.backends.venv import NativeEnvironment
-
-        if isinstance(product := build.product, NativeEnvironment):
-            # The folder above `bin`: on conda packages, the wheels are in a venv below the prefix.
-            prefix = (product.prefix / product.python).parent.parent
-            if note := project_folder.link(settings, prefix):
-                build.progress.note(f"note: {note}")
     if not build.request.only_tag:
+        from envbuilder.builds import users
+
+        if not backends.makes_image(plan.backend):
+            from envbuilder.builds.backends.venv import NativeEnvironment
+
+            if isinstance(product := build.product, NativeEnvironment):
+                # The folder above `bin`: on conda packages, the wheels are in a venv below the
+                # prefix.
+                prefix = (product.prefix / product.python).parent.parent
+                if note := project_folder.link(settings, prefix):
+                    build.progress.note(f"note: {note}")
         users.record(plan, settings)
-    if push:
+    if push := build.request.push:
         from envbuilder.builds import outputs
 
-        outputs.attach(push, plan.fingerprint, build.documents, settings, build.progress)
-    result = BuildResult(
-        status="built" if build.built else "reused",
-        profile=plan.profile,
-        backend=plan.backend,
-        builder=plan.builder,
-        artifact=build.artifact,
-        documents=build.documents,
-        fingerprint=plan.fingerprint,
-        seconds=round(time.monotonic() - build.started, 3) if build.built else 0.0,
-        made_by=build.made_by,
-    )
-    return replace(build, result=result)
+        outputs.attach(push, plan.fingerprint, documents, settings, build.progress)

@@ -22,14 +22,7 @@ from msgspec.structs import replace
 
 from envbuilder.builds import pipeline, project_layer
 from envbuilder.builds.backends import integrity
-from envbuilder.builds.plan import (
-    Assemble,
-    CopyProject,
-    MakeBase,
-    Plan,
-    Step,
-    project_of,
-)
+from envbuilder.builds.plan import MakeBase, Plan, project_of
 from envbuilder.containers.engine import connection, images
 from envbuilder.containers.oci.layout import digest_of
 from envbuilder.core import files
@@ -42,7 +35,7 @@ from envbuilder.profiles.backends import makes_image
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from envbuilder.builds.request import Build, Product, Request
+    from envbuilder.builds.request import Built, Product, Request
     from envbuilder.core.console import Progress
 
 
@@ -120,10 +113,11 @@ def _build(
     progress: Progress,
     stack: contextlib.ExitStack,
     first: Plan | None = None,
-) -> Build:
+) -> Built:
     """Build under a name of its own, as `build` does; `first`: the plan of the build before."""
     name = f"envbuilder-reproduce:{secrets.token_hex(6)}"
-    only = replace(request, rebuild=True, only_tag=name, with_project=True)
+    copied = settings.data_dir.with_name("project") if first else None
+    only = replace(request, rebuild=True, only_tag=name, with_project=True, project_copy=copied)
     build = pipeline.prepare(only, settings, progress, running=False)
     plan = build.plan
     if request.builder and not makes_image(plan.backend):
@@ -135,9 +129,8 @@ def _build(
                 "Use Docker, or --backend venv.",
             )
         stack.callback(_forget, name, progress)
-    if first is not None:
-        folder = settings.data_dir.with_name("project")
-        build = replace(build, plan=_with_copies(first, plan, folder))
+    if first is not None and copied is not None:
+        _copy_project(first, plan, copied)
     return pipeline.finish(build)
 
 
@@ -209,7 +202,7 @@ def _surroundings(folder: Path) -> Iterator[None]:
         time.tzset()
 
 
-def _compare(first: Build, second: Build, folder: Path, progress: Progress) -> Outcome:
+def _compare(first: Built, second: Built, folder: Path, progress: Progress) -> Outcome:
     first_result = first.result
     second_result = second.result
     digests = str(first_result.artifact.digest), str(second_result.artifact.digest)
@@ -237,15 +230,15 @@ def _compare(first: Build, second: Build, folder: Path, progress: Progress) -> O
     return replace(outcome, differences=differing)
 
 
-def _with_copies(first: Plan, second: Plan, folder: Path) -> Plan:
-    """Return the second plan with the project's files read from `folder`, where they are copied.
+def _copy_project(first: Plan, second: Plan, folder: Path) -> None:
+    """Copy the project's files to where the second build reads them.
 
     Raise `BuildError` with the names of the files that are not those of the first plan.
     """
     before = project_of(first)
     after = project_of(second)
     if before is None or after is None:
-        return second
+        return
     changed = {*before.files} ^ {*after.files}
     if changed:
         paths = sorted({file.path for file in changed})
@@ -254,24 +247,15 @@ def _with_copies(first: Plan, second: Plan, folder: Path) -> Plan:
             "Run the same command again.",
         )
     try:
-        project_layer.copy(after, folder)
+        project_layer.copy(before, folder)
     except OSError as error:
         raise files.full_or_broken(error, folder) from error
-
-    steps: list[Step] = []
-    for step in second.steps:
-        if isinstance(step, Assemble | CopyProject):
-            copied = replace(after, folder=str(folder))
-            steps.append(replace(step, project=copied))
-        else:
-            steps.append(step)
-    return replace(second, steps=tuple(steps))
 
 
 # --- what differs
 
 
-def contents(build: Build, folder: Path) -> dict[str, str]:
+def contents(build: Built, folder: Path) -> dict[str, str]:
     """Return what a build made, part by part, with digests; an image is exported below a folder."""
     artifact = build.result.artifact
     if artifact.kind != "image":

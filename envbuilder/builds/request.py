@@ -1,12 +1,13 @@
 """What commands ask of a build, and what becomes of it: the data of the pipeline."""
 
-# ruff: noqa: TC004 (a Build is never decoded, so its annotations are never evaluated)
+# ruff: noqa: TC004 (no stage is ever decoded, so annotations are never evaluated)
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
+import msgspec
 from msgspec import Struct
 
 from envbuilder.builds.access import NOTHING, Access, Runner
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from envbuilder.profiles.library import Library
     from envbuilder.profiles.lock import Lock, Target
     from envbuilder.profiles.profile import Profile
-
-_LATER: Any = None
-"""The value of what a later stage decides."""
 
 
 class Request(Struct, frozen=True, kw_only=True):
@@ -51,6 +49,8 @@ class Request(Struct, frozen=True, kw_only=True):
     """A lock of the project that is missing or stale is an error: it is not made."""
     with_project: bool = False
     """The image contains the project's own files, if the project states any."""
+    project_copy: Path | None = None
+    """The folder to read them from instead of the project's own."""
     target_host: Path | None = None
 
     @property
@@ -59,8 +59,8 @@ class Request(Struct, frozen=True, kw_only=True):
         return self.builder or self.output or self.push
 
 
-class Build(Struct, frozen=True, kw_only=True):
-    """A build so far. Each stage of the pipeline returns it with what that stage decided."""
+class Chosen(Struct, frozen=True, kw_only=True):
+    """A build whose profile is chosen."""
 
     request: Request
     settings: Settings
@@ -71,35 +71,56 @@ class Build(Struct, frozen=True, kw_only=True):
     assumed: bool = False
     running: bool
     """The result will run on that host, which must meet its requirements."""
-
-    profile: Profile = _LATER
+    profile: Profile
     judged: tuple[BackendFit, ...] = ()
     """How the profile fits the host with each backend; empty: not judged yet, or with --force."""
-    backend: str = ""
+
+
+class Judged(Chosen, frozen=True, kw_only=True):
+    """A build whose backend is chosen, with which the profile fits the host."""
+
+    backend: str
     workaround: str = ""
     """How the profile works here otherwise; empty if nothing else is to be suggested."""
     device_variables: Mapping[str, str] = {}
     """Variables that choose the GPUs of this machine."""
     device_note: str = ""
-    lock: Lock = _LATER
-    product: Product = _LATER
-    plan: Plan = _LATER
-    """The product's plan, with the signatures that were accepted."""
-    artifact: Artifact | None = None
-    built: bool = False
-    """Whether this build made the artifact; else an earlier one did."""
-    started: float = 0.0
-    """When it was looked for, by `time.monotonic`."""
-    made_by: dict[str, str] = {}
-    """Programs that decide the artifact's bytes → their versions."""
-    documents: dict[str, str] = {}
-    """Paths of the artifact's attestations."""
-    result: BuildResult = _LATER
+
+
+class Locked(Judged, frozen=True, kw_only=True):
+    """A build whose lock is read, and usable with the backend."""
+
+    lock: Lock
+
+
+class Planned(Locked, frozen=True, kw_only=True):
+    """A build whose steps are known."""
+
+    product: Product
+
+    @property
+    def plan(self) -> Plan:
+        """The steps that make the product."""
+        return self.product.plan
 
     @property
     def environment(self) -> Environment:
         """The product of a build to run in; no command that runs something offers an output."""
         return cast("Environment", self.product)
+
+
+class Built(Planned, frozen=True, kw_only=True):
+    """A build whose product exists."""
+
+    result: BuildResult
+
+
+_Stage = TypeVar("_Stage", bound=Chosen)
+
+
+def advance(build: Chosen, to: type[_Stage], **decided: Any) -> _Stage:
+    """Return a build at its next stage, with what that decided."""
+    return to(**msgspec.structs.asdict(build), **decided)
 
 
 class Product(Protocol):

@@ -44,7 +44,7 @@ from envbuilder.project import variants
 
 if TYPE_CHECKING:
     from envbuilder.builds.plan import BuildResult
-    from envbuilder.builds.request import Build, Request
+    from envbuilder.builds.request import Planned, Request
 
 
 @click.command("build")
@@ -126,7 +126,7 @@ class _Outcome(NamedTuple):
     """The state of a profile: planned, built, or failed with an error."""
 
     profile: str
-    build: Build | None = None
+    build: Planned | None = None
     error: EnvbuilderError | None = None
     result: BuildResult | None = None
 

@@ -84,18 +84,19 @@ def node(
 
 def _detected(settings: Settings) -> Detected:
     """Detect this node, and the profile that fits it."""
-    from envbuilder.builds import pipeline
+    from envbuilder.host import probe
     from envbuilder.profiles import choice
+    from envbuilder.project import variants
 
-    build = pipeline.begin(Request(), settings, console.progress(), running=True)
+    host = probe.host()
     try:
-        profile = choice.choose(build.library, settings, build.host).profile.name
+        profile = choice.choose(variants.library(settings), settings, host).profile.name
     except EnvbuilderError:
         profile = None
     return Detected(
         profile=profile,
-        accelerators=tuple(printable(gpu.name, 100) for gpu in build.host.gpus[:64]),
-        cpu=printable(build.host.cpu.model_name or "", 100),
+        accelerators=tuple(printable(gpu.name, 100) for gpu in host.gpus[:64]),
+        cpu=printable(host.cpu.model_name or "", 100),
     )
 
 

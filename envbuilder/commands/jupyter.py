@@ -24,7 +24,7 @@ from envbuilder.profiles.backends import makes_image
 
 if TYPE_CHECKING:
     from envbuilder.builds.backends.container import DockerEnvironment
-    from envbuilder.builds.request import Build, Request
+    from envbuilder.builds.request import Built, Request
 
 
 @click.command(
@@ -94,7 +94,7 @@ def command(
 
 def _serve(
     choice: jupyter.Choice,
-    build: Build,
+    build: Built,
     version: str,
     arguments: tuple[str, ...],
 ) -> NoReturn:
@@ -123,8 +123,7 @@ def _start_kernel(request: Request, project: Path, connection_file: Path) -> int
     """
     with contextlib.chdir(project):
         settings = load_settings()
-    build = pipeline.prepare(request, settings, console.progress(), running=True)
-    build = pipeline.finish(build)
+    build = pipeline.finish(pipeline.prepare(request, settings, console.progress(), running=True))
     environment = build.environment
     (beside, _) = jupyter.beside(build)
     # Its ports are for commands: of several kernels, only one could have them.

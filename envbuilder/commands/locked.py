@@ -11,7 +11,7 @@ from envbuilder.builds import pipeline
 from envbuilder.core.errors import Hint, InvalidError, UnlockedError, indented_proof
 
 if TYPE_CHECKING:
-    from envbuilder.builds.request import Build, Request
+    from envbuilder.builds.request import Planned, Request
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
     from envbuilder.locks.entries import Entry
@@ -21,13 +21,13 @@ _WRITE = Hint("Make the locks as a user who can write to the project's folder", 
 _NO = frozenset({"", "0", "false", "no"})
 
 
-def prepare(request: Request, settings: Settings, progress: Progress) -> Build:
+def prepare(request: Request, settings: Settings, progress: Progress) -> Planned:
     """Return the planned build of an environment that commands run in at once.
 
     A project's lock that is missing or stale is made, for the profile that fits this host. Raise
     `UnlockedError` instead with --locked, in CI, and where locks have to be signed.
     """
-    build = pipeline.judged(request, settings, progress, running=True)
+    build = pipeline.judge(pipeline.choose(request, settings, progress, running=True))
     name = build.profile.name
     signers = settings.configuration.signatures.locks
     try:

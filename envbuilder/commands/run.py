@@ -197,14 +197,14 @@ def enter(
     always = of_project(settings)
     progress = _Brief(console.progress())
     try:
-        build = locked.prepare(request, settings, progress)
-        require_image(build.backend)
-        name = build.profile.name
+        planned = locked.prepare(request, settings, progress)
+        require_image(planned.backend)
+        name = planned.profile.name
         in_project = settings.definition is not None
         words = argv(f"{settings.environment}.{name}" if in_project else name)
         if not in_project:
             foreign_programs.require_unchanged(words, name, of_project=False)
-        build = pipeline.finish(build)
+        build = pipeline.finish(planned)
         environment = build.environment
     except BaseException:
         progress.release()

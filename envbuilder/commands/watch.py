@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from envbuilder.builds.access import Access
-    from envbuilder.builds.request import Build
+    from envbuilder.builds.request import Built
 
 LAST = "last"
 _INSIDE = Path(model.__file__).with_name("inside")
@@ -74,7 +74,7 @@ class Watching(Struct, frozen=True, kw_only=True):
     earlier: model.Watched | None = None
     """The report that `against` names, unless that is the last one."""
 
-    def run(self, build: Build, words: Sequence[str], access: Access) -> int:
+    def run(self, build: Built, words: Sequence[str], access: Access) -> int:
         """Run the command in a finished build's environment; return the exit code to end with."""
         settings = build.settings
         environment = build.environment

@@ -31,7 +31,7 @@ from envbuilder.profiles.lock import lock_digest
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from envbuilder.builds.request import Build, Request
+    from envbuilder.builds.request import Chosen, Request
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.profile import Expected, Profile
@@ -99,7 +99,7 @@ def _built(
     return expected, facts, environment.run_payload
 
 
-def _facts(build: Build, backend: str, artifact: Any, fingerprint: str | None) -> dict[str, Any]:
+def _facts(build: Chosen, backend: str, artifact: Any, fingerprint: str | None) -> dict[str, Any]:
     """Return what a report says of an environment besides what the payload measures."""
     return {
         "profile": build.profile.name,
@@ -135,7 +135,7 @@ def prepare_interpreter(
     `inherit` the payload gets all of the caller's variables, for sites whose environment modules
     provide the framework through them.
     """
-    build = pipeline.choose(pipeline.begin(request, settings, progress, running=True))
+    build = pipeline.choose(request, settings, progress, running=True)
     library = build.library
     profile = build.profile
     host = build.host
@@ -194,7 +194,7 @@ def prepare_image(image: Path, request: Request, settings: Settings, progress: P
     Apptainer is missing.
     """
     request = replace(request, backend=IMAGE)
-    build = pipeline.choose(pipeline.begin(request, settings, progress, running=True))
+    build = pipeline.choose(request, settings, progress, running=True)
     library = build.library
     profile = build.profile
     host = build.host

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from envbuilder.builds import pipeline
-from envbuilder.builds.request import Build, Request
+from envbuilder.builds.request import Locked, Request
 from envbuilder.core import resources
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import EnvbuilderError
@@ -48,12 +48,12 @@ class Said:
         return any(text in line for line in self.lines)
 
 
-def a_build(settings: Settings, profile: Any = None, lock: Any = None, **fields: Any) -> Build:
+def a_build(settings: Settings, profile: Any = None, lock: Any = None, **fields: Any) -> Locked:
     """A build of a profile (a shipped one by its name) as the stages before the plan leave it."""
     if isinstance(profile, str):
         lock = shipped_lock(profile)
         profile = shipped_profile(profile)
-    return Build(
+    return Locked(
         request=fields.pop("request", Request()),
         settings=settings,
         progress=fields.pop("progress", Said()),
@@ -61,6 +61,7 @@ def a_build(settings: Settings, profile: Any = None, lock: Any = None, **fields:
         host=fields.pop("host", PLAIN),
         running=fields.pop("running", False),
         profile=profile,
+        backend=fields.pop("backend", ""),
         lock=lock,
         **fields,
     )

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path, PurePath
 
-    from envbuilder.builds.request import Build
+    from envbuilder.builds.request import Locked
 
 NO_USER_SITE = {"PYTHONNOUSERSITE": "1"}
 """An environment that sees conda's libraries would also see those in the user's home, and import
@@ -65,7 +65,7 @@ Their names are letters, digits and underscores."""
 
 
 def plan(
-    build: Build,
+    build: Locked,
     target: Target,
     conda_lock: conda_locks.Lock,
     conda: conda_locks.Target,
@@ -136,6 +136,7 @@ def plan(
         files=files,
         steps=steps,
         room=(environment_room(settings, files),),
+        signatures=build.library.signed,
     )
 
 
@@ -175,7 +176,7 @@ def _conda_steps(
 
 
 def _venv_steps(
-    build: Build,
+    build: Locked,
     target: Target,
     conda: conda_locks.Target,
     version: str,
@@ -260,7 +261,7 @@ def _bash() -> str:
     return path
 
 
-def prepare(build: Build) -> CondaEnvironment:
+def prepare(build: Locked) -> CondaEnvironment:
     """Read the conda lock, check the host and plan.
 
     Raises `InvalidError` (exit 2) without a usable lock, `HostError` (3) if the host lacks what the
@@ -308,7 +309,7 @@ def _check_folder(folder: Path) -> None:
         )
 
 
-def _check_host(conda: conda_locks.Target, build: Build) -> None:
+def _check_host(conda: conda_locks.Target, build: Locked) -> None:
     """Raise `HostError` if the lock cannot work on the host; note all other findings."""
     for finding in conda_locks.findings(conda, build.host):
         decides = finding.level == "impossible" or (finding.level == "no" and build.running)

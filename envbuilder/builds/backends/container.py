@@ -32,7 +32,7 @@ from envbuilder.core.text import gigabytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from envbuilder.builds.request import Build
+    from envbuilder.builds.request import Locked
     from envbuilder.profiles.lock import Target
 
 
@@ -174,7 +174,7 @@ def _holds_socket(folder: Path, socket: Path | None) -> bool:
 class DockerEnvironment:
     """A planned image in a container engine."""
 
-    def __init__(self, build: Build, target: Target, plan: Plan, engine: Engine) -> None:
+    def __init__(self, build: Locked, target: Target, plan: Plan, engine: Engine) -> None:
         self.profile = build.profile
         self.target = target
         self.plan = plan

@@ -12,8 +12,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from msgspec.structs import replace
-
 from envbuilder.builds import project_layer, render
 from envbuilder.builds.backends import layers
 from envbuilder.builds.backends.container import DockerEnvironment
@@ -42,7 +40,7 @@ from envbuilder.profiles.lock import File, Target, lock_digest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from envbuilder.builds.request import Build, Product, Request
+    from envbuilder.builds.request import Locked, Product, Request
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.profile import Profile
 
@@ -73,7 +71,7 @@ def unavailable(profile: Profile, request: Request, settings: Settings) -> str:
     return f"the base image {base.ref} is not in the engine"
 
 
-def prepare(build: Build) -> Product:
+def prepare(build: Locked) -> Product:
     """Choose the builder and plan with it; `ToolError` (exit 4) if something is missing."""
     profile = build.profile
     request = build.request
@@ -85,20 +83,17 @@ def prepare(build: Build) -> Product:
     if request.builder is None:
         reason = layers.unsuitable(engine.build_command, profile, target)
         if not reason:
-            return _noted(layers.prepare(build, target, engine), build, _FASTER)
-    product = prepare_dockerfile(build, target, engine)
-    note = f"builder {engine.build_command.builder}: {reason}"
-    return _noted(product, build, note) if reason else product
+            return layers.prepare(build, target, engine, _notes(build, _FASTER))
+    note = f"builder {engine.build_command.builder}: {reason}" if reason else ""
+    return prepare_dockerfile(build, target, engine, _notes(build, note))
 
 
-def _noted(product: Product, build: Build, note: str) -> Product:
-    """Return the product, whose plan says why it has this builder.
+def _notes(build: Locked, reason: str) -> tuple[str, ...]:
+    """Return the plan's note on why it has this builder, if there is a reason.
 
     What runs a command mostly builds nothing, and has its own line to print.
     """
-    if not build.running:
-        product.plan = replace(product.plan, notes=(*product.plan.notes, note))
-    return product
+    return (reason,) if reason and not build.running else ()
 
 
 def needs_layers(request: Request) -> bool:
@@ -145,11 +140,12 @@ def _linked(
 
 
 def plan(
-    build: Build,
+    build: Locked,
     target: Target,
     base: image_base.Base,
     command: BuildCommand,
     project: project_layer.ProjectLayer | None = None,
+    notes: tuple[str, ...] = (),
 ) -> Plan:
     """Return the plan of the image; pure."""
     profile = build.profile
@@ -255,6 +251,8 @@ def plan(
         files=(uv, *(f for f in files_of_target if base.make or not f.role)),
         steps=tuple(steps),
         room=room,
+        signatures=build.library.signed,
+        notes=notes,
     )
 
 
@@ -264,7 +262,9 @@ def _digest(identity: str) -> str:
     return f"sha256:{match[1]}" if match else ""
 
 
-def prepare_dockerfile(build: Build, target: Target, engine: Engine) -> DockerEnvironment:
+def prepare_dockerfile(
+    build: Locked, target: Target, engine: Engine, notes: tuple[str, ...] = ()
+) -> DockerEnvironment:
     """Find the base image and plan; `ToolError` (exit 4) if the engine's builder is missing."""
     profile = build.profile
     request = build.request
@@ -288,6 +288,6 @@ def prepare_dockerfile(build: Build, target: Target, engine: Engine) -> DockerEn
     elif not request.dry_run:
         name, identity = image_base.identified(engine, ref, target.platform)
         base = image_base.Base(ref=name, identity=identity)
-    project = project_layer.planned(settings) if request.with_project else None
-    planned = plan(build, target, base, engine.build_command, project)
+    project = image_base.project_files(request, settings)
+    planned = plan(build, target, base, engine.build_command, project, notes)
     return DockerEnvironment(build, target, planned, engine)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from envbuilder.builds.request import Build, Product
+    from envbuilder.builds.request import Locked, Product
     from envbuilder.containers.engine.interface import BuildCommand, Engine
     from envbuilder.profiles.profile import Profile
 
@@ -53,12 +53,13 @@ _AFTER_SYSTEM = re.compile(r"^# --- (?:interpreter|wheels)", re.MULTILINE)
 
 
 def plan(
-    build: Build,
+    build: Locked,
     target: Target,
     base: image_base.Base,
     machine: types.Platform | None,
     command: BuildCommand | None,
     project: project_layer.ProjectLayer | None = None,
+    notes: tuple[str, ...] = (),
 ) -> Plan:
     """Return the plan of the image; pure.
 
@@ -153,10 +154,12 @@ def plan(
         files=files,
         steps=(*steps, *delivery),
         room=room(build, wheels, command),
+        signatures=build.library.signed,
+        notes=notes,
     )
 
 
-def room(build: Build, wheels: Sequence[File], command: BuildCommand | None) -> tuple[Room, ...]:
+def room(build: Locked, wheels: Sequence[File], command: BuildCommand | None) -> tuple[Room, ...]:
     """Return the space for cached layers and the image; engines keep it packed and unpacked."""
     request = build.request
     packed = sum(f.room for f in wheels)
@@ -169,7 +172,7 @@ def room(build: Build, wheels: Sequence[File], command: BuildCommand | None) -> 
 
 
 def end(
-    build: Build,
+    build: Locked,
     digest: types.Sha256,
     layout: str,
     tags: tuple[str, ...],
@@ -222,7 +225,7 @@ def end(
 
 
 def _system(
-    build: Build,
+    build: Locked,
     target: Target,
     base: image_base.Base,
     labels: Mapping[str, str],
@@ -277,7 +280,7 @@ def first_options(target: Target, base: str, epoch: int | None) -> list[str]:
 
 
 def last_options(
-    build: Build, labels: Mapping[str, str], tags: Sequence[str], context: Path
+    build: Locked, labels: Mapping[str, str], tags: Sequence[str], context: Path
 ) -> list[str]:
     """Return the options that name the image, and the folder that it is built from."""
     options: list[str] = []
@@ -319,8 +322,10 @@ def _runs_scripts(profile: Profile, target: Target) -> bool:
     return bool(target.of_kind("deb")) and not unpacks
 
 
-def prepare(build: Build, target: Target, engine: Engine | None = None) -> Product:
-    """Find the base and plan.
+def prepare(
+    build: Locked, target: Target, engine: Engine | None = None, notes: tuple[str, ...] = ()
+) -> Product:
+    """Find the base and plan; `notes` are the plan's.
 
     An engine is queried only if it gets the image, has the base or runs scripts. `engine` is that
     engine, if already connected. Raises `ToolError` (exit 4) if something is missing.
@@ -341,8 +346,8 @@ def prepare(build: Build, target: Target, engine: Engine | None = None) -> Produ
         engine.require_builder()
     base = image_base.find(target, engine, request, settings, scripts=scripts)
     command = engine.build_command if engine else None
-    project = project_layer.planned(settings) if request.with_project else None
-    planned = plan(build, target, base, machine, command, project)
+    project = image_base.project_files(request, settings)
+    planned = plan(build, target, base, machine, command, project, notes)
     if aside or engine is None:
         from envbuilder.builds.outputs import Output
 

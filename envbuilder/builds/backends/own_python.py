@@ -15,7 +15,7 @@ from envbuilder.packages.conda.lock import Rehome
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envbuilder.builds.request import Build
+    from envbuilder.builds.request import Locked
     from envbuilder.profiles.lock import File
 
 _FOLDER = "python"
@@ -33,7 +33,7 @@ def program(work: Path, python: str) -> str:
 
 
 def home_steps(
-    build: Build, interpreter: File, *, work: Path, env: Path, prefix: Path
+    build: Locked, interpreter: File, *, work: Path, env: Path, prefix: Path
 ) -> tuple[Step, ...]:
     """Return the steps that put that interpreter into the environment that was made of it.
 
@@ -55,7 +55,7 @@ def home_steps(
 
 
 def rehomed(
-    build: Build, env: Path, *, home: Path, python: str, version: str, system_site: bool = False
+    build: Locked, env: Path, *, home: Path, python: str, version: str, system_site: bool = False
 ) -> Rehome:
     """Return the step that points a venv to its interpreter, in the folder `home` at last.
 

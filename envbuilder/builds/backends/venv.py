@@ -40,7 +40,7 @@ from envbuilder.builds.plan import (
     install_wheels,
     tool_versions,
 )
-from envbuilder.builds.request import Build, Environment
+from envbuilder.builds.request import Environment, Locked
 from envbuilder.builds.variables import Place, Variable
 from envbuilder.core import process
 from envbuilder.core.console import detail, progress
@@ -141,7 +141,7 @@ def check_tools(profile: Profile) -> None:
 
 
 def wheel_steps(
-    build: Build,
+    build: Locked,
     target: Target,
     *,
     work: Path,
@@ -219,7 +219,7 @@ def refused_programs(profile: Profile) -> list[Any]:
 class NativeEnvironment(Environment):
     """A planned environment in a folder of this machine: a venv, unless a subclass overrides it."""
 
-    def __init__(self, build: Build, target: Target, plan: Plan) -> None:
+    def __init__(self, build: Locked, target: Target, plan: Plan) -> None:
         self.profile = build.profile
         self.target = target
         self.plan = plan
@@ -389,7 +389,7 @@ def place(profile: Profile, prefix: Path, programs: Iterable[PurePath] = ()) -> 
     return Place(given={"VIRTUAL_ENV": str(prefix)}, first=first)
 
 
-def plan(build: Build, target: Target, interpreter: interpreters.Interpreter | File) -> Plan:
+def plan(build: Locked, target: Target, interpreter: interpreters.Interpreter | File) -> Plan:
     """Return the plan of the environment; pure.
 
     `interpreter`: one of this machine, or an archive of one that becomes part of the environment.
@@ -454,10 +454,11 @@ def plan(build: Build, target: Target, interpreter: interpreters.Interpreter | F
         files=files,
         steps=steps,
         room=(environment_room(settings, files),),
+        signatures=build.library.signed,
     )
 
 
-def prepare(build: Build) -> NativeEnvironment:
+def prepare(build: Locked) -> NativeEnvironment:
     """Find an interpreter and plan; `ToolError` (exit 4) if it or a compiler is missing.
 
     The lock's is taken if the project says so, or if the machine has none of that version.

@@ -12,6 +12,7 @@ import re
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from envbuilder.builds import conventions, project_layer
 from envbuilder.builds.image.contents import BaseContents, base_variables, read_contents
@@ -29,7 +30,7 @@ from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import BUILT, File, Lock, LockedBase, Target, select
 
 if TYPE_CHECKING:
-    from envbuilder.builds.request import Build, Request
+    from envbuilder.builds.request import Locked, Request
     from envbuilder.host.model import Host
     from envbuilder.profiles.profile import Base as BaseImage, Profile
 
@@ -97,7 +98,7 @@ def repository(profile: str, settings: Settings) -> str:
 
 
 def names(
-    build: Build, target: Target, digest: str, project: project_layer.ProjectLayer | None
+    build: Locked, target: Target, digest: str, project: project_layer.ProjectLayer | None
 ) -> tuple[str, ...]:
     """Return the names of the image with this fingerprint; the first names the artifact."""
     request = build.request
@@ -107,6 +108,15 @@ def names(
     newest = project_layer.NEWEST if project else LATEST
     fingerprinted = f"{name}:py{target.python}-{digest[:12]}"
     return (fingerprinted, f"{name}:{newest}", *([request.tag] if request.tag else []))
+
+
+def project_files(request: Request, settings: Settings) -> project_layer.ProjectLayer | None:
+    """Return the layer with the project's own files, if the image is requested with them."""
+    layer = project_layer.planned(settings) if request.with_project else None
+    if layer is None or request.project_copy is None:
+        return layer
+    folder = str(request.project_copy)
+    return replace(layer, folder=folder, laid=folder)
 
 
 def labels(profile: Profile, digest: str, locked: str) -> dict[str, str]:

@@ -18,8 +18,9 @@ from msgspec.structs import replace
 
 from envbuilder.builds import pipeline, project_layer, reproduce
 from envbuilder.builds.backends import integrity
+from envbuilder.builds.image import base
 from envbuilder.builds.plan import Artifact, BuildResult, CopyProject, MakeBase, Plan, project_of
-from envbuilder.builds.request import Build, Request
+from envbuilder.builds.request import Built, Planned, Request, advance
 from envbuilder.commands import reproduce as command
 from envbuilder.core import settings as core_settings
 from envbuilder.core.console import PlainProgress
@@ -47,13 +48,13 @@ Write = Callable[[Path, int], object]
 EMPTY = Target(platform="linux/amd64", python="3.11", base=None, files=())
 
 
-def planned(request: Request, settings: Settings, plan: Any) -> Build:
+def planned(request: Request, settings: Settings, plan: Any) -> Planned:
     """A build with a plan, of which nothing exists."""
     product: Any = SimpleNamespace(plan=plan, target=EMPTY)
-    return replace(a_build(settings, request=request), plan=plan, product=product)
+    return advance(a_build(settings, request=request), Planned, product=product)
 
 
-def with_result(build: Build, content: bytes) -> Build:
+def with_result(build: Planned, content: bytes) -> Built:
     """The build after its artifact was made of `content`."""
     plan = build.plan
     digest = f"sha256:{sha(content)}"
@@ -63,7 +64,7 @@ def with_result(build: Build, content: bytes) -> Build:
         artifact=replace(plan.artifact, digest=digest, **config),
         fingerprint=plan.fingerprint, seconds=1.5, made_by={plan.builder: "1"},
     )  # fmt: skip
-    return replace(build, result=result)
+    return advance(build, Built, result=result)
 
 
 def run(settings: Settings) -> Any:
@@ -278,7 +279,7 @@ class Bench:
         """What happens after the first build."""
 
     def prepare(self, request: Request, settings: Settings, *args: Any, **options: Any) -> Any:
-        layer = project_layer.planned(settings) if request.with_project else None
+        layer = base.project_files(request, settings)
         steps = (CopyProject(what="copy", project=layer, folder="files"),) if layer else ()
         plan = Plan(
             profile="x", backend="docker", builder="layers", platform="linux/amd64", python="3.12",
@@ -287,7 +288,7 @@ class Bench:
         )  # fmt: skip
         return planned(request, settings, plan)
 
-    def finish(self, build: Build) -> Build:
+    def finish(self, build: Planned) -> Built:
         layer = project_of(build.plan)
         assert layer, "the image lacks the project's files"
         target = build.settings.data_dir / "image"
@@ -334,10 +335,10 @@ def test_files_that_change_between_the_builds_are_named(bench: Bench) -> None:
 # --- what differs
 
 
-def made(found: Settings, kind: str, ref: str) -> Build:
+def made(found: Settings, kind: str, ref: str) -> Built:
     result: Any = SimpleNamespace(artifact=Artifact(kind=kind, ref=ref))
     product: Any = SimpleNamespace(target=EMPTY)
-    return replace(a_build(found), product=product, result=result)
+    return advance(a_build(found), Built, product=product, result=result)
 
 
 def test_images_are_compared_by_configuration_and_layer(

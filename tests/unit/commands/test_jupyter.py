@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from envbuilder.builds import jupyter, pipeline
 from envbuilder.builds.access import Access
+from envbuilder.builds.request import Planned, advance
 from envbuilder.commands import locked
 from envbuilder.core import process
 from envbuilder.core.settings import Settings
@@ -67,7 +68,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[FakeEnvironment]:
         environments.append(FakeEnvironment(request.backend or "venv"))
         build = a_build(settings, SimpleNamespace(name="small"), progress=progress)
         product: Any = environments[-1]
-        return replace(build, backend=product.plan.backend, product=product, plan=product.plan)
+        return advance(replace(build, backend=product.plan.backend), Planned, product=product)
 
     monkeypatch.setattr(pipeline, "prepare", prepare)
     monkeypatch.setattr(locked, "prepare", prepare)

@@ -18,7 +18,7 @@ from envbuilder.builds.backends import docker, layers
 from envbuilder.builds.image import base as image_base
 from envbuilder.builds.outputs import Output
 from envbuilder.builds.project_layer import ProjectLayer
-from envbuilder.builds.request import Build, Request
+from envbuilder.builds.request import Locked, Planned, Request, advance
 from envbuilder.containers.engine import images
 from envbuilder.containers.engine.interface import BuildCommand, Image
 from envbuilder.containers.oci import reference
@@ -123,7 +123,7 @@ QUIET = console.PlainProgress(lambda _: None)
 IMAGE = Image(id="sha256:" + "a" * 64, tags=("base:1",), labels={})
 
 
-def parts(found: Settings, name: str, python: str, **request: Any) -> tuple[Build, Target]:
+def parts(found: Settings, name: str, python: str, **request: Any) -> tuple[Locked, Target]:
     asked = a_build(found, name, request=Request(**request))
     return asked, profile_lock.select(asked.lock, "linux/amd64", python)
 
@@ -156,7 +156,7 @@ def doings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def build(found: Settings, made: plan.Plan, target: Target) -> None:
     product = Output(target, made, found)
-    pipeline.finish(a_build(found, "cpu", product=product, plan=made, progress=QUIET))
+    pipeline.finish(advance(a_build(found, "cpu", progress=QUIET), Planned, product=product))
 
 
 # --- in a layout

@@ -118,7 +118,7 @@ def test_what_made_the_base_is_told_with_what_made_the_rest(found: Settings) -> 
         files=(), epoch=0, unpacked=False, layout=str(folder),
     )  # fmt: skip
     finish(build.plan)
-    build = msgspec.structs.replace(build, plan=msgspec.structs.replace(build.plan, steps=(base,)))
+    build.environment.plan = msgspec.structs.replace(build.plan, steps=(base,))
     result = pipeline.finish(build).result
     assert result.made_by == build.product.made_by() | {"mmdebstrap": "1.3.5"}
     told = read_json(Path(result.documents["provenance"]))
