@@ -26,7 +26,7 @@ from envbuilder.project import variants
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from envbuilder.bundle.unpack import Unpacked
+    from envbuilder.bundle.contents import Unpacked
 
 
 _NOUNS = {"project": "project file", "dataset": "dataset file", "base": "base image file"}
@@ -93,7 +93,7 @@ def command(
       envbuilder bundle --profile cpu --platform linux/amd64,macos/arm64 -o for-a-mac.tar
       tar -xf cpu.tar wheels && pip install --no-index --find-links wheels envbuilder-ml
     """
-    from envbuilder.bundle import collect
+    from envbuilder.bundle import contents
     from envbuilder.bundle.format import KINDS, is_bundle, write
 
     console.Place("--output", output, is_bundle).require()
@@ -102,23 +102,23 @@ def command(
     library = variants.library(settings)
     names = profile or (choice.choose(library, settings, probe.host()).profile.name,)
     platforms = platform or _this_platform()
-    selection = collect.select(names, platforms, python, library)
+    selection = contents.select(names, platforms, python, library)
     project = variants.of_project(settings)
     environment = None if project is None else settings.environment
-    parts = [*collect.texts(selection, library, project, settings.project)]
-    locked = collect.files(selection, settings, progress)
-    itself = collect.of_envbuilder(selection, platforms, settings, progress)
+    parts = [*contents.texts(selection, library, project, settings.project)]
+    locked = contents.locked_files(selection, settings, progress)
+    itself = contents.of_envbuilder(selection, platforms, settings, progress)
     parts += itself
-    parts += collect.of_files(locked, settings, (p.member.sha256 for p in itself))
-    dataset = collect.dataset(settings, progress)
+    parts += contents.of_files(locked, settings, (p.member.sha256 for p in itself))
+    dataset = contents.dataset(settings, progress)
     parts += dataset
     lacks = [] if dataset else ["MNIST: verify will use the small subset that is shipped"]
-    images, missing = collect.bases(
-        collect.needed_bases(selection, base_image, settings), settings, progress
+    images, missing = contents.bases(
+        contents.needed_bases(selection, base_image, settings), settings, progress
     )
     parts += images
     lacks += missing
-    manifest = collect.manifest(selection, parts, lacks, environment)
+    manifest = contents.manifest(selection, parts, lacks, environment)
     digest = write(output, manifest, parts, progress)
     result: dict[str, Any] = {
         "schema": 1,
@@ -177,7 +177,7 @@ def unbundle(file: Path, force: bool, as_json: bool) -> None:
     """
     import msgspec
 
-    from envbuilder.bundle.unpack import unpack
+    from envbuilder.bundle.contents import unpack
 
     settings = load_settings()
     taken = unpack(file, settings, console.progress(), force=force)

@@ -16,7 +16,7 @@ from urllib3.response import HTTPResponse
 
 from envbuilder.builds import execute, plan, reproduce, sbom
 from envbuilder.builds.image import system, wheels
-from envbuilder.bundle import format as bundle_format, unpack
+from envbuilder.bundle import contents, format as bundle_format
 from envbuilder.containers.oci import archive, layer, reference, rootfs
 from envbuilder.containers.oci.layer import Member
 from envbuilder.containers.oci.layout import INDEX, Layout
@@ -410,4 +410,4 @@ def _encodable(manifest: bundle_format.Manifest) -> bool:
 
 
 def read_bundle(path: Path, work: Path) -> None:
-    unpack.unpack(path, private_settings(work), QUIET, force=False)
+    contents.unpack(path, private_settings(work), QUIET, force=False)

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from envbuilder.bundle import format as form, unpack as unpacking
+from envbuilder.bundle import contents, format as form
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.settings import Settings
 from envbuilder.packages.store import Store
@@ -76,8 +76,8 @@ def small_lock(name: str, profile: Profile, settings: Settings) -> lockfile.Lock
     )  # fmt: skip
 
 
-def unpack(path: Path, settings: Settings, *, force: bool = False) -> unpacking.Unpacked:
-    return unpacking.unpack(path, settings, QUIET, force=force)
+def unpack(path: Path, settings: Settings, *, force: bool = False) -> contents.Unpacked:
+    return contents.unpack(path, settings, QUIET, force=force)
 
 
 def read(path: Path) -> dict[str, bytes]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from envbuilder.bundle import collect, format as form
+from envbuilder.bundle import contents, format as form
 from envbuilder.bundle.format import Manifest, Part
 from envbuilder.core.settings import Settings
 from envbuilder.profiles import lock as lockfile, profile as profiles
@@ -24,11 +24,11 @@ def parts(found: Settings) -> tuple[Part, ...]:
     (folder / "_mine.yaml").write_text(PARENT)
     lock = small_lock("tiny", profiles.load("tiny", [folder]), found)
     (folder / "locks/tiny.json").write_text(lockfile.dump(lock))
-    wanted = collect.select(["tiny"], ["linux/amd64"], [], Library([folder]))
-    locked = collect.files(wanted, found, QUIET)
+    wanted = contents.select(["tiny"], ["linux/amd64"], [], Library([folder]))
+    locked = contents.locked_files(wanted, found, QUIET)
     return (
-        *collect.texts(wanted, Library([folder])),
-        *collect.of_files(locked, found, []),
+        *contents.texts(wanted, Library([folder])),
+        *contents.of_files(locked, found, []),
         part("wheels/envbuilder_ml-1-py3-none-any.whl", b"itself", "wheel"),
     )
 

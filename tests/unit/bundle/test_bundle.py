@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from envbuilder.builds import mnist
-from envbuilder.bundle import collect, format as form, unpack as unpacking
+from envbuilder.bundle import contents, format as form
 from envbuilder.bundle.format import Part
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
@@ -35,7 +35,7 @@ def test_each_platform_gets_its_tools_even_without_a_target(
 ) -> None:
     """A Mac builds the image for Linux."""
     folders = [found.config_dir / "profiles"]
-    (one,) = collect.select(["tiny"], ["linux/amd64", "macos/arm64"], [], Library(folders))
+    (one,) = contents.select(["tiny"], ["linux/amd64", "macos/arm64"], [], Library(folders))
     assert [t.platform for t in one.targets] == ["linux/amd64"]
     assert [f.file for f in one.tools] == [
         tools()[p].file for p in ("linux/amd64", "macos/arm64")
@@ -145,7 +145,7 @@ class Breaking(PlainProgress):
 @pytest.mark.parametrize("step", range(5))
 def test_broken_off_anywhere_and_run_again(bundle: Path, there: Settings, step: int) -> None:
     with pytest.raises(Stop):
-        unpacking.unpack(bundle, there, Breaking(step), force=False)
+        contents.unpack(bundle, there, Breaking(step), force=False)
     assert not (there.config_dir / "profiles").exists()
     store = Store(there.store_dir)
     assert not store.has(sha(WHEEL)) or store.sound(sha(WHEEL))
@@ -164,7 +164,7 @@ def test_files_of_the_user_are_kept_and_the_difference_shown(
     mine.write_text("mine: 1\n")
     shown: list[str] = []
     with pytest.raises(InvalidError, match="differs from the bundle") as caught:
-        unpacking.unpack(bundle, there, PlainProgress(shown.append), force=False)
+        contents.unpack(bundle, there, PlainProgress(shown.append), force=False)
     assert "--force" in caught.value.hint
     assert "-mine: 1" in "\n".join(shown)
     assert mine.read_text() == "mine: 1\n"
@@ -189,14 +189,14 @@ def test_a_projects_own_files_are_never_changed(
 
 def test_shipped_profiles_that_are_the_same_are_not_written(there: Settings) -> None:
     shipped = profiles.search_path(None, there.config_dir)
-    wanted = collect.select(["cpu"], ["linux/amd64"], [], Library(shipped))
-    texts = collect.texts(wanted, Library(shipped))
+    wanted = contents.select(["cpu"], ["linux/amd64"], [], Library(shipped))
+    texts = contents.texts(wanted, Library(shipped))
     extended = {"_cpu.yaml", "_slim.yaml", "_defaults.yaml"}
     assert {p.member.name for p in texts} == {"cpu.yaml", *extended, "cpu.json"}
     found = {p.member.path: p.content for p in texts}
-    assert unpacking.drafts(found, there, print, force=False) == ()  # type: ignore[arg-type]
+    assert contents.drafts(found, there, print, force=False) == ()  # type: ignore[arg-type]
     other = {"profiles/cpu.yaml": b"other"}
-    (draft,) = unpacking.drafts(other, there, print, force=False)
+    (draft,) = contents.drafts(other, there, print, force=False)
     assert draft.path == there.config_dir / "profiles/cpu.yaml"
     assert "shipped" in draft.why
 
@@ -281,12 +281,12 @@ def test_a_conda_lock_and_its_packages_go_along(
     lock = conda_lock(found)
     folders = [found.config_dir / "profiles"]
     Store(found.store_dir).take(sha(b"python"), [b"python"])
-    wanted = collect.select(["tiny"], ["linux/amd64"], [], Library(folders))
+    wanted = contents.select(["tiny"], ["linux/amd64"], [], Library(folders))
     assert wanted[0].conda == lock.targets
-    locked = collect.files(wanted, found, QUIET)
+    locked = contents.locked_files(wanted, found, QUIET)
     with_conda = (
-        *collect.texts(wanted, Library(folders)),
-        *collect.of_files(locked, found, []),
+        *contents.texts(wanted, Library(folders)),
+        *contents.of_files(locked, found, []),
         part("wheels/envbuilder_ml-1-py3-none-any.whl", b"itself", "wheel"),
     )
     assert len(with_conda) == len(parts) + 2
@@ -308,9 +308,9 @@ def test_a_conda_lock_that_must_be_signed(
     library = Library([locks.parent], (str(key.with_suffix(".pub")),))
     for name in ("tiny.json", "tiny.conda.json"):
         with pytest.raises(envelope.UnsignedError, match=rf"/{name}"):
-            collect.select(["tiny"], ["linux/amd64"], [], library)
+            contents.select(["tiny"], ["linux/amd64"], [], library)
         signed(locks / name, sha((locks / name).read_bytes()), key, "urn:envbuilder:lock:v1")
-    assert collect.select(["tiny"], ["linux/amd64"], [], library)[0].conda
+    assert contents.select(["tiny"], ["linux/amd64"], [], library)[0].conda
 
 
 def test_a_stale_conda_lock_is_neither_packed_nor_taken_in(
@@ -318,7 +318,7 @@ def test_a_stale_conda_lock_is_neither_packed_nor_taken_in(
 ) -> None:
     stale = conda_lock(found, inputs="0" * 64)
     with pytest.raises(InvalidError, match="conda lock of 'tiny' is stale"):
-        collect.select(["tiny"], ["linux/amd64"], [], Library([found.config_dir / "profiles"]))
+        contents.select(["tiny"], ["linux/amd64"], [], Library([found.config_dir / "profiles"]))
     text = conda_lockfile.dump(stale).encode()
     evil = (*parts, part("locks/tiny.conda.json", text, "lock"))
     path = tmp_path / "stale.tar"
@@ -331,11 +331,11 @@ def test_a_stale_conda_lock_is_neither_packed_nor_taken_in(
 def test_what_is_asked_for_must_be_there(parts: tuple[Part, ...], found: Settings) -> None:
     folders = [found.config_dir / "profiles"]
     with pytest.raises(InvalidError, match=r"not for linux/arm64"):
-        collect.select(["tiny"], ["linux/arm64"], [], Library(folders))
+        contents.select(["tiny"], ["linux/arm64"], [], Library(folders))
     with pytest.raises(InvalidError, match=r"no files for linux/amd64 with Python 3\.12"):
-        collect.select(["tiny"], ["linux/amd64"], ["3.12"], Library(folders))
+        contents.select(["tiny"], ["linux/amd64"], ["3.12"], Library(folders))
     with pytest.raises(InvalidError, match="unknown profile"):
-        collect.select(["tiy"], ["linux/amd64"], [], Library(folders))
+        contents.select(["tiy"], ["linux/amd64"], [], Library(folders))
 
 
 # --- signatures
@@ -387,8 +387,8 @@ def test_the_signature_of_a_lock_travels_with_it(
     key = signing.lay_key(tmp_path / "key.pem")
     lock = folder / "locks/tiny.json"
     signed(lock, sha(lock.read_bytes()), key, LOCK_TYPE)
-    wanted = collect.select(["tiny"], ["linux/amd64"], [], Library([folder]))
-    texts = collect.texts(wanted, Library([folder]))
+    wanted = contents.select(["tiny"], ["linux/amd64"], [], Library([folder]))
+    texts = contents.texts(wanted, Library([folder]))
     assert [p.member.path for p in texts if p.member.kind == "lock"] == [
         "locks/tiny.json",
         "locks/tiny.json.intoto.jsonl",

@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder.builds import mnist
-from envbuilder.bundle import collect, self_wheel
-from envbuilder.bundle.collect import Needed, Selection
+from envbuilder.bundle import contents, self_wheel
+from envbuilder.bundle.contents import Needed, Selection
 from envbuilder.bundle.format import Part
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.packages.store import Store
@@ -26,14 +26,14 @@ from tests.support.bundles import QUIET, part, sha
 def cpu(there: Settings) -> Selection:
     """The shipped profile `cpu`, for both its Pythons."""
     library = Library(profiles.search_path(None, there.config_dir))
-    return collect.select(["cpu"], ["linux/amd64"], ["3.12", "3.11"], library)[0]
+    return contents.select(["cpu"], ["linux/amd64"], ["3.12", "3.11"], library)[0]
 
 
 # --- base images
 
 
 def needed(selection: Selection, settings: Settings, override: str | None = None) -> set[Needed]:
-    images = collect.needed_bases([selection], override, settings)
+    images = contents.needed_bases([selection], override, settings)
     assert len(set(images)) == len(images)
     return set(images)
 
@@ -91,9 +91,11 @@ def test_all_files_are_fetched_and_listed_once(
     targets = tuple(replace(target, interpreter=python) for target in cpu.targets)
     cpu = replace(cpu, profile=profile, targets=targets)
     fetched: list[str] = []
-    monkeypatch.setattr(collect, "fetch", lambda files, *_: fetched.extend(f.sha256 for f in files))
+    monkeypatch.setattr(
+        contents, "fetch", lambda files, *_: fetched.extend(f.sha256 for f in files)
+    )
     conda = conda_locks.target_of(conda_locks.package("python", sha256="c" * 64))
-    locked = collect.files([replace(cpu, conda=(conda,)), cpu], there, QUIET)
+    locked = contents.locked_files([replace(cpu, conda=(conda,)), cpu], there, QUIET)
     hashes = [f.sha256 for f in locked]
     assert len(set(hashes)) == len(hashes)
     expected = {f.sha256 for t in cpu.targets for f in t.files} | {cpu.tools[0].sha256, "c" * 64}
@@ -115,7 +117,7 @@ def test_files_kept_apart_are_left_out(found: Settings) -> None:
     for content in (b"a", b"b"):
         store.take(sha(content), [content])
         files.append(wheel(content))
-    (only,) = collect.of_files(files, found, [sha(b"a")])
+    (only,) = contents.of_files(files, found, [sha(b"a")])
     assert (only.member.path, only.member.what) == (f"files/{sha(b'b')}", "wheel b 1.0")
     assert (only.member.size, only.member.kind) == (1, "file")
     assert only.content == store.path(sha(b"b"))
@@ -128,14 +130,14 @@ def test_mnist_goes_along_where_it_can_be_had(
         (tmp_path / name).write_bytes(name.encode())
     given = mnist.Dataset(folder=tmp_path, name="MNIST", subset=False)
     monkeypatch.setattr(mnist, "obtain", lambda settings, progress: given)
-    parts = collect.dataset(found, QUIET)
+    parts = contents.dataset(found, QUIET)
     assert [p.member.path for p in parts] == [f"datasets/mnist/{n}" for n in sorted(MNIST_SHA256)]
     for p in parts:
         assert p.content == tmp_path / p.member.name
     assert all(p.member.sha256 == MNIST_SHA256[p.member.name] for p in parts)
     assert {p.member.what for p in parts} == {"MNIST"}
     monkeypatch.setattr(mnist, "obtain", lambda settings, progress: replace(given, subset=True))
-    assert collect.dataset(found, QUIET) == ()
+    assert contents.dataset(found, QUIET) == ()
 
 
 # --- envbuilder itself, and the manifest
@@ -158,7 +160,7 @@ def test_envbuilder_goes_along_for_each_platform_and_with_a_conda_lock_its_insta
     monkeypatch.setattr(self_wheel, "dependencies", dependencies)
     wanted = replace(cpu, conda=(conda_locks.target_of(),) if extra else ())
     platforms: list[Any] = ["linux/amd64", "macos/arm64"]
-    (itself,) = collect.of_envbuilder([wanted], platforms, found, QUIET)
+    (itself,) = contents.of_envbuilder([wanted], platforms, found, QUIET)
     assert (itself.member.path, itself.content) == ("wheels/e.whl", b"e")
     assert itself.member.what == "envbuilder itself"
     uv = cpu.tools[0].version  # of the lock
@@ -172,7 +174,7 @@ def test_a_manifest_lists_its_parts_and_targets_in_order(cpu: Selection) -> None
         part(f"files/{sha(b'x')}", b"x", "file"),
         part("profiles/cpu.yaml", b"", "profile"),
     ]
-    made = collect.manifest([cpu, other], parts, iter(["a base image"]))
+    made = contents.manifest([cpu, other], parts, iter(["a base image"]))
     assert made.profiles == ("a", "cpu")
     assert made.platforms == ("linux/amd64", "linux/arm64")
     assert made.pythons == ("3.9", "3.11", "3.12")

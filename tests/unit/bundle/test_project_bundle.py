@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.bundle import collect, format as form, unpack as unpacking
+from envbuilder.bundle import contents, format as form
 from envbuilder.bundle.format import Manifest, Part
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Settings, load as load_settings
@@ -69,10 +69,10 @@ def parts_of(settings: Settings) -> tuple[Part, ...]:
     """What a bundle of the project holds, without envbuilder itself."""
     library = variants.library(settings)
     project = variants.of_project(settings)
-    selection = collect.select(["small"], ["linux/amd64"], [], library)
-    locked = collect.files(selection, settings, QUIET)
-    texts = collect.texts(selection, library, project, settings.project)
-    return (*texts, *collect.of_files(locked, settings, []))
+    selection = contents.select(["small"], ["linux/amd64"], [], library)
+    locked = contents.locked_files(selection, settings, QUIET)
+    texts = contents.texts(selection, library, project, settings.project)
+    return (*texts, *contents.of_files(locked, settings, []))
 
 
 def manifest_of(parts: tuple[Part, ...], **changes: object) -> Manifest:
@@ -120,12 +120,12 @@ def test_a_fresh_lock_of_the_profile_goes_along(tmp_path: Path) -> None:
     path.write_text(profile_lock.dump(replace(made, inputs=fresh)))
     parts = parts_of(settings)
     assert "locks/small.json" in texts_of(*parts)
-    unpacking.check(manifest_of(parts), texts_of(*parts))
+    contents.check(manifest_of(parts), texts_of(*parts))
     path.write_text(profile_lock.dump(made))  # which is stale: that of the variant
     assert "locks/small.json" not in texts_of(*parts_of(settings))
     texts = {**texts_of(*parts), "locks/small.json": path.read_bytes()}
     with pytest.raises(InvalidError, match="is stale"):
-        unpacking.check(manifest_of(parts), texts)
+        contents.check(manifest_of(parts), texts)
 
 
 def test_a_clone_builds_from_it_and_no_file_of_it_changes(
@@ -138,7 +138,7 @@ def test_a_clone_builds_from_it_and_no_file_of_it_changes(
     assert Store.of(there).sound(sha(WHEEL))
     # The clone has these profiles, so none is written; it lacks the lock.
     assert taken.written == ()
-    assert taken.differences == (unpacking.LockDifference(path=LOCK, state="missing"),)
+    assert taken.differences == (contents.LockDifference(path=LOCK, state="missing"),)
     after = {p: p.read_bytes() for p in (tmp_path / "clone").rglob("*") if p.is_file()}
     assert after == before
     (tmp_path / "clone" / LOCK).parent.mkdir()
@@ -174,7 +174,7 @@ def test_conda_packages_go_along(tmp_path: Path) -> None:
     parts = parts_of(settings)
     assert f"project/{beside.relative_to(tmp_path / 'mine')}" in texts_of(*parts)
     assert {f"files/{p.sha256}" for p in packages} <= {p.member.path for p in parts}
-    unpacking.check(manifest_of(parts), texts_of(*parts))
+    contents.check(manifest_of(parts), texts_of(*parts))
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_what_does_not_belong_together_is_refused(
     if text is not None:
         texts[path] = text
     with pytest.raises(InvalidError, match=words) as raised:
-        unpacking.check(manifest_of(project_parts), texts)
+        contents.check(manifest_of(project_parts), texts)
     assert "/envbuilder-bundle-" not in raised.value.message
 
 
@@ -205,7 +205,7 @@ def test_another_environment_than_that_of_the_locks_is_refused(
     project_parts: tuple[Part, ...],
 ) -> None:
     with pytest.raises(InvalidError, match="no environment 'test'"):
-        unpacking.check(manifest_of(project_parts, environment="test"), texts_of(*project_parts))
+        contents.check(manifest_of(project_parts, environment="test"), texts_of(*project_parts))
 
 
 def test_a_url_with_credentials_is_not_passed_on(tmp_path: Path) -> None:
@@ -271,19 +271,19 @@ def test_no_folder_with_a_credential_is_packed(tmp_path: Path) -> None:
         recipe=recipe,
     )
     with pytest.raises(InvalidError, match=r"^./ops/pyproject.toml:2: a credential") as raised:
-        collect.of_files([file], settings, ())
+        contents.of_files([file], settings, ())
     assert SECRET not in raised.value.message
 
 
 def test_a_manifest_states_a_project_if_and_only_if_it_has_one(
     project_parts: tuple[Part, ...],
 ) -> None:
-    selection: tuple[collect.Selection, ...] = ()
-    made = collect.manifest(selection, project_parts, (), "default")
+    selection: tuple[contents.Selection, ...] = ()
+    made = contents.manifest(selection, project_parts, (), "default")
     assert (made.schema, made.environment) == (3, "default")
     for environment, some in ((None, project_parts), ("default", ())):
         with pytest.raises(InvalidError, match="do not belong together"):
-            collect.manifest(selection, some, (), environment)
-    plain = collect.manifest(selection, (part("wheels/a.whl", b"", "wheel"),), ())
+            contents.manifest(selection, some, (), environment)
+    plain = contents.manifest(selection, (part("wheels/a.whl", b"", "wheel"),), ())
     assert plain.schema == 2
     assert "environment" not in msgspec.to_builtins(plain)

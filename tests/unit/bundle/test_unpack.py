@@ -16,7 +16,7 @@ from unittest.mock import Mock
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.bundle import collect, format as form, unpack as unpacking
+from envbuilder.bundle import contents, format as form
 from envbuilder.bundle.format import Manifest, Part
 from envbuilder.containers.engine import connection
 from envbuilder.containers.oci.layout import Layout
@@ -51,7 +51,7 @@ def test_the_result_says_what_was_unpacked(
         digest = reader.digest
     for _ in range(2):  # also where everything is there already
         progress = Counting()
-        taken = unpacking.unpack(bundle, there, progress, force=False)
+        taken = contents.unpack(bundle, there, progress, force=False)
         assert progress.tasks == [(f"unpack {len(manifest.members)} members", total, "bytes")]
         assert sum(progress.advanced) == total
         assert (taken.manifest, taken.digest) == (manifest, digest)
@@ -62,7 +62,7 @@ def test_room_is_needed_for_what_the_store_lacks(
     bundle: Path, manifest: Manifest, there: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[store.Room] = []
-    monkeypatch.setattr(unpacking, "require_rooms", asked.extend)
+    monkeypatch.setattr(contents, "require_rooms", asked.extend)
     Store(there.store_dir).take(sha(WHEEL), [WHEEL])
     unpack(bundle, there)
     lacking = sum(m.size for m in manifest.members) - len(WHEEL)
@@ -156,8 +156,8 @@ def with_base(found: Settings) -> tuple[types.Digest, tuple[Part, ...]]:
     layout = Layout.create(bases.folder(found.cache_dir, listed.digest, "linux/amd64"))
     image = made.image(layout, b"layer for amd64")
     layout.add(scratch.blob(listed.digest), listed.media_type)
-    wanted = collect.Needed(ref="python:3.11", platform="linux/amd64", digest=listed.digest)
-    parts, lacks = collect.bases([wanted], found, QUIET)
+    wanted = contents.Needed(ref="python:3.11", platform="linux/amd64", digest=listed.digest)
+    parts, lacks = contents.bases([wanted], found, QUIET)
     assert lacks == ()
     assert image.digest.encode() in parts[-1].content, "the index is the last"
     return listed.digest, parts
@@ -183,7 +183,7 @@ def test_a_base_image_is_found_by_its_digest_afterwards(
     assert str(layout.folder) == base.folder
     assert layout.manifest("linux/amd64").layers
     asked: list[store.Room] = []
-    monkeypatch.setattr(unpacking, "require_rooms", asked.extend)
+    monkeypatch.setattr(contents, "require_rooms", asked.extend)
     assert unpack(path, there).new == 0
     texts = sum(p.member.size for p in parts if not Store.of(there).has(p.member.sha256))
     assert asked == [store.Room(folder=str(there.cache_dir), bytes=texts)]
@@ -207,9 +207,9 @@ def test_an_incomplete_base_image_is_refused(
 
 @pytest.mark.usefixtures("no_engine")
 def test_a_base_image_that_cannot_be_had_is_named(found: Settings) -> None:
-    wanted = collect.Needed(ref="python:3.11", platform="linux/amd64")
+    wanted = contents.Needed(ref="python:3.11", platform="linux/amd64")
     said: list[str] = []
-    parts, lacks = collect.bases([wanted], found, PlainProgress(said.append))
+    parts, lacks = contents.bases([wanted], found, PlainProgress(said.append))
     assert parts == ()
     assert lacks == ("the base image python:3.11 for linux/amd64",)
     assert said == [f"note: {lacks[0]} is unavailable: no container engine has it"]
@@ -237,12 +237,12 @@ def test_the_files_of_all_profiles_are_known(parts: tuple[Part, ...], found: Set
     brought = part(f"files/{sha(uv)}", uv, "file")
     both = (*parts, *second(found, tools=newer), brought)
     for names in (("tiny", "other"), ("other", "tiny")):
-        unpacking.check(made_of(both, profiles=names), texts_of(*both))
+        contents.check(made_of(both, profiles=names), texts_of(*both))
     with pytest.raises(InvalidError, match=r"locks/other\.json belongs to none .*\(tiny\)"):
-        unpacking.check(made_of(both), texts_of(*both))
+        contents.check(made_of(both), texts_of(*both))
     without_uv = tuple(p for p in both if p is not brought)
     with pytest.raises(InvalidError, match="lacks files of its profile 'other'"):
-        unpacking.check(made_of(without_uv, profiles=("tiny", "other")), texts_of(*without_uv))
+        contents.check(made_of(without_uv, profiles=("tiny", "other")), texts_of(*without_uv))
 
 
 @pytest.mark.parametrize("managed", [False, True])
@@ -258,20 +258,20 @@ def test_an_interpreter_may_come_along_and_must_where_it_is_managed(
     both = (*parts, *second(found, more, targets=(replace(target, interpreter=python),)))
     names = ("tiny", "other")
     brought = (*both, part(f"files/{sha(b'x')}", b"x", "file"))
-    unpacking.check(made_of(brought, profiles=names), texts_of(*brought))
+    contents.check(made_of(brought, profiles=names), texts_of(*brought))
     with pytest.raises(InvalidError, match="'other'") if managed else contextlib.nullcontext():
-        unpacking.check(made_of(both, profiles=names), texts_of(*both))
+        contents.check(made_of(both, profiles=names), texts_of(*both))
 
 
 def test_files_have_the_size_that_their_lock_states(
     parts: tuple[Part, ...], manifest: Manifest
 ) -> None:
-    unpacking.check(manifest, texts_of(*parts))
+    contents.check(manifest, texts_of(*parts))
     resized = tuple(
         replace(m, size=m.size + 1) if m.sha256 == sha(WHEEL) else m for m in manifest.members
     )
     with pytest.raises(InvalidError, match=f"no lock of the bundle names its files/{sha(WHEEL)}"):
-        unpacking.check(made_of((), members=resized), texts_of(*parts))
+        contents.check(made_of((), members=resized), texts_of(*parts))
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_a_bundle_has_the_files_of_a_target_it_is_for(
     changes: dict[str, Any], parts: tuple[Part, ...]
 ) -> None:
     with pytest.raises(InvalidError) as raised:
-        unpacking.check(made_of(parts, **changes), texts_of(*parts))
+        contents.check(made_of(parts, **changes), texts_of(*parts))
     assert raised.value.message == "the bundle lacks files of its profile 'tiny'"
     assert raised.value.hint.startswith("It was not made by envbuilder bundle, or was changed.")
 
@@ -295,9 +295,9 @@ def test_nothing_is_left_of_a_check(
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
-    unpacking.check(manifest, texts_of(*parts))
+    contents.check(manifest, texts_of(*parts))
     with pytest.raises(InvalidError) as raised:
-        unpacking.check(manifest, {**texts_of(*parts), "locks/tiny.json": b"garbage"})
+        contents.check(manifest, {**texts_of(*parts), "locks/tiny.json": b"garbage"})
     assert list(scratch.iterdir()) == []
     assert str(scratch) not in raised.value.message + raised.value.hint
 
@@ -306,7 +306,7 @@ def test_nothing_is_left_of_a_check(
 
 
 def changed(texts: dict[str, bytes], settings: Settings, *, force: bool = False) -> list[str]:
-    drafts = unpacking.drafts(texts, settings, print, force=force)
+    drafts = contents.drafts(texts, settings, print, force=force)
     return [str(d.path.relative_to(settings.config_dir)) for d in drafts]
 
 
@@ -325,7 +325,7 @@ def differing(path: Path, old: bytes, new: bytes, settings: Settings) -> list[st
     path.write_bytes(old)
     shown: list[str] = []
     with pytest.raises(InvalidError) as raised:
-        unpacking.drafts({f"profiles/{path.name}": new}, settings, shown.append, force=False)
+        contents.drafts({f"profiles/{path.name}": new}, settings, shown.append, force=False)
     assert str(path) in raised.value.message
     (text,) = shown
     return text.splitlines()
@@ -361,7 +361,7 @@ def test_every_file_in_the_way_is_named(there: Settings) -> None:
         (folder / f"{name}.yaml").write_bytes(b"mine")
     texts = {f"profiles/{name}.yaml": b"theirs" for name in "abc"}
     with pytest.raises(InvalidError) as raised:
-        unpacking.drafts(texts, there, print, force=False)
+        contents.drafts(texts, there, print, force=False)
     assert raised.value.message == (
         f"differs from the bundle's version: {folder}/a.yaml, {folder}/b.yaml"
     )
@@ -372,7 +372,7 @@ def test_a_lock_is_there_before_its_profile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[str] = []
-    monkeypatch.setattr(unpacking.files, "save", lambda path, *_: written.append(path.name))
+    monkeypatch.setattr(contents.files, "save", lambda path, *_: written.append(path.name))
     names = ("b.yaml", "b.json", "a.yaml", "a.conda.json")
-    unpacking.write(unpacking.Draft(path=tmp_path / name, content=b"") for name in names)
+    contents.write(contents.Draft(path=tmp_path / name, content=b"") for name in names)
     assert written == ["b.json", "a.conda.json", "b.yaml", "a.yaml"]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from envbuilder.bundle.contents import Image, LockDifference, Unpacked
 from envbuilder.bundle.format import KINDS
-from envbuilder.bundle.unpack import Image, LockDifference, Unpacked
 from envbuilder.commands import bundle
 from envbuilder.core.settings import Settings
 from tests.support.bundles import made_of

@@ -28,7 +28,7 @@ NO_ADVICE = {
     ("project/environments.py", "envbuilder add"),
     ("project/environments.py", "envbuilder remove: "),
     ("bundle/format.py", "an envbuilder bundle"),
-    ("bundle/unpack.py", "by envbuilder bundle"),
+    ("bundle/contents.py", "by envbuilder bundle"),
     ("verify/advice.py", "envbuilder verify"),
     ("verify/advice.py", "let envbuilder build an environment"),
     # A hook that imports nothing of ours prints what a hint would be.

@@ -23,7 +23,7 @@ from envbuilder.builds import execute
 from envbuilder.builds.backends import integrity
 from envbuilder.builds.image import assemble, base
 from envbuilder.builds.plan import Assemble, Plan
-from envbuilder.bundle import collect
+from envbuilder.bundle import contents
 from envbuilder.containers.engine.interface import LABEL, Image
 from envbuilder.containers.oci import archive
 from envbuilder.containers.oci.layout import Layout
@@ -189,10 +189,10 @@ def world(
     monkeypatch.setattr(process, "which", lambda program: f"/usr/bin/{program}")
     monkeypatch.setattr(probe, "host", lambda *args, **options: PLAIN)
     monkeypatch.setattr(interpreters, "find", lambda *args, **options: PYTHON)
-    monkeypatch.setattr(collect, "files", lambda *args: [])
-    monkeypatch.setattr(collect, "of_envbuilder", lambda *args: [])
-    monkeypatch.setattr(collect, "dataset", lambda *args: [])
-    monkeypatch.setattr(collect, "bases", lambda bases, *args: ([], [str(b) for b in bases]))
+    monkeypatch.setattr(contents, "locked_files", lambda *args: [])
+    monkeypatch.setattr(contents, "of_envbuilder", lambda *args: [])
+    monkeypatch.setattr(contents, "dataset", lambda *args: [])
+    monkeypatch.setattr(contents, "bases", lambda bases, *args: ([], [str(b) for b in bases]))
     for module, name in (
         (store, "require_space"), (base, "require_python"),
         (deb, "require_clean"), (wheel_conflicts, "require_compatible"),
