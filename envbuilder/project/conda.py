@@ -9,7 +9,7 @@ an export lists since another package needs it.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,12 @@ from envbuilder.project.names import (
 )
 from envbuilder.project.requirements_txt import read_lines
 from envbuilder.project.tables import (
+    RequirementTables,
     as_list,
+    chosen_names,
+    lines_of_keys,
+    mapping,
+    parse_toml,
 )
 
 LONGEST = 500
@@ -172,6 +177,7 @@ class Packages:
 
     def __init__(self, channels: Iterable[str] = ()) -> None:
         self._every = list(channels)
+        self._marker = ""
         self._requirements: list[lines.Line] = []
         self._conda: list[lines.Line] = []
         self._pythons: list[lines.Line] = []
@@ -185,11 +191,12 @@ class Packages:
         self._built: list[str] = []
         self._any_version: list[str] = []
 
-    def take(self, text: str, where: str) -> None:
-        """Take a package as an environment states it.
+    def take(self, text: str, where: str, marker: str = "") -> None:
+        """Take a package as an environment states it, where a marker holds.
 
         Raises `InvalidError`.
         """
+        self._marker = marker
         match = _SPEC.match(text.strip())
         name = match["name"].lower() if match else ""
         if frameworks.is_conda_runtime(name):
@@ -235,12 +242,12 @@ class Packages:
             specifier = specifier and re.sub(r"\A==([0-9.]+)\Z", r"==\1.*", specifier)
         try:
             if specifier is not None:
-                needed = f"{name}{specifier}"
+                needed = lines.with_marker(f"{name}{specifier}", self._marker)
                 return lines.line(lines.parse(needed, where), where)
         except InvalidError:
             pass  # a version that only conda can have
         self._any_version.append(spec.text())
-        return lines.Line(types.canonical(name), where)
+        return lines.Line(lines.with_marker(types.canonical(name), self._marker), where)
 
     def listed(self, where: str, of_pip: lines.Listed) -> lines.Listed:
         """Return what was taken, with what stands in a list for pip."""
@@ -454,3 +461,59 @@ class _Reader:
                     "Write one item per package, such as - rich>=13.",
                 )
             self._pip.append((where, item))
+
+
+# pixi.toml, and tool.pixi of a pyproject.toml
+
+_SYSTEMS = {"linux": "linux", "osx": "darwin", "unix": ""}
+"""Beginning of a platform → the system in markers."""
+
+
+def read_pixi(
+    project: Path, file: str, extras: Sequence[str], groups: Sequence[str]
+) -> lines.Listed:
+    """Return what a pixi.toml requires; `groups` are its features. Raises `InvalidError`.
+
+    Of tables for a platform, those of Linux and macOS count, each there alone.
+    """
+    chosen_names("extra", extras, (), file)
+    text = lines.read_text(project, file)
+    where = escaped(file)
+    data = parse_toml(text, file)
+    if file.endswith("pyproject.toml"):
+        data = mapping(mapping(data.get("tool")).get("pixi"))
+    about = mapping(data.get("workspace") or data.get("project"))
+    features = {types.canonical(name): each for name, each in mapping(data.get("feature")).items()}
+    chosen = sorted(chosen_names("group", groups, features, file))
+    parts = [data, *map(mapping, map(features.get, chosen))]
+    of_pypi = RequirementTables(file, lines_of_keys(text))
+    stated = about.get("channels")
+    channels = stated if isinstance(stated, list) else []
+    names = [str(mapping(each).get("channel", each)) for each in channels]
+    packages = Packages(filter(_is_channel, names))
+    for part in parts:
+        for marker, each in _parts(part):
+            of_pypi.marker = marker
+            of_pypi.take("pypi-dependencies", each.get("pypi-dependencies"))
+            for name, spec in mapping(each.get("dependencies")).items():
+                place = of_pypi.lines.get(name, ": dependencies")
+                packages.take(_pixi_spec(name, spec), f"{where}{place}", marker)
+    return packages.listed(where, of_pypi.listed())
+
+
+def _parts(part: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the tables of a feature, each with the marker of its platform."""
+    yield "", part
+    for platform, each in mapping(part.get("target")).items():
+        for begin, system in _SYSTEMS.items():
+            if platform.startswith(begin):
+                yield (f'sys_platform == "{system}"' if system else ""), mapping(each)
+
+
+def _pixi_spec(name: str, spec: Any) -> str:
+    """Return a conda package as an environment.yml has it."""
+    table = spec if isinstance(spec, dict) else {"version": spec}
+    version = str(table.get("version", "")).strip().removeprefix("*")
+    channel = f"{table['channel']}::" if isinstance(table.get("channel"), str) else ""
+    bare = re.match(r"[0-9][^,|<>=!~]*\Z", version)
+    return f"{channel}{name}{'=' if bare else ''}{version}"

@@ -1,4 +1,4 @@
-"""Read the locks of other tools: uv.lock and pylock.toml (PEP 751)."""
+"""Read the locks of other tools: uv.lock, pylock.toml (PEP 751), Pipfile and its lock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from packaging.markers import InvalidMarker, Marker
 from packaging.pylock import Package, Pylock, PylockUnsupportedVersionError, PylockValidationError
 
 from envbuilder.core import types
-from envbuilder.core.decoding import decode
+from envbuilder.core.decoding import decode, strict_json
 from envbuilder.core.errors import InvalidError, escaped
 from envbuilder.profiles import frameworks
 from envbuilder.project.lines import (
@@ -32,8 +32,11 @@ from envbuilder.project.lines import (
     with_marker,
 )
 from envbuilder.project.tables import (
+    RequirementTables,
     chosen_names,
     is_itself,
+    lines_of_keys,
+    mapping,
     parse_toml,
 )
 
@@ -443,3 +446,38 @@ def _pylock_location(package: Package) -> str:
 def _is_itself(package: Package) -> bool:
     """Return whether a package is the project itself."""
     return package.directory is not None and package.directory.path in _PYLOCK_ITSELF
+
+
+# Pipfile, Pipfile.lock
+
+
+def read_pipfile(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
+    """Return what a Pipfile, or the lock of one, requires; `dev` is its group.
+
+    Raises `InvalidError`.
+    """
+    chosen_names("extra", extras, (), file)
+    is_lock = file.endswith(".lock")
+    text = read_text(project, file, LARGEST)
+    try:
+        data = strict_json(text.encode()) if is_lock else parse_toml(text, file)
+    except ValueError as error:
+        raise InvalidError(
+            f"{escaped(file)}: not valid JSON: {escaped(str(error), 200)}"
+        ) from error
+    reader = RequirementTables(file, {} if is_lock else lines_of_keys(text))
+    stated = mapping(mapping(data).get("_meta")) if is_lock else mapping(data)
+    python = mapping(stated.get("requires"))
+    for key in ("python_version", "python_full_version"):
+        if isinstance(version := python.get(key), str):
+            exact = f"=={version}.*" if key == "python_version" and version != "*" else version
+            reader.python(exact, escaped(file))
+    keys = ["default", "develop"] if is_lock else ["packages", "dev-packages"]
+    if not chosen_names("group", groups, ("dev",), file):
+        keys.pop()
+    for key in keys:
+        packages = mapping(mapping(data).get(key))
+        if is_lock:
+            packages = {n: v for n, v in packages.items() if not frameworks.is_runtime(n)}
+        reader.take(key, packages)
+    return reader.listed()

@@ -15,10 +15,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder.core.errors import InvalidError, escaped
-from envbuilder.project.conda import read_conda_list, read_environment_yml
-from envbuilder.project.foreign_locks import read_pylock, read_uv_lock
+from envbuilder.project.conda import read_conda_list, read_environment_yml, read_pixi
+from envbuilder.project.foreign_locks import read_pipfile, read_pylock, read_uv_lock
 from envbuilder.project.lines import Dropped, Listed, Needed, joined, read_text
-from envbuilder.project.requirements_txt import read_requirements_txt
+from envbuilder.project.requirements_txt import read_cog, read_requirements_txt
 from envbuilder.project.setup_files import read_project, read_setup
 
 
@@ -70,6 +70,14 @@ FORMS = (
         read=read_environment_yml,
     ),
     Form(
+        names="Pipfile, Pipfile.lock",
+        pattern=r"Pipfile(\.lock)?",
+        read=read_pipfile,
+        has_extras=True,
+    ),
+    Form(names="pixi.toml", pattern=r"pixi\.toml", read=read_pixi, has_extras=True),
+    Form(names="cog.yaml", pattern=r"cog\.ya?ml", read=read_cog),
+    Form(
         names="setup.py, setup.cfg",
         pattern=r"setup\.(py|cfg)",
         read=read_setup,
@@ -94,15 +102,10 @@ def form_of(name: str) -> Form | None:
 
 # Reading a file
 
-_PIPENV = "List the result of: pipenv requirements > requirements.txt"
-_PIXI = "List the result of: pixi workspace export conda-environment environment.yml"
 _INSTEAD = {
     "poetry.lock": "List pyproject.toml, or the result of: poetry export -o requirements.txt",
     "pdm.lock": "List pyproject.toml, or the result of: pdm export -o requirements.txt",
-    "pixi.lock": _PIXI,
-    "pixi.toml": _PIXI,
-    "Pipfile": _PIPENV,
-    "Pipfile.lock": _PIPENV,
+    "pixi.lock": "List pixi.toml.",
 }
 OWN = ("pyproject.toml", "setup.py", "setup.cfg")
 """The files that state what the project itself requires, the first of which counts."""

@@ -12,7 +12,7 @@ import shlex
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from envbuilder.core import types
+from envbuilder.core import decoding, types
 from envbuilder.core.errors import InvalidError, escaped
 from envbuilder.project.lines import (
     MOST,
@@ -22,6 +22,7 @@ from envbuilder.project.lines import (
     Listed,
     exists,
     is_location,
+    joined,
     line,
     of_file,
     of_host,
@@ -35,7 +36,7 @@ from envbuilder.project.lines import (
     split_marker,
     url_path,
 )
-from envbuilder.project.tables import parse_toml
+from envbuilder.project.tables import mapping, parse_toml, texts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -84,6 +85,32 @@ def read_lines(project: Path, file: str, lines: Iterable[tuple[str, str]]) -> Li
     reader = _Reader(project)
     reader.take(file, lines, constrains=False)
     return reader.listed()
+
+
+def read_cog(project: Path, file: str) -> Listed:
+    """Return what a cog.yaml requires. Raises `InvalidError`."""
+    where = escaped(file)
+    text = read_text(project, file)
+    build = mapping(decoding.parse_yaml(text, where).get("build"))
+    pairs = [
+        (decoding.place(where, text, ["build", "python_packages", str(number)]), each)
+        for number, each in enumerate(texts_of(build.get("python_packages")))
+    ]
+    if isinstance(included := build.get("python_requirements"), str):
+        place = decoding.place(where, text, ["build", "python_requirements"])
+        pairs.append((place, f"-r {shlex.quote(included)}"))
+    notes = []
+    for key in ("run", "pre_install"):
+        if build.get(key):
+            place = decoding.place(where, text, ["build", key])
+            notes.append(Dropped(f"{place}: {key}: left out: nothing is run."))
+    version = build.get("python_version")
+    about = Listed(
+        pythons=python_versions(f"=={version}.*" if version else "", where),
+        system=tuple(texts_of(build.get("system_packages"))),
+        notes=tuple(notes),
+    )
+    return joined([about, read_lines(project, file, pairs)])
 
 
 class _Reader:

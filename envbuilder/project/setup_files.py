@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from envbuilder.core import types
 from envbuilder.core.errors import InvalidError, escaped
+from envbuilder.project.conda import read_pixi
 from envbuilder.project.lines import Listed, Needed, joined, python_versions, read_text
 from envbuilder.project.requirements_txt import read_lines
 from envbuilder.project.tables import (
@@ -74,6 +75,8 @@ def read_project(project: Path, file: str, extras: Sequence[str], groups: Sequen
     Those are requirements files that it names, else setup.py or setup.cfg. Raises `InvalidError`.
     """
     tables = pyproject(read_text(project, file), file)
+    if tables.tool.pixi and not (tables.project and tables.project.dependencies is not None):
+        return read_pixi(project, file, extras, groups)
     if not tables.leaves_open(extras):
         return read_pyproject(project, file, extras, groups)
     of_extras = {*map(types.canonical, tables.about.optional_dependencies)}

@@ -127,6 +127,7 @@ class _Setuptools(Struct, frozen=True):
 class _Tool(Struct, frozen=True):
     uv: _Uv = _Uv()
     poetry: dict[str, Any] = {}
+    pixi: dict[str, Any] = {}
     setuptools: _Setuptools = _Setuptools()
     hatch: dict[str, Any] = {}
 
@@ -324,10 +325,15 @@ def _member(project: Path, folder: str, members: Sequence[str], name: str) -> st
     return ""
 
 
-# Poetry's own tables
+# Poetry's own tables, and Pipfile, whose requirements have the same form
 
 _OPERATOR = re.compile(r"(\^|~=|~|===|==|!=|<=|>=|<|>|=|)\s*([0-9A-Za-z.*+!_-]+)\Z")
 _RELEASE = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9}){0,5}")
+_MARKERS = frozenset(
+    {"os_name", "sys_platform", "platform_machine", "platform_system", "python_version",
+     "python_full_version", "implementation_name"}
+)  # fmt: skip
+"""Variables of markers that Pipfile has as keys."""
 
 
 def specifier(constraint: str) -> str:
@@ -357,10 +363,12 @@ def _clause(text: str) -> str:
     return f">={version.removesuffix('.*')},<{'.'.join(map(str, upper))}"
 
 
-def _translated(name: str, value: Any, where: str, folder: str) -> Iterator[tuple[Line, str]]:
-    """Yield a requirement as Poetry's table states it, for each case, and notes.
+def translated(
+    name: str, value: Any, where: str, folder: str = "", extra: str = ""
+) -> Iterator[tuple[Line, str]]:
+    """Yield a requirement as a table of another tool states it, for each case, and notes.
 
-    `folder`: what paths are relative to.
+    `folder`: what paths are relative to; `extra`: one more marker.
     """
     for case in value if isinstance(value, list) else [value]:
         table = {"version": case} if isinstance(case, str) else case
@@ -371,7 +379,7 @@ def _translated(name: str, value: Any, where: str, folder: str) -> Iterator[tupl
             )
         extras = ",".join(filter(None, texts_of(table.get("extras"))))
         named = f"{name}[{extras}]" if extras else name
-        markers = [f"({marker})" for marker in _table_markers(table) if marker]
+        markers = [f"({marker})" for marker in (*_table_markers(table), extra) if marker]
         marker = " and ".join(markers)
         if location := location_of(table):
             text = f"{named} @ {location}"
@@ -386,6 +394,8 @@ def _table_markers(table: dict[str, Any]) -> Iterator[str]:
     yield str(table.get("markers") or "")
     if platform := table.get("platform"):
         yield f'sys_platform == "{platform}"'
+    for key in sorted(_MARKERS.intersection(table)):
+        yield f"{key} {table[key]}"
     for clause in specifier(str(table.get("python") or "")).split(","):
         if match := _OPERATOR.match(clause):
             version = match[2].removesuffix(".*")
@@ -411,7 +421,7 @@ def mapping(value: Any) -> dict[str, Any]:
 _KEY = re.compile(r"^[ \t]*[\"']?([A-Za-z0-9._-]+)[\"']?[ \t]*=", re.MULTILINE)
 
 
-def _lines_of_keys(text: str) -> dict[str, str]:
+def lines_of_keys(text: str) -> dict[str, str]:
     """Return the keys of a TOML document → the line of the first of that name, as `:3`."""
     lines: dict[str, str] = {}
     number = 1
@@ -423,10 +433,65 @@ def _lines_of_keys(text: str) -> dict[str, str]:
     return lines
 
 
+class RequirementTables(Struct):
+    """Collects requirements that stand in tables."""
+
+    file: str
+    lines: dict[str, str] = {}
+    """Name → its line, as `:3`."""
+    marker: str = ""
+    """Where what is taken holds."""
+    requirements: list[Line] = []
+    pythons: list[Line] = []
+    itself: list[str] | None = None
+    notes: list[str] = []
+
+    def take(self, key: str, table: Any, only: Collection[str] | None = None) -> None:
+        """Take a table of requirements; of optional ones those in `only`."""
+        folder = posixpath.dirname(self.file)
+        for name, value in mapping(table).items():
+            where = f"{escaped(self.file)}{self.lines.get(name) or f': {escaped(key, 60)}'}"
+            is_optional = isinstance(value, dict) and value.get("optional") is True
+            if is_optional and types.canonical(name) not in (only or ()):
+                continue
+            if name == "python":
+                self.python(str(mapping(value).get("version", value)), where)
+            elif mapping(value).get("path") in {".", "./"}:
+                self.itself = [*(self.itself or ()), *texts_of(mapping(value).get("extras"))]
+                self.notes.append(
+                    f"{where}: the project itself, whose requirements are read; install_project:"
+                    " true makes it importable everywhere."
+                )
+            else:
+                for required, note in translated(name, value, where, folder, self.marker):
+                    self.requirements.append(required)
+                    self.notes += filter(None, [note])
+            if len(self.requirements) > MOST:
+                raise InvalidError(f"{where}: more than {MOST} requirements")
+
+    def python(self, constraint: str, where: str) -> None:
+        """Take the Pythons that a file allows; alternatives are noted."""
+        if "|" in constraint:
+            self.notes.append(
+                Dropped(f"{where}: python {escaped(constraint, 60)}: alternatives: left out.")
+            )
+        else:
+            self.pythons += python_versions(specifier(constraint), where)
+
+    def listed(self) -> Listed:
+        """Return what was taken."""
+        return Listed(
+            requirements=tuple(self.requirements),
+            pythons=tuple(self.pythons),
+            itself=None if self.itself is None else tuple(self.itself),
+            notes=tuple(self.notes),
+        )
+
+
 def _read_poetry(
     tables: Pyproject, file: str, text: str, extras: Sequence[str], groups: Sequence[str]
 ) -> Listed:
-    """Return what Poetry's tables of a pyproject.toml require; alternative Pythons are noted."""
+    """Return what Poetry's tables of a pyproject.toml require."""
     poetry = tables.tool.poetry
     of_extras = {types.canonical(k): texts_of(v) for k, v in mapping(poetry.get("extras")).items()}
     only = set[str]()
@@ -435,32 +500,12 @@ def _read_poetry(
     of_groups = {types.canonical(name): g for name, g in mapping(poetry.get("group")).items()}
     if "dev-dependencies" in poetry:
         of_groups.setdefault("dev", {"dependencies": poetry["dev-dependencies"]})
-    lists = {"tool.poetry.dependencies": mapping(poetry["dependencies"])}
+    reader = RequirementTables(file, lines_of_keys(text))
+    reader.take("tool.poetry.dependencies", poetry["dependencies"], only)
     for name in sorted(chosen_names("group", groups, of_groups, file)):
-        packages = mapping(mapping(of_groups[name]).get("dependencies"))
-        lists[f"tool.poetry.group.{name}.dependencies"] = packages
-    places = _lines_of_keys(text)
-    requirements = []
-    pythons = list[Line]()
-    notes = list[str]()
-    for key, packages in lists.items():
-        for name, value in packages.items():
-            where = f"{escaped(file)}{places.get(name) or f': {escaped(key, 60)}'}"
-            python = str(mapping(value).get("version", value))
-            if mapping(value).get("optional") is True and types.canonical(name) not in only:
-                continue
-            if name != "python":
-                for required, note in _translated(name, value, where, posixpath.dirname(file)):
-                    requirements.append(required)
-                    notes += filter(None, [note])
-            elif "|" in python:
-                left_out = f"python {escaped(python, 60)}: alternatives: left out."
-                notes.append(Dropped(f"{where}: {left_out}"))
-            else:
-                pythons += python_versions(specifier(python), where)
-            if len(requirements) > MOST:
-                raise InvalidError(f"{where}: more than {MOST} requirements")
-    return Listed(requirements=tuple(requirements), pythons=tuple(pythons), notes=tuple(notes))
+        packages = mapping(of_groups[name]).get("dependencies")
+        reader.take(f"tool.poetry.group.{name}.dependencies", packages)
+    return reader.listed()
 
 
 _MOST_MEMBERS = 100

@@ -208,6 +208,11 @@ REPOSITORY = {
     "source = {git = 'x#1'}\n",
     "pylock.toml": "lock-version = '1.0'\ncreated-by = 'x'\n[[packages]]\nname = 'x'\n"
     "version = '1'\n[packages.archive]\nurl = 'https://example.org/x'\nhashes = {sha256 = '1'}\n",
+    "Pipfile": "[packages]\nx = {git = 'https://example.org/x', ref = 'v1', markers = 'a'}\n",
+    "Pipfile.lock": '{"default": {"x": {"version": "==1.0", "markers": "python_version < \'4\'"}}}',
+    "pixi.toml": "[dependencies]\nx = {version = '1.*', channel = 'a'}\n[target.linux-64]\n"
+    "dependencies = {y = '>=1,<2'}\n[pypi-dependencies]\nown = {path = '.'}\n",
+    "cog.yaml": "build: {python_packages: [rich], python_requirements: more.in}\n",
 }
 """Files that name each other, themselves and what there is not."""
 

@@ -278,6 +278,87 @@ prefix: /home/somebody/miniconda3/envs/corners
             "README.md": readme("conda env create -f environment.yml", "conda activate corners"),
         }
     ),
+    "pixi": script(
+        {
+            "pixi.toml": """\
+[project]
+name = "corners"
+version = "0.1.0"
+channels = ["conda-forge"]
+platforms = ["linux-64", "osx-arm64", "win-64"]
+
+[tasks]
+train = "python train.py"
+
+[dependencies]
+python = ">=3.10,<3.13"
+pytorch = ">=2.5"
+numpy = "*"
+pyyaml = ">=6.0,<7"
+ffmpeg = "*"
+
+[pypi-dependencies]
+einops = ">=0.8"
+tqdm = "*"
+
+[feature.test.dependencies]
+pytest = "*"
+
+[environments]
+test = ["test"]
+""",
+            "README.md": readme("pixi run train"),
+        }
+    ),
+    "pipfile": script(
+        {
+            "Pipfile": """\
+[[source]]
+url = "https://download.pytorch.org/whl/cpu"
+verify_ssl = true
+name = "pytorch"
+
+[packages]
+torch = {version = "*", index = "pytorch"}
+einops = "*"
+numpy = ">=1.20"
+pyyaml = "*"
+tqdm = "~=4.60"
+
+[dev-packages]
+pytest = "*"
+
+[requires]
+python_version = "3.11"
+""",
+            "README.md": readme("pipenv install", "pipenv run python train.py"),
+        }
+    ),
+    "cog": script(
+        {
+            "cog.yaml": """\
+# Configuration for Cog
+build:
+  gpu: true
+  cuda: "11.8"
+  python_version: "3.11"
+  system_packages:
+    - "libgl1-mesa-glx"
+    - "libglib2.0-0"
+  python_packages:
+    - "torch==2.13.0"
+    - "einops==0.8.1"
+    - "numpy==2.2.6"
+    - "PyYAML==6.0.2"
+    - "tqdm==4.67.1"
+  run:
+    - echo done
+
+predict: "predict.py:Predictor"
+""",
+            "predict.py": "import cog\n\n\nclass Predictor(cog.BasePredictor):\n    pass\n",
+        }
+    ),
     "imports": script(
         {
             "README.md": "Tested with Python 3.8, PyTorch 1.12.\n" + readme("python train.py"),

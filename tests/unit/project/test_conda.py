@@ -235,6 +235,55 @@ def test_refusals(tmp_path: Path, text: str, place: str, what: str, hint: str) -
     assert hint in next_step
 
 
+PIXI = """\
+[workspace]
+channels = ["conda-forge", { channel = "pytorch", priority = 1 }, "https://example.org/c"]
+[dependencies]
+python = "3.11.*"
+pytorch = ">=2.1,<3"
+opencv = "4.8"
+ffmpeg = { version = "6", channel = "own" }
+libjpeg = "*"
+[pypi-dependencies]
+rich = ">=13"
+own = { path = ".", editable = true, extras = ["dev"] }
+tool = { git = "https://example.org/tool", rev = "abc" }
+[target.linux-64.dependencies]
+cuda-version = "12.*"
+numba = "*"
+[target.osx-arm64.pypi-dependencies]
+mlx = "*"
+[target.win-64.pypi-dependencies]
+colorama = "*"
+[feature.Test.dependencies]
+pytest = ">=8"
+"""
+
+
+def test_pixi(tmp_path: Path) -> None:
+    project = (
+        '[project]\nname = "own"\ndependencies = ["tqdm"]\noptional-dependencies.dev = ["tox"]\n'
+    )
+    lay(tmp_path, {"pixi.toml": PIXI, "pyproject.toml": project})
+    listed = read(tmp_path, "pixi.toml", (), ("test",))
+    assert [(each.text, each.source) for each in listed.requirements] == [
+        ("torch<3,>=2.1", ""),
+        ("opencv-python==4.8.*", ""),
+        ('numba; sys_platform == "linux"', ""),
+        ("pytest>=8", ""),
+        ("rich>=13", ""),
+        ("tool", "git+https://example.org/tool@abc"),
+        ('mlx; sys_platform == "darwin"', ""),
+        ("tqdm", ""),
+        ("tox", ""),
+    ]
+    assert places(listed.requirements)[:2] == ["pixi.toml:5", "pixi.toml:6"]
+    assert texts(listed.pythons) == ["==3.11.*"]
+    assert (listed.channels, listed.system) == (("conda-forge", "own"), ("ffmpeg",))
+    assert "no feature" not in "".join(listed.notes)
+    assert "no group gone" in refusal(tmp_path, "pixi.toml", (), ["gone"])[0]
+
+
 @pytest.mark.parametrize(
     ("text", "spec", "specifier"),
     [

@@ -356,3 +356,50 @@ def test_the_rest_is_true_where_the_whole_is(marker: str, os_name: str) -> None:
     value = Marker(marker).evaluate({"extra": "viz", "os_name": os_name})
     expected = Marker(rest).evaluate({"os_name": os_name}) if rest else rest == ""
     assert value == expected
+
+
+# Pipfile, Pipfile.lock
+
+PIPFILE = """\
+[[source]]
+url = "https://example.org/simple"
+[packages]
+rich = ">=13"
+numpy = { version = "==1.26.*", sys_platform = "== 'linux'" }
+tool = { git = "https://example.org/tool", ref = "v1", editable = true }
+own = { path = ".", editable = true }
+[dev-packages]
+pytest = "*"
+[requires]
+python_version = "3.11"
+"""
+PIPFILE_LOCK = """\
+{"_meta": {"requires": {"python_version": "3.11"}},
+ "default": {
+  "rich": {"version": "==13.7.0", "markers": "python_version >= '3.7'", "hashes": ["sha256:0"]},
+  "nvidia-cublas-cu12": {"version": "==12.1.3.1"}, "torch": {"version": "==2.1.0"},
+  "tool": {"git": "https://example.org/tool", "ref": "0123"}},
+ "develop": {"pytest": {"version": "==8.0.0"}}}
+"""
+
+
+def test_a_pipfile_and_its_lock(tmp_path: Path) -> None:
+    lay(tmp_path, {"Pipfile": PIPFILE, "Pipfile.lock": PIPFILE_LOCK})
+    listed = read(tmp_path, "Pipfile", (), ("dev",))
+    assert [(each.text, each.source, each.where) for each in listed.requirements] == [
+        ("rich>=13", "", "Pipfile:4"),
+        ('numpy==1.26.*; sys_platform == "linux"', "", "Pipfile:5"),
+        ("tool", "git+https://example.org/tool@v1", "Pipfile:6"),
+        ("pytest", "", "Pipfile:9"),
+    ]
+    locked = read(tmp_path, "Pipfile.lock", (), ("dev",))
+    assert [(each.text, each.source) for each in locked.requirements] == [
+        ('rich==13.7.0; python_version >= "3.7"', ""),
+        ("torch==2.1.0", ""),
+        ("tool", "git+https://example.org/tool@0123"),
+        ("pytest==8.0.0", ""),
+    ]
+    assert texts(listed.pythons) == texts(locked.pythons) == ["==3.11.*"]
+    lay(tmp_path, {"Pipfile.lock": "{", "Pipfile": "[packages]\nrich = 3\n"})
+    assert "not valid JSON" in refusal(tmp_path, "Pipfile.lock")[0]
+    assert refusal(tmp_path, "Pipfile")[0].startswith("Pipfile:2: rich: expected versions")

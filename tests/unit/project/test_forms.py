@@ -30,6 +30,11 @@ PYLOCK = 'lock-version = "1.0"\ncreated-by = "x"\npackages = []\n'
         ("conda/env.yaml", "dependencies: [{pip: [rich]}]"),
         ("setup.py", "setup(install_requires=['rich'])"),
         ("setup.cfg", "[options]\ninstall_requires = rich\n"),
+        ("Pipfile", "[packages]\nrich = '*'\n"),
+        ("Pipfile.lock", '{"default": {"rich": {}}}'),
+        ("pixi.toml", "[pypi-dependencies]\nrich = '*'\n"),
+        ("cog.yaml", "build: {python_packages: [rich]}"),
+        ("pyproject.toml", "[project]\nname = 'x'\n[tool.pixi.dependencies]\nrich = '*'\n"),
         ("pyproject.toml", "[tool.poetry.dependencies]\nrich = '*'\n"),
     ],
 )
@@ -81,8 +86,7 @@ def test_locks_are_read_by_their_kind(tmp_path: Path) -> None:
     ("file", "hint"),
     [
         ("poetry.lock", "pyproject.toml"),
-        ("Pipfile", "pipenv requirements"),
-        ("pixi.toml", "pixi workspace export conda-environment"),
+        ("pixi.lock", "List pixi.toml."),
         ("other.toml", "Supported are uv.lock, pylock.toml, requirements.txt"),
         ("requirements", "Supported are"),
         ("x\x1b[2J.toml", "Supported are"),

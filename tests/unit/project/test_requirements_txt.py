@@ -301,6 +301,19 @@ def test_lines_of_another_file(tmp_path: Path) -> None:
     assert places(listed.requirements) == ["environment.yml:7", "env/more.txt:1"]
 
 
+def test_cog(tmp_path: Path) -> None:
+    text = "build:\n  gpu: true\n  python_version: '3.11'\n  system_packages: [libgl1]\n"
+    text += "  python_packages:\n    - torch==2.1.0+cu118\n    - rich\n"
+    text += "  python_requirements: req/r.txt\n  run: [make]\npredict: p.py:P\n"
+    lay(tmp_path, {"cog.yaml": text, "req/r.txt": "numpy\n"})
+    listed = read(tmp_path, "cog.yaml")
+    assert texts(listed.requirements) == ["torch==2.1.0", "rich", "numpy"]
+    assert places(listed.requirements) == ["cog.yaml:6", "cog.yaml:7", "req/r.txt:1"]
+    assert texts(listed.pythons) == ["==3.11.*"]
+    assert listed.system == ("libgl1",)
+    assert "cog.yaml:9: run: left out" in listed.notes[0]
+
+
 @given(
     edited(
         [LEROBOT, (DATA / "pip-compile.txt").read_text()[:2000]],

@@ -228,6 +228,7 @@ near = { path = "libs/near", develop = true }
 wheel = { url = "https://example.org/wheel-1.0-py3-none-any.whl" }
 torch = { version = "2.1.0+cu118", source = "pytorch" }
 later = { version = "1.0 || ^2.1", optional = true }
+own = { path = "." }
 [tool.poetry.extras]
 More = ["later"]
 [tool.poetry.group.test.dependencies]
