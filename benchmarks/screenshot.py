@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from envbuilder.verify import figures as summary
+from envbuilder.verify import show as summary
 from envbuilder.verify.report import model as report
 
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from envbuilder.commands import fleet
 from envbuilder.core import console, decoding, files
 from envbuilder.core.errors import VERIFY_FAILED, Hint, InvalidError
-from envbuilder.verify.figures import print_comparison
+from envbuilder.verify import show
 from envbuilder.verify.report import comparison, history
 from envbuilder.watch import model
 
@@ -155,7 +155,7 @@ def _compared(reports: Sequence[Path], form: str, earlier: Path | None) -> _Comp
     is_worse = any(each.status == "failed" for each in judgements or ())
     if form == "table":
         return _Compared(
-            draw=lambda out: print_comparison(rows, out),
+            draw=lambda out: show.print_comparison(rows, out),
             lines=tuple(": ".join(each.row) for each in judgements or ()),
             is_worse=is_worse,
         )
@@ -182,9 +182,7 @@ def _text(
         judged = [each.row for each in judgements or ()]
         table = comparison.markdown_table(_JUDGED, judged) if judged else ""
         return "\n".join(filter(None, (comparison.markdown(rows), table)))
-    from envbuilder.verify import page
-
-    return page.render_comparison(rows)
+    return show.render_comparison(rows)
 
 
 def _read(paths: Sequence[Path]) -> list[history.StoredReport]:

@@ -32,8 +32,7 @@ from envbuilder.core.errors import (
     VerifyError,
     redacted_values,
 )
-from envbuilder.verify import page as report_page, parallel, start
-from envbuilder.verify.figures import print_verdict
+from envbuilder.verify import parallel, show, start
 from envbuilder.verify.report import history, model, speed
 from envbuilder.verify.run import Job, examine, unfinished
 
@@ -214,20 +213,20 @@ def _deliver(
 ) -> list[EnvbuilderError]:
     """Write the report to all of its places, and print it; return what failed."""
 
-    def show() -> None:
+    def print_report() -> None:
         if as_json:
             console.data(report)
         else:
-            print_verdict(checked, console.rich_console())
+            show.print_verdict(checked, console.rich_console())
 
     file, page = places
     return console.deliver(
         (
             ("report", lambda: history.keep(report, folder)),
             ("report", lambda: file.write(lambda: model.encoded(report))),
-            ("page", lambda: page.write(lambda: report_page.render(report))),
+            ("page", lambda: page.write(lambda: show.render(report))),
         ),
-        show,
+        print_report,
     )
 
 

@@ -15,7 +15,7 @@ from envbuilder.packages.python import indexes, uv
 from envbuilder.payload.training import dataset
 from envbuilder.profiles import profile
 from envbuilder.project import forms
-from envbuilder.verify import page
+from envbuilder.verify import show
 from envbuilder.verify.report import comparison, history
 from tests.fuzz.inputs import ROOT, written
 from tests.fuzz.mutations import TOKENS, mutated, packed
@@ -105,7 +105,7 @@ def read_indexes(path: Path, work: Path) -> None:
 
 def read_report(path: Path, work: Path) -> None:
     stored = history.read(path)
-    page.render(json.loads(path.read_bytes()))
+    show.render(json.loads(path.read_bytes()))
     rows = comparison.rows([stored])
     comparison.markdown(rows)
     comparison.as_json(rows)

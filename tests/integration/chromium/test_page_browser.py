@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from envbuilder.verify import page
+from envbuilder.verify import show
 from tests.support.browser import SMALLEST_TEXT, WIDER, Browser
 
 PHONE = 390
@@ -84,7 +84,7 @@ def broken() -> dict[str, Any]:
 def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     report = {"usual": usual, "broken": broken}[request.param]()
     path = tmp_path_factory.mktemp("page") / f"{request.param}.html"
-    path.write_text(page.render(report))
+    path.write_text(show.render(report))
     return path
 
 
@@ -128,7 +128,7 @@ def test_the_page_asks_for_nothing_and_breaks_no_rule(
 def test_the_policy_stops_what_a_page_could_be_made_to_load(
     browser: Browser, tmp_path: Path
 ) -> None:
-    text = page.render(usual())
+    text = show.render(usual())
     bad = "<script>document.title = 'taken'</script><img src='https://example.org/x.png'>"
     path = tmp_path / "bad.html"
     path.write_text(text.replace("</body>", f"{bad}</body>"))

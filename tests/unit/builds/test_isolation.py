@@ -8,8 +8,8 @@ import pytest
 
 from envbuilder.builds import isolation
 from envbuilder.core.errors import VerifyError
-from envbuilder.verify.figures import as_found
 from envbuilder.verify.report.model import check
+from envbuilder.verify.show import as_found
 from tests.support.reports import whole
 
 HARMLESS = {

@@ -16,7 +16,7 @@ import pytest
 from envbuilder.core import files, process, text
 from envbuilder.core.settings import Settings, load as load_settings
 from envbuilder.host import model as host, probe
-from envbuilder.verify import page
+from envbuilder.verify import show
 from envbuilder.verify.report import history
 from tests.support import command_line
 from tests.support.folders import read_json
@@ -418,7 +418,7 @@ def test_two_verifications_in_one_second_have_a_log_each(
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page that says nothing but the verdict: what is drawn is another module's business."""
-    monkeypatch.setattr(page, "render", lambda report: f"{PAGE}{report['status']}")
+    monkeypatch.setattr(show, "render", lambda report: f"{PAGE}{report['status']}")
 
 
 @pytest.mark.usefixtures("drawn")
@@ -445,6 +445,6 @@ def test_the_page_is_written_for_failures_too(
 def test_an_error_without_a_file_names_none(
     payload: Payload, monkeypatch: pytest.MonkeyPatch, capsys: Shown
 ) -> None:
-    monkeypatch.setattr(page, "render", Mock(side_effect=OSError("the template is gone")))
+    monkeypatch.setattr(show, "render", Mock(side_effect=OSError("the template is gone")))
     assert run("--html", "page.html") == 1
     assert "the page cannot be written: the template is gone" in capsys.readouterr().err

@@ -10,7 +10,7 @@ import pytest
 
 from envbuilder import cli
 from envbuilder.payload.report import REQUIRED
-from envbuilder.verify import advice, page
+from envbuilder.verify import advice, show
 from envbuilder.verify.report import model
 from tests.support.pages import Seen, changed, failing, whole
 
@@ -89,13 +89,13 @@ def test_memory_that_ran_out_is_the_advice() -> None:
 
 def test_a_regression_is_no_wrong_number() -> None:
     slower = failing("against", "warm epoch 2.0 s against 1.0 s")
-    assert "as requested, but slower or less accurate than before" in Seen(page.render(slower)).text
+    assert "as requested, but slower or less accurate than before" in Seen(show.render(slower)).text
     assert commands(slower) == ["envbuilder verify --profile cuda --backend venv --against last"]
 
 
 def test_a_traceback_is_spoken_of_only_where_there_is_one() -> None:
-    assert "traceback" not in Seen(page.render(failing("run", "killed"))).text.lower()
-    assert "traceback at the end" in Seen(page.render(failing("run", traceback="T"))).text
+    assert "traceback" not in Seen(show.render(failing("run", "killed"))).text.lower()
+    assert "traceback at the end" in Seen(show.render(failing("run", traceback="T"))).text
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,7 @@ from envbuilder.core.errors import InvalidError, VerifyError
 from envbuilder.core.settings import load as load_settings
 from envbuilder.host import probe
 from envbuilder.host.model import Cpu, Host
-from envbuilder.verify import page, parallel
-from envbuilder.verify.figures import print_verdict
+from envbuilder.verify import parallel, show
 from envbuilder.verify.report import history, model
 from tests.support import command_line
 from tests.support.pretended_payload import LIFE, Clock, perform, quick_report
@@ -373,7 +372,7 @@ def test_what_cannot_be_is_refused_first(payload: Payload, devices: str, profile
 
 def shown(data: dict[str, Any]) -> str:
     stream = io.StringIO()
-    print_verdict(model.check(data), rich.console.Console(file=stream, width=80))
+    show.print_verdict(model.check(data), rich.console.Console(file=stream, width=80))
     assert max(map(len, stream.getvalue().splitlines())) <= 80
     return " ".join(stream.getvalue().split())
 
@@ -389,17 +388,17 @@ def test_the_table_has_a_line_for_each_device() -> None:
 
 
 def test_the_page_has_a_section() -> None:
-    text = page.render(parallel.add(whole(), scaled()))
+    text = show.render(parallel.add(whole(), scaled()))
     assert "<h2>Several devices</h2>" in text
     cells = '<td class="number">400</td><td class="number">40 %</td>'
     assert f'<th scope="row">1: A GPU</th>{cells}' in text
     assert "All 2 together through nccl: 900 images a second, 90 % of the sum" in text
-    assert "Several devices" not in page.render(whole())
+    assert "Several devices" not in show.render(whole())
 
 
 def test_the_page_says_what_failed_and_escapes_it() -> None:
     evil = {**FAILED, "reasons": ["<script>"], "devices": [device(0, name="<b>")]}
-    text = page.render(parallel.add(whole(), evil))
+    text = show.render(parallel.add(whole(), evil))
     assert '<p class="note wrong">&lt;script&gt;</p>' in text
     assert "&lt;b&gt;" in text
     assert "<script>" not in text

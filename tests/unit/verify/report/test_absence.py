@@ -12,7 +12,7 @@ import rich.console
 from envbuilder.core.errors import EnvbuilderError, InvalidError
 from envbuilder.payload.training.dataset import Dataset, Split
 from envbuilder.profiles.profile import Expected
-from envbuilder.verify import figures, page, run
+from envbuilder.verify import run, show
 from envbuilder.verify.report import (
     comparison,
     consistency,
@@ -66,11 +66,11 @@ def shown(data: dict[str, Any]) -> None:
     """Show a report in every way there is."""
     report = model.check(data)
     rows = comparison.rows([history.StoredReport(path=Path("report.json"), report=report)])
-    for show in (comparison.markdown, comparison.as_json):
-        show(rows)
-    page.render(data)
+    comparison.markdown(rows)
+    comparison.as_json(rows)
+    show.render(data)
     out = io.StringIO()
-    figures.print_verdict(report, rich.console.Console(file=out, width=80))
+    show.print_verdict(report, rich.console.Console(file=out, width=80))
     assert "None" not in out.getvalue()
 
 
@@ -85,7 +85,7 @@ def merits(data: dict[str, Any], epochs: int) -> dict[str, int]:
         "believed": believed(report, epochs),
         "judged": speed.with_speed(data)["speed"] == "judged",
         "counts": report.speed_counts,
-        "of a built environment": not figures.as_found(report),
+        "of a built environment": not show.as_found(report),
         "standard": row.standard and row.speed != "not_judged",
         "yardstick": report.is_yardstick,
         "against": rank(report),

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from envbuilder.core.errors import InvalidError, VerifyError
-from envbuilder.verify import page
+from envbuilder.verify import show
 from envbuilder.verify.report import comparison, history
 from tests.support import command_line
 from tests.support.reports import CUDA, epoch, loaded, whole, written
@@ -115,7 +115,7 @@ def test_markdown_is_not_markup() -> None:
     line = comparison.markdown(comparison.rows([loaded(device__name=name)])).splitlines()[2]
     cell = line.removeprefix("| ").partition(" | ")[0]
     assert cell == r"a\|b\`c\`\*d\*\_e\_\<i\>\[f\](g)\\\|"
-    assert "a|b`c`*d*_e_&lt;i&gt;[f](g)" in page.render_comparison(
+    assert "a|b`c`*d*_e_&lt;i&gt;[f](g)" in show.render_comparison(
         comparison.rows([loaded(device__name=name)])
     )
 
@@ -302,7 +302,7 @@ def test_times_of_a_busy_machine_are_marked_and_come_later(tmp_path: Path, capsy
     assert "† the machine was busy: its speed was not judged" in table
     markdown = comparison.markdown(shown)
     assert markdown.endswith("\n† the machine was busy: its speed was not judged\n")
-    assert page.render_comparison(shown).count("† the machine was busy") == 1
+    assert show.render_comparison(shown).count("† the machine was busy") == 1
 
 
 def test_a_regression_names_both_numbers() -> None:

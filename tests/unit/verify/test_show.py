@@ -14,17 +14,16 @@ from hypothesis import given, settings, strategies as st
 from envbuilder.builds import mnist
 from envbuilder.core.errors import VerifyError
 from envbuilder.profiles.profile import Expected
-from envbuilder.verify import page, run
-from envbuilder.verify.curve import curve
+from envbuilder.verify import run, show
 from envbuilder.verify.report import model
-from envbuilder.verify.view import templates
+from envbuilder.verify.view import curve, templates
 from tests.support.colours import contrast, scheme
 from tests.support.pages import POLICY, Seen, changed, checked, epoch, failing, whole
 
 
 @pytest.fixture(scope="module")
 def shown() -> str:
-    return page.render(whole())
+    return show.render(whole())
 
 
 def test_a_whole_report_shows_everything(shown: str) -> None:
@@ -91,7 +90,7 @@ def test_drawings_and_tables_say_what_they_show(shown: str) -> None:
 @pytest.mark.parametrize("name", ["cpu", "zendnn", "cpu-ipex", "cuda-forced-on-cpu"])
 def test_the_reports_of_the_documentation(name: str, repository: Path) -> None:
     data = json.loads((repository / f"docs/evidence/reports/{name}.json").read_text())
-    text = page.render(data)
+    text = show.render(data)
     assert "VERIFIED" in text
     assert ("NOT VERIFIED" in text) == (data["status"] != "passed")
     assert "None" not in text
@@ -116,7 +115,7 @@ def test_the_reports_of_the_documentation(name: str, repository: Path) -> None:
     ],
 )
 def test_a_failure_says_why_and_what_it_means(device: dict[str, Any], said: str) -> None:
-    seen = Seen(page.render(failing("device", "no driver", training=None, device=device)))
+    seen = Seen(show.render(failing("device", "no driver", training=None, device=device)))
     assert said in seen.text
     assert seen.text.index("device: no driver") < seen.text.index("What did the work")
     assert "VERIFIED" not in seen.text.replace("NOT VERIFIED", "")
@@ -135,21 +134,21 @@ def test_a_failure_says_why_and_what_it_means(device: dict[str, Any], said: str)
 )
 def test_what_is_no_valid_report_has_no_page(spoilt: Any, said: str) -> None:
     with pytest.raises(VerifyError, match=said):
-        page.render(spoilt)
+        show.render(spoilt)
 
 
 def test_a_failure_without_reasons_names_its_checks() -> None:
     silent = {**failing("import", "no torch"), "reasons": []}
-    assert "import: no torch" in Seen(page.render(silent)).text
+    assert "import: no torch" in Seen(show.render(silent)).text
     silent["checks"] = []
-    assert "the report gives no reason" in Seen(page.render(silent)).text
+    assert "the report gives no reason" in Seen(show.render(silent)).text
 
 
 def test_a_run_without_a_report_has_a_page(tmp_path: Path) -> None:
     data = mnist.Dataset(folder=tmp_path, name="MNIST", subset=False)
     expects = Expected(device="cuda", version="2.14.1")
     job = run.Job(expects=expects, dataset=data, epochs=None, quick=False)
-    seen = Seen(page.render(run.unfinished(job, VerifyError("the payload was killed"))))
+    seen = Seen(show.render(run.unfinished(job, VerifyError("the payload was killed"))))
     assert "NOT VERIFIED" in seen.text
     assert "run: the payload was killed" in seen.text
     assert "nothing was trained on it" in seen.text
@@ -160,27 +159,27 @@ def test_a_traceback_is_folded() -> None:
     for key in ("precision", "kernels", "warnings", "baseline", "framework"):
         del crashed[key]
     crashed["training"] = None
-    seen = Seen(page.render(crashed))
+    seen = Seen(show.render(crashed))
     assert "boom at last" in seen.text
     assert not [d for d in seen.all("details") if "open" in d]
 
 
 def test_a_page_does_not_claim_more() -> None:
-    seen = Seen(page.render(changed(quick=True)))
+    seen = Seen(show.render(changed(quick=True)))
     assert "quick look" in seen.text
     assert "says little about full accuracy and speed" in seen.text
     small = {**whole()["dataset"], "subset": True}
-    assert "a subset: no verdict on full accuracy" in Seen(page.render(changed(dataset=small))).text
+    assert "a subset: no verdict on full accuracy" in Seen(show.render(changed(dataset=small))).text
     # Numbers that were not compared are not called right.
-    seen = Seen(page.render(changed(checks=whole()["checks"][:1])))
+    seen = Seen(show.render(changed(checks=whole()["checks"][:1])))
     assert "A GPU (cuda) did the work and the network learned MNIST." in seen.text
-    alone = Seen(page.render(changed(baseline=None, speedup=None))).text
+    alone = Seen(show.render(changed(baseline=None, speedup=None))).text
     assert "there is no speed-up to report" in alone
     assert "Against the CPU" not in alone
 
 
 def test_warnings_do_not_change_the_verdict_but_show_with_it() -> None:
-    seen = Seen(page.render(changed(warnings=["compile inductor: wrong gradients"])))
+    seen = Seen(show.render(changed(warnings=["compile inductor: wrong gradients"])))
     assert seen.text.index("Warning: compile inductor") < seen.text.index("What did the work")
 
 
@@ -204,7 +203,7 @@ def test_a_loss_that_was_not_finite_breaks_the_curve_and_is_told() -> None:
     line = curve(checked(training=training).training.losses)
     assert line.path.count("M") == 2
     assert line.missing == 2
-    assert "At 2 of the recorded steps" in Seen(page.render(changed(training=training))).text
+    assert "At 2 of the recorded steps" in Seen(show.render(changed(training=training))).text
 
 
 @pytest.mark.parametrize(
@@ -254,9 +253,9 @@ def poisoned(value: Any, poison: str) -> Any:
 
 @pytest.mark.parametrize("poison", HOSTILE, ids=range(len(HOSTILE)))
 def test_nothing_of_a_report_is_markup(poison: str) -> None:
-    plain = Seen(page.render(failing("device")))
+    plain = Seen(show.render(failing("device")))
     data = poisoned(failing("device", reasons=["x", "y"], warnings=["z"], traceback="t"), poison)
-    text = page.render(data)
+    text = show.render(data)
     seen = Seen(text)
     assert {tag for tag, _ in seen.tags} <= {tag for tag, _ in plain.tags} | {"pre"}
     assert "{{" in text or "{{" not in poison  # shown as it is, not evaluated
@@ -293,7 +292,7 @@ def test_a_value_is_refused_at_the_door_or_has_a_page(place: tuple[Any, ...], va
         at = at[key]
     at[place[-1]] = value
     try:
-        text = page.render(data)
+        text = show.render(data)
     except VerifyError:
         with pytest.raises(VerifyError):
             model.check(data)
@@ -303,7 +302,7 @@ def test_a_value_is_refused_at_the_door_or_has_a_page(place: tuple[Any, ...], va
 
 
 def test_a_text_without_end_is_cut() -> None:
-    text = page.render(changed(anything=["x" * 9000] * 9000))
+    text = show.render(changed(anything=["x" * 9000] * 9000))
     assert len(text) < 400_000
 
 
