@@ -152,7 +152,7 @@ def _notes(every: Iterable[entries.Entry], settings: Settings) -> Iterator[str]:
     for profile, lock in origins.values():
         hidden = library.hidden_lock(profile, folders)
         if hidden is not None and hidden.lock != lock:
-            yield hidden.sentence(lock)
+            yield hidden.sentence
 
 
 def _unserved(environments: Iterable[str], settings: Settings) -> Iterator[str]:

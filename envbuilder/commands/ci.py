@@ -35,8 +35,7 @@ from envbuilder.packages.store import unpacked
 from envbuilder.profiles import lock as locks
 from envbuilder.profiles.backends import makes_image
 from envbuilder.profiles.library import Library
-from envbuilder.profiles.names import suggestion
-from envbuilder.profiles.profile import Profile, search_path
+from envbuilder.profiles.profile import Profile, search_path, suggestion
 
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings

@@ -169,7 +169,7 @@ def _row(name: str, folders: Any, host: Any) -> dict[str, Any]:
         "backends": profile.backends,
         "lock": state,
         "lock_reason": reason,
-        "lock_note": hidden.sentence(lock) if hidden else "",
+        "lock_note": hidden.sentence if hidden else "",
         "fits": judged.verdict,
         "reasons": judged.reasons,
         "way_out": judged.workaround,

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
-from envbuilder.core.errors import Hint, InvalidError, first
+from envbuilder.core.errors import Hint, InvalidError
 from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles.frameworks import DEFAULT, of_name
+from envbuilder.profiles.frameworks import DEFAULT
 from envbuilder.profiles.profile import Profile, load as load_profile, names
 
 if TYPE_CHECKING:
@@ -194,8 +194,8 @@ class Library:
                 raise
             way_back = f"To return to the lock that came with envbuilder, remove {hidden.instead}"
             raise InvalidError(error.message, (*error.hints, Hint(way_back))) from error
-        if hidden is not None and is_preferable(hidden.lock, usable):
-            self.notes = (hidden.sentence(usable),)
+        if hidden is not None and hidden.lock != usable:
+            self.notes = (hidden.sentence,)
         path, content = self._contents[profile.name]
         self.require_signature(path, content)
         return usable
@@ -234,15 +234,12 @@ class Hidden(NamedTuple):
     instead: Path
     """The lock that is used."""
 
-    def sentence(self, used: Lock | None) -> str:
-        """Return which lock is used instead, how the two differ, and the way back.
-
-        `used`: the other lock, if it can be read.
-        """
-        difference = used and f", which {comparison(self.lock, used)}"
+    @property
+    def sentence(self) -> str:
+        """Which lock is used instead, and the way back."""
         return (
-            f"{self.instead} is used instead of the lock that came with envbuilder"
-            f"{difference or ''}; to return to that one, remove the file"
+            f"{self.instead} is used instead of the lock that came with envbuilder; to return to"
+            " that one, remove the file"
         )
 
 
@@ -270,56 +267,6 @@ def hidden_lock(profile: Profile, folders: Sequence[Path]) -> Hidden | None:
     if shipped and shipped[1].state != "unlocked":
         return Hidden(shipped[1], instead)
     return None
-
-
-def comparison(shipped: Lock, other: Lock) -> str:
-    """Return how a shipped lock differs from the one that hides it, in a few words."""
-    if shipped == other:
-        return "is the same"
-    newer, older = _moves(shipped, other)
-    if not newer and not older:
-        return "has the same versions"
-    how = "differs"
-    if not older:
-        how = "is newer"
-    elif not newer:
-        how = "is older"
-    return f"{how}: {first([*newer, *older], 3)}"
-
-
-def is_preferable(shipped: Lock, other: Lock) -> bool:
-    """Return whether a shipped lock has another framework's version, or only newer packages."""
-    newer, older = _moves(shipped, other)
-    moved = any(of_name(line.partition(" ")[0]) for line in (*newer, *older))
-    return moved or bool(newer and not older)
-
-
-def _moves(shipped: Lock, other: Lock) -> tuple[list[str], list[str]]:
-    """Return the packages that a shipped lock has in newer versions, and those in older ones."""
-    from packaging.version import InvalidVersion, Version
-
-    versions = _versions(other)
-    newer: list[str] = []
-    older: list[str] = []
-    for key, version in _versions(shipped).items():
-        if (instead := versions.get(key, version)) != version:
-            is_newer = True
-            # The user's lock alone can have another form of version: the shipped ones are checked.
-            with contextlib.suppress(InvalidVersion):
-                is_newer = Version(version) > Version(instead)
-            moves = newer if is_newer else older
-            moves.append(f"{key[-1]} {version}")
-    return list(dict.fromkeys(newer)), list(dict.fromkeys(older))
-
-
-def _versions(lock: Lock) -> dict[tuple[str, str, str], str]:
-    """Return the versions of Python packages, by platform, Python and name; frameworks first."""
-    files = []
-    for target in lock.targets:
-        for file in target.of_kind("wheel"):
-            place = (target.platform, target.python, file.name)
-            files.append((place, file.version))
-    return dict(sorted(files, key=lambda item: of_name(item[0][-1]) is None))
 
 
 LOCK_TYPE = "urn:envbuilder:lock:v1"

@@ -18,11 +18,10 @@ from msgspec.structs import replace
 
 from envbuilder.core import resources, types
 from envbuilder.core.decoding import Hints, decode, parse_yaml
-from envbuilder.core.errors import InvalidError, shown
+from envbuilder.core.errors import SHOWN, InvalidError, shown
 from envbuilder.core.files import read_text
 from envbuilder.host.accelerators import ACCELERATORS, of_gpus
 from envbuilder.profiles import backends, frameworks, releases, requirements
-from envbuilder.profiles.names import suggestion
 
 _SHIPPED = "pytorch-"
 """How the names of indexes begin that the tables of releases name."""
@@ -325,6 +324,21 @@ def names(folders: Sequence[Path]) -> tuple[str, ...]:
         stems.update(path.stem for path in folder.glob("*.yaml"))
     valid = (n for n in stems if types.is_name(n) and not n.startswith("_"))
     return tuple(sorted(n for n in valid if n != "indexes"))
+
+
+def suggestion(name: str, available: Sequence[str]) -> str:
+    """Return the hint for an unknown profile: the one that is meant, if that shows, and all."""
+    from difflib import get_close_matches
+
+    plain = name[:SHOWN].lower().replace("_", "-").replace(" ", "-")
+    meant = get_close_matches(plain, available, n=1)
+    for row in ACCELERATORS.values():
+        if row.name in available and re.fullmatch("|".join(row.aliases), plain):
+            meant = [row.name]
+    first = f"Did you mean '{meant[0]}'? " if meant else ""
+    if plain == "gpu":
+        first = f"GPUs: {', '.join(f'{row.name} ({row.brand})' for row in of_gpus())}. "
+    return f"{first}Known profiles: {', '.join(available)}. See `envbuilder profiles`."
 
 
 def load(name: str, folders: Sequence[Path]) -> Profile:

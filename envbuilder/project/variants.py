@@ -21,8 +21,7 @@ from envbuilder.core.settings import DEFAULT, LOCKS, PROJECT_FILE, Definition, S
 from envbuilder.profiles import backends, frameworks, profile as profile_files, releases
 from envbuilder.profiles.frameworks import FRAMEWORKS, is_build_extra
 from envbuilder.profiles.library import Library, OtherFrameworkError
-from envbuilder.profiles.names import suggestion
-from envbuilder.profiles.profile import Profile, Python, variant_of
+from envbuilder.profiles.profile import Profile, Python, suggestion, variant_of
 from envbuilder.profiles.requirements import applies, distribution, pin
 from envbuilder.project import environments, release
 from envbuilder.project.lines import Line, on_hardware, parse, with_marker

@@ -155,9 +155,7 @@ WRONG_VALUES = {
     "Python 3": Mistake("python: '3'\n", 1, "python", "such as \"3.12\""),
     "a patch release": Mistake("python: 3.11.4\n", 1, "python", "its first two numbers only"),
     "a range of Pythons": Mistake("python: '>=3.10'\n", 1, "python", "found '>=3.10'"),
-    "gpu": Mistake("profiles: [cpu, gpu]\n", 1, "profiles.1", "cuda (NVIDIA), rocm (AMD), xpu"),
     "nvidia": Mistake("profiles:\n  - nvidia\n", 2, "profiles.0", "Did you mean 'cuda'?"),
-    "m1": Mistake("profiles: [m1]\n", 1, "profiles.0", "Did you mean 'mps'?"),
     "a base of profiles": Mistake("profiles: [_cpu]\n", 1, "profiles.0", "mean 'cpu'?"),
     "twice": Mistake("profiles:\n  - cpu\n  - cpu\n", 3, "profiles.1", "Remove one of them."),
     "default": Mistake(
