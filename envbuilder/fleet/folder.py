@@ -36,8 +36,8 @@ from envbuilder.fleet.slurm import SUFFIX
 PLAN = "fleet.json"
 JOBS = "jobs.jsonl"
 SUMMARY = "summary.json"
-_LARGEST = 64 << 20
 _LOG_TAIL = 4096
+"""Bytes of what a job printed that are read: its last error is in them."""
 _Row = TypeVar("_Row", Entry, Group)
 
 
@@ -87,7 +87,7 @@ def read(folder: Path) -> Plan:
     files.require_own(folder)
     hint = "Name the folder of an earlier run: --resume FOLDER"
     with _reading(folder / PLAN, "the plan of a run", hint):
-        plan = decoding.convert(decoding.strict_json(files.read(folder / PLAN, _LARGEST)), Plan)
+        plan = decoding.convert(decoding.strict_json((folder / PLAN).read_bytes()), Plan)
         text.stamp_time(plan.started)
     return plan
 
@@ -120,7 +120,7 @@ def add_job(folder: Path, node: str, job: str) -> None:
 def jobs(folder: Path) -> dict[str, str]:
     """Return the newest job of each node. A line that was cut off by a kill is left out."""
     try:
-        content = files.read(folder / JOBS, _LARGEST)
+        content = (folder / JOBS).read_bytes()
     except FileNotFoundError:
         return {}
     newest = {}

@@ -37,12 +37,13 @@ from envbuilder.verify.report import model
 from envbuilder.verify.report.history import MAX_SLOWDOWN
 
 LARGEST = 4 << 20
-"""Maximum size of a result in bytes; a report has 20,000 to 60,000."""
+"""Maximum size in bytes of the result that a node wrote; a report has 20,000 to 60,000."""
 LEAST_EQUALS = 3
 """With fewer nodes of a kind, a median says nothing about one of them."""
 LEAST_NODES = 2
 """That train together."""
 _LONGEST_NAME = 80
+"""Characters of a name in a node's result."""
 
 
 class Result(Struct, frozen=True, kw_only=True):
@@ -296,31 +297,22 @@ class Members(Struct, frozen=True, kw_only=True):
         return f"ddp-{self.profile or 'any'}-{digest}"
 
 
-def alike(nodes: Iterable[tuple[str, Members, object]]) -> tuple[Members, ...]:
-    """Return which nodes train together: those of a kind, two at least.
-
-    A node comes with its kind, members without nodes, and with anything else that must be equal. No
-    group has more ranks than can train together, if its nodes have few enough each; larger ones are
-    divided equally. All are in the order of the nodes.
-    """
-    kinds: dict[tuple[Members, object], list[str]] = {}
-    for node, kind, other in nodes:
-        kinds.setdefault((kind, other), []).append(node)
-    members: list[Members] = []
-    for (kind, _), equals in kinds.items():
-        members += [replace(kind, nodes=part) for part in _parts(equals, kind.gpus)]
-    return tuple(members)
-
-
 def proven_groups(entries: Sequence[Entry], promises: Sequence[Promise]) -> tuple[Members, ...]:
-    """Return the groups of proven nodes: equal in profile, environment, device and GPUs."""
+    """Return which proven nodes train together, in the order of the nodes: two at least.
+
+    They are equal in profile, environment, device and GPUs. No group has more ranks than can train
+    together, if its nodes have few enough each; larger ones are divided equally.
+    """
     gpus = {promise.node: promise.gpus_to_prove for promise in promises}
-    nodes = []
+    kinds: dict[tuple[Members, str, str], list[str]] = {}
     for entry in entries:
         if entry.outcome in {*PROVEN, "slow"}:
             kind = Members(profile=entry.profile, gpus=gpus[entry.node], device=entry.device)
-            nodes.append((entry.node, kind, (entry.backend, entry.framework)))
-    return alike(nodes)
+            kinds.setdefault((kind, entry.backend, entry.framework), []).append(entry.node)
+    members: list[Members] = []
+    for (kind, *_), equals in kinds.items():
+        members += [replace(kind, nodes=part) for part in _parts(equals, kind.gpus)]
+    return tuple(members)
 
 
 def _parts(nodes: Sequence[str], gpus: int) -> Iterator[tuple[str, ...]]:

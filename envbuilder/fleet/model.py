@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from envbuilder.verify.view import Tone
 
 LONGEST_REASON = 300
+"""Characters of a text from outside: a node, a scheduler, an edited summary."""
 MOST_NAMED = 8
 """Nodes that a sentence names."""
 LONGEST_TOGETHER_SECONDS = 3 * 3600

@@ -37,7 +37,7 @@ NODE_FORMAT = "%N|%T|%f|%G|%E"
 JOB_FORMAT = "%i|%T|%o|%r"
 """squeue: id, state, path of the script (which holds no |), reason."""
 MOST_NODES = 20_000
-"""Slurm itself is known to run with 15,000 or so."""
+"""That sinfo may list; Slurm itself is known to run with 15,000 or so."""
 
 _MARKS = "*~#!%$@^-+"
 """Slurm's marks behind a node's state; * means that the node does not respond."""

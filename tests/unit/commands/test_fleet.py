@@ -10,9 +10,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from envbuilder import cli
+from envbuilder.commands import fleet_node
+from envbuilder.core import process
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.fleet import folder as folders, judge, slurm
-from envbuilder.fleet.model import Node
+from envbuilder.fleet.model import Detected, Node
 from tests.support import fleets
 from tests.support.fleet_runs import entry, summary
 from tests.support.folders import names_in
@@ -318,6 +320,23 @@ def test_a_line_of_a_job_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     with (tmp_path / folders.JOBS).open("a") as out:
         out.write('{"node":"n2","jo')
     assert folders.jobs(tmp_path) == {"n1": "2"}
+
+
+def test_a_verification_that_takes_too_long_is_the_nodes_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "results").mkdir()
+    monkeypatch.setattr(fleet_node, "_detected", lambda settings: Detected(cpu="AMD EPYC"))
+    ended = process.Completed(
+        argv=(), returncode=-15, stdout="", stderr="Killed", seconds=9.0, timed_out=True
+    )
+    monkeypatch.setattr(process, "run", lambda argv, **options: ended)
+    named = ("--run", fleets.RUN, "--node", "n1", "--job", "7")
+    done = fleet("node", *named, "--folder", str(tmp_path), "--limit", "9", "--", "--quick")
+    assert done.return_value == 5
+    content = folders.result_path(tmp_path, "n1", "7").read_bytes()
+    entry = judge.examined(fleets.promise(), fleets.RUN, "7", content).entry
+    assert (entry.outcome, entry.detail) == ("timed-out", "stopped after 9.00 s")
 
 
 def test_many_nodes_are_summed_up(tmp_path: Path) -> None:
