@@ -17,7 +17,7 @@ from envbuilder.containers.engine.interface import LABEL
 from envbuilder.containers.oci import archive, reference
 from envbuilder.containers.oci.layer import compressor
 from envbuilder.containers.oci.layout import Descriptor, Layout
-from envbuilder.containers.registry import blobs, transfer
+from envbuilder.containers.registry import transfer
 from envbuilder.containers.registry.connection import Connection
 from envbuilder.core import console
 from envbuilder.core.errors import BuildError, EnvbuilderError
@@ -97,7 +97,7 @@ def _pushed(step: Push, fingerprint: str, settings: Settings) -> _Digests | None
     with console.progress().task(f"look up {step.ref}"):
         record = pushed_record(step.ref, fingerprint, settings)
         if record is None:
-            blobs.require_allowed(_connect(step.ref, settings))
+            transfer.require_allowed(_connect(step.ref, settings))
             return None
     return record.digest, record.manifest_digest
 

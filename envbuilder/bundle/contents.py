@@ -50,7 +50,7 @@ from envbuilder.containers.oci.layout import (
     encode,
     place,
 )
-from envbuilder.containers.registry import base_images
+from envbuilder.containers.registry import transfer
 from envbuilder.core import files, resources, types
 from envbuilder.core.decoding import error_at
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError, is_public
@@ -385,14 +385,14 @@ def _obtain(needed: Needed, settings: Settings, progress: Progress) -> Layout:
     folder = require_writable(settings.bases_dir)
     if reference.is_on_disk(needed.ref):
         return archive.opened(reference.path_on_disk(needed.ref), folder)
-    cached = needed.digest and base_images.is_present(needed.digest, needed.platform, settings)
+    cached = needed.digest and transfer.has_base(needed.digest, needed.platform, settings)
     layout = None if cached else _of_engine(needed, folder, progress)
     if layout is not None:
         return layout
     if needed.digest is None:
         raise BuildError("no container engine has it")
     progress.note(f"· fetch the base image {needed.name}")
-    return base_images.obtain(needed.name, needed.digest, needed.platform, settings, progress)
+    return transfer.obtain_base(needed.name, needed.digest, needed.platform, settings, progress)
 
 
 def _of_engine(needed: Needed, folder: Path, progress: Progress) -> Layout | None:
@@ -846,7 +846,7 @@ def _layout(name: str, index: Index, bundled: Collection[str], settings: Setting
     image = index.manifests[0]
     store = Store.of(settings)
     require_writable(settings.bases_dir)
-    folder = base_images.folder(settings.cache_dir, digest, _platform(name))
+    folder = transfer.base_folder(settings.cache_dir, digest, _platform(name))
     with FileLock(f"{folder}.lock"):
         layout = Layout.create(folder)
 

@@ -167,9 +167,9 @@ def find(
     if reference.is_on_disk(ref):
         layout = archive.opened(reference.path_on_disk(ref), require_writable(settings.bases_dir))
     elif override is None and locked.digest and not (scripts or (engine and engine.image(ref))):
-        from envbuilder.containers.registry import base_images
+        from envbuilder.containers.registry import transfer
 
-        layout = base_images.obtain(
+        layout = transfer.obtain_base(
             locked.ref, locked.digest, target.platform, settings, console.progress()
         )
     else:

@@ -1,28 +1,42 @@
 """Pull and push images between registries and layouts: by digest, checked, only what is missing.
 
+A pull resumes the blobs that an earlier one left incomplete. An upload that is cut off begins
+again: some registries (docker-registry and its derivatives) discard all of it, if that happens
+within a piece.
+
 The SBOM and the provenance of an image are referrers: manifests of their own that name the image as
 their subject, so that its digest does not change. In registries without lists of referrers, an
 index under the tag `sha256-…` serves as one.
+
+Base images are pulled once, into one OCI layout per image and platform. They are stored beside the
+store, not in it: an image is several blobs that come and go together, other programs can read the
+folder, and `bundle` packs it as is.
+
+Long because blobs, images and base images are transferred by the same few rules.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from concurrent.futures import as_completed
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urlencode, urlsplit
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from envbuilder.containers.oci import reference
 from envbuilder.containers.oci.layout import (
     EMPTY,
     INDEX,
     INDEXES,
     JSON_LIMIT,
     MANIFEST,
+    MARK,
     Descriptor,
     Index,
     Layout,
@@ -32,25 +46,39 @@ from envbuilder.containers.oci.layout import (
     oci_platform,
     only_image,
 )
-from envbuilder.containers.registry.blobs import receive, remaining, send
 from envbuilder.containers.registry.connection import (
     ACCEPT,
+    ACCEPTED,
+    CREATED,
     NOT_FOUND,
     OK,
+    Answer,
     BrokenOffError,
     Connection,
     limited,
 )
-from envbuilder.core import process, types
-from envbuilder.core.errors import BuildError, InvalidError, make_room
+from envbuilder.core import files, process, types
+from envbuilder.core.errors import (
+    BuildError,
+    EnvbuilderError,
+    Hint,
+    InvalidError,
+    WrongHashError,
+    make_room,
+)
+from envbuilder.core.files import full_or_broken
+from envbuilder.core.http import Attempts, OtherSizeError, UnavailableError, download
+from envbuilder.core.settings import Settings, require_writable
 from envbuilder.core.text import gigabytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    import requests
 
     from envbuilder.containers.oci.reference import Reference
     from envbuilder.core.console import Progress
-    from envbuilder.core.settings import Settings
 
 PARALLEL = 4
 _DEPTH = 2
@@ -300,3 +328,312 @@ def _list_by_tag(connection: Connection, attachment: Descriptor, digest: types.D
         listed = replace(current, manifests=(*current.manifests, attachment))
         connection.put_manifest(tag, INDEX, encode(listed))
     raise connection.failure(tag, "the list of referrers loses what is added to it")
+
+
+_PART = 206
+_NO_SUCH_PART = 416
+
+
+def receive(
+    connection: Connection, blob: Descriptor, layout: Layout, advance: Callable[[int], None]
+) -> int:
+    """Pull a blob into a layout; return the bytes transferred.
+
+    Raise `WrongHashError` if the registry sends other bytes (none of them are kept), `BuildError`
+    if it does not send all of them: what arrived is kept for the next try.
+    """
+    target = layout.blob(blob.digest)
+    part = _part(layout, blob)
+    url = f"blobs/{blob.digest}"
+    session = connection.session
+    travelled = 0
+
+    def ask(headers: dict[str, str]) -> requests.Response:
+        accept = (OK, _PART, _NO_SUCH_PART) if headers else (OK,)
+        return connection.request(
+            "GET", connection.url(url), blob.digest, accept=accept, headers=headers
+        )
+
+    try:
+        part.parent.mkdir(exist_ok=True)
+        # An earlier try may have left other bytes: if so, pull once more from the start.
+        for _ in range(2 if part.exists() else 1):
+            with contextlib.suppress(OtherSizeError):
+                travelled += download(
+                    session,
+                    connection.url(url),
+                    part,
+                    advance,
+                    size=blob.size,
+                    pause=connection.pause,
+                    ask=ask,
+                )
+                if f"sha256:{files.file_sha256(part)}" == blob.digest:
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    part.replace(target)
+                    return travelled
+                part.unlink()
+                advance(-blob.size)
+    except UnavailableError as error:
+        raise connection.failure(blob.digest, str(error)) from None
+    except OSError as error:
+        raise files.full_or_broken(error, part) from error
+    raise WrongHashError(
+        f"{connection.name}: {blob.digest}: the received content does not match the digest",
+        "The registry or a proxy changes the content. Nothing was kept.",
+    )
+
+
+def remaining(layout: Layout, blob: Descriptor) -> int:
+    """Return how many bytes of a blob an earlier pull has not left in a layout."""
+    with contextlib.suppress(OSError):
+        return max(blob.size - _part(layout, blob).stat().st_size, 0)
+    return blob.size
+
+
+def _part(layout: Layout, blob: Descriptor) -> Path:
+    return layout.folder / "partial" / layout.blob(blob.digest).name
+
+
+# --- pushes
+
+PIECE = 8 << 20
+"""Bytes of a piece, unless the registry requires larger ones. Ctrl-C waits for the end of a piece,
+and each piece costs a round trip to the registry."""
+_PIECE_LIMIT = 256 << 20
+"""Maximum bytes of a piece, whatever the registry requires: it is held in memory."""
+_NO_CONTENT = 204
+_LOST = (400, 404, 405, 410, 416)
+"""Statuses that registries return for an upload that is gone, or not as far as assumed."""
+
+
+def send(
+    connection: Connection, blob: Descriptor, layout: Layout, advance: Callable[[int], None]
+) -> int | None:
+    """Push a blob of a layout; return the bytes transferred, None if the registry has it already.
+
+    An upload that breaks off begins again. Raise `BuildError` if the push fails.
+    """
+    if has(connection, blob):
+        advance(blob.size)
+        return None
+    source = layout.checked(blob)
+    transferred = 0
+    problem = ""
+    for attempt in Attempts(connection.pause):
+        done = 0
+        try:
+            if attempt and has(connection, blob):
+                advance(blob.size)
+                return transferred  # only the last response was lost
+            for count in _upload(connection, blob, source):
+                done += count
+                transferred += count
+                advance(count)
+        except BrokenOffError as error:
+            problem = str(error)
+            advance(-done)
+        except OSError as error:
+            raise files.full_or_broken(error, source) from error
+        else:
+            return transferred
+    raise connection.failure(blob.digest, problem)
+
+
+def has(connection: Connection, blob: Descriptor) -> bool:
+    """Return whether the repository has a blob."""
+    url = connection.url(f"blobs/{blob.digest}")
+    return connection.ask("HEAD", url, blob.digest, accept=(OK, NOT_FOUND)).status == OK
+
+
+def require_allowed(connection: Connection) -> None:
+    """Raise `BuildError` if pushing is not allowed, or if the registry does not answer.
+
+    Meant to be called before expensive work. Registries report this only when an upload is started,
+    so one is started and cancelled.
+    """
+    item = "a push"
+    answer = connection.ask(
+        "POST", connection.url("blobs/uploads/"), item, accept=(ACCEPTED,), data=b""
+    )
+    with contextlib.suppress(BuildError, BrokenOffError):
+        url = connection.resolve(item, answer.url, answer.headers.get("Location", ""))
+        connection.ask("DELETE", url, item, accept=(OK, ACCEPTED, _NO_CONTENT), retry=False)
+
+
+def _upload(connection: Connection, blob: Descriptor, source: Path) -> Iterator[int]:
+    """Upload a blob, a small one as a whole; yield the bytes of each piece that was taken.
+
+    Raise `BrokenOffError` if the upload may succeed when it begins again.
+    """
+    url = connection.url("blobs/uploads/")
+    answer = connection.ask("POST", url, blob.digest, accept=(ACCEPTED,), data=b"")
+    url = _location(connection, blob, answer)
+    least = answer.headers.get("OCI-Chunk-Min-Length", "")
+    piece = max(PIECE, int(least)) if least.isdecimal() and len(least) < 10 else PIECE
+    piece = min(piece, _PIECE_LIMIT)
+    offset = 0
+    with source.open("rb") as stream:
+        data = stream.read(piece)
+        while blob.size > piece and data:
+            end = offset + len(data)
+            place = {"Content-Range": f"{offset}-{end - 1}"}
+            answer = _ask(connection, blob, "PATCH", url, ACCEPTED, data, place)
+            if "Location" in answer.headers:
+                url = _location(connection, blob, answer)
+            yield len(data)
+            offset = end
+            data = stream.read(piece)
+    joint = "&" if urlsplit(url).query else "?"
+    url = f"{url}{joint}{urlencode({'digest': blob.digest})}"
+    _ask(connection, blob, "PUT", url, CREATED, data, {})
+    yield len(data)
+
+
+def _ask(
+    connection: Connection,
+    blob: Descriptor,
+    method: str,
+    url: str,
+    accept: int,
+    data: bytes,
+    headers: dict[str, str],
+) -> Answer:
+    """Send bytes once; raise `BrokenOffError` if the registry has lost the upload."""
+    answer = connection.ask(
+        method,
+        url,
+        blob.digest,
+        accept=(accept, _NO_CONTENT, *_LOST),
+        headers={"Content-Type": "application/octet-stream", **headers},
+        data=data,
+        retry=False,
+    )
+    if answer.status in _LOST:
+        raise BrokenOffError(f"the registry refused it (HTTP {answer.status})")
+    return answer
+
+
+def _location(connection: Connection, blob: Descriptor, answer: Answer) -> str:
+    """Return where an upload continues."""
+    location = answer.headers.get("Location", "")
+    if not location:
+        raise connection.failure(blob.digest, "the registry did not state where to upload it")
+    return connection.resolve(blob.digest, answer.url, location)
+
+
+WAY_OUT = (
+    "Or use an image you have: --base-image REF; or a mirror: mirrors: in envbuilder.yaml"
+    " (docs/guides/mirrors.md)."
+)
+"""What to do if a base image cannot be pulled."""
+
+
+def base_folder(root: Path, digest: types.Digest, platform: types.Platform) -> Path:
+    """Return the path of a base image in a cache, present or not.
+
+    `digest` names its manifest or an index.
+    """
+    return root / "bases" / f"{digest.removeprefix('sha256:')}-{platform.replace('/', '-')}"
+
+
+def has_base(digest: types.Digest, platform: types.Platform, settings: Settings) -> bool:
+    """Return whether a base image is on this disk; its bytes are not checked."""
+    roots = filter(None, (settings.cache_dir, settings.shared_store))
+    marks = (base_folder(root, digest, platform) / MARK for root in roots)
+    return any(os.path.isfile(mark) for mark in marks)  # noqa: PTH113 (a closed base_folder is no error)
+
+
+def _intact(digest: types.Digest, platform: types.Platform, settings: Settings) -> Layout | None:
+    """Return a base image that is on this disk with the right bytes, the user's or a shared one."""
+    for root in filter(None, (settings.cache_dir, settings.shared_store)):
+        place = base_folder(root, digest, platform)
+        try:
+            if _base_damage(place, digest, platform) is None:
+                return Layout(place)
+        except OSError:  # another user's that cannot be read
+            continue
+    return None
+
+
+def obtain_base(
+    ref: str,
+    digest: types.Digest,
+    platform: types.Platform,
+    settings: Settings,
+    progress: Progress,
+) -> Layout:
+    """Return the base image as a layout of one image, every blob checked; pull it if missing.
+
+    `ref` names the registry and repository; a tag in it is ignored, and a mirror of that registry
+    is tried first. Needs no network once the image is present. Raise `BuildError` if it cannot be
+    obtained, `InvalidError` if it is not for the platform.
+    """
+    from filelock import FileLock
+
+    place = base_folder(settings.cache_dir, digest, platform)
+    require_writable(place.parent)
+    try:
+        with FileLock(f"{place}.lock"):
+            if layout := _intact(digest, platform, settings):
+                return layout
+            if problem := _base_damage(place, digest, platform):
+                progress.note(f"warning: {problem}; it is fetched again")
+            (place / MARK).unlink(missing_ok=True)  # so that its index is recreated, too
+            layout = Layout.create(place)
+            _pull_base(ref, digest, layout, platform, settings, progress)
+            return layout
+    except OSError as error:
+        raise full_or_broken(error, place) from error
+
+
+def _pull_base(
+    ref: str,
+    digest: types.Digest,
+    layout: Layout,
+    platform: types.Platform,
+    settings: Settings,
+    progress: Progress,
+) -> None:
+    """Pull from a mirror, or else from the registry itself; the digest verifies either."""
+    problems: list[str] = []
+    for place in reference.mirrored(reference.parse(ref), settings.configuration.mirrors):
+        try:
+            pull(connect(place, settings), digest, layout, platform, progress)
+        except BuildError as error:
+            problems.append(error.message)
+            last = error
+        else:
+            return
+    raise type(last)("; ".join(problems), (*last.hints, Hint(WAY_OUT)))
+
+
+def _base_damage(place: Path, digest: types.Digest, platform: types.Platform) -> str | None:
+    """Return what is wrong with a base image: None if intact, empty if it was never complete."""
+    if not (place / MARK).is_file():
+        return ""
+    try:
+        layout = Layout.open(place)
+        if not layout.index().manifests:
+            return ""
+        image = layout.find(platform)
+        if image.digest != digest:
+            _require_listed(layout, image, digest, platform)
+        for blob in layout.read_manifest(image).blobs:
+            layout.checked(blob)
+    except EnvbuilderError as error:
+        return error.message
+    return None
+
+
+def _require_listed(
+    layout: Layout, image: Descriptor, digest: types.Digest, platform: types.Platform
+) -> None:
+    """Raise `BuildError` if the index is missing, `InvalidError` if it does not list the image."""
+    path = layout.blob(digest)
+    if not path.is_file():
+        raise BuildError(f"{path}: missing")
+    index = Descriptor(media_type=INDEX, digest=digest, size=path.stat().st_size)
+    listed = decode(layout.read(index), Index, str(path))
+    if only_image(listed.manifests, platform, str(path)).digest != image.digest:
+        raise InvalidError(f"{path}: does not list {image.digest}")

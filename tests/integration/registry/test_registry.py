@@ -18,9 +18,9 @@ from envbuilder.containers.engine import images as engines
 from envbuilder.containers.engine.interface import Engine
 from envbuilder.containers.oci import reference
 from envbuilder.containers.oci.layout import Descriptor, Layout
-from envbuilder.containers.registry import base_images as bases, transfer
-from envbuilder.containers.registry.blobs import PIECE
+from envbuilder.containers.registry import transfer
 from envbuilder.containers.registry.connection import Connection
+from envbuilder.containers.registry.transfer import PIECE
 from envbuilder.core import http_transport
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, ToolError
@@ -83,13 +83,15 @@ def test_an_image_goes_and_comes_back_by_its_digest(
     done = push(registry.host, layout, image, found)
     assert done.digest == image.digest
     assert done.sent == 3
-    pulled = bases.obtain(
+    pulled = transfer.obtain_base(
         f"{registry.host}/envbuilder/cpu", image.digest, "linux/amd64", found, SILENT
     )
     assert pulled.find("linux/amd64").digest == image.digest
     assert pulled.checked(pulled.manifest("linux/amd64").layers[0]).stat().st_size == BIG
     registry.stop()
-    bases.obtain(f"{registry.host}/envbuilder/cpu", image.digest, "linux/amd64", found, SILENT)
+    transfer.obtain_base(
+        f"{registry.host}/envbuilder/cpu", image.digest, "linux/amd64", found, SILENT
+    )
 
 
 def test_an_index_keeps_its_digest(
@@ -185,7 +187,7 @@ def test_a_push_after_one_that_was_ended(
 
 def _is_there(registry: Registry, image: Descriptor, found: Settings) -> bool:
     ref = f"{registry.host}/envbuilder/cpu"
-    pulled = bases.obtain(ref, image.digest, "linux/amd64", found, SILENT)
+    pulled = transfer.obtain_base(ref, image.digest, "linux/amd64", found, SILENT)
     return pulled.find("linux/amd64").digest == image.digest
 
 
@@ -336,7 +338,7 @@ def test_a_real_engine_pulls_what_we_push_and_we_pull_what_it_pushes(
         pushed = docker_client.api.push(f"{registry.host}/theirs", "latest")
         assert "errorDetail" not in pushed
         top, _ = connect(registry.host, "theirs").read_manifest("latest")
-        pulled = bases.obtain(theirs, top.digest, "linux/amd64", found, SILENT)
+        pulled = transfer.obtain_base(theirs, top.digest, "linux/amd64", found, SILENT)
         config = exported.read_manifest(image).config.digest
         assert pulled.manifest("linux/amd64").config.digest == config
     finally:

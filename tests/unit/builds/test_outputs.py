@@ -17,7 +17,7 @@ from envbuilder.builds.request import Request
 from envbuilder.containers.engine.interface import LABEL
 from envbuilder.containers.oci import archive
 from envbuilder.containers.oci.layout import Layout
-from envbuilder.containers.registry import transfer as registry
+from envbuilder.containers.registry import transfer
 from envbuilder.core import resources
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError
@@ -48,7 +48,7 @@ FOLDERS = (resources.profiles_dir(),)
 
 @pytest.fixture(autouse=True)
 def patient(server: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "connect", lambda *args: connect(server))
+    monkeypatch.setattr(transfer, "connect", lambda *args: connect(server))
 
 
 def planned(

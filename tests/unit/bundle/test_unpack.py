@@ -20,7 +20,7 @@ from envbuilder.bundle import contents, format as form
 from envbuilder.bundle.format import Manifest, Part
 from envbuilder.containers.engine import connection
 from envbuilder.containers.oci.layout import Layout
-from envbuilder.containers.registry import base_images as bases
+from envbuilder.containers.registry import transfer
 from envbuilder.core import types
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
@@ -153,7 +153,7 @@ def with_base(found: Settings) -> tuple[types.Digest, tuple[Part, ...]]:
     """A base image as it is kept once it was fetched by its index: that digest, and its parts."""
     scratch = Layout.create(found.cache_dir / "scratch")
     listed = made.multi(scratch)
-    layout = Layout.create(bases.folder(found.cache_dir, listed.digest, "linux/amd64"))
+    layout = Layout.create(transfer.base_folder(found.cache_dir, listed.digest, "linux/amd64"))
     image = made.image(layout, b"layer for amd64")
     layout.add(scratch.blob(listed.digest), listed.media_type)
     wanted = contents.Needed(ref="python:3.11", platform="linux/amd64", digest=listed.digest)
@@ -179,7 +179,7 @@ def test_a_base_image_is_found_by_its_digest_afterwards(
     (base,) = unpack(path, there).bases
     assert (base.name, base.loaded) == ("docker.io/library/python:3.11", False)
     # No registry is asked: what is there is right.
-    layout = bases.obtain("python:3.11", digest, "linux/amd64", there, QUIET)
+    layout = transfer.obtain_base("python:3.11", digest, "linux/amd64", there, QUIET)
     assert str(layout.folder) == base.folder
     assert layout.manifest("linux/amd64").layers
     asked: list[store.Room] = []

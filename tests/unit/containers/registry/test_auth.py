@@ -12,7 +12,7 @@ import pytest
 import requests
 
 from envbuilder.containers.oci.layout import Descriptor, Layout
-from envbuilder.containers.registry import auth, transfer as registry
+from envbuilder.containers.registry import auth, transfer
 from envbuilder.containers.registry.auth import Challenge, Credential, DeniedError, Login
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
@@ -227,7 +227,7 @@ def test_netrc_does_not_speak_for_us(
     # A session that reads the environment, as one to a registry elsewhere does.
     made = connect(server)
     made.session.trust_env = True
-    registry.pull(made, "t", Layout.create(tmp_path / "b"), "linux/amd64", SILENT)
+    transfer.pull(made, "t", Layout.create(tmp_path / "b"), "linux/amd64", SILENT)
     assert set(server.authorizations) == {""}
 
 

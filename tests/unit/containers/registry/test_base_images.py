@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from envbuilder.containers.oci import reference
 from envbuilder.containers.oci.layout import Descriptor, Layout
-from envbuilder.containers.registry import base_images as bases, transfer as registry
+from envbuilder.containers.registry import transfer
 from envbuilder.containers.registry.connection import Connection
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError
@@ -34,7 +34,7 @@ def index(server: FakeRegistry, tmp_path: Path, found: Settings) -> Descriptor:
 
 @pytest.fixture(autouse=True)
 def patient(server: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "connect", lambda *args: connect(server))
+    monkeypatch.setattr(transfer, "connect", lambda *args: connect(server))
 
 
 def obtain(
@@ -42,7 +42,7 @@ def obtain(
 ) -> Layout:
     platform = options.get("platform", "linux/amd64")
     ref = f"{server.host}/a:t"
-    return bases.obtain(ref, index.digest, platform, found, PlainProgress(notes.append))
+    return transfer.obtain_base(ref, index.digest, platform, found, PlainProgress(notes.append))
 
 
 def test_a_base_is_fetched_once(server: FakeRegistry, index: Descriptor, found: Settings) -> None:
@@ -52,7 +52,9 @@ def test_a_base_is_fetched_once(server: FakeRegistry, index: Descriptor, found: 
     again = obtain(server, index, found, [])
     assert server.log == []
     assert (
-        again.folder == first.folder == bases.folder(found.cache_dir, index.digest, "linux/amd64")
+        again.folder
+        == first.folder
+        == transfer.base_folder(found.cache_dir, index.digest, "linux/amd64")
     )
     assert [d.platform.architecture for d in again.images() if d.platform] == ["amd64"]
 
@@ -65,13 +67,13 @@ def test_a_base_of_the_shared_store_is_used_where_it_is(
     server.log.clear()
     user = msgspec.structs.replace(found, shared_store=tmp_path / "shared")
     assert obtain(server, index, user, []).folder == shared.folder
-    assert bases.is_present(index.digest, "linux/amd64", user)
-    assert not bases.is_present(index.digest, "linux/amd64", found)
+    assert transfer.has_base(index.digest, "linux/amd64", user)
+    assert not transfer.has_base(index.digest, "linux/amd64", found)
     assert server.log == []
     layer = shared.manifest("linux/amd64").layers[0]
     shared.blob(layer.digest).unlink()
     own = obtain(server, index, user, [])
-    assert own.folder == bases.folder(user.cache_dir, index.digest, "linux/amd64")
+    assert own.folder == transfer.base_folder(user.cache_dir, index.digest, "linux/amd64")
     assert not shared.blob(layer.digest).exists(), "it is somebody else's"
 
 
@@ -113,7 +115,7 @@ def test_a_base_of_another_index_is_not_taken(
     server: FakeRegistry, index: Descriptor, found: Settings
 ) -> None:
     """A folder under a digest's name with a right image of something else."""
-    layout = Layout.create(bases.folder(found.cache_dir, index.digest, "linux/amd64"))
+    layout = Layout.create(transfer.base_folder(found.cache_dir, index.digest, "linux/amd64"))
     images.image(layout, b"something else")
     notes: list[str] = []
     found_ = obtain(server, index, found, notes).manifest("linux/amd64")
@@ -130,10 +132,12 @@ def test_a_mirror_is_asked_first(
         asked.append(place.name)
         return connect(server, place.repository.removeprefix("hub/library/"))
 
-    monkeypatch.setattr(registry, "connect", connect_to)
+    monkeypatch.setattr(transfer, "connect", connect_to)
     mirrors = {"docker.io": "mirror.example/hub"}
     mirrored = replace(found, configuration=replace(found.configuration, mirrors=mirrors))
-    bases.obtain("a", index.digest, "linux/amd64", mirrored, PlainProgress(lambda line: None))
+    transfer.obtain_base(
+        "a", index.digest, "linux/amd64", mirrored, PlainProgress(lambda line: None)
+    )
     assert asked == ["mirror.example/hub/library/a"]
 
 
@@ -143,15 +147,15 @@ def test_a_mirror_that_lacks_it_or_lies_is_passed_over(
     def connect_to(place: reference.Reference, options: Settings) -> Connection:
         return connect(server, "a" if place.host == "docker.io" else "b")
 
-    monkeypatch.setattr(registry, "connect", connect_to)
+    monkeypatch.setattr(transfer, "connect", connect_to)
     mirrors = {"docker.io": "mirror.example/hub"}
     mirrored = replace(found, configuration=replace(found.configuration, mirrors=mirrors))
     silent = PlainProgress(lambda line: None)
     with pytest.raises(BuildError, match=r"/b: .*404.*; .*/a: .*404"):
-        bases.obtain("a", "sha256:" + "0" * 64, "linux/amd64", mirrored, silent)
+        transfer.obtain_base("a", "sha256:" + "0" * 64, "linux/amd64", mirrored, silent)
     media_type, data = server.manifests["a", index.digest]
     server.manifests["b", index.digest] = (media_type, data.replace(b"amd64", b"amd46"))
-    layout = bases.obtain("a", index.digest, "linux/amd64", mirrored, silent)
+    layout = transfer.obtain_base("a", index.digest, "linux/amd64", mirrored, silent)
     assert layout.blob(index.digest).read_bytes() == data
 
 

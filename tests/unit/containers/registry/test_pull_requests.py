@@ -10,7 +10,7 @@ import pytest
 import requests
 
 from envbuilder.containers.oci.layout import LAYER_ZSTD, Descriptor, Layout
-from envbuilder.containers.registry import blobs
+from envbuilder.containers.registry import transfer
 from envbuilder.core.errors import BuildError, WrongHashError
 from tests.support.scripted_session import Far, answer
 
@@ -41,7 +41,7 @@ class Bench(Far):
 
     def receive(self) -> int:
         """Pull the blob, which must be there then, and shown to be; return what was transferred."""
-        transferred = blobs.receive(self.connection, self.blob, self.layout, self.shown.append)
+        transferred = transfer.receive(self.connection, self.blob, self.layout, self.shown.append)
         assert self.layout.checked(self.blob).read_bytes() == CONTENT
         assert not self.part.exists()
         assert sum(self.shown) == 10

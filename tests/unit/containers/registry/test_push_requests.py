@@ -10,7 +10,7 @@ import pytest
 import requests
 
 from envbuilder.containers.oci.layout import LAYER_ZSTD, Layout
-from envbuilder.containers.registry import blobs
+from envbuilder.containers.registry import transfer
 from envbuilder.core.errors import BuildError
 from tests.support.scripted_session import Far, answer
 
@@ -36,7 +36,7 @@ class Bench(Far):
         self.blob = self.layout.add(CONTENT, LAYER_ZSTD)
 
     def send(self) -> int | None:
-        return blobs.send(self.connection, self.blob, self.layout, self.shown.append)
+        return transfer.send(self.connection, self.blob, self.layout, self.shown.append)
 
     @property
     def requests(self) -> list[tuple[str, str]]:
@@ -54,8 +54,8 @@ class Bench(Far):
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
     """`bench(*answers)`: pieces are of four bytes, and at most of eight."""
-    monkeypatch.setattr(blobs, "PIECE", 4)
-    monkeypatch.setattr(blobs, "_PIECE_LIMIT", 8)
+    monkeypatch.setattr(transfer, "PIECE", 4)
+    monkeypatch.setattr(transfer, "_PIECE_LIMIT", 8)
     return lambda *answers: Bench(monkeypatch, tmp_path, answers)
 
 
@@ -63,8 +63,8 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
 def test_a_small_blob_is_sent_as_a_whole(
     bench: Make, monkeypatch: pytest.MonkeyPatch, location: str, url: str
 ) -> None:
-    monkeypatch.setattr(blobs, "PIECE", 10)
-    monkeypatch.setattr(blobs, "_PIECE_LIMIT", 10)
+    monkeypatch.setattr(transfer, "PIECE", 10)
+    monkeypatch.setattr(transfer, "_PIECE_LIMIT", 10)
     made = bench(answer(404), answer(202, Location=location), answer(201))
     assert made.send() == 10
     closed = ("PUT", f"https://far.example/{url}digest={QUERY}")
@@ -175,7 +175,7 @@ def test_a_blob_that_is_gone_meanwhile(
 
 def test_a_push_is_tried_by_an_upload_that_is_cancelled(bench: Make) -> None:
     made = bench(answer(202, Location="/up?x=y"), answer(204))
-    blobs.require_allowed(made.connection)
+    transfer.require_allowed(made.connection)
     assert made.requests == [BEGUN, ("DELETE", "https://far.example/up?x=y")]
     assert made.session.options[0]["data"] == b""
 
@@ -193,7 +193,7 @@ def test_a_push_is_tried_by_an_upload_that_is_cancelled(bench: Make) -> None:
 )
 def test_an_upload_that_cannot_be_cancelled_is_left(bench: Make, cancelled: Any) -> None:
     made = bench(*cancelled)
-    blobs.require_allowed(made.connection)
+    transfer.require_allowed(made.connection)
     assert made.pauses == []
     for _, url in made.requests:
         assert url.startswith("https://far.example/")

@@ -20,7 +20,7 @@ from envbuilder.containers.oci.layout import (
     Platform,
     encode,
 )
-from envbuilder.containers.registry import blobs, transfer
+from envbuilder.containers.registry import transfer
 from envbuilder.containers.registry.connection import Connection
 from envbuilder.core import http
 from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
@@ -149,7 +149,7 @@ def test_an_endless_blob_is_not_read_to_its_end(
     layout = Layout.create(tmp_path / "b")
     seen: list[int] = []
     with pytest.raises(WrongHashError):
-        blobs.receive(connect(server), small, layout, seen.append)
+        transfer.receive(connect(server), small, layout, seen.append)
     assert sum(seen) < 1 << 20
 
 
