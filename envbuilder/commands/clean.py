@@ -23,7 +23,7 @@ from envbuilder.commands.inventory import (
     statuses,
 )
 from envbuilder.commands.options import json_option, load_settings
-from envbuilder.containers.engine import connection, docker_client
+from envbuilder.containers.engine import connection, interface
 from envbuilder.core import console, files, text
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError, clipped
 
@@ -178,7 +178,7 @@ def _connected(progress: console.Progress) -> Iterator[Engine | None]:
 
 def _note_unseen(error: ToolError, progress: console.Progress) -> None:
     """Say that images stay because the engine does not answer, if one is configured."""
-    if docker_client.configured():
+    if interface.configured_docker():
         progress.note(f"images were not examined: {error.message}")
 
 

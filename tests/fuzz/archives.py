@@ -20,7 +20,7 @@ from envbuilder.bundle import contents, format as bundle_format
 from envbuilder.containers.oci import archive, layer, reference, rootfs
 from envbuilder.containers.oci.layer import Member
 from envbuilder.containers.oci.layout import INDEX, Layout
-from envbuilder.containers.registry import auth, transfer
+from envbuilder.containers.registry import transfer
 from envbuilder.containers.registry.connection import Connection
 from envbuilder.packages.conda import lock as conda_lock, prefixes
 from envbuilder.packages.debian import deb, suite
@@ -329,10 +329,10 @@ def read_answers(path: Path, work: Path) -> None:
         except (ValueError, TypeError, RecursionError):
             pass
         for header in answer.headers.values():
-            auth.parse_challenges(header)
+            connection.parse_challenges(header)
         body = io.BytesIO((work / f"{number}.body").read_bytes())
         answer.raw = HTTPResponse(body, preload_content=False)
-        auth.parse_token((work / f"{number}.body").read_bytes())
+        connection.parse_token((work / f"{number}.body").read_bytes())
         return answer
 
     from envbuilder.core.errors import EnvbuilderError

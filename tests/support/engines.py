@@ -53,9 +53,9 @@ class FakeEngine(Engine):
 
     def serve(self, monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
         """Be the engine of this machine."""
-        from envbuilder.containers.engine import connection, docker_client
+        from envbuilder.containers.engine import connection, interface
 
-        monkeypatch.setattr(docker_client, "configured", lambda: True)
+        monkeypatch.setattr(interface, "configured_docker", lambda: True)
         monkeypatch.setattr(connection, "connect", lambda: self)
         return self
 

@@ -11,7 +11,7 @@ import urllib3
 from requests.structures import CaseInsensitiveDict
 
 from envbuilder.containers.oci import reference
-from envbuilder.containers.registry import auth, connection
+from envbuilder.containers.registry import connection
 from envbuilder.core import http
 
 
@@ -62,8 +62,8 @@ class Far:
         self.session = Scripted(*answers)
         self.pauses: list[float] = []
         self.shown: list[int] = []
-        credential = auth.Credential(user="me", secret="very-secret")
-        monkeypatch.setattr(auth, "stored_credential", lambda host, **_: credential)
+        credential = connection.Credential(user="me", secret="very-secret")
+        monkeypatch.setattr(connection, "stored_credential", lambda host, **_: credential)
         monkeypatch.setattr(http, "open_session", lambda *, direct: self.session)
         far = reference.parse("far.example/a")
         self.connection = connection.Connection(far, pause=self.pauses.append)

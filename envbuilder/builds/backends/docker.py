@@ -30,7 +30,7 @@ from envbuilder.builds.plan import (
     WritePayload,
     fingerprint,
 )
-from envbuilder.containers.engine import connection, docker_client
+from envbuilder.containers.engine import connection, interface
 from envbuilder.containers.engine.interface import BuildCommand, Engine, no_base
 from envbuilder.containers.oci import reference
 from envbuilder.core.errors import InvalidError, ToolError
@@ -52,7 +52,7 @@ _FASTER = "builder layers: it makes the same image as the Dockerfile, but faster
 def unavailable(profile: Profile, request: Request, settings: Settings) -> str:
     """Return why docker is not the default; empty if engine and base image are available."""
     python = request.python or profile.image_python
-    if not docker_client.configured():
+    if not interface.configured_docker():
         return "no container engine was found"
     base = profile.base.get(python)
     is_made = python in profile.debian_base and not request.base_image

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from envbuilder.containers.engine import docker_client, podman
+from envbuilder.containers.engine import interface, podman
 from envbuilder.containers.engine.interface import Engine, short
 from envbuilder.core import process
 from envbuilder.core.errors import ToolError
@@ -22,7 +22,7 @@ def connect() -> Engine:
     podman is installed, no engine is configured explicitly, and Docker's socket or client is
     missing or this user may not open the socket.
     """
-    location = docker_client.find()
+    location = interface.find_docker()
     unusable = not location.may_be_opened() or process.which("docker") is None
     if unusable and not location.named and process.which("podman") is not None:
         return podman.connect(None)

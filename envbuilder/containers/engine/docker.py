@@ -15,7 +15,7 @@ from docker.types import Mount
 from docker.utils import parse_repository_tag
 from requests import RequestException
 
-from envbuilder.containers.engine import cdi, docker_client
+from envbuilder.containers.engine import cdi, interface
 from envbuilder.containers.engine.container import Container, Limits, limits
 from envbuilder.containers.engine.interface import (
     BuildCommand,
@@ -58,9 +58,7 @@ class DockerEngine(Engine):
 
     removal = ("rm", "--force")
 
-    def __init__(
-        self, client: DockerClient, version: str, endpoint: docker_client.Endpoint
-    ) -> None:
+    def __init__(self, client: DockerClient, version: str, endpoint: interface.Endpoint) -> None:
         self._client = client
         self._version = version
         self._endpoint = endpoint
@@ -233,7 +231,7 @@ class DockerEngine(Engine):
 
     def require_builder(self) -> None:
         """Raise `ToolError` (exit 4) if the docker client or a recent enough buildx is missing."""
-        docker_client.require_plugin()
+        interface.require_plugin()
 
     def _list_volumes(self, label: str) -> Sequence[dict[str, Any]]:
         with _reported("the engine cannot list its volumes"):
@@ -319,7 +317,7 @@ class DockerEngine(Engine):
         return f"uid={uid},gid={gid}"
 
     def _isolated_run(self, folder: str) -> tuple[tuple[str, ...], dict[str, str]]:
-        docker_client.require_client()
+        interface.require_client()
         # The configuration may hold proxies for containers; the endpoint comes as flags instead.
         variables = {"DOCKER_CONFIG": folder, "DOCKER_TLS": "", "DOCKER_TLS_VERIFY": ""}
         return ("docker", *self._endpoint.explicit_flags, "run"), variables

@@ -17,9 +17,9 @@ from msgspec.structs import replace
 
 from envbuilder.containers.engine import cdi
 from envbuilder.containers.engine.container import NO_LABELS, Container, Limits, limits
-from envbuilder.containers.engine.docker_client import Endpoint
 from envbuilder.containers.engine.interface import (
     BuildCommand,
+    Endpoint,
     Engine,
     Image,
 )

@@ -15,7 +15,7 @@ import pytest
 from envbuilder.builds import pipeline
 from envbuilder.builds.pipeline import prepare
 from envbuilder.builds.request import Request
-from envbuilder.containers.engine import connection, docker_client
+from envbuilder.containers.engine import connection, interface
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import EnvbuilderError, HostError, ToolError
 from envbuilder.core.settings import Settings
@@ -61,7 +61,7 @@ def on(monkeypatch: pytest.MonkeyPatch, here: Host) -> None:
         return FakeEngine()
 
     monkeypatch.setattr(probe, "host", lambda *arguments, **options: here)
-    monkeypatch.setattr(docker_client, "configured", lambda: answers)
+    monkeypatch.setattr(interface, "configured_docker", lambda: answers)
     monkeypatch.setattr(connection, "connect", connect)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.containers.engine import connection, docker_client
+from envbuilder.containers.engine import connection, interface
 from envbuilder.core import settings
 from envbuilder.core.settings import load as load_settings
 from tests.support.cleaning import Labelled
@@ -17,7 +17,7 @@ from tests.support.cleaning import Labelled
 def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Labelled:
     made = Labelled()
     monkeypatch.setattr(connection, "connect", made.connect)
-    monkeypatch.setattr(docker_client, "configured", lambda: made.configured)
+    monkeypatch.setattr(interface, "configured_docker", lambda: made.configured)
     monkeypatch.setattr(signal, "signal", lambda *args: None)
     monkeypatch.chdir(tmp_path)
     return made

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from envbuilder.builds import execute
-from envbuilder.containers.engine import connection, docker_client
+from envbuilder.containers.engine import connection, interface
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.host import interpreters, model as host, probe
@@ -32,7 +32,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[host.Host], None]:
     become(PLAIN)
     monkeypatch.setattr(interpreters, "find", lambda *args, **options: PYTHON)
     monkeypatch.setattr(process, "which", lambda program: f"/usr/bin/{program}")
-    monkeypatch.setattr(docker_client, "configured", lambda: False)
+    monkeypatch.setattr(interface, "configured_docker", lambda: False)
     return become
 
 

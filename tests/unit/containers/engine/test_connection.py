@@ -14,7 +14,7 @@ import pytest
 from docker.errors import DockerException
 from requests import ReadTimeout
 
-from envbuilder.containers.engine import connection, docker_client
+from envbuilder.containers.engine import connection, interface
 from envbuilder.containers.engine.docker import DockerEngine
 from envbuilder.containers.engine.podman import PodmanEngine
 from envbuilder.core.errors import ToolError
@@ -31,7 +31,7 @@ def unconfigured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "XDG_RUNTIME_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    monkeypatch.setattr(docker_client, "_SOCKET", str(tmp_path / "docker.sock"))
+    monkeypatch.setattr(interface, "_SOCKET", str(tmp_path / "docker.sock"))
     return tmp_path / "docker.sock"
 
 
@@ -136,10 +136,10 @@ def test_an_old_podman_is_4(
     unconfigured: Path,
 ) -> None:
     """No docker, no socket, but podman: it is used, if it is new enough."""
-    assert not docker_client.configured()
+    assert not interface.configured_docker()
     programs["podman --version"] = (0, f"podman version {client}\n", "")
     programs["podman info"] = (0, podman_info(server), "")
-    assert docker_client.configured()
+    assert interface.configured_docker()
     if said:
         with pytest.raises(ToolError, match=said):
             connection.connect()
@@ -187,12 +187,12 @@ def test_the_docker_context_is_the_clients_own(
         connection.connect()
     monkeypatch.delenv("DOCKER_CONTEXT")
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    monkeypatch.setattr(docker_client, "_SOCKET", str(tmp_path / "none"))
+    monkeypatch.setattr(interface, "_SOCKET", str(tmp_path / "none"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     (tmp_path / "docker.sock").touch()
     url = f"unix://{tmp_path}/docker.sock"
-    found = docker_client.Endpoint(url=url, flags=("--host", url), named=False)
-    assert docker_client.find() == found
+    found = interface.Endpoint(url=url, flags=("--host", url), named=False)
+    assert interface.find_docker() == found
 
 
 def test_a_socket_that_is_not_there_is_4_and_leaves_nothing_open(

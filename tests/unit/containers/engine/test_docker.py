@@ -18,8 +18,7 @@ from requests import ReadTimeout
 
 from envbuilder.containers.engine.container import Container, Devices, Limits, Volume
 from envbuilder.containers.engine.docker import DockerEngine
-from envbuilder.containers.engine.docker_client import Endpoint
-from envbuilder.containers.engine.interface import VOLUME_LABEL, Image, StoredVolume
+from envbuilder.containers.engine.interface import VOLUME_LABEL, Endpoint, Image, StoredVolume
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
 from tests.support import debs

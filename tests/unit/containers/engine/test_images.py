@@ -18,8 +18,7 @@ from msgspec.structs import replace
 
 from envbuilder.containers.engine import images
 from envbuilder.containers.engine.docker import DockerEngine
-from envbuilder.containers.engine.docker_client import Endpoint
-from envbuilder.containers.engine.interface import Image
+from envbuilder.containers.engine.interface import Endpoint, Image
 from envbuilder.containers.engine.podman import PodmanEngine
 from envbuilder.containers.oci import archive
 from envbuilder.containers.oci.layer import Member

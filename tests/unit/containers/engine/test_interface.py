@@ -9,8 +9,7 @@ import pytest
 
 from envbuilder.containers.engine.container import Container, Limits
 from envbuilder.containers.engine.docker import DockerEngine
-from envbuilder.containers.engine.docker_client import Endpoint
-from envbuilder.containers.engine.interface import Engine, short
+from envbuilder.containers.engine.interface import Endpoint, Engine, short
 from envbuilder.containers.engine.podman import PodmanEngine
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError, EnvbuilderError

@@ -12,8 +12,16 @@ import pytest
 import requests
 
 from envbuilder.containers.oci.layout import Descriptor, Layout
-from envbuilder.containers.registry import auth, transfer
-from envbuilder.containers.registry.auth import Challenge, Credential, DeniedError, Login
+from envbuilder.containers.registry import connection, transfer
+from envbuilder.containers.registry.connection import (
+    Challenge,
+    Credential,
+    DeniedError,
+    Login,
+    parse_challenges,
+    parse_token,
+    stored_credential,
+)
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
 from envbuilder.core.settings import Settings
@@ -104,7 +112,7 @@ class Asked(Scripted):
 
 
 def logged_in(monkeypatch: pytest.MonkeyPatch, credential: Credential | None) -> None:
-    monkeypatch.setattr(auth, "stored_credential", lambda host, **_: credential)
+    monkeypatch.setattr(connection, "stored_credential", lambda host, **_: credential)
 
 
 REALM = "https://auth.example/token"
@@ -257,7 +265,7 @@ def test_netrc_does_not_speak_for_us(
     ],
 )
 def test_challenges(header: str, expected: list[tuple[str, dict[str, str]]]) -> None:
-    assert auth.parse_challenges(header) == tuple(Challenge(s, p) for s, p in expected)
+    assert parse_challenges(header) == tuple(Challenge(s, p) for s, p in expected)
 
 
 @pytest.mark.parametrize(
@@ -275,7 +283,7 @@ def test_challenges(header: str, expected: list[tuple[str, dict[str, str]]]) -> 
     ],
 )
 def test_tokens(body: bytes, token: str) -> None:
-    assert auth.parse_token(body) == token
+    assert parse_token(body) == token
 
 
 SECRET = "a:secret:with:colons"
@@ -343,16 +351,16 @@ def test_stored_logins(
 ) -> None:
     helper[:2] = ["credentials not found in native keychain\n", 1]
     host, _, repository = image.partition("/")
-    found = auth.stored_credential(host, docker(tmp_path, content), repository)
+    found = stored_credential(host, docker(tmp_path, content), repository)
     assert found == (None if user is None else Credential(user=user, secret=SECRET))
 
 
 def test_an_identity_token_goes_first(tmp_path: Path, helper: list[Any]) -> None:
     auths = {"x.example": {"auth": AUTH, "identitytoken": "tok"}}
-    found = auth.stored_credential("x.example", docker(tmp_path, {"auths": auths}))
+    found = stored_credential("x.example", docker(tmp_path, {"auths": auths}))
     assert found == Credential(user="me", secret="tok", is_token=True)
     helper[0] = json.dumps({"Username": "<token>", "Secret": "tok"})
-    found = auth.stored_credential("x.example", docker(tmp_path, STORE))
+    found = stored_credential("x.example", docker(tmp_path, STORE))
     assert found.is_token
 
 
@@ -361,10 +369,10 @@ def test_podman_s_file_is_read_too(tmp_path: Path) -> None:
     path = tmp_path / "containers/auth.json"
     path.write_text(json.dumps({"auths": {"x.example": {"auth": AUTH}}}))
     home = {"HOME": str(tmp_path / "empty")}
-    assert auth.stored_credential("x.example", {**home, "XDG_RUNTIME_DIR": str(tmp_path)}) == ME
-    assert auth.stored_credential("x.example", {**home, "XDG_CONFIG_HOME": str(tmp_path)}) == ME
-    assert auth.stored_credential("x.example", {**home, "REGISTRY_AUTH_FILE": str(path)}) == ME
-    assert auth.stored_credential("x.example", home) is None
+    assert stored_credential("x.example", {**home, "XDG_RUNTIME_DIR": str(tmp_path)}) == ME
+    assert stored_credential("x.example", {**home, "XDG_CONFIG_HOME": str(tmp_path)}) == ME
+    assert stored_credential("x.example", {**home, "REGISTRY_AUTH_FILE": str(path)}) == ME
+    assert stored_credential("x.example", home) is None
 
 
 @pytest.mark.parametrize(
@@ -381,7 +389,7 @@ def test_podman_s_file_is_read_too(tmp_path: Path) -> None:
 )
 def test_a_damaged_file_is_named_without_its_content(tmp_path: Path, content: str) -> None:
     with pytest.raises(InvalidError) as caught:
-        auth.stored_credential("x.example", docker(tmp_path, content))
+        stored_credential("x.example", docker(tmp_path, content))
     assert "config.json" in caught.value.message
     assert "c2VjcmV0" not in caught.value.message
     assert "secret" not in caught.value.message
@@ -393,8 +401,8 @@ def test_a_helper_is_asked_for_its_registry(tmp_path: Path, helper: list[Any]) -
         tmp_path,
         {"credHelpers": {"x.example": "one"}, "credsStore": "all", "auths": {"x.example": {}}},
     )
-    assert auth.stored_credential("x.example", environ) == ME
-    assert auth.stored_credential("docker.io", environ) == ME
+    assert stored_credential("x.example", environ) == ME
+    assert stored_credential("docker.io", environ) == ME
     assert helper[2:] == [
         (["docker-credential-one", "get"], "x.example\n"),
         (["docker-credential-all", "get"], "https://index.docker.io/v1/\n"),
@@ -409,20 +417,20 @@ def test_a_helper_that_fails_is_named_and_not_quoted(
 ) -> None:
     helper[:2] = [answer, code]
     with pytest.raises(ToolError, match=r"docker-credential-all: no answer") as caught:
-        auth.stored_credential("x.example", docker(tmp_path, {"credsStore": "all"}))
+        stored_credential("x.example", docker(tmp_path, {"credsStore": "all"}))
     assert "very-secret" not in caught.value.message + caught.value.hint
 
 
 def test_a_helper_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "which", lambda name: None)
     with pytest.raises(ToolError, match=r"docker-credential-gone: not found"):
-        auth.stored_credential("x.example", docker(tmp_path, {"credsStore": "gone"}))
+        stored_credential("x.example", docker(tmp_path, {"credsStore": "gone"}))
 
 
 @pytest.mark.parametrize("name", ["../evil", "a b", "-x", "x;y", "x/y"])
 def test_a_helper_s_name_is_a_name(tmp_path: Path, helper: list[Any], name: str) -> None:
     with pytest.raises(InvalidError, match="is not the name of a credential helper"):
-        auth.stored_credential("x.example", docker(tmp_path, {"credsStore": name}))
+        stored_credential("x.example", docker(tmp_path, {"credsStore": name}))
     assert helper[2:] == []
 
 

@@ -10,9 +10,8 @@ import pytest
 import requests
 
 from envbuilder.containers.oci import reference
-from envbuilder.containers.registry import auth, connection
-from envbuilder.containers.registry.auth import Credential
-from envbuilder.containers.registry.connection import BrokenOffError, Connection
+from envbuilder.containers.registry import connection
+from envbuilder.containers.registry.connection import BrokenOffError, Connection, Credential
 from envbuilder.core.errors import BuildError
 from tests.support.scripted_session import Far, answer
 
@@ -254,6 +253,6 @@ def test_the_login_is_that_of_the_repository(monkeypatch: pytest.MonkeyPatch) ->
     def find(host: str, repository: str) -> Credential:
         return Credential(user=host, secret=repository)
 
-    monkeypatch.setattr(auth, "stored_credential", find)
+    monkeypatch.setattr(connection, "stored_credential", find)
     login = Connection(reference.parse("quay.io/org/image:1"))._login
     assert login._credential == Credential(user="quay.io", secret="org/image")
