@@ -18,8 +18,8 @@ from envbuilder.verify import show
 from envbuilder.verify.report import comparison, history
 from envbuilder.watch import model
 
-FORMATS = ("table", "markdown", "json", "html")
-_OF_ENDING = {".md": "markdown", ".json": "json", ".html": "html", ".htm": "html"}
+FORMATS = ("table", "markdown", "csv", "json", "html")
+_OF_ENDING = {".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html", ".htm": "html"}
 """The format for a file's suffix, if --format is not given."""
 _JUDGED = ("report", "against before", "why")
 
@@ -77,6 +77,7 @@ def command(
     Examples:
       envbuilder compare laptop.json server.json
       envbuilder compare reports/ --format markdown
+      envbuilder compare reports/ -o epochs.csv
       envbuilder compare reports/ -o machines.html
       envbuilder compare reports/ --against earlier/ --format markdown
       envbuilder compare fleet-2 --against fleet-1 -o fleet.html
@@ -89,8 +90,8 @@ def command(
         form = _OF_ENDING.get(output.suffix.lower())
     if len(reports) == 1 and fleet.is_run(reports[0]):
         return _show_fleet(reports[0], form, output, against)
-    if against is not None and form == "html":
-        raise click.UsageError("--against: not in html; use table, markdown or json")
+    if against is not None and form in {"csv", "html"}:
+        raise click.UsageError(f"--against: not in {form}; use table, markdown or json")
     form = form or "table"
     side_by_side = _compared(reports, form, against)
     if output is None and side_by_side.draw:
@@ -108,7 +109,7 @@ def command(
 
 def _show_fleet(run: Path, form: str | None, output: Path | None, against: Path | None) -> int:
     """Show a run of a fleet; return the exit code."""
-    if form == "markdown" or (form == "html") != (output is not None):
+    if form in {"markdown", "csv"} or (form == "html") != (output is not None):
         raise click.UsageError("a run of a fleet: as table or json, or as html with --output")
     page = console.Place("--output", output, console.is_page)
     page.require()
@@ -182,6 +183,8 @@ def _text(
         judged = [each.row for each in judgements or ()]
         table = comparison.markdown_table(_JUDGED, judged) if judged else ""
         return "\n".join(filter(None, (comparison.markdown(rows), table)))
+    if form == "csv":
+        return comparison.comma_separated(rows)
     return show.render_comparison(rows)
 
 

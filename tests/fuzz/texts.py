@@ -108,6 +108,7 @@ def read_report(path: Path, work: Path) -> None:
     show.render(json.loads(path.read_bytes()))
     rows = comparison.rows([stored])
     comparison.markdown(rows)
+    comparison.comma_separated(rows)
     comparison.as_json(rows)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from envbuilder.core import files
 from envbuilder.core.settings import LOCKS
 from envbuilder.host.record import plant
 from tests.conftest import exited, succeeded
@@ -85,6 +86,7 @@ def test_compare_has_formats_and_clean_removes_reports(cli: Cli, tmp_path: Path)
     assert succeeded(cli("compare", "a.json", "--format=csv")).stdout.startswith("file,date,")
     data = tmp_path / "data"
     kept = written(data / "reports/000001-20261120T095103Z-cpu-venv-0123456789ab.json")
+    files.mark_folder(kept.parent)
     places = {**NO_ENGINE, "ENVBUILDER_DATA_DIR": str(data)}
     succeeded(cli("clean", "--yes", environment=places))
     assert kept.exists()

@@ -1,12 +1,15 @@
-"""Compare reports of several machines: one row each, as Markdown or JSON."""
+"""Compare reports of several machines: one row each, as Markdown, CSV or JSON."""
 
 from __future__ import annotations
 
+import csv
+import io
 import itertools
 import math
 import re
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 from msgspec import Struct
 
 from envbuilder.core import console
@@ -204,6 +207,31 @@ def footnotes(shown: Sequence[Row]) -> list[str]:
     """Return the footnotes of the marks that times in the table carry."""
     times_shown = "".join(itertools.chain.from_iterable(cells(row)[_TIMES] for row in shown))
     return [f"{mark} {note}" for mark, note in FOOTNOTES.items() if mark in times_shown]
+
+
+def comma_separated(shown: Sequence[Row]) -> str:
+    """Return the rows as CSV with a header; escape values that could be formulas."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(Row.__struct_fields__)
+    for row in shown:
+        writer.writerow(map(_no_formula, msgspec.structs.astuple(row)))
+    return out.getvalue()
+
+
+_FORMULA = frozenset("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
+
+
+def _no_formula(value: object) -> object:
+    # Spreadsheets evaluate a cell that begins with one of these, even if quoted; some also accept
+    # the full-width forms. (OWASP, "CSV Injection")
+    if isinstance(value, bool):
+        if value:
+            return "true"
+        return "false"
+    if isinstance(value, str) and value[:1] in _FORMULA:
+        return f"'{value}"
+    return value
 
 
 def as_json(shown: Sequence[Row], **more: object) -> str:

@@ -186,7 +186,7 @@ complete -c envbuilder -n '__fish_seen_subcommand_from fleet' -s v -l verbose -d
 complete -c envbuilder -n '__fish_seen_subcommand_from fleet' -l debug -d 'Show tracebacks.'
 complete -c envbuilder -n '__fish_seen_subcommand_from fleet' -s h -l help -d 'Show help and exit.'
 complete -c envbuilder -n '__fish_seen_subcommand_from compare' -F
-complete -c envbuilder -n '__fish_seen_subcommand_from compare' -l format -x -a 'table markdown json html' -d 'How to print them. [default: what the name of --output ends in, or table]'
+complete -c envbuilder -n '__fish_seen_subcommand_from compare' -l format -x -a 'table markdown csv json html' -d 'How to print them. [default: what the name of --output ends in, or table]'
 complete -c envbuilder -n '__fish_seen_subcommand_from compare' -s o -l output -r -F -d 'Write to this file instead of stdout.'
 complete -c envbuilder -n '__fish_seen_subcommand_from compare' -l against -r -F -d 'Fail if a report is slower or less accurate than the earlier one of the same file name in this folder.'
 complete -c envbuilder -n '__fish_seen_subcommand_from compare' -l json -d 'The same as --format json.'

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import functools
+import io
 import json
 import os
 import re
@@ -107,7 +109,17 @@ def test_nothing_in_a_report_breaks_a_table(
     lines = comparison.markdown(rows).splitlines()
     bars = {line.replace("\\|", "").count("|") for line in lines[:3]}
     assert bars == {len(comparison.COLUMNS) + 1}
+    parsed = list(csv.reader(io.StringIO(comparison.comma_separated(rows))))
+    assert [len(line) for line in parsed] == [len(comparison.Row.__struct_fields__)] * 2
+    for cell in parsed[1]:
+        assert cell[:1] not in set("=+-@")
     assert json.loads(comparison.as_json(rows))["schema"] == 1
+
+
+@pytest.mark.parametrize("name", ["=1+1", "-1", "\uff1d1", "\t=1"])
+def test_no_name_is_a_formula(name: str) -> None:
+    text = comparison.comma_separated(comparison.rows([loaded(device__name=name)]))
+    assert next(iter(csv.DictReader(io.StringIO(text))))["machine"][0] in "'?"
 
 
 def test_markdown_is_not_markup() -> None:
@@ -394,7 +406,7 @@ def test_equal_machines_are_told_apart(tmp_path: Path, capsys: Shown) -> None:
 
 @pytest.mark.parametrize(
     ("name", "begins"),
-    [("x.html", "<!DOCTYPE html>"), ("x.md", "| machine"), ("x.json", "{")],
+    [("x.html", "<!DOCTYPE html>"), ("x.md", "| machine"), ("x.csv", "file,"), ("x.json", "{")],
 )
 def test_the_name_of_the_output_says_its_form(name: str, begins: str, tmp_path: Path) -> None:
     written(tmp_path / "a.json")
