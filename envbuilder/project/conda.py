@@ -51,9 +51,6 @@ _ODD = re.compile(r"=[0-9][A-Za-z0-9.]*_[A-Za-z0-9._]*=[A-Za-z0-9_.]+\Z")
 _CLAUSE = re.compile(r"(==|!=|<=|>=|~=|=|<|>)?([0-9][A-Za-z0-9.]*?)(\.?\*)?\Z")
 
 
-_ALTERNATIVE = re.compile(r"=?([0-9][0-9.]*?)(?:\.?\*)?\Z")
-
-
 class Spec(Struct, frozen=True):
     """A conda package and its versions."""
 
@@ -69,21 +66,9 @@ class Spec(Struct, frozen=True):
         return f"{self.name} {self.versions}".rstrip()
 
     def specifier(self) -> str | None:
-        """Return the versions as Python's packages have them (PEP 440); None if they cannot.
-
-        Of alternatives (`1.2|1.3`), the range from the first to the last.
-        """
+        """Return the versions as Python's packages have them (PEP 440); None if they cannot."""
         if not self.versions:
             return ""
-        if "|" in self.versions:
-            ends = []
-            for clause in self.versions.split("|"):
-                match = _ALTERNATIVE.match(clause)
-                if not match:
-                    return None
-                ends.append(match[1])
-            ends.sort(key=lambda version: [int(part or 0) for part in version.split(".")])
-            return f">={ends[0]},<={ends[-1]}.99999"
         clauses = []
         for clause in self.versions.split(","):
             match = _CLAUSE.match(clause)

@@ -269,8 +269,6 @@ def of_host(location: str) -> frameworks.Framework | None:
 
 _QUOTED = r"\A([\"'])(.*)\1\Z"
 _OF_CONDA = r"([A-Za-z0-9._-]+) *= *([0-9][0-9.]*)(=[A-Za-z0-9_.]+)?\Z"
-_OF_TABLE = r"([A-Za-z0-9._-]+)\s+([0-9]+\.[A-Za-z0-9.]*)\Z"
-"""A row of what `pip list` prints."""
 _ANY_PATCH = r"([<>]=? *[0-9][0-9.]*)\.\*"
 """A version that setuptools took for a bound until 2022."""
 
@@ -290,9 +288,6 @@ def parse_lenient(text: str, where: str) -> tuple[Line, str]:
         known = _distribution_of_conda(of_conda[1], shown)
         plain = f"{known}=={of_conda[2]}{'' if of_conda[3] else '.*'}"
         notes.append(f"{shown}: conda's spelling: taken as {plain}.")
-    elif of_table := re.match(_OF_TABLE, plain):
-        plain = f"{of_table[1]}=={of_table[2]}"
-        notes.append(f"{shown}: a row of a table: taken as {plain}.")
     elif (bounded := re.sub(_ANY_PATCH, r"\1", plain)) != plain:
         notes.append(f"{shown}: taken as {bounded}, since only == and != have a star.")
         plain = bounded

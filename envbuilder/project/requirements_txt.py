@@ -65,11 +65,8 @@ _WITHOUT_EFFECT = {
     "--use-pep517": "an option of pip's own",
 }
 """Options → why they are left out; empty for what holds for every lock."""
-_TITLE = re.compile(r"Package +Version( +[A-Z].*)?|-{3,}( +-{3,})*")
-"""The first lines of what `pip list` prints."""
 _EGG_VERSION = re.compile(r"-[0-9]+\.[0-9][\w.]*\Z")
 """What old versions of pip wanted behind a name, as in egg=shapely-1.7.1dev."""
-_INSTALL = re.compile(r"[$!%]? *(python[\d.]* +-m +)?pip[\d.]* +install +")
 
 
 def read_requirements_txt(project: Path, file: str) -> Listed:
@@ -163,20 +160,15 @@ class _Reader:
     def take(self, file: str, lines: Iterable[tuple[str, str]], *, constrains: bool) -> None:
         for where, raw in lines:
             text = _COMMENT.sub("", raw).strip().removesuffix(";").rstrip()
-            if not text or _TITLE.fullmatch(text):
+            if not text:
                 continue
-            if command := _INSTALL.match(text):
-                rest = text[command.end() :]
-                words = [rest] if rest.startswith("-") else rest.split(" -")[0].split()
-                self._notes.append(f"{where}: {escaped(text, SHOWN)}: what it installs is taken.")
-                self.take(file, ((where, word) for word in words), constrains=constrains)
-            elif _VARIABLE.search(text):
+            if _VARIABLE.search(text):
                 raise InvalidError(
                     f"{where}: {escaped(text, SHOWN)}: variables are not expanded: a lock must not"
                     " depend on the machine that wrote it",
                     "Write the value out.",
                 )
-            elif included := _INCLUDE.match(text):
+            if included := _INCLUDE.match(text):
                 below = constrains or included[1] in {"-c", "--constraint"}
                 self.include(_beside(file, included[2], where), where, constrains=below)
             elif option := _OPTION.match(text):

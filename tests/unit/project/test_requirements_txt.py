@@ -124,8 +124,6 @@ def test_an_option_is_left_out_and_said(tmp_path: Path, line: str, why: str) -> 
         ("rich>=13;", "rich>=13", "", ""),
         ("numpy=1.21", "numpy==1.21.*", "", "conda's spelling"),
         ("redis-py=4.5", "redis==4.5.*", "", "conda's spelling"),
-        ("numpy   1.21.6", "numpy==1.21.6", "", "a row of a table"),
-        ("torch 1.10.0+cu113", "torch==1.10.0", "", "the build cu113 is the hardware's"),
         ("pywin32==304", 'pywin32==304; sys_platform == "win32"', "", "for Windows alone"),
         ("mkl_service==1", 'mkl-service==1; platform_machine == "x86_64"', "", "for x86-64 alone"),
         ("enum34", 'enum34; python_version < "3.8"', "", "left out, since Python has it itself"),
@@ -178,15 +176,6 @@ def test_a_line_of_another_form(
     assert [(one.text, one.source) for one in listed.requirements] == [(text, source)]
     assert bool(note) == bool(listed.notes)
     assert note in "".join(listed.notes)
-
-
-def test_what_pip_list_prints_and_commands_that_install(tmp_path: Path) -> None:
-    lines = "Package    Version\n---------- -------\nnumpy      1.21.6\n"
-    lines += "pip install rich einops==0.4 -q\n$ pip3 install -r more.txt\n"
-    lay(tmp_path, {"requirements.txt": lines, "more.txt": "six"})
-    listed = read(tmp_path, "requirements.txt")
-    assert texts(listed.requirements) == ["numpy==1.21.6", "rich", "einops==0.4", "six"]
-    assert "pip install rich einops==0.4 -q: what it installs is taken." in "".join(listed.notes)
 
 
 def test_a_line_for_python_limits_python(tmp_path: Path) -> None:
