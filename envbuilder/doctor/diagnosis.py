@@ -29,12 +29,6 @@ _FULL = 2 << 30
 _SHM = "/dev/shm"  # noqa: S108 (the mount itself is inspected)
 _SMALL_SHM = 64 << 20
 """Docker's default size without --shm-size, in bytes (docs.docker.com, docker run)."""
-_FEW_LANES = 4
-"""Too few lanes for any card with its own memory, whatever maximum it reports.
-
-NVML's maximum is that of card and slot together (nvmlDeviceGetMaxPcieLinkWidth), so a wide card in
-a narrow slot already runs at its reported maximum.
-"""
 
 
 def diagnose(case: Case) -> tuple[Problem, ...]:
@@ -197,24 +191,6 @@ def _quota(case: Case) -> Iterator[Problem]:
     )
 
 
-def _links(case: Case) -> Iterator[Problem]:
-    for gpu in case.host.gpus:
-        link = gpu.link
-        if gpu.state != "usable" or gpu.memory_kind == "shared" or link is None or not link.width:
-            continue
-        of = ""
-        if link.width < (link.max_width or 0):
-            of = f" of ×{link.max_width}"
-        if of or link.width <= _FEW_LANES:
-            yield _slow(
-                "pcie",
-                f"{accelerators.named(gpu)}: PCIe ×{link.width}{of}",
-                "If it stays so under load: move it to the slot with the most lanes of the"
-                " processor, and reseat it. Risers, M.2 drives and firmware settings take lanes,"
-                " external boxes have four.",
-            )
-
-
 def _shared_memory(case: Case) -> Iterator[Problem]:
     size = case.host.memory.shm_bytes
     if size is None or size > _SMALL_SHM:
@@ -237,7 +213,6 @@ CHECKS: list[Callable[[Case], Iterable[Problem]]] = [
     _engines,
     _gpus_in_containers,
     _quota,
-    _links,
     _shared_memory,
 ]
 """All checks. Another one is a function of this module and its name here; what it must see of this

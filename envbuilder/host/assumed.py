@@ -50,7 +50,7 @@ def _noted(found: model.Host, note: str) -> model.Host:
 def _assume(host: model.Host, text: str) -> model.Host:
     vendor, _, rest = text.lower().partition(":")
     if text.lower() == "none":
-        return msgspec.structs.replace(host, peers=(), gpus=())
+        return msgspec.structs.replace(host, gpus=())
     values = dict(part.partition("=")[::2] for part in rest.split(",") if part)
     row = accelerators.of_vendor(vendor)
     for key, value in values.items():
@@ -62,7 +62,7 @@ def _assume(host: model.Host, text: str) -> model.Host:
     changes = row.assume(values) if row else None
     if changes is None:
         raise InvalidError(f"{GPU_VARIABLE}: {text!r} is not understood", _hint())
-    return msgspec.structs.replace(host, peers=(), **changes)
+    return msgspec.structs.replace(host, **changes)
 
 
 def _hint() -> str:

@@ -35,9 +35,6 @@ def facts(host: Host) -> Iterator[tuple[str, str]]:
         yield f"GPU {number}", _gpu(gpu)
     if not host.gpus:
         yield "GPU", "none found"
-    for peer in host.peers:
-        direct = {True: ", peer-to-peer", False: ", not peer-to-peer", None: ""}[peer.direct]
-        yield "GPU link", f"{peer.first} – {peer.second}: {peer.path or UNKNOWN}{direct}"
     yield "containers", _containers(host.containers)
     for note in host.notes:
         yield "note", note
@@ -128,14 +125,6 @@ def _gpu(gpu: Gpu) -> str:
         parts.append(f"SM {gpu.sm}")
     if gpu.driver_version:
         parts.append(f"driver {gpu.driver_version}")
-    link = gpu.link
-    if link and link.width:
-        most = link.max_width and f" of ×{link.max_width}"
-        speed = link.speed and f" at {link.speed:g} GT/s"
-        parts.append(f"PCIe ×{link.width}{most or ''}{speed or ''}")
-    if gpu.power_limit_watts:
-        default = gpu.power_default_watts and f" of {gpu.power_default_watts:.0f}"
-        parts.append(f"{gpu.power_limit_watts:.0f}{default or ''} W")
     if gpu.mig:
         parts.append("MIG")
     text = ", ".join(parts)

@@ -110,18 +110,6 @@ class Memory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Why channels and speed are unknown; one sentence."""
 
 
-class Link(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A PCI Express link: transfers per second and lane in billions (GT/s), and lanes.
-
-    Idle GPUs lower the speed, not the width.
-    """
-
-    speed: float | None = None
-    width: Count | None = None
-    max_speed: float | None = None
-    max_width: Count | None = None
-
-
 class Gpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One GPU of the machine, and whether this process could use it."""
 
@@ -152,9 +140,6 @@ class Gpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     available."""
     bandwidth: Count | None = None
     """Theoretical bytes per second of its memory; None for shared memory (see `Memory`)."""
-    link: Link | None = None
-    power_limit_watts: float | None = None
-    power_default_watts: float | None = None
     mig: bool | None = None
     """NVIDIA: whether the GPU is split into instances."""
     render_node: str | None = None
@@ -162,18 +147,6 @@ class Gpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     render_node_group: str | None = None
     """The group that owns the render node, by name or number; known only on the live machine. AMD:
     that of /dev/kfd if it may not be opened."""
-
-
-class Peer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How two NVIDIA GPUs reach each other, by their PCI addresses."""
-
-    first: str
-    second: str
-    path: Literal["nvlink", "switch", "bridge", "node", "system", "board"] | None = None
-    """NVLink, or what a transfer crosses: one or several PCIe switches, the CPU's host bridge, its
-    NUMA node, the link between sockets; `board`: two GPUs on one card."""
-    direct: bool | None = None
-    """Whether the driver lets one GPU read the other's memory."""
 
 
 class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -224,8 +197,6 @@ class Host(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cpu: Cpu = Cpu()
     memory: Memory = Memory()
     gpus: tuple[Gpu, ...] = ()
-    peers: tuple[Peer, ...] = ()
-    """Pairs of GPUs and how they are connected; empty with one GPU or if unknown."""
     containers: Containers = Containers()
     level_zero: bool | None = None
     """Whether Intel's Level Zero loader and GPU driver, which no wheel contains, are installed."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import getpass
-import itertools
 import json
 import os
 import re
@@ -194,12 +193,8 @@ def write(folder: Path, taken: Snapshot, scrubber: Scrubber) -> int:
 
 def plant(root: Path, data: dict[str, Any]) -> Path:
     """Plant the tree of a host below `root`, and return it."""
-    above = _above(itertools.chain.from_iterable(data.get(part, ()) for part in PLANTED))
     for path, target in sorted(data.get("links", {}).items()):
         _at(root, path).symlink_to(target)
-        folder = (root / path).resolve()
-        if path in above and folder.is_relative_to(root.resolve()):
-            folder.mkdir(parents=True, exist_ok=True)  # a device, whose files are behind its link
     for path, text in data.get("files", {}).items():
         _at(root, path).write_text(text if isinstance(text, str) else json.dumps(text))
     for path, text in data.get("binary", {}).items():

@@ -12,7 +12,7 @@ from envbuilder.doctor import diagnosis as doctor
 from envbuilder.doctor.problem import Problem
 from envbuilder.doctor.surroundings import Around, Case
 from envbuilder.host import model as host
-from envbuilder.host.model import Containers, Cpu, Engine, Gpu, Host, Link, Memory
+from envbuilder.host.model import Containers, Cpu, Engine, Gpu, Host, Memory
 from envbuilder.profiles import profile as reading
 from tests.support.host_trees import PROFILES
 
@@ -45,7 +45,6 @@ ADA = Gpu(
     sm="8.9",
     memory_kind="dedicated",
     memory_bytes=24 * GIB,
-    link=Link(width=16, max_width=16),
 )
 ARC = Gpu(
     vendor="intel",

@@ -16,7 +16,7 @@ the codes of problems that the `doctor` must report. Names that begin with "_" a
     folders     empty folders, also in place of files that cannot be read
     nodes       device nodes: whether they may be opened
     cpus        `text` in /proc/cpuinfo of each of `sockets` × `cores` × `threads`
-    pci         devices by address: id, class, driver, node, link, and path in /sys/devices
+    pci         devices by address: id, class, driver, node
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ from tools import record_host
 FOLDER = Path(__file__).parents[1] / "data/hosts"
 NAMES = sorted(path.stem for path in FOLDER.glob("[!_]*.yaml"))
 _DEVICES = "sys/bus/pci/devices"
-_LINK = ("current_link_speed", "current_link_width", "max_link_speed", "max_link_width")
 
 
 @functools.cache
@@ -101,19 +100,10 @@ def add_device(
     id: str,  # noqa: A002 (its name in the files)
     driver: str | None = None,
     node: str | None = None,
-    link: str | None = None,
-    path: str | None = None,
     **more: str,
 ) -> None:
-    """A PCI device: "vendor:device", and what else sysfs shows of it.
-
-    `link` has speed, lanes, most speed and most lanes ("16.0 4 16.0 16"). With `path`, the bridges
-    above it, the device is a link into /sys/devices, as it really is.
-    """
+    """A PCI device: "vendor:device", and what else sysfs shows of it."""
     folder = f"{_DEVICES}/{address}"
-    if path:
-        folder = f"sys/devices/{path}/{address}"
-        data["links"][f"{_DEVICES}/{address}"] = f"../../../devices/{path}/{address}"
     vendor, _, device = id.partition(":")
     files = {"class": more.get("class", "030000"), "vendor": vendor, "device": device}
     for name, value in files.items():
@@ -122,14 +112,6 @@ def add_device(
         data["links"][f"{folder}/driver"] = f"../../../../bus/pci/drivers/{driver}"
     if node:
         data["files"][f"{folder}/drm/{node}/dev"] = f"226:{node.removeprefix('renderD')}\n"
-    data["files"] |= link_files(folder, link or "")
-
-
-def link_files(folder: str, link: str) -> dict[str, str]:
-    """Files about the link of a device or a bridge, as `add_device` takes it."""
-    units = (" GT/s PCIe", "", " GT/s PCIe", "")
-    told = zip(_LINK, link.split(), units, strict=False)
-    return {f"{folder}/{name}": f"{value}{unit}\n" for name, value, unit in told}
 
 
 def probed(root: Path, name: str) -> host.Host:

@@ -31,7 +31,6 @@ KFD = "dev/kfd"
 _NODES = "sys/class/kfd/kfd/topology/nodes"
 _MEMORY = ("mem_info_vram_total", "mem_info_gtt_total")
 _CHOOSING = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
-_POWER = ("power1_cap", "power1_cap_default")
 # Linux amdgpu_pm.c: "only APUs have vddnb", "no mclk on APUs"; the exception is the MI300A, which
 # also lacks a memory manager of its own.
 _ONLY_APU = "in1_label"
@@ -60,7 +59,8 @@ def read(reader: Reader) -> None:
     for device in pci.display_devices(reader, pci.AMD):
         for name in _MEMORY:
             reader.file(f"{device}/{name}")
-        pci.read_sensors(reader, device, _POWER)
+        for chip in reader.folder(f"{device}/hwmon"):
+            reader.folder(f"{device}/hwmon/{chip}")
     for node in reader.folder(_NODES):
         reader.file(f"{_NODES}/{node}/properties")
 
@@ -139,10 +139,6 @@ def _gpu(
         memory_kind=size.kind,
         memory_bytes=size.total,
         usable_bytes=size.usable,
-        # An APU's link is meaningless.
-        link=device.link if size.kind == "dedicated" else None,
-        power_limit_watts=pci.watts(snapshot, folder, _POWER[:1]),
-        power_default_watts=pci.watts(snapshot, folder, _POWER[1:]),
         render_node=opened,
         render_node_readable=snapshot.nodes.get((opened or "").lstrip("/")),
         render_node_group=pci.node_group(

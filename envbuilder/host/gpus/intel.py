@@ -19,9 +19,6 @@ _DRIVERS = ("i915", "xe")
 _LEVEL_ZERO_FOLDERS = ("usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/lib")
 _LEVEL_ZERO = ("libze_loader.so.1", "libze_intel_gpu.so.1")
 _TILES = 8
-# Linux, Documentation/ABI/testing/sysfs-driver-intel-xe-hwmon: 1 is the card, 2 the package.
-_LIMITS = ("power1_max", "power2_max")
-_DEFAULTS = ("power1_rated_max", "power2_rated_max")
 # Percentage of memory that Intel's driver makes available: compute-runtime, function
 # DrmMemoryManager::getPercentOfGlobalMemoryAvailable. Older versions: 80 of shared memory.
 _OWN_PERCENT = 95
@@ -43,10 +40,9 @@ _DEBIAN_HAS = (14,)
 
 
 def read(reader: Reader) -> None:
-    """Read each GPU's memory and power, and the libraries that no wheel contains."""
+    """Read each GPU's memory, and the libraries that no wheel contains."""
     for device in pci.display_devices(reader, pci.INTEL):
         _read_memory(reader, device)
-        pci.read_sensors(reader, device, (*_LIMITS, *_DEFAULTS))
     for folder in _LEVEL_ZERO_FOLDERS:
         for library in _LEVEL_ZERO:
             reader.exists(f"{folder}/{library}")
@@ -111,9 +107,6 @@ def _gpu(snapshot: Snapshot, device: pci.Device) -> Gpu:
         memory_bytes=size.total,
         usable_bytes=size.usable,
         bandwidth=size.bandwidth,
-        link=device.link if size.kind == "dedicated" else None,
-        power_limit_watts=pci.watts(snapshot, folder, _LIMITS),
-        power_default_watts=pci.watts(snapshot, folder, _DEFAULTS),
         render_node=device.render_node,
         render_node_readable=readable,
         render_node_group=pci.node_group(snapshot, device.render_node),

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from envbuilder.host import memory, tables
 from envbuilder.host.gpus import nvidia_access, nvml, pci
@@ -31,9 +31,7 @@ from envbuilder.host.model import (
     ASSUMED,
     Gpu,
     Host,
-    Link,
     Obstacle,
-    Peer,
     State,
     distribution_of,
 )
@@ -41,20 +39,8 @@ from envbuilder.host.snapshot import Reader, Snapshot, clean, fields, integer, v
 
 VERSION = "proc/driver/nvidia/version"
 _GPUS = "proc/driver/nvidia/gpus"
-# nvmlGpuTopologyLevel_t (nvml.h): internal, single and multiple switches, host bridge, NUMA node
-# (with several host bridges), system.
-_PATHS: dict[int | None, Literal["switch", "bridge", "node", "system", "board"]] = {
-    0: "board",
-    10: "switch",
-    20: "switch",
-    30: "bridge",
-    40: "node",
-    50: "system",
-}
 _INBOX = ("nvraid", "nvdimm", "nvhda.", "nvhdau")
 """Beginnings of drivers' names in Windows that mean no GPU: every Windows has the first two."""
-_OK = 0
-_UNKNOWN = 6  # nvmlGpuP2PStatus_t; the values between are reasons why not
 _MODULE = re.compile(r"Kernel Module(?: for \S+)?\s+([0-9]+\.[0-9]+(?:\.[0-9]+)?)\s", re.ASCII)
 # Not /proc/device-tree, which is a link to it.
 _COMPATIBLE = "sys/firmware/devicetree/base/compatible"
@@ -132,24 +118,6 @@ def _minor(snapshot: Snapshot, bus: str, device: nvml.Device | None) -> int | No
     return number
 
 
-def of_host(snapshot: Snapshot) -> dict[str, Any]:
-    """Return how the GPUs that NVML lists reach each other; at most 16 are paired."""
-    answer = nvml.parse(snapshot.files.get("nvml.json"))
-    if answer is None or answer.error:
-        return {}
-    peers = tuple(
-        Peer(
-            first=pair.first,
-            second=pair.second,
-            path="nvlink" if pair.nvlink == _OK else _PATHS.get(pair.ancestor),
-            direct=None if pair.read not in range(_UNKNOWN) else pair.read == _OK,
-        )
-        for pair in answer.pairs
-        if pair.first and pair.second and pair.first != pair.second
-    )
-    return {"peers": peers}
-
-
 def _gpu(
     snapshot: Snapshot,
     bus: str | None,
@@ -188,9 +156,6 @@ def _gpu(
         memory_bytes=size.total,
         usable_bytes=size.usable,
         bandwidth=size.bandwidth,
-        link=None if size.kind == "shared" else _link(reported, card),
-        power_limit_watts=_watts(reported.power_limit_milliwatts),
-        power_default_watts=_watts(reported.power_default_milliwatts),
         mig=reported.mig,
     )
 
@@ -221,36 +186,6 @@ def _memory(snapshot: Snapshot, device: nvml.Device) -> pci.Size:
         # 192 bits, 672 GB/s), HBM3 (H100 SXM: 2619 MHz, 5120 bits, 3352 GB/s).
         bandwidth = 2 * device.memory_mhz * 10**6 * device.memory_bits // 8
     return pci.Size("dedicated", device.memory_bytes, None if device.mig else usable, bandwidth)
-
-
-def _link(device: nvml.Device, card: pci.Device | None) -> Link | None:
-    """Return the link as NVML reports it, with sysfs for missing values.
-
-    NVML's maximum width is that of card and slot together, sysfs's that of the card alone. The
-    larger counts, so that a card in a slot with fewer lanes is recognized.
-    """
-    shown = (card and card.link) or Link()
-    link = Link(
-        speed=_speed(device.link_generation) or shown.speed,
-        width=device.link_width or shown.width,
-        max_speed=_speed(device.max_link_generation) or shown.max_speed,
-        max_width=max(device.max_link_width or 0, shown.max_width or 0) or None,
-    )
-    if link == Link():
-        return None
-    return link
-
-
-def _speed(generation: int | None) -> float | None:
-    if generation:
-        return pci.SPEEDS[generation - 1]
-    return None
-
-
-def _watts(milliwatts: int | None) -> float | None:
-    if milliwatts:
-        return milliwatts / 1000
-    return None
 
 
 def _driver(snapshot: Snapshot, answer: nvml.Answer | None) -> str | None:
@@ -631,7 +566,6 @@ CUDA = Accelerator(
     pci=pci.NVIDIA,
     read=read,
     decide=decide,
-    of_host=of_host,
     assumable={"sm": r"[0-9]{1,2}\.[0-9]", "driver": r"[0-9]{1,6}(\.[0-9]{1,6}){0,3}"},
     example="nvidia:sm=8.9,driver=580.65",
     assume=assume,

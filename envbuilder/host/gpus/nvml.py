@@ -1,14 +1,13 @@
-"""Query NVIDIA's management library (NVML): the driver, each GPU, and how GPUs are connected.
+"""Query NVIDIA's management library (NVML): the driver and each GPU.
 
 `ask` needs the optional package `nvidia-ml-py`. `nvml.json` in a recorded tree has the same form:
-{"driver_version", "devices": [`Device`], "pairs": [`Pair`]} or {"error"}. A device requires only a
+{"driver_version", "devices": [`Device`]} or {"error"}. A device requires only a
 name; unknown keys are ignored.
 """
 
 from __future__ import annotations
 
 import importlib
-import itertools
 from typing import Any
 
 import msgspec
@@ -18,15 +17,12 @@ from msgspec.structs import replace
 from envbuilder.core import decoding
 from envbuilder.host.snapshot import clean, version
 
-# Values from nvml.h; the package mistakenly defines NVML_P2P_CAPS_INDEX_READ as a tuple.
+# Values from nvml.h.
 _CLOCK_MEMORY = 2
 _NOT_SUPPORTED = 3
-_READ = 0
-_NVLINK = 2
 _NOT_FOUND = 6
 _FABRIC_STARTED = 2
 _FABRIC_COMPLETED = 3
-_MOST_PAIRED = 16
 _MOST_INSTANCES = 64
 
 
@@ -47,12 +43,6 @@ class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The memory's highest clock."""
     memory_bits: int | None = None
     """Width of the memory bus."""
-    link_generation: int | None = None
-    link_width: int | None = None
-    max_link_generation: int | None = None
-    max_link_width: int | None = None
-    power_limit_milliwatts: int | None = None
-    power_default_milliwatts: int | None = None
     mig: bool | None = None
     instances: int | None = None
     """MIG instances that programs can use; None if MIG is off."""
@@ -60,25 +50,11 @@ class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """nvmlGpuFabricState_t: 0 none, 1 not started, 2 in progress, 3 completed."""
 
 
-class Pair(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Two GPUs by PCI address, and how they are connected as NVML's own codes."""
-
-    first: str | None = None
-    second: str | None = None
-    ancestor: int | None = None
-    """nvmlGpuTopologyLevel_t: the common ancestor of their paths."""
-    nvlink: int | None = None
-    """nvmlGpuP2PStatus_t of access by NVLink."""
-    read: int | None = None
-    """nvmlGpuP2PStatus_t of reading each other's memory."""
-
-
 class Answer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """NVML's answer; `error` if it gave none."""
 
     driver_version: str | None = None
     devices: tuple[Device, ...] = ()
-    pairs: tuple[Pair, ...] = ()
     error: str = ""
 
 
@@ -113,10 +89,6 @@ def _collect(library: Any) -> Answer:
     return Answer(
         driver_version=_value(library, "nvmlSystemGetDriverVersion"),
         devices=tuple(_device(library, bus, handle) for bus, handle in handles.items()),
-        pairs=tuple(
-            _pair(library, first, second)
-            for first, second in itertools.combinations(list(handles.items())[:_MOST_PAIRED], 2)
-        ),
     )
 
 
@@ -141,12 +113,6 @@ def _device(library: Any, bus: str, handle: Any) -> Device:
         sm=".".join(str(part) for part in capability) if capability else None,
         memory_mhz=number("nvmlDeviceGetMaxClockInfo", _CLOCK_MEMORY),
         memory_bits=number("nvmlDeviceGetMemoryBusWidth"),
-        link_generation=number("nvmlDeviceGetCurrPcieLinkGeneration"),
-        link_width=number("nvmlDeviceGetCurrPcieLinkWidth"),
-        max_link_generation=number("nvmlDeviceGetMaxPcieLinkGeneration"),
-        max_link_width=number("nvmlDeviceGetMaxPcieLinkWidth"),
-        power_limit_milliwatts=number("nvmlDeviceGetPowerManagementLimit"),
-        power_default_milliwatts=number("nvmlDeviceGetPowerManagementDefaultLimit"),
         mig=bool(modes[0]) if modes else None,
         instances=_instances(library, handle) if modes and modes[0] else None,
         fabric=_fabric(library, handle),
@@ -200,22 +166,6 @@ def _memory(library: Any, handle: Any) -> tuple[int | None, int | None, bool | N
         return None, None, True if shared else None
 
 
-def _pair(library: Any, first: tuple[str, Any], second: tuple[str, Any]) -> Pair:
-    def number(function: str, *more: int) -> int | None:
-        value = _value(library, function, first[1], second[1], *more)
-        if isinstance(value, int):
-            return value
-        return None
-
-    return Pair(
-        first=first[0],
-        second=second[0],
-        ancestor=number("nvmlDeviceGetTopologyCommonAncestor"),
-        nvlink=number("nvmlDeviceGetP2PStatus", _NVLINK),
-        read=number("nvmlDeviceGetP2PStatus", _READ),
-    )
-
-
 def _value(library: Any, function: str, *arguments: object) -> Any:
     """Return the result of an NVML function; None if the driver or the package lacks it."""
     try:
@@ -235,10 +185,6 @@ def parse(text: str | None) -> Answer | None:
     return Answer(
         driver_version=clean(answer.driver_version),
         devices=tuple(_checked(device) for device in answer.devices),
-        pairs=tuple(
-            replace(pair, first=address(pair.first), second=address(pair.second))
-            for pair in answer.pairs
-        ),
         error=clean(answer.error) or "",
     )
 
@@ -257,12 +203,6 @@ def _checked(device: Device) -> Device:
         # NVML sets all bits for "not available".
         memory_mhz=_within(device.memory_mhz, 10**5),
         memory_bits=_within(device.memory_bits, 2**16),
-        link_generation=_within(device.link_generation, 6),
-        link_width=_within(device.link_width, 32),
-        max_link_generation=_within(device.max_link_generation, 6),
-        max_link_width=_within(device.max_link_width, 32),
-        power_limit_milliwatts=_within(device.power_limit_milliwatts, 10**7),
-        power_default_milliwatts=_within(device.power_default_milliwatts, 10**7),
         instances=_within(device.instances, 10**3, least=0),
         fabric=_within(device.fabric, 2**31, least=0),
     )

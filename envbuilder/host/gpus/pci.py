@@ -5,14 +5,15 @@ A container sees all of the host's devices.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from msgspec import Struct
 
-from envbuilder.host.model import Gpu, Host, Link, Obstacle, State
 from envbuilder.host.snapshot import Reader, Snapshot, clean, integer, lines
+
+if TYPE_CHECKING:
+    from envbuilder.host.model import Gpu, Host, Obstacle, State
 
 PCI = "sys/bus/pci/devices"
 _DISPLAY = 0x03
@@ -21,18 +22,6 @@ AMD = 0x1002
 INTEL = 0x8086
 NVIDIA = 0x10DE
 _OTHER_BRIDGE = 0x0680  # PCI class of NVSwitch
-SPEEDS = (2.5, 5.0, 8.0, 16.0, 32.0, 64.0)
-"""Transfers per second and lane of PCI Express generations 1 to 6, in billions (GT/s)."""
-WIDTHS = (1, 2, 4, 8, 12, 16, 32)
-"""Possible numbers of lanes; the kernel also writes 0, 63 and 255, for unknown."""
-_LINK = ("current_link_speed", "current_link_width", "max_link_speed", "max_link_width")
-_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\Z", re.ASCII)
-# Intel and AMD put a PCI Express switch on their cards. Behind it, the GPU's own link reports
-# 2.5 GT/s x1 (Intel: Syllo/nvtop pull request 344; a B580 in geerlingguy/raspberry-pi-pcie-devices
-# issue 695) or always the maximum (AMD: Linux amdgpu_device_gpu_bandwidth, which also reads the
-# upstream link).
-_OWN_SWITCH = (INTEL, AMD)
-_MOST_MICROWATTS = 10**10
 
 
 class Device(Struct, frozen=True, kw_only=True):
@@ -48,8 +37,6 @@ class Device(Struct, frozen=True, kw_only=True):
     """Whether a kernel driver is bound to it; None if unknown."""
     render_node: str | None
     """Path of its render node, as the kernel names it."""
-    link: Link | None
-    """The card's link to the machine; None if it has none or it could not be read."""
 
 
 class Size(NamedTuple):
@@ -84,15 +71,12 @@ def read(reader: Reader, processing: Collection[int]) -> None:
             del reader.files[f"{device}/class"]
             continue
         vendor = integer(reader.file(f"{device}/vendor"), 16)
-        shows = _is_display(kind, vendor, processing)
-        if shows is False:
+        if _is_display(kind, vendor, processing) is False:
             del reader.files[f"{device}/class"], reader.files[f"{device}/vendor"]
             continue
         reader.file(f"{device}/device")
         reader.link(f"{device}/driver")
         reader.folder(f"{device}/drm")
-        if shows:
-            _read_link(reader, device, vendor)
 
 
 def _is_display(kind: int | None, vendor: int | None, processing: Collection[int]) -> bool | None:
@@ -109,27 +93,6 @@ def _is_display(kind: int | None, vendor: int | None, processing: Collection[int
     return vendor in processing
 
 
-def _read_link(reader: Reader, device: str, vendor: int | None) -> None:
-    reader.file(f"{device}/power/runtime_status")
-    if asleep(reader, device):
-        return
-    for name in _LINK:
-        reader.file(f"{device}/{name}")
-    if vendor not in _OWN_SWITCH:
-        return
-    bridges = _bridges(reader.link(device)) or ()
-    for bridge in bridges[-2:]:
-        reader.file(f"{bridge}/vendor")
-    if len(bridges) > 2:
-        for name in _LINK:
-            reader.file(f"{bridges[-2]}/{name}")
-
-
-def asleep(known: Reader | Snapshot, device: str) -> bool:
-    """Return whether the device is suspended: reading its link or sensors would wake it."""
-    return known.files.get(f"{device}/power/runtime_status", "").strip() == "suspended"
-
-
 def display_devices(reader: Reader, vendor: int) -> list[str]:
     """Return the folders of a vendor's display devices: of others, `read` keeps no class."""
     folders = [f"{PCI}/{address}" for address in reader.folders.get(PCI, ())]
@@ -139,28 +102,6 @@ def display_devices(reader: Reader, vendor: int) -> list[str]:
         if integer(reader.files.get(f"{folder}/vendor"), 16) == vendor
         and integer(reader.files.get(f"{folder}/class"), 16) is not None
     ]
-
-
-def read_sensors(reader: Reader, device: str, names: tuple[str, ...]) -> None:
-    """Read the named files of the device's sensor chips that exist, unless it is suspended."""
-    for chip in reader.folder(f"{device}/hwmon"):
-        there = reader.folder(f"{device}/hwmon/{chip}")
-        for name in names:
-            if name in there and not asleep(reader, device):
-                reader.file(f"{device}/hwmon/{chip}/{name}")
-
-
-def watts(snapshot: Snapshot, device: str, names: tuple[str, ...]) -> float | None:
-    """Return the first power in the named sensor files, which state it in microwatts.
-
-    0 means that the limit is off (Linux, sysfs-driver-intel-xe-hwmon).
-    """
-    for name in names:
-        for chip in snapshot.folders.get(f"{device}/hwmon", ()):
-            value = integer(snapshot.files.get(f"{device}/hwmon/{chip}/{name}"))
-            if value and value <= _MOST_MICROWATTS:
-                return value / 10**6
-    return None
 
 
 def node_group(snapshot: Snapshot, node: str | None) -> str | None:
@@ -224,68 +165,7 @@ def _device(snapshot: Snapshot, address: str) -> Device:
         driver=clean(snapshot.links.get(f"{folder}/driver", "").rpartition("/")[2]),
         bound=bound,
         render_node=f"/dev/dri/{clean(nodes[0])}" if nodes else None,
-        link=_link(snapshot, folder, vendor),
     )
-
-
-def _link(snapshot: Snapshot, folder: str, vendor: int | None) -> Link | None:
-    link = _link_of(snapshot, folder)
-    if vendor not in _OWN_SWITCH:
-        return link
-    bridges = _bridges(snapshot.links.get(folder))
-    makers = [integer(snapshot.files.get(f"{b}/vendor"), 16) for b in (bridges or ())[-2:]]
-    if not bridges or None in makers:
-        # Part of the CPU, in a virtual machine, or unknown: the link is meaningless.
-        return None
-    if len(bridges) > 2 and makers == [vendor, vendor]:
-        # The switch's upstream port; `bridges[0]` belongs to the CPU.
-        return _link_of(snapshot, bridges[-2])
-    # No GPU is built for one lane: this one is behind a switch that is not visible.
-    if link is not None and (link.max_width or 1) > 1:
-        return link
-    return None
-
-
-def _bridges(target: str | None) -> tuple[str, ...] | None:
-    """Return the folders of the bridges above a device, the CPU's first, from its link target."""
-    _, found, path = (target or "").partition("devices/")
-    parts = path.split("/")
-    if not found or not _ADDRESS.match(parts[-1]) or ".." in parts:
-        return None
-    return tuple(
-        f"sys/devices/{'/'.join(parts[: index + 1])}"
-        for index, part in enumerate(parts[:-1])
-        if _ADDRESS.match(part)
-    )
-
-
-def _link_of(snapshot: Snapshot, folder: str) -> Link | None:
-    texts = [snapshot.files.get(f"{folder}/{name}") for name in _LINK]
-    link = Link(
-        speed=_speed(texts[0]),
-        width=_width(texts[1]),
-        max_speed=_speed(texts[2]),
-        max_width=_width(texts[3]),
-    )
-    if link != Link():
-        return link
-    return None
-
-
-def _speed(text: str | None) -> float | None:
-    """Parse a speed such as "16.0 GT/s PCIe"; the kernel writes "Unknown" for others."""
-    match = re.match(r"([0-9]{1,2}(?:\.[0-9])?) GT/s", (text or "").strip(), re.ASCII)
-    number = float(match[1]) if match else None
-    if number in SPEEDS:
-        return number
-    return None
-
-
-def _width(text: str | None) -> int | None:
-    number = integer(text)
-    if number in WIDTHS:
-        return number
-    return None
 
 
 # udev assigns render nodes to `render`, systemd before 239 to `video` (50-udev-default.rules). Any

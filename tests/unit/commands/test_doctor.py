@@ -16,7 +16,7 @@ from envbuilder.core import process
 from envbuilder.core.errors import HostError, wrapped
 from envbuilder.doctor import accelerators, surroundings
 from envbuilder.host import probe
-from envbuilder.host.model import Containers, Host, Link
+from envbuilder.host.model import Containers, Host
 from envbuilder.profiles import choice
 from tests.support import host_trees
 from tests.support.broken_hosts import (
@@ -111,7 +111,8 @@ def test_exit_codes(machine: Machine) -> None:
     status, out, _ = run()
     assert (status, out) == (0, "no problems found\n")
     assert run("--profile", "xpu")[0] == 3
-    machine.here = with_gpu(changed(ADA, link=Link(width=8, max_width=16)), containers=Containers())
+    memory = changed(LINUX.memory, shm_bytes=1 << 20)
+    machine.here = with_gpu(ADA, memory=memory, containers=Containers())
     status, out, _ = run()
     assert status == 0
     assert "performance: " in out

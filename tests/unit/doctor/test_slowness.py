@@ -12,7 +12,7 @@ from envbuilder.doctor import diagnosis, surroundings
 from envbuilder.doctor.problem import Problem
 from envbuilder.doctor.surroundings import Around, Case
 from envbuilder.host import probe
-from envbuilder.host.model import Containers, Engine, Host, Link, Memory
+from envbuilder.host.model import Containers, Engine, Host, Memory
 from envbuilder.packages.store import Disk
 from tests.support.broken_hosts import (
     ADA,
@@ -73,23 +73,6 @@ def test_quota_without_a_thread_limit(quota: float | None, threads: str | None, 
     assert slow(here, variables) == ["quota"] * told
     unknown = changed(here, cpu=changed(here.cpu, affinity=None))
     assert slow(unknown, variables) == []
-
-
-@pytest.mark.parametrize(
-    ("link", "told"),
-    [
-        (Link(width=16, max_width=16), False),
-        (Link(width=8, max_width=16), True),
-        (Link(width=4, max_width=4), True),  # what NVML says of a card in a narrow slot
-        (Link(width=8), False),
-        (Link(max_width=16), False),
-        # idle
-        (None, False),
-    ],
-)
-def test_pcie_lanes(link: Link | None, told: bool) -> None:
-    assert slow(with_gpu(changed(ADA, link=link))) == ["pcie"] * told
-    assert slow(with_gpu(changed(ADA, link=link, memory_kind="shared"))) == []
 
 
 @pytest.mark.parametrize(

@@ -154,19 +154,6 @@ def test_differences_are_named_and_public(scrubber: Scrubber) -> None:
     assert "alice" not in lines[1]
 
 
-def test_a_card_behind_its_link_is_planted_there(tmp_path: Path) -> None:
-    """Intel's and AMD's cards are read through their links into /sys/devices."""
-    device = "sys/bus/pci/devices/0000:03:00.0"
-    place = "sys/devices/pci0000:00/0000:03:00.0"
-    data = host_trees.load("arc-b580")
-    host_trees.add_device(data, "0000:03:00.0", "8086:e20b", "xe", "renderD129", path="pci0000:00")
-    first = record.plant(tmp_path / "first", data)
-    second = record.plant(tmp_path / "second", record.recording(probe.fetch(first), Scrubber()))
-    assert (second / device).is_symlink()
-    assert (second / place / "class").is_file()
-    assert probe.host(second) == probe.host(first)
-
-
 def test_a_link_out_of_the_tree_makes_no_folder(tmp_path: Path) -> None:
     data = {"links": {"sys/a": str(tmp_path / "outside")}, "folders": []}
     record.plant(tmp_path / "root", data)

@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs: what NVML, the kernel and the PCI id say of one, of two together, and of Tegra."""
+"""NVIDIA's GPUs: what NVML, the kernel and the PCI id say of one, and of Tegra."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from envbuilder.host import probe, snapshot, tables
-from envbuilder.host.gpus import nvidia
-from envbuilder.host.model import Gpu, Link, Peer
+from envbuilder.host import probe, tables
+from envbuilder.host.model import Gpu
 from tests.support import host_trees
 
 PCI = "sys/bus/pci/devices"
@@ -21,12 +20,6 @@ RTX_4090 = {
     "sm": "8.9",
     "memory_mhz": 10501,
     "memory_bits": 384,
-    "link_generation": 1,
-    "link_width": 4,
-    "max_link_generation": 4,
-    "max_link_width": 16,
-    "power_limit_milliwatts": 350000,
-    "power_default_milliwatts": 450000,
 }
 
 
@@ -50,25 +43,13 @@ def probed(tmp_path: Path, data: dict[str, Any]) -> Gpu:
     return gpu
 
 
-def test_an_rtx_4090_in_a_narrow_slot(tmp_path: Path) -> None:
+def test_an_rtx_4090(tmp_path: Path) -> None:
     gpu = probed(tmp_path, tree(told()))
     assert (gpu.state, gpu.family, gpu.sm) == ("usable", "AD102", "8.9")
     assert (gpu.memory_kind, gpu.memory_bytes) == ("dedicated", 25757220864)
     assert gpu.usable_bytes == 25757220864 - 398458880
     assert gpu.bandwidth == 1_008_096_000_000
-    assert gpu.link == Link(speed=2.5, width=4, max_speed=16.0, max_width=16)
-    assert (gpu.power_limit_watts, gpu.power_default_watts) == (350.0, 450.0)
     assert gpu.mig is None
-
-
-def test_nvml_knows_the_link_better_and_sysfs_fills_in(tmp_path: Path) -> None:
-    data = tree(told(link_width=16, max_link_generation=None))
-    data["files"] |= {
-        f"{PCI}/0000:01:00.0/current_link_width": "4\n",
-        f"{PCI}/0000:01:00.0/max_link_speed": "32.0 GT/s PCIe\n",
-    }
-    found = probed(tmp_path, data).link
-    assert found == Link(speed=2.5, width=16, max_speed=32.0, max_width=16)
 
 
 @pytest.mark.parametrize(
@@ -97,16 +78,6 @@ def test_no_bandwidth_from_what_is_not_available(
     assert probed(tmp_path, tree(told(**changes))).bandwidth is None
 
 
-@pytest.mark.parametrize("value", [2**32 - 1, None])
-def test_numbers_that_cannot_be_are_not_known(value: int | None, tmp_path: Path) -> None:
-    names = (
-        "link_generation link_width max_link_generation max_link_width "
-        "power_limit_milliwatts power_default_milliwatts"
-    )
-    gpu = probed(tmp_path, tree(told(**dict.fromkeys(names.split(), value))))
-    assert (gpu.link, gpu.power_limit_watts, gpu.power_default_watts) == (None, None, None)
-
-
 @pytest.mark.parametrize("value", [25757220865, -5, None])
 def test_memory_that_the_driver_cannot_keep(value: int | None, tmp_path: Path) -> None:
     gpu = probed(tmp_path, tree(told(reserved_bytes=value)))
@@ -122,14 +93,12 @@ def test_gb10_shares_the_main_memory(tmp_path: Path) -> None:
                 "bus": "0000000F:01:00.0",
                 "sm": "12.1",
                 "shared_memory": True,
-                "link_generation": 1,
-                "link_width": 1,
             }
         ],
     }
     gpu = probed(tmp_path, tree(answer, "000f:01:00.0", device="2e12"))
     assert (gpu.memory_kind, gpu.memory_bytes) == ("shared", 32768000 * 1024)
-    assert (gpu.usable_bytes, gpu.bandwidth, gpu.link) == (None, None, None)
+    assert (gpu.usable_bytes, gpu.bandwidth) == (None, None)
     assert (gpu.state, gpu.sm) == ("usable", "12.1")
 
 
@@ -153,7 +122,7 @@ def test_without_a_driver_the_pci_id_tells_name_chip_and_capability(tmp_path: Pa
     gpu = probed(tmp_path, data)
     assert (gpu.name, gpu.family, gpu.sm) == ("NVIDIA Tesla P40", "GP102", "6.1")
     assert gpu.state == "present"
-    assert (gpu.memory_kind, gpu.memory_bytes, gpu.link) == (None, None, None)
+    assert (gpu.memory_kind, gpu.memory_bytes) == (None, None)
 
 
 def test_an_unlisted_id_is_still_a_gpu(tmp_path: Path) -> None:
@@ -170,48 +139,6 @@ def test_a_vgpu_is_known_by_the_gpu_that_it_is_named_after(
 ) -> None:
     data = tree(told(name=name, sm=None), device="ffff")
     assert probed(tmp_path, data).sm == sm
-
-
-def taken(answer: object) -> snapshot.Snapshot:
-    files = {"nvml.json": answer if isinstance(answer, str) else json.dumps(answer)}
-    return snapshot.Snapshot(live=False, system="linux", files=files)
-
-
-def pair(**changes: object) -> dict[str, object]:
-    return {"first": "00000000:01:00.0", "second": "00000000:02:00.0", **changes}
-
-
-@pytest.mark.parametrize(
-    ("changes", "path", "direct"),
-    [
-        ({"ancestor": 50, "nvlink": 0, "read": 0}, "nvlink", True),
-        ({"ancestor": 0, "nvlink": 5, "read": 0}, "board", True),
-        ({"ancestor": 10, "read": 0}, "switch", True),
-        ({"ancestor": 40, "read": 6}, "node", None),
-        ({"ancestor": 50, "read": -1}, "system", None),
-        ({}, None, None),
-    ],
-)
-def test_how_two_gpus_reach_each_other(
-    changes: dict[str, object], path: Any, direct: bool | None
-) -> None:
-    expected = Peer(first="0000:01:00.0", second="0000:02:00.0", path=path, direct=direct)
-    assert nvidia.of_host(taken({"pairs": [pair(**changes)]})) == {"peers": (expected,)}
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        {"pairs": [pair(first="?")]},
-        {"pairs": [pair(second=None)]},
-        {"pairs": [pair(second="0000:01:00.0")]},
-        {"pairs": [pair()], "error": "lost"},
-        {},
-        "[",
-    ],
-)
-def test_no_pair_of_nothing(answer: object) -> None:
-    assert not nvidia.of_host(taken(answer)).get("peers")
 
 
 TREE = "sys/firmware/devicetree/base/compatible"

@@ -51,8 +51,6 @@ class FakeNvml:
         if name == "nvmlDeviceGetMemoryInfo":
             reserved = {"reserved": 2**28} if named.get("version") == self.nvmlMemory_v2 else {}
             return SimpleNamespace(total=80 * 2**30, **reserved)
-        if name == "nvmlDeviceGetP2PStatus":
-            return {0: 0, 2: 0}[arguments[2]]
         if name == "nvmlDeviceGetMaxClockInfo":
             return {2: 2619}[arguments[1]]
         return {
@@ -64,14 +62,7 @@ class FakeNvml:
             "nvmlDeviceGetName": "NVIDIA H100 80GB HBM3",
             "nvmlDeviceGetCudaComputeCapability": (9, 0),
             "nvmlDeviceGetMemoryBusWidth": 5120,
-            "nvmlDeviceGetCurrPcieLinkGeneration": 5,
-            "nvmlDeviceGetCurrPcieLinkWidth": 16,
-            "nvmlDeviceGetMaxPcieLinkGeneration": 5,
-            "nvmlDeviceGetMaxPcieLinkWidth": 16,
-            "nvmlDeviceGetPowerManagementLimit": 700000,
-            "nvmlDeviceGetPowerManagementDefaultLimit": 700000,
             "nvmlDeviceGetMigMode": [0, 0],
-            "nvmlDeviceGetTopologyCommonAncestor": 50,
         }[name]
 
 
@@ -91,24 +82,15 @@ H100 = nvml.Device(
     sm="9.0",
     memory_mhz=2619,
     memory_bits=5120,
-    link_generation=5,
-    link_width=16,
-    max_link_generation=5,
-    max_link_width=16,
-    power_limit_milliwatts=700000,
-    power_default_milliwatts=700000,
     mig=False,
 )
 
 
-def test_two_h100_with_nvlink(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_h100(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = ask(monkeypatch, FakeNvml())
     assert answer.error == ""
     assert answer.devices[0] == H100
     assert answer.devices[1].bus == "0000:02:00.0"
-    assert answer.pairs == (
-        nvml.Pair(first="0000:01:00.0", second="0000:02:00.0", ancestor=50, nvlink=0, read=0),
-    )
 
 
 FUNCTIONS: dict[str, dict[str, Any]] = {
@@ -122,8 +104,6 @@ FUNCTIONS: dict[str, dict[str, Any]] = {
     },
     "nvmlDeviceGetMaxClockInfo": {"memory_mhz": None},
     "nvmlDeviceGetMigMode": {"mig": None},
-    "nvmlDeviceGetTopologyCommonAncestor": {},
-    "nvmlDeviceGetP2PStatus": {},
 }
 
 
@@ -135,10 +115,7 @@ def test_a_failing_call_costs_only_its_own_value(
     assert answer.error == ""
     expected = {name: getattr(H100, name) for name in nvml.Device.__struct_fields__}
     assert answer.devices[0] == nvml.Device(**{**expected, **FUNCTIONS[function]})
-    assert len(answer.pairs) == 1
     assert (answer.driver_version is None) == (function == "nvmlSystemGetDriverVersion")
-    assert (answer.pairs[0].ancestor is None) == (function == "nvmlDeviceGetTopologyCommonAncestor")
-    assert (answer.pairs[0].read is None) == (function == "nvmlDeviceGetP2PStatus")
 
 
 def test_memory_that_may_not_be_asked_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,13 +148,6 @@ def test_without_a_start_there_is_no_answer(function: str, monkeypatch: pytest.M
 def test_without_the_package_nvml_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib, "import_module", Mock(side_effect=ImportError))
     assert nvml.ask() is None
-
-
-def test_at_most_sixteen_gpus_are_paired(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = ask(monkeypatch, FakeNvml(count=20))
-    assert len(answer.devices) == 20
-    assert len(answer.pairs) == 16 * 15 // 2
-    assert max(pair.second or "" for pair in answer.pairs) == "0000:10:00.0"
 
 
 @pytest.mark.parametrize("instances", [(), (0, 3)])
