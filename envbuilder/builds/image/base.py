@@ -21,7 +21,6 @@ from envbuilder.containers.engine import connection
 from envbuilder.containers.engine.container import Container
 from envbuilder.containers.engine.interface import LABEL, Engine, Image, no_base
 from envbuilder.containers.oci import archive, reference, rootfs
-from envbuilder.containers.oci.layout import Layout
 from envbuilder.core import console, files, types
 from envbuilder.core.errors import BuildError, Hint, InvalidError, ToolError, VerifyError
 from envbuilder.core.settings import DEFAULT, Settings, require_writable
@@ -31,6 +30,7 @@ from envbuilder.profiles.lock import BUILT, File, Lock, LockedBase, Target, sele
 
 if TYPE_CHECKING:
     from envbuilder.builds.request import Locked, Request
+    from envbuilder.containers.oci.layout import Layout
     from envbuilder.host.model import Host
     from envbuilder.profiles.profile import Base as BaseImage, Profile
 
@@ -192,7 +192,6 @@ def _of_engine(
         copying = console.progress().task(f"copy the base image {ref} from the engine")
         with contextlib.nullcontext() if was_copied else copying:
             layout = images.export(engine, image, bases)
-    images.remember(layout, Layout(settings.cache_dir / "layers"))
     return layout
 
 

@@ -7,7 +7,6 @@ digest.
 from __future__ import annotations
 
 import tempfile
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,13 +16,9 @@ from envbuilder.core import files, types
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Sequence
 
     from envbuilder.containers.engine.interface import Engine, Image
-
-_loading = threading.Lock()
-"""Of builds side by side, two that load at once would both send the layers that they share, and the
-engine would unpack them twice."""
 
 
 def export(engine: Engine, image: Image, folder: Path) -> Layout:
@@ -80,18 +75,17 @@ def load(
     manifest = layout.read_manifest(listed[0])
     ids = (manifest.config.digest, listed[0].digest)
     names = names or archive.names(listed)
-    with _loading:
-        present = layers(engine, recorded, manifest, names, preload)
-        try:
-            engine.load(layout, names, present)
-            _require(engine, names, ids)
-        except EnvbuilderError:
-            if not present:
-                raise
-            # The engine may have dropped a blob that it had.
-            engine.load(layout, names, ())
-            _require(engine, names, ids)
-        remember(layout, recorded)
+    present = layers(engine, recorded, manifest, names, preload)
+    try:
+        engine.load(layout, names, present)
+        _require(engine, names, ids)
+    except EnvbuilderError:
+        if not present:
+            raise
+        # The engine may have dropped a blob that it had.
+        engine.load(layout, names, ())
+        _require(engine, names, ids)
+    remember(layout, recorded)
     return ids
 
 
@@ -107,13 +101,6 @@ def _require(engine: Engine, names: Sequence[str], ids: Collection[types.Digest]
 
 # --- which layers an engine has: it lists its images, but not their layers
 
-_WORTH = 32 << 20
-"""Bytes that take longer to send than a few questions."""
-_QUESTIONS = 8
-"""Maximum number of recorded images that an engine is asked for; each takes some milliseconds."""
-_LARGEST = 64 << 10
-"""Bytes of the largest manifest or index; layers are mostly larger."""
-
 
 def remember(layout: Layout, recorded: Layout) -> None:
     """Record the manifests of a layout's images in `recorded`."""
@@ -126,40 +113,18 @@ def remember(layout: Layout, recorded: Layout) -> None:
 def layers(
     engine: Engine, recorded: Layout, manifest: Manifest, names: Sequence[str], preload: str
 ) -> set[types.Digest]:
-    """Return those layers of an image that the engine has, as far as a few questions show.
+    """Return those layers of an image that the engine has, as far as a question or two show.
 
     The engine is asked for the image `preload`, of the preloaded lower layers. If it has none: for
-    what has one of the `names` now, mostly the image that this one replaces, and then for the
-    recorded images that have most of what is lacking. Listing all of its images would take longer,
-    because the engine adds up the size of each (8 ms for an image, Docker 26.1).
+    what has one of the `names` now, mostly the image that this one replaces.
     """
     if not engine.receives_layers:
         return set()
-    lacking = {layer.digest: layer.size for layer in manifest.layers}
     image = engine.image(preload) if preload else None
+    held: set[types.Digest] = set()
     for present in [image] if image else filter(None, map(engine.image, names)):
-        _take(lacking, _recorded(present.id, recorded))
-    images = dict(_images(recorded)) if image is None and sum(lacking.values()) > _WORTH else {}
-
-    def gain(image: types.Digest) -> int:
-        return sum(lacking.get(layer, 0) for layer in images[image])
-
-    for digest in sorted(images, key=gain, reverse=True)[:_QUESTIONS]:
-        if sum(lacking.values()) > _WORTH and gain(digest) and engine.image(digest) is not None:
-            _take(lacking, images[digest])
-    return {layer.digest for layer in manifest.layers} - lacking.keys()
-
-
-def _take(lacking: dict[types.Digest, int], held: Collection[types.Digest]) -> None:
-    for digest in held:
-        lacking.pop(digest, None)
-
-
-def _images(recorded: Layout) -> Iterator[tuple[types.Digest, set[types.Digest]]]:
-    """Yield the recorded images with their layers, the latest first."""
-    for digest in recorded.small(_LARGEST):
-        if held := _recorded(digest, recorded):
-            yield digest, held
+        held |= _recorded(present.id, recorded)
+    return held & {layer.digest for layer in manifest.layers}
 
 
 def _recorded(digest: types.Digest, recorded: Layout) -> set[types.Digest]:

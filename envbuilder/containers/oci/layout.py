@@ -190,18 +190,6 @@ class Layout:
     def _blobs(self) -> Path:
         return self.folder / "blobs" / "sha256"
 
-    def small(self, largest: int) -> list[types.Digest]:
-        """Return the digests of blobs of at most `largest` bytes, the latest first."""
-        times: dict[types.Digest, int] = {}
-        with contextlib.suppress(FileNotFoundError), os.scandir(self._blobs) as entries:
-            for entry in entries:
-                # Other processes add and remove blobs meanwhile.
-                with contextlib.suppress(FileNotFoundError):
-                    status = entry.stat()
-                    if status.st_size <= largest and _DIGEST.fullmatch(f"sha256:{entry.name}"):
-                        times[f"sha256:{entry.name}"] = status.st_mtime_ns
-        return sorted(times, key=lambda digest: -times[digest])
-
     def has(self, of: Descriptor) -> bool:
         """Return whether a blob of this size is present; its bytes are not checked."""
         path = self.blob(of.digest)

@@ -6,7 +6,6 @@ import io
 import os
 import tarfile
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -95,12 +94,6 @@ def named(folder: Path, *more: Member, ref: str = "envbuilder/x:1") -> tuple[Lay
     return layout, layout.manifest("linux/amd64")
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The layers of these tests have a few bytes, and are worth a question nevertheless."""
-    monkeypatch.setattr(images, "_WORTH", 0)
-
-
 @pytest.fixture
 def there() -> Docker:
     return Docker()
@@ -122,33 +115,12 @@ def test_what_an_image_of_the_engine_is_made_of_is_not_sent_again(
     first, one = named(tmp_path / "one", Member(path="a", content=b"1"))
     ids = images.load(there.engine, first, made)
     assert ids == (one.config.digest, first.index().manifests[0].digest)
-    second, other = named(tmp_path / "two", Member(path="a", content=b"2"), ref="envbuilder/x:2")
+    second, other = named(tmp_path / "two", Member(path="a", content=b"2"))
     images.load(there.engine, second, made)
     base = one.layers[0].digest.removeprefix("sha256:")
     assert base in there.sent[0]
     assert base not in there.sent[1]
     assert hexes(other) - {base} <= there.sent[1]
-
-
-def test_what_two_builds_load_at_once_is_sent_once(
-    there: Docker, made: Layout, tmp_path: Path
-) -> None:
-    first, one = named(tmp_path / "one", Member(path="a", content=b"1"))
-    second, _ = named(tmp_path / "two", Member(path="a", content=b"2"), ref="envbuilder/x:2")
-    other = threading.Thread(target=images.load, args=(there.engine, second, made))
-    load_image = there.api.load_image
-
-    def meanwhile(pieces: Iterator[bytes], quiet: bool) -> Iterator[dict[str, Any]]:
-        there.api.load_image = load_image
-        other.start()
-        other.join(0.1)  # it waits, or it would have sent everything by now
-        return load_image(pieces, quiet)
-
-    there.api.load_image = meanwhile
-    images.load(there.engine, first, made)
-    other.join()
-    base = one.layers[0].digest.removeprefix("sha256:")
-    assert [base in sent for sent in there.sent] == [True, False]
 
 
 def test_what_the_engine_dropped_meanwhile_is_sent_after_all(
@@ -158,7 +130,7 @@ def test_what_the_engine_dropped_meanwhile_is_sent_after_all(
     images.load(there.engine, first, made)
     there.blobs.clear()
     there.wanted = {one.layers[0].digest.removeprefix("sha256:")}
-    second, other = named(tmp_path / "two", Member(path="a", content=b"2"), ref="envbuilder/x:2")
+    second, other = named(tmp_path / "two", Member(path="a", content=b"2"))
     images.load(there.engine, second, made)
     assert len(there.sent) == 3
     assert hexes(other) <= there.sent[2]
@@ -179,7 +151,7 @@ def test_an_engine_that_says_yes_and_has_nothing_is_an_error(there: Docker, tmp_
         images.load(there.engine, layout, Layout.create(tmp_path / "made"))
 
 
-def test_an_exported_base_is_kept_and_known(there: Docker, made: Layout, tmp_path: Path) -> None:
+def test_an_exported_base_is_kept(there: Docker, tmp_path: Path) -> None:
     layout, manifest = named(tmp_path / "base", ref="base:1")
     there.saved = b"".join(archive.pieces(layout))
     digest = layout.index().manifests[0].digest
@@ -189,10 +161,6 @@ def test_an_exported_base_is_kept_and_known(there: Docker, made: Layout, tmp_pat
     assert exported.manifest("linux/amd64") == manifest
     there.saved = b""
     assert images.export(there.engine, found, tmp_path / "bases").folder == exported.folder
-    images.remember(exported, made)
-    above, _ = named(tmp_path / "above", Member(path="a"))
-    images.load(there.engine, above, made)
-    assert not hexes(manifest) & there.sent[0] - {manifest.config.digest}
 
 
 @pytest.mark.parametrize(
@@ -341,8 +309,7 @@ class Engine:
 
 
 @pytest.fixture
-def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
-    monkeypatch.setattr(images, "_WORTH", 32 * MB)
+def recorded(tmp_path: Path) -> Layout:
     return Layout.create(tmp_path / "recorded")
 
 
@@ -360,35 +327,12 @@ def digests(*layers: Descriptor) -> set[types.Digest]:
 WHOLE = manifest_of(TORCH, COMPILER, SMALL, PAYLOAD)
 
 
-def test_what_has_the_name_comes_first_and_is_enough_if_it_lacks_little(recorded: Layout) -> None:
+def test_layers_of_what_has_the_name_are_not_sent(recorded: Layout) -> None:
     replaced = record(recorded, TORCH, COMPILER, PAYLOAD)
     other = record(recorded, SMALL)
     engine = Engine(other, latest=replaced)
     assert engine.layers(recorded, WHOLE, "new", "latest") == digests(TORCH, COMPILER, PAYLOAD)
     assert engine.questions == ["new", "latest"]
-
-
-def test_images_with_most_of_what_is_lacking_are_asked_for_next(recorded: Layout) -> None:
-    compiler = record(recorded, COMPILER)
-    torch = record(recorded, TORCH, PAYLOAD)
-    record(recorded, layer(9, 900 * MB))
-    engine = Engine(compiler, torch)
-    assert engine.layers(recorded, WHOLE) == digests(TORCH, COMPILER, PAYLOAD)
-    assert engine.questions == [torch, compiler]
-
-
-def test_the_questions_end(recorded: Layout) -> None:
-    last = [record(recorded, TORCH, layer(100 + age, 1), age=age) for age in range(20)][-1]
-    engine = Engine(last)
-    assert engine.layers(recorded, manifest_of(TORCH)) == set()
-    assert len(engine.questions) == images._QUESTIONS
-
-
-def test_nothing_is_asked_for_what_is_sent_in_no_time(recorded: Layout) -> None:
-    record(recorded, SMALL, PAYLOAD)
-    engine = Engine()
-    assert engine.layers(recorded, manifest_of(SMALL)) == set()
-    assert engine.questions == []
 
 
 def test_preloaded_layers_are_all_that_is_asked_for(recorded: Layout) -> None:
@@ -412,7 +356,6 @@ def test_an_index_stands_for_its_recorded_images(recorded: Layout) -> None:
     index = Index(schema_version=2, media_type=INDEX, manifests=(held, elsewhere))
     outer = recorded.add(encode(index), INDEX).digest
     assert Engine(base=outer).layers(recorded, WHOLE, "base") == digests(TORCH)
-    assert Engine(outer).layers(recorded, WHOLE) == digests(TORCH)
 
 
 @pytest.mark.parametrize("content", [b"", b"\x1f\x8b\x00", b'{"layers": 1}', b"{}", b"[" * 9999])
