@@ -61,5 +61,5 @@ def command(
     dataset = dataset or mnist.obtain(settings, progress)
     facts = {**facts, "envbuilder": __version__, "time": text.stamp_now()}
     outcome = tune.run(tune.asking(run, dataset, expects), expects, progress, quick=quick)
-    tune.finish(outcome, facts, as_json=as_json)
+    tune.finish(outcome, facts, settings, as_json=as_json)
     return 0

@@ -1,7 +1,7 @@
 """`envbuilder tune`: time settings in an environment, and print which help.
 
 Settings that help are specific to a host, so nothing is written: each is printed with how to have
-it.
+it, and as a profile those that a profile can hold.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+import yaml
 from msgspec import Struct
 
 from envbuilder.core import console, decoding
 from envbuilder.core.errors import VerifyError, printable
 from envbuilder.core.text import amount, percent
+from envbuilder.profiles import profile
 from envbuilder.verify import view
 from envbuilder.verify.tune_settings import (
     MOST_LOST,
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 
     from envbuilder.builds.mnist import Dataset
     from envbuilder.core.process import Completed
-    from envbuilder.profiles import profile
+    from envbuilder.core.settings import Settings
 
     Ask = Callable[[tuple[str, ...]], object]
     """A function that runs `trial` with arguments; it returns a report or raises `VerifyError`."""
@@ -232,12 +234,41 @@ def _without_effect(setting: Setting, trial: Trial) -> str:
 # Results
 
 
-def finish(outcome: Outcome, facts: dict[str, Any], *, as_json: bool) -> None:
-    """Print the measurements and the advice."""
+def finish(outcome: Outcome, facts: dict[str, Any], settings: Settings, *, as_json: bool) -> None:
+    """Print the measurements, the advice, and the profile that holds what helps."""
+    # A setting that helps an external interpreter may not help the environment of a profile.
+    keys = {} if facts["backend"] == "external" else profile_keys(outcome)
+    text = draft(facts["profile"], keys, settings) if keys else None
     if as_json:
-        console.data({"schema": SCHEMA, **facts, **summary(outcome)})
-    else:
-        print_outcome(outcome, console.rich_console())
+        console.data({"schema": SCHEMA, **facts, **summary(outcome), "draft": text})
+        return
+    print_outcome(outcome, console.rich_console())
+    if text:
+        console.document(f"\n{text}\n")
+
+
+def profile_keys(outcome: Outcome) -> dict[str, Any]:
+    """Return the profile keys of the winners if they help together, else of the best one."""
+    held = [f.setting.keys for f in winners(outcome.findings) if f.setting.keys]
+    if not any(joint.verdict == "helps" for joint in outcome.combined):
+        held = held[:1]
+    merged: dict[str, Any] = {}
+    for keys in held:
+        for key, value in keys.items():
+            merged[key] = {**merged.get(key, {}), **value} if isinstance(value, dict) else value
+    return merged
+
+
+def draft(name: str, keys: dict[str, Any], settings: Settings) -> str:
+    """Return the YAML of a variant of profile `name`, which is used only on request."""
+    measured = profile.load(name, profile.search_path(settings.project, settings.config_dir))
+    tuned = f"{name}-tuned"
+    data = {"extends": name, "description": f"{name}, tuned for this machine", "opt_in": True}
+    if measured.warnings:  # it has the same packages, but inherits no warnings
+        data["warnings"] = msgspec.to_builtins(measured.warnings)
+    where = f"profiles/{tuned}.yaml beside envbuilder.yaml"
+    head = f"# Save it as {where}, then: envbuilder lock --profile {tuned}\n"
+    return f"{head}{yaml.safe_dump({**data, **keys}, sort_keys=False)}"
 
 
 def summary(outcome: Outcome) -> dict[str, Any]:

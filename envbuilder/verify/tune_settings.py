@@ -64,8 +64,9 @@ class Setting(Struct, frozen=True, kw_only=True):
     """A candidate: variables (empty: removed) and arguments for the payload's `trial`.
 
     One setting per group can be selected. `effect` is what the trial must report, otherwise the
-    setting did not take effect. `advice` is how to have it, `caution` where it must not be used.
-    Other precisions and batches are reported, but change the workload.
+    setting did not take effect. `advice` is how to have it, `keys` those of a profile that say it,
+    `caution` where it must not be used. Other precisions and batches are reported, but change the
+    workload.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     effect: dict[str, Any] = {}
     kind: Kind = "setting"
     advice: str = ""
+    keys: dict[str, Any] = {}
     caution: str = ""
 
     @property
@@ -105,9 +107,12 @@ def _threads(limits: Limits) -> Iterator[Setting]:
         )
 
 
+IN_A_PROFILE = "in a profile of your own"
+
+
 def _allocators(survey: Survey) -> Iterator[Setting]:
     def allocator(
-        name: str, advice: str, path: str = "", more: Mapping[str, str] | None = None
+        name: str, advice: str, path: str = "", more: Mapping[str, str] | None = None, **keys: Any
     ) -> Setting:
         preload = ":".join(filter(None, (path, *survey.preload)))
         return Setting(
@@ -116,13 +121,15 @@ def _allocators(survey: Survey) -> Iterator[Setting]:
             variables={"LD_PRELOAD": preload, **(more or {})},
             effect={"allocator": path or "libc"},
             advice=advice,
+            keys=keys,
         )
 
     if survey.allocator != "libc":
-        yield allocator("libc's allocator", "`preload: []` in a profile of your own")
+        yield allocator("libc's allocator", IN_A_PROFILE, preload=[])
     if survey.glibc:
-        advice = f"`preload: []` and `environment: {KEEP_MEMORY}` in a profile of your own"
-        yield allocator("libc's allocator, keeping memory", advice, more=KEEP_MEMORY)
+        name = "libc's allocator, keeping memory"
+        kept = dict(KEEP_MEMORY)
+        yield allocator(name, IN_A_PROFILE, more=kept, preload=[], environment=kept)
     for name, path in survey.allocators.items():
         if f"lib{name}" in survey.allocator:
             continue
@@ -142,6 +149,7 @@ def _waiting(survey: Survey) -> Iterator[Setting]:
                 group="waiting",
                 variables={"OMP_WAIT_POLICY": policy},
                 advice=f"export OMP_WAIT_POLICY={policy}",
+                keys={"environment": {"OMP_WAIT_POLICY": policy}},
                 caution=caution,
             )
 

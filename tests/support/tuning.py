@@ -26,6 +26,7 @@ PLAIN = Setting(name="plain", group="plain")
 ACTIVE = Setting(
     name="OMP_WAIT_POLICY=active",
     group="waiting",
+    keys={"environment": {"OMP_WAIT_POLICY": "active"}},
     variables={"OMP_WAIT_POLICY": "active"},
     advice="export OMP_WAIT_POLICY=active",
 )

@@ -13,7 +13,9 @@ from msgspec.structs import replace
 
 from envbuilder.core import console, process
 from envbuilder.core.errors import VerifyError
-from envbuilder.profiles.profile import Expected
+from envbuilder.core.settings import load as load_settings
+from envbuilder.profiles.lock import inputs_digest
+from envbuilder.profiles.profile import Expected, load, search_path
 from envbuilder.verify import tune, tune_settings
 from tests.support import tuning
 from tests.support.tuning import (
@@ -188,11 +190,52 @@ def test_a_report_that_is_none_is_refused(report: Any) -> None:
 BETTER = outcome_with(finding(ACTIVE, 1.3), finding(LIBC, 1.2, "no gain"), finding(ONE, 1.1))
 
 
+def finish(outcome: tune.Outcome, *, as_json: bool = True, backend: str = "venv") -> None:
+    found = load_settings(environ={"ENVBUILDER_CONFIG_DIR": "/nonexistent"})
+    tune.finish(outcome, {"profile": "cpu", "backend": backend}, found, as_json=as_json)
+
+
 def test_results_are_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
-    tune.finish(BETTER, {"profile": "cpu"}, as_json=True)
+    finish(BETTER)
     data = json.loads(capsys.readouterr().out)
     assert (data["schema"], data["profile"], data["noise"]) == (1, "cpu", 0.01)
     assert [s["name"] for s in data["settings"]] == ["OMP_WAIT_POLICY=active", "libc", "1 thread"]
+
+
+def test_the_profile_that_is_printed_can_be_saved(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    finish(BETTER)
+    (tmp_path / "cpu-tuned.yaml").write_text(json.loads(capsys.readouterr().out)["draft"])
+    folders = (tmp_path, *search_path(None, tmp_path / "none"))
+    own, cpu = (load(name, folders) for name in ("cpu-tuned", "cpu"))
+    assert own.environment == {**cpu.environment, "OMP_WAIT_POLICY": "active"}
+    assert (own.preload, own.warnings) == (cpu.preload, cpu.warnings)
+    assert own.opt_in, "a machine's settings are never chosen unasked"
+    # The same files: a lock of it names what the measured profile's names.
+    assert inputs_digest(own) == inputs_digest(cpu)
+
+
+def test_keys_are_of_all_winners_only_if_these_help_together() -> None:
+    libc = replace(LIBC, keys={"preload": [], "environment": {"A": "1"}})
+    alone = outcome_with(finding(ACTIVE, 1.3), finding(libc, 1.2))
+    assert tune.profile_keys(alone) == {"environment": {"OMP_WAIT_POLICY": "active"}}
+    joint = replace(alone, combined=(finding(ACTIVE, 1.4),))
+    assert tune.profile_keys(joint) == {
+        "environment": {"OMP_WAIT_POLICY": "active", "A": "1"},
+        "preload": [],
+    }
+
+
+@pytest.mark.parametrize(
+    ("outcome", "backend"), [(outcome_with(finding(ONE, 1.3)), "venv"), (BETTER, "external")]
+)
+def test_where_nothing_that_a_profile_can_hold_helps_there_is_none(
+    outcome: tune.Outcome, backend: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of another interpreter, nothing is known of the environment of a profile."""
+    finish(outcome, backend=backend)
+    assert json.loads(capsys.readouterr().out)["draft"] is None
 
 
 def test_the_table_fits_a_terminal_and_gives_advice(capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,12 +248,13 @@ def test_the_table_fits_a_terminal_and_gives_advice(capsys: pytest.CaptureFixtur
         tune_settings.Finding(setting=slow, verdict="failed", detail="\x1b[2Jworkers " * 9),
         finding(half, 1.9, "other precision"),
     )
-    tune.finish(outcome, {}, as_json=False)
+    finish(outcome, as_json=False)
     shown = capsys.readouterr().out
     table = shown.partition("Defaults:")[0]
     assert max(map(len, table.splitlines())) <= 80
     assert "\x1b[2J" not in shown
     assert "Helps: OMP_WAIT_POLICY=active, 1.30×: export OMP_WAIT_POLICY=active" in shown
+    assert "envbuilder lock --profile cpu-tuned\nextends: cpu\n" in shown
     assert "Faster, but other precision: bfloat16 autocast, 1.90×: torch.autocast(…)" in shown
     assert "torch.compile, inductor: not tried: wrong" in shown
 
