@@ -20,9 +20,9 @@ from envbuilder.builds.plan import Artifact, Assemble, Plan, UsedBase, project_o
 from envbuilder.core.archives import READ_LIMIT
 from envbuilder.core.errors import BuildError, EnvbuilderError
 from envbuilder.core.files import save
+from envbuilder.core.signatures import PAYLOAD_TYPE, TYPE, Signed, Subject
 from envbuilder.packages.conda.lock import InstallConda
 from envbuilder.packages.store import Store
-from envbuilder.signatures.statement import PAYLOAD_TYPE, TYPE, Signed, Subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

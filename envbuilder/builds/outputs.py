@@ -21,7 +21,7 @@ from envbuilder.containers.registry import transfer
 from envbuilder.containers.registry.connection import Connection
 from envbuilder.core import console
 from envbuilder.core.errors import BuildError, EnvbuilderError
-from envbuilder.signatures.statement import Subject
+from envbuilder.core.signatures import Subject
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

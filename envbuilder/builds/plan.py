@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from envbuilder.builds.project_layer import ProjectLayer
 from envbuilder.core import types
+from envbuilder.core.signatures import Signed
 from envbuilder.packages.conda.lock import InstallConda, Rehome, WriteActivation
 from envbuilder.packages.store import Room
 from envbuilder.profiles.lock import File
-from envbuilder.signatures.statement import Signed
 
 
 class Write(types.Action, frozen=True, kw_only=True):

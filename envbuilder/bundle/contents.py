@@ -51,7 +51,7 @@ from envbuilder.containers.oci.layout import (
     place,
 )
 from envbuilder.containers.registry import transfer
-from envbuilder.core import files, resources, types
+from envbuilder.core import files, resources, signatures, types
 from envbuilder.core.decoding import error_at
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError, is_public
 from envbuilder.core.files import read_text
@@ -70,7 +70,6 @@ from envbuilder.profiles.profile import Profile
 from envbuilder.project import image_files
 from envbuilder.project.lines import read_bytes
 from envbuilder.project.variants import ProjectProfiles
-from envbuilder.signatures import statement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -532,7 +531,7 @@ class Unpacked(Struct, frozen=True, kw_only=True):
     """Profiles and locks that were written."""
     bases: tuple[Image, ...]
     """Base images for this machine."""
-    signed: statement.Signed | None
+    signed: signatures.Signed | None
     """The accepted signature, if one is required."""
     differences: tuple[LockDifference, ...]
     """Locks of the project that are not the bundle's; builds use the project's."""
@@ -573,17 +572,15 @@ def unpack(path: Path, settings: Settings, progress: Progress, *, force: bool) -
 
 def _require_signed(
     path: Path, manifest_digest: str, settings: Settings
-) -> statement.Signed | None:
+) -> signatures.Signed | None:
     """Return the signature of a bundle's manifest, which determines every byte of the bundle."""
     trusted = settings.configuration.signatures.bundles
     if trusted is None:
         return None
-    from envbuilder.signatures import keys
-
     digests = {"sha256": manifest_digest}
-    public_keys = keys.publics(trusted)
-    beside = [statement.path_beside(path)]
-    return statement.require(str(path), beside, public_keys, SIGNED_TYPE, digests)[1]
+    public_keys = signatures.read_public_keys(trusted)
+    beside = [signatures.path_beside(path)]
+    return signatures.require_signed(str(path), beside, public_keys, SIGNED_TYPE, digests)[1]
 
 
 def _checked(reader: Reader) -> tuple[dict[str, bytes], dict[str, Index]]:
@@ -651,8 +648,8 @@ def check(manifest: Manifest, texts: Mapping[str, bytes]) -> None:
         try:
             needed, locked = _needed(manifest, folder)
             locks = [p for p in needed if p.startswith(("locks/", f"{PROJECT}/{LOCKS}/"))]
-            for path in (f"{lock}{statement.SUFFIX}" for lock in locks):
-                statement.read_file(folder / path)  # raises an error for a malformed one
+            for path in (f"{lock}{signatures.SUFFIX}" for lock in locks):
+                signatures.read_signatures(folder / path)  # raises an error for a malformed one
                 needed.add(path)
         except InvalidError as error:  # about a file of the scratch folder
             message = error.message.replace(f"{folder}/locks/", "the bundle's locks/")

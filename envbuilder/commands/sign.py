@@ -21,13 +21,11 @@ from envbuilder.builds.backends import integrity
 from envbuilder.bundle import format as bundle_format
 from envbuilder.commands.options import json_option, load_settings
 from envbuilder.containers.oci import archive
-from envbuilder.core import console, decoding
+from envbuilder.core import console, decoding, signatures
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.files import file_sha256
 from envbuilder.core.settings import Settings
 from envbuilder.profiles import library
-from envbuilder.signatures import statement as statements
-from envbuilder.signatures.envelope import ChangedPayloadError, WrongTypeError
 from envbuilder.watch import judge, model
 
 PASSPHRASE = "ENVBUILDER_KEY_PASSPHRASE"  # noqa: S105 (the name of a variable)
@@ -51,14 +49,12 @@ def command(files: tuple[Path, ...], key: Path, as_json: bool) -> None:
       envbuilder sign --key team.pem profiles/locks/cpu.json
       envbuilder sign --key team.pem cpu.tar cpu.sbom.cdx.json
     """
-    from envbuilder.signatures import keys
-
     note = console.progress().note
-    private = keys.private(key, _passphrase(key), note)
+    private = signatures.read_private_key(key, _passphrase(key), note)
     results = []
     for path in files:
         what = recognized(path)
-        written = statements.write_file(statements.path_beside(path), what.statement, private)
+        written = signatures.write_signatures(signatures.path_beside(path), what.statement, private)
         results.append({"name": str(path), "kind": what.kind, "where": str(written)})
     if as_json:
         console.data({"schema": 1, "keyid": private.public.id, "signed": results})
@@ -121,13 +117,11 @@ def verify_signature(files: tuple[Path, ...], key: tuple[Path, ...], as_json: bo
         console.result(f"  {accepted.digest}")
 
 
-def _accepted(path: Path, named: Sequence[Path], settings: Settings) -> statements.Signed:
+def _accepted(path: Path, named: Sequence[Path], settings: Settings) -> signatures.Signed:
     """Return the signature of a file by one of the named or configured keys, which is about it."""
-    from envbuilder.signatures import keys
-
     what = recognized(path)
-    signatures = settings.configuration.signatures
-    configured = {"lock": signatures.locks, "bundle": signatures.bundles}
+    required = settings.configuration.signatures
+    configured = {"lock": required.locks, "bundle": required.bundles}
     trusted = tuple(map(str, named)) or configured.get(what.kind)
     if not trusted:
         raise InvalidError(
@@ -135,12 +129,14 @@ def _accepted(path: Path, named: Sequence[Path], settings: Settings) -> statemen
             "Add --key PUB, or for locks and bundles, signatures: to envbuilder.yaml.",
         )
     where = str(path)
-    files = [statements.path_beside(path)]
-    public_keys = keys.publics(trusted)
-    statement, signed = statements.require(where, files, public_keys, what.type, what.digests)
+    files = [signatures.path_beside(path)]
+    public_keys = signatures.read_public_keys(trusted)
+    statement, signed = signatures.require_signed(
+        where, files, public_keys, what.type, what.digests
+    )
     # Other files than a provenance are compared by their digest.
-    if what.kind == "provenance" and statements.parse(what.statement, where) != statement:
-        raise ChangedPayloadError(
+    if what.kind == "provenance" and signatures.parse_statement(what.statement, where) != statement:
+        raise signatures.ChangedPayloadError(
             f"{where}: the signed content is another than the file's",
             "Get both again from where they were signed.",
         )
@@ -184,8 +180,8 @@ def recognized(path: Path) -> Signable:
     keys = document if isinstance(document, dict) else {}
     predicate = dict[str, object]()
     sha256 = {"sha256": hashlib.sha256(content).hexdigest()}
-    subject = statements.Subject(name=path.name, digest=sha256)
-    if keys.get("_type") in statements.TYPES:
+    subject = signatures.Subject(name=path.name, digest=sha256)
+    if keys.get("_type") in signatures.TYPES:
         return _provenance(path, content)
     if keys.get("bomFormat") == "CycloneDX":
         kind = "SBOM"
@@ -202,7 +198,7 @@ def recognized(path: Path) -> Signable:
             f"{path}: neither a lock nor a bundle, an SBOM, a provenance or a watch report",
             "For other files use a general tool, such as cosign sign-blob.",
         )
-    made = statements.make([subject], type_, predicate)
+    made = signatures.make_statement([subject], type_, predicate)
     return Signable(kind=kind, type=type_, statement=made, digests=sha256)
 
 
@@ -215,20 +211,20 @@ def _bundle(path: Path) -> Signable:
         manifest = reader.digest
     digest = {"sha256": file_sha256(path)}
     subjects = (
-        statements.Subject(name=path.name, digest=digest),
-        statements.Subject(name=bundle_format.manifest_name(manifest), digest={"sha256": manifest}),
+        signatures.Subject(name=path.name, digest=digest),
+        signatures.Subject(name=bundle_format.manifest_name(manifest), digest={"sha256": manifest}),
     )
-    made = statements.make(subjects, bundle_format.SIGNED_TYPE, {})
+    made = signatures.make_statement(subjects, bundle_format.SIGNED_TYPE, {})
     return Signable(kind="bundle", type=bundle_format.SIGNED_TYPE, statement=made, digests=digest)
 
 
 def _provenance(path: Path, content: bytes) -> Signable:
-    statement = statements.parse(content, str(path))
+    statement = signatures.parse_statement(content, str(path))
     _require_builder(statement, str(path))
     in_hand = _in_hand(path)
-    subjects = statements.digests_of(statement)
+    subjects = signatures.digests_of(statement)
     if in_hand and not in_hand.items() & {*subjects}:
-        raise statements.other_subject(str(path), in_hand, subjects)
+        raise signatures.other_subject(str(path), in_hand, subjects)
     return Signable(
         kind="provenance",
         type=attestations.PREDICATE,
@@ -252,7 +248,7 @@ def _in_hand(path: Path) -> dict[str, str]:
     return {"sha256": archive.identity(artifact).removeprefix("sha256:")}
 
 
-def _require_builder(statement: statements.Statement, where: str) -> None:
+def _require_builder(statement: signatures.Statement, where: str) -> None:
     """Raise `WrongTypeError` unless a statement is the provenance of a build by envbuilder."""
     try:
         built = statement.predicate["buildDefinition"]["buildType"]
@@ -260,8 +256,8 @@ def _require_builder(statement: statements.Statement, where: str) -> None:
     except (KeyError, TypeError):
         built = builder = "none"
     if statement.predicate_type != attestations.PREDICATE or built != attestations.BUILD_TYPE:
-        raise WrongTypeError(f"{where}: not a provenance by envbuilder")
+        raise signatures.WrongTypeError(f"{where}: not a provenance by envbuilder")
     if builder != attestations.BUILDER:
-        raise WrongTypeError(
+        raise signatures.WrongTypeError(
             f"{where}: names the builder {str(builder)[:100]!r}, expected {attestations.BUILDER}"
         )

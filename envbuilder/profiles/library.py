@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
+from envbuilder.core import signatures
 from envbuilder.core.errors import Hint, InvalidError
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.frameworks import DEFAULT
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from envbuilder.host.model import Host
     from envbuilder.profiles import fit
     from envbuilder.profiles.lock import Lock
-    from envbuilder.signatures.statement import Signed
 
 
 class OtherFrameworkError(InvalidError):
@@ -70,7 +70,7 @@ class Library:
         self._profiles: dict[str, Profile] = {}
         self._locks: dict[str, Lock | InvalidError | None] = {}
         self._contents: dict[str, tuple[Path, bytes]] = {}
-        self.signed: tuple[Signed, ...] = ()
+        self.signed: tuple[signatures.Signed, ...] = ()
         """The accepted signatures of the locks that were read for use."""
         self.notes: tuple[str, ...] = ()
         """What a user should know of locks that `usable_lock` returned."""
@@ -204,12 +204,10 @@ class Library:
         """Note the signature of a lock in `signed`; raise `SignatureError` if it is refused."""
         if self.trusted is None:
             return
-        from envbuilder.signatures import keys, statement
-
         digests = {"sha256": hashlib.sha256(content).hexdigest()}
         files = _signature_places(path, self.folders)
-        trusted = keys.publics(self.trusted)
-        _, signed = statement.require(str(path), files, trusted, LOCK_TYPE, digests)
+        trusted = signatures.read_public_keys(self.trusted)
+        _, signed = signatures.require_signed(str(path), files, trusted, LOCK_TYPE, digests)
         self.signed = tuple(dict.fromkeys((*self.signed, replace(signed, name=path.name))))
 
     def _read(self, name: str) -> Lock | InvalidError | None:
@@ -286,7 +284,5 @@ def _signature_places(path: Path, folders: Sequence[Path]) -> list[Path]:
 
     The locks that envbuilder brings cannot get one next to them.
     """
-    from envbuilder.signatures import statement
-
-    name = statement.path_beside(path).name
+    name = signatures.path_beside(path).name
     return [*dict.fromkeys((path.with_name(name), *(f / "locks" / name for f in folders)))]

@@ -8,8 +8,8 @@ from typing import Any
 from cryptography.hazmat.primitives import serialization as forms
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
-from envbuilder.signatures import keys
-from envbuilder.signatures.keys import PrivateKey
+from envbuilder.core import signatures
+from envbuilder.core.signatures import PrivateKey
 
 PEM = forms.Encoding.PEM
 
@@ -40,4 +40,4 @@ def lay_key(path: Path, kind: str = "p256", passphrase: bytes = b"") -> Path:
 
 def read_key(path: Path) -> PrivateKey:
     """Read a private key without a passphrase."""
-    return keys.private(path, lambda: b"", lambda line: None)
+    return signatures.read_private_key(path, lambda: b"", lambda line: None)

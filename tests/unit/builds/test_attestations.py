@@ -22,9 +22,9 @@ from envbuilder.core import files as atomic, resources
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.core.settings import Settings
+from envbuilder.core.signatures import Signed, Subject
 from envbuilder.packages.debian import deb as base_status
 from envbuilder.profiles import lock as lockfile
-from envbuilder.signatures.statement import Signed, Subject
 from tests.support import project_layers
 from tests.support.command_line import run
 from tests.support.engines import BUILDKIT, FakeEngine

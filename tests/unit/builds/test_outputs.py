@@ -22,8 +22,8 @@ from envbuilder.core import resources
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError
 from envbuilder.core.settings import Settings
+from envbuilder.core.signatures import Subject
 from envbuilder.profiles import lock as lockfile
-from envbuilder.signatures.statement import Subject
 from tests.support import image_layouts as images
 from tests.support.images import image
 from tests.support.pipeline import a_build

@@ -14,6 +14,7 @@ import pytest
 from envbuilder.builds import mnist
 from envbuilder.bundle import contents, format as form
 from envbuilder.bundle.format import Part
+from envbuilder.core import signatures
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
 from envbuilder.core.settings import Configuration, Settings, Signatures
@@ -22,7 +23,6 @@ from envbuilder.packages.store import Store
 from envbuilder.payload.training.dataset import MNIST_SHA256
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.library import LOCK_TYPE, Library
-from envbuilder.signatures import envelope, statement as statements
 from tests.support import conda_locks, signing
 from tests.support.bundles import QUIET, WHEEL, made_of, part, sha, unpack
 from tests.support.tools import tools
@@ -307,7 +307,7 @@ def test_a_conda_lock_that_must_be_signed(
     locks = found.config_dir / "profiles/locks"
     library = Library([locks.parent], (str(key.with_suffix(".pub")),))
     for name in ("tiny.json", "tiny.conda.json"):
-        with pytest.raises(envelope.UnsignedError, match=rf"/{name}"):
+        with pytest.raises(signatures.UnsignedError, match=rf"/{name}"):
             contents.select(["tiny"], ["linux/amd64"], [], library)
         signed(locks / name, sha((locks / name).read_bytes()), key, "urn:envbuilder:lock:v1")
     assert contents.select(["tiny"], ["linux/amd64"], [], library)[0].conda
@@ -342,8 +342,10 @@ def test_what_is_asked_for_must_be_there(parts: tuple[Part, ...], found: Setting
 
 
 def signed(path: Path, digest: str, key: Path, kind: str = form.SIGNED_TYPE) -> Path:
-    statement = statements.make([statements.Subject(digest={"sha256": digest})], kind, {})
-    return statements.write_file(statements.path_beside(path), statement, signing.read_key(key))
+    statement = signatures.make_statement([signatures.Subject(digest={"sha256": digest})], kind, {})
+    return signatures.write_signatures(
+        signatures.path_beside(path), statement, signing.read_key(key)
+    )
 
 
 def requiring(there: Settings, key: Path) -> Settings:
@@ -365,15 +367,15 @@ def test_a_bundle_that_must_be_signed(
         assert not there.config_dir.exists()
         assert not there.cache_dir.exists()
 
-    refused(envelope.UnsignedError)
+    refused(signatures.UnsignedError)
     signed(bundle, digest, other)
-    refused(envelope.UnknownKeyError)
+    refused(signatures.UnknownKeyError)
     signed(bundle, digest, key, "urn:envbuilder:lock:v1")
-    refused(envelope.WrongTypeError)
+    refused(signatures.WrongTypeError)
     signed(bundle, digest, key)
     more = (*parts, part("wheels/more-1-py3-none-any.whl", b"more", "wheel"))
     form.write(bundle, made_of(more), more, QUIET)  # another bundle of the same name
-    refused(envelope.OtherSubjectError)
+    refused(signatures.OtherSubjectError)
     form.write(bundle, made_of(parts), parts, QUIET)
     taken = unpack(bundle, strict)
     assert taken.signed.keyid == signing.read_key(key).public.id

@@ -27,9 +27,8 @@ from envbuilder.containers.oci.layout import (
     digest_of,
     encode,
 )
-from envbuilder.core import resources
+from envbuilder.core import resources, signatures
 from envbuilder.core.console import PlainProgress
-from envbuilder.signatures import statement as statements
 from tests.support import command_line, signing
 from tests.support.folders import read_json
 
@@ -59,8 +58,8 @@ def statement(
         "buildDefinition": {"buildType": attestations.BUILD_TYPE, "externalParameters": more},
         "runDetails": {"builder": {"id": builder}},
     }
-    subject = statements.Subject(name="it", digest=digest)
-    path.write_bytes(statements.make([subject], attestations.PREDICATE, predicate))
+    subject = signatures.Subject(name="it", digest=digest)
+    path.write_bytes(signatures.make_statement([subject], attestations.PREDICATE, predicate))
     return path
 
 
@@ -172,8 +171,8 @@ def test_another_builder_is_refused(run: Run, tmp_path: Path) -> None:
         code, _, error = run(*command, path.name)
         assert (code, "names the builder 'urn:somebody'" in error) == (5, True)
     for predicate in (None, [], {"buildDefinition": []}, {"buildDefinition": {"buildType": 1}}):
-        subject = statements.Subject(digest={"sha256": "a" * 64})
-        path.write_bytes(statements.make([subject], attestations.PREDICATE, predicate))
+        subject = signatures.Subject(digest={"sha256": "a" * 64})
+        path.write_bytes(signatures.make_statement([subject], attestations.PREDICATE, predicate))
         assert run("sign", "--key", "key.pem", path.name)[0] == 5
 
 

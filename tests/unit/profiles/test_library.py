@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.core import resources
+from envbuilder.core import resources, signatures
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.signatures import OtherSubjectError, UnknownKeyError, UnsignedError
 from envbuilder.profiles import library, lock as profile_lock
 from envbuilder.profiles.library import Library
 from envbuilder.profiles.profile import Profile, load as load_profile
-from envbuilder.signatures import statement as statements
-from envbuilder.signatures.envelope import OtherSubjectError, UnknownKeyError, UnsignedError
 from tests.support import signing
 from tests.support.shipped import shipped_lock
 
@@ -154,9 +153,11 @@ def folder(copied: Path) -> Path:
 
 def sign(lock: Path, key: Path, place: Path | None = None) -> None:
     digest = {"sha256": hashlib.sha256(lock.read_bytes()).hexdigest()}
-    subject = statements.Subject(name=lock.name, digest=digest)
-    statement = statements.make([subject], library.LOCK_TYPE, {})
-    statements.write_file(place or statements.path_beside(lock), statement, signing.read_key(key))
+    subject = signatures.Subject(name=lock.name, digest=digest)
+    statement = signatures.make_statement([subject], library.LOCK_TYPE, {})
+    signatures.write_signatures(
+        place or signatures.path_beside(lock), statement, signing.read_key(key)
+    )
 
 
 def use(folder: Path, *keys: str) -> Library:

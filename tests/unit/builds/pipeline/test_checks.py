@@ -16,16 +16,15 @@ from envbuilder.builds.backends.venv import NativeEnvironment
 from envbuilder.builds.image import base
 from envbuilder.builds.pipeline import prepare
 from envbuilder.builds.request import Request
-from envbuilder.core import process
+from envbuilder.core import process, signatures
 from envbuilder.core.errors import BuildError, HostError, InvalidError, ToolError
 from envbuilder.core.settings import Configuration, Settings, Signatures
+from envbuilder.core.signatures import UnsignedError
 from envbuilder.host import model as host, probe
 from envbuilder.packages import store
 from envbuilder.packages.python import wheel_conflicts
 from envbuilder.packages.store import Store
 from envbuilder.profiles import library
-from envbuilder.signatures import statement as statements
-from envbuilder.signatures.envelope import UnsignedError
 from tests.support import signing
 from tests.support.pipeline import FITS, PLAIN, Said, add, fails, go
 
@@ -105,15 +104,17 @@ def test_a_required_signature_of_the_lock_comes_before_the_tools(
     found: Settings, missing_tools: None, tmp_path: Path, backend: str | None
 ) -> None:
     key = signing.lay_key(tmp_path / "key.pem")
-    signatures = Signatures(locks=(str(key.with_suffix(".pub")),))
-    strict = msgspec.structs.replace(found, configuration=Configuration(signatures=signatures))
+    required = Signatures(locks=(str(key.with_suffix(".pub")),))
+    strict = msgspec.structs.replace(found, configuration=Configuration(signatures=required))
     add(strict, COMPILER)
     asked = {"profile": "mine", "backend": backend}
     assert "not signed" in fails(strict, UnsignedError, **asked)
     lock = strict.config_dir / "profiles/locks/mine.json"
     digest = {"sha256": hashlib.sha256(lock.read_bytes()).hexdigest()}
-    statement = statements.make([statements.Subject(digest=digest)], library.LOCK_TYPE, {})
-    statements.write_file(statements.path_beside(lock), statement, signing.read_key(key))
+    statement = signatures.make_statement(
+        [signatures.Subject(digest=digest)], library.LOCK_TYPE, {}
+    )
+    signatures.write_signatures(signatures.path_beside(lock), statement, signing.read_key(key))
     fails(strict, ToolError, **asked)
 
 

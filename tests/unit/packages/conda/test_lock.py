@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.signatures import UnsignedError
 from envbuilder.packages.conda import lock as lockfile
 from envbuilder.packages.conda.lock import Lock, Package, Target
 from envbuilder.profiles import lock as profile_lock, profile as profiles
 from envbuilder.profiles.library import Library
-from envbuilder.signatures.envelope import UnsignedError
 from tests.support import signing
 from tests.support.shipped import shipped_profile
 

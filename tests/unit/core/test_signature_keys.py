@@ -12,13 +12,17 @@ import pytest
 from cryptography.hazmat.primitives import serialization as forms
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, rsa, x25519
 
+from envbuilder.core import signatures
 from envbuilder.core.errors import InvalidError, ToolError
-from envbuilder.signatures import keys
 from tests.support import signing
 
 
-def read(path: Path, passphrase: bytes = b"", notes: list[str] | None = None) -> keys.PrivateKey:
-    return keys.private(path, lambda: passphrase, (notes if notes is not None else []).append)
+def read(
+    path: Path, passphrase: bytes = b"", notes: list[str] | None = None
+) -> signatures.PrivateKey:
+    return signatures.read_private_key(
+        path, lambda: passphrase, (notes if notes is not None else []).append
+    )
 
 
 @pytest.mark.parametrize("kind", ["p256", "ed25519"])
@@ -28,7 +32,7 @@ def test_a_key_signs_and_its_public_key_verifies(
 ) -> None:
     path = signing.lay_key(tmp_path / "key.pem", kind, passphrase)
     key = read(path, passphrase)
-    public = keys.public(str(tmp_path / "key.pub"))
+    public = signatures.read_public_key(str(tmp_path / "key.pub"))
     assert public.id == key.public.id
     assert len(public.id) == 64
     signature = key.sign(b"content")
@@ -36,13 +40,17 @@ def test_a_key_signs_and_its_public_key_verifies(
     assert not public.verifies(signature, b"content!")
     assert not public.verifies(signature[:-1], b"content")
     assert not public.verifies(b"", b"content")
-    other = keys.public(str(signing.lay_key(tmp_path / "other.pem", kind).with_suffix(".pub")))
+    other = signatures.read_public_key(
+        str(signing.lay_key(tmp_path / "other.pem", kind).with_suffix(".pub"))
+    )
     assert not other.verifies(signature, b"content")
-    assert keys.public((tmp_path / "key.pub").read_text()).id == public.id  # the text itself
+    assert (
+        signatures.read_public_key((tmp_path / "key.pub").read_text()).id == public.id
+    )  # the text itself
 
 
 def test_the_passphrase_is_asked_for_only_if_there_is_one(tmp_path: Path) -> None:
-    keys.private(
+    signatures.read_private_key(
         signing.lay_key(tmp_path / "key.pem"),
         Mock(side_effect=AssertionError("nothing is encrypted")),
         print,
@@ -70,16 +78,16 @@ def test_a_key_that_others_may_read_is_noted(tmp_path: Path) -> None:
 def test_a_key_through_a_pipe_or_after_a_remark(tmp_path: Path) -> None:
     """As a shell's `<(…)` and a file with a name above the key give it."""
     path = signing.lay_key(tmp_path / "key.pem").with_suffix(".pub")
-    expected = keys.public(str(path)).id
+    expected = signatures.read_public_key(str(path)).id
     reading, writing = os.pipe()
     try:
         with os.fdopen(writing, "wb") as stream:
             stream.write(path.read_bytes())
-        assert keys.public(f"/dev/fd/{reading}").id == expected
+        assert signatures.read_public_key(f"/dev/fd/{reading}").id == expected
     finally:
         os.close(reading)
     path.write_bytes("Schlüssel von Jürgen\n".encode() + path.read_bytes())
-    assert keys.public(str(path)).id == expected
+    assert signatures.read_public_key(str(path)).id == expected
 
 
 def pem(key: Any, form: forms.PrivateFormat = forms.PrivateFormat.PKCS8) -> bytes:
@@ -105,7 +113,7 @@ def test_other_kinds_of_keys_are_refused(kind: str, tmp_path: Path) -> None:
     form = forms.PublicFormat.SubjectPublicKeyInfo
     text = key.public_key().public_bytes(forms.Encoding.PEM, form).decode()
     with pytest.raises(InvalidError, match="the key in the configuration: another kind of key"):
-        keys.public(text)
+        signatures.read_public_key(text)
 
 
 COSIGN = """\
@@ -139,7 +147,7 @@ def test_private_and_public_are_not_confused(tmp_path: Path) -> None:
         read(path.with_suffix(".pub"))
     assert "private key" in raised.value.hint
     with pytest.raises(InvalidError, match="not a public key, but: PRIVATE KEY") as raised:
-        keys.public(str(path))
+        signatures.read_public_key(str(path))
     assert "-pubout" in raised.value.hint
 
 
@@ -147,7 +155,7 @@ def test_private_and_public_are_not_confused(tmp_path: Path) -> None:
 def test_what_is_no_pem_file_says_how_to_make_a_key(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "key.pem"
     path.write_bytes(content)
-    for call in (lambda: read(path), lambda: keys.public(str(path))):
+    for call in (lambda: read(path), lambda: signatures.read_public_key(str(path))):
         with pytest.raises(InvalidError, match=r"/key\.pem: no PEM file: ") as raised:
             call()
         assert "openssl genpkey" in raised.value.hint
@@ -162,7 +170,7 @@ def test_what_is_no_pem_file_says_how_to_make_a_key(content: bytes, tmp_path: Pa
         b"-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n",
         b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
         b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n",
-        b"x" * (keys.LARGEST + 1),
+        b"x" * (signatures._LARGEST_KEY + 1),
     ],
 )
 def test_what_is_no_key_is_an_error_with_a_hint(content: bytes, tmp_path: Path) -> None:
@@ -171,7 +179,7 @@ def test_what_is_no_key_is_an_error_with_a_hint(content: bytes, tmp_path: Path) 
     with pytest.raises(InvalidError):
         read(path, b"x")
     with pytest.raises(InvalidError):
-        keys.public(str(path))
+        signatures.read_public_key(str(path))
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
@@ -179,12 +187,12 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         with pytest.raises(InvalidError, match="cannot be read"):
             read(path)
         with pytest.raises(InvalidError, match="cannot be read"):
-            keys.public(str(path))
+            signatures.read_public_key(str(path))
 
 
 def test_the_same_key_twice_is_one_key(tmp_path: Path) -> None:
     path = signing.lay_key(tmp_path / "a.pem").with_suffix(".pub")
-    assert len(keys.publics([str(path), path.read_text()])) == 1
+    assert len(signatures.read_public_keys([str(path), path.read_text()])) == 1
 
 
 def test_without_cryptography_the_extra_is_named(
@@ -194,7 +202,10 @@ def test_without_cryptography_the_extra_is_named(
     for name in [n for n in sys.modules if n.partition(".")[0] == "cryptography"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    for call in (lambda: read(path), lambda: keys.public(str(path.with_suffix(".pub")))):
+    for call in (
+        lambda: read(path),
+        lambda: signatures.read_public_key(str(path.with_suffix(".pub"))),
+    ):
         with pytest.raises(ToolError, match="cryptography") as raised:
             call()
         assert "envbuilder-ml[sign]" in raised.value.hint

@@ -11,10 +11,9 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
+from envbuilder.core import signatures
 from envbuilder.core.errors import InvalidError
-from envbuilder.signatures import envelope as envelopes
-from envbuilder.signatures.envelope import ChangedPayloadError, Envelope, UnknownKeyError
-from envbuilder.signatures.keys import PrivateKey
+from envbuilder.core.signatures import ChangedPayloadError, Envelope, PrivateKey, UnknownKeyError
 
 KIND = "application/vnd.in-toto+json"
 
@@ -26,29 +25,31 @@ def text(data: bytes) -> str:
 def changed(envelope: Envelope, **values: Any) -> Envelope:
     """What somebody else makes of an envelope, read again."""
     document = {**json.loads(msgspec.json.encode(envelope)), **values}
-    return envelopes.parse(json.dumps(document).encode(), "it")
+    return signatures.parse_envelope(json.dumps(document).encode(), "it")
 
 
 def test_the_specification_s_own_encoding() -> None:
     """From the test vector in dsse's protocol.md."""
     expected = b"DSSEv1 29 http://example.com/HelloWorld 11 hello world"
-    assert envelopes._to_sign(b"hello world", "http://example.com/HelloWorld") == expected
+    assert signatures._to_sign(b"hello world", "http://example.com/HelloWorld") == expected
 
 
 def test_the_trusted_key_that_signed_is_returned(key: PrivateKey, other: PrivateKey) -> None:
-    envelope = envelopes.parse(msgspec.json.encode(envelopes.sign(b"x", KIND, key)), "it")
+    envelope = signatures.parse_envelope(
+        msgspec.json.encode(signatures.signed_envelope(b"x", KIND, key)), "it"
+    )
     assert envelope.content == b"x"
-    assert envelopes.signer(envelope, [other.public, key.public], "it").id == key.public.id
+    assert signatures.signer(envelope, [other.public, key.public], "it").id == key.public.id
     with pytest.raises(UnknownKeyError) as raised:
-        envelopes.signer(envelope, [other.public], "it")
+        signatures.signer(envelope, [other.public], "it")
     assert key.public.id in raised.value.message
     assert other.public.id in raised.value.message
     with pytest.raises(UnknownKeyError):
-        envelopes.signer(envelope, [], "it")
+        signatures.signer(envelope, [], "it")
 
 
 def test_a_changed_payload_is_told_from_an_unknown_key(key: PrivateKey, other: PrivateKey) -> None:
-    envelope = envelopes.sign(b"x", KIND, key)
+    envelope = signatures.signed_envelope(b"x", KIND, key)
     for forged in (
         changed(envelope, payload=text(b"y")),
         changed(envelope, payloadType="text/plain"),  # the type is signed, too
@@ -56,52 +57,53 @@ def test_a_changed_payload_is_told_from_an_unknown_key(key: PrivateKey, other: P
         changed(envelope, signatures=[{"keyid": key.public.id, "sig": ""}]),
     ):
         with pytest.raises(ChangedPayloadError, match="was changed"):
-            envelopes.signer(forged, [key.public], "it")
+            signatures.signer(forged, [key.public], "it")
         with pytest.raises(UnknownKeyError):
-            envelopes.signer(forged, [other.public], "it")
+            signatures.signer(forged, [other.public], "it")
 
 
 def test_the_key_id_decides_nothing(key: PrivateKey, other: PrivateKey) -> None:
     """It is a hint that is not signed."""
-    made = envelopes.sign(b"x", KIND, other).signatures[0].sig
+    made = signatures.signed_envelope(b"x", KIND, other).signatures[0].sig
     claims = changed(
-        envelopes.sign(b"x", KIND, other), signatures=[{"keyid": key.public.id, "sig": made}]
+        signatures.signed_envelope(b"x", KIND, other),
+        signatures=[{"keyid": key.public.id, "sig": made}],
     )
     with pytest.raises(ChangedPayloadError):
-        envelopes.signer(claims, [key.public], "it")
-    assert envelopes.signer(claims, [other.public], "it").id == other.public.id
+        signatures.signer(claims, [key.public], "it")
+    assert signatures.signer(claims, [other.public], "it").id == other.public.id
     for unnamed in ({"sig": made}, {"keyid": "", "sig": made}, {"keyid": None, "sig": made}):
         envelope = changed(claims, signatures=[unnamed])  # as cosign writes it
-        assert envelopes.signer(envelope, [other.public], "it").id == other.public.id
+        assert signatures.signer(envelope, [other.public], "it").id == other.public.id
         with pytest.raises(UnknownKeyError, match="or it was changed"):
-            envelopes.signer(envelope, [key.public], "it")
+            signatures.signer(envelope, [key.public], "it")
 
 
 def test_a_second_signature_is_added_once(key: PrivateKey, other: PrivateKey) -> None:
-    envelope = envelopes.sign(b"x", KIND, key)
-    assert envelopes.also_signed(envelope, key) is envelope
-    both = envelopes.also_signed(envelope, other)
+    envelope = signatures.signed_envelope(b"x", KIND, key)
+    assert signatures.also_signed(envelope, key) is envelope
+    both = signatures.also_signed(envelope, other)
     for one in (key, other):
-        assert envelopes.signer(both, [one.public], "it").id == one.public.id
+        assert signatures.signer(both, [one.public], "it").id == one.public.id
     damaged = changed(envelope, signatures=[{"keyid": key.public.id, "sig": ""}])
-    assert len(envelopes.also_signed(damaged, key).signatures) == 1
+    assert len(signatures.also_signed(damaged, key).signatures) == 1
     others = [{"keyid": str(n), "sig": ""} for n in range(16)]
     nearly = changed(envelope, signatures=others[:15])
-    assert len(envelopes.also_signed(nearly, key).signatures) == 16
+    assert len(signatures.also_signed(nearly, key).signatures) == 16
     full = changed(envelope, signatures=others)
     with pytest.raises(InvalidError, match="16"):
-        envelopes.also_signed(full, key)
+        signatures.also_signed(full, key)
 
 
 def test_unknown_keys_are_ignored_and_both_alphabets_read(key: PrivateKey) -> None:
     content = b"\xfb\xff\xfe"
-    envelope = envelopes.sign(content, KIND, key)
+    envelope = signatures.signed_envelope(content, KIND, key)
     assert "+" in envelope.payload or "/" in envelope.payload
     url_safe = envelope.payload.replace("+", "-").replace("/", "_")
     more = [{**json.loads(msgspec.json.encode(envelope))["signatures"][0], "cert": "…"}]
     read = changed(envelope, payload=url_safe, signatures=more, something={"else": 1})
     assert read.content == content
-    assert envelopes.signer(read, [key.public], "it").id == key.public.id
+    assert signatures.signer(read, [key.public], "it").id == key.public.id
 
 
 VALID = {"payloadType": KIND, "payload": "eA==", "signatures": [{"keyid": "", "sig": "eA=="}]}
@@ -150,23 +152,23 @@ VALID = {"payloadType": KIND, "payload": "eA==", "signatures": [{"keyid": "", "s
 )
 def test_hostile_envelopes_are_refused(content: bytes) -> None:
     with pytest.raises(InvalidError, match="it: not a signature envelope") as raised:
-        envelopes.parse(content, "it")
+        signatures.parse_envelope(content, "it")
     assert len(raised.value.message) < 300
 
 
 def test_an_envelope_without_signatures_is_nobody_s(key: PrivateKey) -> None:
-    envelope = envelopes.parse(json.dumps({**VALID, "signatures": []}).encode(), "it")
+    envelope = signatures.parse_envelope(json.dumps({**VALID, "signatures": []}).encode(), "it")
     with pytest.raises(UnknownKeyError):
-        envelopes.signer(envelope, [key.public], "it")
+        signatures.signer(envelope, [key.public], "it")
 
 
 @given(st.binary(max_size=200), st.text(max_size=40))
 def test_any_content_and_type_come_back(content: bytes, kind: str) -> None:
-    envelope = envelopes.Envelope(payload_type=kind, payload=text(content), signatures=())
-    assert envelopes.parse(msgspec.json.encode(envelope), "it").content == content
+    envelope = signatures.Envelope(payload_type=kind, payload=text(content), signatures=())
+    assert signatures.parse_envelope(msgspec.json.encode(envelope), "it").content == content
 
 
 @given(st.binary(max_size=300))
 def test_any_bytes_are_an_envelope_or_an_error(content: bytes) -> None:
     with contextlib.suppress(InvalidError):
-        envelopes.parse(content, "it")
+        signatures.parse_envelope(content, "it")

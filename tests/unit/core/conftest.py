@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envbuilder.signatures.keys import PrivateKey
+from envbuilder.core.signatures import PrivateKey
 from tests.support import signing
 
 

@@ -10,17 +10,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from envbuilder.core import signatures
 from envbuilder.core.errors import VERIFY_FAILED, BuildError, InvalidError, SignatureError
-from envbuilder.signatures import envelope as envelopes, statement as statements
-from envbuilder.signatures.envelope import (
+from envbuilder.core.signatures import (
     ChangedPayloadError,
     OtherSubjectError,
+    PrivateKey,
+    Subject,
     UnknownKeyError,
     UnsignedError,
     WrongTypeError,
 )
-from envbuilder.signatures.keys import PrivateKey
-from envbuilder.signatures.statement import Subject
 from tests.support import absence, signing
 from tests.support.folders import read_json
 
@@ -31,37 +31,41 @@ SUBJECT = Subject(name="it", digest=DIGEST)
 
 def judged(
     content: bytes, signer: PrivateKey, trusted: PrivateKey, **changes: Any
-) -> statements.Signed:
-    kind = changes.pop("payload_type", statements.PAYLOAD_TYPE)
-    document = json.loads(msgspec.json.encode(envelopes.sign(content, kind, signer))) | changes
-    envelope = envelopes.parse(json.dumps(document).encode(), "it")
-    return statements.accepted(envelope, [trusted.public], KIND, DIGEST, "it")[1]
+) -> signatures.Signed:
+    kind = changes.pop("payload_type", signatures.PAYLOAD_TYPE)
+    document = (
+        json.loads(msgspec.json.encode(signatures.signed_envelope(content, kind, signer))) | changes
+    )
+    envelope = signatures.parse_envelope(json.dumps(document).encode(), "it")
+    return signatures.accepted(envelope, [trusted.public], KIND, DIGEST, "it")[1]
 
 
 def test_a_statement_about_the_bytes_in_hand_is_accepted(key: PrivateKey) -> None:
     further = Subject(name="more", digest={"sha512": "c" * 128, "sha256": "b" * 64})
-    signed = judged(statements.make([further, SUBJECT], KIND, {}), key, key)
-    assert signed == statements.Signed(
+    signed = judged(signatures.make_statement([further, SUBJECT], KIND, {}), key, key)
+    assert signed == signatures.Signed(
         name="it", digest=f"sha256:{'a' * 64}", type=KIND, keyid=key.public.id
     )
 
 
 def test_cosign_s_older_statements_are_accepted(key: PrivateKey) -> None:
-    document = json.loads(statements.make([SUBJECT], KIND, {}))
+    document = json.loads(signatures.make_statement([SUBJECT], KIND, {}))
     document["_type"] = "https://in-toto.io/Statement/v0.1"
     assert judged(json.dumps(document).encode(), key, key).keyid == key.public.id
 
 
 def test_each_refusal_has_its_own_error(key: PrivateKey, other: PrivateKey) -> None:
-    good = statements.make([SUBJECT], KIND, {})
-    payload = base64.b64encode(statements.make([SUBJECT], KIND, {"a": 1})).decode()
-    elsewhere = statements.make([Subject(digest={"sha256": "b" * 64})], KIND, {})
+    good = signatures.make_statement([SUBJECT], KIND, {})
+    payload = base64.b64encode(signatures.make_statement([SUBJECT], KIND, {"a": 1})).decode()
+    elsewhere = signatures.make_statement([Subject(digest={"sha256": "b" * 64})], KIND, {})
     cases = {
         UnknownKeyError: lambda: judged(good, other, key),
         ChangedPayloadError: lambda: judged(good, key, key, payload=payload),
-        WrongTypeError: lambda: judged(statements.make([SUBJECT], "urn:other", {}), key, key),
+        WrongTypeError: lambda: judged(
+            signatures.make_statement([SUBJECT], "urn:other", {}), key, key
+        ),
         OtherSubjectError: lambda: judged(elsewhere, key, key),
-        UnsignedError: lambda: statements.require("it", [], [key.public], KIND, DIGEST),
+        UnsignedError: lambda: signatures.require_signed("it", [], [key.public], KIND, DIGEST),
     }
     messages = set()
     for error, case in cases.items():
@@ -78,11 +82,11 @@ def test_the_subject_s_algorithm_must_match(key: PrivateKey) -> None:
     """A digest under another name is another digest."""
     for digest in ({"sha512": "a" * 64}, {"envbuilderTree": "a" * 64}, {}, {"sha256": "A" * 64}):
         with pytest.raises(OtherSubjectError):
-            judged(statements.make([Subject(digest=digest)], KIND, {}), key, key)
+            judged(signatures.make_statement([Subject(digest=digest)], KIND, {}), key, key)
 
 
 def test_the_payload_type_is_part_of_what_is_accepted(key: PrivateKey) -> None:
-    good = statements.make([SUBJECT], KIND, {})
+    good = signatures.make_statement([SUBJECT], KIND, {})
     with pytest.raises(WrongTypeError, match="text/plain"):
         judged(good, key, key, payload_type="text/plain")
     with pytest.raises(ChangedPayloadError):  # and cannot be exchanged afterwards
@@ -128,49 +132,56 @@ def test_the_payload_is_not_read_before_its_signature(key: PrivateKey, other: Pr
 def test_of_several_the_error_closest_to_acceptance_is_raised(
     key: PrivateKey, other: PrivateKey, tmp_path: Path
 ) -> None:
-    elsewhere = statements.make([Subject(digest={"sha256": "b" * 64})], KIND, {})
-    purpose = statements.make([SUBJECT], "urn:other", {})
+    elsewhere = signatures.make_statement([Subject(digest={"sha256": "b" * 64})], KIND, {})
+    purpose = signatures.make_statement([SUBJECT], "urn:other", {})
     refused = {
-        UnknownKeyError: envelopes.sign(purpose, statements.PAYLOAD_TYPE, other),
-        WrongTypeError: envelopes.sign(purpose, statements.PAYLOAD_TYPE, key),
-        OtherSubjectError: envelopes.sign(elsewhere, statements.PAYLOAD_TYPE, key),
+        UnknownKeyError: signatures.signed_envelope(purpose, signatures.PAYLOAD_TYPE, other),
+        WrongTypeError: signatures.signed_envelope(purpose, signatures.PAYLOAD_TYPE, key),
+        OtherSubjectError: signatures.signed_envelope(elsewhere, signatures.PAYLOAD_TYPE, key),
     }
     path = tmp_path / "it.intoto.jsonl"
     for error, envelope in refused.items():  # each is closer than those before it
         lines = path.read_bytes() if path.exists() else b""
         path.write_bytes(msgspec.json.encode(envelope) + b"\n" + lines)
         with pytest.raises(error):
-            statements.require("it", [path], [key.public], KIND, DIGEST)
-    good = envelopes.sign(statements.make([SUBJECT], KIND, {}), statements.PAYLOAD_TYPE, key)
+            signatures.require_signed("it", [path], [key.public], KIND, DIGEST)
+    good = signatures.signed_envelope(
+        signatures.make_statement([SUBJECT], KIND, {}), signatures.PAYLOAD_TYPE, key
+    )
     path.write_bytes(path.read_bytes() + msgspec.json.encode(good))
-    assert statements.require("it", [path], [key.public], KIND, DIGEST)[1].keyid == key.public.id
+    assert (
+        signatures.require_signed("it", [path], [key.public], KIND, DIGEST)[1].keyid
+        == key.public.id
+    )
 
 
 def test_the_same_statement_has_the_same_bytes() -> None:
-    first = statements.make([SUBJECT], KIND, {"b": 1, "a": 2})
-    assert first == statements.make([SUBJECT], KIND, {"a": 2, "b": 1})
-    assert "Übung".encode() in statements.make([Subject(name="Übung", digest=DIGEST)], KIND, {})
+    first = signatures.make_statement([SUBJECT], KIND, {"b": 1, "a": 2})
+    assert first == signatures.make_statement([SUBJECT], KIND, {"a": 2, "b": 1})
+    assert "Übung".encode() in signatures.make_statement(
+        [Subject(name="Übung", digest=DIGEST)], KIND, {}
+    )
 
 
 # --- Signature files next to what they sign
 
 
-STATEMENT = statements.make([Subject(name="it", digest=DIGEST)], KIND, {})
+STATEMENT = signatures.make_statement([Subject(name="it", digest=DIGEST)], KIND, {})
 
 
-def require(files: list[Path], *trusted: PrivateKey) -> statements.Signed:
-    return statements.require("it", files, [k.public for k in trusted], KIND, DIGEST)[1]
+def require(files: list[Path], *trusted: PrivateKey) -> signatures.Signed:
+    return signatures.require_signed("it", files, [k.public for k in trusted], KIND, DIGEST)[1]
 
 
 def test_one_line_that_several_keys_sign(key: PrivateKey, tmp_path: Path) -> None:
     path = tmp_path / "it.intoto.jsonl"
-    assert statements.path_beside(tmp_path / "it") == path
-    statements.write_file(path, STATEMENT, key)
+    assert signatures.path_beside(tmp_path / "it") == path
+    signatures.write_signatures(path, STATEMENT, key)
     before = path.read_bytes()
-    statements.write_file(path, STATEMENT, key)
+    signatures.write_signatures(path, STATEMENT, key)
     assert path.read_bytes() == before  # signed already
     other = signing.read_key(signing.lay_key(tmp_path / "other.pem", "ed25519"))
-    statements.write_file(path, STATEMENT, other)
+    signatures.write_signatures(path, STATEMENT, other)
     assert path.read_bytes().count(b"\n") == 1
     assert len(read_json(path)["signatures"]) == 2
     assert require([path], key).keyid == key.public.id
@@ -184,22 +195,22 @@ def test_nothing_is_replaced_that_is_no_signature_file(
     path = tmp_path / "it.intoto.jsonl"
     path.write_text(content)
     with pytest.raises(InvalidError, match="exists, and is no signature file") as refused:
-        statements.write_file(path, STATEMENT, key)
+        signatures.write_signatures(path, STATEMENT, key)
     assert refused.value.hint == "Move it away if it is a damaged one."
     assert path.read_text() == content
 
 
 def test_lines_of_other_tools_are_read(key: PrivateKey, tmp_path: Path) -> None:
     first, second, path = (tmp_path / f"{n}.intoto.jsonl" for n in (1, 2, 3))
-    statements.write_file(
-        first, statements.make([Subject(digest={"a": "b"})], "urn:other", {}), key
+    signatures.write_signatures(
+        first, signatures.make_statement([Subject(digest={"a": "b"})], "urn:other", {}), key
     )
-    statements.write_file(second, STATEMENT, key)
+    signatures.write_signatures(second, STATEMENT, key)
     spaced = json.dumps(read_json(second)).encode()  # blanks after commas, as others
     path.write_bytes(first.read_bytes() + b"\n" + spaced)
     assert require([path], key).type == KIND
     path.write_bytes(second.read_bytes() * 16)
-    assert len(statements.read_file(path)) == 16
+    assert len(signatures.read_signatures(path)) == 16
     path.write_bytes(second.read_bytes() * 17)
     with pytest.raises(InvalidError, match="16 envelopes"):
         require([path], key)
@@ -227,7 +238,7 @@ def test_files_that_are_damaged_or_too_large(key: PrivateKey, tmp_path: Path) ->
     with pytest.raises(InvalidError, match="cannot be read"):
         require([tmp_path], key)
     with pytest.raises(BuildError, match="cannot be written"):
-        statements.write_file(path / "x", STATEMENT, key)
+        signatures.write_signatures(path / "x", STATEMENT, key)
 
 
 OTHER = {"sha256": "b" * 64}
@@ -250,8 +261,8 @@ def accepts(content: str, key: PrivateKey, folder: Path) -> bool:
         return False
 
 
-def signed(statement: Any, key: PrivateKey, kind: str = statements.PAYLOAD_TYPE) -> dict[str, Any]:
-    made = envelopes.sign(json.dumps(statement).encode(), kind, key)
+def signed(statement: Any, key: PrivateKey, kind: str = signatures.PAYLOAD_TYPE) -> dict[str, Any]:
+    made = signatures.signed_envelope(json.dumps(statement).encode(), kind, key)
     envelope: dict[str, Any] = json.loads(msgspec.json.encode(made))
     return envelope
 
@@ -274,7 +285,7 @@ def test_a_refused_signature_is_not_accepted_for_what_it_lacks(
     signer = key
     if reason == "another key":
         signer = signing.read_key(signing.lay_key(tmp_path / "other.pem"))
-    kind = "text/plain" if reason == "another payload type" else statements.PAYLOAD_TYPE
+    kind = "text/plain" if reason == "another payload type" else signatures.PAYLOAD_TYPE
     envelope = signed(statement, signer, kind)
     if reason == "changed":
         envelope["payload"] = signed(REFUSED["another subject"], key)["payload"]

@@ -1,0 +1,539 @@
+"""Signatures of files by key: DSSE envelopes over in-toto statements, in `FILE.intoto.jsonl`.
+
+Locks and bundles are signed in the same way; no format of theirs is known here. Keys are P-256
+(ECDSA with SHA-256) and ed25519, in PEM files: private ones are PKCS#8, with or without a
+passphrase; public ones are SubjectPublicKeyInfo, which cosign, openssl and podman's policy share. A
+key's id is the sha256 of the public key's DER form. cryptography is an optional dependency, and is
+imported when a key is read.
+
+An envelope (https://github.com/secure-systems-lab/dsse) signs a payload's type, too, so that none
+can be passed off as one of another type; unknown keys are ignored, as the specification requires.
+The in-toto project recommends the suffix for files of envelopes, one per line; cosign, gh and
+slsa-verifier read them. envbuilder writes a single envelope, which several keys can sign, because
+cosign reads one.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import re
+import stat
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from envbuilder.core import decoding, files
+from envbuilder.core.errors import (
+    BuildError,
+    Hint,
+    InvalidError,
+    SignatureError,
+    ToolError,
+    printable,
+)
+from envbuilder.core.settings import is_key_text
+
+_LARGEST_KEY = 1 << 16
+"""Maximum bytes of a key file; those of the supported kinds have less than 500."""
+_KINDS = "P-256 (ECDSA) and ed25519 are supported"
+_LABEL = re.compile(r"^-----BEGIN ([A-Z0-9 /]{1,64})-----", re.MULTILINE)
+_ANYONE = stat.S_IRWXG | stat.S_IRWXO
+
+
+class PublicKey:
+    """A key that checks signatures."""
+
+    def __init__(self, key: Any, where: str) -> None:
+        ec, ed25519, serialization = _modules("ec", "ed25519", "serialization")
+        is_p256 = isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name == "secp256r1"
+        if not is_p256 and not isinstance(key, ed25519.Ed25519PublicKey):
+            raise InvalidError(f"{where}: another kind of key: {_KINDS}")
+        self._key = key
+        self._is_p256 = is_p256
+        encoding = serialization.Encoding
+        form = serialization.PublicFormat
+        der = key.public_bytes(encoding.DER, form.SubjectPublicKeyInfo)
+        self.id = hashlib.sha256(der).hexdigest()
+
+    def verifies(self, signature: bytes, content: bytes) -> bool:
+        """Return whether this key made the signature of the content."""
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives import hashes
+        from cryptography.hazmat.primitives.asymmetric import ec
+
+        try:
+            if self._is_p256:
+                self._key.verify(signature, content, ec.ECDSA(hashes.SHA256()))
+            else:
+                self._key.verify(signature, content)
+        except InvalidSignature:
+            return False
+        return True
+
+
+class PrivateKey:
+    """A key that signs."""
+
+    def __init__(self, key: Any, where: str) -> None:
+        if not hasattr(key, "sign"):
+            raise InvalidError(f"{where}: another kind of key: {_KINDS}")
+        self._key = key
+        self.public = PublicKey(key.public_key(), where)
+
+    def sign(self, content: bytes) -> bytes:
+        """Return the signature of the content."""
+        from cryptography.hazmat.primitives import hashes
+        from cryptography.hazmat.primitives.asymmetric import ec
+
+        if isinstance(self._key, ec.EllipticCurvePrivateKey):
+            return self._key.sign(content, ec.ECDSA(hashes.SHA256()))
+        signature: bytes = self._key.sign(content)
+        return signature
+
+
+def read_private_key(
+    path: Path, passphrase: Callable[[], bytes], note: Callable[[str], object]
+) -> PrivateKey:
+    """Read a private key; `passphrase` is called only if the key is encrypted.
+
+    `note` gets a warning if other users may read an unencrypted key. Raise `InvalidError` if the
+    file is not a usable private key, or the passphrase is wrong.
+    """
+    (serialization,) = _modules("serialization")
+    content = files.read_named(path, _LARGEST_KEY)
+    where = str(path)
+    label = _label(content, str(path))
+    if "ENCRYPTED" in label and ("SIGSTORE" in label or "COSIGN" in label):
+        raise InvalidError(
+            f"{where}: a key file in cosign's own encrypted format, which only cosign reads",
+            "Sign with cosign: its signatures are accepted here, by its public key. Or sign with a"
+            " PKCS#8 key: openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -aes256"
+            " -out key.pem",
+        )
+    if label not in {"PRIVATE KEY", "ENCRYPTED PRIVATE KEY"}:
+        convert = f"openssl pkcs8 -topk8 -in {path.name} -out key.pem"
+        raise InvalidError(
+            f"{where}: not a PKCS#8 private key, but: {label}",
+            f"Convert it: {convert}" if label.endswith("PRIVATE KEY") else "Give the private key.",
+        )
+    encrypted = label == "ENCRYPTED PRIVATE KEY"
+    password = passphrase() if encrypted else None
+    if not encrypted and path.stat().st_mode & _ANYONE:
+        note(f"warning: {path}: other users may read this key: chmod 600 {path.name}")
+    try:
+        key = serialization.load_pem_private_key(content, password)
+    except _unloadable() as error:
+        if encrypted:
+            raise InvalidError(f"{where}: the passphrase is wrong, or the key is damaged") from None
+        raise _unreadable(where, error) from None
+    return PrivateKey(key, where)
+
+
+def read_public_key(named: str) -> PublicKey:
+    """Return a public key from the path of a PEM file, or from the PEM text itself.
+
+    Raise `InvalidError` if it is not a usable public key.
+    """
+    (serialization,) = _modules("serialization")
+    inline = is_key_text(named)
+    where = "the key in the configuration" if inline else named
+    content = named.strip().encode() if inline else files.read_named(Path(named), _LARGEST_KEY)
+    label = _label(content, where)
+    if label != "PUBLIC KEY":
+        hint = "Give the public key."
+        if label.endswith("PRIVATE KEY"):
+            hint += " openssl pkey -in key.pem -pubout -out key.pub writes it."
+        raise InvalidError(f"{where}: not a public key, but: {label}", hint)
+    try:
+        key = serialization.load_pem_public_key(content)
+    except _unloadable() as error:
+        raise _unreadable(where, error) from None
+    return PublicKey(key, where)
+
+
+def read_public_keys(named: Iterable[str]) -> tuple[PublicKey, ...]:
+    """Return public keys, each once."""
+    return tuple({key.id: key for key in map(read_public_key, named)}.values())
+
+
+def _label(content: bytes, where: str) -> str:
+    """Return what the only PEM block of a file claims to be."""
+    labels = _LABEL.findall(content.decode("ascii", "replace"))
+    if len(labels) != 1:
+        problem = "several PEM blocks" if labels else "no PEM file"
+        raise InvalidError(f"{where}: {problem}: a file with one key is needed", _MAKE)
+    return str(labels[0])
+
+
+_MAKE = (
+    "Make one: openssl genpkey -algorithm ed25519 -out key.pem, then"
+    " openssl pkey -in key.pem -pubout -out key.pub"
+)
+
+
+def _unloadable() -> tuple[type[Exception], ...]:
+    """Return the errors that cryptography raises for something that is not a key."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+
+    return ValueError, TypeError, UnsupportedAlgorithm
+
+
+def _unreadable(where: str, error: Exception) -> InvalidError:
+    """Return the error for a file that is not a key."""
+    return InvalidError(f"{where}: not a readable key: {printable(str(error), 200)}", _MAKE)
+
+
+def _modules(*names: str) -> tuple[Any, ...]:
+    """Import parts of cryptography; raise `ToolError` if it is not installed."""
+    from importlib import import_module
+
+    primitives = "cryptography.hazmat.primitives"
+    below = {"serialization": primitives}
+    try:
+        return tuple(
+            import_module(f"{below.get(n, f'{primitives}.asymmetric')}.{n}") for n in names
+        )
+    except ImportError as error:
+        raise ToolError(
+            "signatures need the package cryptography, which is not installed",
+            "Run: pip install 'envbuilder-ml[sign]'",
+        ) from error
+
+
+# --- envelopes
+
+MOST_SIGNATURES = 16
+"""More are refused: each costs a verification for every trusted key."""
+_URL_SAFE = str.maketrans("-_", "+/")
+
+_KeyId = Annotated[str, Meta(max_length=512)]
+_Type = Annotated[str, Meta(max_length=256)]
+
+
+class UnsignedError(SignatureError):
+    """There is no signature at all."""
+
+
+class UnknownKeyError(SignatureError):
+    """None of the trusted keys made the signature."""
+
+
+class ChangedPayloadError(SignatureError):
+    """A trusted key is named, but its signature does not match the signed content."""
+
+
+class WrongTypeError(SignatureError):
+    """A trusted key signed it, but the statement is of another type, or names another builder."""
+
+
+class OtherSubjectError(SignatureError):
+    """A trusted key signed it, but it is about other bytes than those in hand."""
+
+
+class Signature(Struct, frozen=True, kw_only=True):
+    """A signature in base64, and a hint at the key that made it; some tools leave it empty."""
+
+    keyid: _KeyId | None = ""
+    sig: Annotated[str, Meta(max_length=4096)]
+
+
+class Envelope(Struct, frozen=True, kw_only=True, rename={"payload_type": "payloadType"}):
+    """A signed payload, in base64."""
+
+    payload_type: _Type
+    payload: str
+    signatures: Annotated[tuple[Signature, ...], Meta(max_length=MOST_SIGNATURES)]
+
+    @property
+    def content(self) -> bytes:
+        """The payload's bytes; the envelope was checked when it was read."""
+        return _unpacked(self.payload)
+
+
+def parse_envelope(data: bytes, where: str) -> Envelope:
+    """Return an envelope; raise `InvalidError` if it is malformed or too large."""
+    try:
+        envelope = decoding.convert(decoding.strict_json(data), Envelope)
+        _unpacked(envelope.payload)
+        for signature in envelope.signatures:
+            _unpacked(signature.sig)
+    except (ValueError, msgspec.ValidationError) as error:
+        raise InvalidError(
+            f"{where}: not a signature envelope (DSSE): {printable(str(error), 200)}",
+            Hint(
+                "It is damaged, or another kind of file. Sign again",
+                ("sign", "--key", "KEY", "FILE"),
+            ),
+        ) from error
+    return envelope
+
+
+def signed_envelope(content: bytes, payload_type: str, key: PrivateKey) -> Envelope:
+    """Return the envelope of a payload with one signature."""
+    return Envelope(
+        payload_type=payload_type,
+        payload=base64.b64encode(content).decode(),
+        signatures=(_signature(content, payload_type, key),),
+    )
+
+
+def also_signed(envelope: Envelope, key: PrivateKey) -> Envelope:
+    """Return the envelope with a further signature; unchanged if this key has signed it before."""
+    content = envelope.content
+    payload_type = envelope.payload_type
+    if _signs(envelope, key.public):
+        return envelope
+    others = [s for s in envelope.signatures if s.keyid != key.public.id]
+    signatures = (*others, _signature(content, payload_type, key))
+    if len(signatures) > MOST_SIGNATURES:
+        raise InvalidError(f"more than {MOST_SIGNATURES} signatures of one file")
+    return msgspec.structs.replace(envelope, signatures=signatures)
+
+
+def _signature(content: bytes, payload_type: str, key: PrivateKey) -> Signature:
+    made = key.sign(_to_sign(content, payload_type))
+    return Signature(keyid=key.public.id, sig=base64.b64encode(made).decode())
+
+
+def signer(envelope: Envelope, trusted: Sequence[PublicKey], where: str) -> PublicKey:
+    """Return the trusted key that signed an envelope.
+
+    Raise `ChangedPayloadError` if a trusted key is named but did not sign this payload,
+    `UnknownKeyError` if no trusted key signed it.
+    """
+    for key in trusted:
+        if _signs(envelope, key):
+            return key
+    named = {s.keyid or "" for s in envelope.signatures}
+    if changed := sorted(named & {key.id for key in trusted}):
+        raise ChangedPayloadError(
+            f"{where}: the signed content was changed: the signature of key {changed[0]} does not"
+            " match it",
+            "Get it again from where it was signed, with its signature.",
+        )
+    listed = ", ".join(printable(n, 64) for n in sorted(named - {""})) or "a key that is not named"
+    trusted_ids = ", ".join(key.id for key in trusted) or "none"
+    raise UnknownKeyError(
+        f"{where}: signed by {listed}, but not by a trusted key ({trusted_ids})"
+        + ("" if named - {""} else "; or it was changed after it was signed"),
+        "Compare the key ids with those of the maker, over another channel.",
+    )
+
+
+def _signs(envelope: Envelope, key: PublicKey) -> bool:
+    content = _to_sign(envelope.content, envelope.payload_type)
+    return any(key.verifies(_unpacked(s.sig), content) for s in envelope.signatures)
+
+
+def _to_sign(content: bytes, payload_type: str) -> bytes:
+    """Return DSSE's pre-authentication encoding, which is what is signed."""
+    kind = payload_type.encode()
+    return b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(content), content)
+
+
+def _unpacked(text: str) -> bytes:
+    """Return the bytes of base64 in either alphabet; raise `ValueError` unless it is canonical."""
+    plain = text if {"+", "/"} & set(text) else text.translate(_URL_SAFE)
+    try:
+        data = base64.b64decode(plain, validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"not base64: {error}") from error
+    if base64.b64encode(data).decode() != plain:
+        raise ValueError("not canonical base64")
+    return data
+
+
+# --- statements and their files
+
+SUFFIX = ".intoto.jsonl"
+MOST_ENVELOPES = 16
+PAYLOAD_TYPE = "application/vnd.in-toto+json"
+TYPE = "https://in-toto.io/Statement/v1"
+TYPES = frozenset({TYPE, "https://in-toto.io/Statement/v0.1"})
+"""The second is what cosign 2 writes; both have the same keys."""
+
+
+class Subject(Struct, frozen=True, kw_only=True):
+    """Bytes that a statement is about: a name, and digests by algorithm."""
+
+    name: Annotated[str, Meta(max_length=4096)] = ""
+    digest: dict[str, str]
+
+
+class Statement(Struct, frozen=True, kw_only=True, rename={"predicate_type": "predicateType"}):
+    """What an in-toto statement says; further keys are ignored, as the specification requires."""
+
+    type: str = msgspec.field(name="_type")
+    subject: Annotated[tuple[Subject, ...], Meta(min_length=1, max_length=4096)]
+    predicate_type: str
+    predicate: Any = None
+
+
+class Signed(Struct, frozen=True, kw_only=True):
+    """An accepted signature: what it is about, and the id of the trusted key that made it."""
+
+    name: str
+    """The file, as it was named."""
+    digest: str
+    """The digest of the bytes in hand, with its algorithm: `sha256:…`."""
+    type: str
+    """The statement's predicate type."""
+    keyid: str
+
+
+def make_statement(subjects: Sequence[Subject], predicate_type: str, predicate: object) -> bytes:
+    """Return a statement as JSON; the same arguments give the same bytes."""
+    document = {
+        "_type": TYPE,
+        "subject": [{"name": s.name, "digest": s.digest} for s in subjects],
+        "predicateType": predicate_type,
+        "predicate": predicate,
+    }
+    return json.dumps(document, sort_keys=True, ensure_ascii=False).encode()
+
+
+def parse_statement(content: bytes, where: str) -> Statement:
+    """Return a statement; raise `WrongTypeError` if the content is none."""
+    try:
+        statement = decoding.convert(decoding.strict_json(content), Statement)
+    except (ValueError, msgspec.ValidationError) as error:
+        problem = printable(str(error), 200)
+        raise WrongTypeError(
+            f"{where}: what is signed is no in-toto statement: {problem}"
+        ) from error
+    if statement.type not in TYPES:
+        shown = printable(statement.type, 100)
+        raise WrongTypeError(f"{where}: an in-toto statement of an unknown version: {shown}")
+    return statement
+
+
+def accepted(
+    envelope: Envelope,
+    trusted: Sequence[PublicKey],
+    predicate_type: str,
+    digests: Mapping[str, str],
+    where: str,
+) -> tuple[Statement, Signed]:
+    """Return the statement in an envelope if a trusted key made it about the bytes in hand.
+
+    `digests` are those of the bytes in hand, by algorithm, one of which must be a subject's. Raise
+    a `SignatureError` otherwise; the signature is checked before anything in the payload is read.
+    """
+    key = signer(envelope, trusted, where)
+    if envelope.payload_type != PAYLOAD_TYPE:
+        raise WrongTypeError(
+            f"{where}: signs a payload of the type {printable(envelope.payload_type, 100)},"
+            f" expected {PAYLOAD_TYPE}"
+        )
+    statement = parse_statement(envelope.content, where)
+    if statement.predicate_type != predicate_type:
+        raise WrongTypeError(
+            f"{where}: signed as {printable(statement.predicate_type, 100)}, expected"
+            f" {predicate_type}",
+            Hint(
+                "It is a signature for another purpose. Sign this file",
+                ("sign", "--key", "KEY", where),
+            ),
+        )
+    for algorithm, digest in digests.items():
+        if any(s.digest.get(algorithm) == digest for s in statement.subject):
+            signed = f"{algorithm}:{digest}"
+            return statement, Signed(name=where, digest=signed, type=predicate_type, keyid=key.id)
+    raise other_subject(where, digests, digests_of(statement))
+
+
+def digests_of(statement: Statement) -> list[tuple[str, str]]:
+    """Return the digests of all subjects, each with its algorithm."""
+    return [*chain.from_iterable(subject.digest.items() for subject in statement.subject)]
+
+
+def other_subject(
+    where: str, digests: Mapping[str, str], signed: Sequence[tuple[str, str]]
+) -> OtherSubjectError:
+    """Return the error for a signature about other bytes than those in hand."""
+    in_hand = ", ".join(f"{a}:{d}" for a, d in digests.items())
+    about = printable(", ".join(f"{a}:{d}" for a, d in signed[:3]), 400)
+    return OtherSubjectError(
+        f"{where}: the signature is about other content: it names {about}; this is {in_hand}",
+        "The file was changed, or the signature belongs to another one.",
+    )
+
+
+def path_beside(path: Path) -> Path:
+    """Return the path of a file's signatures."""
+    return path.with_name(path.name + SUFFIX)
+
+
+def read_signatures(path: Path) -> tuple[Envelope, ...]:
+    """Return the envelopes in a signature file, none if it does not exist.
+
+    Raise `InvalidError` if it cannot be read or is malformed.
+    """
+    try:
+        content = files.read(path, decoding.LARGEST)
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+    except OSError as error:
+        raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
+    lines = [line for line in content.split(b"\n") if line.strip()]
+    if len(lines) > MOST_ENVELOPES:
+        raise InvalidError(f"{path}: more than {MOST_ENVELOPES} envelopes")
+    return tuple(parse_envelope(line, f"{path}:{n}") for n, line in enumerate(lines, 1))
+
+
+def write_signatures(path: Path, payload: bytes, key: PrivateKey) -> Path:
+    """Sign a statement and write the signature file; add to signatures of the same statement.
+
+    Return its path. Raise `InvalidError` if another kind of file is there, such as the signed file
+    or the key itself, `BuildError` if it cannot be written.
+    """
+    try:
+        existing = read_signatures(path)
+    except InvalidError as error:
+        raise InvalidError(
+            f"{path}: exists, and is no signature file: nothing was written",
+            "Move it away if it is a damaged one.",
+        ) from error
+    same = (e for e in existing if e.payload_type == PAYLOAD_TYPE and e.content == payload)
+    earlier = next(same, None)
+    envelope = also_signed(earlier or signed_envelope(payload, PAYLOAD_TYPE, key), key)
+    hint = "Sign a copy in a folder of yours."
+    files.save(path, msgspec.json.encode(envelope) + b"\n", BuildError, hint)
+    return path
+
+
+def require_signed(
+    where: str,
+    signature_files: Sequence[Path],
+    trusted: Sequence[PublicKey],
+    predicate_type: str,
+    digests: Mapping[str, str],
+) -> tuple[Statement, Signed]:
+    """Return the first accepted statement about bytes in hand.
+
+    `where` names the signed file. If none is accepted, raise the error that came closest to
+    acceptance; `UnsignedError` if there is no signature.
+    """
+    errors: list[SignatureError] = []
+    for candidate in chain.from_iterable(map(read_signatures, signature_files)):
+        try:
+            return accepted(candidate, trusted, predicate_type, digests, where)
+        except SignatureError as error:
+            errors.append(error)
+    if not errors:
+        names = " or ".join(map(str, signature_files))
+        raise UnsignedError(
+            f"{where}: not signed: there is no signature in {names}",
+            Hint("Sign it", ("sign", "--key", "KEY", where)),
+        )
+    raise min(errors, key=lambda e: _CLOSEST.index(type(e)))
+
+
+_CLOSEST = (OtherSubjectError, WrongTypeError, ChangedPayloadError, UnknownKeyError)
