@@ -14,10 +14,10 @@ from unittest import mock
 from requests import Request, Response
 from urllib3.response import HTTPResponse
 
-from envbuilder.builds import execute, plan, reproduce, sbom
+from envbuilder.builds import execute, plan, sbom
 from envbuilder.builds.image import system, wheels
 from envbuilder.bundle import contents, format as bundle_format
-from envbuilder.containers.oci import archive, layer, reference, rootfs
+from envbuilder.containers.oci import archive, reference, rootfs
 from envbuilder.containers.oci.layer import Member
 from envbuilder.containers.oci.layout import INDEX, Layout
 from envbuilder.containers.registry import transfer
@@ -224,11 +224,6 @@ def read_layer(path: Path, work: Path) -> None:
     from envbuilder.packages.debian import deb
 
     deb.installed_in(root.contents, "linux/amd64", "it")
-
-
-def read_differences(path: Path, work: Path) -> None:
-    found = {(1, m.name): reproduce.member(m, tar) for m, tar in layer.members(path)}
-    list(reproduce.between(found, {}))
 
 
 @cache

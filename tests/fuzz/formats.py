@@ -53,7 +53,7 @@ FORMATS = {
     ),
     "package list": Format(archives.make_lists, (archives.read_suite,)),
     "conda package": Format(archives.make_conda, (archives.read_conda,)),
-    "layer": Format(archives.make_layer, (archives.read_layer, archives.read_differences)),
+    "layer": Format(archives.make_layer, (archives.read_layer,)),
     "layout": Format(archives.make_layout, (archives.read_layout, archives.read_held)),
     "image archive": Format(archives.make_archive, (archives.read_layout, archives.read_held)),
     "registry": Format(archives.make_answers, (archives.read_answers,)),

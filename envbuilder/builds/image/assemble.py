@@ -28,8 +28,17 @@ from envbuilder.builds.image.contents import (
     write_image,
 )
 from envbuilder.builds.image.layer_cache import LayerCache
-from envbuilder.builds.image.parts import CUT, SPREAD, Part, cut, parts
-from envbuilder.builds.image.wheels import Packed, Python, Stage, Wheel
+from envbuilder.builds.image.wheels import (
+    CUT,
+    SPREAD,
+    Packed,
+    Part,
+    Python,
+    Stage,
+    Wheel,
+    cut,
+    parts,
+)
 from envbuilder.builds.payload import payload_pyz, payload_sha256
 from envbuilder.builds.plan import Assemble, Step, UnpackPython, UnpackTool
 from envbuilder.containers.engine import connection, images

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from envbuilder.builds import conventions
-from envbuilder.builds.image import parts, records
+from envbuilder.builds.image import records
 from envbuilder.builds.image.contents import Added, BaseContents
 from envbuilder.builds.image.layer_cache import SYSTEM_FORMAT, LayerCache
 from envbuilder.containers.engine import connection, images
@@ -113,7 +113,12 @@ def unpacked(
         if not files:
             return []
         packages = make(inputs, files)
-    return [Added(layer=packages, reason=parts.packages(step.debs))]
+    return [Added(layer=packages, reason=_reason(step.debs))]
+
+
+def _reason(debs: Sequence[File]) -> str:
+    """Return the words for the layer of these packages."""
+    return ", ".join(f"{deb.name} {deb.version}" for deb in debs)
 
 
 def built(
@@ -148,7 +153,7 @@ def built(
         rootfs.RootFs,
         lambda: rootfs.over(base.root, blob),
     )
-    return [Added(layer=packages, reason=parts.packages(step.debs))], root
+    return [Added(layer=packages, reason=_reason(step.debs))], root
 
 
 def _taken(step: Assemble, system: System, base: BaseContents, work: Path) -> layer.Layer:

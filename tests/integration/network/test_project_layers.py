@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from envbuilder.builds.image.parts import LARGE
+from envbuilder.builds.image.wheels import LARGE
 from envbuilder.containers.oci.layout import Descriptor, Layout
 from tests.conftest import missing, succeeded
 from tests.integration.conftest import Cli

@@ -17,7 +17,7 @@ import zstandard
 from msgspec.structs import replace
 
 from envbuilder.builds import conventions
-from envbuilder.builds.image import assemble, parts, system
+from envbuilder.builds.image import assemble, system, wheels as wheel_layers
 from envbuilder.builds.image.assemble import Assembly, Preloader
 from envbuilder.builds.image.contents import Added, BaseContents
 from envbuilder.builds.image.layer_cache import LayerCache
@@ -110,7 +110,7 @@ def uv(bench: Bench) -> File:
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    monkeypatch.setattr(parts, "LARGE", 4000)
+    monkeypatch.setattr(wheel_layers, "LARGE", 4000)
     return Bench(tmp_path)
 
 
@@ -231,7 +231,7 @@ def test_there_are_never_more_layers_than_engines_take(
 @pytest.fixture
 def cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers hold 4,000 bytes of files at most."""
-    monkeypatch.setattr(parts, "CUT", 4000)
+    monkeypatch.setattr(wheel_layers, "CUT", 4000)
     monkeypatch.setattr(assemble, "CUT", 4000)
 
 
