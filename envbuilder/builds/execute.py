@@ -11,9 +11,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
-from envbuilder.builds import project_layer
+from envbuilder.builds import project_layer, records
 from envbuilder.builds.backends import in_use, integrity
-from envbuilder.builds.image import records
 from envbuilder.builds.payload import payload_pyz
 from envbuilder.builds.plan import (
     Assemble,

@@ -9,8 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envbuilder.builds import attestations
-from envbuilder.builds.image import records as image_records
+from envbuilder.builds import attestations, records as image_records
 from envbuilder.builds.plan import Artifact, Plan, Push, Save, names_of, tool_versions
 from envbuilder.builds.request import Product
 from envbuilder.containers.engine.interface import LABEL

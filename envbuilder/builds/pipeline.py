@@ -370,7 +370,7 @@ def deliver(build: Planned, documents: Mapping[str, str]) -> None:
     plan = build.plan
     settings = build.settings
     if not build.request.only_tag:
-        from envbuilder.builds import users
+        from envbuilder.builds import records
 
         if not backends.makes_image(plan.backend):
             from envbuilder.builds.backends.venv import NativeEnvironment
@@ -381,7 +381,7 @@ def deliver(build: Planned, documents: Mapping[str, str]) -> None:
                 prefix = (product.prefix / product.python).parent.parent
                 if note := project_folder.link(settings, prefix):
                     build.progress.note(f"note: {note}")
-        users.record(plan, settings)
+        records.record_user(plan, settings)
     if push := build.request.push:
         from envbuilder.builds import outputs
 

@@ -20,9 +20,8 @@ from typing import Any, Self
 
 from msgspec import Struct
 
-from envbuilder.builds import attestations, project_folder, users
+from envbuilder.builds import attestations, project_folder, records
 from envbuilder.builds.backends import integrity
-from envbuilder.builds.image import records
 from envbuilder.containers.engine.interface import LABEL, VOLUME_LABEL, Image, StoredVolume
 from envbuilder.containers.oci.reference import familiar
 from envbuilder.core import files
@@ -164,8 +163,8 @@ class Inventory:
     def _environment(self, path: Path) -> None:
         """List an environment that nothing has locked, unless another project uses it."""
         root = self.settings.data_dir
-        users_folder = users.of_environment(path)
-        projects = users.recorded(users_folder)
+        users_folder = records.users_of(path)
+        projects = records.users_in(users_folder)
         if reason := self._needed(projects):
             self.keep(path, reason)
             return
@@ -258,8 +257,8 @@ class Inventory:
             if others and (matching or image.labels.get(f"{LABEL}profile") != profile):
                 continue
             removable: Sequence[str] = ()
-            folders = {each.folder / users.FOLDER for each in matching if not each.is_leftover}
-            projects = sorted(set(chain.from_iterable(map(users.recorded, folders))))
+            folders = {each.folder / records.USERS for each in matching if not each.is_leftover}
+            projects = sorted(set(chain.from_iterable(map(records.users_in, folders))))
             reason = self._needed(projects) if folders else ""
             if any(each.work and each.work in self.busy for each in matching):
                 reason = BUSY

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from envbuilder.builds import records
 from envbuilder.builds.backends.integrity import MARKER
-from envbuilder.builds.image import records
 from envbuilder.containers.engine.interface import Image
 from envbuilder.core import files, settings
 from envbuilder.core.errors import BuildError, ToolError

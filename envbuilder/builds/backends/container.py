@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from envbuilder.builds import access, conventions, isolation, variables
+from envbuilder.builds import access, conventions, isolation, records, variables
 from envbuilder.builds.access import NOTHING, Access, Runner
 from envbuilder.builds.backends import devices, foreign_programs
-from envbuilder.builds.image import records
 from envbuilder.builds.payload import RECORD, TIMEOUT_SECONDS
 from envbuilder.builds.plan import Artifact, Plan, names_of
 from envbuilder.builds.variables import Place, Variable

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from envbuilder.builds.image import records as images
+from envbuilder.builds import records as images
 from envbuilder.containers.engine.interface import LABEL, Engine
 from envbuilder.containers.oci import archive, reference
 from envbuilder.containers.registry.connection import Connection

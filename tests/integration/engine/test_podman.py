@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from envbuilder.builds.image.records import CLAIMS
+from envbuilder.builds.records import CLAIMS
 from envbuilder.containers.engine.podman import PodmanEngine
 from tests.integration.conftest import Cli
 from tests.integration.engine.conftest import PODMAN_BASE as BASE, run_podman as call

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.builds import plan
+from envbuilder.builds import plan, records
 from envbuilder.builds.backends.integrity import MARKER
 from envbuilder.builds.execute import execute
-from envbuilder.builds.image import records
 from envbuilder.core import process
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.builds import attestations, outputs, plan, sbom
+from envbuilder.builds import attestations, outputs, plan, records, sbom
 from envbuilder.builds.backends import layers
-from envbuilder.builds.image import base as image_base, records
+from envbuilder.builds.image import base as image_base
 from envbuilder.builds.outputs import Output
 from envbuilder.builds.request import Request
 from envbuilder.containers.engine.interface import LABEL

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from filelock import FileLock
 
-from envbuilder.builds.image import records
+from envbuilder.builds import records
 from envbuilder.commands import clean, inventory
 from envbuilder.containers.engine.interface import VOLUME_LABEL, StoredVolume
 from envbuilder.core import console, settings

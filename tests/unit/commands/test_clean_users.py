@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from envbuilder.builds import users
+from envbuilder.builds import records
 from envbuilder.commands import inventory
 from envbuilder.core import settings
 from tests.support.cleaning import (
@@ -52,7 +52,7 @@ def use(own: settings.Settings, made: Path, *projects: Path) -> Path:
     artifact = SimpleNamespace(kind="venv" if in_folder else "image", ref=str(made))
     plan: Any = SimpleNamespace(artifact=artifact, fingerprint=made.name)
     for folder in projects:
-        users.record(plan, msgspec.structs.replace(own, project=folder))
+        records.record_user(plan, msgspec.structs.replace(own, project=folder))
     return made
 
 
@@ -86,7 +86,7 @@ def test_in_a_project_what_it_alone_uses_goes(
     assert kept(said)[str(nobodys)] == inventory.NOBODYS
     assert [path.exists() for path in images] == [False, True]
     assert sorted(p.name for p in own.envs_dir.glob(".*.users")) == sorted(
-        users.of_environment(path).name for path in (shared, theirs)
+        records.users_of(path).name for path in (shared, theirs)
     )
 
 
@@ -119,7 +119,7 @@ def test_all_of_all_projects_goes_only_with_all_and_names_them(
         assert f"    used by {project(name)}\n" in said
     assert run("--all") == 0
     assert not shared.exists()
-    assert not users.of_environment(shared).exists()
+    assert not records.users_of(shared).exists()
     assert not (own.records_dir / sha("cpu")).exists()
 
 
@@ -138,7 +138,7 @@ def test_an_image_that_a_killed_build_left_goes_from_any_project(
 @pytest.mark.parametrize("damage", ["", "\0", "x" * 5000])
 def test_a_damaged_record_names_no_user(own: settings.Settings, damage: str) -> None:
     prefix = ours(own)
-    folder = users.of_environment(prefix)
+    folder = records.users_of(prefix)
     folder.mkdir()
     (folder / sha("x")).write_text(damage)
     assert run() == 0
@@ -153,12 +153,12 @@ def test_many_users_are_counted(own: settings.Settings, project: Project, capsys
 
 def test_a_project_is_recorded_once_and_nothing_else_is(own: settings.Settings) -> None:
     nothing: Any = SimpleNamespace(artifact=SimpleNamespace(kind="venv"), fingerprint="f")
-    users.record(nothing, own)
+    records.record_user(nothing, own)
     layout: Any = SimpleNamespace(artifact=SimpleNamespace(kind="layout"), fingerprint="f")
-    users.record(layout, msgspec.structs.replace(own, project=own.data_dir))
+    records.record_user(layout, msgspec.structs.replace(own, project=own.data_dir))
     assert not own.data_dir.exists()
     prefix = use(own, ours(own), own.data_dir)
-    (entry,) = users.of_environment(prefix).glob("[!.]*")
+    (entry,) = records.users_of(prefix).glob("[!.]*")
     inode = entry.stat().st_ino
     use(own, prefix, own.data_dir)
     assert entry.stat().st_ino == inode
@@ -169,8 +169,8 @@ def test_a_project_that_cannot_be_looked_into_is_still_there(
 ) -> None:
     prefix = use(own, ours(own), own.cache_dir)
     stat = Path.stat
-    folder = users.of_environment(prefix)
-    assert users.recorded(folder) == ()
+    folder = records.users_of(prefix)
+    assert records.users_in(folder) == ()
 
     def closed(path: Path, **options: Any) -> Any:
         if path.name == settings.PROJECT_FILE:
@@ -178,4 +178,4 @@ def test_a_project_that_cannot_be_looked_into_is_still_there(
         return stat(path, **options)
 
     monkeypatch.setattr(Path, "stat", closed)
-    assert users.recorded(folder) == (own.cache_dir,)
+    assert records.users_in(folder) == (own.cache_dir,)

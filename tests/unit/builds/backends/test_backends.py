@@ -11,10 +11,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.builds import payload as pack, plan, variables
+from envbuilder.builds import payload as pack, plan, records, variables
 from envbuilder.builds.access import NOTHING
 from envbuilder.builds.backends import container, devices, docker, integrity, venv
-from envbuilder.builds.image import base as image_base, records
+from envbuilder.builds.image import base as image_base
 from envbuilder.builds.request import Request
 from envbuilder.containers.engine.container import Devices
 from envbuilder.containers.engine.interface import BuildCommand, Image

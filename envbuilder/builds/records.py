@@ -1,4 +1,4 @@
-"""Record built images: what a build made, kept outside of the image.
+"""Record built images, outside of them, and which projects use what was built.
 
 Engines identify an image by a digest of its content. An image whose id is recorded is therefore the
 one that was built, whatever its tags; any other image under the same tag is not.
@@ -7,6 +7,7 @@ one that was built, whatever its tags; any other image under the same tag is not
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,12 +16,15 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
+from envbuilder.builds.attestations import NATIVE
 from envbuilder.core import decoding, files, types
 from envbuilder.core.errors import BuildError
-from envbuilder.core.settings import Settings
+from envbuilder.core.settings import PROJECT_FILE, Settings
 
 if TYPE_CHECKING:
-    from envbuilder.builds.plan import Recording
+    from envbuilder.builds.plan import Plan, Recording
+    from envbuilder.core.settings import Settings
+
 
 LOADED = "loaded"
 """Subfolder of a fingerprint's folder: records of intermediate images put into the engine."""
@@ -190,3 +194,56 @@ def _read_files(paths: Iterable[Path], kind: type[_Record]) -> list[_Record]:
         with contextlib.suppress(OSError, msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             records.append(decoding.from_json(path.read_bytes(), kind))
     return records
+
+
+# --- which projects use what was built: for each, a small file with its path, beside it
+# All projects with the same lock share what was built; one that is no longer there uses nothing.
+
+
+USERS = "users"
+"""Subfolder, in the folder of a fingerprint's images, of the records of their users."""
+
+
+def users_of(prefix: Path) -> Path:
+    """Return the folder that records the users of a native environment."""
+    return prefix.with_name(f".{prefix.name}.{USERS}")
+
+
+def record_user(plan: Plan, settings: Settings) -> None:
+    """Record that the current project, if any, uses what a plan made on this machine.
+
+    What cannot be recorded works without.
+    """
+    kind = plan.artifact.kind
+    if settings.project is None or kind not in NATIVE | {"image"}:
+        return
+    folder = settings.records_dir / plan.fingerprint / USERS
+    if kind in NATIVE:
+        folder = users_of(Path(plan.artifact.ref))
+    entry = folder / files.folder_identity(settings.project)
+    with contextlib.suppress(OSError):
+        if not entry.exists():
+            files.ensure_folder(folder)
+            files.write(entry, os.fsencode(settings.project), files.PRIVATE)
+
+
+def users_in(folder: Path) -> tuple[Path, ...]:
+    """Return the projects in a folder of records that are still there, sorted."""
+    projects = []
+    for entry in folder.glob("[0-9a-f]*"):
+        with contextlib.suppress(OSError):
+            project = Path(os.fsdecode(entry.read_bytes()))
+            if entry.name == files.folder_identity(project) and _is_there(project):
+                projects.append(project)
+    return tuple(sorted(projects))
+
+
+def _is_there(project: Path) -> bool:
+    """Return whether a folder still holds a project, or cannot be looked into."""
+    try:
+        (project / PROJECT_FILE).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True

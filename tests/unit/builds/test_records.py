@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
-from envbuilder.builds.image import records
+from envbuilder.builds import records
 from envbuilder.core.errors import BuildError
 
 ONE = f"sha256:{1:064}"
