@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from envbuilder.builds import variables
 from envbuilder.builds.backends import foreign_programs, integrity
-from envbuilder.builds.backends.own_python import rehomed
 from envbuilder.builds.backends.venv import (
     NativeEnvironment,
     check_tools,
@@ -25,6 +24,7 @@ from envbuilder.builds.backends.venv import (
     preload_steps,
     preloaded,
     refused_programs,
+    rehomed,
     wheel_steps,
 )
 from envbuilder.builds.payload import payload_sha256

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from envbuilder.builds import isolation, render, variables
 from envbuilder.builds.access import NOTHING, Access, Runner
-from envbuilder.builds.backends import foreign_programs, in_use, integrity, own_python
+from envbuilder.builds.backends import foreign_programs, in_use, integrity
 from envbuilder.builds.payload import TIMEOUT_SECONDS, payload_pyz, payload_sha256
 from envbuilder.builds.plan import (
     Artifact,
@@ -32,6 +32,7 @@ from envbuilder.builds.plan import (
     Seal,
     Step,
     UnpackLibraries,
+    UnpackPython,
     UnpackTool,
     Write,
     WritePayload,
@@ -47,7 +48,8 @@ from envbuilder.core.console import detail, progress
 from envbuilder.core.errors import NOT_FOUND, CommandError, ToolError, VerifyError
 from envbuilder.core.resources import OWN
 from envbuilder.host import interpreters
-from envbuilder.packages.interpreters import require_interpreter
+from envbuilder.packages.conda.lock import Rehome
+from envbuilder.packages.interpreters import program, require_interpreter
 from envbuilder.packages.store import Room, unpacked
 from envbuilder.payload.start import Start, guarded
 from envbuilder.profiles.lock import File, Target, lock_digest, pythons, select
@@ -55,8 +57,13 @@ from envbuilder.profiles.lock import File, Target, lock_digest, pythons, select
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from envbuilder.builds.request import Locked
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.profile import Profile
+
+
+_FOLDER = "python"
+"""Folder of an unpacked interpreter."""
 
 
 class Folders(Struct, frozen=True):
@@ -418,17 +425,17 @@ def plan(build: Locked, target: Target, interpreter: interpreters.Interpreter | 
     digest = fingerprint(facts)
     folders = folders_for(settings, f"{profile.name}-py{target.python}-{digest[:12]}")
     steps: tuple[Step, ...] = (
-        *(own_python.unpack_steps(brought, folders.work) if brought else ()),
+        *(unpack_steps(brought, folders.work) if brought else ()),
         *wheel_steps(
             build,
             target,
             work=folders.work,
             env=folders.env,
-            python=path or own_python.program(folders.work, target.python),
+            python=path or unpacked_program(folders.work, target.python),
             version=interpreter.version,
         ),
         *(
-            own_python.home_steps(
+            home_steps(
                 build,
                 brought,
                 work=folders.work,
@@ -500,3 +507,62 @@ def prepare(build: Locked) -> NativeEnvironment:
     if not request.dry_run:
         answers.save()
     return product
+
+
+# --- an interpreter of its own: a locked archive, unpacked beside the venv, then a part of it
+
+
+def unpack_steps(interpreter: File, work: Path) -> tuple[Step, ...]:
+    """Return the step that unpacks an interpreter in a build's working folder."""
+    what = f"unpack Python {interpreter.version}"
+    return (UnpackPython(what=what, file=interpreter, folder=str(work / _FOLDER)),)
+
+
+def unpacked_program(work: Path, python: str) -> str:
+    """Return the path of that interpreter while the environment is made."""
+    return str(work / _FOLDER / program(python))
+
+
+def home_steps(
+    build: Locked, interpreter: File, *, work: Path, env: Path, prefix: Path
+) -> tuple[Step, ...]:
+    """Return the steps that put that interpreter into the environment that was made of it.
+
+    `env` is moved to `prefix` at the end.
+    """
+    folder = f"{OWN}/{_FOLDER}"
+    path = prefix / folder / program(interpreter.version.rpartition(".")[0])
+    return (
+        Move(what="add its interpreter", source=str(work / _FOLDER), target=str(env / folder)),
+        rehomed(
+            build,
+            env,
+            home=path.parent,
+            # Python 3.10 and older take their own path from the link, with any `..` in it.
+            python=str(path),
+            version=interpreter.version,
+        ),
+    )
+
+
+def rehomed(
+    build: Locked, env: Path, *, home: Path, python: str, version: str, system_site: bool = False
+) -> Rehome:
+    """Return the step that points a venv to its interpreter, in the folder `home` at last.
+
+    `python` is that interpreter as the link in the venv leads to it.
+    """
+    return Rehome(
+        what="point it to its interpreter",
+        env=str(env),
+        settings={
+            "home": str(home),
+            "implementation": "CPython",
+            "uv": build.profile.tools.uv,
+            "version_info": version,
+            "include-system-site-packages": str(system_site).lower(),
+            "relocatable": "true",
+            "prompt": build.profile.name,
+        },
+        python=python,
+    )
