@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from envbuilder.builds.image import debian_base
+from envbuilder.builds.image import base as image_base, debian_base
 from envbuilder.containers.engine import connection, images
 from envbuilder.containers.oci import archive
 from envbuilder.containers.oci.layout import (
@@ -80,11 +80,11 @@ def main() -> int:
     name = parser.parse_args().name
     try:
         settings = load_settings()
-        debian_base.require_tool()
+        image_base.require_maker()
         target = lock(settings)
         fetch.fetch(target.files, target, settings, console.PlainProgress())
         with tempfile.TemporaryDirectory() as folder:
-            step = replace(debian_base.step(target, settings), layout=f"{folder}/base")
+            step = replace(image_base.debian_step(target, settings), layout=f"{folder}/base")
             layout = debian_base.make(step, Store.of(settings), print)
             plain(layout, target, name)
             with connection.connect() as engine:

@@ -16,7 +16,15 @@ import msgspec
 
 from envbuilder import __version__
 from envbuilder.builds import payload, sbom
-from envbuilder.builds.plan import Artifact, Assemble, Plan, UsedBase, project_of, tool_versions
+from envbuilder.builds.plan import (
+    NATIVE,
+    Artifact,
+    Assemble,
+    Plan,
+    UsedBase,
+    project_of,
+    tool_versions,
+)
 from envbuilder.core.archives import READ_LIMIT
 from envbuilder.core.errors import BuildError, EnvbuilderError
 from envbuilder.core.files import save
@@ -40,8 +48,6 @@ BUILD_TYPE = "urn:envbuilder:build:v1"
 """docs/explanation/supply-chain.md describes the parameters."""
 BUILDER = "urn:envbuilder:local:v1"
 """envbuilder on a local machine."""
-NATIVE = frozenset({"venv", "conda"})
-"""Kinds of artifacts that are environments on this machine, identified by a tree digest."""
 ON_DISK = NATIVE | {"archive", "layout"}
 """Kinds of artifacts that are files or folders; the others are in an engine or a registry."""
 TREE = "envbuilderTree"
@@ -183,7 +189,7 @@ def installed(plan: Plan, artifact: Artifact, progress: Progress) -> tuple[sbom.
 
 def _packages(plan: Plan, artifact: Artifact, progress: Progress) -> dict[str, str] | None:
     """Return the packages of an assembly's base image, else of the image in the engine."""
-    from envbuilder.builds.image.contents import read_contents
+    from envbuilder.builds.image.base import read_contents
     from envbuilder.builds.image.layer_cache import LayerCache
     from envbuilder.containers.engine import connection
     from envbuilder.packages.debian import deb

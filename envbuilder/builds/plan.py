@@ -250,6 +250,10 @@ FileStep = (
 Step = Run | Seal | InstallConda | Rehome | WriteActivation | Remove | Move | FileStep | ImageStep
 
 
+NATIVE = frozenset({"venv", "conda"})
+"""Kinds of artifacts that are environments on this machine, identified by a tree digest."""
+
+
 class Artifact(Struct, frozen=True, kw_only=True):
     """What a build makes: an image's name or a prefix, with its digest once it is known."""
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
-from envbuilder.builds.attestations import NATIVE
+from envbuilder.builds.plan import NATIVE
 from envbuilder.core import decoding, files, types
 from envbuilder.core.errors import BuildError
 from envbuilder.core.settings import PROJECT_FILE, Settings

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from envbuilder.builds import project_layer, render
 from envbuilder.builds.backends import layers
 from envbuilder.builds.backends.container import DockerEnvironment
-from envbuilder.builds.image import base as image_base, debian_base
+from envbuilder.builds.image import base as image_base
 from envbuilder.builds.payload import payload_sha256
 from envbuilder.builds.plan import (
     Artifact,
@@ -61,7 +61,7 @@ def unavailable(profile: Profile, request: Request, settings: Settings) -> str:
     try:
         with connection.connect() as engine:
             if base is None or is_made:
-                debian_base.require_tool()
+                image_base.require_maker()
                 return ""
             named = request.base_image or base.ref in settings.configuration.base_images
             if named or engine.image(image_base.base_ref(base, request, settings)):
@@ -280,11 +280,11 @@ def prepare_dockerfile(
                 " of a Dockerfile cannot run on it",
                 "Use --builder layers, or another base image: ENVBUILDER_BASE_IMAGE=REF.",
             )
-        step = debian_base.step(target, settings)
+        step = image_base.debian_step(target, settings)
         make = (step, image_base.loaded(step, settings))
         base = image_base.Base(ref=ref, identity=f"debian:{step.identity}", make=make)
         if not request.dry_run:
-            debian_base.require_tool(step)
+            image_base.require_maker(step)
     elif not request.dry_run:
         name, identity = image_base.identified(engine, ref, target.platform)
         base = image_base.Base(ref=name, identity=identity)

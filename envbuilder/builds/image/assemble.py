@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from envbuilder.builds import conventions, project_layer
 from envbuilder.builds.image import system
-from envbuilder.builds.image.contents import (
+from envbuilder.builds.image.base import (
     Added,
     base_variables,
     image_config,

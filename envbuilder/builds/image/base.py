@@ -1,4 +1,4 @@
-"""Resolve the base image of a build to an OCI layout on this disk, whatever its source.
+"""The base of an image, as an OCI layout on this disk whatever its source, and the image on top.
 
 Its Python is checked before anything is fetched for the image on top of it. In a layout, it is read
 from the files. In an engine, the base is run as the build would run it; if that gives no answer,
@@ -8,20 +8,35 @@ the build itself fails on a wrong Python.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder.builds import conventions, project_layer
-from envbuilder.builds.image.contents import BaseContents, base_variables, read_contents
-from envbuilder.builds.plan import Assemble, BaseCheck, LoadBase, MakeBase, Plan
+from envbuilder.builds.plan import Assemble, BaseCheck, LoadBase, MakeBase, Plan, fingerprint
 from envbuilder.containers.engine import connection
 from envbuilder.containers.engine.container import Container
 from envbuilder.containers.engine.interface import LABEL, Engine, Image, no_base
 from envbuilder.containers.oci import archive, reference, rootfs
-from envbuilder.core import console, files, types
+from envbuilder.containers.oci.layer import Layer
+from envbuilder.containers.oci.layout import (
+    CONFIG,
+    INDEX,
+    LAYER,
+    LAYER_ZSTD,
+    MANIFEST,
+    Descriptor,
+    Index,
+    Layout,
+    Manifest,
+    encode,
+    oci_platform,
+)
+from envbuilder.core import console, files, process, types
 from envbuilder.core.errors import BuildError, Hint, InvalidError, ToolError, VerifyError
 from envbuilder.core.settings import DEFAULT, Settings, require_writable
 from envbuilder.packages.sources import sealed
@@ -29,13 +44,25 @@ from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import BUILT, File, Lock, LockedBase, Target, select
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from envbuilder.builds.image.layer_cache import LayerCache
+    from envbuilder.builds.project_layer import ProjectLayer
     from envbuilder.builds.request import Locked, Request
-    from envbuilder.containers.oci.layout import Layout
     from envbuilder.host.model import Host
     from envbuilder.profiles.profile import Base as BaseImage, Profile
 
+
 LATEST = "latest"
 """Tag of a profile's newest image."""
+RECIPE = 2
+"""Incremented when the same packages give a base of different bytes."""
+MAKER = "mmdebstrap"
+"""What makes a base from Debian packages."""
+_MAKER_HINT = (
+    "It makes the base from Debian packages. On Debian and Ubuntu: apt-get install mmdebstrap."
+    " Elsewhere use a base image: ENVBUILDER_BASE_IMAGE=REF."
+)
 _LONGEST = 40
 """Characters of a project and its environment in the names of their images."""
 _PYTHON_SECONDS = 60
@@ -125,6 +152,40 @@ def labels(profile: Profile, digest: str, locked: str) -> dict[str, str]:
     return {f"{LABEL}{key}": value for key, value in values.items()}
 
 
+def debian_step(target: Target, settings: Settings) -> MakeBase:
+    """Return the step that makes the base of a target whose base has a suite; pure."""
+    base = target.base
+    assert base is not None, "a target with a base"
+    inputs = {
+        "recipe": RECIPE,
+        "suite": base.suite,
+        "platform": target.platform,
+        "files": sorted(f.sha256 for f in target.base_files),
+        "epoch": base.epoch,
+        "unpacked": base.unpacked,
+    }
+    identity = fingerprint(inputs)
+    return MakeBase(
+        what=f"make the base from {len(target.base_files)} Debian packages",
+        identity=identity,
+        ref=base.ref,
+        suite=base.suite,
+        platform=target.platform,
+        files=target.base_files,
+        epoch=base.epoch,
+        unpacked=base.unpacked,
+        layout=str(settings.cache_dir / "bases" / f"debian-{identity}"),
+    )
+
+
+def require_maker(base: MakeBase | None = None) -> None:
+    """Raise `ToolError` if mmdebstrap is missing, unless the wanted base exists already."""
+    if base is not None and (Path(base.layout) / "index.json").is_file():
+        return
+    if process.which(MAKER) is None:
+        raise ToolError(f"{MAKER} is not on PATH", _MAKER_HINT)
+
+
 def loaded(step: MakeBase, settings: Settings) -> LoadBase:
     """Return the step that loads a base into the engine under the name in the Dockerfile's FROM."""
     return LoadBase(
@@ -155,11 +216,9 @@ def find(
     override = request.base_image or settings.configuration.base_images.get(locked.ref)
     ref = base_ref(locked, request, settings)
     if override is None and locked.suite:
-        from envbuilder.builds.image import debian_base
-
-        step = debian_base.step(target, settings)
+        step = debian_step(target, settings)
         if not request.dry_run:
-            debian_base.require_tool(step)
+            require_maker(step)
         make = (step, loaded(step, settings)) if scripts else (step,)
         return Base(ref=ref, identity=step.identity, folder=step.layout, make=make)
     if request.dry_run and not reference.is_on_disk(ref):
@@ -337,3 +396,134 @@ def _said_by_engine(plan: Plan, ref: str, query: str, progress: console.Progress
                 return engine.run(container, lambda _: None, _PYTHON_SECONDS).stdout.strip()
             except (VerifyError, ToolError):
                 return ""
+
+
+# --- what a base contains, and the image on top of it
+
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Docker's default for images that set no PATH."""
+# Keys of the OCI specification. Builders add others, some of which describe the build machine.
+_CARRIED = ("architecture", "os", "os.version", "os.features", "variant", "config", "history")
+_OCI_TYPES = {
+    "application/vnd.docker.image.rootfs.diff.tar": LAYER,
+    "application/vnd.docker.image.rootfs.diff.tar.gzip": f"{LAYER}+gzip",
+    "application/vnd.docker.image.rootfs.diff.tar.zstd": LAYER_ZSTD,
+}
+
+
+class BaseContents(Struct, frozen=True, kw_only=True):
+    """A base image in a layout."""
+
+    layout: Layout
+    manifest: Manifest
+    config: dict[str, Any]
+    root: rootfs.RootFs
+
+    @property
+    def layers(self) -> tuple[Descriptor, ...]:
+        """Return its layers with OCI media types; Docker's do not belong in an OCI manifest."""
+        layers = []
+        for blob in self.manifest.layers:
+            kind = _OCI_TYPES.get(blob.media_type, blob.media_type)
+            layers.append(Descriptor(media_type=kind, digest=blob.digest, size=blob.size))
+        return tuple(layers)
+
+
+def read_contents(folder: str, platform: types.Platform, cache: LayerCache) -> BaseContents:
+    """Read the image for a platform from a layout; its rootfs index is cached.
+
+    Raise `EnvbuilderError` if there is none or it is damaged.
+    """
+    layout = Layout.open(Path(folder))
+    entry = layout.find(platform)
+    manifest = layout.read_manifest(entry)
+    root = cache.remembered(
+        {"kind": "listing", "manifest": entry.digest},
+        rootfs.RootFs,
+        lambda: rootfs.read(layout, manifest),
+    )
+    return BaseContents(
+        layout=layout, manifest=manifest, config=layout.read_config(manifest), root=root
+    )
+
+
+def write_image(
+    layout: Layout,
+    config: Mapping[str, Any],
+    layers: tuple[Descriptor, ...],
+    platform: types.Platform,
+    names: Sequence[str],
+) -> None:
+    """Add the manifest and index of an image whose layers a layout holds, under its names."""
+    manifest = Manifest(
+        schema_version=2,
+        media_type=MANIFEST,
+        config=layout.add(encode(config), CONFIG),
+        layers=layers,
+    )
+    entry = layout.add(encode(manifest), MANIFEST, platform=oci_platform(platform))
+    entries = tuple(replace(entry, annotations=archive.named(name)) for name in names) or (entry,)
+    layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=entries))
+
+
+def created(epoch: int) -> str:
+    """Return the time of an image as its configuration states it."""
+    time = datetime.datetime.fromtimestamp(epoch, datetime.UTC)
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Added(Struct, frozen=True, kw_only=True):
+    """A layer on top of the base, and why it is there."""
+
+    layer: Layer
+    reason: str
+
+
+def base_variables(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables of an image's configuration, always including PATH."""
+    pairs = (config.get("config") or {}).get("Env") or []
+    if not isinstance(pairs, list) or not all(isinstance(p, str) for p in pairs):
+        raise InvalidError("the base image's configuration: config.Env: not a list of text")
+    variables = dict(p.split("=", 1) for p in pairs if "=" in p)
+    variables.setdefault("PATH", DEFAULT_PATH)
+    return variables
+
+
+def image_config(
+    base: Mapping[str, Any],
+    added: Sequence[Added],
+    variables: Mapping[str, str],
+    labels: Mapping[str, str],
+    epoch: int,
+    project: ProjectLayer | None = None,
+) -> dict[str, Any]:
+    """Return an image's configuration on top of a base's; `InvalidError` if that is damaged."""
+    carried: dict[str, Any] = {k: base[k] for k in _CARRIED if k in base}
+    base_ids = (base.get("rootfs") or {}).get("diff_ids")
+    if not isinstance(base_ids, list) or not all(isinstance(d, str) for d in base_ids):
+        raise InvalidError("the base image's configuration: rootfs.diff_ids: not a list of digests")
+    inherited = base_variables(base)
+    path = project.path if project else conventions.PATH
+    overrides = {"PATH": f"{path}:{inherited['PATH']}", **variables}
+    run = dict(base.get("config") or {})
+    run |= {
+        "Env": [f"{k}={v}" for k, v in {**inherited, **overrides}.items()],
+        "Labels": {**(run.get("Labels") or {}), **labels},
+        "User": conventions.USER,
+        "WorkingDir": conventions.WORK,
+        "Entrypoint": list(conventions.ENTRYPOINT),
+        "Cmd": list(project.command if project else conventions.COMMAND),
+        "ArgsEscaped": True,  # BuildKit says so of every image whose Dockerfile has a CMD
+    }
+    if project and project.ports:
+        ports: dict[str, Any] = {f"{port}/tcp": {} for port in project.ports}
+        run["ExposedPorts"] = {**(run.get("ExposedPorts") or {}), **ports}
+    time = created(epoch)
+    history = [{"created": time, "created_by": f"envbuilder: {a.reason}"} for a in added]
+    return carried | {
+        "created": time,
+        "config": run,
+        "rootfs": {"type": "layers", "diff_ids": [*base_ids, *(a.layer.diff_id for a in added)]},
+        "history": [*(base.get("history") or []), *history],
+    }

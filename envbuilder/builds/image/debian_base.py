@@ -20,8 +20,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec.structs import replace
 
-from envbuilder.builds.image.contents import DEFAULT_PATH, created, write_image
-from envbuilder.builds.plan import MakeBase, fingerprint
+from envbuilder.builds.image.base import DEFAULT_PATH, MAKER, created, write_image
 from envbuilder.containers.engine.interface import LABEL
 from envbuilder.containers.oci.layer import Layer, Member, write
 from envbuilder.containers.oci.layout import (
@@ -29,32 +28,23 @@ from envbuilder.containers.oci.layout import (
     place,
 )
 from envbuilder.core import decoding, process, types
-from envbuilder.core.errors import BuildError, EnvbuilderError, ToolError
+from envbuilder.core.errors import BuildError, EnvbuilderError
 from envbuilder.packages.debian import deb
 from envbuilder.packages.debian.suite import ARCHITECTURES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from envbuilder.core.settings import Settings
+    from envbuilder.builds.plan import MakeBase
     from envbuilder.packages.store import Store
-    from envbuilder.profiles.lock import Target
 
-RECIPE = 2
-"""Incremented when the same packages give different bytes."""
-
-_TOOL = "mmdebstrap"
-_MAKERS = {_TOOL: _TOOL, "apt": "apt-get", "dpkg": "dpkg"}
+_MAKERS = {MAKER: MAKER, "apt": "apt-get", "dpkg": "dpkg"}
 """Tools that make a base: name in the provenance → program. mmdebstrap delegates much of the work
 to the machine's apt and dpkg."""
 _MADE_BY = "made-by.json"
 """Tool versions, in a file next to the image because the image must not depend on them."""
 _MOST = 12
 """Lines of mmdebstrap's that an error shows."""
-_HINT = (
-    "It makes the base from Debian packages. On Debian and Ubuntu: apt-get install mmdebstrap."
-    " Elsewhere use a base image: ENVBUILDER_BASE_IMAGE=REF."
-)
 # Folders to merge into /usr. Debian 12 and later require this before the first package is unpacked;
 # debootstrap does it itself, mmdebstrap leaves it to a hook.
 _MERGED = {"amd64": "bin sbin lib lib64", "arm64": "bin sbin lib"}
@@ -83,40 +73,6 @@ _LICENCES = re.compile(r"usr/share/doc/[^/]+(/copyright)?")
 # are as in the package; apt in the image gives them to the image's own user.
 _APTS = frozenset({"var/cache/apt/archives/partial", "var/lib/apt/lists/partial"})
 _MASTERS = {f"usr/share/base-passwd/{n}.master": f"etc/{n}" for n in ("group", "passwd")}
-
-
-def step(target: Target, settings: Settings) -> MakeBase:
-    """Return the step that makes the base of a target whose base has a suite; pure."""
-    base = target.base
-    assert base is not None, "a target with a base"
-    inputs = {
-        "recipe": RECIPE,
-        "suite": base.suite,
-        "platform": target.platform,
-        "files": sorted(f.sha256 for f in target.base_files),
-        "epoch": base.epoch,
-        "unpacked": base.unpacked,
-    }
-    identity = fingerprint(inputs)
-    return MakeBase(
-        what=f"make the base from {len(target.base_files)} Debian packages",
-        identity=identity,
-        ref=base.ref,
-        suite=base.suite,
-        platform=target.platform,
-        files=target.base_files,
-        epoch=base.epoch,
-        unpacked=base.unpacked,
-        layout=str(settings.cache_dir / "bases" / f"debian-{identity}"),
-    )
-
-
-def require_tool(base: MakeBase | None = None) -> None:
-    """Raise `ToolError` if mmdebstrap is missing, unless the wanted base exists already."""
-    if base is not None and (Path(base.layout) / "index.json").is_file():
-        return
-    if process.which(_TOOL) is None:
-        raise ToolError(f"{_TOOL} is not on PATH", _HINT)
 
 
 def make(base: MakeBase, store: Store, log: Callable[[str], None]) -> Layout:
@@ -201,7 +157,7 @@ def _make(base: MakeBase, store: Store, work: Path, log: Callable[[str], None]) 
         # mmdebstrap ends by repeating its command line; the errors are above it.
         errors = [line for line in printed if re.match(r"dpkg: error|dpkg-deb: error|[EW]: ", line)]
         raise BuildError(
-            f"{base.what}: {_TOOL} failed (exit {done.returncode}):\n" + "\n".join(errors[:_MOST]),
+            f"{base.what}: {MAKER} failed (exit {done.returncode}):\n" + "\n".join(errors[:_MOST]),
             _advice(done.stderr, base.platform),
         )
     (work / "files").mkdir()
@@ -222,7 +178,7 @@ def command(base: MakeBase, archive: Path, tar: Path) -> list[str]:
     links = _MERGED[architecture]
     merge = f'for d in {links}; do mkdir -p "$1/usr/$d" && ln -s "usr/$d" "$1/$d"; done'
     return [
-        _TOOL,
+        MAKER,
         "--quiet",
         "--variant=extract" if base.unpacked else "--variant=essential",
         f"--architectures={architecture}",
@@ -244,7 +200,7 @@ def _advice(printed: str, platform: types.Platform) -> str:
         )
     if "No space left on device" in printed:
         return "Making a base needs about 1 GB below TMPDIR (or /tmp)."
-    return f"{_TOOL} needs root, or user namespaces with /etc/subuid, or fakechroot."
+    return f"{MAKER} needs root, or user namespaces with /etc/subuid, or fakechroot."
 
 
 # --- the archive that mmdebstrap installs from

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from envbuilder.builds import conventions, records
-from envbuilder.builds.image.contents import Added, BaseContents
+from envbuilder.builds.image.base import Added, BaseContents
 from envbuilder.builds.image.layer_cache import SYSTEM_FORMAT, LayerCache
 from envbuilder.containers.engine import connection, images
 from envbuilder.containers.engine.interface import LABEL, Engine

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from envbuilder.builds.image import debian_base
+from envbuilder.builds.image import base as image_base, debian_base
 from envbuilder.builds.plan import MakeBase
 from envbuilder.containers.engine import images as engines
 from envbuilder.containers.engine.interface import Engine
@@ -116,7 +116,7 @@ def elsewhere(wanted: MakeBase, folder: Path) -> MakeBase:
 
 @pytest.fixture(scope="module")
 def base(target: Target, own: Settings) -> Layout:
-    return made(debian_base.step(target, own), own)
+    return made(image_base.debian_step(target, own), own)
 
 
 @pytest.mark.slow
@@ -134,7 +134,7 @@ def test_the_lock_names_every_package(lock: lockfile.Lock) -> None:
 def test_the_same_packages_give_the_same_bytes(
     base: Layout, target: Target, own: Settings, tmp_path: Path
 ) -> None:
-    wanted = elsewhere(debian_base.step(target, own), tmp_path)
+    wanted = elsewhere(image_base.debian_step(target, own), tmp_path)
     before = os.umask(0o077)
     try:
         again = made(wanted, own)
@@ -212,7 +212,7 @@ def arm(lock: lockfile.Lock, own: Settings) -> Target:
 @pytest.mark.slow
 def test_another_processors_packages_are_unpacked(arm: Target, own: Settings) -> None:
     target = arm
-    layout = made(debian_base.step(target, own), own)
+    layout = made(image_base.debian_step(target, own), own)
     manifest = layout.manifest("linux/arm64")
     root = rootfs.read(layout, manifest)
     path, version = root.python("3.11", "/usr/bin")
@@ -232,7 +232,7 @@ def test_an_image_on_it(
     result = json.loads(succeeded(start(argv, session_environment, cwd=based)).stdout)
     ref = result["artifact"]["ref"]
     # The base was made before, by another process: it says itself what made it.
-    step = debian_base.step(target, own)
+    step = image_base.debian_step(target, own)
     told = json.loads(Path(result["documents"]["provenance"]).read_text())
     versions = told["predicate"]["runDetails"]["builder"]["version"]
     assert debian_base.made_by(step).items() <= result["made_by"].items() <= versions.items()

@@ -16,7 +16,7 @@ from packageurl import PackageURL
 from envbuilder import __version__
 from envbuilder.builds import attestations, payload as pack, plan
 from envbuilder.builds.backends import docker, integrity as seal
-from envbuilder.builds.image import base as image_base, contents, debian_base
+from envbuilder.builds.image import base as image_base
 from envbuilder.containers.engine import connection
 from envbuilder.core import files as atomic, resources
 from envbuilder.core.console import PlainProgress
@@ -157,7 +157,7 @@ def test_a_base_made_of_locked_packages_is_its_packages(found: Settings) -> None
     )
     own = msgspec.structs.replace(target.base, suite="bookworm", digest=None)
     target = msgspec.structs.replace(target, base=own, files=files)
-    step = debian_base.step(target, found)
+    step = image_base.debian_step(target, found)
     for made_base, packages in ((step, len(target.base_files)), (None, 0)):
         made = docker.plan(
             a_build(found, profile, lock),
@@ -226,7 +226,7 @@ def test_of_layers_the_base_below_is_read_and_no_engine(
         asked.append((folder, platform))
         return SimpleNamespace(root=root, config={"rootfs": {}})
 
-    monkeypatch.setattr(contents, "read_contents", read)
+    monkeypatch.setattr(image_base, "read_contents", read)
     archive = msgspec.structs.replace(artifact, kind="archive", ref=str(tmp_path / "cpu.tar"))
     bill, statement = documents(made, archive, found)
     text = json.dumps(bill)

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder.builds import conventions, project_layer
-from envbuilder.builds.image.contents import image_config
+from envbuilder.builds.image.base import image_config
 from envbuilder.builds.project_layer import ProjectLayer
 from envbuilder.containers.oci import layer
 from envbuilder.core.errors import BuildError

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from envbuilder.builds import conventions
 from envbuilder.builds.image import assemble, system, wheels as wheel_layers
 from envbuilder.builds.image.assemble import Assembly, Preloader
-from envbuilder.builds.image.contents import Added, BaseContents
+from envbuilder.builds.image.base import Added, BaseContents
 from envbuilder.builds.image.layer_cache import LayerCache
 from envbuilder.builds.image.wheels import Python, Stage
 from envbuilder.builds.plan import Assemble, Run, Step, System, UnpackTool

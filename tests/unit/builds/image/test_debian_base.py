@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from envbuilder.builds.image import debian_base
+from envbuilder.builds.image import base as image_base, debian_base
 from envbuilder.builds.plan import MakeBase
 from envbuilder.containers.oci import rootfs
 from envbuilder.containers.oci.layout import Layout
@@ -105,7 +105,7 @@ def contents(layout: Layout) -> list[str]:
 
 
 def test_the_call(files: tuple[File, ...], found: Settings, store: Store, tool: Tool) -> None:
-    make(debian_base.step(target(files), found), store)
+    make(image_base.debian_step(target(files), found), store)
     ((argv, environment),) = tool.calls
     assert argv[0] == "mmdebstrap"
     assert "--variant=essential" in argv
@@ -125,7 +125,7 @@ def test_the_call(files: tuple[File, ...], found: Settings, store: Store, tool: 
 def test_the_same_packages_give_the_same_bytes(
     files: tuple[File, ...], found: Settings, store: Store, tool: Tool, tmp_path: Path
 ) -> None:
-    wanted = debian_base.step(target(files), found)
+    wanted = image_base.debian_step(target(files), found)
     one = make(wanted, store)
     again = make(wanted, store)
     assert len(tool.calls) == 1  # it was there
@@ -148,7 +148,7 @@ def test_the_same_packages_give_the_same_bytes(
 def test_a_base_says_what_made_it(
     files: tuple[File, ...], found: Settings, store: Store, tool: Tool
 ) -> None:
-    wanted = debian_base.step(target(files), found)
+    wanted = image_base.debian_step(target(files), found)
     assert debian_base.made_by(wanted) == {}
     layout = make(wanted, store)
     told = {"mmdebstrap": "1.3.5", "apt": "2.6.1", "dpkg": "1.21.22"}
@@ -170,14 +170,14 @@ def test_a_base_says_what_made_it(
 def test_everything_that_decides_the_bytes_is_in_the_identity(
     files: tuple[File, ...], found: Settings
 ) -> None:
-    plain = debian_base.step(target(files), found)
+    plain = image_base.debian_step(target(files), found)
     for changed in (
         target(files[:1]), target(files, suite="trixie"), target(files, date="2026-07-12"),
         target(files, unpacked=True),
         msgspec.structs.replace(target(files), platform="linux/arm64"),
     ):  # fmt: skip
-        assert debian_base.step(changed, found).identity != plain.identity
-    assert debian_base.step(target(files[::-1]), found).identity == plain.identity
+        assert image_base.debian_step(changed, found).identity != plain.identity
+    assert image_base.debian_step(target(files[::-1]), found).identity == plain.identity
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_another_set_of_packages_is_refused(
     have: tuple[tuple[str, str], ...],
 ) -> None:  # fmt: skip
     tool.members["var/lib/dpkg/status"] = status(*have)
-    wanted = debian_base.step(target(files), found)
+    wanted = image_base.debian_step(target(files), found)
     with pytest.raises(BuildError, match=r"other packages than the lock states: (libc6|more)"):
         make(wanted, store)
     assert not Path(wanted.layout).exists()
@@ -206,7 +206,7 @@ def test_a_package_that_is_not_configured_is_refused(
     for bad in (b"", good.replace(b"ok installed", b"ok half-configured", 1)):
         tool.members["var/lib/dpkg/status"] = bad
         with pytest.raises(BuildError, match="not configured"):
-            make(debian_base.step(target(files), found), store)
+            make(image_base.debian_step(target(files), found), store)
 
 
 def test_a_failing_tool_leaves_nothing_behind(
@@ -214,7 +214,7 @@ def test_a_failing_tool_leaves_nothing_behind(
 ) -> None:
     tool.code = 25
     tool.said = "E: cannot execute arm64"
-    wanted = debian_base.step(target(files), found)
+    wanted = image_base.debian_step(target(files), found)
     with pytest.raises(BuildError, match=r"mmdebstrap failed \(exit 25\)") as caught:
         make(wanted, store)
     assert "unpacked" in caught.value.hint
@@ -224,7 +224,7 @@ def test_a_failing_tool_leaves_nothing_behind(
 def test_a_damaged_base_is_made_anew(
     files: tuple[File, ...], found: Settings, store: Store, tool: Tool
 ) -> None:
-    wanted = debian_base.step(target(files), found)
+    wanted = image_base.debian_step(target(files), found)
     layout = make(wanted, store)
     before = layout.index()
     blob = layout.blob(layout.manifest("linux/amd64").layers[0].digest)
@@ -243,7 +243,7 @@ def test_a_damaged_package_is_named(
     path = store.path(files[1].sha256)
     path.write_bytes(b"!<arch>\n")
     with pytest.raises(BuildError, match=r"libc6_2\.36-9_amd64\.deb: damaged in the store"):
-        make(debian_base.step(target(files), found), store)
+        make(image_base.debian_step(target(files), found), store)
     assert tool.calls == []
 
 
@@ -254,7 +254,7 @@ def test_what_is_only_unpacked_gets_its_users_and_a_status(
         "usr/share/base-passwd/passwd.master": b"root:*:0:0::/root:/bin/sh\n",
         "usr/share/base-passwd/group.master": b"root:*:0:\n",
     }
-    layout = make(debian_base.step(target(files, unpacked=True), found), store)
+    layout = make(image_base.debian_step(target(files, unpacked=True), found), store)
     assert "--variant=extract" in tool.calls[0][0]
     found_in = rootfs.read(layout, layout.manifest("linux/amd64")).contents
     assert found_in["etc/passwd"].startswith(b"root:")
@@ -265,16 +265,16 @@ def test_without_the_tool(
     files: tuple[File, ...], found: Settings, store: Store, tool: Tool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    wanted = debian_base.step(target(files), found)
+    wanted = image_base.debian_step(target(files), found)
     monkeypatch.setattr(process, "which", lambda name: None)
     with pytest.raises(ToolError, match="mmdebstrap is not on PATH") as caught:
-        debian_base.require_tool(wanted)
+        image_base.require_maker(wanted)
     assert caught.value.exit_code == 4
     assert "apt-get install mmdebstrap" in caught.value.hint
     monkeypatch.setattr(process, "which", {"mmdebstrap": "/usr/bin/mmdebstrap"}.get)
     make(wanted, store)
     monkeypatch.setattr(process, "which", lambda name: None)
-    debian_base.require_tool(wanted)  # it is there: nothing is needed
+    image_base.require_maker(wanted)  # it is there: nothing is needed
 
 
 def odd(kind: bytes, name: str = "usr/odd", link: str = "", **pax: str) -> bytes:

@@ -11,7 +11,7 @@ import pytest
 
 from envbuilder.builds.image import assemble
 from envbuilder.builds.image.assemble import WORTH, Preloader
-from envbuilder.builds.image.contents import Added
+from envbuilder.builds.image.base import Added
 from envbuilder.containers.engine import images
 from envbuilder.containers.oci.layer import Layer
 from envbuilder.containers.oci.layout import Layout
