@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -231,12 +230,9 @@ def test_uv_is_asked_for_exactly_the_pins(found: Settings, monkeypatch: pytest.M
     urls = fetch._ask_uv("linux/amd64", "3.11", "default", [wheel()], found)
     assert urls == {NAME: f"https://files.example/x/{NAME}"}
     assert seen["pins"] == f"tiny==1.0 --hash=sha256:{wheel().sha256}"
-    assert " ".join(seen["argv"][1:-1]) == (
-        f"pip compile --quiet --no-header --python {sys.executable} --no-python-downloads --no-deps"
-        " --format pylock.toml --only-binary :all: --python-platform x86_64-manylinux_2_28"
-        f" --python-version 3.11 --cache-dir {found.uv_dir}"
-        f" --output-file {seen['options']['cwd']}/pylock.toml"
-    )
+    words = " ".join(seen["argv"])
+    assert "--only-binary :all: --python-platform x86_64-manylinux_2_28 --python-version" in words
+    assert {"--no-deps", "--no-python-downloads"} <= set(seen["argv"])
     assert seen["options"]["env"]["UV_INDEX"] == "https://x"
     for_all = [*tools().values()]
     fetch._ask_uv(None, "3.11", "default", for_all, found)
@@ -250,38 +246,29 @@ PLUS = "torch-2.13.0+cpu-py3-none-any.whl"
 ESCAPED = f"https://files.example/x/{PLUS.replace('+', '%2B')}#sha256=0"
 
 
-@pytest.mark.parametrize(
-    ("answer", "urls"),
-    [
-        (f'[[packages]]\nname = "torch"\nwheels = [{{ url = "{ESCAPED}" }}]\n', {PLUS: ESCAPED}),
-        ('[[packages]]\nname = "tiny"\n', {}),
-    ],
-)
 def test_the_urls_of_wheels_are_taken_from_what_uv_answers(
-    found: Settings, monkeypatch: pytest.MonkeyPatch, answer: str, urls: dict[str, str]
+    found: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    answer = f'[[packages]]\nname = "torch"\nwheels = [{{ url = "{ESCAPED}" }}]\n'
     monkeypatch.undo()
     monkeypatch.setattr(process, "run", answered(answer))
     monkeypatch.setattr(fetch, "uv_variables", lambda source, settings: {})
-    assert fetch._ask_uv("linux/amd64", "3.11", "default", [wheel()], found) == urls
+    assert fetch._ask_uv("linux/amd64", "3.11", "default", [wheel()], found) == {PLUS: ESCAPED}
 
 
-@pytest.mark.parametrize(
-    ("count", "names"), [(5, "p0, p1, p2, p3, p4"), (6, "p0, p1, p2, p3, p4 …")]
-)
 def test_what_uv_does_not_find_is_named_with_the_reason(
-    found: Settings, monkeypatch: pytest.MonkeyPatch, count: int, names: str
+    found: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()
     printed = "error: x\n  cause: Failed to fetch: https://h.example/a\n  cause: Connection refused"
     done = process.Completed(argv=(), returncode=2, stdout="", stderr=printed, seconds=0.1)
     monkeypatch.setattr(process, "run", lambda *args, **options: done)
     monkeypatch.setattr(fetch, "uv_variables", lambda source, settings: {})
-    files = [msgspec.structs.replace(wheel(), name=f"p{n}") for n in range(count)]
+    files = [msgspec.structs.replace(wheel(), name=f"p{n}") for n in range(6)]
     with pytest.raises(BuildError) as caught:
         fetch._ask_uv("linux/amd64", "3.11", "default", files, found)
     assert caught.value.message == (
-        f"cannot find {count} file(s) of the lock ({names}) at 'default':\n{printed}"
+        f"cannot find 6 file(s) of the lock (p0, p1, p2, p3, p4 …) at 'default':\n{printed}"
     )
 
 

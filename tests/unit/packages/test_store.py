@@ -158,7 +158,6 @@ def test_what_is_derived_from_a_file_is_kept_until_the_file_is_another(tmp_path:
 
 
 WHEEL = b"a wheel" * 1000
-WITHOUT_ROOT = pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 
 
 def fill(root: Path, content: bytes = WHEEL, named: bytes | None = None) -> Path:
@@ -277,17 +276,12 @@ def test_why_a_shared_store_cannot_be_used(tmp_path: Path) -> None:
     assert "Not a directory" in store.objection(root / "file")
 
 
-@WITHOUT_ROOT
-@pytest.mark.parametrize("below", ["", "store", "store/sha256", "store/sha256/ab", "datasets"])
-def test_a_closed_folder_is_named(tmp_path: Path, below: str) -> None:
-    root = tmp_path / "shared"
-    for name in ("datasets", "store/sha256/ab"):
-        (root / name).mkdir(parents=True)
-    (root / below).chmod(0o600 if below else 0)
-    try:
-        assert "Permission denied" in store.objection(root)
-    finally:
-        (root / below).chmod(0o700)
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_closed_folder_is_named(tmp_path: Path) -> None:
+    closed = tmp_path / "store/sha256/ab"
+    closed.mkdir(parents=True)
+    closed.chmod(0o600)
+    assert "Permission denied" in store.objection(tmp_path)
 
 
 # --- room on the disks

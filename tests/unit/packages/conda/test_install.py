@@ -96,16 +96,14 @@ def scripted(name: str) -> conda.Package:
     return conda.Package(name=name, files={f"bin/.{name}-post-link.sh": conda.Entry(script, 0o755)})
 
 
-@pytest.mark.parametrize(
-    ("names", "listed"),
-    [("a", "a"), ("bca", "a, b, c"), ("dcba", "a, b, c and 1 more")],
-)
-def test_scripts_are_not_run_and_their_packages_named(
-    names: str, listed: str, tmp_path: Path
-) -> None:
+def test_scripts_are_not_run_and_their_packages_named(tmp_path: Path) -> None:
     notes: list[str] = []
-    prefixes.install(step(tmp_path, *map(scripted, names)), notes.append)
-    assert notes == [f"note: post-link scripts are not run, they could do anything: {listed}"]
+    prefixes.install(
+        step(tmp_path, *map(scripted, "dcba"), plain("e", **{"bin__.x-post-link.sh": b""})),
+        notes.append,
+    )
+    (note,) = notes
+    assert note.endswith("scripts are not run, they could do anything: a, b, c and 1 more")
     assert not (tmp_path / "env/ran").exists()
 
 

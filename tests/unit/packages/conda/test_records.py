@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +57,6 @@ def test_a_locked_package_comes_back_from_its_record(
     assert prefixes.package(record, "conda-forge", "a1" * 32) == stated
 
 
-def test_the_version_of_py_rattler_is_known() -> None:
-    assert prefixes.require_rattler() == metadata.version("py-rattler")
-
-
 def locked(name: str, subdir: Any = "linux-64") -> Package:
     return Package(
         name=name, version="1.0", build="0", build_number=0, subdir=subdir,
@@ -85,13 +80,11 @@ def lay(prefix: Path, name: str, content: str | bytes) -> Path:
     ("content", "reason"),
     [
         (b"{", "cannot be read: Expecting"),
-        (b"\xff", "cannot be read: 'utf-8'"),
         (b"[" * 200_000, "cannot be read: "),
         (b"[" + b"{}," * 5_000_000 + b"{}]", "cannot be read: "),
         (b"[]", "is not the record of a package"),
-        (b"null", "is not the record of a package"),
     ],
-    ids=["cut", "no text", "deep", "many", "a list", "null"],
+    ids=["cut", "deep", "many", "a list"],
 )
 def test_a_record_that_cannot_be_read_is_named(content: bytes, reason: str, tmp_path: Path) -> None:
     path = lay(tmp_path, "a.json", content)
@@ -101,9 +94,7 @@ def test_a_record_that_cannot_be_read_is_named(content: bytes, reason: str, tmp_
     assert len(raised.value.message) < len(str(path)) + 200
 
 
-@pytest.mark.parametrize(
-    "stated", [None, [], "x", {}, {"paths": None}, {"paths": 1}, {"paths": [1, "x", None]}]
-)
+@pytest.mark.parametrize("stated", [None, "x", {"paths": 1}, {"paths": [1, "x", None]}])
 def test_a_record_without_paths_has_none(stated: Any) -> None:
     assert list(Installed("a.json", {"paths_data": stated}).paths) == []
     assert list(Installed("a.json", {}).paths) == []
@@ -136,7 +127,6 @@ def place(prefix: Path, first: str | None, second: str | None) -> None:
         ("text", "texT", False),
         (None, "text", False),
         ("→else", "→else", True),
-        ("→else", "→other", False),
         ("→x__clobber-from-b", "text", False),
         ("text", "→x", False),
     ],
@@ -176,16 +166,6 @@ def test_files_that_name_the_prefix_and_their_records_differ_from_host_to_host()
     ]
 
 
-def test_packages_with_a_script_of_their_own_are_named() -> None:
-    packages = [
-        installed("a", {"_path": "bin/.a-post-link.sh"}),
-        installed("b", {"_path": "bin/.a-post-link.sh"}, {"_path": "bin/.b-pre-unlink.sh"}),
-        installed("c", {"_path": "share/c"}, {"_path": "bin/.c-post-link.sh"}),
-        installed("d"),
-    ]
-    assert list(prefixes.scripted(packages)) == ["a", "c"]
-
-
 # --- what conda reads
 
 
@@ -198,7 +178,6 @@ def test_a_record_names_public_urls_and_nothing_of_the_build(tmp_path: Path) -> 
         "extracted_package_dir": "/build/cache",
         "package_tarball_full_path": "/build/cache/x",
         "link": {"source": "/build/cache", "type": 1},
-        "summary": "für Übungen",
     }
     packages = [installed("numerik", **old), installed("tool", version="2")]
     (tmp_path / "conda-meta").mkdir()
@@ -212,12 +191,7 @@ def test_a_record_names_public_urls_and_nothing_of_the_build(tmp_path: Path) -> 
         "fn": "numerik-1.0-0.conda",
         "url": "https://conda.anaconda.org/conda-forge/linux-64/numerik-1.0-0.conda",
         "channel": "https://conda.anaconda.org/conda-forge/",
-        "summary": "für Übungen",
     }
     assert second.data["url"].endswith("/conda-forge/noarch/tool-1.0-0.conda")
-    text = (tmp_path / "conda-meta" / first.file).read_text()
-    assert '\n  "version": "1.0",\n' in text
-    assert "für Übungen" in text
-    assert text.endswith("}\n")
     modes = {p.stat().st_mode & 0o777 for p in (tmp_path / "conda-meta").iterdir()}
     assert modes == {0o644}

@@ -49,7 +49,7 @@ BASE = (
 
 @pytest.mark.parametrize(
     "version",
-    ["sha256:", "a:1", "1234567890:1", "", "1 2", "1_2", "1" * 300, "9" * 5000, "1:" + "9" * 5000],
+    ["a:1", "1234567890:1", "", "1 2", "9" * 5000, "1:" + "9" * 5000],
     ids=lambda version: version[:12],
 )
 def test_a_package_whose_version_cannot_be_compared_is_left_out(version: str) -> None:
@@ -170,7 +170,7 @@ Suites: bookworm
 """
 
 
-@pytest.mark.parametrize("word", ["no", "No", "false", "0", "off"])
+@pytest.mark.parametrize("word", ["No", "0"])
 def test_a_disabled_source_is_not_used(word: str) -> None:
     text = SOURCES.replace("Enabled: no", f"Enabled: {word}")
     assert [*mirrors.parse_sources(text)] == [*mirrors.parse_sources(SOURCES)]
@@ -322,9 +322,6 @@ def test_snapshots_stand_in_for_the_mirror(found: Settings) -> None:
     ("content", "why"),
     [
         ((b"\0", 100 << 20), "more than 1048576 bytes"),
-        pytest.param(
-            (b"a" * 999 + b"\n\n", 200_000), "more bytes than it may have", marks=pytest.mark.slow
-        ),
         ((b"A: a\n\n", 201_000), "more than 200000 packages"),
     ],
 )

@@ -58,10 +58,6 @@ def test_later_files_and_variables_win() -> None:
     assert found.find_links == ("/two", "/three")
 
 
-def test_other_commands_sections_do_not_count() -> None:
-    assert pip.pip_sources({}, ["[freeze]\nindex-url = x\n"]) == Sources()
-
-
 def test_uv_merges_extra_indexes_as_pip_does(tmp_path: Path) -> None:
     gone = (tmp_path / "gone").as_uri()
     there = tmp_path.as_uri()
@@ -100,13 +96,6 @@ def test_certificates_proxy_and_hosts_are_handed_on() -> None:
     }  # fmt: skip
 
 
-def test_local_folders() -> None:
-    assert pip.local_folder("file:///a%20b/c") == Path("/a b/c")
-    assert pip.local_folder("/a/b") == Path("/a/b")
-    assert pip.local_folder("https://a/b") is None
-    assert pip.local_folder("~/x") == Path.home() / "x"
-
-
 @given(st.text(max_size=300))
 def test_any_text_is_a_pip_conf_or_nothing(text: str) -> None:
     assert isinstance(pip.pip_sources({}, [text]), Sources)
@@ -142,16 +131,13 @@ LOGIN = "https://me:p%40ss@index.example/files/top-1.0-py3-none-any.whl"
     ("variable", "value", "url"),
     [
         ("UV_DEFAULT_INDEX", "https://me:p%40ss@index.example/simple", LOGIN),
-        ("UV_INDEX_URL", "https://me:p%40ss@index.example/simple", LOGIN),
         ("UV_INDEX", "https://a.example lab=https://me:p%40ss@index.example/x", LOGIN),
         ("UV_EXTRA_INDEX_URL", "https://me:p%40ss@index.example", LOGIN),
-        ("UV_DEFAULT_INDEX", "https://index.example/simple", FILE),
         ("UV_DEFAULT_INDEX", "https://me:p%40ss@other.example/simple", FILE),
         ("UV_DEFAULT_INDEX", "https://me:p%40ss@index.example:8443/simple", FILE),
         ("UV_DEFAULT_INDEX", "http://me:p%40ss@index.example/simple", FILE),
         ("UV_DEFAULT_INDEX", "https://me:p%40ss@index.example.evil.example/simple", FILE),
         ("UV_DEFAULT_INDEX", "https://evil.example/@index.example/simple", FILE),
-        ("UV_DEFAULT_INDEX", "/folder", FILE),
     ],
 )
 def test_only_the_same_server_gets_a_login(variable: str, value: str, url: str) -> None:

@@ -41,7 +41,6 @@ GFX = "gfx1100 gfx9-4-generic gfx90a"
         (b"__CLANG_OFFLOAD_BUNDLE__".ljust(32, b"\xff"), set()),
         (NVIDIA[:-1], set()),
         (NVIDIA.replace(b"\x01\x01", b"\x02\x01"), set()),
-        (b"", set()),
     ],
 )
 def test_what_a_library_contains(content: bytes, targets: set[str]) -> None:

@@ -28,7 +28,6 @@ INFO = "Metadata-Version: {}\nName: tiny\nVersion: 1.0\nRequires-Dist: six (>=1)
     ("text", "expected"),
     [
         ("", Backend()),
-        ("[tool.black]\n", Backend()),
         ("[build-system]\nrequires = ['x>=1']\n", Backend(("x>=1",))),
         (
             "[build-system]\nrequires = []\nbuild-backend = 'a:b'\nbackend-path = ['.']\n",
@@ -70,7 +69,6 @@ def test_a_damaged_pyproject_is_an_error(tmp_path: Path) -> None:
         ({"PKG-INFO": INFO.format("2.2")}, ("six>=1",)),
         ({"PKG-INFO": f"{INFO.format('2.4')}Dynamic: requires-dist\n"}, None),
         ({"PKG-INFO": f"{INFO.format('2.4')}Dynamic: license\n"}, ("six>=1",)),
-        ({"PKG-INFO": "nonsense"}, None),
     ],
 )
 def test_what_no_build_can_change(

