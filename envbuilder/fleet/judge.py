@@ -31,7 +31,6 @@ from envbuilder.fleet.model import (
     Promise,
     RunId,
 )
-from envbuilder.payload.parallel.shares import MOST_RANKS
 from envbuilder.verify import parallel
 from envbuilder.verify.report import model
 from envbuilder.verify.report.history import MAX_SLOWDOWN
@@ -71,7 +70,7 @@ class Result(Struct, frozen=True, kw_only=True):
 
 
 def encode(result: Result) -> bytes:
-    """Return a result as the text that `parse` reads."""
+    """Return a result as the JSON text that `examined` reads."""
     return msgspec.json.encode(result) + b"\n"
 
 
@@ -292,7 +291,7 @@ class Members(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Return a name that other nodes have not: their result is none of these."""
+        """Return a name for these nodes alone: no other group's result is taken for theirs."""
         digest = hashlib.sha256(",".join(self.nodes).encode()).hexdigest()[:8]
         return f"ddp-{self.profile or 'any'}-{digest}"
 
@@ -317,8 +316,7 @@ def proven_groups(entries: Sequence[Entry], promises: Sequence[Promise]) -> tupl
 
 def _parts(nodes: Sequence[str], gpus: int) -> Iterator[tuple[str, ...]]:
     """Yield equal parts of the nodes, none with more ranks than can train together."""
-    most = MOST_RANKS // max(1, gpus)
-    count = math.ceil(len(nodes) / max(most, LEAST_NODES))
+    count = math.ceil(len(nodes) / max(parallel.most_nodes(gpus), LEAST_NODES))
     for number in range(count):
         part = nodes[len(nodes) * number // count : len(nodes) * (number + 1) // count]
         if len(part) >= LEAST_NODES:

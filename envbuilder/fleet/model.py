@@ -125,7 +125,7 @@ class Promise(Struct, frozen=True, kw_only=True):
 
     @property
     def gpus_to_prove(self) -> int:
-        """Return how many GPUs must have been trained on; 0 if that is not known, or no matter."""
+        """Return how many GPUs must have been trained on; 0 if unknown or irrelevant."""
         if self.covered is None:
             return self.gpus
         return self.covered

@@ -77,7 +77,7 @@ _OWN_LETTERS = "JwNnoeat"
 
 
 class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Nodes that all conditions hold for are to prove a profile."""
+    """Nodes that meet all conditions are to prove a profile."""
 
     profile: types.Name
     feature: Label | None = None
@@ -247,7 +247,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     promises: tuple[Promise, ...]
     left_out: tuple[Entry, ...]
     across: Common | None = None
-    """For the jobs of nodes that train together; None if none are to. Which do is known later."""
+    """For the jobs of groups; None without any. Their nodes are known once all are verified."""
 
 
 class Request(Struct, frozen=True, kw_only=True):

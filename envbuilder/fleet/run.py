@@ -127,7 +127,7 @@ class _Stage(Generic[_Subject, _Verdict]):
         self._run_seconds = 60 * minutes + _GRACE_SECONDS
         self._tracks: dict[str, _Track] = {}
         self._refused: dict[str, str] = {}
-        """Subjects whose jobs were not accepted, as far as sbatch knows → why."""
+        """Subject → why sbatch says that it did not accept the job."""
         self._earlier: frozenset[str] = frozenset()
         """Jobs of an earlier time."""
         self._verdicts: dict[str, _Verdict] = {}
@@ -304,8 +304,8 @@ class Run:
     def finish(self, *, resumed: bool) -> Summary:
         """Do what is left of the plan, and return the table, which is also in the folder.
 
-        If this is interrupted, the run's own jobs are cancelled; the table then says so. None is if
-        a scheduler that does not answer keeps an earlier run from being taken up.
+        If this is interrupted, the run's own jobs are cancelled, and the table says so. If an
+        earlier run cannot be taken up, since the scheduler does not answer, its jobs go on.
         """
         if resumed:
             self._nodes.take_up()

@@ -328,6 +328,11 @@ def require_possible(profile: str, expected: Expected) -> None:
     require("all", expected.device)
 
 
+def most_nodes(gpus: int) -> int:
+    """Return how many nodes with so many GPUs each can train together; with none, on their CPUs."""
+    return shares.MOST_RANKS // max(1, gpus)
+
+
 def _status(report: Any, place: Place) -> str:
     """Return a payload's status; raise `VerifyError` if its report is not to be believed."""
     if place.number == 0:
