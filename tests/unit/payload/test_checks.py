@@ -158,6 +158,7 @@ def test_a_clock_that_ran_backwards_fails() -> None:
 
 def measured(monkeypatch: pytest.MonkeyPatch, problems: list[str]) -> tuple[str, str]:
     def measure(bench: Any, epoch: Any, peak: Any, progress: Any) -> dict[str, Any]:
+        assert bench.budget is checks.measure.FULL
         if problems == ["crash"]:
             raise MemoryError("no room")
         bench.problems.extend(problems)
@@ -311,18 +312,6 @@ def test_dropout_that_drops_nothing_or_always(
         dropped(monkeypatch, *layers)
 
 
-def test_the_questions_are_answered_from_their_folder(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
-) -> None:
-    answered = replaced(monkeypatch, checks.outside, "answer", 40)
-    run = a_run(questions=tmp_path)
-    job = framework()
-    ready = framework()
-    expected = (PASSED, "40 images without labels were answered")
-    assert checks.check_answers(run, ready, job) == expected
-    assert answered.calls == [(ready, job, tmp_path, run.events)]
-
-
 def test_the_device_must_have_grown_by_the_data() -> None:
     run = a_run("cuda")
     ready = framework(device_type=lambda: "gpu")
@@ -377,35 +366,6 @@ def test_arithmetic_is_checked_in_every_dtype(bad: tuple[str, ...], unjudged: st
         status = WARNING if unjudged else PASSED
         assert checks.check_arithmetic(run, ready) == (status, f"against float64: {phrases}")
     assert asked == [(dtype, "tf32") for dtype in dtypes]
-
-
-@pytest.mark.parametrize("quick", [True, False])
-def test_what_is_measured(monkeypatch: pytest.MonkeyPatch, quick: bool) -> None:
-    asked: list[Any] = []
-
-    def measure(bench: Any, epoch: Any, peak: Any, progress: Any) -> dict[str, Any]:
-        asked.extend([bench, epoch, peak])
-        progress(1, 2)
-        rates = [{"dtype": d, "flops_per_second": 2e11} for d in ("float32", "bfloat16")]
-        return {"matmul": rates}
-
-    monkeypatch.setattr(checks.measure, "measure", measure)
-    ready = framework(accelerator="cpu", threads=lambda: {"framework": 2})
-    stream = io.StringIO()
-    run = Run(Options("cpu", quick=quick), FEW, Events(stream))
-    run.job = job = framework()
-    run.tensors = ("training", "test")  # type: ignore[assignment]
-    run.epochs = [{"seconds": n} for n in (1.0, 3.0, 2.0)]
-    run.peak_memory = 99
-    rates = "matmul in operations a second: float32 2.00e+11, bfloat16 2.00e+11"
-    assert checks.check_measurements(run, ready) == (PASSED, rates)
-    bench, epoch, peak = asked
-    assert (bench.framework, bench.trained) == (ready, job)
-    assert bench.budget is (checks.measure.QUICK if quick else checks.measure.FULL)
-    assert (bench.data, bench.test) == ("training", "test")
-    assert (epoch, peak) == ({"seconds": 2.0}, 99)
-    assert '"phase": "measurements"' in stream.getvalue()
-    assert run.disturbances["measurements"]["threads"] == 2
 
 
 @pytest.mark.parametrize("quick", [True, False])

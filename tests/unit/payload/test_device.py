@@ -52,13 +52,6 @@ def test_a_cpu_build_cannot_drive_an_accelerator(accelerator: str, right: str) -
     assert right in message
 
 
-def test_the_advice_is_the_device_that_the_build_drives() -> None:
-    torch = cpu_build()
-    torch.version.cuda = "13.0"
-    with pytest.raises(CheckError, match="or verify with --device cuda"):
-        device.require_build(torch, "xpu")
-
-
 @pytest.mark.parametrize("version", ["2.14.0+rocm7.2", "2.14.0+rocm7.2.1", "2.14.0a0+git1234567"])
 def test_a_rocm_build_drives_rocm(version: str) -> None:
     assert "can drive rocm" in device.require_build(HipTorch(version=version), "rocm")
@@ -155,11 +148,6 @@ def test_a_torch_that_cannot_exchange_arrays_with_numpy_is_named() -> None:
     device.require_arrays(right)
 
 
-def test_without_numpy_there_is_nothing_to_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device.importlib.util, "find_spec", lambda name: None)
-    device.require_arrays(None)
-
-
 # ---- torch is not imported where that could hang, and no import lasts for ever
 
 
@@ -237,6 +225,6 @@ def test_a_watchdog_guards_the_import_and_nothing_else(
     assert calls == [(device.SECONDS, True), "cancelled"]
 
 
-def test_amds_gpus_are_counted_as_rocms(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "torch_for", lambda accelerator: HipTorch())
-    assert [device.count(name) for name in ("cuda", "rocm", "xpu")] == [0, 1, 0]
+def test_without_numpy_there_is_nothing_to_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device.importlib.util, "find_spec", lambda name: None)
+    device.require_arrays(None)

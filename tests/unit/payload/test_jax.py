@@ -100,8 +100,6 @@ def test_jax_may_use_the_accelerator_and_the_cpu_only(
     [
         ({}, 3, 3),
         ({"OMP_NUM_THREADS": "5,2"}, None, 5),
-        ({"OMP_NUM_THREADS": "5", "NPROC": "2"}, None, 2),
-        ({"NPROC": "2"}, 3, 2),
         ({"NPROC": "2", "PJRT_NPROC": "4"}, 3, 4),
     ],
 )
@@ -128,19 +126,12 @@ def test_the_plugin_names_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
     assert framework.require_build() == "jax 0.12.0.1 is a cu13 build, which can drive cuda"
 
 
-def test_an_accelerator_that_is_not_judged_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(CheckError, match="verified on cpu, cuda, xpu, not on mps"):
-        load(monkeypatch, "mps").require_build()
-
-
 @pytest.mark.parametrize(
     ("stated", "accelerator", "hidden"),
     [
         ("cpu", "cuda", True),
         ("cuda", "cpu", True),
-        ("cuda,cpu", "cuda", False),
         ("gpu", "cuda", False),
-        ("oneapi", "xpu", False),
         ("", "cuda", False),
     ],
 )
@@ -192,10 +183,7 @@ def test_wrong_numbers_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("cpu", None, "highest", False),
         ("cuda", None, "high", True),
-        ("cuda", "default", "high", True),
         ("cuda", "highest", "highest", False),
-        ("cuda", "float32", "highest", False),
-        ("cuda", "tensorfloat32", "high", True),
         ("cpu", "bfloat16", "medium", False),
     ],
 )
@@ -227,15 +215,6 @@ def test_only_jaxs_own_default_is_undone(
     framework.jax.config.jax_default_matmul_precision = setting
     framework.state_precision(stated)
     assert framework.jax.config.jax_default_matmul_precision == result
-
-
-def test_memory_is_counted_where_jax_counts_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    counters = {"bytes_in_use": 7, "peak_bytes_in_use": 9, "bytes_limit": 100}
-    framework = load(monkeypatch, "cuda", None, device("gpu", memory_stats=lambda: counters))
-    assert (framework.allocated(), framework.peak()) == (7, 9)
-    framework = load(monkeypatch, "cpu", None, device(memory_stats=lambda: None))
-    assert framework.allocated() is None
-    assert framework.peak() > 1 << 20
 
 
 # ---- what ran
@@ -324,3 +303,12 @@ def test_a_release_that_cannot_read_its_profile_still_trains() -> None:
     seen = jax_.profile(jax, "", lambda: done.append(1))
     assert (seen.kernels, done) == ((), [1])
     assert seen.unjudged == "jax 0.4.35 cannot read what its profiler records"
+
+
+def test_memory_is_counted_where_jax_counts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    counters = {"bytes_in_use": 7, "peak_bytes_in_use": 9, "bytes_limit": 100}
+    framework = load(monkeypatch, "cuda", None, device("gpu", memory_stats=lambda: counters))
+    assert (framework.allocated(), framework.peak()) == (7, 9)
+    framework = load(monkeypatch, "cpu", None, device(memory_stats=lambda: None))
+    assert framework.allocated() is None
+    assert framework.peak() > 1 << 20

@@ -48,7 +48,6 @@ def test_anything_else_is_no_choice(text: str) -> None:
     [
         ("cuda", None, 3, (0, 1, 2)),
         ("cuda", (2, 0), 3, (2, 0)),
-        ("xpu", (1,), 2, (1,)),
         ("cpu", None, 0, (0, 1)),
         ("cpu", (3,), 0, (0, 1, 2)),
     ],
@@ -63,7 +62,6 @@ def test_the_devices_to_use(accelerator: str, asked: Any, count: int, chosen: An
         ("mps", None, 1, "mps has one device"),
         ("cuda", None, 0, "torch sees no cuda device"),
         ("cuda", (0, 2), 2, "device 2 was requested, but torch sees 2"),
-        ("cpu", (0,), 0, "0 processes"),
         ("cpu", (65,), 0, "1 to 64"),
         ("cpu", (0, 1), 0, "not chosen one by one"),
     ],
@@ -225,10 +223,6 @@ def test_two_good_ranks() -> None:
         (ended(result(0), {}, returncode=None), "hung: not finished after 60 s"),
         (ended(result(0), {}, returncode=None), "rank 1: train: block 2 of 5"),
         (
-            ended({}, {}, returncode=1, output=summary("1 -11")),
-            "rank 1 was ended by signal 11 (last seen: train: block 2 of 5)",
-        ),
-        (
             ended({"error": "lost", "time": 2}, {"error": "bad", "time": 1}, returncode=1),
             "rank 1: bad; rank 0: lost",
         ),
@@ -246,10 +240,6 @@ def test_two_good_ranks() -> None:
             "together: ranks: rank 0: lost rank 1",
         ),
         (
-            ended({}, {}, returncode=1, output=summary("1 3", "0 -15")),
-            "together: ranks: rank 1 ended with exit code 3 (last seen: train: block 2 of 5)",
-        ),
-        (
             ended({}, {}, returncode=1, output="no such module: torch\n"),
             "exit code 1 before it was done: no such module: torch",
         ),
@@ -258,13 +248,11 @@ def test_two_good_ranks() -> None:
         (ended(result(0), result(1, loss=None)), "rank 1: the loss is not a finite number"),
         (ended(result(0), result(1, device="UUID 0")), "on the same device: UUID 0; UUID 0"),
         (ended(result(0, gradient_error=0.3), result(1)), "conv1.weight differs by 3.0e-01"),
-        (ended(result(0, gradient_error=None), result(1)), "conv1.weight differs by ?"),
         (
             ended(result(0), result(1), gradients=[floats(1, 2), floats(1, 2.1)]),
             "the gradients of rank 1 differ from rank 0's by 4.5e-02",
         ),
         (ended(result(0), result(1), weights=[floats(1, 2), floats(1)]), "weights of rank 1"),
-        (ended(result(0), result(1), weights=[b"", b""]), "there are no weights"),
     ],
 )
 def test_what_is_wrong_fails_and_says_why(spoilt: Ended, said: str) -> None:
@@ -273,14 +261,6 @@ def test_what_is_wrong_fails_and_says_why(spoilt: Ended, said: str) -> None:
     assert any(said in reason for reason in report["reasons"]), report["reasons"]
     for reason in report["reasons"]:
         assert reason.startswith("together: ")
-
-
-def test_gradients_are_equal_only_where_both_comparisons_say_so() -> None:
-    unlike = [floats(1), floats(2)]
-    assert scaled(ended(result(0), result(1), gradients=unlike))["gradients_equal"] is False
-    wrong = ended(result(0, gradient_error=1.0), result(1))
-    assert scaled(wrong)["gradients_equal"] is False
-    assert scaled()["gradients_equal"] is None
 
 
 @pytest.mark.parametrize(
@@ -360,14 +340,6 @@ def test_each_alone_then_all_together(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (report["status"], report["ranks"], report["batch"]) == (PASSED, 3, 192)
 
 
-def test_one_device_has_nobody_to_agree_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    report, started, _ = measured(monkeypatch, "--device", "xpu", "--devices", "1")
-    assert started == [((1,), 1)]
-    assert [d["index"] for d in report["devices"]] == [1]
-    assert report["status"] == PASSED
-    assert report["efficiency"] is report["backend"] is report["gradients_equal"] is None
-
-
 def test_a_start_that_is_impossible_is_a_failure_and_no_crash(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -381,13 +353,6 @@ def test_ranks_are_started_as_the_payload_was(monkeypatch: pytest.MonkeyPatch) -
     assert launch._program() == [sys.executable, "/opt/payload.pyz"]
     monkeypatch.setattr(sys, "argv", ["/src/envbuilder/payload/__main__.py", "parallel"])
     assert launch._program() == [sys.executable, "-m", "envbuilder.payload"]
-
-
-def test_files_of_a_rank_that_left_none_are_empty(tmp_path: Path) -> None:
-    assert launch.collect(tmp_path, [0], 0, "", 9.0).weights == [b""]
-    for content in (b"", b"{", b"[1]", b"\xff", b"null"):
-        (tmp_path / "state.json").write_bytes(content)
-        assert launch.read(tmp_path / "state.json") == {}
 
 
 class Child:

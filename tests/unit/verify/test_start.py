@@ -18,7 +18,7 @@ from envbuilder.containers import apptainer
 from envbuilder.core import process
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import HostError, InvalidError, ToolError, VerifyError
-from envbuilder.core.settings import Configuration, Settings
+from envbuilder.core.settings import Settings
 from envbuilder.host import probe
 from envbuilder.host.model import Cpu, Host
 from envbuilder.payload import start as payload_start
@@ -28,11 +28,8 @@ from envbuilder.verify import start
 from tests.support.shipped import shipped_lock, shipped_profile
 
 
-def test_pytorch_is_measured() -> None:
-    start.require_torch("`tune`", "cpu", profiles.Expected(device="cpu", version=""))
-
-
 def test_another_framework_is_refused_in_a_sentence() -> None:
+    start.require_torch("`tune`", "cpu", profiles.Expected(device="cpu", version=""))
     expected = profiles.Expected(device="cpu", version="", framework="jax")
     with pytest.raises(InvalidError) as raised:
         start.require_torch("`tune`", "jax-cpu", expected)
@@ -103,24 +100,6 @@ def test_what_the_locked_wheels_need_does_not_count(
 ) -> None:
     machine(msgspec.structs.replace(PLAIN, libc="glibc 2.5"))
     prepare(found, notes, profile="cpu")
-
-
-def test_a_profile_without_a_native_backend_does_not_fit(found: Settings, notes: list[str]) -> None:
-    folder = found.config_dir / "profiles"
-    folder.mkdir(parents=True)
-    (folder / "image.yaml").write_text("description: Mine\nextends: cpu\nbackends: [docker]\n")
-    with pytest.raises(HostError, match="it has no backend venv"):
-        prepare(found, notes, profile="image")
-
-
-def test_the_host_decides_for_an_interpreter_too(found: Settings, notes: list[str]) -> None:
-    _, facts, _ = prepare(found, notes)
-    assert facts["profile"] == "cpu"
-    assert any("profile cpu: no GPU was found" in note for note in notes)
-    mine = msgspec.structs.replace(found, configuration=Configuration(profile="zendnn"))
-    with pytest.raises(HostError, match="avx512"):
-        prepare(mine, notes)
-    assert "profile zendnn: set in the configuration" in notes[-1]
 
 
 class Started:

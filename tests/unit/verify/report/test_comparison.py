@@ -171,24 +171,6 @@ def test_compare_for_machines(tmp_path: Path, capsys: Shown) -> None:
     assert "standard" not in text
 
 
-def test_speed_memory_and_start_of_frameworks_stand_side_by_side() -> None:
-    report = loaded(
-        framework__name="jax",
-        framework__version="0.12.0.1",
-        training__epochs=[epoch(30.0), epoch(20.0)],
-        training__cold_start_seconds=4.25,
-        measurements={"peak_memory_bytes": 3 * 2**30},
-    )
-    (row,) = comparison.rows([report])
-    assert (row.framework, row.start_seconds, row.peak_bytes) == ("jax 0.12.0.1", 4.25, 3 * 2**30)
-    assert row.images_per_second == report.report.epochs[-1].samples_per_second
-    shown = dict(zip(comparison.COLUMNS, comparison.cells(row), strict=True))
-    assert (shown["peak memory"], shown["start-up"]) == ("3.00 GiB", "4.25 s")
-    assert shown["images/s"] == "3,000"
-    (failed,) = comparison.rows([loaded(status="failed", device__used="cuda")])
-    assert failed.images_per_second is None, "another device's"
-
-
 def test_damaged_reports_are_all_named(tmp_path: Path, capsys: Shown) -> None:
     written(tmp_path / "r/good.json")
     (tmp_path / "r/empty.json").write_text("")
@@ -207,9 +189,7 @@ def test_damaged_reports_are_all_named(tmp_path: Path, capsys: Shown) -> None:
     ("arguments", "said"),
     [
         ([], "REPORT"),
-        (["nowhere.json"], "does not exist"),
         (["empty"], "no report in this folder"),
-        (["a.json", "--format", "xml"], "xml"),
         (["a.json", "--format", "markdown", "--json"], "contradict"),
     ],
 )
@@ -260,15 +240,12 @@ def seconds(*values: float) -> list[dict[str, Any]]:
     [
         (seconds(20), seconds(26), "first", "passed"),
         (seconds(20), seconds(26.1), "first", "failed"),
-        (seconds(20), seconds(1), "first", "passed"),
         (seconds(20), seconds(1e300), "first", "failed"),
         # Warm epochs where both have one: the first, cold one may take what it likes.
         (seconds(20, 10), seconds(90, 12), "warm", "passed"),
         (seconds(20, 10), seconds(20, 14), "warm", "failed"),
         # The median, so that one disturbed epoch says nothing.
         (seconds(20, 10, 10, 10), seconds(20, 11, 90, 11), "warm", "passed"),
-        (seconds(20, 10), seconds(20), "first", "passed"),
-        (seconds(20), seconds(20, 90), "first", "passed"),
     ],
 )
 def test_speed(before: Any, now: Any, which: str, status: str) -> None:
@@ -331,11 +308,9 @@ def test_a_regression_names_both_numbers() -> None:
     [
         ([0.984], [0.9791], "passed"),
         ([0.984], [0.9789], "failed"),
-        ([0.984], [0.999], "passed"),
         # After as many epochs as both trained.
         ([0.984, 0.99, 0.992], [0.984], "passed"),
         ([0.984], [0.97, 0.99], "failed"),
-        ([0.984, 0.99], [0.984, 0.984], "failed"),
         ([0.984, None, 0.99], [0.984, 0.1, 0.99, 0.1], "passed"),
     ],
 )
@@ -350,11 +325,8 @@ def test_accuracy(before: list[Any], now: list[Any], status: str) -> None:
     [
         ({"device__name": "Intel Xeon"}, "device: AMD EPYC, then Intel Xeon"),
         ({"known__host": {"cpu": {"model_name": "AMD EPYC", "threads": 8}}}, "threads: 2, then 8"),
-        ({"known__host": {}}, "CPU: AMD EPYC, then unknown"),
         ({"framework__version": "2.8.0+cpu"}, "framework: torch 2.13.0+cpu, then torch 2.8.0+cpu"),
-        ({"framework": {}}, "framework: torch 2.13.0+cpu, then unknown unknown"),
         ({"precision__matmul": "medium"}, "precision: float32, then bfloat16"),
-        ({"precision": None}, "precision: float32, then unknown"),
         ({"threads": {"quota": 0.5}}, "CPU quota: unknown, then 0.5"),
         ({"known__backend": "docker"}, "backend: venv, then docker"),
     ],
@@ -392,16 +364,6 @@ def test_a_bad_report_is_no_yardstick(tmp_path: Path, changes: Any, said: str) -
     path = written(tmp_path / "old.json", **changes)
     with pytest.raises(InvalidError, match=said):
         history.yardstick(str(path), tmp_path)
-
-
-def test_equal_machines_are_told_apart(tmp_path: Path, capsys: Shown) -> None:
-    written(tmp_path / "monday.json", known__time="20261116T080000Z")
-    written(tmp_path / "friday.json", known__time="20261120T080000Z", known__backend="docker")
-    assert run("monday.json", "friday.json") == 0
-    table = capsys.readouterr().out
-    for said in ("monday.json", "2026-11-16", "docker", "2026-11-20"):
-        assert said in table
-    assert max(map(len, table.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(
