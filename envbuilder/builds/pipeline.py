@@ -25,7 +25,7 @@ from envbuilder.builds.plan import BuildResult, MakeBase
 from envbuilder.builds.request import Built, Chosen, Judged, Locked, Planned, Request, advance
 from envbuilder.core.errors import BuildError, HostError, InvalidError, ToolError, with_context
 from envbuilder.core.settings import Settings, require_own
-from envbuilder.host import assumed, probe
+from envbuilder.host import probe
 from envbuilder.profiles import backends, choice, fit
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.profile import Profile, require_backend
@@ -93,8 +93,8 @@ def choose(request: Request, settings: Settings, progress: Progress, *, running:
     if not running and settings.project and settings.definition:
         environments.require_paths(settings.definition, settings.environment, settings.project)
     named = library.named(request.profile) if request.profile is not None else None
-    elsewhere = assumed.is_assumed(request.target_host) and not running
-    host = assumed.find(request.target_host) if elsewhere else probe.host()
+    elsewhere = probe.is_target(request.target_host) and not running
+    host = probe.target(request.target_host) if elsewhere else probe.host()
     if named and named.name != request.profile:
         title = FRAMEWORKS[named.framework].title
         progress.note(f"profile {named.name}: {request.profile} for {title}")

@@ -19,7 +19,7 @@ from envbuilder.commands.options import (
 from envbuilder.core import console, types
 from envbuilder.core.errors import Hint
 from envbuilder.core.text import bandwidth
-from envbuilder.host import assumed, describe, model_fit, probe, record as recorder
+from envbuilder.host import describe, model_fit, probe, record as recorder
 from envbuilder.host.accelerators import ACCELERATORS
 from envbuilder.profiles import fit
 from envbuilder.profiles.choice import Choice, choose_best, grouped, unserved, workarounds
@@ -95,7 +95,7 @@ def command(
     if root != Path("/"):
         host = probe.host(root, full=full)
     else:
-        host = assumed.find(target_host, full=full)
+        host = probe.target(target_host, full=full)
     candidates = library.candidates(framework)
     locks = library.locks(candidates)
     choice = choose_best(candidates, host, locks=locks)

@@ -17,7 +17,7 @@ from envbuilder.commands.options import (
 )
 from envbuilder.core import console
 from envbuilder.core.errors import NOTHING_FITS, HostError, wrapped
-from envbuilder.host import assumed, probe
+from envbuilder.host import probe
 from envbuilder.profiles import choice
 from envbuilder.project import variants
 
@@ -74,8 +74,8 @@ def _problems(name: str | None, root: Path, target_host: Path | None) -> tuple[P
     around = Around()
     if root != Path("/"):
         host = probe.host(root)
-    elif assumed.is_assumed(target_host):
-        host = assumed.find(target_host)
+    elif probe.is_target(target_host):
+        host = probe.target(target_host)
     else:
         host = probe.host()
         chosen = requested or _chosen(library, settings, host)

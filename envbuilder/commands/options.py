@@ -171,10 +171,10 @@ def locked_profile(
     The lock is empty if an environment of the backend takes nothing from it.
     """
     if name is None:
-        from envbuilder.host import assumed
+        from envbuilder.host import probe
         from envbuilder.profiles import choice
 
-        profile = choice.choose(library, settings, assumed.find(target_host)).profile
+        profile = choice.choose(library, settings, probe.target(target_host)).profile
     else:
         profile = library.profile(name)
     return profile, library.usable_lock(profile, backend)

@@ -12,7 +12,7 @@ import msgspec
 from envbuilder.commands.options import json_option, load_settings, target_host_option
 from envbuilder.core import console
 from envbuilder.core.errors import Hint, InvalidError
-from envbuilder.host import assumed
+from envbuilder.host import probe
 from envbuilder.profiles import fit, library, lock as profile_lock
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.profile import canonical, load as load_profile, names, search_path
@@ -48,7 +48,7 @@ def command(name: str | None, target_host: Path | None, as_json: bool) -> None:
     """
     settings = load_settings()
     folders = search_path(settings.project, settings.config_dir)
-    host = assumed.find(target_host)
+    host = probe.target(target_host)
     if name:
         _show(name, folders, host, as_json=as_json)
         return

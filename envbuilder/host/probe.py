@@ -14,9 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from envbuilder.core import process, types
-from envbuilder.core.errors import ToolError
-from envbuilder.host import accelerators, cpu, engines, memory
+from envbuilder.core.errors import InvalidError, ToolError
+from envbuilder.host import accelerators, cpu, engines, memory, model
 from envbuilder.host.gpus import apple, pci
 from envbuilder.host.gpus.accelerator import Place
 from envbuilder.host.model import Cpu, Gpu, Host, Memory, Obstacle, is_wsl1
@@ -80,6 +82,64 @@ def host(
     if environ is None:
         environ = os.environ if taken.live else {}
     return decide(taken, environ)
+
+
+# Another host than this machine: a recorded one, or assumed GPUs
+
+
+GPU_VARIABLE = "ENVBUILDER_TARGET_GPU"
+
+
+def target(
+    path: Path | None = None, environ: Mapping[str, str] | None = None, *, full: bool = False
+) -> Host:
+    """Return the host in `path` (written by `detect --json`) or this one, with assumed GPUs if any.
+
+    For builds on machines without the target hardware. The host's notes list the assumptions.
+    `full`: this one is probed in full. Raise `InvalidError` if the file or variable is invalid.
+    """
+    environ = os.environ if environ is None else environ
+    selected = model.read(path) if path else host(full=full)
+    if path:
+        selected = _noted(selected, f"this is the host of {path}, not this machine")
+    text = environ.get(GPU_VARIABLE, "").strip()
+    if text:
+        return _noted(_assume(selected, text), f"assumed: {GPU_VARIABLE}={text}")
+    return selected
+
+
+def is_target(path: Path | None, environ: Mapping[str, str] | None = None) -> bool:
+    """Return whether a host other than this machine was specified."""
+    environ = os.environ if environ is None else environ
+    return path is not None or bool(environ.get(GPU_VARIABLE, "").strip())
+
+
+def _noted(selected: Host, note: str) -> Host:
+    return replace(selected, notes=(note, *selected.notes))
+
+
+def _assume(selected: Host, text: str) -> Host:
+    vendor, _, rest = text.lower().partition(":")
+    if text.lower() == "none":
+        return replace(selected, gpus=())
+    values = dict(part.partition("=")[::2] for part in rest.split(",") if part)
+    row = accelerators.of_vendor(vendor)
+    for key, value in values.items():
+        pattern = row.assumable.get(key) if row else None
+        if pattern is None or not re.fullmatch(pattern, value, re.ASCII):
+            raise InvalidError(
+                f"{GPU_VARIABLE}: {text!r}: {key}={value} is not understood", _hint()
+            )
+    changes = row.assume(values) if row else None
+    if changes is None:
+        raise InvalidError(f"{GPU_VARIABLE}: {text!r} is not understood", _hint())
+    return replace(selected, **changes)
+
+
+def _hint() -> str:
+    examples = [row.example for row in accelerators.of_gpus() if row.example]
+    stated = " or ".join(examples)
+    return f"{GPU_VARIABLE} is none, or like {stated}; what is left out is unknown."
 
 
 # What the host is, from a snapshot

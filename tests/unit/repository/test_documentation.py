@@ -10,7 +10,7 @@ import pytest
 
 from envbuilder.builds import variables
 from envbuilder.core import errors, files, settings
-from envbuilder.host import assumed
+from envbuilder.host import probe
 from tools import refresh_docs
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -69,7 +69,7 @@ def test_every_variable_has_a_row(repository: Path) -> None:
         "ENVBUILDER_DATA_DIR",
         "ENVBUILDER_TARGET_HOST",
         files.TRUSTED_VARIABLE,
-        assumed.GPU_VARIABLE,
+        probe.GPU_VARIABLE,
         variables.DEFAULT_THREADS,
     }
     assert read <= named

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from envbuilder.core.errors import InvalidError
-from envbuilder.host import assumed as target, model as host, probe
+from envbuilder.host import model as host, probe
 from envbuilder.host.model import Host
 from envbuilder.profiles.choice import choose_best
 from tests.support import host_trees
@@ -26,7 +26,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def chosen(variable: str) -> str | None:
-    found = target.find(None, {target.GPU_VARIABLE: variable})
+    found = probe.target(None, {probe.GPU_VARIABLE: variable})
     return choose_best(PROFILES, found, locks=host_trees.locks()).profile
 
 
@@ -72,19 +72,19 @@ def test_what_is_not_understood_is_refused(variable: str) -> None:
 def test_a_file_replaces_this_machine_and_says_so(tmp_path: Path) -> None:
     mac = host_trees.probed(tmp_path / "mac", "mac-m2")
     (tmp_path / "mac.json").write_bytes(msgspec.json.encode({"schema": 1, "host": mac}))
-    found = target.find(tmp_path / "mac.json", {})
+    found = probe.target(tmp_path / "mac.json", {})
     assert (found.os, found.gpus) == ("macos", mac.gpus)
     assert "not this machine" in found.notes[0]
-    assert target.find(None, {}) == PLAIN
-    assert target.is_assumed(tmp_path, {})
-    assert target.is_assumed(None, {target.GPU_VARIABLE: "none"})
-    assert not target.is_assumed(None, {target.GPU_VARIABLE: " "})
+    assert probe.target(None, {}) == PLAIN
+    assert probe.is_target(tmp_path, {})
+    assert probe.is_target(None, {probe.GPU_VARIABLE: "none"})
+    assert not probe.is_target(None, {probe.GPU_VARIABLE: " "})
 
 
 @given(st.text(max_size=40))
 def test_any_variable_is_understood_or_refused(text: str) -> None:
     with contextlib.suppress(InvalidError):
-        target.find(None, {target.GPU_VARIABLE: text})
+        probe.target(None, {probe.GPU_VARIABLE: text})
 
 
 def test_a_host_without_an_end_is_not_read_to_it(tmp_path: Path) -> None:
