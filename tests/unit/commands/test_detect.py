@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from envbuilder import cli
+from envbuilder.commands import detect
 from envbuilder.core import process, resources
-from envbuilder.host import describe, probe
+from envbuilder.host import probe
 from envbuilder.host.model import Cpu, Gpu, Host, Memory
 from envbuilder.profiles.library import Library
 from envbuilder.project import variants
@@ -189,7 +190,7 @@ def test_every_tree_is_printed_within_80_columns_and_starts_nothing(
 
 
 def said(here: Host) -> dict[str, str]:
-    return dict(describe.facts(here))
+    return dict(detect.facts(here))
 
 
 def test_facts_say_what_is_unknown() -> None:

@@ -15,11 +15,12 @@ import pytest
 import yaml
 from hypothesis import given, settings, strategies as st
 
+from envbuilder.commands import detect
 from envbuilder.core import resources
 from envbuilder.doctor import diagnosis as doctor
 from envbuilder.doctor.problem import Problem
 from envbuilder.doctor.surroundings import Case
-from envbuilder.host import describe as facts, model_fit, probe, snapshot, tables
+from envbuilder.host import model_fit, probe, snapshot, tables
 from envbuilder.host.accelerators import ACCELERATORS
 from envbuilder.host.model import Gpu, Host
 from envbuilder.profiles import releases
@@ -71,7 +72,7 @@ class Judged(NamedTuple):
 def judge_host(found: Host) -> Judged:
     """All that must never raise, for any host."""
     profiles, locks = shipped()
-    assert list(facts.facts(found))
+    assert list(detect.facts(found))
     for row in ACCELERATORS.values():
         assert model_fit.pools(found, row.vendor)
     return Judged(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from envbuilder.host import probe, tables
+from envbuilder.host.gpus.nvidia import VERSION
 from envbuilder.host.model import Gpu
 from tests.support import host_trees
 
@@ -142,7 +143,6 @@ def test_a_vgpu_is_known_by_the_gpu_that_it_is_named_after(
 
 
 TREE = "sys/firmware/devicetree/base/compatible"
-VERSION = "proc/driver/nvidia/version"
 
 
 def tegra_gpus(root: Path, *, node: bool = False, **files: str) -> tuple[Gpu, ...]:
