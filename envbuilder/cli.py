@@ -69,23 +69,6 @@ _NARROWEST = 50
 PASSES_CODE_THROUGH = {"run", "watch", "shell", "jupyter"}
 
 
-def spelled(arguments: list[str]) -> list[str]:
-    """Return the arguments with words that other tools use replaced by envbuilder's own.
-
-    `help [COMMAND]`, `version` and `list` are replaced only if they come first.
-    """
-    match arguments:
-        case ["help"]:
-            return ["--help"]
-        case ["help", command, *_]:
-            return [command, "--help"]
-        case ["version"]:
-            return ["--version"]
-        case ["list", *others]:
-            return ["profiles", *others]
-    return arguments
-
-
 def _set_verbosity(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if not value:
         return
@@ -197,7 +180,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         console.guard()
         arguments = sys.argv[1:]
     process.install_stop_handlers(owns_process=owns_process)
-    code = _run(spelled(arguments))
+    code = _run(arguments)
     # The process ends here: a final collection would take a sixth of a short command's time.
     gc.freeze()
     if owns_process and ("rattler" in sys.modules or _is_waited_for()):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -16,17 +15,10 @@ from envbuilder.commands.options import json_option, load_settings
 from envbuilder.core import console
 from envbuilder.core.errors import INVALID, Hint, InvalidError, indented_proof
 from envbuilder.core.settings import Settings
-from envbuilder.host import probe
 from envbuilder.locks import compare, entries, resolve
 from envbuilder.packages.conda import lock as conda_lock
-from envbuilder.profiles import choice, fit, library, lock as profile_lock
+from envbuilder.profiles import library, lock as profile_lock
 from envbuilder.profiles.profile import load, search_path
-from envbuilder.project import variants
-
-_UNJUDGED = (
-    "locks of an earlier version do not state what their packages require: whether something"
-    " requires each was not checked (`envbuilder lock` adds it)"
-)
 
 _REFUSED = frozenset({"unlocked", "impossible"})
 """States that making the locks again does not change."""
@@ -42,8 +34,6 @@ class State(Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...]
     hint: str = ""
     """What to do about it, other than `envbuilder lock`."""
-    unjudged: str = ""
-    """What an earlier lock does not state, so that it was not checked."""
     failed: bool
     """Whether that fails the check; profiles that the project does not list may be impossible or
     unlocked, but not all of them."""
@@ -59,8 +49,7 @@ def command(names: tuple[str, ...], as_json: bool) -> int:
 
     Needs no network, and builds nothing. Exit code 2 if a lock is missing, stale or damaged, if
     none could be made, if the framework was replaced by another build, or if a package is missing,
-    required by nothing, or from a source that the profile does not name. If no release that is
-    locked serves this machine's GPU, the last lines say which would; that changes nothing else.
+    required by nothing, or from a source that the profile does not name.
 
     \b
     Examples:
@@ -78,10 +67,9 @@ def command(names: tuple[str, ...], as_json: bool) -> int:
     failed = any(state.failed for state in states)
     extra = tuple(entries.unused_locks(settings))
     notes = tuple(_notes(every, settings))
-    unserved = tuple(_unserved({entry.environment for entry in every}, settings))
     if as_json:
         files = [{"file": each.path.name, "why": each.why} for each in extra]
-        stated = {"locks": states, "needless": files, "notes": notes, "here": unserved}
+        stated = {"locks": states, "needless": files, "notes": notes}
         console.data({"schema": 1, "failed": failed, **stated})
         return INVALID if failed else 0
     for state in states:
@@ -90,12 +78,10 @@ def command(names: tuple[str, ...], as_json: bool) -> int:
         removal = "`envbuilder lock` removes it" if each.excluded else "remove it if nobody has one"
         console.result(f"– {each.path.parent.name}/{each.path.name} is needless")
         console.result(f"    {each.why}: {removal}")
-    for note in (*notes, *dict.fromkeys(state.unjudged for state in states if state.unjudged)):
+    for note in notes:
         console.result(f"note: {note}")
     if any(state.failed and state.state not in _REFUSED for state in states):
         console.hints([Hint("Run", ("lock",))])
-    for text in unserved:
-        console.result(f"here: {text}")
     return INVALID if failed else 0
 
 
@@ -155,20 +141,6 @@ def _notes(every: Iterable[entries.Entry], settings: Settings) -> Iterator[str]:
             yield hidden.sentence
 
 
-def _unserved(environments: Iterable[str], settings: Settings) -> Iterator[str]:
-    """Yield which locked releases do not serve this machine's GPU, and which would."""
-    host = probe.host()
-    for name in sorted(environments):
-        with contextlib.suppress(InvalidError):  # that it fits no profile is in its state
-            project = variants.library(replace(settings, environment=name))
-            profiles = project.candidates()
-            chosen = choice.choose_best(profiles, host, locks=project.locks(profiles))
-            for profile in choice.unserved(profiles, host, chosen):
-                findings = chosen.judged[profile.name][0].findings
-                if why := "; ".join(f.text for f in findings if f.code in fit.OF_RELEASE):
-                    yield f"{name}.{profile.name}: {why}. {project.advice(profile, host)}".strip()
-
-
 def _state(entry: entries.Entry) -> State:
     state = functools.partial(State, environment=entry.environment, profile=entry.name)
     if isinstance(entry.profile, InvalidError):
@@ -188,5 +160,4 @@ def _state(entry: entries.Entry) -> State:
     )
     if lock.state == "unlocked" and not problems:
         return state(state="unlocked", problems=(lock.reason,), failed=entry.required)
-    unjudged = "" if all(map(compare.states_requirements, lock.targets)) else _UNJUDGED
-    return state(state=lock.state, problems=problems, failed=bool(problems), unjudged=unjudged)
+    return state(state=lock.state, problems=problems, failed=bool(problems))

@@ -16,7 +16,7 @@ from envbuilder.profiles.profile import Profile, is_on_pypi
 from envbuilder.profiles.requirements import applies
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     from envbuilder.profiles.lock import File, Lock, Target
 
@@ -73,16 +73,14 @@ def _objection(
     return "is not the file that the profile locks" if other else ""
 
 
-def states_requirements(target: Target) -> bool:
-    """Return whether the lock records what each wheel requires; locks of profiles do not."""
-    return any(package.requires for package in target.packages)
-
-
 def dependency_problems(profile: Profile, target: Target) -> Iterator[str]:
-    """Yield the wheels that a target lacks, and those that nothing requires."""
+    """Yield the wheels that a target lacks, and those that nothing requires.
+
+    Locks of profiles do not state what each wheel requires: nothing is yielded of them.
+    """
     from packaging.requirements import Requirement
 
-    if not states_requirements(target):
+    if not any(package.requires for package in target.packages):
         return
     wheels = {package.name: package.requires for package in target.packages}
     todo = [
@@ -136,19 +134,11 @@ def grouped(lines: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
             holders.setdefault(line, []).append(label)
     result: dict[str, list[str]] = {}
     for line, labels in sorted(holders.items(), key=lambda item: -len(item[1])):
-        result.setdefault(_heading(labels, lines), []).append(line)
+        heading = f"{', '.join(labels)}:"
+        if len(labels) == len(lines):
+            heading = "every lock:" if len(lines) > 1 else ""
+        result.setdefault(heading, []).append(line)
     return result
-
-
-def _heading(labels: Sequence[str], every: Iterable[str]) -> str:
-    others = [label for label in every if label not in labels]
-    if len(others) + len(labels) == 1:
-        return ""
-    if not others:
-        return "every lock:"
-    if len(others) < len(labels):
-        return f"every lock but {', '.join(others)}:"
-    return f"{', '.join(labels)}:"
 
 
 def _versions(lock: Lock) -> dict[str, str]:

@@ -366,7 +366,7 @@ def test_what_is_there_already_is_no_change(
         (("add", "-e", "."), "No such option"),
         (("add", "a @ file:///a"), "a local path; here, only packages of an index"),
         (("add", "--environment", "gpu", "a"), "has no environment 'gpu'"),
-        (("remove", "leav"), "Did you mean 'leaf'?"),
+        (("remove", "leav"), "It lists: leaf."),
         (("remove", "lab"), "envbuilder remove --environment notebooks lab"),
         (("add",), "Missing argument"),
     ],
@@ -409,7 +409,7 @@ def test_only_the_named_package_is_upgraded(
     assert names == [("torch",)] * 2
     capsys.readouterr()
     assert run("lock", "--upgrade-package", "leav") == 2
-    assert "Did you mean 'leaf'?" in capsys.readouterr().err
+    assert "It lists: leaf." in capsys.readouterr().err
 
 
 def test_nothing_of_what_is_not_locked_can_be_upgraded(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,7 @@ from envbuilder.core import resources
 from envbuilder.host import probe
 from envbuilder.profiles import lock as profile_lock
 from tests.support import command_line
-from tests.support.broken_hosts import ADA, LINUX, with_gpu
+from tests.support.broken_hosts import LINUX
 from tests.support.projects import LOCK, lay_locked, write_lock
 
 Check = Callable[..., tuple[int, str]]
@@ -52,11 +51,10 @@ def test_a_fresh_lock(project: Path, check: Check) -> None:
         "failed": False,
         "locks": [
             {"environment": "default", "profile": "cpu", "state": "claimed", "problems": [],
-             "hint": "", "unjudged": "", "failed": False}
+             "hint": "", "failed": False}
         ],
         "needless": [],
         "notes": [],
-        "here": [],
     }  # fmt: skip
 
 
@@ -161,15 +159,6 @@ def test_a_lock_that_somebody_altered(project: Path, check: Check, change: str) 
     assert (code, words in printed) == (2, True), printed
 
 
-def test_an_earlier_lock_says_what_was_not_checked(project: Path, check: Check) -> None:
-    write_lock(project, requires=())
-    code, printed = check()
-    assert code == 0
-    assert "whether something requires each was not checked (`envbuilder lock` adds it)" in printed
-    _, printed = check("--json")
-    assert json.loads(printed)["locks"][0]["unjudged"].startswith("locks of an earlier version")
-
-
 def test_a_damaged_lock(project: Path, check: Check) -> None:
     (project / "envbuilder.lock/default.cpu.json").write_text("{")
     code, printed = check()
@@ -236,42 +225,3 @@ def test_a_file_of_which_no_environment_can_be_made(
     code, printed = check()
     assert code == 2
     assert words in printed
-
-
-RTX = "here: default.cuda: NVIDIA GeForce RTX 4090 at 0000:01:00.0 is SM"
-
-
-@pytest.mark.parametrize(
-    ("gpu", "note"),
-    [
-        ({}, ""),
-        ({"sm": "12.0"}, f"{RTX} 12.0; the wheels .* PyTorch 2.7.0 .cu128. is the first"),
-        ({"sm": "3.0"}, f"{RTX} 3.0; the wheels .*9.0.$"),
-        ({"driver_version": "470.1"}, "here: default.cuda: .*2.4.1 .cu118. works here .driver 450"),
-        (
-            {"driver_version": "390.1"},
-            "here: default.cuda: NVIDIA driver 390.1 .*oldest .* 450.80.02",
-        ),
-        ({"state": "present", "obstacle": "driver-missing", "driver_version": None}, ""),
-    ],
-)
-def test_this_machines_gpu_is_a_note_that_changes_nothing_else(
-    project: Path,
-    check: Check,
-    monkeypatch: pytest.MonkeyPatch,
-    gpu: dict[str, Any],
-    note: str,
-) -> None:
-    (project / "envbuilder.yaml").write_text(
-        "profiles: [cpu, cuda]\nrequirements: ['torch==2.4.1']\nenvironments: {test: {}}\n"
-    )
-    elsewhere = check(), json.loads(check("--json")[1])
-    monkeypatch.setattr(probe, "host", lambda: with_gpu(replace(ADA, **gpu)))
-    code, printed = check()
-    data = json.loads(check("--json")[1])
-    here = [line for line in printed.splitlines() if line.startswith("here: ")]
-    assert [f"here: {text}" for text in data["here"]] == here
-    assert len(here) == (2 if note else 0)
-    assert re.match(note, "".join(here[:1])), printed
-    rest = "".join(f"{line}\n" for line in printed.splitlines() if line not in here)
-    assert ((code, rest), data | {"here": []}) == elsewhere

@@ -274,22 +274,6 @@ def test_it_starts_again_where_text_is_not_utf8(
     assert started == ([wanted] if again else [])
 
 
-@pytest.mark.parametrize(
-    ("words", "meant"),
-    [
-        (["help"], ["--help"]),
-        (["help", "build"], ["build", "--help"]),
-        (["version"], ["--version"]),
-        (["list", "--json"], ["profiles", "--json"]),
-        (["version", "--json"], ["version", "--json"]),
-        (["run", "--", "help"], ["run", "--", "help"]),
-        ([], []),
-    ],
-)
-def test_words_of_other_tools_are_understood(words: list[str], meant: list[str]) -> None:
-    assert cli.spelled(words) == meant
-
-
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize(
     ("option", "reported"),
