@@ -131,8 +131,9 @@ def options() -> list[str]:
     """Return all options of all commands, the hidden ones and the global ones apart."""
     import click
 
-    from envbuilder.cli import cli as main
+    from envbuilder import cli
 
+    shared = {option.name for option in cli.global_options()}
     names: list[str] = []
 
     def visit(command: click.Command, path: str) -> None:
@@ -143,10 +144,12 @@ def options() -> list[str]:
                 if below is not None and not below.hidden:
                     visit(below, f"{path} {name}")
         if " " in path:
-            shown = (p for p in command.params if isinstance(p, click.Option) and not p.hidden)
-            names.extend(option_name(path, option) for option in shown)
+            for option in command.params:
+                own = isinstance(option, click.Option) and option.name not in shared
+                if own and not option.hidden:
+                    names.append(option_name(path, option))
 
-    visit(main, "envbuilder")
+    visit(cli.cli, "envbuilder")
     return sorted(names)
 
 
