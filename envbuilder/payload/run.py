@@ -102,7 +102,7 @@ class Run:
             "checks": [check.as_dict() for check in checks],
             "training": self._training(),
             "kernels": {"training": self.observed.top() if self.observed else []},
-            "compile": compilers.summary(self.outcomes, self.tolerance),
+            "compile": [compilers.summary(each, self.tolerance) for each in self.outcomes],
             "determinism": self.determinism,
             "measurements": self.measurements,
             "contention": self.disturbances,

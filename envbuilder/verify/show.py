@@ -341,11 +341,7 @@ def _speed(speed: Speed | None) -> str:
         return "–"
     if not speed.counts:
         return "does not count"
-    other = speed.speedup_over_inductor
-    over = ""
-    if other and other != 1:
-        over = f", {times(other)} inductor"
-    return f"{times(speed.speedup_over_eager)}{over}"
+    return times(speed.speedup_over_eager)
 
 
 def devices(scaling: Scaling | None) -> Section:

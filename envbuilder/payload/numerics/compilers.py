@@ -268,25 +268,11 @@ def verdict(outcome: Outcome, tolerance: float) -> Tuple[str, str]:
     return PASSED, f"gradients and outputs of {name} agree with float64"
 
 
-def summary(outcomes: List[Outcome], tolerance: float) -> List[Dict[str, Any]]:
-    """Return the report's ``compile``: milliseconds, speedups (above 1: faster), what counts."""
-    entries = [_entry(outcome, tolerance) for outcome in outcomes]
-    inductor = next((entry for entry in entries if entry["backend"] == "inductor"), None)
-    for entry in entries:
-        for phase in ("inference", "training"):
-            mine = entry[phase]
-            stock = inductor[phase] if inductor else {"counts": False}
-            # Each was timed in turns with eager mode, not with the other: the ratio of their
-            # speedups cancels out changes of the machine in between.
-            mine["speedup_over_inductor"] = (
-                _ratio(mine["speedup_over_eager"], stock["speedup_over_eager"])
-                if stock["counts"]
-                else None
-            )
-    return entries
+def summary(outcome: Outcome, tolerance: float) -> Dict[str, Any]:
+    """Return an entry of the report's ``compile``: milliseconds, speedups, and what counts.
 
-
-def _entry(outcome: Outcome, tolerance: float) -> Dict[str, Any]:
+    A speedup above 1 is faster than eager mode.
+    """
     return {
         "backend": outcome.backend,
         "error": outcome.error,

@@ -98,11 +98,10 @@ class Training(Struct, frozen=True, kw_only=True):
 
 
 class Speed(Struct, frozen=True, kw_only=True):
-    """A compile backend's speed as ratios; `counts` is true only if its results were right."""
+    """A compile backend's speed as a ratio; `counts` is true only if its results were right."""
 
     counts: bool
     speedup_over_eager: float | None = None
-    speedup_over_inductor: float | None = None
 
 
 class Gradients(Struct, frozen=True, kw_only=True):
