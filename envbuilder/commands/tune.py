@@ -60,6 +60,6 @@ def command(
     )
     dataset = dataset or mnist.obtain(settings, progress)
     facts = {**facts, "envbuilder": __version__, "time": text.stamp_now()}
-    outcome = tune.run(tune.asking(run, dataset, expects), expects, progress, quick=quick)
+    outcome = tune.run(tune.asking(run, dataset.folder, expects), expects, progress, quick=quick)
     tune.finish(outcome, facts, settings, as_json=as_json)
     return 0

@@ -39,8 +39,8 @@ from envbuilder.verify.tune_settings import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
-    from envbuilder.builds.mnist import Dataset
     from envbuilder.core.process import Completed
     from envbuilder.core.settings import Settings
 
@@ -121,8 +121,8 @@ def run(ask: Ask, expects: profile.Expected, progress: console.Progress, *, quic
     )
 
 
-def asking(start: Callable[..., Completed], dataset: Dataset, expects: profile.Expected) -> Ask:
-    """Return a function that runs one trial in an environment."""
+def asking(start: Callable[..., Completed], data: Path, expects: profile.Expected) -> Ask:
+    """Return a function that runs one trial in an environment, on the data of a folder."""
 
     def ask(arguments: tuple[str, ...]) -> object:
         events: dict[str, Any] = {}
@@ -140,7 +140,7 @@ def asking(start: Callable[..., Completed], dataset: Dataset, expects: profile.E
             options = ("--device", expects.device, "--data", paths["data"], *extension)
             return ("trial", *options, *arguments)
 
-        done = start(command, {"data": dataset.folder}, line)
+        done = start(command, {"data": data}, line)
         if "error" in events:
             raise VerifyError(printable(str(events["error"]), 300))
         if done.returncode != 0 or "report" not in events:

@@ -35,7 +35,7 @@ def ask(torch_python: Path, pyz: Path) -> tune.Ask:
         argv = [str(torch_python), str(pyz), *arguments(seen)]
         return process.run(argv, env=QUIET, timeout=300, on_stdout=on_line)
 
-    return tune.asking(start, mnist.subset(), EXPECTS)
+    return tune.asking(start, mnist.subset().folder, EXPECTS)
 
 
 def timed(ask: tune.Ask, *arguments: str) -> tune_settings.Trial:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -131,7 +130,7 @@ def completed(code: int, stderr: str = "") -> process.Completed:
 
 
 lines_of: list[tuple[str, ...]] = []
-DATASET: Any = SimpleNamespace(folder=Path("/mnist"))
+DATA = Path("/mnist")
 
 
 def payload(*lines: object, code: int = 0, stderr: str = "") -> Callable[..., process.Completed]:
@@ -148,7 +147,7 @@ def payload(*lines: object, code: int = 0, stderr: str = "") -> Callable[..., pr
 def test_a_trial_is_the_payloads_report() -> None:
     start = payload("noise", "[]", "{", {"event": "phase"}, {"event": "report", "report": {"a": 1}})
     ipex = Expected(device="cpu", version="2.8.0", extension="ipex")
-    assert tune.asking(start, DATASET, ipex)(("--seed", "2")) == {"a": 1}
+    assert tune.asking(start, DATA, ipex)(("--seed", "2")) == {"a": 1}
     own = ("trial", "--device", "cpu", "--data", "/data", "--extension", "ipex", "--seed", "2")
     assert lines_of == [own]
 
@@ -164,7 +163,7 @@ def test_a_trial_is_the_payloads_report() -> None:
 )
 def test_a_trial_that_fails_says_why(start: Any, why: str) -> None:
     with pytest.raises(VerifyError, match=why):
-        tune.asking(start(), DATASET, EXPECTS)(())
+        tune.asking(start(), DATA, EXPECTS)(())
 
 
 @pytest.mark.parametrize(
