@@ -11,7 +11,7 @@ from envbuilder.fleet import drift, show
 from envbuilder.fleet.model import OUTCOMES, Group, Summary
 from tests.support.fleet_runs import earlier, entry, summary, unreported
 from tests.support.pages import POLICY, Seen
-from tests.unit.verify.test_page import HOSTILE
+from tests.unit.verify.test_show import HOSTILE
 
 
 def mixed() -> Summary:
