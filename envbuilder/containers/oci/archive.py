@@ -6,7 +6,6 @@ The archive also holds `manifest.json` for Docker's classic store and older tool
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import tempfile
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
@@ -14,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 import msgspec
 
 from envbuilder.containers.oci.layer import Member, diff_id, gathered, tar
-from envbuilder.containers.oci.layout import JSON_LIMIT, MARK, Descriptor, Layout, encode, place
+from envbuilder.containers.oci.layout import MARK, Descriptor, Layout, encode, place
 from envbuilder.containers.oci.reference import qualified
 from envbuilder.core import files, types
 from envbuilder.core.archives import Tar
@@ -24,16 +23,13 @@ if TYPE_CHECKING:
     import tarfile
     from collections.abc import Callable, Collection, Iterable, Iterator
 
-    _Look = Callable[[IO[bytes], int], str]
-    """Receives a blob and its size."""
-    _Passed = dict[tuple[types.Digest, int], str]
-    _Take = Callable[[Iterator[bytes], int], str]
 
 NAME = "io.containerd.image.name"
 """The annotation from which `load` of Docker and containerd takes an image's name."""
 _TAG = "org.opencontainers.image.ref.name"
 _BLOBS = PurePosixPath("blobs/sha256")
 _HEX = frozenset("0123456789abcdef")
+_ON_DISK = "/var/tmp"  # noqa: S108 (/tmp is often in memory; the folder is private)
 _EXPORT = 1 << 30
 """Stands for the size of an engine's export, which is not known: 100 GiB of blobs at most."""
 
@@ -140,15 +136,13 @@ def held(
     Raise `EnvbuilderError` if `path` is neither a layout nor an archive, if a blob is damaged, or
     if layers are not those that the configuration names: the manifest in between could differ.
     """
-    with _examined(path, lambda layer, size: diff_id(layer, size, str(path))) as (layout, passed):
+    with _examined(path) as layout:
         for descriptor in layout.images():
             manifest = layout.read_manifest(descriptor)
             config = layout.read_config(manifest)
             if not accept(config):
                 continue
-            layers = [
-                passed.get((b.digest, b.size)) or _diff_id(layout, b) for b in manifest.layers
-            ]
+            layers = [_diff_id(layout, blob) for blob in manifest.layers]
             root = config.get("rootfs")
             if not isinstance(root, dict) or root.get("diff_ids") != layers:
                 raise WrongHashError(
@@ -176,35 +170,13 @@ def _diff_id(layout: Layout, blob: Descriptor) -> types.Digest:
 
 
 @contextlib.contextmanager
-def _examined(path: Path, look: _Look) -> Iterator[tuple[Layout, _Passed]]:
-    """Yield the layout at `path`, and what `look` returned for each large blob of an archive.
-
-    Those are hashed and not unpacked: folders for temporary files are often in memory.
-    """
+def _examined(path: Path) -> Iterator[Layout]:
+    """Yield the layout at `path`; an archive is unpacked for as long as it is needed."""
     if not path.is_file():
-        yield Layout.open(path), {}
+        yield Layout.open(path)
         return
-    passed: _Passed = {}
-
-    def take(pieces: Iterator[bytes], size: int) -> str:
-        digest = hashlib.sha256()
-
-        def hashed() -> Iterator[bytes]:
-            for piece in pieces:
-                digest.update(piece)
-                yield piece
-
-        rest = hashed()
-        result = ""
-        with contextlib.suppress(InvalidError):  # no layer; other blobs may have any content
-            result = look(cast("IO[bytes]", _Reader(rest)), size)
-        for _ in rest:
-            pass
-        passed[f"sha256:{digest.hexdigest()}", size] = result
-        return digest.hexdigest()
-
-    with tempfile.TemporaryDirectory() as scratch:
-        yield unpack(path, Path(scratch) / "layout", take), passed
+    with tempfile.TemporaryDirectory(dir=_ON_DISK) as scratch:
+        yield unpack(path, Path(scratch) / "layout")
 
 
 def opened(path: Path, folder: Path) -> Layout:
@@ -229,16 +201,15 @@ def settle(layout: Path, target: Path) -> None:
             raise
 
 
-def unpack(path: Path, folder: Path, take: _Take | None = None) -> Layout:
+def unpack(path: Path, folder: Path) -> Layout:
     """Unpack an archive into a layout in a new folder: blobs, verified by digest, and nothing else.
 
-    Blobs too large for JSON are not unpacked if there is `take`: it receives their bytes and size,
-    and returns their sha256. Raise `InvalidError` if the file is not an archive of an OCI layout,
-    `BuildError` if it is damaged.
+    Raise `InvalidError` if the file is not an archive of an OCI layout, `BuildError` if it is
+    damaged.
     """
     try:
         with path.open("rb") as stream:
-            return _received(stream, path.stat().st_size, folder, str(path), take)
+            return _received(stream, path.stat().st_size, folder, str(path))
     except OSError as error:
         raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
 
@@ -248,15 +219,13 @@ def receive(stream: Iterator[bytes], folder: Path, where: str) -> Layout:
     return _received(cast("IO[bytes]", _Reader(stream)), _EXPORT, folder, where)
 
 
-def _received(
-    stream: IO[bytes], size: int, folder: Path, where: str, take: _Take | None = None
-) -> Layout:
+def _received(stream: IO[bytes], size: int, folder: Path, where: str) -> Layout:
     (folder / _BLOBS).mkdir(parents=True)
     archive = Tar(
         stream, size, lambda reason: InvalidError(f"{where}: not a tar archive: {reason}")
     )
     for member in archive:
-        _unpack_member(archive, member, folder, take)
+        _unpack_member(archive, member, folder)
     try:
         return Layout.open(folder)
     except InvalidError as error:
@@ -266,19 +235,15 @@ def _received(
         ) from error
 
 
-def _unpack_member(archive: Tar, member: tarfile.TarInfo, folder: Path, take: _Take | None) -> None:
+def _unpack_member(archive: Tar, member: tarfile.TarInfo, folder: Path) -> None:
     path = PurePosixPath(member.name)
     blob = path.parent == _BLOBS and len(path.name) == 64 and set(path.name) <= _HEX
     if not member.isreg() or not (blob or str(path) in {MARK, "index.json"}):
         return
-    if blob and take and member.size > JSON_LIMIT:
-        actual = take(archive.pieces(member), member.size)
-    else:
-        target = folder / path
-        with target.open("wb") as out:
-            out.writelines(archive.pieces(member))
-        actual = files.file_sha256(target)
-    if blob and actual != path.name:
+    target = folder / path
+    with target.open("wb") as out:
+        out.writelines(archive.pieces(member))
+    if blob and (actual := files.file_sha256(target)) != path.name:
         raise BuildError(f"{member.name}: damaged in the archive: its sha256 is {actual}")
 
 

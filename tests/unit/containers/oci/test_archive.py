@@ -6,7 +6,6 @@ import hashlib
 import io
 import os
 import tarfile
-import tempfile
 from pathlib import Path
 
 import click
@@ -21,16 +20,14 @@ from envbuilder.containers.oci.layout import Index, Layout
 from envbuilder.core.errors import EnvbuilderError, InvalidError, WrongHashError
 from tests.support.images import image
 
-LIMIT = 5000
-LARGE = os.urandom(2 * LIMIT)
+LARGE = os.urandom(10_000)
 
 
 @pytest.fixture
 def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
     """An image of a small and a large layer."""
-    monkeypatch.setattr(archive, "JSON_LIMIT", LIMIT)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(archive, "_ON_DISK", tmp_path / "disk")
+    (tmp_path / "disk").mkdir()
     members = [[Member(path="a", content=b"x")], [Member(path="b", content=LARGE)]]
     return image(tmp_path / "layout", members)
 
@@ -55,14 +52,12 @@ def test_an_archive_replaces_an_archive(layout: Layout, packed: Path) -> None:
         option.process_value(context, [str(packed)])
 
 
-def test_large_layers_are_not_unpacked_to_be_checked(
+def test_layers_are_unpacked_on_disk_to_be_checked(
     layout: Layout, packed: Path, tmp_path: Path
 ) -> None:
     """Folders for temporary files are often in memory, and layers have gigabytes."""
     for held in archive.held(packed):
-        written = [p.stat().st_size for p in (tmp_path / "temporary").rglob("*") if p.is_file()]
-        assert written
-        assert max(written) < LIMIT
+        assert any(p.is_file() for p in (tmp_path / "disk").rglob("*"))
         assert [held] == [*archive.held(layout.folder)]
 
 
