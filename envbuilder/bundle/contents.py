@@ -9,7 +9,6 @@ Long because what is collected and what is accepted follow the same rules.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import hashlib
 import platform as machine
 import tempfile
@@ -72,7 +71,7 @@ from envbuilder.project.lines import read_bytes
 from envbuilder.project.variants import ProjectProfiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from envbuilder.containers.engine.interface import Engine
     from envbuilder.core.console import Progress
@@ -484,8 +483,6 @@ def _of_path(path: str, source: Path, sha256: str, kind: Kind, description: str)
     )
 
 
-_LINES = 40
-"""Lines of a difference that are shown."""
 _UNTRUSTED = "It was not made by envbuilder bundle, or was changed. Nothing was unpacked."
 
 
@@ -549,7 +546,7 @@ def unpack(path: Path, settings: Settings, progress: Progress, *, force: bool) -
         with opened(path) as reader:
             signed = _require_signed(path, reader.digest, settings)
             texts, indexes = _checked(reader)
-            changes = drafts(texts, settings, progress.note, force=force)
+            changes = drafts(texts, settings, force=force)
             missing = (m.size for m in reader.manifest.members if not _is_stored(m, settings))
             room = Room(folder=str(settings.cache_dir), bytes=sum(missing))
             require_rooms([room])
@@ -720,13 +717,11 @@ def _require_target(manifest: Manifest, lock: Lock, *, managed: bool) -> None:
     raise InvalidError(f"the bundle lacks files of its profile '{lock.profile}'", _UNTRUSTED)
 
 
-def drafts(
-    texts: Mapping[str, bytes], settings: Settings, show: Callable[[str], None], *, force: bool
-) -> tuple[Draft, ...]:
+def drafts(texts: Mapping[str, bytes], settings: Settings, *, force: bool) -> tuple[Draft, ...]:
     """Return what must be written so that the bundle's profiles and locks take effect.
 
-    Differences from existing files are shown, and raise `InvalidError` before anything is written.
-    `force` permits replacing the user's own files, but never a project's.
+    Existing files that differ raise `InvalidError` before anything is written. `force` permits
+    replacing the user's own files, but never a project's.
     """
     folders = profiles.search_path(settings.project, settings.config_dir)
     user = settings.config_dir / "profiles"
@@ -738,14 +733,12 @@ def drafts(
         below = path.removeprefix("profiles/")
         why = ""
         used = next((f / below for f in folders if (f / below).is_file()), None)
-        if used is not None and (old := used.read_bytes()) == content:
+        if used is not None and used.read_bytes() == content:
             continue
         if used is not None and used.is_relative_to(resources.profiles_dir()):
             why = "overrides the shipped one"
-        elif used is not None:
-            show(_difference(old, content, used))
-            if not force or used != user / below:
-                refused.append(used)
+        elif used is not None and (not force or used != user / below):
+            refused.append(used)
         changes.append(Draft(path=user / below, content=content, why=why))
     if refused:
         replaceable = all(path.is_relative_to(user) for path in refused)
@@ -764,13 +757,6 @@ def write(changes: Iterable[Draft]) -> None:
     hint = "Set ENVBUILDER_CONFIG_DIR to a folder you can write to."
     for draft in sorted(changes, key=lambda d: d.path.suffix != ".json"):
         files.save(draft.path, draft.content, BuildError, hint)
-
-
-def _difference(old: bytes, new: bytes, path: Path) -> str:
-    before, after = (text.decode("utf-8", "replace").splitlines() for text in (old, new))
-    lines = [*difflib.unified_diff(before, after, str(path), "the bundle's", lineterm="")]
-    more = len(lines) - _LINES
-    return "\n".join([*lines[:_LINES], *([f"… and {more} more lines"] if more > 0 else [])])
 
 
 def _differences(texts: Mapping[str, bytes], settings: Settings) -> tuple[LockDifference, ...]:

@@ -156,17 +156,13 @@ def test_broken_off_anywhere_and_run_again(bundle: Path, there: Settings, step: 
 
 
 @pytest.mark.parametrize("which", ["tiny.yaml", "_mine.yaml", "locks/tiny.json"])
-def test_files_of_the_user_are_kept_and_the_difference_shown(
-    which: str, bundle: Path, there: Settings
-) -> None:
+def test_files_of_the_user_are_kept(which: str, bundle: Path, there: Settings) -> None:
     mine = there.config_dir / "profiles" / which
     mine.parent.mkdir(parents=True)
     mine.write_text("mine: 1\n")
-    shown: list[str] = []
     with pytest.raises(InvalidError, match="differs from the bundle") as caught:
-        contents.unpack(bundle, there, PlainProgress(shown.append), force=False)
+        unpack(bundle, there)
     assert "--force" in caught.value.hint
-    assert "-mine: 1" in "\n".join(shown)
     assert mine.read_text() == "mine: 1\n"
     assert not Store(there.store_dir).has(sha(WHEEL))
     assert mine in [d.path for d in unpack(bundle, there, force=True).written]
@@ -194,9 +190,9 @@ def test_shipped_profiles_that_are_the_same_are_not_written(there: Settings) -> 
     extended = {"_cpu.yaml", "_slim.yaml", "_defaults.yaml"}
     assert {p.member.name for p in texts} == {"cpu.yaml", *extended, "cpu.json"}
     found = {p.member.path: p.content for p in texts}
-    assert contents.drafts(found, there, print, force=False) == ()  # type: ignore[arg-type]
+    assert contents.drafts(found, there, force=False) == ()  # type: ignore[arg-type]
     other = {"profiles/cpu.yaml": b"other"}
-    (draft,) = contents.drafts(other, there, print, force=False)
+    (draft,) = contents.drafts(other, there, force=False)
     assert draft.path == there.config_dir / "profiles/cpu.yaml"
     assert "shipped" in draft.why
 

@@ -306,7 +306,7 @@ def test_nothing_is_left_of_a_check(
 
 
 def changed(texts: dict[str, bytes], settings: Settings, *, force: bool = False) -> list[str]:
-    drafts = contents.drafts(texts, settings, print, force=force)
+    drafts = contents.drafts(texts, settings, force=force)
     return [str(d.path.relative_to(settings.config_dir)) for d in drafts]
 
 
@@ -320,40 +320,6 @@ def test_only_what_differs_is_written(there: Settings) -> None:
     assert changed(texts, there) == everything[1:]
 
 
-def differing(path: Path, old: bytes, new: bytes, settings: Settings) -> list[str]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(old)
-    shown: list[str] = []
-    with pytest.raises(InvalidError) as raised:
-        contents.drafts({f"profiles/{path.name}": new}, settings, shown.append, force=False)
-    assert str(path) in raised.value.message
-    (text,) = shown
-    return text.splitlines()
-
-
-def test_a_difference_is_shown_from_yours_to_the_bundles(there: Settings) -> None:
-    path = there.config_dir / "profiles/a.yaml"
-    assert differing(path, b"one\ntwo\n", b"one\nthree\n", there) == [
-        f"--- {path}",
-        "+++ the bundle's",
-        "@@ -1,2 +1,2 @@",
-        " one",
-        "-two",
-        "+three",
-    ]
-    assert differing(path, b"\xff\n", b"\xfe\xff\n", there)[3:] == ["-\ufffd", "+\ufffd\ufffd"]
-
-
-def test_of_a_long_difference_the_beginning_is_shown(there: Settings) -> None:
-    path = there.config_dir / "profiles/a.yaml"
-
-    def lines(count: int) -> list[str]:
-        return differing(path, b"", b"".join(b"%d\n" % n for n in range(count)), there)
-
-    assert lines(37)[-1] == "+36"  # and three lines before it
-    assert lines(38)[-2:] == ["+36", "… and 1 more lines"]
-
-
 def test_every_file_in_the_way_is_named(there: Settings) -> None:
     folder = there.config_dir / "profiles"
     folder.mkdir(parents=True)
@@ -361,7 +327,7 @@ def test_every_file_in_the_way_is_named(there: Settings) -> None:
         (folder / f"{name}.yaml").write_bytes(b"mine")
     texts = {f"profiles/{name}.yaml": b"theirs" for name in "abc"}
     with pytest.raises(InvalidError) as raised:
-        contents.drafts(texts, there, print, force=False)
+        contents.drafts(texts, there, force=False)
     assert raised.value.message == (
         f"differs from the bundle's version: {folder}/a.yaml, {folder}/b.yaml"
     )
