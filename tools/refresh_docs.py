@@ -19,7 +19,7 @@ import msgspec
 from envbuilder import cli
 from envbuilder.profiles import lock, needs, profile
 from envbuilder.verify.report import measurements, model
-from tools import matrix, project_page, project_schema, releases_page
+from tools import matrix, project_schema, releases_page
 from tools.struct_tables import lists, sections
 
 FOLDER = matrix.REPOSITORY / "docs" / "reference"
@@ -69,7 +69,7 @@ def pages() -> dict[str, str]:
     about_reports = (model, measurements)
     return {
         "commands.md": MADE + commands(),
-        "envbuilder-yaml.md": MADE + project_page.page(),
+        "envbuilder-yaml.md": MADE + project_schema.page(),
         "profile.md": MADE
         + PROFILE
         + "".join(
