@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder.builds import attestations, outputs, plan, records, sbom
-from envbuilder.builds.backends import layers
+from envbuilder.builds.backends import docker
 from envbuilder.builds.image import base as image_base
 from envbuilder.builds.outputs import Output
 from envbuilder.builds.request import Request
@@ -58,7 +58,7 @@ def planned(
     build = a_build(found, "cpu", request=request)
     target = lockfile.select(build.lock, platform, "3.11")
     base = image_base.Base(ref="oci:/base", identity="sha256:" + "1" * 64, folder="/base")
-    return target, layers.plan(build, target, base, "linux/amd64", None)
+    return target, docker.plan_layers(build, target, base, "linux/amd64", None)
 
 
 def step(server: FakeRegistry, layout: Layout, found: Settings) -> plan.Push:

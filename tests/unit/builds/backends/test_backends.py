@@ -31,7 +31,7 @@ from tests.support import project_layers
 from tests.support.engines import BUILDAH, BUILDKIT, FakeEngine
 from tests.support.pipeline import a_build
 from tests.support.shipped import shipped_lock, shipped_profile
-from tests.unit.builds.backends import test_conda, test_layers
+from tests.unit.builds.backends import test_conda, test_docker
 
 BASE = image_base.Base(ref="base:1", identity="sha256:1")
 PYTHON = Interpreter(
@@ -97,7 +97,7 @@ def commands(made: plan.Plan) -> list[tuple[str, ...]]:
     "make",
     [
         *(partial(make, "cpu") for make in (venv_plan, docker_plan)),
-        test_layers.planned,
+        test_docker.planned,
         lambda found: test_conda.planned(found, test_conda.LIBRARY),
     ],
     ids=["venv", "docker", "layers", "conda"],

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder.builds import execute, pipeline, plan
-from envbuilder.builds.backends import docker, layers
+from envbuilder.builds.backends import docker
 from envbuilder.builds.image import base as image_base
 from envbuilder.builds.outputs import Output
 from envbuilder.builds.project_layer import ProjectLayer
@@ -133,7 +133,7 @@ def on_layout(found: Settings, folder: Path, name: str, python: str) -> plan.Pla
     layout = image(folder / "base").folder
     base = image_base.Base(ref=f"oci:{layout}", identity="sha256:" + "1" * 64, folder=str(layout))
     asked = parts(found, name, python, output=str(folder / "x.tar"))
-    return layers.plan(*asked, base, "linux/amd64", None)
+    return docker.plan_layers(*asked, base, "linux/amd64", None)
 
 
 def on_engine(found: Settings, build: BuildCommand, name: str, python: str) -> plan.Plan:
@@ -209,7 +209,7 @@ def test_a_base_that_gets_its_python_from_the_lock_is_not_looked_at(found: Setti
 def test_nothing_is_looked_at_in_a_dry_run_or_where_the_base_is_made(found: Settings) -> None:
     base = image_base.Base(ref="base:1", identity="base:1", folder="")
     asked = parts(found, "cpu", "3.12", dry_run=True)
-    made = layers.plan(*asked, base, "linux/amd64", None)
+    made = docker.plan_layers(*asked, base, "linux/amd64", None)
     assert made.base_check is None
     image_base.require_python(made, found, QUIET)
 

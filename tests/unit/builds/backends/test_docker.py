@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from envbuilder import cli
 from envbuilder.builds import plan
-from envbuilder.builds.backends import docker, layers
+from envbuilder.builds.backends import docker
 from envbuilder.builds.image import base as image_base
 from envbuilder.builds.project_layer import ProjectLayer
 from envbuilder.builds.request import Request
@@ -45,7 +45,7 @@ def planned(
 ) -> plan.Plan:
     asked = a_build(found, name, request=Request(profile=name, **options))
     target = lockfile.select(asked.lock, platform, "3.11")
-    return layers.plan(asked, target, base, own, build, project)
+    return docker.plan_layers(asked, target, base, own, build, project)
 
 
 def test_a_projects_files_are_in_the_plan_and_decide(found: Settings, tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_machine_without_a_locked_uv_is_refused_before_an_engine_is_asked(
     found: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An Intel Mac, say."""
-    monkeypatch.setattr(layers, "own_platform", lambda: None)
+    monkeypatch.setattr(docker, "own_platform", lambda: None)
     monkeypatch.setattr(connection, "connect", lambda: pytest.fail("an engine was asked"))
     profile = shipped_profile("cpu")
     here = Host(os="darwin", machine="x86_64", platform=None)
@@ -252,11 +252,11 @@ def why_not(
     profile = shipped_profile(name)
     lock = shipped_lock(name)
     target = lockfile.select(lock, platform, "3.11")
-    return layers.unsuitable(build, profile, target)
+    return docker.unsuitable(build, profile, target)
 
 
 def test_it_is_the_default_where_it_can_make_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layers, "own_platform", lambda: "linux/amd64")
+    monkeypatch.setattr(docker, "own_platform", lambda: "linux/amd64")
     assert why_not() == ""
     assert why_not("zendnn") == ""
     old = msgspec.structs.replace(BUILDKIT, docker_version="24.0.9", exports_layouts=False)
@@ -268,6 +268,6 @@ def test_it_is_the_default_where_it_can_make_the_image(monkeypatch: pytest.Monke
 def test_scripts_of_another_platform_are_left_to_an_engine_that_can_run_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(layers, "own_platform", lambda: "linux/arm64")
+    monkeypatch.setattr(docker, "own_platform", lambda: "linux/arm64")
     assert why_not("cpu") == ""
     assert "run scripts on linux/amd64" in why_not("zendnn")
