@@ -6,6 +6,7 @@ import io
 import sys
 import tarfile
 import threading
+import tracemalloc
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -121,6 +122,18 @@ def wheels(bench: Bench) -> list[File]:
         wheel(bench.store, "torch", {"torch/lib.so": bytes(5000)}),
         wheel(bench.store, "tiny", {"tiny.py": b"2"}),
     ]
+
+
+def test_a_large_file_of_a_wheel_is_never_held_in_memory(bench: Bench) -> None:
+    size = 1 << 26
+    large = wheel(bench.store, "torch", {"torch/lib.so": bytes(size)})
+    tracemalloc.start()
+    try:
+        bench.make([large])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < size // 2
 
 
 def test_it_shows_how_much_of_the_missing_layers_is_written(
