@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from envbuilder.builds import jupyter
 from envbuilder.core.errors import EnvbuilderError
 from envbuilder.core.settings import load as load_settings
-from envbuilder.locks import compare, resolve, saving
+from envbuilder.locks import compare, entries, resolve
 from envbuilder.profiles import lock as locks
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 4
         for line in compare.changes(previous, lock):
             sys.stdout.write(f"{line}\n")
-        if not path.exists() or path.read_bytes() != saving.content(lock):
-            saving.save({path: lock}, "")
+        if not path.exists() or path.read_bytes() != entries.content(lock):
+            entries.save({path: lock}, "")
             sys.stdout.write(f"wrote {path}\n")
     return 0
 

@@ -11,7 +11,6 @@ import click
 from msgspec.structs import replace
 
 from envbuilder.builds import access, jupyter, pipeline
-from envbuilder.commands import locked
 from envbuilder.commands.add import read_project
 from envbuilder.commands.options import (
     environment_options,
@@ -19,6 +18,7 @@ from envbuilder.commands.options import (
     locked_option,
     require_image,
 )
+from envbuilder.commands.run import prepare_locked
 from envbuilder.core import console, process
 from envbuilder.profiles.backends import makes_image
 
@@ -78,7 +78,7 @@ def command(
         folder = jupyter.remove(choice, jupyter.data_folder(os.environ, Path.home()))
         console.result(f"removed {folder}" if folder else "nothing to remove")
         return 0
-    build = locked.prepare(request, settings, console.progress())
+    build = prepare_locked(request, settings, console.progress())
     require_image(build.backend)
     build = pipeline.finish(build)
     _, version = jupyter.beside(build)

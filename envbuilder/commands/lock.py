@@ -18,7 +18,7 @@ from envbuilder.core.errors import INVALID, ITEM, Hint, InvalidError, indented_p
 from envbuilder.core.files import read_text
 from envbuilder.core.settings import PROJECT_FILE, Settings
 from envbuilder.host import probe
-from envbuilder.locks import compare, entries, saving
+from envbuilder.locks import compare, entries
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.profiles import lock as profile_lock, profile as profiles, releases
 from envbuilder.profiles.library import Library
@@ -225,7 +225,7 @@ def _save(
     changing = [outcome for outcome in outcomes if outcome.lock and not outcome.is_kept]
     present = {outcome.entry.path: _present(outcome) for outcome in changing}
     written = {o.entry.path: o.lock for o in changing if o.lock and not present[o.entry.path]}
-    saving.save(written, hint, environments.changed_file(change) if change else {})
+    entries.save(written, hint, environments.changed_file(change) if change else {})
     if change:
         for line in change.lines:
             console.result(f"{PROJECT_FILE}: {line}")
@@ -303,10 +303,10 @@ def _present(outcome: resolution.Outcome) -> Path | None:
     return path if _holds(path, outcome.lock) else None
 
 
-def _holds(path: Path, lock: saving.AnyLock) -> bool:
+def _holds(path: Path, lock: entries.AnyLock) -> bool:
     """Return whether a file holds just this lock."""
     try:
-        return path.read_bytes() == saving.content(lock)
+        return path.read_bytes() == entries.content(lock)
     except OSError:
         return False
 
@@ -400,7 +400,7 @@ def settle_conda(
             _, unread = entries.read_earlier(entry.earlier, conda_lock.load)
             same = entry.earlier == entry.path and _holds(entry.path, lock)
             if not same:
-                saving.save({entry.path: lock}, _ELSEWHERE)
+                entries.save({entry.path: lock}, _ELSEWHERE)
             if unread:
                 console.result(_MADE_ANEW.format(entry.earlier, unread))
             for line in _conda_lines(entry, before, lock, same=same):

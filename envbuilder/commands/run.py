@@ -20,7 +20,6 @@ from envbuilder.builds.access import (
     project_command,
 )
 from envbuilder.builds.backends import foreign_programs
-from envbuilder.commands import locked
 from envbuilder.commands.options import (
     html_option,
     load_settings,
@@ -28,16 +27,20 @@ from envbuilder.commands.options import (
     running_options,
 )
 from envbuilder.core import console, process
+from envbuilder.core.errors import Hint, InvalidError, UnlockedError, indented_proof
 from envbuilder.host.accelerators import ACCELERATORS
 
 if TYPE_CHECKING:
     import contextlib
     from collections.abc import Callable
 
-    from envbuilder.builds.request import Request
+    from envbuilder.builds.request import Planned, Request
     from envbuilder.commands.watch import Watching
     from envbuilder.containers.engine.container import Port
+    from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
+    from envbuilder.locks.entries import Entry
+    from envbuilder.project.variants import ReleaseOptions
 
 
 @click.command(
@@ -197,7 +200,7 @@ def enter(
     always = of_project(settings)
     progress = _Brief(console.progress())
     try:
-        planned = locked.prepare(request, settings, progress)
+        planned = prepare_locked(request, settings, progress)
         require_image(planned.backend)
         name = planned.profile.name
         in_project = settings.definition is not None
@@ -235,6 +238,51 @@ def enter(
     if watching:
         return watching.run(build, words, access)
     return environment.become(words, os.environ, access)
+
+
+_WRITE = Hint("Make the locks as a user who can write to the project's folder", ("lock",))
+_NO = frozenset({"", "0", "false", "no"})
+
+
+def prepare_locked(request: Request, settings: Settings, progress: Progress) -> Planned:
+    """Return the planned build of an environment that commands run in at once.
+
+    A project's lock that is missing or stale is made, for the profile that fits this host. Raise
+    `UnlockedError` instead with --locked, in CI, and where locks have to be signed.
+    """
+    build = pipeline.judge(pipeline.choose(request, settings, progress, running=True))
+    name = build.profile.name
+    signers = settings.configuration.signatures.locks
+    try:
+        return pipeline.plan(pipeline.lock(build))
+    except UnlockedError as error:
+        if request.locked or signers or os.environ.get("CI", "").lower() not in _NO:
+            raise
+        progress.note(f"{error.message}: it is made now; `envbuilder lock` makes those of all")
+    _lock(name, settings, progress)
+    # Named, so that what was decided is not printed again.
+    named = replace(request, profile=name, backend=build.backend)
+    return pipeline.prepare(named, settings, progress, running=True)
+
+
+def _lock(name: str, settings: Settings, progress: Progress) -> None:
+    """Make the lock of a project's environment for one profile.
+
+    Raise `InvalidError` if that is not possible; the lock so far is kept then.
+    """
+    from envbuilder.commands import resolution
+    from envbuilder.locks import entries
+
+    def listed(choosing: ReleaseOptions) -> list[Entry]:
+        with progress.task("read what the project requires"):
+            every = [*entries.entries(settings, name, choosing=choosing)]
+        return [entry for entry in every if entry.environment == settings.environment]
+
+    for outcome in resolution.solved(settings, listed, report=progress.note):
+        if outcome.obstacle or outcome.lock is None:
+            why = indented_proof(outcome.obstacle)
+            raise InvalidError(f"{outcome.entry.label} cannot be locked: {why}", outcome.hints)
+        entries.save({outcome.entry.path: outcome.lock}, _WRITE)
 
 
 def _is_free(port: Port, note: Callable[[str], None]) -> bool:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from envbuilder.builds import jupyter, pipeline
 from envbuilder.builds.access import Access
 from envbuilder.builds.request import Planned, advance
-from envbuilder.commands import locked
+from envbuilder.commands import jupyter as module
 from envbuilder.core import process
 from envbuilder.core.settings import Settings
 from tests.support import command_line
@@ -71,7 +71,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[FakeEnvironment]:
         return advance(replace(build, backend=product.plan.backend), Planned, product=product)
 
     monkeypatch.setattr(pipeline, "prepare", prepare)
-    monkeypatch.setattr(locked, "prepare", prepare)
+    monkeypatch.setattr(module, "prepare_locked", prepare)
     monkeypatch.setattr(jupyter, "beside", lambda _: (Path("/kernel"), "7.4.0"))
     return environments
 
