@@ -25,7 +25,9 @@ _LIMITS = {
     ("memory", 2): ("memory.max",),
 }
 _CPUINFO_LIMIT = 4 << 20
+"""Maximum bytes of /proc/cpuinfo, of a kernel or of a recorded tree; 512 CPUs take 1 MB."""
 _DESCRIPTION_LIMIT = 1 << 16
+"""Bytes of it in which the first CPU is described."""
 _CPUS = "sys/devices/system/cpu"
 _NODES = "sys/devices/system/node"
 _ARM = {0x41: "ARM", 0x4E: "NVIDIA", 0x61: "Apple", 0xC0: "Ampere"}

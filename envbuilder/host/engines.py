@@ -41,14 +41,18 @@ HIDDEN = "its folder is closed to this user"
 """The error of a socket that may or may not exist."""
 _SECONDS = 0.3
 _FULL_SECONDS = 2.0
+"""The longest wait for what answers on a socket."""
 _LIMIT = 1 << 16
 _INFO_LIMIT = 1 << 20
+"""Maximum bytes of what answers on a socket, engine or not: of /version, and of /info."""
 _MOST_ANSWERS = 32
+"""Sockets in a recorded tree, which anybody may have written."""
 _OK = re.compile(rb"HTTP/1\.[01] 200\b")
 _ANSWERS = "engines.json"
 _FULL = "full.json"
 _BUILDX_VERSION = "docker buildx version"
 _MOST = 32
+"""Runtimes that an engine may list."""
 # Where the docker client searches for plugins; in /opt/homebrew only if configured.
 _PLUGIN_FOLDERS = (
     "usr/local/lib/docker/cli-plugins",

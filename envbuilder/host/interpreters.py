@@ -16,7 +16,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -29,9 +28,6 @@ from envbuilder.core.errors import ToolError, first
 Runner = Callable[..., process.Completed]
 
 _FILE = "answers.json"
-_LARGEST = 256 << 10
-_MOST_ANSWERS = 64
-"""Maximum number of interpreters that are remembered."""
 _VENV = "pyvenv.cfg"
 """The file next to an interpreter, or one folder above, that makes it one of a venv."""
 SECONDS = 10.0
@@ -103,7 +99,6 @@ class Answers:
         """Remember an answer, if it came from this very file."""
         identity = _identity(path)
         if identity and os.path.realpath(answer.executable) == os.path.realpath(path):
-            self._entries.pop(str(path), None)  # the latest come last
             self._entries[str(path)] = _Entry(identity=identity, answer=answer)
             self._stored.discard(str(path))
             self._changed = True
@@ -131,9 +126,7 @@ class Answers:
         """Write what was learned; without a place to write it, the next command asks again."""
         if self._folder is None or not self._changed:
             return
-        first = max(0, len(self._entries) - _MOST_ANSWERS)
-        latest = dict(islice(self._entries.items(), first, None))
-        content = msgspec.json.encode(_Stored(answers=latest, managed=self._managed))
+        content = msgspec.json.encode(_Stored(answers=self._entries, managed=self._managed))
         with contextlib.suppress(OSError):
             files.ensure_folder(self._folder)
             files.write(self._folder / _FILE, content, files.PRIVATE)
@@ -141,7 +134,7 @@ class Answers:
 
 def _read(file: Path) -> _Stored:
     try:
-        return decoding.from_json(files.read(file, _LARGEST), _Stored)
+        return decoding.from_json(file.read_bytes(), _Stored)
     except (OSError, msgspec.DecodeError, UnicodeError):  # a damaged file is replaced
         return _Stored()
 

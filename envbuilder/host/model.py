@@ -218,7 +218,7 @@ def is_wsl1(kernel: str | None) -> bool:
 
 
 _LARGEST = 16 << 20
-"""The maximum size of a recorded host, in bytes."""
+"""The maximum size of a host that another machine wrote, in bytes."""
 
 
 def read(path: Path) -> Host:

@@ -20,7 +20,9 @@ from msgspec import Struct
 from envbuilder.core.errors import printable
 
 _LIMIT = 1 << 20
-_MOST = 1024  # entries per folder
+"""Maximum bytes of a file of the kernel, or of a recorded tree, which anybody may have written."""
+_MOST = 1024
+"""Entries of a folder there."""
 _ALL = 64 << 20
 """Maximum bytes of all files together; a machine with 8 GPUs and 512 CPUs has 3 MB."""
 

@@ -47,6 +47,7 @@ _COMPATIBLE = "sys/firmware/devicetree/base/compatible"
 _ALLOCATOR = "dev/nvmap"
 """Its memory allocator, which containers see, too; the device tree is hidden from them."""
 _COMPATIBLE_LIMIT = 4096
+"""Maximum bytes of what the firmware or a recorded tree names."""
 _TARGET = re.compile(r"(sm|compute)_([0-9]+)([0-9])([af]?)")
 CDI_FILE = "/etc/cdi/nvidia.yaml"
 """The path passed to `nvidia-ctk` for its specification."""

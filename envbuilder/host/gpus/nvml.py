@@ -24,6 +24,7 @@ _NOT_FOUND = 6
 _FABRIC_STARTED = 2
 _FABRIC_COMPLETED = 3
 _MOST_INSTANCES = 64
+"""Instances of a card that its driver may state."""
 
 
 class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):

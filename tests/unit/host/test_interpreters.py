@@ -15,7 +15,6 @@ from envbuilder.core import process
 from envbuilder.core.errors import ToolError
 from envbuilder.host import interpreters as pythons
 from envbuilder.host.interpreters import _FILE, Answer, Answers
-from tests.support.cleaning import is_known
 
 
 def answer(executable: Path, version: str, **changes: Any) -> str:
@@ -282,7 +281,6 @@ def test_the_next_command_knows_the_answer(learned: Path, python: Path) -> None:
     assert answers.get(python) == answered(python)
     assert answers.used
     assert (learned / _FILE).stat().st_mode & 0o777 == 0o600
-    assert is_known("interpreters", _FILE)
 
 
 def test_what_this_command_asked_is_not_remembered(python: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from envbuilder.core.errors import InvalidError
 from envbuilder.host import model_fit as sizing
 from envbuilder.host.model import Gpu, Host, Memory
-from envbuilder.host.model_fit import Estimate, Model, Pool
+from envbuilder.host.model_fit import Model, Pool
 
 GB = 10**9
 changed: Any = msgspec.structs.replace
@@ -78,15 +78,11 @@ def test_any_text_is_a_model_or_a_clear_error(text: str) -> None:
     ("quant", "size", "weights"),
     [
         ("q8", 2 + 32, 32),
-        ("q6", 128 + 64 + 16 + 2, 256),
-        ("q5", 4 + 12 + 32 + 128, 256),
         ("q4", 4 + 12 + 128, 256),
         ("q3", 32 + 64 + 12 + 2, 256),
-        ("mxfp4", 1 + 16, 32),
         ("nvfp4", 4 + 32, 64),
         ("nf4", 4 + 32, 64),
         ("bf16", 2, 1),
-        ("fp8", 1, 1),
     ],
 )
 def test_bits_count_the_scales(quant: str, size: int, weights: int) -> None:
@@ -164,49 +160,24 @@ def test_ceilings(model: str, quant: str, pools: list[Pool], rate: float | None)
     assert found.tokens_per_second == (None if rate is None else pytest.approx(rate))
 
 
-def test_the_examples_of_the_documentation() -> None:
-    rtx = card(24 * 2**30, 936 * GB)
-    ddr5 = memory(64 * 2**30, 89_600_000_000)
-    found = sizing.estimate(sizing.parse_model("70B"), "q4", [rtx, ddr5])
-    assert found.weights_bytes == 39_375_000_000
-    assert found.placement == (("card", 25_769_803_776), ("main memory", 13_605_196_224))
-    assert found.tokens_per_second == pytest.approx(5.575, abs=0.001)
-    found = sizing.estimate(sizing.parse_model("30B-A3B"), "q4", [ddr5])
-    assert (found.weights_bytes, found.active_bytes) == (16_875_000_000, 1_687_500_000)
-    assert found.tokens_per_second == pytest.approx(53.1, abs=0.01)
-
-
-BYTES = st.integers(0, 2**44)
-BANDWIDTH = st.integers(1, 2**44)
-PARAMETERS = st.integers(10**6, 10**13)
+SIZE = st.none() | st.integers(-5, 2**63)
+POOLS = st.lists(st.builds(card, SIZE, SIZE, st.text(max_size=60)), max_size=4)
+MAIN_MEMORY = st.lists(st.builds(memory, SIZE, SIZE), max_size=1)
 QUANT = st.sampled_from(sorted(sizing.QUANTS))
-RANK = {"no": 0, "split": 1, "fits": 2}
-
-
-@st.composite
-def hosts(draw: st.DrawFn, *, known: bool = True) -> list[Pool]:
-    cards = draw(st.integers(0, 4))
-    if known:
-        pools = [card(draw(BYTES), draw(BANDWIDTH), f"card {i}") for i in range(cards)]
-        return [*pools, memory(draw(BYTES), draw(BANDWIDTH))]
-    maybe = st.none() | st.integers(-5, 2**63)
-    name = st.text(max_size=60)
-    pools = [card(draw(maybe), draw(maybe), draw(name)) for _ in range(cards)]
-    return [*pools, *([memory(draw(maybe), draw(maybe))] if draw(st.booleans()) else [])]
 
 
 @st.composite
 def models(draw: st.DrawFn) -> Model:
-    parameters = draw(PARAMETERS)
+    parameters = draw(st.integers(10**6, 10**13))
     active = draw(st.integers(10**6, parameters))
     return Model(text="any", parameters=parameters, active=active)
 
 
-@given(models(), QUANT, hosts(known=False))
+@given(models(), QUANT, POOLS, MAIN_MEMORY)
 def test_whatever_the_host_the_answer_is_consistent(
-    model: Model, quant: str, pools: list[Pool]
+    model: Model, quant: str, cards: list[Pool], main: list[Pool]
 ) -> None:
-    found = sizing.estimate(model, quant, pools)
+    found = sizing.estimate(model, quant, [*cards, *main])
     placed = sum(size for _, size in found.placement)
     assert placed == (found.weights_bytes if found.verdict in {"fits", "split"} else 0)
     for _, size in found.placement:
@@ -223,35 +194,6 @@ def test_whatever_the_host_the_answer_is_consistent(
     for line in lines:
         assert len(line) <= 76
         assert line.isprintable()
-
-
-@given(models(), QUANT, hosts(), st.integers(0, 4), BYTES)
-def test_more_memory_is_never_worse(
-    model: Model, quant: str, pools: list[Pool], at: int, more: int
-) -> None:
-    before = sizing.estimate(model, quant, pools)
-    at %= len(pools)
-    old = pools[at]
-    grown = changed(old, usable_bytes=(old.usable_bytes or 0) + more)
-    after = sizing.estimate(model, quant, [*pools[:at], grown, *pools[at + 1 :]])
-    assert RANK[after.verdict] >= RANK[before.verdict]
-    if old.kind == "accelerator":
-        another = sizing.estimate(model, quant, [card(more), *pools])
-        assert RANK[another.verdict] >= RANK[before.verdict]
-
-
-@given(models(), QUANT, hosts(), st.integers(0, 4), st.none() | BYTES)
-def test_what_was_unknown_contradicts_nothing_that_was_said(
-    model: Model, quant: str, pools: list[Pool], at: int, size: int | None
-) -> None:
-    at %= len(pools)
-    old = pools[at]
-
-    def told(value: int | None) -> Estimate:
-        pool = changed(old, usable_bytes=value)
-        return sizing.estimate(model, quant, [*pools[:at], pool, *pools[at + 1 :]])
-
-    assert told(None).verdict in {"unknown", told(size).verdict}
 
 
 @pytest.mark.parametrize(
@@ -273,24 +215,6 @@ def test_what_was_unknown_contradicts_nothing_that_was_said(
                 "30B-A3B as q4: 15.7 GiB of weights, 1.6 GiB read per token",
                 "fits: 15.7 GiB in main memory",
                 "at most 59.3 tokens/s for one stream; 43.9 GiB left for its cache",
-            ),
-        ),
-        (
-            "70B",
-            [card(), card()],
-            (
-                "70B as q4: 36.7 GiB of weights",
-                "fits: 36.7 GiB in 2 × card",
-                "at most 22.9 tokens/s for one stream; 8.0 GiB left for its cache",
-            ),
-        ),
-        (
-            "70B",
-            [card(10 * GB, name="a"), card(10 * GB, name="b"), memory(bandwidth=None)],
-            (
-                "70B as q4: 36.7 GiB of weights",
-                "split: 9.3 GiB in a, 9.3 GiB in b, 18.0 GiB in main memory",
-                "no ceiling: unknown bandwidth; 41.6 GiB left for its cache",
             ),
         ),
         (

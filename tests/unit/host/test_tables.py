@@ -204,7 +204,6 @@ def test_chips_of_unknown_capability_are_the_newest() -> None:
     ("device_id", "chip", "name", "sm"),
     [
         ("1b80", "GP104", "GeForce GTX 1080", "6.1"),
-        ("2822", "AD106", "GeForce RTX 3050 A Laptop GPU", "8.9"),
         ("2e12", "GB20B", "GB10", "12.1"),
         ("29bc", "GB102", "B100", None),
     ],
@@ -218,11 +217,8 @@ def test_nvidia_gpus(device_id: str, chip: str, name: str, sm: str | None) -> No
     [
         "0040",  # NV40, long before Fermi
         "10f0",  # the sound of a GP104
-        "1af1",  # an NVSwitch
         "1B80",
-        "1b80,GP104",
         "id",
-        "",
         "\n1b80",
     ],
 )
@@ -282,9 +278,7 @@ def test_cuda_drivers() -> None:
         ("AuthenticAMD", 25, 0x11, "Zen 4"),
         ("AuthenticAMD", 26, 0xFF, None),
         ("GenuineIntel", 6, 0x55, "Skylake-SP, Cascade Lake or Cooper Lake"),
-        ("GenuineIntel", 6, 0x8F, "Sapphire Rapids"),
         ("GenuineIntel", 19, 1, "Diamond Rapids"),
-        (None, 6, 0x8F, None),
         ("GenuineIntel", None, 0x8F, None),
     ],
 )
@@ -333,8 +327,6 @@ def test_which_gpus_amds_own_index_serves() -> None:
     [
         ("fd80", "Wildcat Lake", "unlisted"),
         ("7dd1", "Arrow Lake", "validated"),
-        ("a011", "Pineview", "unsupported"),
-        ("d750", "Nova Lake-P", "unlisted"),
     ],
 )
 def test_intel_ids_of_the_kernel(device_id: str, family: str, support: str) -> None:
@@ -348,10 +340,8 @@ def test_intel_ids_of_the_kernel(device_id: str, family: str, support: str) -> N
         ("NVIDIA GeForce RTX 4090 Laptop GPU", "8.9"),
         ("NVIDIA GeForce RTX 2050", "8.6"),
         ("NVIDIA A100-SXM4-40GB", "8.0"),
-        ("Quadro RTX 4000 with Max-Q Design", "7.5"),
         ("NVIDIA RTX 4000 Ada Generation", "8.9"),
         ("NVIDIA A1000", None),
-        ("NVIDIA Graphics Device", None),
     ],
 )
 def test_compute_capability_by_name(name: str, sm: str | None) -> None:
