@@ -364,17 +364,6 @@ def test_a_folder_that_cannot_be_written_stops_nothing(python: Path, tmp_path: P
     answers.save()
 
 
-def test_the_oldest_go_first(tmp_path: Path) -> None:
-    answers = Answers(tmp_path / "new")
-    paths = [tmp_path / f"python{n}" for n in range(70)]
-    for path in paths:
-        path.write_text("")
-        answers.add(path, answered(path))
-    answers.save()
-    later = Answers(tmp_path / "new")
-    assert [bool(later.get(path)) for path in paths] == [False] * 6 + [True] * 64
-
-
 def remembered(machine: Machine) -> Answers:
     """Search once, as a command does, and keep the answers for the next one."""
     answers = Answers(machine.root / "cache")
