@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
-from unittest import mock
-
-from requests import Request, Response
-from urllib3.response import HTTPResponse
 
 from envbuilder.builds import execute, plan, sbom
 from envbuilder.builds.image import system, wheels
-from envbuilder.bundle import contents, format as bundle_format
-from envbuilder.containers.oci import archive, reference, rootfs
+from envbuilder.containers.oci import archive, rootfs
 from envbuilder.containers.oci.layer import Member
 from envbuilder.containers.oci.layout import INDEX, Layout
-from envbuilder.containers.registry import transfer
-from envbuilder.containers.registry.connection import Connection
 from envbuilder.packages.conda import lock as conda_lock, prefixes
 from envbuilder.packages.debian import deb, suite
 from envbuilder.packages.python import wheel_conflicts
 from envbuilder.packages.store import Store
-from envbuilder.profiles import profile
 from envbuilder.profiles.lock import File
-from tests.fuzz.inputs import QUIET, ROOT, private_settings, written
-from tests.fuzz.mutations import NAMES, PACKERS, mutated, packed, tar, zipped
+from tests.fuzz.inputs import private_settings, written
+from tests.fuzz.mutations import PACKERS, mutated, packed, tar, zipped
 from tests.support import device_code
-from tests.support.folders import read_json
 from tests.support.images import BASE, STATUS, image
 
 
@@ -289,120 +279,4 @@ def read_held(path: Path, work: Path) -> None:
     list(archive.held(path))
 
 
-def make_answers(random: Random, work: Path) -> Path:
-    for number in range(8):
-        data = random.choice([*_image_files().values(), b"{}", b'{"errors":[{"code":"x"}]}'])
-        headers = {
-            "Content-Type": random.choice((INDEX, "text/html", "")),
-            "WWW-Authenticate": 'Bearer realm="https://t.invalid/x",service="s",scope="y"',
-            "Location": random.choice(("https://r.invalid/v2/a/x", "/x", "http://evil", "//[")),
-            "Retry-After": random.choice(("1", "x", "9" * 50)),
-            "Docker-Content-Digest": random.choice(("sha256:" + "0" * 64, "x")),
-        }
-        text = mutated(random, json.dumps(headers).encode(), 1)
-        written(work / f"{number}.headers", text)
-        written(work / f"{number}.body", mutated(random, data, 2))
-    statuses = [random.choice((200, 200, 200, 401, 404, 302, 500, 206, 429)) for _ in range(8)]
-    return written(work / "statuses", json.dumps(statuses).encode())
-
-
-def read_answers(path: Path, work: Path) -> None:
-    statuses = read_json(path)
-    asked = 0
-
-    def send(self: object, method: str, url: str, *more: Any) -> Response:
-        nonlocal asked
-        number = asked % 8
-        asked = asked + 1
-        answer = Response()
-        answer.status_code = statuses[number]
-        answer.url = url
-        answer.request = Request(method, url).prepare()
-        try:
-            headers = read_json(work / f"{number}.headers")
-            answer.headers.update({str(k): str(v) for k, v in dict(headers).items()})
-        except (ValueError, TypeError, RecursionError):
-            pass
-        for header in answer.headers.values():
-            connection.parse_challenges(header)
-        body = io.BytesIO((work / f"{number}.body").read_bytes())
-        answer.raw = HTTPResponse(body, preload_content=False)
-        connection.parse_token((work / f"{number}.body").read_bytes())
-        return answer
-
-    from envbuilder.core.errors import EnvbuilderError
-
-    with mock.patch.object(Connection, "_send", send):
-        connection = Connection(reference.parse("r.invalid/a"), pause=lambda seconds: None)
-        for act in (
-            lambda: transfer.pull(connection, "t", Layout.create(work / "l"), "linux/amd64", QUIET),
-            lambda: transfer._index(connection, "referrers/sha256:" + "0" * 64, (404,)),
-        ):
-            try:
-                act()
-            except EnvbuilderError:
-                continue
-
-
 # ---- bundles
-
-
-@cache
-def _bundle_texts() -> dict[str, bytes]:
-    folder = ROOT / "profiles"
-    texts = {f"profiles/{p.name}": p.read_bytes() for p in profile.chain("cpu", [folder])}
-    return texts | {"locks/cpu.json": (folder / "locks/cpu.json").read_bytes()}
-
-
-@cache
-def _project_texts() -> dict[str, bytes]:
-    names = ("envbuilder.yaml", "requirements.txt", "envbuilder.lock/default.cpu.json")
-    return {f"project/{n}": (ROOT / "examples/script" / n).read_bytes() for n in names}
-
-
-def make_bundle(random: Random, work: Path) -> Path:
-    of_project = random.random() < 0.5
-    plain = _bundle_texts() | (_project_texts() if of_project else {})
-    texts = {k: mutated(random, v, random.choice((0, 0, 1))) for k, v in plain.items()}
-    texts["wheels/left-1.0-py3-none-any.whl"] = b"wheel"
-    texts["files/" + hashlib.sha256(b"f").hexdigest()] = b"f"
-    kinds = {
-        "profiles": "profile", "locks": "lock", "project": "project", "wheels": "wheel",
-        "files": "file",
-    }  # fmt: skip
-    listed = bundle_format.order(
-        bundle_format.Member(
-            path=random.choice((path, path, path, path, path, path, random.choice(NAMES))),
-            size=len(data), sha256=hashlib.sha256(data).hexdigest(),
-            kind=kinds[path.partition("/")[0]], what="a part",  # type: ignore[arg-type]
-        )
-        for path, data in texts.items()
-    )  # fmt: skip
-    manifest = bundle_format.Manifest(
-        schema=3 if of_project else 2, made_by="a test", profiles=("cpu",),
-        platforms=("linux/amd64",), pythons=("3.12",), lacks=(), members=listed,
-        environment="default" if of_project else None,
-    )  # fmt: skip
-    text = bundle_format.encode(manifest) if _encodable(manifest) else b"{}"
-    text = mutated(random, text, random.choice((0, 0, 1, 3)))
-    by_hash = {hashlib.sha256(d).hexdigest(): d for d in texts.values()}
-    name = bundle_format.manifest_name(hashlib.sha256(text).hexdigest())
-    out = bundle_format.header(name, len(text)) + text + bundle_format.padding(len(text))
-    for member in listed:
-        data = by_hash[member.sha256]
-        path = member.path.encode("ascii", "replace").decode()
-        out += bundle_format.header(path, len(data)) + data + bundle_format.padding(len(data))
-    out += bundle_format.END
-    return written(work / "b.tar", mutated(random, out, random.choice((0, 0, 1))))
-
-
-def _encodable(manifest: bundle_format.Manifest) -> bool:
-    try:
-        bundle_format.encode(manifest)
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def read_bundle(path: Path, work: Path) -> None:
-    contents.unpack(path, private_settings(work), QUIET, force=False)

@@ -8,13 +8,10 @@ from random import Random
 
 from msgspec import Struct
 
-from envbuilder.builds import mnist
 from envbuilder.builds.image import debian_base
-from envbuilder.host import probe
 from envbuilder.packages import upstream
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.python import kernels
-from envbuilder.payload.training import dataset
 from envbuilder.profiles import lock as profile_lock
 from tests.fuzz import archives, texts
 from tests.fuzz.inputs import alone
@@ -56,11 +53,6 @@ FORMATS = {
     "layer": Format(archives.make_layer, (archives.read_layer,)),
     "layout": Format(archives.make_layout, (archives.read_layout, archives.read_held)),
     "image archive": Format(archives.make_archive, (archives.read_layout, archives.read_held)),
-    "registry": Format(archives.make_answers, (archives.read_answers,)),
-    "bundle": Format(archives.make_bundle, (archives.read_bundle,)),
-    "idx": Format(
-        texts.make_idx, (alone(dataset.load), alone(mnist.from_folder)), (dataset.DataError,)
-    ),
     "yaml": Format(
         texts.make_yaml,
         (texts.read_profile, texts.read_settings, texts.read_indexes),
@@ -70,7 +62,5 @@ FORMATS = {
         (alone(profile_lock.load), alone(conda_lock.load)),
     ),
     "report": Format(texts.grown("report", "report.json"), (texts.read_report,)),
-    "recorded host": Format(texts.grown("host", "host.json"), (texts.read_host,)),
-    "host tree": Format(texts.make_tree, (alone(probe.host),)),
     "index page": Format(texts.make_page, (texts.read_page, texts.read_pylock)),
 }

@@ -9,32 +9,17 @@ from pathlib import Path
 from random import Random
 
 from envbuilder.core.settings import load as load_settings
-from envbuilder.host import model
 from envbuilder.packages import upstream
 from envbuilder.packages.python import indexes, uv
-from envbuilder.payload.training import dataset
 from envbuilder.profiles import profile
 from envbuilder.project import forms
 from envbuilder.verify import show
 from envbuilder.verify.report import comparison, history
 from tests.fuzz.inputs import ROOT, written
-from tests.fuzz.mutations import TOKENS, mutated, packed
-from tests.support import host_trees, reports
+from tests.fuzz.mutations import mutated
+from tests.support import reports
 
 # ---- data
-
-
-def make_idx(random: Random, work: Path) -> Path:
-    for name in dataset.MNIST_SHA256:
-        images = "images" in name
-        shape = (3, 28, 28) if images else (3,)
-        data = bytes((0, 0, 8, len(shape))) + b"".join(n.to_bytes(4, "big") for n in shape)
-        data = mutated(random, data + bytes(3 * 784 if images else 3), random.choice((0, 1, 2)))
-        if random.random() < 0.5:
-            written(work / "d" / name, data)
-        else:
-            written(work / f"d/{name}.gz", packed(random, data, ".gz"))
-    return work / "d"
 
 
 # ---- text
@@ -47,7 +32,6 @@ SEEDS: dict[str, Iterable[Path]] = {
         for path in sorted((ROOT / folder).rglob("*.yaml"))
     ],
     "lock": sorted((ROOT / "profiles/locks").glob("*.json")),
-    "host": sorted(host_trees.FOLDER.glob("*.json")),
 }
 
 
@@ -110,53 +94,6 @@ def read_report(path: Path, work: Path) -> None:
     comparison.markdown(rows)
     comparison.comma_separated(rows)
     comparison.as_json(rows)
-
-
-def read_host(path: Path, work: Path) -> None:
-    from envbuilder.doctor.diagnosis import diagnose
-    from tests.support.broken_hosts import PROFILES, SEEN
-
-    diagnose(model.read(path), PROFILES, {}, SEEN, None)
-
-
-def make_tree(random: Random, work: Path) -> Path:
-    data = host_trees.load(random.choice(host_trees.NAMES))
-    for path in [*data["files"]]:
-        if random.random() < 0.2:
-            value = str(data["files"][path]).encode(errors="replace")
-            changed = mutated(random, value * random.choice((1, 1, 1, 200)), 3)
-            data["files"][path] = changed.decode(errors="replace")
-    root = host_trees.plant(work / "tree", data)
-    places = sorted(p for p in root.rglob("*") if p.is_file() and not p.is_symlink())
-    for _ in range(random.choice((0, 1, 3)) if places else 0):
-        _spoil(random, random.choice(places))
-    return root
-
-
-def _spoil(random: Random, place: Path) -> None:
-    import os
-
-    if not place.is_file():
-        return
-    place.unlink()
-    match random.choices(range(7), (9, 9, 9, 9, 9, 9, 1))[0]:
-        case 0:
-            os.mkfifo(place)
-        case 1:
-            place.symlink_to(place)
-        case 2:
-            place.symlink_to(random.choice(("/dev/zero", "/dev/stdin", "/proc/kmsg", "..", "/")))
-        case 3:
-            place.mkdir()
-        case 4:
-            with place.open("wb") as out:
-                out.truncate(1 << 40)
-        case 5:
-            place.write_bytes(random.choice(TOKENS) * 2000)
-        case _:
-            place.mkdir()
-            for number in range(1500):
-                (place / f"{number}").touch()
 
 
 # ---- answers of indexes, and of uv

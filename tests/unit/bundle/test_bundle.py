@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,7 @@ from envbuilder.builds import mnist
 from envbuilder.bundle import contents, format as form
 from envbuilder.bundle.format import Part
 from envbuilder.core import signatures
-from envbuilder.core.console import PlainProgress
-from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
+from envbuilder.core.errors import EnvbuilderError, InvalidError
 from envbuilder.core.settings import Configuration, Settings, Signatures
 from envbuilder.packages.conda import lock as conda_lockfile
 from envbuilder.packages.store import Store
@@ -43,41 +40,6 @@ def test_each_platform_gets_its_tools_even_without_a_target(
 
 
 # --- damage
-
-
-def test_a_damaged_member_is_named(bundle: Path, there: Settings) -> None:
-    whole = bundle.read_bytes()
-    bundle.write_bytes(whole.replace(b"a wheela", b"a wheelb", 1))
-    with pytest.raises(BuildError, match=rf"tiny\.tar: damaged: files/{sha(WHEEL)} .*wheel tiny"):
-        unpack(bundle, there)
-    assert not Store(there.store_dir).has(sha(WHEEL))
-    assert left_over(there) == []
-    assert not (there.config_dir / "profiles").exists()
-
-
-def left_over(settings: Settings) -> list[Path]:
-    """Partial files of a store."""
-    folder = settings.store_dir / "partial"
-    return [p for p in folder.iterdir() if p.suffix != ".lock"] if folder.is_dir() else []
-
-
-@pytest.mark.parametrize("schema", [1, 4, "x" * 9_999])
-def test_another_schema_is_2(schema: Any, bundle: Path, there: Settings) -> None:
-    text = msgspec.json.encode({"schema": schema})
-    head = form.header(form.manifest_name(sha(text)), len(text))
-    bundle.write_bytes(head + text + form.padding(len(text)) + form.END)
-    with pytest.raises(InvalidError, match="bundle schema") as caught:
-        unpack(bundle, there)
-    assert "pip install --no-index" in caught.value.hint
-    assert len(caught.value.message) < 300
-
-
-@pytest.mark.parametrize("content", [b"", b"x", b"\x1f\x8b" * 600, bytes(1024)])
-def test_what_is_no_bundle_is_2(content: bytes, tmp_path: Path, there: Settings) -> None:
-    path = tmp_path / "x.tar"
-    path.write_bytes(content)
-    with pytest.raises(InvalidError, match="not an envbuilder bundle"):
-        unpack(path, there)
 
 
 # --- writing
@@ -119,40 +81,6 @@ def test_mnist_goes_into_its_cache(
     assert unpack(path, there).new == 4
     assert mnist.has(name, there)
     assert unpack(path, there).new == 0
-
-
-class Stop(BaseException):
-    """Something that nothing catches, as Ctrl-C is."""
-
-
-class Breaking(PlainProgress):
-    """Breaks off when so many pieces were done."""
-
-    def __init__(self, left: int) -> None:
-        super().__init__(lambda line: None)
-        self.left = left
-
-    @contextlib.contextmanager
-    def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[Any]:
-        yield self
-
-    def advance(self, amount: int) -> None:
-        if not self.left:
-            raise Stop
-        self.left -= 1
-
-
-@pytest.mark.parametrize("step", range(5))
-def test_broken_off_anywhere_and_run_again(bundle: Path, there: Settings, step: int) -> None:
-    with pytest.raises(Stop):
-        contents.unpack(bundle, there, Breaking(step), force=False)
-    assert not (there.config_dir / "profiles").exists()
-    store = Store(there.store_dir)
-    assert not store.has(sha(WHEEL)) or store.sound(sha(WHEEL))
-    assert left_over(there) == []
-    taken = unpack(bundle, there)
-    assert taken.new + taken.present == 3
-    assert store.sound(sha(WHEEL))
 
 
 @pytest.mark.parametrize("which", ["tiny.yaml", "_mine.yaml", "locks/tiny.json"])
@@ -252,15 +180,6 @@ def test_profiles_and_locks_are_read_before_anything_is_taken_in(
     assert not there.config_dir.parent.exists()
 
 
-def test_a_damaged_end_is_found_before_anything_is_taken_in(bundle: Path, there: Settings) -> None:
-    whole = bundle.read_bytes()
-    for wrong in (whole + b"x", whole[:-1], whole[:-2000], whole + bytes(512)):
-        bundle.write_bytes(wrong)
-        with pytest.raises(EnvbuilderError, match="damaged"):
-            unpack(bundle, there)
-        assert not there.config_dir.parent.exists()
-
-
 def conda_lock(found: Settings, **changes: Any) -> conda_lockfile.Lock:
     """A conda lock of `tiny` beside its other one."""
     folder = found.config_dir / "profiles"
@@ -292,21 +211,6 @@ def test_a_conda_lock_and_its_packages_go_along(
     assert Store(there.store_dir).sound(sha(b"python"))
     placed = there.config_dir / "profiles/locks/tiny.conda.json"
     assert conda_lockfile.load(placed) == lock
-
-
-def test_a_conda_lock_that_must_be_signed(
-    parts: tuple[Part, ...], found: Settings, tmp_path: Path
-) -> None:
-    del parts  # they make the profile and its lock
-    conda_lock(found)
-    key = signing.lay_key(tmp_path / "key.pem")
-    locks = found.config_dir / "profiles/locks"
-    library = Library([locks.parent], (str(key.with_suffix(".pub")),))
-    for name in ("tiny.json", "tiny.conda.json"):
-        with pytest.raises(signatures.UnsignedError, match=rf"/{name}"):
-            contents.select(["tiny"], ["linux/amd64"], [], library)
-        signed(locks / name, sha((locks / name).read_bytes()), key, "urn:envbuilder:lock:v1")
-    assert contents.select(["tiny"], ["linux/amd64"], [], library)[0].conda
 
 
 def test_a_stale_conda_lock_is_neither_packed_nor_taken_in(

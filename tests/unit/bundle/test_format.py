@@ -153,14 +153,6 @@ def test_members_are_read_or_skipped_as_often_as_asked() -> None:
         assert counted == [7, 700]
 
 
-def test_a_member_of_which_a_part_was_taken_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(form, "_CHUNK", 300)
-    counted: list[int] = []
-    for member, content in reader(whole(ONE, OTHER)).members(counted.append):
-        assert next(content) == {OTHER.member.path: b"a wheel"}.get(member.path, b"x" * 300)
-    assert counted == [7, 300, 400]
-
-
 def read_all(data: bytes, *, skip: bool = False) -> None:
     for _, content in reader(data).members():
         if not skip:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import platform
-import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -24,11 +21,11 @@ from envbuilder.containers.registry import transfer
 from envbuilder.core import types
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
-from envbuilder.core.settings import Configuration, Settings, Signatures
+from envbuilder.core.settings import Settings
 from envbuilder.packages import store
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as profile_lock, profile as profiles
-from tests.support import absence, image_layouts as made, signing
+from tests.support import image_layouts as made
 from tests.support.bundles import (
     PROFILE,
     QUIET,
@@ -82,61 +79,6 @@ def test_a_full_disk_is_told_by_its_folder(
         unpack(bundle, there)
     folder = tmp_path / "disk" if named else there.cache_dir.parent
     assert raised.value.message == f"no space left on the disk that holds {folder}"
-
-
-def packed(document: Any, parts: Sequence[Part]) -> bytes:
-    """A bundle of this manifest and these parts, whether or not they belong together."""
-    text = json.dumps(document).encode()
-    members = [(form.manifest_name(sha(text)), text)]
-    members += [(p.member.path, content_of(p)) for p in parts]
-    pieces = [form.header(n, len(c)) + c + form.padding(len(c)) for n, c in members]
-    return b"".join([*pieces, form.END])
-
-
-def content_of(part: Part) -> bytes:
-    return part.content if isinstance(part.content, bytes) else part.content.read_bytes()
-
-
-def accepts(content: bytes, tmp_path: Path, settings: Settings) -> bool:
-    """Whether an empty machine unpacks a bundle; anything but a refusal fails the test."""
-    path = tmp_path / "some.tar"
-    home = Path(tempfile.mkdtemp(dir=tmp_path))
-    path.write_bytes(content)
-    folders = {"config_dir": home / "1", "cache_dir": home / "2", "data_dir": home / "3"}
-    try:
-        unpack(path, replace(settings, **folders))
-    except EnvbuilderError:
-        assert not (home / "1").exists()
-        return False
-    return True
-
-
-@pytest.mark.parametrize("fault", ["", "damaged", "unsigned"])
-def test_a_bundle_that_lacks_a_part_is_not_judged_better(
-    fault: str, parts: tuple[Part, ...], manifest: Manifest, there: Settings, tmp_path: Path
-) -> None:
-    """A part is lacking in the manifest, among the members, or in both."""
-    ordered = [next(p for p in parts if p.member == member) for member in manifest.members]
-    if fault == "damaged":
-        wrong = next(n for n, p in enumerate(ordered) if p.member.sha256 == sha(WHEEL))
-        ordered[wrong] = replace(ordered[wrong], content=WHEEL[:-1] + b"?")
-    if fault == "unsigned":
-        key = signing.lay_key(tmp_path / "key.pem").with_suffix(".pub")
-        required = Configuration(signatures=Signatures(bundles=(str(key),)))
-        there = replace(there, configuration=required)
-    document = json.loads(form.encode(manifest))
-    assert accepts(packed(document, ordered), tmp_path, there) == (not fault)
-    for name, lacking in absence.without_each(document):
-        assert not accepts(packed(lacking, ordered), tmp_path, there), name
-    accepted = set()
-    for number, one in enumerate(ordered):
-        fewer = [p for p in ordered if p is not one]
-        assert not accepts(packed(document, fewer), tmp_path, there), one.member.path
-        members = [m for n, m in enumerate(document["members"]) if n != number]
-        if accepts(packed(document | {"members": members}, fewer), tmp_path, there):
-            accepted.add(one.member.kind)
-    # envbuilder's own wheel, for pip: `unbundle` runs without it.
-    assert accepted == (set() if fault else {"wheel"})
 
 
 # --- Base images in a bundle: found by digest afterwards, complete or refused

@@ -120,12 +120,6 @@ def changed(path: Path, at: int, value: int, size: int = 4) -> Path:
     return path
 
 
-def refused_zip(path: Path) -> str:
-    with pytest.raises(archives.BAD_ZIP) as caught, archives.open_zip(path):
-        pass
-    return str(caught.value)
-
-
 def test_a_member_is_read(tmp_path: Path) -> None:
     with archives.open_zip(made_zip(tmp_path, {"a": b"one"})) as archive:
         assert archives.zip_content(archive, "a", 3) == b"one"

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import sys
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 from rich.table import Table
@@ -138,15 +136,6 @@ def test_a_suggested_command_cannot_become_a_line_of_its_own() -> None:
     assert command.isprintable()
     assert "c4nary" not in command
     assert str(hint) == f"Run: {command.strip()}"
-
-
-@pytest.mark.parametrize(("stated", "columns"), [("100", 100), ("", 80), ("x", 80), ("-5", 80)])
-def test_columns_are_stated_or_those_of_a_file(
-    monkeypatch: pytest.MonkeyPatch, stated: str, columns: int
-) -> None:
-    monkeypatch.setenv("COLUMNS", stated)
-    monkeypatch.setattr(os, "get_terminal_size", Mock(side_effect=OSError))
-    assert console.columns() == columns
 
 
 HOSTILE_TEXT = "\x1b[2J\x9b31m\u202e\ud800 https://me:c4nary@host/x\n"

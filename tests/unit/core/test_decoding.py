@@ -45,19 +45,6 @@ def test_a_type_is_described_under_the_lock_and_only_once(
     assert [len(d) for d in described] == [0, 1]
 
 
-def test_encoding_describes_nothing(kinds: tuple[type[Struct], type[Struct]]) -> None:
-    """So threads may encode values of a new type at once."""
-    inner, outer = kinds
-    value = outer(inner={"a": inner(number=1)})
-    msgspec.json.encode(value)
-    msgspec.json.encode(value, order="deterministic")
-    msgspec.to_builtins(value)
-    msgspec.structs.replace(value)
-    msgspec.structs.asdict(value)
-    msgspec.structs.fields(outer)
-    assert (descriptions(outer), descriptions(inner)) == ([], [])
-
-
 @pytest.mark.parametrize(
     ("content", "kind"),
     [
@@ -155,7 +142,7 @@ def test_without_data_the_path_has_no_free_keys() -> None:
 
 
 class Inner(Struct, forbid_unknown_fields=True):
-    device: types.Accelerator
+    device: Literal["cpu", "cuda"]
     count: int = 1
 
 
@@ -177,7 +164,7 @@ class Outer(Struct, forbid_unknown_fields=True, kw_only=True):
         ({"kind": "c"}, "kind: 'c' is not one of a, b"),
         (
             {"expects": {"device": "gpu"}},
-            "expects.device: 'gpu' is not one of cpu, cuda, rocm, xpu, mps",
+            "expects.device: 'gpu' is not one of cpu, cuda",
         ),
         ({"expects": {}}, "expects: the key 'device' is missing"),
         (

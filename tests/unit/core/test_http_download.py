@@ -57,14 +57,6 @@ def test_a_refusal_is_final_and_what_may_pass_is_tried_again(
     assert source.pauses == pauses
 
 
-def test_an_address_that_is_none_is_final(source: Source) -> None:
-    with pytest.raises(UnavailableError):
-        http.download(
-            open_session(direct=True), "http://", source.part, print, pause=source.pauses.append
-        )
-    assert source.pauses == []
-
-
 @pytest.mark.parametrize(
     ("text", "pauses"),
     [

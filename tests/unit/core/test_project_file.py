@@ -24,7 +24,6 @@ class Mistake(NamedTuple):
 BOMB = "a: &a [x, x]\n" + "".join(
     f"{b}: &{b} [*{a}, *{a}, *{a}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
 )
-LONG = "x" * 10_000
 LIST_IT = "one item a line, each after a hyphen"
 NO_VALUE = "Write a value, or remove the key."
 
@@ -214,47 +213,6 @@ WRONG_YAML = {
 GROUPS = {"key": WRONG_KEYS, "type": WRONG_TYPES, "value": WRONG_VALUES, "YAML": WRONG_YAML}
 MISTAKES = {f"{kind}: {name}": m for kind, group in GROUPS.items() for name, m in group.items()}
 
-TRICKS = {
-    "a command": "$(reboot)",
-    "backquotes": "`reboot`",
-    "a variable": "${HOME}",
-    "a line break": "a\nRUN reboot",
-    "a carriage return": "a\rerror: all is well",
-    "an escape": "\x1b[31mred\x1b[2J",
-    "a link": "\x1b]8;;https://h\x07x",
-    "right to left": "a\u202egpj.exe",
-    "nothing to see": "a\u200bb",
-    "a long name": LONG,
-    "quotes": "a\"'b",
-    "YAML": "a: {b: [c",
-    "a path": "../../etc/passwd",
-    "an option": "--rm",
-    "a Dockerfile": "a && rm -rf /",
-    "another alphabet": "\u0441\u0440u",
-    "empty": "",
-}
-PLACES = {
-    "a key": "{}: 1\n",
-    "requirements": "requirements: [{}]\n",
-    "requirements_from": "requirements_from: [{}]\n",
-    "file": "requirements_from: [{{file: {}}}]\n",
-    "extras": "requirements_from: [{{file: pyproject.toml, extras: [{}]}}]\n",
-    "groups": "requirements_from: [{{file: pyproject.toml, groups: [{}]}}]\n",
-    "python": "python: {}\n",
-    "profiles": "profiles: [{}]\n",
-    "profile": "python: '3.11'\nprofile: {}\n",
-    "system_packages": "system_packages: [{}]\n",
-    "a variable": "environment: {{{}: x}}\n",
-    "environments": "environments: {{{}: {{}}}}\n",
-    "a key below": "environments: {{a: {{{}: 1}}}}\n",
-}
-
-
-def quoted(text: str) -> str:
-    """Text as YAML in double quotes, all but letters escaped."""
-    escapes = (c if c.isalnum() and c.isascii() else f"\\U{ord(c):08x}" for c in text)
-    return f'"{"".join(escapes)}"'
-
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -294,16 +252,6 @@ def test_a_mistake_is_named_with_its_line_its_key_and_what_to_do(
     assert f"envbuilder.yaml:{mistake.line}: " in first
     assert mistake.key in first.partition(f"envbuilder.yaml:{mistake.line}: ")[2]
     assert mistake.advice in printed
-
-
-@pytest.mark.parametrize("trick", TRICKS)
-@pytest.mark.parametrize("place", PLACES)
-def test_names_with_tricks_are_refused_and_do_nothing(
-    place: str, trick: str, project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    printed = refused(project, PLACES[place].format(quoted(TRICKS[trick])), capsys)
-    assert "envbuilder.yaml:" in printed
-    assert "unexpected" not in printed
 
 
 def test_no_hint_hides_a_key() -> None:

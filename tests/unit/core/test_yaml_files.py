@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from hypothesis import assume, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from envbuilder.core import yaml_files
 from envbuilder.core.decoding import parse_yaml
@@ -298,12 +297,6 @@ def texts(draw: st.DrawFn) -> str:
     return draw(st.sampled_from([text, text.replace("\n", "\r\n"), text.rstrip("\n")]))
 
 
-def comments(text: str) -> list[str]:
-    """The comments of a text, without those that share a line with an item."""
-    lines = (line for line in text.splitlines() if line.strip().startswith("#"))
-    return [re.sub(r"\s+", " ", line.strip()) for line in lines]
-
-
 @given(texts(), NAMES)
 def test_adding_and_removing_a_name_gives_the_same_text(text: str, name: str) -> None:
     data = yaml_files.load(text)
@@ -311,15 +304,6 @@ def test_adding_and_removing_a_name_gives_the_same_text(text: str, name: str) ->
     assert yaml_files.load(added) == {**data, "requirements": [*data["requirements"], name]}
     again = yaml_files.edit_list(added, LIST, None, len(data["requirements"]))
     assert again.replace(",", "") == text.replace(",", "")
-
-
-@given(texts(), st.integers(min_value=0, max_value=3))
-def test_comments_survive_a_removal(text: str, index: int) -> None:
-    items = yaml_files.load(text)["requirements"]
-    assume(index < len(items))
-    removed = yaml_files.edit_list(text, LIST, None, index)
-    assert yaml_files.load(removed)["requirements"] == items[:index] + items[index + 1 :]
-    assert comments(removed) == comments(text)
 
 
 @pytest.mark.parametrize(

@@ -94,13 +94,3 @@ def test_a_damaged_specification_is_refused(text: str, why: str) -> None:
 def test_json_that_is_nested_too_deeply() -> None:
     with pytest.raises(ValueError, match="recursion"):
         cdi.listed("a.json", '{"x":' * 150_000)
-
-
-def test_aliases_that_multiply_cost_nothing() -> None:
-    laughs = "a0: &a0 [x, x]\n"
-    laughs += "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 60))
-    laughs += "".join(
-        f"b{n}: &b{n} {{<<: [{', '.join([f'*b{n - 1}'] * 9)}]}}\n" if n else "b0: &b0 {k: v}\n"
-        for n in range(30)
-    )
-    assert cdi.listed("a.yaml", laughs + YAML.removeprefix("---\n"))

@@ -25,7 +25,6 @@ from tests.support import debs
 from tests.unit.containers.engine.conftest import started
 
 LIMIT = 1 << 20
-CUDA = Devices(gpus="all", shm_size="1g")
 
 
 def engine(version: str = "26.1.5", url: str = "unix:///x", **client: Any) -> DockerEngine:
@@ -347,18 +346,6 @@ def test_an_image_s_own_share_is_what_no_other_image_has() -> None:
     api = SimpleNamespace(df=lambda: {"Images": images})
     assert engine(api=api).shares() == {"sha256:a": 40}
     assert engine(api=SimpleNamespace(df=lambda: {"Images": None})).shares() == {}
-
-
-def test_the_engine_is_asked_once_about_itself() -> None:
-    requests = list[str]()
-    docker = engine(info=lambda: requests.append("info") or {"SecurityOptions": ["name=userns"]})
-    assert docker.limits == Limits()
-    assert not docker.knows_gpus()
-    assert docker.cdi_devices() == frozenset()
-    assert not docker.build_command.keeps_blobs
-    container = Container(image="x", user="1:1", limits=docker.limits, project=("/here", "/work"))
-    assert "host" in docker.run_command(container, terminal=False)
-    assert requests == ["info"]
 
 
 LABELS = {VOLUME_LABEL: "1000"}

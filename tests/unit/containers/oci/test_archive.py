@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import os
-import tarfile
 from pathlib import Path
 
 import click
 import pytest
-import zstandard
 from filelock import FileLock, Timeout
 
 from envbuilder.commands import build
@@ -97,17 +93,6 @@ def test_layers_that_the_configuration_does_not_name_are_noticed(
     with pytest.raises(WrongHashError, match="not the ones that its configuration names"):
         archive.identity(forged.folder)
     assert [*archive.held(forged.folder, lambda config: False)] == [], "another's image"
-
-
-def test_a_large_blob_that_is_no_layer_is_not_in_the_way(packed: Path) -> None:
-    """Archives of others hold attestations, too, of any size."""
-    before = archive.identity(packed)
-    other = zstandard.compress(LARGE)[:-9]
-    with tarfile.open(packed, "a") as whole:
-        entry = tarfile.TarInfo(f"blobs/sha256/{hashlib.sha256(other).hexdigest()}")
-        entry.size = len(other)
-        whole.addfile(entry, io.BytesIO(other))
-    assert archive.identity(packed) == before
 
 
 def test_two_that_make_the_same_layout_at_once_both_have_it(tmp_path: Path) -> None:

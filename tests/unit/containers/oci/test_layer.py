@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from hypothesis import given, strategies as st
 
 from envbuilder.containers.oci import layer
 from envbuilder.containers.oci.layer import Member
@@ -45,15 +44,6 @@ def test_digest_size_and_diff_id_are_those_of_the_bytes(tmp_path: Path) -> None:
     assert made.diff_id == f"sha256:{hashlib.sha256(tar).hexdigest()}"
     assert (made.size, made.unpacked) == (len(data), len(tar))
     assert len(tar) == 4 * 512, "a header, the content, and the end"
-
-
-def test_the_size_is_that_of_all_parts_of_the_blob(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(layer, "_JOB", 1 << 19)  # the compressor returns the blob in parts
-    made, data = written(tmp_path, [Member(path="a", content=os.urandom(6 << 20))])
-    assert made.size == len(data) == made.descriptor.size
-    assert made.digest == f"sha256:{hashlib.sha256(data).hexdigest()}" == made.descriptor.digest
 
 
 def test_order_number_of_cores_and_the_sources_times_do_not_count(
@@ -111,27 +101,6 @@ def test_a_members_own_time_is_kept_where_it_is_earlier(tmp_path: Path) -> None:
     assert {n: m.mtime for n, (m, _) in read(tmp_path / "layer").items()} == {
         "old": 5, "new": EPOCH,
     }  # fmt: skip
-
-
-NAMES = st.text(
-    st.characters(codec="utf-8", exclude_characters="/", exclude_categories=("Cc",)),
-    min_size=1,
-    max_size=60,
-)
-
-
-def is_a_file(name: str) -> bool:
-    """Whether a name is that of a file, rather than a folder's or a command to delete one."""
-    return name not in {".", ".."} and not name.startswith(".wh.")
-
-
-@given(st.dictionaries(NAMES.filter(is_a_file), st.binary(max_size=2000)))
-def test_what_goes_in_comes_out(
-    tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes]
-) -> None:
-    folder = tmp_path_factory.mktemp("layer")
-    written(folder, [Member(path=n, content=c) for n, c in files.items()])
-    assert {n: c for n, (_, c) in read(folder / "layer").items()} == files
 
 
 def test_a_member_keeps_its_owner_mode_and_name_that_is_not_utf8(tmp_path: Path) -> None:

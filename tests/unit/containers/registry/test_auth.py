@@ -11,8 +11,8 @@ from urllib.parse import parse_qs
 import pytest
 import requests
 
-from envbuilder.containers.oci.layout import Descriptor, Layout
-from envbuilder.containers.registry import connection, transfer
+from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.registry import connection
 from envbuilder.containers.registry.connection import (
     Challenge,
     Credential,
@@ -25,12 +25,10 @@ from envbuilder.containers.registry.connection import (
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
 from envbuilder.core.settings import Settings
-from tests.support import image_layouts as images, registry_fixture as fake_registry
-from tests.support.registry_fixture import TOKEN, FakeRegistry
+from tests.support import image_layouts as images
+from tests.support.registry_fixture import FakeRegistry
 from tests.support.registry_requests import (
     BIG,
-    SILENT,
-    connect,
     log_in,
     pull,
     push,
@@ -211,34 +209,6 @@ def test_a_challenge_that_cannot_be_answered(
     assert asked.requests == []
 
 
-def test_another_host_never_learns_who_we_are(
-    server: FakeRegistry, there: Descriptor, source: Layout, tmp_path: Path
-) -> None:
-    server.demands = "bearer"
-    log_in(tmp_path, server.host)
-    big = source.manifest("linux/amd64").layers[0]
-    with fake_registry.running() as other:
-        other.blobs["a", big.digest] = BIG
-        server.faults = [(big.digest, f"307 Location: http://{other.host}/v2/a/blobs/{big.digest}")]
-        server.authorizations.clear()
-        pull(server, there.digest, tmp_path / "b")
-        assert other.log == [f"GET /v2/a/blobs/{big.digest}"]
-        assert other.authorizations == [""]
-    assert f"Bearer {TOKEN}" in server.authorizations
-
-
-def test_netrc_does_not_speak_for_us(
-    server: FakeRegistry, there: Descriptor, tmp_path: Path
-) -> None:
-    (tmp_path / ".netrc").write_text("machine 127.0.0.1 login net password very-secret-netrc\n")
-    server.authorizations.clear()
-    # A session that reads the environment, as one to a registry elsewhere does.
-    made = connect(server)
-    made.session.trust_env = True
-    transfer.pull(made, "t", Layout.create(tmp_path / "b"), "linux/amd64", SILENT)
-    assert set(server.authorizations) == {""}
-
-
 @pytest.mark.parametrize(
     ("header", "expected"),
     [
@@ -251,15 +221,12 @@ def test_netrc_does_not_speak_for_us(
             'Bearer realm="x", Basic realm="y"',
             [("bearer", {"realm": "x"}), ("basic", {"realm": "y"})],
         ),
-        ('Negotiate, Basic realm="y"', [("negotiate", {}), ("basic", {"realm": "y"})]),
-        ('Bearer realm = "x" , service = "y"', [("bearer", {"realm": "x", "service": "y"})]),
         (r'Basic realm="say \"so\""', [("basic", {"realm": 'say "so"'})]),
         ('Bearer realm="first",realm="second"', [("bearer", {"realm": "first"})]),
         (
             'Basic realm="y", "stray", Bearer realm="x"',
             [("basic", {"realm": "y"}), ("bearer", {"realm": "x"})],
         ),
-        ("", []),
         ('realm="of nothing"', []),
         ('Basic realm="unfinished', [("basic", {"realm": '"unfinished'})]),
     ],
@@ -273,8 +240,6 @@ def test_challenges(header: str, expected: list[tuple[str, dict[str, str]]]) -> 
     [
         (b'{"token": "abc"}', "abc"),
         (b'{"access_token": "abc"}', "abc"),
-        (b'{"token": "abc", "access_token": "other", "expires_in": 300}', "abc"),
-        (b"{}", ""),
         (b'{"token": 5}', ""),
         (b'{"token": "with\\r\\nHeader: injected"}', ""),
         (json.dumps({"token": "a" * 65537}).encode(), ""),
@@ -419,12 +384,6 @@ def test_a_helper_that_fails_is_named_and_not_quoted(
     with pytest.raises(ToolError, match=r"docker-credential-all: no answer") as caught:
         stored_credential("x.example", docker(tmp_path, {"credsStore": "all"}))
     assert "very-secret" not in caught.value.message + caught.value.hint
-
-
-def test_a_helper_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "which", lambda name: None)
-    with pytest.raises(ToolError, match=r"docker-credential-gone: not found"):
-        stored_credential("x.example", docker(tmp_path, {"credsStore": "gone"}))
 
 
 @pytest.mark.parametrize("name", ["../evil", "a b", "-x", "x;y", "x/y"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -123,24 +122,6 @@ def test_a_base_of_another_index_is_not_taken(
     assert found_.layers[0].size == len(b"layer for amd64")
 
 
-def test_a_mirror_is_asked_first(
-    server: FakeRegistry, index: Descriptor, found: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
-
-    def connect_to(place: reference.Reference, options: Settings) -> Connection:
-        asked.append(place.name)
-        return connect(server, place.repository.removeprefix("hub/library/"))
-
-    monkeypatch.setattr(transfer, "connect", connect_to)
-    mirrors = {"docker.io": "mirror.example/hub"}
-    mirrored = replace(found, configuration=replace(found.configuration, mirrors=mirrors))
-    transfer.obtain_base(
-        "a", index.digest, "linux/amd64", mirrored, PlainProgress(lambda line: None)
-    )
-    assert asked == ["mirror.example/hub/library/a"]
-
-
 def test_a_mirror_that_lacks_it_or_lies_is_passed_over(
     server: FakeRegistry, index: Descriptor, found: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,15 +138,6 @@ def test_a_mirror_that_lacks_it_or_lies_is_passed_over(
     server.manifests["b", index.digest] = (media_type, data.replace(b"amd64", b"amd46"))
     layout = transfer.obtain_base("a", index.digest, "linux/amd64", mirrored, silent)
     assert layout.blob(index.digest).read_bytes() == data
-
-
-def test_two_at_once_fetch_it_once(
-    server: FakeRegistry, index: Descriptor, found: Settings
-) -> None:
-    with ThreadPoolExecutor(3) as pool:
-        jobs = [pool.submit(obtain, server, index, found, []) for _ in range(3)]
-        assert len({job.result().folder for job in jobs}) == 1
-    assert len([line for line in server.requests("GET") if "/blobs/" in line]) == 2
 
 
 def test_a_fetch_that_broke_off_is_no_base(

@@ -65,25 +65,6 @@ def test_what_is_not_repeated_says_why_it_broke_off(bench: Make) -> None:
         bench(answer(403)).ask(retry=False)
 
 
-@pytest.mark.parametrize(
-    ("header", "pauses"),
-    [
-        ("30", [30.0]),
-        ("31", []),
-        ("9" * 20, []),
-        ("Wed, 21 Oct 2026 07:28:00 GMT", [1.0]),
-    ],
-)
-def test_a_pause_that_a_registry_requests(bench: Make, header: str, pauses: list[float]) -> None:
-    made = bench(answer(503, Retry_After=header), answer(200))
-    if pauses:
-        made.ask()
-    else:
-        with pytest.raises(BuildError, match="HTTP 503"):
-            made.ask()
-    assert made.pauses == pauses
-
-
 # --- what a failure says
 
 
