@@ -12,7 +12,7 @@ from envbuilder.host.model import Cpu, Gpu, Host
 from envbuilder.profiles.choice import Choice, choose_best, require_host
 from envbuilder.profiles.fit import judge
 from envbuilder.profiles.library import Library
-from envbuilder.profiles.profile import Profile, Requires
+from envbuilder.profiles.profile import Profile
 from tests.support import host_trees
 from tests.support.host_trees import PROFILES, profile
 from tests.support.tools import lock_of
@@ -92,20 +92,6 @@ def test_kernels_and_driver(host: Host, sm: str | None, driver: str | None, verd
     assert ("Jetson AI Lab" in "; ".join(fit.reasons)) == (sm == "8.7") or host is LINUX
 
 
-def test_an_old_driver_is_named_with_what_is_needed() -> None:
-    found = judge(BY_NAME["cuda"], with_gpu(changed(ADA, driver_version="470.82")))
-    assert found.reasons == (
-        "NVIDIA driver 470.82 is older than 580.65.06, which this profile's CUDA runtime needs",
-    )
-
-
-def test_a_profile_with_kernels_for_orin_fits_it() -> None:
-    gpu = changed(ADA, name="Orin (nvgpu)", sm="8.7", driver_version="595.78")
-    orin = msgspec.structs.replace(ARM, gpus=(gpu,))
-    mine = profile("cuda", requires=Requires(kernels_arm64=("8.7",), driver="580.65.06"))
-    assert judge(mine, orin).verdict == "fits"
-
-
 P100 = changed(ADA, name="Tesla P100", sm="6.0", bus="0000:02:00.0")
 RTX_5090 = changed(ADA, name="RTX 5090", sm="12.0", bus="0000:41:00.0")
 
@@ -140,13 +126,6 @@ def test_numbers_are_those_of_the_gpus_that_the_driver_gives() -> None:
     assert (unsure.verdict, unsure.environment) == ("warnings", {})
 
 
-def test_the_best_of_several_gpus_that_fail_is_the_reason() -> None:
-    old = [changed(gpu, driver_version="470.82") for gpu in (P100, RTX_5090)]
-    fit = judge(BY_NAME["cuda"], with_gpu(*old))
-    assert len(fit.reasons) == 1
-    assert "470.82 is older than" in fit.reasons[0]
-
-
 @pytest.mark.parametrize(
     ("driver", "verdict"), [("527.41", "no"), ("528.24", "no"), ("528.33", "fits")]
 )
@@ -173,12 +152,6 @@ def test_only_what_cannot_exist_here_is_impossible() -> None:
     assert judge(BY_NAME["zendnn"], mac, backend="docker", building=True).verdict == ("warnings")
     other = Host(os="other", machine="x86_64")
     assert judge(BY_NAME["cpu"], other, backend="venv").impossible
-
-
-def test_building_asks_for_no_gpu() -> None:
-    found = judge(BY_NAME["cuda"], LINUX, building=True)
-    assert found.verdict == "warnings"
-    assert found.reasons == ("no NVIDIA GPU was found",)
 
 
 def test_xpu_in_a_venv_needs_level_zero(tmp_path: Path) -> None:
@@ -269,10 +242,3 @@ def test_a_cpu_without_avx_has_no_other_framework(framework: types.Framework) ->
     assert choice.profile is None
     fits = {f.profile: f for f in choice.fits}
     assert "no avx (avx missing)" in fits[f"{framework}-cpu"].reasons[0]
-
-
-@pytest.mark.parametrize("name", ["jax-cuda", "jax-xpu"])
-def test_without_the_gpu_a_profile_of_another_framework_cannot_run(name: str) -> None:
-    error = refused(name, LINUX)
-    assert "GPU was found" in error.message
-    assert f"`--profile {SHIPPED.profile(name).framework}-cpu`" in error.hint

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envbuilder.core import resources, types
+from envbuilder.core import resources
 from envbuilder.payload.frameworks import title
 from envbuilder.profiles import frameworks, requirements
 from envbuilder.profiles.frameworks import FRAMEWORKS
@@ -43,36 +43,6 @@ def test_runtime_libraries_are_not_packages_of_users() -> None:
 
 
 LIBRARY = Library((resources.profiles_dir(),))
-PLAIN: dict[str, set[str]] = {
-    "torch": {
-        "numpy",
-        "setuptools",
-        "packaging",
-        "psutil",
-        "zentorch",
-        "pyyaml",
-        "cmake",
-        "deprecated",
-        "wrapt",
-        "safetensors",
-        "intel-extension-for-pytorch",
-        "pyelftools",
-    },
-    "jax": set(),
-    "tensorflow": {"zentf"},
-}
-"""Packages that only some locks of a framework hold, and that are nothing of the hardware's."""
-
-
-@pytest.mark.parametrize("name", FRAMEWORKS)
-def test_what_shipped_locks_pin_for_a_framework_is_known(name: types.Framework) -> None:
-    """Whatever only some profiles lock is the hardware's."""
-    row = FRAMEWORKS[name]
-    locks = [LIBRARY.lock(profile.name) for profile in LIBRARY.candidates(name)]
-    held = [{f.name for t in lock.targets for f in t.of_kind("wheel")} for lock in locks if lock]
-    everywhere = set.intersection(*(names for names in held if names))
-    rest = set.union(*held) - everywhere - row.builds - PLAIN[name]
-    assert {n for n in rest if not row.is_library(n)} == set()
 
 
 @pytest.mark.parametrize("profile", LIBRARY.profiles(), ids=lambda p: p.name)
@@ -99,11 +69,6 @@ def test_who_is_and_who_needs_which_framework(
     name: str, itself: str | None, user: str | None
 ) -> None:
     assert (frameworks.of_name(name), frameworks.of_user(name)) == (itself, user)
-
-
-def test_no_distribution_is_of_two_frameworks() -> None:
-    every = [name for row in FRAMEWORKS.values() for name in row.builds]
-    assert len(every) == len(set(every))
 
 
 def test_conda_packages_that_are_the_hardwares() -> None:
@@ -142,13 +107,6 @@ def test_a_compiler_of_kernels_is_that_of_one_kind_of_hardware() -> None:
     assert "triton" not in torch.foreign("cuda")
     assert torch.foreign("rocm") == every - {"triton-rocm", "pytorch-triton-rocm"}
     assert FRAMEWORKS["jax"].foreign("cuda") == frozenset()
-
-
-def test_no_shipped_lock_holds_the_compiler_of_other_hardware() -> None:
-    for profile in LIBRARY.profiles():
-        lock = LIBRARY.lock(profile.name)
-        names = {file.name for file in lock.files}
-        assert not names & FRAMEWORKS[profile.framework].foreign(profile.accelerator)
 
 
 def test_the_payload_has_the_same_titles() -> None:

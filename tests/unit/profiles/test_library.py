@@ -64,25 +64,6 @@ def test_a_profile_and_its_lock_are_read_once(reads: list[str]) -> None:
     assert reads == ["mps", "mps.json"]
 
 
-def test_a_damaged_lock_counts_as_none_until_it_is_needed(copied: Path, reads: list[str]) -> None:
-    (copied / "locks/mps.json").write_text("{")
-    known = Library((copied,))
-    assert known.lock("mps") is None
-    for _ in range(2):
-        with pytest.raises(InvalidError, match="not a lock"):
-            known.usable_lock(known.profile("mps"))
-    assert reads == ["mps.json", "mps"]
-
-
-def test_a_missing_lock_says_how_to_make_one(copied: Path) -> None:
-    (copied / "locks/mps.json").unlink()
-    known = Library((copied,))
-    assert known.lock("mps") is None
-    with pytest.raises(InvalidError, match="has no lock") as raised:
-        known.usable_lock(known.profile("mps"))
-    assert "envbuilder lock --profile mps" in raised.value.hint
-
-
 # A lock of the user's own instead of the shipped one
 
 CPU_LOCK = shipped_lock("cpu")

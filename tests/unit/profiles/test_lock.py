@@ -122,14 +122,6 @@ def test_the_digest_of_a_lock_is_that_of_its_content() -> None:
     assert profile_lock.lock_digest(lock(file(size=2))) != profile_lock.lock_digest(lock())
 
 
-def test_the_name_before_the_first_dot_is_the_profile(tmp_path: Path) -> None:
-    path = tmp_path / "cpu.old.json"
-    with pytest.raises(InvalidError, match="not a lock"):
-        profile_lock.load(path)
-    path.write_text(profile_lock.dump(lock()))
-    assert profile_lock.load(path) == lock()
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -341,15 +333,6 @@ _WHOLE = lock(
     targets=(_TARGET, replace(_TARGET, python="3.12")),
     missing={"macos/arm64 3.12": "x"},
 )
-NEEDLESS = {
-    "missing",
-    "missing.macos/arm64 3.12",
-    "targets.0",
-    "targets.1",
-    *(f"targets.{n}.{key}" for n in (0, 1) for key in ("base.unpacked", "files.1", "files.2")),
-    *(f"targets.{n}.files.0.size_about" for n in (0, 1)),
-}
-"""Parts that a lock may lack as far as it is judged alone: `check` compares it with its profile."""
 VERDICTS = {
     "refused: another profile": replace(_WHOLE, profile="cuda"),
     "refused: stale": replace(_WHOLE, inputs=HASH),
@@ -383,11 +366,6 @@ def test_a_lock_that_lacks_a_part_is_not_judged_better(name: str, tmp_path: Path
     }
     # Without the entry that is wrong, nothing is wrong.
     assert better == {f"targets.0.files.{n}" for n in WRONG_ENTRIES.get(name, ())}
-
-
-def test_what_a_lock_may_lack(tmp_path: Path) -> None:
-    lacking = absence.without_each(json.loads(profile_lock.dump(_WHOLE)))
-    assert {part for part, each in lacking if verdict(each, tmp_path) == "locked"} == NEEDLESS
 
 
 # An interpreter

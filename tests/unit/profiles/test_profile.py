@@ -86,16 +86,6 @@ def test_a_shipped_profile_is_whole_and_its_lock_fits_and_names_no_place(name: s
         assert held in (expected, expected.partition("+")[0])
 
 
-def test_archived_extensions_are_opt_in_and_warn() -> None:
-    for name in NAMES:
-        profile = shipped_profile(name)
-        ipex = profile.expects.extension == "ipex"
-        assert profile.opt_in == (
-            ipex or name.endswith("-debian") or name in {"jax-xpu", "zendnn-tensorflow"}
-        )
-        assert ipex == any("archived" in w for w in profile.notes())
-
-
 @pytest.mark.parametrize("name", ["cpu", "zendnn"])
 def test_a_base_of_debian_packages_is_all_that_its_variant_changes(name: str) -> None:
     one = shipped_profile(name)
@@ -108,13 +98,6 @@ def test_a_base_of_debian_packages_is_all_that_its_variant_changes(name: str) ->
     assert locks[0].tools == locks[1].tools
     wheels = [profile_lock.select(k, "linux/amd64", "3.11").of_kind("wheel") for k in locks]
     assert wheels[0] == wheels[1]
-
-
-def test_the_python_of_an_image_is_the_locked_one() -> None:
-    lock = shipped_lock("xpu")
-    target = profile_lock.select(lock, "linux/amd64", "3.14")
-    deb = next(f for f in target.of_kind("deb") if f.name == "python3.14")
-    assert deb.version.startswith(target.base.python_version + "-")
 
 
 def test_claims_agree_with_locks() -> None:
@@ -189,17 +172,6 @@ def test_contradictions_are_refused(tmp_path: Path, change: tuple[str, str], mes
         load(tmp_path, MINIMAL.replace(*change))
 
 
-def test_a_base_of_debian_packages_is_a_base(tmp_path: Path) -> None:
-    text = MINIMAL.replace("[venv]", "[docker, venv]").replace(
-        "requirements:",
-        "debian_suite: bookworm\n"
-        "debian_base: {'3.11': {include: [python3], unpacked: [linux/arm64]}}\nrequirements:",
-    )
-    profile = load(tmp_path, text)
-    assert profile.image_pythons == {"3.11"}
-    assert profile.debian_base["3.11"].unpacked == ("linux/arm64",)
-
-
 @pytest.mark.parametrize("text", ["[" * 8000, "[" * 200_000, "- " * 100_000, "{a: " * 50_000])
 def test_deep_nesting_is_an_error_and_not_the_end_of_the_process(tmp_path: Path, text: str) -> None:
     with pytest.raises(InvalidError, match="not valid YAML"):
@@ -222,15 +194,6 @@ def test_keys_that_named_torch_name_what_to_write(tmp_path: Path, old: str, hint
     with pytest.raises(InvalidError) as raised:
         load(tmp_path, text)
     assert hint in raised.value.hint
-
-
-def test_a_variant_has_the_framework_of_what_it_extends(tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text("extends: jax-cpu\ndescription: d\n")
-    assert profiles.load("mine", (tmp_path, *SHIPPED)).framework == "jax"
-    lacking = "extends: jax-cpu\ndescription: d\nrequirements: [flax]\n"
-    (tmp_path / "mine.yaml").write_text(lacking)
-    with pytest.raises(InvalidError, match=r"'mine' has no jax: requirements: replaces those"):
-        profiles.load("mine", (tmp_path, *SHIPPED))
 
 
 def test_each_python_can_have_another_version() -> None:

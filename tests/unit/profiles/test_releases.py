@@ -14,7 +14,6 @@ from envbuilder.core import resources, types
 from envbuilder.host import probe
 from envbuilder.host.accelerators import of_vendor
 from envbuilder.host.gpus.accelerator import Needs
-from envbuilder.host.model import Cpu, Host
 from envbuilder.profiles import (
     fit,
     lock as profile_lock,
@@ -108,20 +107,6 @@ def test_builds_are_listed_once_and_in_order(framework: types.Framework) -> None
     assert [Version(r["release"]) for r in rows(f"{framework}.csv")] == sorted({*order})
 
 
-def test_each_release_is_on_pypi_for_every_platform_once() -> None:
-    """PyPI's build is another CUDA in each release; for ARM it is the CPU's up to 2.10."""
-    of_pypi: dict[tuple[str, str], str] = {}
-    for row in rows("torch-builds.csv"):
-        if row["index"] == "default":
-            key = row["release"], row["platform"]
-            assert key not in of_pypi
-            of_pypi[key] = row["build"]
-    for release in (row["release"] for row in rows("torch.csv")):
-        assert of_pypi[release, "linux/amd64"].startswith("cu")
-        arm = of_pypi[release, "linux/arm64"]
-        assert arm.startswith("cu") == (Version(release) >= Version("2.11"))
-
-
 @pytest.mark.parametrize(
     ("version", "platform", "build", "first", "last", "ptx"),
     [
@@ -181,17 +166,6 @@ def test_builds_of_jax_and_tensorflow(row: str) -> None:
     assert written.count(row) == 1
 
 
-def test_what_has_no_build() -> None:
-    """Withdrawn; no plugin for ARM; libraries that pip cannot install, or that are not found."""
-    assert "0.4.32" not in {row["release"] for row in rows("jax.csv")}
-    assert releases.of_version("jax", "0.4.38", "linux/arm64", "cuda12") is None
-    cuda = {b.release for b in releases.every("tensorflow") if releases.is_for(b, "cuda")}
-    assert not cuda & {"2.14.1", "2.15.0", "2.16.1"}
-    assert {row["release"]: row["constraints"] for row in rows("tensorflow.csv")}[
-        "2.14.0"
-    ] == "numpy<2"
-
-
 @pytest.mark.parametrize(
     ("framework", "wheels", "build"),
     [
@@ -234,20 +208,6 @@ def test_what_builds_need() -> None:
     assert not {*rocm.kernels} & {*rocm.partly}
     jax = releases.of_version("jax", "0.7.0", "linux/amd64", "cuda12")
     assert jax.needs().partly == ("5.2", "6.0", "7.0")
-
-
-def test_the_framework_of_every_shipped_lock_is_known() -> None:
-    folders = profiles.search_path(None, FOLDER)
-    for name in profiles.names(folders):
-        profile = profiles.load(name, folders)
-        path = profile_lock.path_for(name, folders)
-        lock = profile_lock.load(path) if path else None
-        for target in lock.targets if lock and name != "jax-xpu" else ():
-            build = needs_of_wheels.build_of(profile.framework, target)
-            assert build is not None, (name, target.platform)
-            assert build in releases.every(profile.framework)
-            assert releases.is_for(build, profile.accelerator)
-            assert target.python in build.pythons
 
 
 @pytest.mark.parametrize(
@@ -333,12 +293,6 @@ def test_rows_of_the_page_are_what_their_sources_say(gpu: str, release: str, bui
     rated = fit.serving(profile, host)
     fits = {b.build for b, level in rated if b.release == release and level == "note"}
     assert fits == {*builds.split()}
-
-
-def test_without_avx_no_release_of_jax_fits() -> None:
-    host = Host(os="linux", machine="x86_64", platform="linux/amd64", cpu=Cpu(flags=("sse2",)))
-    rated = fit.serving(profiles.load("jax-cpu", profiles.search_path(None, FOLDER)), host)
-    assert {level for _, level in rated} == {"no"}
 
 
 def test_a_build_is_rated_as_its_wheels_are_in_a_lock() -> None:

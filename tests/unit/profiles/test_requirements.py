@@ -69,12 +69,6 @@ def test_a_list_that_drops_the_framework_or_its_extension_is_refused(
     assert f"Repeat {lost}, or use add_requirements:" in caught.value.hint
 
 
-def test_all_that_is_lost_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidError, match="no torch and no zentorch") as caught:
-        load(tmp_path, "extends: zendnn\nrequirements: [einops]")
-    assert f"Repeat {TORCH} and zentorch==2.13.0.2" in caught.value.hint
-
-
 @pytest.mark.parametrize(
     "texts",
     [
@@ -115,10 +109,6 @@ def test_a_lock_and_what_is_shown_see_the_whole_list_and_no_other_key(tmp_path: 
     assert profiles.canonical(added)["requirements"] == (TORCH, "einops")
     assert "add_requirements" not in profiles.canonical(added)
     assert profile_lock.inputs_digest(added) == profile_lock.inputs_digest(written)
-
-
-def test_an_empty_addition_is_what_was_inherited(tmp_path: Path) -> None:
-    assert load(tmp_path, "extends: cpu\nadd_requirements: []").requirements == (TORCH,)
 
 
 @pytest.mark.parametrize(

@@ -116,13 +116,6 @@ def test_libraries_of_a_build_are_the_builds_own(tmp_path: Path, name: str) -> N
     assert added == ("nvidia-ml-py==12.1", "rich")
 
 
-def test_a_package_of_condas_for_other_hardware_needs_no_conda(tmp_path: Path) -> None:
-    (tmp_path / "environment.yml").write_text("dependencies: [cupy, rich]\n")
-    mps = library(tmp_path, "requirements_from: [environment.yml]\n").profile("mps")
-    assert {"venv", "conda"} <= {*mps.backends}
-    assert mps.conda.packages[-1] == "rich"
-
-
 def test_packages_for_nvidia_gpus_are_those_of_other_hardware_elsewhere(tmp_path: Path) -> None:
     gpu = "faiss-gpu==1.7.*; python_version == '3.12'"
     others = "decord==0.6.0, nvidia-cutlass-dsl, cupy-cuda12x, nvidia-ml-py, tensorflow-cpu"
@@ -147,15 +140,3 @@ def test_packages_for_nvidia_gpus_are_those_of_other_hardware_elsewhere(tmp_path
         "nvidia-cutlass-dsl is for other hardware: left out here",
         "cupy-cuda12x is for other hardware: left out here",
     ]
-
-
-def test_what_is_wrong_with_every_profile_is_said_of_the_projects_framework(tmp_path: Path) -> None:
-    project = library(tmp_path, "requirements: ['jax==0.1']\n")
-    with pytest.raises(InvalidError, match=r"profile 'jax-cpu' has JAX 0\.4\.30 and later"):
-        project.profiles()
-
-
-def test_outside_of_a_project_candidates_have_pytorch_unless_asked(tmp_path: Path) -> None:
-    plain = library(tmp_path, "")
-    assert {p.framework for p in plain.candidates()} == {"torch"}
-    assert "jax-cpu" in {p.name for p in plain.candidates("jax")}

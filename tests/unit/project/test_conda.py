@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from envbuilder.core.errors import InvalidError
 from envbuilder.project import conda, lines
 from envbuilder.project.forms import read
-from envbuilder.project.lines import Line, Listed
+from envbuilder.project.lines import Line
 from tests.support.repositories import lay
 from tests.support.requirement_projects import places, refusal, texts
 
@@ -111,14 +111,6 @@ def test_anacondas_own_channels_are_left_out(tmp_path: Path) -> None:
     assert len(read(tmp_path, "environment.yml").notes) == 1
 
 
-def test_files_that_are_read_with_it_are_named(tmp_path: Path) -> None:
-    lay(tmp_path, {"envs/e.yml": "dependencies:\n- pip:\n  - -r ../a.txt\n", "a.txt": "-r b.txt"})
-    lay(tmp_path, {"b.txt": "-c c.txt\nrich\n", "c.txt": "rich<14\n"})
-    assert read(tmp_path, "envs/e.yml").read_from == ("a.txt", "b.txt", "c.txt")
-    assert read(tmp_path, "a.txt").read_from == ("b.txt", "c.txt")
-    assert read(tmp_path, "c.txt").read_from == ()
-
-
 def test_an_exported_environment(tmp_path: Path) -> None:
     lay(tmp_path, {"env.yaml": EXPORTED})
     listed = read(tmp_path, "env.yaml")
@@ -176,12 +168,6 @@ def test_a_name_of_condas_is_a_package_of_the_index_only_if_a_table_says_so(tmp_
     assert listed.system == ("unrar-free",)
 
 
-def test_what_no_table_knows_is_had_by_listing_it_as_a_requirement() -> None:
-    listed = [lines.Line("python-avro", "e.yml:1"), lines.Line("new_thing 1.*", "e.yml:2")]
-    assert conda.first_missing(listed, {"avro"}) == listed[1]
-    assert conda.first_missing(listed, {"avro", "new-thing"}) is None
-
-
 def test_what_an_export_lists_twice_has_the_version_of_pip(tmp_path: Path) -> None:
     text = (
         "dependencies: [numpy=1.21.5=py38h7a, vc=14.2=h21, rich=13, {pip: [numpy==1.22.0, rich]}]"
@@ -200,13 +186,6 @@ def test_a_list_that_conda_exported_as_text(tmp_path: Path) -> None:
     assert texts(listed.requirements) == ["numpy==1.21.2", "rich==13.0.0"]
     assert places(listed.requirements) == ["requirements.txt:3", "requirements.txt:5"]
     assert texts(listed.pythons) == ["==3.8.12"]
-
-
-@pytest.mark.parametrize("text", ["", "name: x\n", "channels:\ndependencies:\n", "{}"])
-def test_an_environment_without_packages(tmp_path: Path, text: str) -> None:
-    lay(tmp_path, {"environment.yml": text})
-    listed = read(tmp_path, "environment.yml")
-    assert listed == Listed(notes=("environment.yml: it lists no requirements.",))
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,12 @@ import pytest
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import load as load_settings
-from envbuilder.profiles import fit, lock as profile_lock, profile as profiles
+from envbuilder.profiles import lock as profile_lock, profile as profiles
 from envbuilder.profiles.profile import Profile
 from envbuilder.profiles.releases import Build
 from envbuilder.project import release as chosen_release, variants
 from envbuilder.project.lines import Line
 from envbuilder.project.variants import ProjectProfiles, ReleaseOptions
-from tests.support import host_trees
 from tests.support.shipped import FOLDERS, shipped_lock, shipped_profile
 
 EVERY = ("cpu", "cuda", "cuda-legacy", "mps", "rocm", "xpu")
@@ -129,25 +128,6 @@ def test_what_is_not_to_be_had_is_an_exception_with_its_reason(tmp_path: Path) -
     rocm = variants.decision(shipped_profile("rocm"))
     assert rocm.chosen.title == "2.9.1 (rocm6.4)"
     assert rocm.why == "no source that answers states a hash of 2.13.0 (rocm7.2)"
-
-
-def test_with_a_wish_the_newest_that_most_have(tmp_path: Path) -> None:
-    text = "requirements: ['torch>=2.5,<2.8']\nprofiles: [cpu, mps, xpu]\n"
-    assert decided(project(tmp_path, text), ["cpu", "mps", "xpu"]) == {
-        "cpu": "2.7.1 (cpu) 3.11",
-        "mps": "2.7.1 (macos) 3.11",
-        "xpu": "2.7.1 (xpu) 3.11",
-    }
-
-    def offered(build: Build) -> Collection[str]:
-        newest = build.release == "2.7.1" and build.build != "macos"
-        return () if newest else build.pythons
-
-    assert decided(project(tmp_path, text, ReleaseOptions(offered)), ["cpu", "mps", "xpu"]) == {
-        "cpu": "2.7.0 (cpu) 3.11",
-        "mps": "2.7.0 (macos) 3.11",
-        "xpu": "2.7.0 (xpu) 3.11",
-    }
 
 
 def test_what_is_locked_stays_while_it_fits(tmp_path: Path) -> None:
@@ -277,16 +257,6 @@ def test_a_profile_of_the_user_s_own_with_a_pin_keeps_it(tmp_path: Path) -> None
         variants.of(mine)
 
 
-@pytest.mark.parametrize("release", ["1.0.0", "9.9.9"])
-def test_a_release_that_no_table_has_is_no_default(tmp_path: Path, release: str) -> None:
-    folder = tmp_path / "profiles"
-    folder.mkdir()
-    text = f"extends: cuda\ndescription: mine\nrelease: {release}\n"
-    (folder / "mine.yaml").write_text(text)
-    with pytest.raises(InvalidError, match=rf"release: no table has {release} of PyTorch as cu132"):
-        profiles.load("mine", [folder, *FOLDERS])
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -328,28 +298,6 @@ def test_a_pinned_release_that_no_table_has(
         profile = of(variants, name)
         assert profile.warnings == shipped_profile(name).warnings, "a finding says so, once"
         assert profile.expects.version.startswith(profile.release or "-")
-
-
-@pytest.mark.parametrize("version", ["1.0.0", "2.99.*"])
-def test_a_release_older_than_all_or_any_newer_one_is_none(tmp_path: Path, version: str) -> None:
-    with pytest.raises(InvalidError, match=r"profile 'cuda' has PyTorch 1\.12\.0 and later"):
-        of(project(tmp_path, f"requirements: [torch=={version}]\n"), "cuda")
-
-
-def test_a_release_that_no_table_has_never_fits(tmp_path: Path) -> None:
-    variants = project(tmp_path, "requirements: [torch==2.99.0]\n")
-    fitting = []
-    for name in ("cpu", "cuda", "mps", "rocm", "xpu"):
-        known = shipped_profile(name)
-        unknown = of(variants, name)
-        lock = shipped_lock(name)
-        for host in map(host_trees.recorded, host_trees.NAMES):
-            judged = fit.judge(unknown, host, lock=lock)
-            assert judged.verdict != "fits"
-            if fit.judge(known, host, lock=lock).verdict == "fits":
-                fitting.append(name)
-                assert str(judged.reasons).count("no table has PyTorch 2.99.0") == 1
-    assert {*fitting} == {"cpu", "cuda", "mps", "rocm", "xpu"}
 
 
 def test_the_projects_own_file_decides_on_the_release_whatever_other_files_say(

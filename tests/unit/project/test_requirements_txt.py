@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from envbuilder.project import requirements_txt
 from envbuilder.project.forms import read
 from envbuilder.project.lines import Listed
 from tests.support.edited_text import edited
@@ -44,16 +43,6 @@ def test_a_projects_file(tmp_path: Path) -> None:
     ]
     assert places(listed.requirements)[-3:] == [f"requirements.txt:{n}" for n in (8, 9, 10)]
     assert listed == Listed(requirements=listed.requirements)
-
-
-def test_versions_of_pip_compile_count_and_its_hashes_do_not(tmp_path: Path) -> None:
-    lay(tmp_path, {"requirements.txt": (DATA / "pip-compile.txt").read_text()})
-    listed = read(tmp_path, "requirements.txt")
-    assert "rich==15.0.0" in texts(listed.requirements)
-    for text in texts(listed.requirements):
-        assert "==" in text
-        assert "hash" not in text
-    assert listed.requirements[0].where == "requirements.txt:3"
 
 
 def test_lines_that_go_on(tmp_path: Path) -> None:
@@ -280,14 +269,6 @@ def test_utf16_as_powershell_writes_it(tmp_path: Path) -> None:
     assert texts(read(tmp_path, "requirements.txt").requirements) == ["rich", "numpy"]
     (tmp_path / "requirements.txt").write_bytes(b"rich\n\n\xe9\n")
     assert refusal(tmp_path, "requirements.txt")[0] == "requirements.txt:3: not UTF-8 text"
-
-
-def test_lines_of_another_file(tmp_path: Path) -> None:
-    lay(tmp_path, {"env/more.txt": "tqdm\n"})
-    pairs = [("environment.yml:7", "rich # pretty"), ("environment.yml:8", "-r more.txt")]
-    listed = requirements_txt.read_lines(tmp_path, "env/environment.yml", pairs)
-    assert texts(listed.requirements) == ["rich", "tqdm"]
-    assert places(listed.requirements) == ["environment.yml:7", "env/more.txt:1"]
 
 
 def test_cog(tmp_path: Path) -> None:

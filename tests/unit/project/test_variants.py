@@ -189,30 +189,6 @@ def test_a_framework_for_other_machines_does_not_count(
         assert variant.requirements == profile.requirements
 
 
-def test_a_framework_counts_on_the_platforms_of_a_profile_alone() -> None:
-    zendnn = shipped_profile("zendnn")  # x86-64 alone
-    on_arm = contents('torch==2.2.2; platform_machine == "aarch64"')
-    assert adapt(zendnn, on_arm).requirements == zendnn.requirements
-    older = adapt(JAX_CPU, contents("jax<0.11", pythons=lines("==3.11.*")))
-    assert older.python.supported == ("3.11",)
-
-
-@pytest.mark.parametrize("stated", ["torch==2.13.*", "torch"])
-def test_a_profile_of_the_users_own_that_pins_no_version(stated: str) -> None:
-    mine = msgspec.structs.replace(CPU, requirements=(stated,))
-    assert adapt(mine, contents("torch<2.14")).requirements == (stated, "torch<2.14")
-    assert adapt(mine, contents(constraints=lines("torch==2.13.0"))).constraints == (
-        "torch==2.13.0",
-    )
-    tensorflow = msgspec.structs.replace(
-        shipped_profile("tensorflow-cuda"), requirements=("tensorflow[and-cuda]>=2.20",)
-    )
-    # Another name of it would bring a second build.
-    assert adapt(tensorflow, contents("tensorflow-gpu>=2.21")).requirements[1:] == (
-        "tensorflow>=2.21",
-    )
-
-
 @pytest.mark.parametrize("line", ["torch<2.13", 'torch==2.4.0; os_name == "posix"'])
 def test_a_constraint_on_the_framework_counts(line: str) -> None:
     with pytest.raises(InvalidError) as raised:
@@ -285,20 +261,6 @@ def test_a_python_that_the_profile_has_not(limits: tuple[str, ...], words: str) 
     assert words in raised.value.message
 
 
-def test_a_second_python_for_images_if_the_default_has_no_base() -> None:
-    # Wheels that a profile pins go with the Pythons of its images.
-    xpu = msgspec.structs.replace(shipped_profile("xpu"), builds=())
-    variant = adapt(xpu, contents())
-    assert variant.python.default == xpu.python.default
-    assert variant.image_python in variant.base
-    stated = adapt(xpu, contents(pythons=lines(f"=={xpu.python.default}.*")))
-    assert "docker" not in stated.backends
-    assert "venv" in stated.backends
-    only_image = msgspec.structs.replace(xpu, backends=("docker",))
-    with pytest.raises(InvalidError, match=r"no base image with Python 3.11 is known"):
-        adapt(only_image, contents(pythons=lines("==3.11.*")))
-
-
 def decision(profile: Profile, release: str, python: str) -> Decision:
     return Decision(chosen=profile.choices(release)[release], python=python)
 
@@ -349,29 +311,6 @@ def test_variables_and_system_packages_are_added() -> None:
     assert variant.environment == {**CPU.environment, "A": "b"}
     assert variant.warnings == (*CPU.warnings, "pytorch is left out")
     assert adapt(CPU, contents()).unpack_packages == CPU.unpack_packages
-
-
-@pytest.mark.parametrize("profile", PROFILES, ids=lambda p: p.name)
-def test_every_profile_with_images_can_have_system_packages(profile: profiles.Profile) -> None:
-    variant = adapt(profile, contents(system_packages=("sqlite3",)))
-    assert "sqlite3" in variant.system_packages
-    assert bool(variant.debian_suite) == bool(profile.base or profile.debian_base)
-    nameless = msgspec.structs.replace(profile, debian_suite="")
-    if profile.base:
-        with pytest.raises(InvalidError, match="does not say which Debian suite"):
-            adapt(nameless, contents(system_packages=("sqlite3",)))
-
-
-def test_conda_packages_leave_the_conda_backend_alone() -> None:
-    variant = adapt(CPU, contents(conda=lines("ffmpeg 6.*"), channels=("bioconda", "conda-forge")))
-    assert variant.backends == ("conda",)
-    assert variant.conda.packages == (*CPU.conda.packages, "ffmpeg 6.*")
-    assert variant.conda.channels == ("bioconda", "conda-forge")
-    both = adapt(shipped_profile("zendnn"), contents(conda=lines("gxx", "cmake")))
-    assert both.conda.packages == ("gxx", "cmake")
-    no_conda = msgspec.structs.replace(CPU, backends=("docker", "venv"))
-    with pytest.raises(InvalidError, match=r"requirements.txt:1 needs ffmpeg of conda"):
-        adapt(no_conda, contents(conda=lines("ffmpeg")))
 
 
 def test_conda_packages_with_a_wheel_or_a_debian_package_fit_every_backend() -> None:

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from envbuilder.core import resources
@@ -48,10 +47,6 @@ def check_report(report: dict[str, Any], run: matrix.Run, profile: Profile) -> N
         assert report["device"]["used"] == profile.expects.device
 
 
-def test_no_run_is_named_twice() -> None:
-    assert len({(r.profile, r.platform, r.backend, r.python) for r in RUNS}) == len(RUNS)
-
-
 def test_every_profile_has_its_rows() -> None:
     table = matrix.shipped()
     shown = {(r.profile.name, r.platform, python) for r in table for python in r.pythons}
@@ -61,19 +56,6 @@ def test_every_profile_has_its_rows() -> None:
         for platform in p.platforms
         for python in p.python.supported
     }
-
-
-def test_without_evidence_the_lock_is_the_state() -> None:
-    """As it is for a new profile, which no file names yet."""
-    profile, lock = of("cuda-legacy")
-    new = msgspec.structs.replace(profile, name="new")
-    table = matrix.rows([new], {"new": lock}, RUNS)
-    assert {state for row in table for state in row.states} == {"claimed"}
-    assert [row.pythons for row in table] == [("3.11", "3.12")]
-    text = matrix.summary(table, {})
-    assert "| `new` | NVIDIA GPUs | amd64 | claimed | claimed | claimed | 3.11–3.12 |" in text
-    unlocked = matrix.rows([new], {"new": None}, ())
-    assert {state for row in unlocked for state in row.states} == {"unlocked"}
 
 
 def test_a_run_counts_for_its_python_alone() -> None:
@@ -89,19 +71,6 @@ def test_a_run_counts_for_its_python_alone() -> None:
     ]
     assert "| claimed | **run** 3.12 | claimed |" in matrix.summary(table, {})
     assert "[mine.json](../evidence/reports/mine.json)" in matrix.page(table)
-
-
-def test_the_least_of_several_locks_is_shown_in_short() -> None:
-    (row,) = [r for r in matrix.shipped() if r.profile.name == "mps"]
-    other = msgspec.structs.replace(row, states=("–", "claimed", "locked"))
-    assert "| – | claimed | locked |" in matrix.summary([row, other], {})
-
-
-def test_an_image_needs_a_base() -> None:
-    profile, lock = of("cuda")
-    states = {r.pythons: r.states[0] for r in matrix.rows([profile], {"cuda": lock}, ())}
-    assert states[("3.13",)] == "–"
-    assert states[("3.11", "3.12")] == "locked"
 
 
 def test_the_readme_is_fresh(repository: Path) -> None:

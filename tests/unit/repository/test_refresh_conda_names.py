@@ -35,19 +35,3 @@ def test_the_table_is_written_from_the_mappings_of_channels(
     listed = [line for line in text.splitlines() if not line.startswith("#")]
     assert listed == [*TABLE, "pytorch torch", "redis-py redis"]
     assert "1234abcd of 2026-01-02" in text
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"a": "b"}', '{"a": [1]}', '{"a": ["b c"]}'])
-def test_another_file_changes_nothing(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(refresh, "TABLE", tmp_path / "table.txt")
-    (tmp_path / "x.json").write_text(text)
-    assert refresh.main([str(tmp_path / "x.json"), "--version", "1"]) == 2
-    assert "x.json: " in capsys.readouterr().err
-    assert not (tmp_path / "table.txt").exists()
-
-
-def test_the_head_of_the_shipped_table_is_the_one_that_is_written() -> None:
-    head = refresh.TABLE.read_text().split("\n21cmfast")[0]
-    assert head == refresh.HEAD.rstrip("\n").format(version="345e9bfb of 2026-08-19")

@@ -177,15 +177,6 @@ def test_models_of_intel_family_h(update: Any) -> None:
     assert "3 added, 0 changed, 1 kept, 0 gone" in told
 
 
-def test_parts_of_lscpu(update: Any) -> None:
-    _, table, _ = update("arm-cpus", EMPTY["arm-cpus"], ARM, "--write")
-    source = "util-linux 2 sys-utils/lscpu-arm.c"
-    assert table.splitlines()[1:] == [
-        f"0x41,0xd0c,Neoverse-N1,{source}",
-        f"0x42,0x00f,Brahma-B15,{source}",
-    ]
-
-
 @pytest.mark.parametrize(
     ("table", "text", "message"),
     [
@@ -242,23 +233,6 @@ def test_gpus_of_the_kernel_are_at_best_unlisted(update: Any) -> None:
         "fd80": ("Wildcat Lake", "unlisted"),
     }
     assert parsed[0]["source"] == "Linux 6.99 drm/intel/pciids.h"
-
-
-def test_names_of_intel_are_filled_in(tmp_path: Path) -> None:
-    pci = (
-        "# Version: 2025.06.09\n8086  Intel Corporation\n"
-        "\t1912  HD Graphics 530\n\t1913  SkyLake [HD Graphics 510]\n\t1914  Graphics\n"
-    )
-    source = tmp_path / "pci.ids"
-    table = tmp_path / "intel-gpus.csv"
-    source.write_text(pci)
-    rows = "".join(f"{n},Skylake,unsupported,shared,,Linux\n" for n in ("1912", "1913", "1914"))
-    table.write_text(EMPTY["intel-gpus"] + rows)
-    assert refresh.main(["intel-gpus-names", str(source), "--write"], folder=tmp_path) == 0
-    named = "1912,Skylake,unsupported,shared,HD Graphics 530,Linux; name: pci.ids 2025.06.09\n"
-    assert named in table.read_text()
-    assert "shared,HD Graphics 510,Linux" in table.read_text()
-    assert "1914,Skylake,unsupported,shared,,Linux\n" in table.read_text()
 
 
 def test_the_tables_in_the_repository_are_as_the_script_writes_them(update: Any) -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from envbuilder.core import types
-from envbuilder.profiles import releases
-from tests.support.device_code import fatbin
 from tools import refresh_releases as refresh
 
 FILES = (
@@ -77,15 +74,6 @@ def test_which_wheels_are_in_the_table(file: str, listed: str) -> None:
     assert [" ".join(key) for key in refresh.listed(name, [file])] == ([listed] if listed else [])
 
 
-def test_a_release_of_jax_without_a_jaxlib_uses_the_one_before() -> None:
-    found = {("jaxlib", "0.4.36", "linux/amd64"): {"3.10"}, ("torch", "0.4.36", "x"): {"3.9"}}
-    versions = ("0.4.38rc1", "0.4.32", "0.4.37", "0.4.36", "0.4.30")
-    assert refresh.with_those_between(found, versions) == {
-        **found,
-        ("jaxlib", "0.4.37", "linux/amd64"): {"3.10"},
-    }
-
-
 def test_every_difference_is_a_line() -> None:
     def key(release: str) -> refresh.Key:
         return "torch", release, "linux/amd64"
@@ -99,14 +87,6 @@ def test_every_difference_is_a_line() -> None:
     assert [*refresh.differences(table, table)] == []
 
 
-def test_the_table_states_what_the_index_has_once() -> None:
-    pythons = refresh.stated()
-    builds = [build for name in types.FRAMEWORKS for build in releases.every(name)]
-    assert len(pythons) == sum(build.index == "default" for build in builds)
-    assert pythons["torch", "2.14.1", "linux/arm64"] == {"3.10", "3.11", "3.12", "3.13", "3.14"}
-    assert {name for name, *_ in pythons} == {name for name, _ in refresh.FIRST}
-
-
 @pytest.mark.parametrize(
     ("content", "found"),
     [
@@ -118,8 +98,3 @@ def test_the_table_states_what_the_index_has_once() -> None:
 )
 def test_the_kernels_that_a_library_names(content: bytes, found: str) -> None:
     assert refresh.kernels(content) == found
-
-
-def test_the_kernels_in_fat_binaries() -> None:
-    library = b"\x7fELF" + fatbin("sm_75", "compute_120") + bytes(40) + fatbin("sm_90a", "sm_120")
-    assert refresh.in_fat_binaries(library) == "7.5 9.0 12.0"
