@@ -333,12 +333,14 @@ def test_the_text_is_written_and_read_back_once_however_much_is_tried(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = Counter[str]()
+    read_back = list[str]()
 
     def counted(module: ModuleType, name: str) -> None:
         original = getattr(module, name)
 
         def call(*arguments: Any) -> Any:
             calls[name] += 1
+            read_back.extend(arguments[:1] if name == "decoded" else ())
             return original(*arguments)
 
         monkeypatch.setattr(module, name, call)
@@ -347,7 +349,9 @@ def test_the_text_is_written_and_read_back_once_however_much_is_tried(
     counted(settings, "decoded")
     counted(init, "_tried")
     lay(folder, {"env.yml": "dependencies: [python=3.7, pytorch=1.4]\n"})
-    assert report(capsys)["written"]
+    found = report(capsys)
+    assert found["written"]
+    assert read_back == [found["text"]]
     assert calls.pop("_tried") > 10
     assert calls == {"text": 1, "decoded": 1}
 

@@ -64,6 +64,14 @@ def test_a_profile_and_its_lock_are_read_once(reads: list[str]) -> None:
     assert reads == ["mps", "mps.json"]
 
 
+def test_a_damaged_lock_counts_as_none_until_it_is_needed(copied: Path) -> None:
+    (copied / "locks/mps.json").write_text("{")
+    known = Library((copied,))
+    assert known.lock("mps") is None
+    with pytest.raises(InvalidError, match="not a lock"):
+        known.usable_lock(known.profile("mps"))
+
+
 # A lock of the user's own instead of the shipped one
 
 CPU_LOCK = shipped_lock("cpu")

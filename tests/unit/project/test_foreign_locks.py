@@ -283,6 +283,26 @@ CHOSEN = Chosen(frozenset({"viz"}), frozenset({"dev"}))
 
 
 @pytest.mark.parametrize(
+    ("marker", "rest"),
+    [
+        ("'viz' == extra", ""),
+        ("extra == 'VIZ'", ""),
+        ("'viz' in extras", ""),
+        ("'viz' not in extras", None),
+        ("'dev' in dependency_groups", ""),
+        ("os_name not in 'a(b)'", 'os_name not in "a(b)"'),
+    ],
+)
+def test_what_remains(marker: str, rest: str | None) -> None:
+    assert remaining(marker, CHOSEN, "x") == rest
+
+
+def test_a_long_marker_is_refused_as_a_whole() -> None:
+    with pytest.raises(InvalidError, match="x: longer than 20000 characters: os_name"):
+        remaining("os_name == 'a' or " * 1200 + "os_name == 'b'", CHOSEN, "x")
+
+
+@pytest.mark.parametrize(
     "marker",
     ["os_name", "extra == 'a", f"{'(' * 1500}os_name == 'a'{')' * 1500}", "a b"],
 )

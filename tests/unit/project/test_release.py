@@ -9,12 +9,13 @@ import pytest
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import load as load_settings
-from envbuilder.profiles import lock as profile_lock, profile as profiles
+from envbuilder.profiles import fit, lock as profile_lock, profile as profiles
 from envbuilder.profiles.profile import Profile
 from envbuilder.profiles.releases import Build
 from envbuilder.project import release as chosen_release, variants
 from envbuilder.project.lines import Line
 from envbuilder.project.variants import ProjectProfiles, ReleaseOptions
+from tests.support import host_trees
 from tests.support.shipped import FOLDERS, shipped_lock, shipped_profile
 
 EVERY = ("cpu", "cuda", "cuda-legacy", "mps", "rocm", "xpu")
@@ -345,3 +346,27 @@ def test_of_a_locks_several_releases_the_one_for_the_most_pythons_is_preferred()
     every = [*(Line(text, "uv.lock", locked=True) for text in texts), Line("torch==2.6", "a.txt")]
     assert chosen_release.of_lock(every, {"torch"}) == "2.7.1"
     assert chosen_release.of_lock(every[2:], {"torch"}) == ""
+
+
+def test_a_release_that_no_table_has_never_fits(tmp_path: Path) -> None:
+    unknown = of(project(tmp_path, "requirements: [torch==2.99.0]\n"), "cuda")
+    host = host_trees.recorded("gb10-dgx-spark")
+    assert fit.judge(shipped_profile("cuda"), host, lock=shipped_lock("cuda")).verdict == "fits"
+    assert fit.judge(unknown, host, lock=shipped_lock("cuda")).verdict != "fits"
+
+
+@pytest.mark.parametrize("release", ["1.0.0", "9.9.9"])
+def test_a_release_that_no_table_has_is_no_default(tmp_path: Path, release: str) -> None:
+    (tmp_path / "mine.yaml").write_text(f"extends: cuda\ndescription: d\nrelease: {release}\n")
+    with pytest.raises(InvalidError, match=rf"release: no table has {release} of PyTorch as cu132"):
+        profiles.load("mine", [tmp_path, *FOLDERS])
+
+
+def test_with_a_wish_the_newest_that_most_have(tmp_path: Path) -> None:
+    def offered(build: Build) -> Collection[str]:
+        newest = build.release == "2.7.1" and build.build != "macos"
+        return () if newest else build.pythons
+
+    text = "requirements: ['torch>=2.5,<2.8']\nprofiles: [cpu, mps, xpu]\n"
+    some = project(tmp_path, text, ReleaseOptions(offered))
+    assert {line[:5] for line in decided(some, ["cpu", "mps", "xpu"]).values()} == {"2.7.0"}

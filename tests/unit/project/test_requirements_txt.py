@@ -111,6 +111,7 @@ def test_an_option_is_left_out_and_said(tmp_path: Path, line: str, why: str) -> 
         ("rich --no-deps", "rich", "", "the option --no-deps is left out"),
         ("rich==1.0 --config-settings=x=y", "rich==1.0", "", "--config-settings is left out"),
         ("rich>=13;", "rich>=13", "", ""),
+        ("rich==13.9 --hash=sha256:0 --hash sha256:1", "rich==13.9", "", ""),
         ("numpy=1.21", "numpy==1.21.*", "", "conda's spelling"),
         ("redis-py=4.5", "redis==4.5.*", "", "conda's spelling"),
         ("pywin32==304", 'pywin32==304; sys_platform == "win32"', "", "for Windows alone"),

@@ -122,6 +122,7 @@ READER += "setup(install_requires=f())  # here"
         *map(
             CHANGED.format, ["r += ['x']", "r[0] = 'x'", "add_to(r)", "*r, x = f()", "if X: r = 1"]
         ),
+        "r = open('r.txt').readlines()\nr.append('x')  # here\nsetup(install_requires=r)",
         *map(CHANGED.format, ["s = r\ns += ['x']", "d = {'s': r}\nd['s'] += ['x']"]),
         *map(READER.format, ["r.append('x')", "r += ['x']", "open('other.txt')"]),
     ],

@@ -313,6 +313,29 @@ def test_variables_and_system_packages_are_added() -> None:
     assert adapt(CPU, contents()).unpack_packages == CPU.unpack_packages
 
 
+def test_what_a_profile_of_the_users_own_leaves_open() -> None:
+    mine = msgspec.structs.replace(CPU, requirements=("torch",), debian_suite="")
+    assert adapt(mine, contents("torch<2.14")).requirements == ("torch", "torch<2.14")
+    with pytest.raises(InvalidError, match="does not say which Debian suite"):
+        adapt(mine, contents(system_packages=("sqlite3",)))
+    on_arm = contents('torch==2.2.2; platform_machine == "aarch64"')
+    assert adapt(shipped_profile("zendnn"), on_arm).requirements[0].startswith("torch==2.13")
+
+
+def test_a_second_python_for_images_if_the_default_has_no_base() -> None:
+    xpu = msgspec.structs.replace(shipped_profile("xpu"), builds=())
+    variant = adapt(xpu, contents())
+    assert variant.python.default == xpu.python.default
+    assert variant.image_python in variant.base
+
+
+def test_conda_packages_leave_the_conda_backend_alone() -> None:
+    variant = adapt(CPU, contents(conda=lines("ffmpeg 6.*"), channels=("bioconda", "conda-forge")))
+    assert variant.backends == ("conda",)
+    assert variant.conda.packages == (*CPU.conda.packages, "ffmpeg 6.*")
+    assert variant.conda.channels == ("bioconda", "conda-forge")
+
+
 def test_conda_packages_with_a_wheel_or_a_debian_package_fit_every_backend() -> None:
     listed = lines("numpy 1.26.*", "gxx", "opencv", file="environment.yml")
     wheels = ("numpy==1.26.*", "opencv-python")

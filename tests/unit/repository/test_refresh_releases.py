@@ -74,6 +74,15 @@ def test_which_wheels_are_in_the_table(file: str, listed: str) -> None:
     assert [" ".join(key) for key in refresh.listed(name, [file])] == ([listed] if listed else [])
 
 
+def test_a_release_of_jax_without_a_jaxlib_uses_the_one_before() -> None:
+    found = {("jaxlib", "0.4.36", "linux/amd64"): {"3.10"}, ("torch", "0.4.36", "x"): {"3.9"}}
+    versions = ("0.4.38rc1", "0.4.32", "0.4.37", "0.4.36", "0.4.30")
+    assert refresh.with_those_between(found, versions) == {
+        **found,
+        ("jaxlib", "0.4.37", "linux/amd64"): {"3.10"},
+    }
+
+
 def test_every_difference_is_a_line() -> None:
     def key(release: str) -> refresh.Key:
         return "torch", release, "linux/amd64"
