@@ -120,8 +120,9 @@ class Timeline:
 
 _STEPS = 10**9
 _LOSS = 1e6
-"""Bounds of what is shown of a progress event."""
+"""Bounds of what is shown of a progress event, which an environment writes."""
 _MOST_SIGNALS = 64
+"""Signals that Linux has: a higher exit code of a container's client names none."""
 
 
 def new_run_id() -> str:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 MOST_DEVICES = 64
 MOST_RATES = 12
+"""Rows that are shown: an environment may report any number."""
 _TONES: dict[str, Tone] = {
     "passed": "good",
     "failed": "bad",

@@ -19,7 +19,7 @@ from envbuilder.core.text import amount
 from envbuilder.verify.advice import Advice
 
 FARTHEST = 1e30
-"""A loss beyond this is not drawn."""
+"""A loss beyond this is not drawn; an environment may send any."""
 Tone = Literal["bad", "caution", "good", "left"]
 """Whether a word is bad news or good; `left`: neither."""
 TONES: tuple[Tone, ...] = get_args(Tone)

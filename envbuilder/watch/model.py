@@ -19,11 +19,12 @@ from envbuilder.core.errors import Hint, InvalidError, redacted_values
 
 KIND = "watch"
 PART_BYTES = 256 << 10
-"""Maximum size of what one process writes."""
+"""Maximum size of what one process of the user's command writes."""
 MOST_PROCESSES = 256
+"""Processes that are read; the user's command may start any number."""
 MOST_ROWS = 64
-"""Rows of each table of a process."""
 MOST_LOSSES = 512
+"""Rows of each table that a process of the command writes, and of its losses."""
 
 Name = Annotated[str, Meta(max_length=200)]
 Count = Annotated[int, Meta(ge=0, lt=1 << 62)]

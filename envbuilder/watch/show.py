@@ -17,6 +17,7 @@ from envbuilder.watch.training import totals
 
 ADVICE = "This is advice and no proof: it is what a hook saw in the script, which could lie."
 MOST_SHOWN = 6
+"""Findings, operators and sentences of a script that are shown."""
 
 
 def verdict(watched: model.Watched) -> str:

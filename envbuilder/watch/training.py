@@ -63,8 +63,10 @@ NEAR_CHANCE = 0.04
 STEADY = 0.05
 """Deviation of the losses over their mean; it is larger once some samples are known."""
 LARGEST_LOSS = 1e30
+"""A loss beyond it, which the user's script may have, says nothing of learning."""
 NAME = 60
 SENTENCE = 500
+"""Characters of a name that the script wrote, and of a sentence with such names."""
 _USELESS = 1.0
 _MOVES = {
     "torch": 'Write `model.to("{torch}")` before the optimizer is made, and for each batch'

@@ -22,6 +22,7 @@ CPU_RANKS = 2
 """Ranks that `all` means on the CPU: the fewest that have to agree with each other."""
 
 MOST_RANKS = 64
+"""Processes that a caller may ask for: each takes a core and some hundred MB."""
 _FOREIGN = (
     "MASTER_",
     "RANK",

@@ -35,8 +35,9 @@ SCHEMA = 2
 MOST_LOSSES = 200
 MOST_TIMED = 200
 MOST_REPEATED = 100
+"""Losses, timed parts and repeated steps: an environment may report any number."""
 _TOO_LARGE = 2**64
-"""No count, size or seed in a report is as large."""
+"""No count, size or seed is as large, whatever an environment reports."""
 
 
 class Device(Struct, frozen=True, kw_only=True):

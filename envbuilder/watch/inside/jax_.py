@@ -21,6 +21,7 @@ from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Tuple
 
 MOST_ARRAYS = 20_000
+"""Arrays that are looked at; the user's script may hold any number."""
 _KINDS = {"gpu": "cuda", "metal": "mps"}
 _LOSS = re.compile(r"loss|cost|nll", re.IGNORECASE)
 _UNSEEN = (

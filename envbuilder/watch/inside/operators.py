@@ -19,6 +19,7 @@ from typing import Any, Callable, Dict, List, Set, Tuple
 MOST_SECONDS = 3.0
 """A sampled step that takes longer, such as one with a validation in it, is seen up to here."""
 MOST_KEYS = 4096
+"""Kinds of operators that are counted apart; the user's script may make any number."""
 _COPIES = ("aten::_to_copy", "aten::copy_")
 _OWN_SPACES = ("", "aten", "prim", "profiler", "c10d", "c10d_functional", "inductor")
 _COPY = ("source", "target", "where", "shape", "bytes", "calls", "again")

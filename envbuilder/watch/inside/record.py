@@ -27,6 +27,7 @@ MOST_OVERHEAD = 0.02
 """Share of the time that looking may take."""
 MOST_ROWS = 64
 MOST_LOSSES = 512
+"""What is written of tables and losses that the user's script makes as long as it likes."""
 _RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
