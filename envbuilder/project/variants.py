@@ -317,7 +317,7 @@ def adapt(profile: Profile, contents: Contents, decision: Decision | None = None
     of_conda = (*profile.conda.packages, *(line.text for line in contents.conda))
     from_conda = replace(
         profile.conda,
-        channels=profile.conda.channels,
+        channels=tuple(dict.fromkeys((*contents.channels, *profile.conda.channels))),
         packages=tuple(dict.fromkeys(of_conda)),
     )
     names = FRAMEWORKS[profile.framework].names
