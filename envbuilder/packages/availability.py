@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from envbuilder.packages import upstream
 
 _DEEPEST = 80
-"""Releases of a package that are left out because they require too much."""
+"""Releases of an index's package that are left out because they require too much."""
 _MOST = 150
-"""Steps after which the walk ends: requirements that always ask for another version have none."""
+"""Steps after which the walk ends: packages may always ask for another version."""
 PYTHONS: tuple[types.PythonVersion, ...] = tuple(f"3.{minor}" for minor in range(8, 15))
 """The Pythons that packages are looked for."""
 

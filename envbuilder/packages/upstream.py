@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 TIMEOUT = (4.0, 15.0)
 _LARGEST_LOCAL_PAGE = 4 << 20
+"""Maximum bytes of a page of an index in a folder, which others may write."""
 _METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
 ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
 
@@ -422,6 +423,7 @@ PARALLEL = 8
 _NOT_FOUND = 404
 """The one status that says of a package that an index does not have it."""
 _LARGEST_METADATA = 4 << 20
+"""Maximum bytes of a wheel's METADATA."""
 _WHEELS_READ = 2
 """Wheels of a release that are asked in turn what it requires."""
 Target = tuple[types.Platform, types.PythonVersion]

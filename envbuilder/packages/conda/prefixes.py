@@ -99,7 +99,7 @@ def package(solved: Any, channel: str, sha256: str) -> dict[str, Any]:
 
 FOLDER = "conda-meta"
 LARGEST = 32 << 20
-"""Maximum bytes of a record or another description of a package: 250 for each of its files."""
+"""Maximum bytes of a description that a package brings: 250 for each of its files."""
 _OF_THE_BUILD = ("extracted_package_dir", "package_tarball_full_path", "link")
 _ENTRY_POINT = "unix_python_entry_point"
 
@@ -347,7 +347,7 @@ SCRIPTS = {
 """Paths below a prefix → templates."""
 _PACKAGE_VARIABLES = "etc/conda/env_vars.d"
 _LARGEST = 1 << 20
-"""Maximum bytes of one list of variables."""
+"""Maximum bytes of a list of variables that a package brings."""
 
 
 _Value = Annotated[str, Meta(pattern=r"^[^\x00]*\Z", description="text without null characters")]

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
 
 _SECONDS = 300
-"""A solve that takes longer is abandoned; those of real environments take seconds."""
+"""How long a channel's packages may keep the solver busy; real environments take seconds."""
 _CHANNEL_SECONDS = 900
-"""The same, with the time to read the channels."""
+"""The same, with the time that the channels take to answer."""
 
 
 class UnsolvableError(Exception):

@@ -27,9 +27,9 @@ _MAGIC = b"!<arch>\n"
 _HEADER = 60
 """Bytes of a part's header: its name has the first 16, its size 10 from byte 48 on."""
 _PARTS = 16
-"""Maximum number of parts; deb(5) defines three, and ignores others."""
+"""Maximum number of parts that a package may have; deb(5) defines three, and ignores others."""
 _TEXT = 16 << 20
-"""Maximum bytes of a control file; the largest are lists of 100,000 files."""
+"""Maximum bytes of a package's control file; the largest are lists of 100,000 files."""
 _CLEAN = "members of a clean deb 1"
 """What the store remembers; the number changes whenever `archives.members` refuses more or less."""
 

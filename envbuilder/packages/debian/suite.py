@@ -54,9 +54,9 @@ _VERSION = re.compile(r"[0-9]{1,9}:[A-Za-z0-9.+:~-]{1,256}|[A-Za-z0-9.+~-]{1,256
 """What can be compared; Debian's policy is stricter. Only after an epoch may there be a colon."""
 _SIZE = re.compile(r"[0-9]{1,15}", re.ASCII)
 _MOST = 200_000
-"""Maximum number of packages in a list; Debian's have 70,000."""
+"""Maximum number of packages in a mirror's list; Debian's have 70,000."""
 _STANZA = 1 << 20
-"""Maximum bytes of one package's stanza; the largest have 30,000."""
+"""Maximum bytes of a package's stanza in a mirror's list; the largest have 30,000."""
 
 
 class Package(Struct, frozen=True, kw_only=True):
@@ -319,7 +319,7 @@ def closure(
 
 
 _LARGEST = 128 << 20
-"""Maximum bytes of a package list, unpacked; Debian's largest has 60 million."""
+"""Maximum bytes of a mirror's list, unpacked; Debian's largest has 60 million."""
 ARCHITECTURES: dict[str, str] = {"linux/amd64": "amd64", "linux/arm64": "arm64"}
 
 

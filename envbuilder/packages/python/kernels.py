@@ -48,13 +48,16 @@ _VARIANTS = ("", "a", "f", "")
 _BUNDLE = b"__CLANG_OFFLOAD_BUNDLE__"
 _TARGET = re.compile(rb"[a-z0-9]+-amdgcn-[a-z0-9-]*-(gfx[0-9a-z-]{1,20})(:[a-z0-9:+-]*)?")
 _LONGEST_TARGET = 200
+"""Maximum bytes of a target's name in a bundle, which a wheel's makers write."""
 _LARGEST = 1 << 40
+"""Maximum bytes of a code object, as a bundle states them."""
 _COMPRESSED = b"CCOB"
 _HEADER = re.compile(rb"[\1-\3]\0[\0\1]\0.{12,24}?(\x28\xb5\x2f\xfd|\x78)", re.DOTALL)
 """Version, method, sizes and a hash of a compressed bundle; then how zstd or zlib begins."""
 _PREVIEW = 1 << 18
 """Compressed bytes that hold the table: more than the largest block of zstd."""
 _TABLE = 1 << 15
+"""Maximum bytes that are unpacked of a wheel's compressed bundle."""
 
 
 def of_wheel(path: Path) -> Kernels:

@@ -20,6 +20,7 @@ from envbuilder.core.errors import BuildError, InvalidError
 FILES = re.compile(r"pyproject\.toml|PKG-INFO|requires\.txt")
 """The names of the files that state it: in a large source few of many."""
 _TEXT = 4 << 20
+"""Maximum bytes of a file of a source that is read for its metadata."""
 _BOUND = re.compile(r"([<>=!~]+)\s*([^\s,()]+)")
 _SECTIONS = re.compile(r"\[([A-Za-z0-9._-]*)(?::(.*))?\]\Z")
 _T = TypeVar("_T")

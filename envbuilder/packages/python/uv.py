@@ -238,6 +238,7 @@ def preferences(preferred: Mapping[str, str]) -> str:
 
 
 SECONDS = 600.0
+"""How long uv may take, which waits for the user's indexes."""
 _URL = re.compile(r"\b[a-z][a-z0-9+.-]*://\S+")
 """What uv prints and neither a lock nor a log may name: an index."""
 _ANNOTATION = re.compile(r"^([a-z0-9-]+)==(\S+) +# via (.+)$", re.MULTILINE)

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 
 RECORD_LIMIT = 16 << 20
-"""Maximum bytes of a RECORD; that of torch's CPU wheel has 1.2 MB."""
+"""Maximum bytes of a wheel's RECORD; that of torch's CPU wheel has 1.2 MB."""
 _SCRIPTS_LIMIT = 256 << 10
-"""Maximum bytes of entry_points.txt, which has a line for each script."""
+"""Maximum bytes of a wheel's entry_points.txt, which has a line for each script."""
 _LONGEST_LINE = 1000
 """Maximum length of a line in it; parsing takes time quadratic in the length."""
 _MOST_BY = 3
@@ -246,8 +246,8 @@ _TAIL = 64 << 10
 _PART = 512 << 10
 """Bytes that are requested at once if that is not enough."""
 _DIRECTORY = 16 << 20
-"""Maximum bytes of the directory, which has 130 to 170 for each member; that of torch's CPU wheel
-with 12,000 members has 1.5 MB."""
+"""Maximum bytes of a wheel's directory, which has 130 to 170 for each member; that of torch's CPU
+wheel with 12,000 members has 1.5 MB."""
 _RANGE = re.compile(r"bytes ([0-9]{1,15})-[0-9]{1,15}/([0-9]{1,15})")
 
 

@@ -62,7 +62,7 @@ _DETACH = 2
 _DEATH_SIGNAL = 1
 _NO_NEW_RIGHTS = 38
 _MOST_BYTES = 16 << 30
-"""Maximum size of a file that a build writes."""
+"""Maximum bytes of a file that a package's build writes."""
 
 
 def seal(scratch: str, visible: list[str], argv: list[str]) -> None:

@@ -43,16 +43,18 @@ if TYPE_CHECKING:
     from envbuilder.profiles.lock import File, Target
 
 SECONDS = 7200.0
-"""How long a hook may run; attention kernels compile for more than an hour."""
+"""How long a package's build hook may run; attention kernels compile for more than an hour."""
 EPOCH = "315532800"
 """1980, the earliest time that ZIP archives can hold."""
 _SCRIPT = "inside.py"
 _OF_PYTHON = ("bin", "include", "lib", "lib64", "share")
 _FOLDERS = ("root", "tmp", "home", "out")
 _LARGEST = 8 << 30
-"""Maximum bytes of a wheel's files."""
+"""Maximum bytes of the files of a wheel that a package's build made."""
 _MOST_FILES = 100_000
+"""Maximum number of them."""
 _RESULT = 1 << 20
+"""Maximum bytes of what a build hook returns, and of a wheel's METADATA."""
 _LAST = 10
 _LONGEST = 400
 """How many lines of a log a message repeats, and how much of each."""

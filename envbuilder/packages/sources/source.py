@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
 
 _LARGEST = 2 << 30
-"""Maximum bytes of a source, packed or not."""
+"""Maximum bytes of a source that an index, a server or a repository has, packed or not."""
 _GIT_SECONDS = 900.0
+"""How long a git server may take."""
 _SKIPPED = frozenset({".git", ".hg", ".svn", "__pycache__", ".envbuilder", ".venv", "venv"})
 """Folders that are no part of a source."""
 _SETTINGS = re.compile(r"(?i)\.(toml|cfg|conf|ini|ya?ml|json|lock|txt|in|env)\Z")

@@ -91,6 +91,7 @@ _BESIDE_OLD = ("setuptools<70",)
 _MISSING = re.compile(r"No module named '?([A-Za-z0-9_]+)")
 _COMPILING = re.compile(r"command '[^']*' failed|ninja: build stopped|CMake Error")
 _ATTEMPTS = 12
+"""Builds of a source, which may ask for more requirements after each."""
 _FAILED: dict[tuple[object, ...], BuildError] = {}
 """Builds that failed in this process: several profiles of a project ask for the same."""
 _FORM = 2
