@@ -50,7 +50,7 @@ from envbuilder.containers.oci.layout import (
     place,
 )
 from envbuilder.containers.registry import transfer
-from envbuilder.core import files, resources, signatures, types
+from envbuilder.core import files, publishable, resources, signatures, types
 from envbuilder.core.decoding import error_at
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError, is_public
 from envbuilder.core.files import read_text
@@ -66,7 +66,6 @@ from envbuilder.profiles import (
 from envbuilder.profiles.library import Library, signature_of
 from envbuilder.profiles.lock import File, Lock, Target
 from envbuilder.profiles.profile import Profile
-from envbuilder.project import image_files
 from envbuilder.project.lines import read_bytes
 from envbuilder.project.variants import ProjectProfiles
 
@@ -464,7 +463,7 @@ def manifest(
 def of_bytes(path: str, content: bytes, kind: Kind, what: str) -> Part:
     """Return a part for some bytes. Raise `InvalidError` if it is a text with a credential."""
     if kind in TEXTS:
-        image_files.require_public(path.removeprefix(f"{PROJECT}/"), content)
+        publishable.require_public(path.removeprefix(f"{PROJECT}/"), content)
     sha256 = hashlib.sha256(content).hexdigest()
     member = Member(path=path, size=len(content), sha256=sha256, kind=kind, what=what)
     return Part(member=member, content=content)

@@ -32,9 +32,9 @@ from envbuilder.core.errors import (
     printable,
     redacted_words,
 )
+from envbuilder.core.publishable import git
 from envbuilder.payload.machine import contention
 from envbuilder.profiles.backends import makes_image
-from envbuilder.project.repository import git
 from envbuilder.verify.report import history
 from envbuilder.watch import judge, model, show
 

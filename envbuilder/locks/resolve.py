@@ -29,6 +29,7 @@ from envbuilder.packages.python.uv import Found, Offer, Runner, UnresolvableErro
 from envbuilder.packages.sources.source_locker import SourceLocker
 from envbuilder.profiles.lock import File, Lock, Target, inputs_digest, nothing, target_of
 from envbuilder.profiles.requirements import applies
+from envbuilder.project import forms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -94,7 +95,7 @@ def resolve(
     first = basis or (origin[1] if origin and not upgrade else None)
     before = partial(_preferred, first, set(map(types.canonical, upgrade_packages)))
     debs = Debs(profile, settings, basis, on_progress, origin)
-    foundry = SourceLocker(profile.resolution, settings, on_progress, elsewhere)
+    foundry = SourceLocker(profile.resolution, settings, on_progress, elsewhere, forms.shown)
     partly = origin is not None
     earlier = (basis, origin[1] if origin else None)
     accepted = set[str]()

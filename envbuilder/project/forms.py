@@ -10,11 +10,13 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder.core.errors import InvalidError, escaped
+from envbuilder.project import package
 from envbuilder.project.conda import read_conda_list, read_environment_yml, read_pixi
 from envbuilder.project.foreign_locks import read_pipfile, read_pylock, read_uv_lock
 from envbuilder.project.lines import Dropped, Listed, Needed, joined, read_text
@@ -206,3 +208,24 @@ def _suggestion(project: Path, file: str) -> str:
     if not names:
         return f"Supported are {supported()}."
     return f"The project has {', '.join(escaped(n, 80) for n in names[:_MOST_SUGGESTIONS])}."
+
+
+class Shown(NamedTuple):
+    """What a source shows of itself in its text."""
+
+    name: str
+    version: str
+    """Empty if only its code knows it."""
+    requires: tuple[str, ...]
+
+
+def shown(folder: Path) -> Shown | None:
+    """Return what setup.py or others show in their text; None if they cannot be read."""
+    try:
+        itself = package.read(folder)
+        file = next(name for name in reversed(package.FILES) if (folder / name).is_file())
+        lines = read(folder, file).requirements
+    except InvalidError:
+        return None
+    version = itself.version if itself.version != package.UNKNOWN else ""
+    return Shown(itself.name, version, tuple(line.text for line in lines))

@@ -12,8 +12,9 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import files, types
-from envbuilder.core.errors import InvalidError, escaped, secrets_in, shown
+from envbuilder.core import types
+from envbuilder.core.errors import InvalidError, shown
+from envbuilder.core.publishable import LITTER, is_litter
 from envbuilder.core.text import binary_size
 
 MOST_FILES = 10_000
@@ -21,26 +22,12 @@ MOST_BYTES = 1 << 30
 _DEEPEST = 40
 _HEAD = 1 << 16
 _LESS = "List the folders that the program needs; data belongs into volumes:."
-_NAMES = frozenset(
-    {".git", ".hg", ".svn", ".envbuilder", "__pycache__", ".DS_Store", ".env", ".envrc"}
-    | {".netrc", "_netrc", ".pypirc", "pip.conf", ".npmrc", ".yarnrc.yml", ".git-credentials"}
-    | {".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".dockercfg", ".boto", ".s3cfg"}
-    | {".pgpass", ".my.cnf", ".htpasswd", ".vault-token", ".terraformrc", ".kaggle", "kaggle.json"}
-    | {"application_default_credentials.json"}
-)
-"""Folders and files that are made anew everywhere, or that hold logins and keys."""
-_KEY_NAME = re.compile(
-    r"id_(rsa|dsa|ecdsa|ed25519)(_sk)?|.+\.(key|p12|pfx|jks|keystore|ppk|kdbx)", re.IGNORECASE
-)
 _KEY_TEXT = re.compile(
     rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY( BLOCK)?-----(\\n|\s)"
     rb"|^AGE-SECRET-KEY-1|^PuTTY-User-Key-File-",
     re.MULTILINE,
 )
 """Text of a private key; code that only looks for one has a quote after the dashes."""
-_TEMPLATES = frozenset({".env.example", ".env.sample", ".env.template"})
-_MARKS = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG", files.MARKER)
-"""What a folder holds that is an environment, a cache, or made by envbuilder."""
 
 
 class ImageFile(Struct, frozen=True, kw_only=True):
@@ -116,7 +103,7 @@ def _below(project: Path, path: Path, root: Path, omitted: list[str]) -> Iterato
     while pending:
         current = pending.pop()
         place = project / current
-        named = any(part in _NAMES for part in current.parts)
+        named = any(part in LITTER for part in current.parts)
         if named or is_litter(place) or _leads_to_litter(root / current, root):
             omitted.append(current.as_posix())
         elif place.is_dir() and not place.is_symlink():
@@ -127,31 +114,6 @@ def _below(project: Path, path: Path, root: Path, omitted: list[str]) -> Iterato
         else:
             _require_inside(place, current, root)
             yield current
-
-
-def is_litter(place: Path) -> bool:
-    """Return whether a file or folder is made anew everywhere, or may hold a login or a key."""
-    name = place.name
-    if name in _NAMES or _KEY_NAME.fullmatch(name) or name.endswith((".pyc", ".pyo")):
-        return True
-    if name.startswith(".env.") and name not in _TEMPLATES:
-        return True
-    is_folder = place.is_dir() and not place.is_symlink()
-    return is_folder and any((place / mark).exists() for mark in _MARKS)
-
-
-def require_public(name: str, content: bytes) -> None:
-    """Raise `InvalidError` if a text that is passed on to others holds a credential.
-
-    `name` is what the message calls the file. The credential itself is never shown.
-    """
-    text = content.replace(b"\0", b"").decode("utf-8", "replace")  # also what was UTF-16
-    for line, kind in secrets_in(text)[:1]:
-        raise InvalidError(
-            f"{escaped(name)}:{line}: a credential ({escaped(kind)}), which would be passed on",
-            "Remove it there. A login belongs into your ~/.netrc, another secret into a variable of"
-            " each machine.",
-        )
 
 
 def _leads_to_litter(place: Path, root: Path) -> bool:

@@ -21,8 +21,9 @@ from pathlib import Path, PurePosixPath
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import decoding, process
-from envbuilder.core.errors import EnvbuilderError, InvalidError
+from envbuilder.core import decoding
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.publishable import git
 from envbuilder.core.settings import ProjectPath
 from envbuilder.core.types import DebianPackage
 from envbuilder.project.forms import form_of
@@ -91,27 +92,6 @@ def _is_valid(value: object, kind: object) -> bool:
     return True
 
 
-def git(folder: Path, *arguments: str, timeout: float = 10) -> str | None:
-    """Return what git prints about a clone; None if there is none, or git cannot say.
-
-    The user's and the machine's configuration do not count, and nothing is fetched or asked.
-    """
-    if not (folder / ".git").exists():
-        return None
-    sealed = {
-        "PATH": os.environ.get("PATH", ""),
-        "GIT_CONFIG_NOSYSTEM": "1",
-        "GIT_CONFIG_GLOBAL": os.devnull,
-        "GIT_NO_LAZY_FETCH": "1",
-        "GIT_OPTIONAL_LOCKS": "0",
-        "GIT_TERMINAL_PROMPT": "0",
-    }
-    with contextlib.suppress(EnvbuilderError, OSError):
-        done = process.run(("git", *arguments), cwd=folder, base=sealed, timeout=timeout)
-        return done.stdout if done.returncode == 0 else None
-    return None
-
-
 def last_commit(folder: Path) -> date | None:
     """Return the day of the last commit of a clone; None if there is none, or git cannot say.
 
@@ -122,19 +102,6 @@ def last_commit(folder: Path) -> date | None:
     with contextlib.suppress(ValueError, OverflowError, OSError):
         return datetime.fromtimestamp(int(committer[1]), UTC).date() if committer else None
     return None
-
-
-def tracked(folder: Path) -> frozenset[str]:
-    """Return the paths below a folder that git tracks; none without a clone, or if git cannot say.
-
-    A clone elsewhere has these files, and no other.
-    """
-    for top in (folder, *folder.parents):
-        if (top / ".git").exists():
-            listing = ("-c", "core.fsmonitor=false", "ls-files", "-z", "--recurse-submodules")
-            printed = git(top, "-C", str(folder), *listing) or ""
-            return frozenset(filter(None, printed.split("\0")))
-    return frozenset()
 
 
 # Commands that a README, a Dockerfile or a script shows

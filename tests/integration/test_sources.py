@@ -8,6 +8,7 @@ import shutil
 import socket
 import sys
 import zipfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,12 @@ from envbuilder.packages.sources.source_locker import SourceLocker
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import File
 from envbuilder.profiles.profile import Resolution
+from envbuilder.project import forms
 from tests.support import cuda_torch, guides, sources
 from tests.support.repositories import lay
 
+Locker = partial(SourceLocker, shown=forms.shown)
+"""As `lock` has it."""
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
@@ -43,7 +47,7 @@ def settings(folder: Path) -> Settings:
 
 def build(folder: Path, source: str = "./tiny") -> tuple[File, Settings]:
     found = settings(folder)
-    (file,) = sources.locked(SourceLocker(sources.resolution(source), found, print), PYTHON).files
+    (file,) = sources.locked(Locker(sources.resolution(source), found, print), PYTHON).files
     return file, found
 
 
@@ -178,7 +182,7 @@ def test_a_result_that_leads_elsewhere_is_refused(tmp_path: Path, end: str) -> N
 
 
 def test_without_consent_nothing_runs(tmp_path: Path) -> None:
-    locker = SourceLocker(Resolution(), settings(tmp_path))
+    locker = Locker(Resolution(), settings(tmp_path))
     with pytest.raises(InvalidError, match="not allowed") as caught:
         locker.prepare("tiny", pythons=[PYTHON])
     assert "build_from_source: [tiny]" in caught.value.hint
@@ -292,7 +296,7 @@ def test_cuda_is_compiled_without_a_gpu_or_a_toolkit(tmp_path: Path, test_cache:
     built = []
     for name in ("a", "another"):
         found = replace(settings(lay(tmp_path / name, CUDA)), shared_store=test_cache)
-        asked = SourceLocker(sources.resolution("./tiny"), found, print)
+        asked = Locker(sources.resolution("./tiny"), found, print)
         asked.prepare("tiny", pythons=[PYTHON])
         files = (beside("torch", "2.13.0"), beside("nvidia-cuda-runtime", "13.0.96"))
         target = sources.locked(asked, PYTHON, beside=files)
@@ -319,7 +323,7 @@ def test_pytorchs_own_builder_of_extensions_compiles_cuda(tmp_path: Path, test_c
     for name in ("a", "another"):
         project = lay(tmp_path / name, files)
         found = replace(settings(project), shared_store=test_cache)
-        asked = SourceLocker(resolution, found)
+        asked = Locker(resolution, found)
         locked = sources.locked(asked, "3.11", name="twice", beside=target.files)
         assert locked.files[-1].kind == "source"
         wheels = source_locker.build_sources(locked, found, PlainProgress(print))
@@ -335,7 +339,7 @@ def test_another_machine_builds_the_same_and_says_if_it_does_not(tmp_path: Path)
     found = settings(tmp_path)
     resolution = Resolution(build=("antlr4-python3-runtime",))
     target = sources.locked(
-        SourceLocker(resolution, found), PYTHON, name="antlr4-python3-runtime", specifier="==4.9.3"
+        Locker(resolution, found), PYTHON, name="antlr4-python3-runtime", specifier="==4.9.3"
     )
     elsewhere = settings(tmp_path / "elsewhere")
     silent = PlainProgress(lambda _: None)

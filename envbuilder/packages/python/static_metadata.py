@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder.core import decoding, files
-from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.errors import BuildError
 
 FILES = re.compile(r"pyproject\.toml|PKG-INFO|requires\.txt")
 """The names of the files that state it: in a large source few of many."""
@@ -177,23 +177,3 @@ def recorded(folder: Path) -> Metadata | None:
         elif line.strip():
             lines.append(requirement(line, section, condition))
     return replace(info[0], requires_dist=info[0].requires_dist or tuple(lines))
-
-
-def shown(folder: Path, tag: str) -> Metadata | None:
-    """Return what setup.py or others show in their text, for a source that cannot be built here.
-
-    A version that only their code knows is that of a tag, else setuptools' own for none.
-    """
-    from envbuilder.project import forms, package
-
-    try:
-        itself = package.read(folder)
-        file = next(name for name in reversed(package.FILES) if (folder / name).is_file())
-        lines = forms.read(folder, file).requirements
-    except InvalidError:
-        return None
-    return Metadata(
-        name=itself.name,
-        version=itself.version if itself.version != package.UNKNOWN else tag or "0.0.0",
-        requires_dist=tuple(line.text for line in lines),
-    )

@@ -17,13 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from envbuilder.core import archives, files, http, pip, process, types
+from envbuilder.core import archives, files, http, pip, process, publishable, types
 from envbuilder.core.errors import BuildError, Hint, InvalidError, escaped, shown
 from envbuilder.packages import fetch, upstream
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import Recipe
-from envbuilder.project import repository
-from envbuilder.project.image_files import is_litter, require_public as require_no_credential
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
@@ -264,21 +262,21 @@ def _files(folder: Path, what: str, *, local: bool) -> Iterator[str]:
     Of a `local` one these are the files that git tracks, so that a clone has the same, or all if it
     tracks none; without what no image gets: logins, keys, and what is made anew everywhere.
     """
-    tracked = repository.tracked(folder) if local else frozenset[str]()
+    tracked = publishable.tracked(folder) if local else frozenset[str]()
     count = 0
     for above, folders, names in os.walk(folder):
         inside = Path(above).relative_to(folder)
         links = [name for name in folders if (Path(above) / name).is_symlink()]
         folders[:] = [n for n in folders if n not in {*_SKIPPED, *links} and ".egg-info" not in n]
         if local:
-            folders[:] = [n for n in folders if not is_litter(Path(above) / n)]
+            folders[:] = [n for n in folders if not publishable.is_litter(Path(above) / n)]
         for name in (*names, *links):
             path = Path(above) / name
             regular = stat.S_ISREG(path.lstat().st_mode) or path.is_symlink()
             if name == ".git" or name.endswith(".pyc") or not regular:
                 continue
             relative = (inside / name).as_posix()
-            if local and (is_litter(path) or (tracked and relative not in tracked)):
+            if local and (publishable.is_litter(path) or (tracked and relative not in tracked)):
                 continue
             count += 1
             if count > archives.MOST_FILES:
@@ -319,7 +317,7 @@ def require_public(recipe: Recipe, settings: Settings) -> None:
         for member in tar:
             stream = tar.extractfile(member) if member.isfile() else None
             if stream and member.size <= files.LARGEST_TEXT and _SETTINGS.search(member.name):
-                require_no_credential(f"{recipe.location}/{member.name}", stream.read())
+                publishable.require_public(f"{recipe.location}/{member.name}", stream.read())
 
 
 # git

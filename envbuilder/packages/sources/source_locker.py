@@ -488,12 +488,18 @@ class SourceLocker:
         settings: Settings,
         on_progress: Callable[[str], None] = lambda _: None,
         elsewhere: Callable[[str, str], Sequence[str] | None] = lambda *_: None,
+        shown: Callable[[Path], tuple[str, str, tuple[str, ...]] | None] = lambda _: None,
     ) -> None:
-        """`elsewhere` returns what a release requires by a wheel for another platform."""
+        """Keep what the project asks for.
+
+        `elsewhere` returns what a release requires by a wheel for another platform, `shown` name,
+        version and requirements that a source shows in its text.
+        """
         self._resolution = resolution
         self._settings = settings
         self._report = on_progress
         self._elsewhere = elsewhere
+        self._shown = shown
         self._by_source: dict[str, Candidate] = {}
         self._plans: dict[str, BuildRequirements] = {}
         self._failures: set[str] = set()
@@ -608,7 +614,7 @@ class SourceLocker:
                 extends_cuda = static_metadata.extends_cuda(built)
                 cuda = extends_cuda or any(built.rglob("*.cu"))
                 metadata = elsewhere or static_metadata.declared(built)
-                likely = static_metadata.recorded(built) or static_metadata.shown(built, version)
+                likely = static_metadata.recorded(built) or self._likely(built, version)
             except BuildError as error:
                 with_context(error, name)
                 raise
@@ -638,6 +644,17 @@ class SourceLocker:
                 "Take a release from the package index, whose source states that.",
             )
         return metadata, plan, None, ""
+
+    def _likely(self, folder: Path, tag: str) -> Metadata | None:
+        """Return what a source that cannot be built here shows in its text.
+
+        A version that only its code knows is that of a tag, else setuptools' own for none.
+        """
+        shown = self._shown(folder)
+        if shown is None:
+            return None
+        name, version, requires = shown
+        return Metadata(name=name, version=version or tag or "0.0.0", requires_dist=requires)
 
     def _failed(self, name: str, error: BuildError) -> None:
         """Say that a build failed, once: the source alone is enough to lock."""

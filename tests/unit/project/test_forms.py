@@ -157,3 +157,16 @@ def test_what_is_not_a_file(tmp_path: Path) -> None:
     (tmp_path / "c.txt").symlink_to("c.txt")
     for file in ("a.txt", "b.txt", "c.txt", "d\0.txt", f"{'e' * 300}.txt"):
         assert "cannot be read: " in refusal(tmp_path, file)[0]
+
+
+def test_what_a_source_shows_in_its_text(tmp_path: Path) -> None:
+    code = "from setuptools import setup\nsetup(name='tiny', install_requires=['six>=1'])\n"
+    folder = lay(tmp_path / "plain", {"setup.py": code})
+    assert forms.shown(folder) == ("tiny", "", ("six>=1",))
+    stated = code.replace("name='tiny'", "name='tiny', version='1.2'")
+    assert forms.shown(lay(tmp_path / "stated", {"setup.py": stated})) == (
+        "tiny",
+        "1.2",
+        ("six>=1",),
+    )
+    assert forms.shown(lay(tmp_path / "none", {"setup.py": "def ("})) is None

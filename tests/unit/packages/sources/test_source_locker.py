@@ -290,6 +290,22 @@ def test_what_compiles_cuda_for_a_target(
     assert machine["builds"] == (0 if by_torch else 2 if architectures else 1)
 
 
+def test_what_a_source_shows_is_enough_where_it_cannot_be_built(
+    project: Settings, machine: dict[str, Any]
+) -> None:
+    """A version that only its code knows is that of a tag, else setuptools' own for none."""
+    machine["file"] = BuildError("tiny: its build failed")
+
+    def prepared(*shown: Any) -> source_locker.Candidate:
+        source_locker._REMEMBERED.clear()
+        asked = SourceLocker(sources.resolution("./tiny"), project, shown=lambda _: shown)
+        return asked.prepare("tiny", pythons=["3.11"])
+
+    for version, expected in (("", "0.0.0"), ("1.2", "1.2")):
+        candidate = prepared("tiny", version, ("six",))
+        assert (candidate.version, candidate.requires_dist) == (expected, ("six",))
+
+
 def test_gpus_that_no_table_has_must_be_named(project: Settings) -> None:
     assert project.project
     lay(project.project / "tiny", {"setup.py": CUDA_SETUP, "PKG-INFO": sources.INFO})

@@ -1,0 +1,86 @@
+"""What of a folder may be passed on to others: what git tracks, neither litter nor credentials."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from pathlib import Path
+
+from envbuilder.core import process
+from envbuilder.core.errors import EnvbuilderError, InvalidError, escaped, secrets_in
+from envbuilder.core.files import MARKER
+
+LITTER = frozenset(
+    {".git", ".hg", ".svn", ".envbuilder", "__pycache__", ".DS_Store", ".env", ".envrc"}
+    | {".netrc", "_netrc", ".pypirc", "pip.conf", ".npmrc", ".yarnrc.yml", ".git-credentials"}
+    | {".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".dockercfg", ".boto", ".s3cfg"}
+    | {".pgpass", ".my.cnf", ".htpasswd", ".vault-token", ".terraformrc", ".kaggle", "kaggle.json"}
+    | {"application_default_credentials.json"}
+)
+"""Folders and files that are made anew everywhere, or that hold logins and keys."""
+_KEY_NAME = re.compile(
+    r"id_(rsa|dsa|ecdsa|ed25519)(_sk)?|.+\.(key|p12|pfx|jks|keystore|ppk|kdbx)", re.IGNORECASE
+)
+_TEMPLATES = frozenset({".env.example", ".env.sample", ".env.template"})
+_MARKS = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG", MARKER)
+"""What a folder holds that is an environment, a cache, or made by envbuilder."""
+
+
+def is_litter(place: Path) -> bool:
+    """Return whether a file or folder is made anew everywhere, or may hold a login or a key."""
+    name = place.name
+    if name in LITTER or _KEY_NAME.fullmatch(name) or name.endswith((".pyc", ".pyo")):
+        return True
+    if name.startswith(".env.") and name not in _TEMPLATES:
+        return True
+    is_folder = place.is_dir() and not place.is_symlink()
+    return is_folder and any((place / mark).exists() for mark in _MARKS)
+
+
+def require_public(name: str, content: bytes) -> None:
+    """Raise `InvalidError` if a text that is passed on to others holds a credential.
+
+    `name` is what the message calls the file. The credential itself is never shown.
+    """
+    text = content.replace(b"\0", b"").decode("utf-8", "replace")  # also what was UTF-16
+    for line, kind in secrets_in(text)[:1]:
+        raise InvalidError(
+            f"{escaped(name)}:{line}: a credential ({escaped(kind)}), which would be passed on",
+            "Remove it there. A login belongs into your ~/.netrc, another secret into a variable of"
+            " each machine.",
+        )
+
+
+def git(folder: Path, *arguments: str, timeout: float = 10) -> str | None:
+    """Return what git prints about a clone; None if there is none, or git cannot say.
+
+    The user's and the machine's configuration do not count, and nothing is fetched or asked.
+    """
+    if not (folder / ".git").exists():
+        return None
+    sealed = {
+        "PATH": os.environ.get("PATH", ""),
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_NO_LAZY_FETCH": "1",
+        "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_TERMINAL_PROMPT": "0",
+    }
+    with contextlib.suppress(EnvbuilderError, OSError):
+        done = process.run(("git", *arguments), cwd=folder, base=sealed, timeout=timeout)
+        return done.stdout if done.returncode == 0 else None
+    return None
+
+
+def tracked(folder: Path) -> frozenset[str]:
+    """Return the paths below a folder that git tracks; none without a clone, or if git cannot say.
+
+    A clone elsewhere has these files, and no other.
+    """
+    for top in (folder, *folder.parents):
+        if (top / ".git").exists():
+            listing = ("-c", "core.fsmonitor=false", "ls-files", "-z", "--recurse-submodules")
+            printed = git(top, "-C", str(folder), *listing) or ""
+            return frozenset(filter(None, printed.split("\0")))
+    return frozenset()
