@@ -234,16 +234,6 @@ def test_without_a_release_and_a_wheel_nothing_is_written(
     assert not (project / FILE).exists()
 
 
-def test_a_file_of_the_users_is_not_overwritten(
-    project: Path, released: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (project / "mine.yml").write_text("name: mine\n")
-    code, printed = ci(capsys, "--output", "mine.yml")
-    assert code == 2
-    assert "was not made by envbuilder" in printed
-    assert (project / "mine.yml").read_text() == "name: mine\n"
-
-
 def test_without_output_it_is_printed(
     project: Path, released: None, capsys: pytest.CaptureFixture[str]
 ) -> None:

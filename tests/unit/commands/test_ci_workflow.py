@@ -89,17 +89,6 @@ def test_the_locks_and_the_workflow_itself_are_checked_first() -> None:
     assert "--environment" not in ci.workflow_text(replace(PLAN, project=False))
 
 
-def test_reports_are_merged_and_compared() -> None:
-    job = rendered()["jobs"]["reports"]
-    (compare,) = [run for run in steps(job) if "compare" in run]
-    assert compare.endswith(
-        'envbuilder compare reports --against earlier --format markdown >> "$GITHUB_STEP_SUMMARY"\n'
-    )
-    saves = [s for s in job["steps"] if s.get("uses", "").startswith("actions/cache/save")]
-    assert len(saves) == 1
-    assert "github.event_name == 'push'" in saves[0]["if"]
-
-
 def test_without_a_verification_there_is_nothing_to_merge() -> None:
     text = ci.workflow_text(replace(PLAN, rows=(CUDA,)))
     assert "envbuilder verify" not in text

@@ -24,7 +24,6 @@ from tests.support.cleaning import (
     Labelled,
     Shown,
     folder,
-    image,
     leftover,
     ours,
     printed,
@@ -339,36 +338,6 @@ def test_a_folder_that_cannot_be_read_stays_and_is_named(
         assert {"name": str(path), "reason": reason} in kept
 
 
-def test_what_a_dry_run_says_is_what_a_run_removes_whatever_is_there(
-    own: settings.Settings, fake: Labelled, capsys: Shown, tmp_path: Path
-) -> None:
-    """A folder full of surprises: the tree tells what really went."""
-    for name, contents in DOWNLOADED.items():
-        store(own, name, *contents)
-        (own.cache_dir / name / "theirs.txt").write_text("theirs")
-    (own.cache_dir / "logs/link.log").symlink_to(tmp_path)
-    (own.cache_dir / f"store/partial/{5:064}").symlink_to(tmp_path)
-    for prefix in (ours(own, "cpu"), ours(own, "xpu")):
-        (prefix / "data").symlink_to(tmp_path)
-    folder(own.envs_dir / "theirs")
-    working(own.cache_dir / "build/cpu-0123456789ab")
-    folder(own.cache_dir / "build/cuda-0123456789ab")
-    record(own, "cpu")
-    (record(own, "xpu") / "notes").write_text("theirs")
-    fake.add(image("cpu", "thesis:1", content="FROM ours"))
-    before = listing(own)
-    planned = printed(capsys, "--store", "--reports", "--dry-run").splitlines()
-    assert listing(own) == before
-    done = printed(capsys, "--store", "--reports").splitlines()
-    assert [x.replace("would remove", "removed") for x in planned] == done
-    names = {x.removeprefix("removed ") for x in done}
-    gone = before - listing(own)
-    assert {p for p in gone if not {str(a) for a in (p, *p.parents)} & names} == set()
-    assert {n for n in names if n not in OURS} <= {str(p) for p in gone}
-    assert names & OURS.keys() == set(fake.removed)
-    assert printed(capsys, "--store", "--reports") == "nothing to remove\n"
-
-
 def test_a_folder_that_holds_a_mount_stays(
     own: settings.Settings, capsys: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -379,10 +348,6 @@ def test_a_folder_that_holds_a_mount_stays(
     assert run() == 1
     assert f"{left}: cannot be removed: something is mounted at" in capsys.readouterr().err
     assert left.exists()
-
-
-def listing(own: settings.Settings) -> set[Path]:
-    return {p for above in (own.cache_dir, own.data_dir) for p in above.rglob("*")}
 
 
 def test_reports_of_watched_trainings_are_reports(own: settings.Settings) -> None:

@@ -27,7 +27,6 @@ from envbuilder.core.errors import (
 from envbuilder.host import model as host, probe
 from envbuilder.verify import start
 from tests.support.command_line import run
-from tests.support.folders import names_in
 
 HERE = host.Host(os="linux", machine="x86_64", platform="linux/amd64")
 
@@ -163,21 +162,6 @@ def test_render_writes_only_over_its_own(
     assert "was not made by envbuilder" in capsys.readouterr().err
     assert (folder / "Dockerfile").read_text() == "FROM mine\n"
     assert not (folder / "requirements.txt").exists()
-
-
-def test_a_compose_file_that_is_not_ours_stays(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "compose.yaml").write_text("services: {mine: {}}\n")
-    (tmp_path / "requirements.txt").write_text("mine\n")
-    render = ("render", "--profile", "cuda", "-o", ".", "--target")
-    assert run(*render, "compose") == 2
-    assert "compose.yaml: exists and was not made by envbuilder" in capsys.readouterr().err
-    assert names_in(tmp_path) == {"compose.yaml", "requirements.txt"}
-    assert run(*render, "devcontainer") == 0
-    assert len(capsys.readouterr().out.splitlines()) == 6
-    assert (tmp_path / ".devcontainer/image/Dockerfile").exists()
-    assert (tmp_path / "requirements.txt").read_text() == "mine\n"
 
 
 def test_check_of_a_profile_says_fresh_and_stale(

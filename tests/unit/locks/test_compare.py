@@ -106,6 +106,8 @@ REST = (wheel("jinja2", "markupsafe"), wheel("markupsafe"), wheel("sympy", "torc
     ("files", "problems"),
     [
         ((TORCH, *REST), []),
+        # As locks of profiles are, which state nothing of it.
+        ((wheel("torch"), wheel("jinja2")), []),
         ((TORCH, *REST, wheel("evil")), ["nothing requires evil"]),
         # Two that require each other alone.
         (
