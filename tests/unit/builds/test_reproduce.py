@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,18 +15,18 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from envbuilder.builds import pipeline, project_layer, reproduce
+from envbuilder.builds import pipeline, reproduce
 from envbuilder.builds.backends import integrity
-from envbuilder.builds.image import base
-from envbuilder.builds.plan import Artifact, BuildResult, CopyProject, MakeBase, Plan, project_of
+from envbuilder.builds.plan import Artifact, BuildResult, CopyProject, MakeBase
 from envbuilder.builds.request import Built, Planned, Request, advance
 from envbuilder.commands import reproduce as command
 from envbuilder.core import settings as core_settings
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, InvalidError
-from envbuilder.core.settings import Settings, load as load_settings
+from envbuilder.core.settings import Settings
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import File, Target
+from tests.support import project_layers
 from tests.support.engines import FakeEngine
 from tests.support.folders import names_in
 from tests.support.pipeline import a_build
@@ -145,6 +144,9 @@ def test_the_second_build_sees_other_surroundings(
     (first, second), _ = builds
     for s in (first, second):
         assert s.request.rebuild
+        assert s.request.with_project
+    assert first.request.project_copy is None
+    assert second.request.project_copy.is_relative_to(found.cache_dir / "reproduce")
     assert first.store == found.store_dir
     assert second.content == first.content == CONTENT
     assert second.inode != first.inode, "a copy, not a link"
@@ -261,75 +263,26 @@ def test_podman_is_refused_before_anything_is_built(
         run(found)
 
 
-class Bench:
-    """A project, and pretended images that hold nothing but its files."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder / "project"
-        (self.folder / "src").mkdir(parents=True)
-        (self.folder / "envbuilder.yaml").write_text(
-            "files: [train.py, src]\nenvironments: {test: {}}\n"
-        )
-        for name in ("train.py", "src/a.py"):
-            (self.folder / name).write_text(name)
-        places = {f"ENVBUILDER_{n}_DIR": str(folder / n) for n in ("CONFIG", "CACHE", "DATA")}
-        self.settings = load_settings(places, self.folder)
-        self.read_from: list[Path] = []
-        self.meanwhile: Callable[[], object] = lambda: None
-        """What happens after the first build."""
-
-    def prepare(self, request: Request, settings: Settings, *args: Any, **options: Any) -> Any:
-        layer = base.project_files(request, settings)
-        steps = (CopyProject(what="copy", project=layer, folder="files"),) if layer else ()
-        plan = Plan(
-            profile="x", backend="docker", builder="layers", platform="linux/amd64", python="3.12",
-            fingerprint=layer.digest if layer else "", workdir="", files=(), steps=steps,
-            artifact=Artifact(kind="image", ref=str(request.only_tag)),
-        )  # fmt: skip
-        return planned(request, settings, plan)
-
-    def finish(self, build: Planned) -> Built:
-        layer = project_of(build.plan)
-        assert layer, "the image lacks the project's files"
-        target = build.settings.data_dir / "image"
-        shutil.rmtree(target, ignore_errors=True)
-        project_layer.copy(layer, target)
-        content = b"".join((target / file.path).read_bytes() for file in layer.files)
-        self.read_from.append(Path(layer.folder))
-        self.meanwhile()
-        return with_result(build, content)
+def with_project(folder: Path, files: dict[str, bytes]) -> Any:
+    """A plan of an image with these files of a project."""
+    layer = project_layers.lay(folder, files)
+    return SimpleNamespace(steps=(CopyProject(what="copy", project=layer, folder="files"),))
 
 
-@pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    laid = Bench(tmp_path)
-    monkeypatch.setattr(pipeline, "prepare", laid.prepare)
-    monkeypatch.setattr(pipeline, "finish", laid.finish)
-    FakeEngine().serve(monkeypatch)
-    return laid
+def test_the_second_build_reads_copies_of_the_projects_files(tmp_path: Path) -> None:
+    files = {"train.py": b"1", "src/a.py": b"2"}
+    first = with_project(tmp_path / "mine", files)
+    reproduce._copy_project(first, with_project(tmp_path / "mine", files), tmp_path / "copy")
+    assert {name: (tmp_path / "copy" / name).read_bytes() for name in files} == files
 
 
-def test_the_second_build_reads_copies_of_the_projects_files(bench: Bench) -> None:
-    outcome = run(bench.settings)
-    layer = project_layer.planned(bench.settings)
-    assert (outcome.status, outcome.fingerprint) == ("equal", layer.digest)
-    first, second = bench.read_from
-    assert first == bench.folder
-    assert second.is_relative_to(bench.settings.cache_dir / "reproduce")
-    assert not second.exists()
-
-
-def test_files_that_change_between_the_builds_are_named(bench: Bench) -> None:
-    def edit() -> None:
-        (bench.folder / "train.py").write_text("changed")
-        (bench.folder / "src/a.py").unlink()
-        (bench.folder / "src/new.py").write_text("")
-
-    bench.meanwhile = edit
+def test_files_that_change_between_the_builds_are_named(tmp_path: Path) -> None:
+    first = with_project(tmp_path / "a", {"train.py": b"1", "src/a.py": b"2", "same": b""})
+    second = with_project(tmp_path / "b", {"train.py": b"2", "src/new.py": b"", "same": b""})
     expected = "files changed between the two builds: src/a.py, src/new.py, train.py"
     with pytest.raises(BuildError, match=expected):
-        run(bench.settings)
-    assert len(bench.read_from) == 1
+        reproduce._copy_project(first, second, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
 
 
 # --- what differs
@@ -368,7 +321,11 @@ def test_trees_are_compared_without_host_dependent_files(found: Settings, tmp_pa
     contents = {"1": {"a": "1", "b": "same", "c": "", "d": ""}, "2": {"a": "2", "b": "same"}}
     for name, written in contents.items():
         (tmp_path / name / integrity.PLACED).parent.mkdir(parents=True)
-        for path, text in {**written, "pyvenv.cfg": name, integrity.PLACED: name}.items():
+        for path, text in {
+            **written,
+            "pyvenv.cfg": name,
+            integrity.PLACED: f"{name}\n{integrity.PLACED}\n",
+        }.items():
             (tmp_path / name / path).write_text(text)
     (tmp_path / "1/d").chmod(0o755)
     (tmp_path / "2/d").symlink_to("b")

@@ -106,18 +106,6 @@ def test_every_target_has_a_valid_document_of_all_its_files(
     assert len(set(references)) == len(references) == len(files) + bool(target.base)
 
 
-def test_the_same_input_gives_the_same_bytes_and_other_input_another_serial_number(
-    found: Settings,
-) -> None:
-    one, again, other = (of_lock(n, 0, found) for n in ("cpu", "cpu", "zendnn"))
-    assert one == again
-    serials = [json.loads(c)["serialNumber"] for c in (one, other)]
-    assert serials[0] != serials[1]
-    for s in serials:
-        assert s.startswith("urn:uuid:")
-    assert "timestamp" not in json.loads(one)["metadata"]
-
-
 @pytest.mark.parametrize(
     ("given", "purl"),
     [

@@ -11,8 +11,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.builds import payload as pack, plan, records, variables
-from envbuilder.builds.access import NOTHING
+from envbuilder.builds import payload as pack, plan, records
 from envbuilder.builds.backends import container, devices, docker, integrity, venv
 from envbuilder.builds.image import base as image_base
 from envbuilder.builds.request import Request
@@ -383,14 +382,6 @@ def test_nvidias_gpus_come_by_the_runtime_or_cdi_and_force_leaves_out_what_neith
     assert started.is_held
     assert started.entrypoint[-3:] == ("/opt/envbuilder/payload.pyz", "exec", "--")
     assert started.entrypoint[5].startswith('"""Run a command while stdin stays open'), "its guard"
-
-
-def test_a_venv_preloads_by_full_path_and_keeps_the_callers_own() -> None:
-    place = venv.place(CPU, Path("/p"))
-    caller = {"PATH": "/bin", "LD_PRELOAD": "mine.so"}
-    made = variables.of_command(CPU, place, {}, NOTHING, caller)
-    assert made["LD_PRELOAD"].value == "/p/lib/envbuilder/libtcmalloc_minimal.so.4:mine.so"
-    assert made["PATH"].value == "/p/bin:/p/lib/envbuilder/refused:/bin"
 
 
 def test_an_environment_is_compared_once_however_often_its_payload_starts(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from envbuilder.builds.access import Access
-from envbuilder.builds.backends import foreign_programs as foreign, venv
+from envbuilder.builds.backends import foreign_programs as foreign
 from envbuilder.builds.backends.venv import NativeEnvironment
 from envbuilder.core import process
 from envbuilder.core.errors import EnvbuilderError, ToolError
@@ -262,12 +262,6 @@ def test_the_programs_that_refuse_are_one_quoted_script(profile: str) -> None:
         assert hint.command_line() in text
     assert words[-2:] == ["exit", "125"]
     assert {"pip", "pip3", "conda", "mamba", "uv"} <= set(foreign.REFUSED)
-
-
-def test_an_environments_own_programs_win_over_those_that_refuse(tmp_path: Path) -> None:
-    profile = shipped_profile("cpu")
-    first = venv.place(profile, tmp_path).first["PATH"]
-    assert first == (f"{tmp_path}/bin", f"{tmp_path}/{foreign.FOLDER}")
 
 
 @pytest.mark.parametrize(

@@ -305,11 +305,6 @@ def test_what_vanishes_during_a_comparison_is_named(
         require_untouched(on_base, before)
 
 
-def test_an_empty_folder_can_be_sealed(tmp_path: Path) -> None:
-    integrity.close(tmp_path, {})
-    require_unchanged(tmp_path)
-
-
 def test_files_that_hold_the_location_are_not_in_the_portable_digest(sealed: Path) -> None:
     """But the list of them is: else any file could be changed by adding it to the list."""
     before = integrity.portable_digest(sealed)

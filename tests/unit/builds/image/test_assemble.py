@@ -11,7 +11,6 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import zstandard
@@ -211,15 +210,10 @@ def test_a_changed_file_of_the_project_rewrites_the_last_layer_only(
 
 
 def test_the_base_is_checked_before_anything_is_put_on_it(bench: Bench, wheels: list[File]) -> None:
+    bench.make(wheels)  # what it contains is known from now on
     (layer,) = bench.base.manifest("linux/amd64").layers
     bench.base.blob(layer.digest).write_bytes(b"x" * layer.size)
     with pytest.raises(BuildError, match="damaged"):
-        bench.make(wheels)
-
-
-def test_a_damaged_wheel_of_the_store_is_named(bench: Bench, wheels: list[File]) -> None:
-    bench.store.path(wheels[0].sha256).write_bytes(b"x" * 10)
-    with pytest.raises(BuildError, match=r"small-1\.0-py3-none-any\.whl: damaged in the store"):
         bench.make(wheels)
 
 
@@ -334,22 +328,16 @@ def rootfs_of(layout: Layout, manifest: Manifest, number: int) -> set[str]:
     return {path for path, entry in entries.items() if entry.kind == "file"}
 
 
-def test_another_base_keeps_the_layers_of_wheels(bench: Bench, wheels: list[File]) -> None:
-    _, before = bench.make(wheels)
-    bench.base = image(bench.folder / "other", ([*BASE, Member(path="etc/issue", content=b"x")],))
-    _, after = bench.make(wheels)
-    assert before.layers[1:3] == after.layers[1:3]
-    assert before.layers[0] != after.layers[0]
-
-
 def test_another_base_gives_the_same_image_with_and_without_a_cache(
     bench: Bench, wheels: list[File]
 ) -> None:
     """The scaffold repeats the base's folders above it: `/opt` may have another mode and time."""
-    bench.make(wheels)
+    _, before = bench.make(wheels)
     opt = Member(path="opt", kind="folder", mode=0o750, time=1_600_000_000)
     bench.base = image(bench.folder / "other", ([*BASE, opt],))
     _, cached = bench.make(wheels)
+    assert before.layers[1:3] == cached.layers[1:3], "those of wheels are kept"
+    assert before.layers[0] != cached.layers[0]
     _, fresh = bench.make(wheels, fresh=True)
     assert cached == fresh
 
@@ -432,16 +420,6 @@ def test_packages_that_may_bring_the_python_are_installed_first(
 
     monkeypatch.setattr(Assembly, "_wheels", wheels_last)
     bench.make(wheels, **install.changes)
-
-
-def test_packages_that_cannot_be_installed_are_an_error(
-    bench: Bench, wheels: list[File], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        system, "built", Mock(side_effect=BuildError("install the system packages: failed"))
-    )
-    with pytest.raises(BuildError, match="install the system packages: failed"):
-        bench.make(wheels, **Installer(bench, "g++").changes)
 
 
 # --- what uv is told

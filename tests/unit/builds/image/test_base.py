@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.builds import execute, pipeline, plan
+from envbuilder.builds import execute, pipeline, plan, project_layer
 from envbuilder.builds.backends import docker
 from envbuilder.builds.image import base as image_base
 from envbuilder.builds.outputs import Output
@@ -30,7 +30,7 @@ from envbuilder.packages import fetch
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import Target
-from tests.support import make_wheels
+from tests.support import make_wheels, project_layers
 from tests.support.engines import BUILDAH, BUILDKIT, FakeEngine
 from tests.support.images import BASE, Member, image
 from tests.support.pipeline import a_build
@@ -157,6 +157,18 @@ def doings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def build(found: Settings, made: plan.Plan, target: Target) -> None:
     product = Output(target, made, found)
     pipeline.finish(advance(a_build(found, "cpu", progress=QUIET), Planned, product=product))
+
+
+def test_the_projects_files_are_read_from_a_copy_if_one_is_named(
+    found: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = project_layers.lay(tmp_path, {"a.py": b"1"})
+    monkeypatch.setattr(project_layer, "planned", lambda settings: layer)
+    assert image_base.project_files(Request(), found) is None
+    assert image_base.project_files(Request(with_project=True), found) == layer
+    request = Request(with_project=True, project_copy=Path("/copy"))
+    copied = image_base.project_files(request, found)
+    assert (copied.folder, copied.laid, copied.files) == ("/copy", "/copy", layer.files)
 
 
 # --- in a layout

@@ -310,11 +310,6 @@ def test_a_damaged_script_is_an_error(tmp_path: Path) -> None:
         wheel.write_others(tmp_path / "others.whl")
 
 
-NAMES = st.lists(
-    st.sampled_from(["a", "b.py", "c.dist-info", "d.data", "é", "x" * 90]), min_size=1, max_size=3
-).map("/".join)
-
-
 @pytest.mark.usefixtures("library")
 def test_a_program_is_read_from_the_scripts_of_its_wheel(tmp_path: Path) -> None:
     program = "a-1.0.data/scripts/uv"
@@ -395,11 +390,6 @@ def test_shares_are_full_but_never_too_full(files: dict[str, int], spread: int) 
     assert together == sorted(together)
     alone = [files[share[0]] for share in found if files[share[0]] > limit]
     assert alone == sorted(alone)
-
-
-def test_a_small_wheel_is_not_cut() -> None:
-    assert list(cut({"a": CUT, "b": 0})) == []
-    assert list(cut({})) == []
 
 
 def test_the_shares_of_torchs_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
