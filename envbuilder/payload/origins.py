@@ -23,10 +23,12 @@ from typing import (
     List,
     Mapping,
     Optional,
+    Pattern,
     Sequence,
     Tuple,
 )
 
+from .machine.accelerators import ACCELERATORS
 from .machine.threads import read_text
 from .report import PASSED, WARNING, require_none
 from .start import DRIVER_FOLDERS, Start, below, environment, guarded
@@ -61,17 +63,21 @@ FRAMEWORK_LIBRARY = re.compile(
 )
 """The framework's own libraries: never allowed from outside."""
 
-RUNTIME_LIBRARY = re.compile(
-    r"lib(gomp|iomp5|omp\.so|mkl_|cudnn|cublas|cudart|cufft|cufile|cupti|curand|cusolver|cusparse"
-    r"|nccl|nvrtc|nvJitLink|nvshmem|nvToolsExt|sycl|ccl|ur_|umf|pti_view|tbb|mpi\.so|amdhip|hsa-runtime"
-    r"|hip[a-z]|roc[a-z]|MIOpen|rccl|amd_comgr|aotriton|hsa-amd|magma|openblas|tcmalloc|jemalloc|mimalloc)",
+
+def _with_accelerators(common: str, field: str) -> Pattern[str]:
+    """Return an expression for libraries: those of every machine, and of each accelerator."""
+    own = [str(getattr(row, field)) for row in ACCELERATORS.values() if getattr(row, field)]
+    return re.compile("lib({})".format("|".join([common, *own])))
+
+
+RUNTIME_LIBRARY = _with_accelerators(
+    r"gomp|iomp5|omp\.so|mkl_|tbb|mpi\.so|magma|openblas|tcmalloc|jemalloc|mimalloc", "runtimes"
 )
 """Runtimes that a framework ships. The system may have its own (a compiler's OpenMP), but not in
 place of the environment's."""
 
-DRIVER = re.compile(
-    r"lib(cuda(debugger)?\.so|nvidia-|nvcuvid|nvoptix|ze_|igc|igdgmm|igdfcl|igdrcl|opencl-clang|iga64"
-    r"|OpenCL\.|drm|dxcore|d3d12|vdpau|va(-drm)?\.so|mlx5|ibverbs|gdrapi|hsakmt)"
+DRIVER = _with_accelerators(
+    r"OpenCL\.|drm|dxcore|d3d12|vdpau|va(-drm)?\.so|mlx5|ibverbs|gdrapi", "drivers"
 )
 """Libraries that come with a driver, whichever program uses them."""
 

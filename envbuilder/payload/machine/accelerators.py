@@ -90,6 +90,10 @@ class Accelerator:
     """What to do if they are missing."""
     part: str = ""
     """File below torch's folder that only builds for it have."""
+    drivers: str = ""
+    """Its driver's libraries, which belong to the machine, as an expression that follows "lib"."""
+    runtimes: str = ""
+    """Libraries of its runtime, which a framework ships, likewise."""
     disguises: str = ""
     """Beginning of the variables that make its driver take it for another architecture."""
     allocated: str = ""
@@ -202,6 +206,9 @@ _CUDA = Accelerator(
         "cuda", lambda _: hardware.nvidia_driver(), lambda gpu: f"sm_{gpu.major}{gpu.minor}"
     ),
     build="a CUDA build (local version like +cu130 or +cu126)",
+    drivers=r"cuda(debugger)?\.so|nvidia-|nvcuvid|nvoptix",
+    runtimes="cudnn|cublas|cudart|cufft|cufile|cupti|curand|cusolver|cusparse|nccl|nvrtc|nvJitLink"
+    "|nvshmem|nvToolsExt",
     state="cuda",
     kernels=lambda torch: _kernels(torch, "sm_{}{}".format(*torch.cuda.get_device_capability(0))),
     allocated="memory_allocated",
@@ -223,6 +230,8 @@ _ROCM = replace(
         "cuda", lambda _: hardware.amdgpu_driver(), lambda gpu: target_of(gpu.gcnArchName)
     ),
     build="a ROCm build (local version like +rocm7.2)",
+    drivers="hsakmt",
+    runtimes="amdhip|hsa-runtime|hip[a-z]|roc[a-z]|MIOpen|rccl|amd_comgr|aotriton|hsa-amd",
     kernels=lambda torch: _kernels(
         torch, target_of(torch.cuda.get_device_properties(0).gcnArchName)
     ),
@@ -245,6 +254,8 @@ _XPU = Accelerator(
     runtime=_xpu_runtime,
     describe=_described("xpu", lambda gpu: getattr(gpu, "driver_version", None)),
     build="an XPU build (local version +xpu, from PyTorch's xpu index)",
+    drivers="ze_|igc|igdgmm|igdfcl|igdrcl|opencl-clang|iga64",
+    runtimes="sycl|ccl|ur_|umf|pti_view",
     state="xpu",
     allocated="memory_allocated",
     peak="max_memory_allocated",
