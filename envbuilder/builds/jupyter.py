@@ -49,6 +49,7 @@ PACKAGE = "ipykernel"
 _CURVE = (7, 3)
 """The first version of ipykernel that encrypts its connections."""
 _LARGEST_SPEC = 64 << 10
+"""Bytes of a kernel.json, which any program may have put where Jupyter looks."""
 _FILE = "kernel.json"
 _BASE_IMAGE = "ENVBUILDER_BASE_IMAGE"
 _FOLDERS = ("ENVBUILDER_CACHE_DIR", "ENVBUILDER_CONFIG_DIR", "ENVBUILDER_DATA_DIR")
@@ -174,6 +175,7 @@ def _installed(choice: Choice, data: Path) -> Path | None:
 
 
 _LARGEST_CONNECTION = 16 << 10
+"""Bytes of a connection file, which a caller of `jupyter --connection-file` names."""
 _Port = Annotated[int, Meta(ge=1, le=65535)]
 
 

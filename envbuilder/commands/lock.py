@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[\w.-]+")
 _MOST_PLACES = 4
+"""Lines of the project's files that are shown for one reason."""
 _ELSEWHERE = "Name another folder with --output-dir."
 _MADE_ANEW = "{} could not be read ({}): made anew"
 _INSTEAD = (

@@ -41,7 +41,7 @@ from envbuilder.core.errors import (
 from envbuilder.core.settings import is_key_text
 
 _LARGEST_KEY = 1 << 16
-"""Maximum bytes of a key file; those of the supported kinds have less than 500."""
+"""Bytes of a key file, which a project or a user names; supported ones have less than 500."""
 _KINDS = "P-256 (ECDSA) and ed25519 are supported"
 _LABEL = re.compile(r"^-----BEGIN ([A-Z0-9 /]{1,64})-----", re.MULTILINE)
 _ANYONE = stat.S_IRWXG | stat.S_IRWXO
@@ -210,7 +210,7 @@ def _modules(*names: str) -> tuple[Any, ...]:
 # --- envelopes
 
 MOST_SIGNATURES = 16
-"""More are refused: each costs a verification for every trusted key."""
+"""Of one envelope, which anybody may write: each costs a verification for every trusted key."""
 _URL_SAFE = str.maketrans("-_", "+/")
 
 _KeyId = Annotated[str, Meta(max_length=512)]
@@ -354,6 +354,7 @@ def _unpacked(text: str) -> bytes:
 
 SUFFIX = ".intoto.jsonl"
 MOST_ENVELOPES = 16
+"""Of one signature file, which anybody may put beside what it is about."""
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 TYPE = "https://in-toto.io/Statement/v1"
 TYPES = frozenset({TYPE, "https://in-toto.io/Statement/v0.1"})

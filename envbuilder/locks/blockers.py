@@ -42,9 +42,10 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
 _LARGEST_SOURCE = 32 << 20
-"""Bytes of a source that is read for what it requires."""
+"""Bytes of a source on an index that is read for what it requires."""
 _MOST_NEEDS = 3
 _MOST_SHOWN = 6
+"""Names, and limits, that an item shows of those that an index's packages state."""
 _MAC = "macos/arm64"
 _RECENT = timedelta(days=365)
 """Age of a wheel below which its version is not doubted: no page of an index is read for it."""

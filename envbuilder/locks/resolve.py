@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     Doubt = Callable[[Profile, Place, Iterable[Found], Iterable[Offer]], tuple[Blocker, ...]]
 
 _MOST_ROUNDS = 12
-"""How often packages are found that have to be built, each time deeper in what requires what."""
+"""How often packages of an index are found that have to be built, each time deeper in what others
+require."""
 _ANY_OF = {
     "linux/amd64": "manylinux_2_17_x86_64",
     "linux/arm64": "manylinux_2_17_aarch64",

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 _MOST_EXCLUDED = 20
-"""Versions on other indexes that are excluded before a target counts as unresolvable."""
+"""Versions that other indexes offer and that are excluded before a target is unresolvable."""
 
 
 _USUAL = frozenset({"opencv-python-headless"})
