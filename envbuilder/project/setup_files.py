@@ -12,6 +12,7 @@ import posixpath
 import shlex
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -74,11 +75,13 @@ def read_project(project: Path, file: str, extras: Sequence[str], groups: Sequen
 
     Those are requirements files that it names, else setup.py or setup.cfg. Raises `InvalidError`.
     """
-    tables = pyproject(read_text(project, file), file)
+    text = read_text(project, file)
+    tables = pyproject(text, file)
     if tables.tool.pixi and not (tables.project and tables.project.dependencies is not None):
         return read_pixi(project, file, extras, groups)
+    stated = partial(read_pyproject, tables, project, file, text)
     if not tables.leaves_open(extras):
-        return read_pyproject(project, file, extras, groups)
+        return stated(extras, groups)
     of_extras = {*map(types.canonical, tables.about.optional_dependencies)}
     static = [each for each in extras if types.canonical(each) in of_extras]
     others = [each for each in extras if each not in static]
@@ -89,8 +92,8 @@ def read_project(project: Path, file: str, extras: Sequence[str], groups: Sequen
         open_parts = read_setup(project, setup, others, ())
         open_parts = replace(open_parts, read_from=(*open_parts.read_from, setup))
     else:
-        return read_pyproject(project, file, extras, groups)
-    static_parts = read_pyproject(project, file, static, groups, is_open=True)
+        return stated(extras, groups)
+    static_parts = stated(static, groups, is_open=True)
     return replace(joined([static_parts, open_parts]), itself=None)
 
 

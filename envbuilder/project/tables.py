@@ -169,8 +169,10 @@ def pyproject(text: str, file: str) -> Pyproject:
 
 
 def read_pyproject(
+    tables: Pyproject,
     project: Path,
     file: str,
+    text: str,
     extras: Sequence[str],
     groups: Sequence[str],
     *,
@@ -180,8 +182,6 @@ def read_pyproject(
 
     `is_open`: whether other files state the rest.
     """
-    text = read_text(project, file)
-    tables = pyproject(text, file)
     if not is_open:
         _require_static(tables, file, extras, groups)
     if tables.is_poetry:
