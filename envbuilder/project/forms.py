@@ -5,10 +5,8 @@ Imported only when there is a file to read, since all readers come with it.
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -111,9 +109,6 @@ _INSTEAD = {
 }
 OWN = ("pyproject.toml", "setup.py", "setup.cfg")
 """The files that state what the project itself requires, the first of which counts."""
-_MOST_ENTRIES = 1000
-"""Maximum number of a folder's entries that are looked at for a suggestion."""
-_MOST_SUGGESTIONS = 6
 
 
 def read(
@@ -160,15 +155,10 @@ def _read(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]
             f"{escaped(file)}: not a kind of file that requirements are read from",
             _INSTEAD.get(name, f"Supported are {supported()}."),
         )
-    try:
-        if form.has_extras:
-            return form.read(project, file, extras, groups)
-        _require_none(file, extras, groups)
-        return form.read(project, file)
-    except InvalidError as error:
-        if isinstance(error.__cause__, FileNotFoundError) and not error.hint:
-            raise InvalidError(error.message, _suggestion(project, file)) from error
-        raise
+    if form.has_extras:
+        return form.read(project, file, extras, groups)
+    _require_none(file, extras, groups)
+    return form.read(project, file)
 
 
 def unread(project: Path) -> Iterator[str]:
@@ -194,20 +184,6 @@ def _require_none(file: str, extras: Sequence[str], groups: Sequence[str]) -> No
                 f"{escaped(file)}: a file of this kind has no {kind}",
                 f"Remove {kind}: {escaped(', '.join(names), 100)}.",
             )
-
-
-def _suggestion(project: Path, file: str) -> str:
-    """Return the files that could be meant, in the folder of the missing one and at the top."""
-    names: list[str] = []
-    for folder in dict.fromkeys((PurePosixPath(file).parent, PurePosixPath())):
-        if ".." not in folder.parts and not folder.is_absolute():
-            with contextlib.suppress(OSError, ValueError):
-                paths = islice((project / folder).iterdir(), _MOST_ENTRIES)
-                files = [path.name for path in paths if path.is_file()]
-                names += [(folder / n).as_posix() for n in sorted(files) if form_of(n)]
-    if not names:
-        return f"Supported are {supported()}."
-    return f"The project has {', '.join(escaped(n, 80) for n in names[:_MOST_SUGGESTIONS])}."
 
 
 class Shown(NamedTuple):

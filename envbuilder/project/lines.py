@@ -114,7 +114,7 @@ def read_text(project: Path, file: str, limit: int = LARGEST, where: str = "") -
     """Return the text of a file in UTF-8, or in UTF-16 as PowerShell's > writes it.
 
     `file` is its path in the project, `where` the line that names it, for messages. Raises
-    `InvalidError`, of a file that does not exist with an `OSError` as its cause.
+    `InvalidError`.
     """
     content = read_bytes(project, file, limit, where)
     is_utf16 = content.startswith((b"\xff\xfe", b"\xfe\xff"))
@@ -139,7 +139,8 @@ def read_bytes(project: Path, file: str, limit: int, where: str = "") -> bytes:
         files.require_own(project / file)
         content = files.read(path, limit) if inside else b""
     except FileNotFoundError as error:
-        raise InvalidError(f"{name}: no such file") from error
+        hint = "Write its path from the folder of the file that names it."
+        raise InvalidError(f"{name}: no such file", hint) from error
     except OSError as error:
         raise InvalidError(f"{name}: cannot be read: {error.strerror or error}") from error
     except (RuntimeError, ValueError) as error:  # a circle of links; a path with a NUL

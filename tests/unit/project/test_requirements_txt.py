@@ -212,7 +212,7 @@ def test_the_project_itself_brings_what_it_requires(tmp_path: Path, line: str) -
         ("-r https://example.org/r.txt", "a URL", "Save the file"),
         ("-r /etc/hostname", "leads out of the project", "Copy the file"),
         ("-r link.txt", "leads out of the project", "Copy the file"),
-        ("-c missing.txt", "no such file", "requirements.txt"),
+        ("-c missing.txt", "no such file", "Write its path"),
     ],
 )
 def test_a_refused_line(tmp_path: Path, line: str, what: str, hint: str) -> None:
