@@ -20,6 +20,8 @@ HARMLESS = {
     "TMPDIR": "/scratch",
     "OMP_NUM_THREADS": "4",
     "CUDA_VISIBLE_DEVICES": "1",
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+    "NVIDIA_VISIBLE_DEVICES": "all",
     "ZE_AFFINITY_MASK": "0",
     "CXX": "clang++",
 }

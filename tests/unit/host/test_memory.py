@@ -237,6 +237,7 @@ MAIN_AND_OTHER = (
             {"speed": 4800, "bandwidth": 2 * 8 * 4_800_000_000},
         ),
         ([module("Channel A", megabytes=131072)], {"modules": 1}),  # too many for the old field
+        ([A, module("Channel B", "0", length=0x14)], {"modules": None, "slots": 2}),
         ([A, B[:0x0C] + b"\xff\xff" + B[0x0E:]], {"modules": None, "channels": None, "slots": 2}),
         (
             [module(str(n), kind="LPDDR5", width=1024, speed=1_000_000) for n in range(2000)],

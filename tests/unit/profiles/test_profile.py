@@ -152,6 +152,7 @@ def test_extends_in_a_circle(tmp_path: Path) -> None:
         (("[venv]", "[venv, docker]"), "base: the backend docker needs a base image"),
         (('default: "3.11"', 'default: "3.12"'), r"python\.default"),
         (("torch==2.13.0]", "torch=2.13]"), "requirements"),
+        (("accelerator: cpu", "accelerator: tpu"), "accelerator: 'tpu' is not one of cuda"),
         (("name: mine", "name: other"), "the file is named"),
         (("requirements:", "preload: [libx.so.1]\nrequirements:"), "preload"),
         (("requirements:", "system_packages: [gcc]\nrequirements:"), "debian_suite"),
