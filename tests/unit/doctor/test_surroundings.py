@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
+from envbuilder.containers.engine import cdi
 from envbuilder.core.errors import ToolError
 from envbuilder.core.settings import Settings
 from envbuilder.doctor import surroundings
 from envbuilder.host import interpreters
+from envbuilder.host.model import Containers
 from envbuilder.packages.interpreters import SOURCE
 from envbuilder.profiles.lock import File, Lock
 from tests.support.broken_hosts import BY_NAME, LINUX as HOST
@@ -64,3 +68,17 @@ def test_an_interpreter_is_of_the_machine_or_of_the_lock(
     profile = replace(CPU, python=replace(CPU.python, managed=managed))
     text, fix = surroundings._python(profile, with_python(lock) if locked else lock, HOST)
     assert (text[: len(said)], bool(text), bool(fix)) == (said, bool(said), bool(said))
+
+
+def test_what_a_check_may_look_at(
+    found: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nvidia.yaml").write_text("kind: nvidia.com/gpu\ndevices: [{name: all}]\n")
+    monkeypatch.setattr(cdi, "FOLDERS", (tmp_path,))
+    monkeypatch.setenv("HSA_OVERRIDE_GFX_VERSION", "10.3.0")
+    around = surroundings.look(None, None, replace(HOST, containers=Containers()), found)
+    assert around.looked
+    assert around.devices == {"nvidia.com/gpu=all"}
+    assert around.variables["HSA_OVERRIDE_GFX_VERSION"] == "10.3.0"
+    assert around.has("sh")
+    assert not around.has("no-such-program")
