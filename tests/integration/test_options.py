@@ -17,7 +17,7 @@ from tests.support import examples, host_trees
 from tests.support.reports import written
 
 NO_ENGINE = {"DOCKER_HOST": "unix:///nonexistent"}
-NO_OTHER = r"has no environment 'other'"
+RUNS = ("jupyter", "run", "shell", "watch")
 RADEON = f"--target-host={host_trees.FOLDER / 'rx7900.json'}"
 
 # A command, the option, and what the command prints only with it.
@@ -29,15 +29,12 @@ CASES: list[tuple[str, str, str]] = [
     ("detect", "--framework=jax", "jax-cpu"),
     ("detect", "--model=70B", "70B as q4"),
     ("detect --model=70B", "--quant=q8", "70B as q8"),
-    ("doctor", RADEON, "1.5 cores for 1 GPU"),
-    ("doctor", "--root=tree", "1.5 cores for 1 GPU"),
+    ("doctor", RADEON, "allows 1.5 of 2 CPUs"),
+    ("doctor", "--root=tree", "allows 1.5 of 2 CPUs"),
     ("add tensroflow", "--exact", "no index has it"),
     ("sbom --profile=cpu", "--platform=linux/arm64", "torch-2.13.0.cpu-cp311-.*_aarch64.whl"),
-    ("sbom --profile=cpu", "--environment=other", NO_OTHER),
-    ("tune", "--environment=other", NO_OTHER),
     ("tune --profile=cpu", "--backend=conda", "has no conda lock"),
-    ("jupyter", "--environment=other", NO_OTHER),
-    ("reproduce", "--environment=other", NO_OTHER),
+    ("tune --profile=cpu", "--inherit-environment", "--inherit-environment needs --python"),
     ("reproduce --profile=cpu", "--python-version=3.8", "has no Python 3.8"),
 ]
 
@@ -54,6 +51,33 @@ def test_an_option_has_its_effect(case: tuple[str, str, str], cli: Cli, tmp_path
     words = command.split()
     done = cli(*words, option, environment=NO_ENGINE)
     assert re.search(expected, done.stdout + done.stderr), done.stderr
+
+
+OF_ENVIRONMENTS = (
+    "add six",
+    "remove six",
+    "build",
+    "bundle --output=x.tar",
+    "jupyter",
+    "render",
+    "reproduce",
+    "run true",
+    "sbom",
+    "shell",
+    "tune",
+    "verify",
+    "watch true",
+)
+
+
+@pytest.mark.parametrize("command", OF_ENVIRONMENTS)
+def test_an_environment_that_the_project_lacks_is_refused(
+    command: str, cli: Cli, tmp_path: Path
+) -> None:
+    examples.copy(examples.LOCKED, tmp_path)
+    name, *others = command.split()
+    done = cli(name, "--environment=other", *others, environment=NO_ENGINE)
+    assert "has no environment 'other'" in exited(125 if name in RUNS else 2, done).stderr
 
 
 @pytest.mark.parametrize("command", ["watch --locked true", "shell --locked", "jupyter --locked"])

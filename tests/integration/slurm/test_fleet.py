@@ -59,7 +59,8 @@ def test_each_node_is_what_it_was_promised_or_named(site: Site) -> None:
     site.cluster.drain("n-drained", "fan | slot 3")
     site.settings(profiles=RULES, sbatch=["--constraint=cpu"])
     run = ("verify", "--quick")
-    real = site.start(*run, "--folder", "real", "--nodes", "n-cpu,n-cuda,n-drained,n-odd")
+    written = ("--folder", "real", "--json", "--html", "real.html")
+    real = site.start(*run, *written, "--nodes", "n-cpu,n-cuda,n-drained,n-odd")
     faults = "n-exits,n-silent,n-liar,n-damaged,n-hangs,n-dies,n-canned1"
     others = site.start(*run, "--folder", "faults", "--nodes", faults, "--limit", "15s")
     until(lambda: is_running(site, "n-dies"), "the job to run")
@@ -85,6 +86,8 @@ def test_each_node_is_what_it_was_promised_or_named(site: Site) -> None:
     out, err = real.communicate(timeout=SOONEST_SECONDS)
     assert real.returncode == 5, err
     entries = site.entries("real")
+    assert {e["node"] for e in json.loads(out)["summary"]["entries"]} == {*entries}
+    assert "<title>" in (site.cluster.work / "real.html").read_text()
     right = entries["n-cpu"]
     # All nodes are one machine here, which other tests use, too.
     assert right["outcome"] in {"verified", "busy"}, right["detail"]
@@ -108,8 +111,10 @@ def test_each_node_is_what_it_was_promised_or_named(site: Site) -> None:
 def test_a_job_that_does_not_start_is_cancelled_and_named(site: Site) -> None:
     before = submit(site.cluster, "n-waits", "sleep 300")
     site.settings(profiles=RULES)
-    planned = ("verify", "--folder", "late", "--nodes", "n-waits")
-    exited(0, site.run(*planned, "--dry-run"))
+    planned = ("verify", "--folder", "late", "--nodes", "n-waits", "--dry-run")
+    refused = exited(2, site.run(*planned, "--partition", "nowhere"))
+    assert "no node is called n-waits" in refused.stderr
+    exited(0, site.run(*planned))
     plan = site.cluster.work / "late/fleet.json"
     text = plan.read_text()
     assert text.count('"start_seconds": 1800') == 1
