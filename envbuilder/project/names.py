@@ -183,13 +183,8 @@ def _nearly(name: str, other: str) -> bool:
 
 def nearest(name: str) -> str:
     """Return the package that a name which no index has may mean; empty if none is near."""
-    if (known := of_modules().get(name) or distribution_of(name)) and known != name:
-        return known
-    if is_popular(name):
-        return ""
-    from difflib import get_close_matches
-
-    return next(iter(get_close_matches(name, _popular_names(), n=1, cutoff=0.8)), "")
+    known = of_modules().get(name) or distribution_of(name)
+    return known if known and known != name else mistaken(name)
 
 
 def is_popular(name: str) -> bool:

@@ -28,7 +28,7 @@ def test_the_tables_contradict_neither_themselves_nor_each_other() -> None:
         ("scikit_lern", "scikit-lern", "scikit-learn", "scikit-learn"),
         ("msgpack-python", "msgpack-python", "", "msgpack"),
         ("ours", "ours", "", ""),
-        ("jaxx", "jaxx", "", "jax"),
+        ("jaxx", "jaxx", "", ""),
         ("tbb", "tbb", "", ""),
     ],
 )
