@@ -24,6 +24,7 @@ NEWEST = "project"
 CONTEXT = "project"
 """Folder of the files in the context of a Dockerfile."""
 _SHOWN = 5
+"""Maximum number of the user's files that a note names."""
 
 
 class ProjectLayer(Struct, frozen=True, kw_only=True):

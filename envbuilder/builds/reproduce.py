@@ -43,7 +43,7 @@ _ABSENT = "nothing"
 SURROUNDINGS = {"TZ": "XYZ-12:45", "LC_ALL": "C", "LANG": "C", "COLUMNS": "132"}
 UMASK = 0o077
 _SHOWN = 10
-"""Maximum number of changed files that an error names."""
+"""Maximum number of the user's changed files that an error names."""
 
 
 class Difference(Struct, frozen=True, kw_only=True):

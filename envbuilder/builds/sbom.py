@@ -37,9 +37,9 @@ SUFFIX = ".sbom.cdx.json"
 NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "urn:envbuilder:sbom")
 """Namespace of serial numbers, which are derived from the document's content."""
 METADATA_LIMIT = 4 << 20
-"""Maximum bytes of a METADATA file (it holds the project's whole description)."""
+"""Maximum bytes of METADATA in a wheel, whose author wrote it: it has the whole description."""
 LONGEST = 120
-"""Maximum characters of a declared licence: some projects put the whole licence text there."""
+"""Maximum characters of a licence that a wheel's author declares: some put its whole text there."""
 _CLASSIFIER = "License ::"
 _EMPTY = frozenset({"", "unknown", "none", "n/a"})
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")

@@ -36,7 +36,7 @@ HOST_BOUND = frozenset({"pyvenv.cfg", "bin/python", "venv/pyvenv.cfg"})
 """Host-dependent files: they contain the host interpreter's path or the environment's location, as
 do those in PLACED. All others are the same wherever they are built."""
 SHOWN = 3
-"""Most changed files that a message names."""
+"""Maximum number of files, changed by anyone, that a message names."""
 _SECONDS = 10.0
 _BASE_QUESTION = """
 import json, os, sys, sysconfig

@@ -64,7 +64,7 @@ _MAKER_HINT = (
     " Elsewhere use a base image: ENVBUILDER_BASE_IMAGE=REF."
 )
 _LONGEST = 40
-"""Characters of a project and its environment in the names of their images."""
+"""Characters that the user's names of a project and its environment get in an image's name."""
 _PYTHON_SECONDS = 60
 # Looks for Python as the Dockerfile does.
 _PYTHON_QUERY = (

@@ -44,7 +44,7 @@ to the machine's apt and dpkg."""
 _MADE_BY = "made-by.json"
 """Tool versions, in a file next to the image because the image must not depend on them."""
 _MOST = 12
-"""Lines of mmdebstrap's that an error shows."""
+"""Maximum lines of mmdebstrap's output that an error shows."""
 # Folders to merge into /usr. Debian 12 and later require this before the first package is unpacked;
 # debootstrap does it itself, mmdebstrap leaves it to a hook.
 _MERGED = {"amd64": "bin sbin lib lib64", "arm64": "bin sbin lib"}

@@ -20,6 +20,7 @@ _GONE = {"asynchat", "asyncore", "cgi", "distutils", "imp", "lib2to3", "pipes", 
 """Modules that Python no longer has, which no package of that name brings."""
 _PASSED_OVER = {"node_modules", "site-packages", "__pycache__"}
 _MOST_FOLDERS = 1000
+"""Folders of the user's project that are searched for a module, however many it has."""
 _before = sys.excepthook
 
 
