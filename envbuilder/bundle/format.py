@@ -38,6 +38,7 @@ SIGNED_TYPE = "urn:envbuilder:bundle:v1"
 BLOCK = tarfile.BLOCKSIZE
 END = bytes(2 * BLOCK)
 LARGEST_MANIFEST = 16 << 20
+"""Maximum bytes of a manifest, which whoever made the bundle wrote, as all below."""
 LARGEST_TEXT = 16 << 20
 """Maximum bytes of a profile, a lock or a project's file, which is read into memory."""
 LARGEST_TEXTS = 64 << 20

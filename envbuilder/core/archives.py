@@ -45,12 +45,13 @@ _ZSTD_WINDOW = 128 << 20
 """Maximum window of a zstd stream: that of `zstd --long`."""
 _T = TypeVar("_T")
 READ_LIMIT = 64 << 20
-"""Maximum bytes of a member that is read into memory."""
+"""Maximum bytes of a member of a package or an image that is read into memory."""
 _PART = 1 << 18
 """Maximum bytes of a tar that are read at once, and of an extended header: a path, attributes."""
 _DIGITS = re.compile(rb"[0-9]{256}")
 _LARGEST_ID = 1 << 32
 _LATEST = 1 << 53
+"""What the header of a member, by whoever made the archive, may state as owner and time."""
 BAD_ZIP = (
     zipfile.BadZipFile,
     zipfile.LargeZipFile,
@@ -65,10 +66,11 @@ BAD_ZIP = (
 """Exceptions from reading a damaged or hostile archive. `RuntimeError`: encrypted, or of a later
 version of the format."""
 LONGEST_REASON = 300
-"""Maximum characters of a reason, which may name members."""
+"""Maximum characters of a reason, which may name members of a stranger's archive."""
 _STRAY = re.compile(r"(?:^|/)(?:\.{0,2}|\.wh\.[^/]*)(?:/|\Z)|[\x00-\x1f\x7f-\x9f]")
 _LONGEST_NAME = 255
 _LONGEST_PATH = 4095
+"""Bytes that Linux allows for a name and a path, which an archive states."""
 _PYTHON = re.compile(r"bin/(?:python|python3|python3\.[0-9]+)")
 _RESERVED = ("lib/envbuilder", "envbuilder.json", "pyvenv.cfg", "venv")
 """Paths below a prefix that builds write themselves, including the record of files to check."""
@@ -371,7 +373,7 @@ class Folders:
 
 
 MOST_FILES = 50_000
-"""Maximum number of files of a source."""
+"""Maximum number of files of a source, which its author made."""
 _LARGEST = 4 << 30
 """Maximum bytes of its files."""
 

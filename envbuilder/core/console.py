@@ -41,8 +41,9 @@ WIDTH = 80
 WIDEST = 120
 """Maximum columns on a terminal: longer lines are hard to read."""
 LONGEST_LINE = 4000
-"""Maximum length of a line of output; longer ones are cut."""
+"""Maximum characters of a line that repeats what files, servers or programs wrote."""
 LONGEST_MESSAGE = 20_000
+"""Maximum characters of an error, which may repeat a program's last lines."""
 
 
 class Verbosity:

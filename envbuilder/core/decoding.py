@@ -48,9 +48,9 @@ _describing = Lock()
 _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 """By type. Types are those that the code names, so there are never many."""
 LARGEST = 16 << 20
-"""Maximum size of a document in bytes."""
+"""Maximum bytes of a document, which an index, a repository or another user wrote."""
 MOST_VALUES = 1_000_000
-"""Maximum number of values in a document; a conda lock of 12 targets has 100,000."""
+"""Maximum number of values in such a document; a conda lock of 12 targets has 100,000."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 """An escaped surrogate; without its other half, it cannot be encoded in a file or output."""
 _PART = re.compile(r"\.([\w-]+)|\[(\d+|\.\.\.)\]")
@@ -84,6 +84,7 @@ _NOT_EMPTY = "of length >= 1"
 _MISSING = re.compile(r"Object missing required field `(.+)`\Z")
 _ENUM = re.compile(r"Invalid enum value (.+)\Z", re.DOTALL)
 _LONGEST_MESSAGE = 200
+"""Maximum characters of an error that repeats keys of the user's file."""
 
 
 @overload

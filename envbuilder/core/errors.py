@@ -28,6 +28,7 @@ ITEM = " • "
 _TREE = " │├└╰─▶×:"
 """Characters that resolvers draw trees with."""
 _LONGEST_PROOF = 2000
+"""Maximum characters of what a resolver printed."""
 _PROOF_WIDTH = 100
 _LONGEST_LINE = 20_000
 """A reason may list dozens of packages, and repeat what git or a build printed."""
@@ -35,7 +36,7 @@ _HARD_SPACE = "\N{NO-BREAK SPACE}"
 SHOWN = 60
 """Maximum number of characters of a file's text that a message repeats."""
 LONGEST = 1000
-"""Length at which text is cut if its caller names no other."""
+"""Maximum characters of text from files, servers and programs, unless a caller names others."""
 
 _BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0")
 """Characters that are printable by their category, but show nothing."""

@@ -50,8 +50,9 @@ _CONTENT = _SIGNATURE + (
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _T = TypeVar("_T")
 _LARGEST = 64 << 20
+"""Maximum bytes of a marker or a cache entry, which in a shared folder others may write."""
 LARGEST_TEXT = 1 << 20
-"""Maximum bytes of a YAML file; the largest shipped one has 1,800."""
+"""Maximum bytes of a text of the user's or a repository's; the largest profile has 1,800."""
 TRUSTED_VARIABLE = "ENVBUILDER_TRUSTED_FOLDERS"
 """Folders, separated as in PATH, whose files are trusted regardless of their owner."""
 

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     Session = http_transport.Session  # other modules take it from here: to import it loads requests
 
 PAGE_BYTES = 64 << 20
-"""The longest index page, package list or other text."""
+"""Maximum bytes of an index page, a package list or another text of a server."""
 PAGE_SECONDS = 300.0
 FILE_BYTES = 16 << 30
-"""The longest file of an unknown size."""
+"""Maximum bytes that a server may send for a file of an unknown size."""
 ATTEMPTS = 4
 PATIENCE_SECONDS = 30.0
 """The longest pause that a busy server may request; a longer one counts as a refusal."""

@@ -22,9 +22,11 @@ from envbuilder.core.errors import SHOWN, shown
 Path = tuple[str, ...]
 
 LONGEST_SCALAR = 1 << 16
+"""Maximum characters of a text in a repository's or a user's file."""
 LONGEST_NUMBER = 100
-"""Maximum length of a number or date; parsing base 60 takes time quadratic in the length."""
+"""Maximum length of a number or date there; to parse base 60 takes time quadratic in it."""
 DEEPEST = 32
+"""Maximum levels of such a file."""
 
 _PARSER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"

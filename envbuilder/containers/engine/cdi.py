@@ -21,9 +21,11 @@ from envbuilder.core import decoding, files
 FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
 """Where engines look unless they are configured otherwise."""
 LARGEST = 1 << 20
+"""Maximum bytes of a specification, which a vendor's toolkit wrote."""
 _KIND = r"[A-Za-z][A-Za-z0-9_.-]{0,79}/[A-Za-z][A-Za-z0-9_-]{0,79}"
 _DEVICE = re.compile(rf"{_KIND}=[A-Za-z0-9][A-Za-z0-9_.:-]{{0,79}}\Z", re.ASCII)
 _DEEPEST = 32
+"""Maximum levels of such a specification."""
 
 
 class _Named(Struct):

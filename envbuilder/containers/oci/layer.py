@@ -32,7 +32,8 @@ _THREADS = 8
 """Maximum number of threads that compress. One thread hashes all input, which does not keep more
 of them busy, and each takes 8 MiB: 128 took 1.1 GiB."""
 LARGEST = 8 << 30
-"""Maximum bytes of one layer's tar: registries and engines refuse blobs of 10 GB and more."""
+"""Maximum bytes of a layer's tar, which packages fill: registries and engines refuse blobs of 10 GB
+and more."""
 
 
 class Source(Protocol):

@@ -40,7 +40,7 @@ INDEXES = frozenset({INDEX, DOCKER_INDEX})
 MANIFESTS = frozenset({MANIFEST, DOCKER_MANIFEST})
 
 JSON_LIMIT = 4 << 20
-"""Maximum bytes of a manifest, index or configuration: what registries accept."""
+"""Maximum bytes of a manifest, index or configuration of an image: what registries accept."""
 
 MediaType = Annotated[
     str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]*/[A-Za-z0-9!#$&^_.+-]+\Z")
@@ -53,6 +53,7 @@ _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _DEPTH = 4
 """Maximum depth of nested indexes that are followed."""
 _MARK_LIMIT = 1 << 10
+"""Maximum bytes of the file that marks a layout, which whoever made the image wrote."""
 _FULL = "The disk may be full."
 
 

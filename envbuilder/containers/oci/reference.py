@@ -20,7 +20,7 @@ from envbuilder.core.errors import InvalidError
 DEFAULT_HOST = "docker.io"
 DEFAULT_TAG = "latest"
 NAME_LIMIT = 255
-"""Maximum characters of host and repository together."""
+"""Maximum characters of host and repository together, which registries accept of a user."""
 
 # Texts: `re` compiles them at the first use and keeps them, no start waits for them.
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"

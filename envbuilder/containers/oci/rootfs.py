@@ -52,11 +52,11 @@ _GONE = ".wh."
 _CONTENT = 16 << 20
 """Maximum bytes of a file whose content is kept, and of a Python; dpkg's status has 1 to 5 MB."""
 _CONTENTS = 64 << 20
-"""Maximum bytes of all kept contents."""
+"""Maximum bytes of all kept contents, which the author of a base image chose."""
 _ENTRIES = 500_000
 """Maximum number of paths of an image; those with CUDA and PyTorch have up to 200,000."""
 _LAYERS = 256
-"""Maximum number of layers; engines allow 127."""
+"""Maximum number of layers of a base image; engines allow 127."""
 _LINKS = 40
 """Maximum number of links followed in a row, as in Linux."""
 

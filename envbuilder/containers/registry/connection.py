@@ -67,6 +67,7 @@ NOT_FOUND = 404
 ACCEPT = {"Accept": ", ".join(sorted(INDEXES | MANIFESTS))}
 _IS_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _ANSWER_LIMIT = 1 << 16
+"""Maximum bytes of a registry's error, or of an answer that does not matter."""
 
 
 class _Error(Struct, frozen=True):
@@ -397,11 +398,13 @@ _CHALLENGE = re.compile(
 )
 _TOKEN = re.compile(r"[\x21-\x7e]{1,65536}")
 _CONFIG_LIMIT = 1 << 20
+"""Maximum bytes of a login file, which docker, podman or the user wrote."""
 _HELPER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _HELPER_SECONDS = 60.0
 _DOCKER_HUB = "https://index.docker.io/v1/"
 _TOKEN_USER = "<token>"  # noqa: S105 (the user name that helpers give an identity token)
 _TOKEN_LIMIT = 1 << 18
+"""Maximum bytes of a token server's answer."""
 _FORM = "application/x-www-form-urlencoded"
 
 
