@@ -54,8 +54,9 @@ _READ_SECONDS = 10.0
 
 KEPT_BYTES = 16 << 20
 LONGEST_LINE = 4 << 20
-"""Limits on a program's output, which may be endless: its last bytes are kept, `KEPT_BYTES` to twice
-as many. A line over `LONGEST_LINE` reaches a callback in pieces. (A payload's have at most 0.3 MB.)
+"""Limits on a program's output, which may be endless: its last bytes are kept, `KEPT_BYTES` to
+twice as many. A line over `LONGEST_LINE` reaches a callback in pieces. (A payload's have at most
+0.3 MB.)
 """
 _running: dict[subprocess.Popen[str], int] = {}
 """The children that are running → the thread that started each."""
