@@ -409,7 +409,7 @@ def test_only_the_named_package_is_upgraded(
     assert names == [("torch",)] * 2
     capsys.readouterr()
     assert run("lock", "--upgrade-package", "leav") == 2
-    assert "It lists: leaf." in capsys.readouterr().err
+    assert "Did you mean 'leaf'?" in capsys.readouterr().err
 
 
 def test_nothing_of_what_is_not_locked_can_be_upgraded(
