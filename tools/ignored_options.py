@@ -23,6 +23,7 @@ import fnmatch
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -38,6 +39,8 @@ NOTES = Path("build/options.jsonl")
 TESTS = ("tests/integration", "tests/seams/rows")
 AT_ONCE = 5
 """Tests of an option that run together before the next ones are tried."""
+LONGEST_SECONDS = 900
+"""The time for these, the option being ignored."""
 
 Tests = dict[str, list[str]]
 
@@ -95,11 +98,22 @@ def hooked() -> Iterator[None]:
 
 
 def run(arguments: list[str], ignored: list[str], notes: Path | None = None) -> int:
-    """Run tests with some options ignored; return pytest's exit code."""
+    """Run tests with some options ignored; return pytest's exit code, 1 if they do not end."""
     settings = {"ignored": ignored, "notes": str(notes.resolve()) if notes else ""}
     argv = [sys.executable, "-m", "pytest", "-q", "--all", "--no-header", *arguments]
-    environment = {**os.environ, VARIABLE: json.dumps(settings)}
-    return subprocess.run(argv, env=environment, stdout=subprocess.DEVNULL, check=False).returncode
+    tests = subprocess.Popen(
+        argv,
+        env={**os.environ, VARIABLE: json.dumps(settings)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        return tests.wait(None if notes else LONGEST_SECONDS)
+    except subprocess.TimeoutExpired:  # a server that was to be refused, for example
+        os.killpg(tests.pid, signal.SIGKILL)
+        tests.wait()
+        return 1
 
 
 def recorded(path: Path) -> Tests:
