@@ -50,10 +50,11 @@ def test_modes_are_plain_and_links_stay(tmp_path: Path) -> None:
             **PLAIN,
             "python/share/deep/link": "../../lib",
             "python/lib/y.py": "=python/lib/x.py",
+            "python/bin/copy": "=python/bin/python3.10",
         },
     )
     modes = {p.name: p.lstat().st_mode & 0o7777 for p in target.rglob("*") if p.is_file()}
-    assert modes.pop("python3.10") == 0o755
+    assert modes["python3.10"] == modes["copy"] == 0o755
     assert (target / "bin/python3").readlink() == Path("python3.10")
     assert (target / "share/deep/link/y.py").read_bytes() == b"text"
     assert modes["x.py"] == modes["y.py"] == 0o644

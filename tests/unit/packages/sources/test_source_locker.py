@@ -227,7 +227,11 @@ def test_a_build_that_imports_the_framework_gets_the_targets_own() -> None:
     numpy = replace(NEED, name="numpy")
     framework = replace(numpy, version="1.0", sha256="7" * 64)
     target = Target(
-        platform="linux/amd64", python="3.11", base=None, files=(framework,), build_files=(numpy,)
+        platform="linux/amd64",
+        python="3.11",
+        base=None,
+        files=(framework,),
+        build_files=(numpy, replace(NEED, sha256="6" * 64)),
     )
     recipe = Recipe(kind="sdist", location="x", sha256="1" * 64, requires=(numpy.sha256,))
     file = replace(NEED, recipe=replace(recipe, with_framework=True))
@@ -304,6 +308,15 @@ def test_what_a_source_shows_is_enough_where_it_cannot_be_built(
     for version, expected in (("", "0.0.0"), ("1.2", "1.2")):
         candidate = prepared("tiny", version, ("six",))
         assert (candidate.version, candidate.requires_dist) == (expected, ("six",))
+    tagged = SourceLocker(sources.resolution(""), project, shown=lambda _: ("tiny", "", ()))
+    assert tagged._likely(Path("x"), "1.5") == Metadata(name="tiny", version="1.5")
+
+
+def test_what_is_wrong_with_a_source_names_the_package(project: Settings) -> None:
+    assert project.project
+    lay(project.project / "tiny", {"pyproject.toml": "["})
+    with pytest.raises(BuildError, match=r"^tiny: its pyproject\.toml is not valid TOML"):
+        SourceLocker(sources.resolution("./tiny"), project).prepare("tiny", pythons=["3.11"])
 
 
 def test_gpus_that_no_table_has_must_be_named(project: Settings) -> None:
