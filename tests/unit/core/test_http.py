@@ -381,6 +381,15 @@ def test_a_failure_has_its_reason(error: Exception, why: str) -> None:
     assert reason(error) == why
 
 
+def test_an_error_that_was_being_handled_is_a_cause_unless_it_is_suppressed() -> None:
+    refused = ConnectionRefusedError(111, "x")
+    error = requests.ConnectionError("broke off")
+    error.__context__ = refused
+    assert reason(error) == "connection refused"
+    error.__suppress_context__ = True
+    assert reason(error) == "broke off"
+
+
 @pytest.fixture
 def silent() -> Iterator[str]:
     """A server that takes connections and says nothing."""
