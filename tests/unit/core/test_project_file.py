@@ -170,7 +170,7 @@ WRONG_VALUES = {
         "requirements_from:\n  - file: a/../../r.txt\n",
         2, "requirements_from.0.file", "copy files from elsewhere",
     ),
-    "a missing file": Mistake("requirements_from: [no.txt]\n", 1, "no.txt", "r.txt."),
+    "a missing file": Mistake("requirements_from: [no.txt]\n", 1, "no.txt", "Write its path"),
     "another kind of file": Mistake(
         "requirements_from:\n  - r.txt\n  - poetry.lock\n", 3, "poetry.lock", "poetry export"
     ),
