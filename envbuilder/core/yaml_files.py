@@ -185,6 +185,7 @@ def _refuse(event: Any, problem: str) -> NoReturn:
 _DASH = re.compile(r"[ \t]*-[ \t]+")
 _COMMA = re.compile(r"[ \t]*,[ \t]*")
 _LINE = re.compile(r"[^\r\n]*")
+_REST_OF_LINE = re.compile(r"[ \t]*(,?)[ \t]*(?:#[^\r\n]*)?(?=[\r\n]|\Z)")
 
 
 class EditError(ValueError):
@@ -266,11 +267,17 @@ class _List:
         end = items[-1].end_mark.index
         if not in_flow:
             return self._put(self._line_end(end), self._newline + self._dash(items[-1]) + new)
-        return self._put(end, f", {new}")
+        rest = self._own_line(items[-1])
+        if rest is None:
+            return self._put(end, f", {new}")
+        indent = self._newline + self._before(items[-1].start_mark.index)
+        between = self._text[end : rest.end()] if rest[1] else f",{self._text[end : rest.end()]}"
+        return self._put(end, f"{between}{indent}{new}{rest[1]}", rest.end())
 
     def replace(self, index: int, value: str) -> str:
         item = self._list.value[index]
-        new = _scalar(value, in_flow=self._list.flow_style)
+        quote = item.style if item.style in {"'", '"'} else ""
+        new = _scalar(value, in_flow=self._list.flow_style, quote=quote)
         return self._put(item.start_mark.index, new, item.end_mark.index)
 
     def remove(self, index: int) -> str:
@@ -278,7 +285,10 @@ class _List:
         start = items[index].start_mark.index
         end = items[index].end_mark.index
         if self._list.flow_style:
-            if after := _COMMA.match(self._text, end):
+            after = _COMMA.match(self._text, end)
+            if rest := self._own_line(items[index]):
+                start, end = self._lines(start, rest.end())
+            elif after:
                 end = after.end()
             elif before := re.search(r",[ \t]*\Z", self._text[:start]):
                 start = before.start()
@@ -319,6 +329,11 @@ class _List:
             raise EditError("an item does not begin on the line of its dash")
         return before
 
+    def _own_line(self, item: Any) -> re.Match[str] | None:
+        """Return what follows an item in brackets, with its comma, if its lines hold no other."""
+        is_first = not self._before(item.start_mark.index).strip()
+        return _REST_OF_LINE.match(self._text, item.end_mark.index) if is_first else None
+
     def _before(self, place: int) -> str:
         return self._text[self._text.rfind("\n", 0, place) + 1 : place]
 
@@ -336,13 +351,15 @@ class _List:
         return len(self._text[:start].removesuffix("\n").removesuffix("\r")), self._line_end(end)
 
 
-def _scalar(value: str, *, in_flow: bool) -> str:
+def _scalar(value: str, *, in_flow: bool, quote: str = "") -> str:
     """Return a text as YAML, without quotes if it is safe to omit them."""
-    try:
-        if load(f"[{value}]" if in_flow else f"- {value}") == [value]:
-            return value
-    except StrictYamlError:
-        pass
-    if not {'"', "\\"} & set(value):
+    if not quote:
+        try:
+            if load(f"[{value}]" if in_flow else f"- {value}") == [value]:
+                return value
+        except StrictYamlError:
+            pass
+        quote = "'" if '"' in value else '"'
+    if quote == '"' and not {'"', "\\"} & set(value):
         return f'"{value}"'
     return "'" + value.replace("'", "''") + "'"

@@ -172,6 +172,11 @@ CASES = [
     ("requirements: [a]  # why\n", "requirements: [a, new]  # why\n"),
     ("requirements: [ a, 'b' ]\nx: 1\n", "requirements: [ a, 'b', new ]\nx: 1\n"),
     ("requirements: [a,]\n", "requirements: [a, new,]\n"),
+    (
+        "requirements: [\n  a,  # why\n  b,  # and why\n]\n",
+        "requirements: [\n  a,  # why\n  b,  # and why\n  new,\n]\n",
+    ),
+    ("requirements: [\n  a,\n  b  # why\n]\n", "requirements: [\n  a,\n  b,  # why\n  new\n]\n"),
     ("requirements: [a,\n  b]\n", "requirements: [a,\n  b, new]\n"),
     # Dashes.
     ("requirements:\n- a\n- b\n", "requirements:\n- a\n- b\n- new\n"),
@@ -232,6 +237,8 @@ def test_a_list_below_other_keys(before: str, after: str) -> None:
         ("requirements: [a, b, c]\n", 1, "requirements: [a, c]\n"),
         ("requirements: [a]  # why\n", 0, "requirements: []  # why\n"),
         ("requirements: [a,]\n", 0, "requirements: []\n"),
+        ("requirements: [\n  a,  # why\n  b\n]\n", 0, "requirements: [\n  b\n]\n"),
+        ("requirements: [\n  # of a\n  a\n]\n", 0, "requirements: [\n  # of a\n]\n"),
         ("requirements:\n# x\n- a # why\n- b\n", 0, "requirements:\n# x\n- b\n"),
         ("requirements:\n- a\n- b # why", 1, "requirements:\n- a"),
         ("requirements: # mine\n  - a\nx: 1\n", 0, "requirements: [] # mine\nx: 1\n"),
@@ -248,14 +255,17 @@ def test_an_item_is_removed_with_its_line(before: str, index: int, after: str) -
     [
         ("requirements: [a>=1, b]\n", "a>=2", "requirements: [a>=2, b]\n"),
         ("requirements: [a>=1, b]\n", "a>=1,<2", 'requirements: ["a>=1,<2", b]\n'),
-        ("requirements: ['a>=1', b]\n", "a[x]", 'requirements: ["a[x]", b]\n'),
-        ('requirements:\n- "a"  # why\n', "a>=1,<2", "requirements:\n- a>=1,<2  # why\n"),
+        ("requirements: ['a>=1', b]\n", "a[x]", "requirements: ['a[x]', b]\n"),
+        ('requirements:\n- "a"  # why\n', "a>=1,<2", 'requirements:\n- "a>=1,<2"  # why\n'),
         ("requirements:\n- a\n", "a; python_version < '3'", None),
-        ('requirements: ["a"]\n', 'a, "y"', "requirements: ['a, \"y\"']\n"),
+        ('requirements: ["a"]\n', 'a; x == "y"', "requirements: ['a; x == \"y\"']\n"),
+        ("requirements: [a]\n", "null", 'requirements: ["null"]\n'),
         ("requirements:\n- a\n", "1", 'requirements:\n- "1"\n'),
     ],
 )
-def test_an_item_is_replaced(before: str, value: str, after: str | None) -> None:
+def test_an_item_is_replaced_and_keeps_its_quotes(
+    before: str, value: str, after: str | None
+) -> None:
     expected = after or before.replace("- a", f"- {value}")
     assert yaml_files.edit_list(before, LIST, value, 0) == expected
 
@@ -284,13 +294,19 @@ def texts(draw: st.DrawFn) -> str:
     """A file with a list in one of the usual styles, and keys and comments around it."""
     quote = st.sampled_from(["'", '"'])
     items = [f"{q}{name}{q}" for name in draw(st.lists(NAMES, max_size=4)) for q in [draw(quote)]]
-    style = draw(st.sampled_from(["dashes", "brackets"] if items else ["brackets"]))
+    style = draw(st.sampled_from(["dashes", "brackets", "lines"] if items else ["brackets"]))
     indent = draw(st.sampled_from(["", "  ", "     "]))
     if style == "dashes":
         lines = "".join(f"{draw(ABOVE)}{indent}- {item}{draw(COMMENT)}\n" for item in items)
         text = f"requirements:{draw(COMMENT)}\n{lines}"
-    else:
+    elif style == "brackets":
         text = f"requirements: [{', '.join(items)}]{draw(COMMENT)}\n"
+    else:
+        comma = draw(st.sampled_from(["", ","]))
+        ends = [","] * (len(items) - 1) + [comma]
+        pairs = zip(items, ends, strict=True)
+        text = "".join(f"  {item}{end}{draw(COMMENT)}\n" for item, end in pairs)
+        text = f"requirements: [\n{text}{draw(st.sampled_from(['', '  ']))}]{draw(COMMENT)}\n"
     before = draw(st.sampled_from(["", "---\n", "# first\nprofiles: [cpu]\n\n", "x: {y: [z]}\n"]))
     after = draw(st.sampled_from(["", "\n# of the lab\nz: 1\n", "environment: {A: b}\n", "# end"]))
     text = before + draw(ABOVE) + text + after
