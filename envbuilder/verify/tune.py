@@ -14,7 +14,7 @@ import yaml
 from msgspec import Struct
 
 from envbuilder.core import console, decoding
-from envbuilder.core.errors import VerifyError, printable
+from envbuilder.core.errors import Hint, VerifyError, printable
 from envbuilder.core.text import amount, percent
 from envbuilder.profiles import profile
 from envbuilder.verify import view
@@ -244,7 +244,10 @@ def finish(outcome: Outcome, facts: dict[str, Any], settings: Settings, *, as_js
         return
     print_outcome(outcome, console.rich_console())
     if text:
+        name = f"{facts['profile']}-tuned"
         console.document(f"\n{text}\n")
+        use = f"To use it, save this as profiles/{name}.yaml beside envbuilder.yaml, then run"
+        console.hints([Hint(use, ("lock", "--profile", name))])
 
 
 def profile_keys(outcome: Outcome) -> dict[str, Any]:
@@ -262,13 +265,11 @@ def profile_keys(outcome: Outcome) -> dict[str, Any]:
 def draft(name: str, keys: dict[str, Any], settings: Settings) -> str:
     """Return the YAML of a variant of profile `name`, which is used only on request."""
     measured = profile.load(name, profile.search_path(settings.project, settings.config_dir))
-    tuned = f"{name}-tuned"
-    data = {"extends": name, "description": f"{name}, tuned for this machine", "opt_in": True}
+    description = f"{name}, tuned for this machine"
+    data = {"extends": name, "description": description, "opt_in": True, **keys}
     if measured.warnings:  # it has the same packages, but inherits no warnings
         data["warnings"] = msgspec.to_builtins(measured.warnings)
-    where = f"profiles/{tuned}.yaml beside envbuilder.yaml"
-    head = f"# Save it as {where}, then: envbuilder lock --profile {tuned}\n"
-    return f"{head}{yaml.safe_dump({**data, **keys}, sort_keys=False)}"
+    return yaml.safe_dump(data, sort_keys=False)
 
 
 def summary(outcome: Outcome) -> dict[str, Any]:

@@ -253,7 +253,8 @@ def test_the_table_fits_a_terminal_and_gives_advice(capsys: pytest.CaptureFixtur
     assert max(map(len, table.splitlines())) <= 80
     assert "\x1b[2J" not in shown
     assert "Helps: OMP_WAIT_POLICY=active, 1.30×: export OMP_WAIT_POLICY=active" in shown
-    assert "envbuilder lock --profile cpu-tuned\nextends: cpu\n" in shown
+    assert "extends: cpu\ndescription: cpu, tuned for this machine\nopt_in: true\n" in shown
+    assert "envbuilder lock --profile cpu-tuned" in shown
     assert "Faster, but other precision: bfloat16 autocast, 1.90×: torch.autocast(…)" in shown
     assert "torch.compile, inductor: not tried: wrong" in shown
 
