@@ -18,6 +18,7 @@ from envbuilder.containers.oci.layer import compressor
 from envbuilder.containers.oci.layout import Descriptor, Layout
 from envbuilder.containers.registry import transfer
 from envbuilder.containers.registry.connection import Connection
+from envbuilder.containers.registry.push import require_allowed
 from envbuilder.core import console
 from envbuilder.core.errors import BuildError, EnvbuilderError
 from envbuilder.core.signatures import Subject
@@ -96,7 +97,7 @@ def _pushed(step: Push, fingerprint: str, settings: Settings) -> _Digests | None
     with console.progress().task(f"look up {step.ref}"):
         record = pushed_record(step.ref, fingerprint, settings)
         if record is None:
-            transfer.require_allowed(_connect(step.ref, settings))
+            require_allowed(_connect(step.ref, settings))
             return None
     return record.digest, record.manifest_digest
 
@@ -119,10 +120,12 @@ def push(step: Push, progress: console.Progress) -> None:
     layout = Layout(Path(step.layout))
     image = layout.index().manifests[0]
     config = layout.read_manifest(image).config.digest
-    done = transfer.push(connection, target.tag_or_digest, layout, image, progress)
+    done = transfer.push(
+        connection, target.tag_or_digest, layout, image, Path(step.uploads), progress
+    )
     progress.note(
         f"pushed {target.name}@{done.digest}: {done.bytes / 1e6:.1f} MB in {done.sent} blobs"
-        f" ({done.present} were already there)"
+        f" ({done.present} were already there, {done.mounted} came from other repositories)"
     )
     image_records.keep_built(step, step.ref, (config, done.digest))
 
@@ -156,7 +159,7 @@ def attach(
                 content = attestations.also_about(content, about)
             kind = attestations.MEDIA_TYPES[name]
             made = transfer.make_referrer(layout, image, kind, content)
-            transfer.attach(connection, layout, made, silent)
+            transfer.attach(connection, layout, made, settings.uploads_dir, silent)
     progress.note(f"attached to {connection.name}@{image.digest}: {', '.join(documents)}")
 
 

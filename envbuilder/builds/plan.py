@@ -234,6 +234,8 @@ class Push(Recording, frozen=True, kw_only=True):
     layout: str
     ref: str
     plain_http: bool
+    uploads: str
+    """Folder that records which repository of a registry has which blob."""
 
 
 ImageStep = MakeBase | LoadBase | Assemble | Load | Save | Push | RecordImage

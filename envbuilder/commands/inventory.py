@@ -57,7 +57,17 @@ _NAMED = 3
 """Maximum number of projects that a reason names."""
 
 _RUNS = project_folder.RUNS
-CACHES = (store.NAME, "bases", "layers", "datasets", "interpreters", "logs", "uv-resolve", _RUNS)
+CACHES = (
+    store.NAME,
+    "bases",
+    "layers",
+    "uploads",
+    "datasets",
+    "interpreters",
+    "logs",
+    "uv-resolve",
+    _RUNS,
+)
 """Folders whose content can be made again: those that carry envbuilder's mark are removed whole."""
 
 

@@ -358,6 +358,11 @@ class Settings(Struct, frozen=True, kw_only=True):
         return self.cache_dir / "bases"
 
     @property
+    def uploads_dir(self) -> Path:
+        """Which repository of a registry has which blobs, so that others mount them."""
+        return self.cache_dir / "uploads"
+
+    @property
     def logs_dir(self) -> Path:
         """Full output of build steps."""
         return self.cache_dir / "logs"

@@ -140,6 +140,7 @@ DOWNLOADED = {
         f"{DIGEST}.signature.json",
     ),
     "layers": ("oci-layout", "index.json", f"blobs/sha256/{DIGEST}", f"made/{DIGEST}.json"),
+    "uploads": (f"{7:032}.lock", f"{7:032}.repository"),
     "datasets": ("mnist/.lock", "mnist/t10k-labels-idx1-ubyte", "mnist/.part-abc/x"),
     "uv-resolve": ("CACHEDIR.TAG", "simple-v1/x/y.msgpack"),
     "logs": (

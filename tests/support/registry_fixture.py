@@ -37,6 +37,7 @@ class FakeRegistry:
         self.realm = ""
         """Another token server than this one."""
         self.lists_referrers = False
+        self.mounts = True
         self._lock = threading.Lock()
         self.released = threading.Event()
         outer = self
@@ -108,7 +109,7 @@ class _Handler(Quiet):
         elif not self._allowed():
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
         elif found := re.fullmatch(r"/v2/(.+)/blobs/uploads/", path):
-            self._begin(found[1])
+            self._begin(found[1], query)
         elif found := re.fullmatch(r"/v2/(.+)/(blobs|manifests|referrers)/(.+)", path):
             self._serve(found[1], found[2], found[3], query, action)
         else:
@@ -154,8 +155,14 @@ class _Handler(Quiet):
         else:
             self._send(status, body, headers)
 
-    def _begin(self, name: str) -> None:
+    def _begin(self, name: str, query: Any) -> None:
         registry = self.registry
+        mount, source = (query.get(k, [""])[0] for k in ("mount", "from"))
+        data = registry.blobs.get((source, mount))
+        if data is not None and registry.mounts:
+            registry.blobs[name, mount] = data
+            self._send(201)
+            return
         number = f"u{next(registry.numbers)}"
         registry.uploads[number] = bytearray()
         self._send(202, headers={"Location": f"/v2/{name}/blobs/uploads/{number}?state=0"})

@@ -12,7 +12,7 @@ import pytest
 
 from envbuilder.containers.oci import reference
 from envbuilder.containers.oci.layout import Descriptor, Index, Layout, decode
-from envbuilder.containers.registry import transfer
+from envbuilder.containers.registry import push as blobs, transfer
 from envbuilder.containers.registry.connection import ACCEPT, OK, Connection
 from envbuilder.core import http_transport, types
 from envbuilder.core.console import PlainProgress
@@ -28,7 +28,7 @@ SILENT = PlainProgress(lambda line: None)
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeRegistry]:
     """A registry; nobody is logged in anywhere, and pieces are small."""
-    monkeypatch.setattr(transfer, "PIECE", 1 << 19)
+    monkeypatch.setattr(blobs, "PIECE", 1 << 19)
     for name in ("REGISTRY_AUTH_FILE", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -57,7 +57,9 @@ def push(
     **options: Any,
 ) -> transfer.Pushed:
     name = options.pop("name", "a")
-    return transfer.push(connect(server, name), tag, layout, image, SILENT, **options)
+    return transfer.push(
+        connect(server, name), tag, layout, image, found.uploads_dir, SILENT, **options
+    )
 
 
 def attached(to: Connection, digest: types.Digest) -> tuple[Descriptor, ...]:

@@ -480,6 +480,7 @@ def _end(
             layout=layout,
             ref=request.push,
             plain_http=request.push.partition("/")[0] in settings.configuration.plain_http,
+            uploads=str(settings.uploads_dir),
         )
         steps.append(push)
     return artifact, tuple(steps)

@@ -1,7 +1,7 @@
 """HTTP requests to one repository of a registry: logins, redirects, retries, and clear errors.
 
 A small client on top of requests, because the two existing libraries (oras 0.2, python-dxf 12)
-resume no pulls, set no timeouts of their own, and load or trust whole responses.
+resume neither pulls nor pushes, set no timeouts of their own, and load or trust whole responses.
 
 `docker login` and `podman login` store credentials in files, or in programs that those name; they
 are read, never written. A secret is looked up when a registry demands it, kept in memory, and never

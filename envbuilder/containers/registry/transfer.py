@@ -1,8 +1,6 @@
 """Pull and push images between registries and layouts: by digest, checked, only what is missing.
 
-A pull resumes the blobs that an earlier one left incomplete. An upload that is cut off begins
-again: some registries (docker-registry and its derivatives) discard all of it, if that happens
-within a piece.
+A pull resumes the blobs that an earlier one left incomplete, also in a later process.
 
 The SBOM and the provenance of an image are referrers: manifests of their own that name the image as
 their subject, so that its digest does not change. In registries without lists of referrers, an
@@ -11,8 +9,6 @@ index under the tag `sha256-…` serves as one.
 Base images are pulled once, into one OCI layout per image and platform. They are stored beside the
 store, not in it: an image is several blobs that come and go together, other programs can read the
 folder, and `bundle` packs it as is.
-
-Long because blobs, images and base images are transferred by the same few rules.
 """
 
 from __future__ import annotations
@@ -24,7 +20,6 @@ from concurrent.futures import as_completed
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import urlencode, urlsplit
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -48,15 +43,13 @@ from envbuilder.containers.oci.layout import (
 )
 from envbuilder.containers.registry.connection import (
     ACCEPT,
-    ACCEPTED,
-    CREATED,
     NOT_FOUND,
     OK,
-    Answer,
     BrokenOffError,
     Connection,
     limited,
 )
+from envbuilder.containers.registry.push import send
 from envbuilder.core import files, process, types
 from envbuilder.core.errors import (
     BuildError,
@@ -67,12 +60,12 @@ from envbuilder.core.errors import (
     make_room,
 )
 from envbuilder.core.files import full_or_broken
-from envbuilder.core.http import Attempts, OtherSizeError, UnavailableError, download
+from envbuilder.core.http import OtherSizeError, UnavailableError, download
 from envbuilder.core.settings import Settings, require_writable
 from envbuilder.core.text import gigabytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     import requests
@@ -96,6 +89,8 @@ class Pushed(Struct, frozen=True, kw_only=True):
     """Bytes of blobs and manifests transferred."""
     sent: int
     """Blobs that were uploaded."""
+    mounted: int
+    """Blobs that the registry mounted from another repository."""
     present: int
     """Blobs that were already there."""
 
@@ -154,12 +149,14 @@ def push(
     reference: str,
     layout: Layout,
     image: Descriptor,
+    notes: Path,
     progress: Progress,
 ) -> Pushed:
     """Push an image of a layout, or an index with all of its images, to a registry.
 
-    `reference` is the tag or the digest to push to. Raise `BuildError` if the push fails; the next
-    one does not transfer again the blobs that have arrived.
+    `reference` is the tag or the digest to push to. `notes` is a folder that records which
+    repository has which blob (`Settings.uploads_dir`). Raise `BuildError` if the push fails; the
+    next one does not transfer again the blobs that have arrived.
     """
     if reference.startswith("sha256:") and reference != image.digest:
         raise InvalidError(
@@ -173,7 +170,7 @@ def push(
     blobs = _unique(parts)
     sent = _side_by_side(
         connection,
-        [partial(send, connection, b, layout) for b in blobs],
+        [partial(send, connection, b, layout, notes) for b in blobs],
         f"push {connection.name}",
         sum(b.size for b in blobs),
         progress,
@@ -183,11 +180,13 @@ def push(
         connection.put_manifest(name, d.media_type, layout.read(d))
         for name, d in zip(names, described, strict=True)
     )
+    how = [s.how for s in sent]
     return Pushed(
         digest=image.digest,
-        bytes=written + sum(filter(None, sent)),
-        sent=len(sent) - sent.count(None),
-        present=sent.count(None),
+        bytes=written + sum(s.bytes for s in sent),
+        sent=how.count("sent"),
+        mounted=how.count("mounted"),
+        present=how.count("present"),
     )
 
 
@@ -213,10 +212,11 @@ def attach(
     connection: Connection,
     layout: Layout,
     attachment: Descriptor,
+    notes: Path,
     progress: Progress,
 ) -> Pushed:
     """Push a referrer to the image's repository, and ensure that it is listed."""
-    pushed = push(connection, attachment.digest, layout, attachment, progress)
+    pushed = push(connection, attachment.digest, layout, attachment, notes, progress)
     subject = layout.read_manifest(attachment).subject
     if subject is None:
         raise BuildError(f"{attachment.digest}: names no subject")
@@ -393,133 +393,6 @@ def remaining(layout: Layout, blob: Descriptor) -> int:
 
 def _part(layout: Layout, blob: Descriptor) -> Path:
     return layout.folder / "partial" / layout.blob(blob.digest).name
-
-
-# --- pushes
-
-PIECE = 8 << 20
-"""Bytes of a piece, unless the registry requires larger ones. Ctrl-C waits for the end of a piece,
-and each piece costs a round trip to the registry."""
-_PIECE_LIMIT = 256 << 20
-"""Maximum bytes of a piece, whatever the registry requires: it is held in memory."""
-_NO_CONTENT = 204
-_LOST = (400, 404, 405, 410, 416)
-"""Statuses that registries return for an upload that is gone, or not as far as assumed."""
-
-
-def send(
-    connection: Connection, blob: Descriptor, layout: Layout, advance: Callable[[int], None]
-) -> int | None:
-    """Push a blob of a layout; return the bytes transferred, None if the registry has it already.
-
-    An upload that breaks off begins again. Raise `BuildError` if the push fails.
-    """
-    if has(connection, blob):
-        advance(blob.size)
-        return None
-    source = layout.checked(blob)
-    transferred = 0
-    problem = ""
-    for attempt in Attempts(connection.pause):
-        done = 0
-        try:
-            if attempt and has(connection, blob):
-                advance(blob.size)
-                return transferred  # only the last response was lost
-            for count in _upload(connection, blob, source):
-                done += count
-                transferred += count
-                advance(count)
-        except BrokenOffError as error:
-            problem = str(error)
-            advance(-done)
-        except OSError as error:
-            raise files.full_or_broken(error, source) from error
-        else:
-            return transferred
-    raise connection.failure(blob.digest, problem)
-
-
-def has(connection: Connection, blob: Descriptor) -> bool:
-    """Return whether the repository has a blob."""
-    url = connection.url(f"blobs/{blob.digest}")
-    return connection.ask("HEAD", url, blob.digest, accept=(OK, NOT_FOUND)).status == OK
-
-
-def require_allowed(connection: Connection) -> None:
-    """Raise `BuildError` if pushing is not allowed, or if the registry does not answer.
-
-    Meant to be called before expensive work. Registries report this only when an upload is started,
-    so one is started and cancelled.
-    """
-    item = "a push"
-    answer = connection.ask(
-        "POST", connection.url("blobs/uploads/"), item, accept=(ACCEPTED,), data=b""
-    )
-    with contextlib.suppress(BuildError, BrokenOffError):
-        url = connection.resolve(item, answer.url, answer.headers.get("Location", ""))
-        connection.ask("DELETE", url, item, accept=(OK, ACCEPTED, _NO_CONTENT), retry=False)
-
-
-def _upload(connection: Connection, blob: Descriptor, source: Path) -> Iterator[int]:
-    """Upload a blob, a small one as a whole; yield the bytes of each piece that was taken.
-
-    Raise `BrokenOffError` if the upload may succeed when it begins again.
-    """
-    url = connection.url("blobs/uploads/")
-    answer = connection.ask("POST", url, blob.digest, accept=(ACCEPTED,), data=b"")
-    url = _location(connection, blob, answer)
-    least = answer.headers.get("OCI-Chunk-Min-Length", "")
-    piece = max(PIECE, int(least)) if least.isdecimal() and len(least) < 10 else PIECE
-    piece = min(piece, _PIECE_LIMIT)
-    offset = 0
-    with source.open("rb") as stream:
-        data = stream.read(piece)
-        while blob.size > piece and data:
-            end = offset + len(data)
-            place = {"Content-Range": f"{offset}-{end - 1}"}
-            answer = _ask(connection, blob, "PATCH", url, ACCEPTED, data, place)
-            if "Location" in answer.headers:
-                url = _location(connection, blob, answer)
-            yield len(data)
-            offset = end
-            data = stream.read(piece)
-    joint = "&" if urlsplit(url).query else "?"
-    url = f"{url}{joint}{urlencode({'digest': blob.digest})}"
-    _ask(connection, blob, "PUT", url, CREATED, data, {})
-    yield len(data)
-
-
-def _ask(
-    connection: Connection,
-    blob: Descriptor,
-    method: str,
-    url: str,
-    accept: int,
-    data: bytes,
-    headers: dict[str, str],
-) -> Answer:
-    """Send bytes once; raise `BrokenOffError` if the registry has lost the upload."""
-    answer = connection.ask(
-        method,
-        url,
-        blob.digest,
-        accept=(accept, _NO_CONTENT, *_LOST),
-        headers={"Content-Type": "application/octet-stream", **headers},
-        data=data,
-        retry=False,
-    )
-    if answer.status in _LOST:
-        raise BrokenOffError(f"the registry refused it (HTTP {answer.status})")
-    return answer
-
-
-def _location(connection: Connection, blob: Descriptor, answer: Answer) -> str:
-    """Return where an upload continues."""
-    location = answer.headers.get("Location", "")
-    if not location:
-        raise connection.failure(blob.digest, "the registry did not state where to upload it")
-    return connection.resolve(blob.digest, answer.url, location)
 
 
 WAY_OUT = (

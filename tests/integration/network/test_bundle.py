@@ -327,7 +327,7 @@ def test_a_locked_base_image_is_found_by_its_digest_without_network(
     image = layout.find("linux/amd64")
     where = reference.parse(f"{registry.host}/base:1")
     quiet = PlainProgress(lambda line: None)
-    transfer.push(Connection(where), "1", layout, image, quiet)
+    transfer.push(Connection(where), "1", layout, image, tmp_path / "uploads", quiet)
     lay_tiny(tmp_path)
     profile = tmp_path / "profiles/tiny.yaml"
     base = f'{{ref: "{where.name}:1", digest: "{image.digest}", python_path: /usr/bin/python3}}'

@@ -20,7 +20,7 @@ from envbuilder.containers.oci import reference
 from envbuilder.containers.oci.layout import Descriptor, Layout
 from envbuilder.containers.registry import transfer
 from envbuilder.containers.registry.connection import Connection
-from envbuilder.containers.registry.transfer import PIECE
+from envbuilder.containers.registry.push import PIECE
 from envbuilder.core import http_transport
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, ToolError
@@ -73,7 +73,9 @@ def push(
 ) -> transfer.Pushed:
     name = options.pop("name", "envbuilder/cpu")
     tag = options.pop("tag", "latest")
-    return transfer.push(connect(host, name), tag, layout, image, SILENT, **options)
+    return transfer.push(
+        connect(host, name), tag, layout, image, found.uploads_dir, SILENT, **options
+    )
 
 
 def test_an_image_goes_and_comes_back_by_its_digest(
@@ -111,9 +113,11 @@ def test_profiles_share_their_layers(registry: Registry, layout: Layout, found: 
     zendnn = images.image(layout, torch, b"zentorch")
     assert push(registry.host, layout, cpu, found).bytes > PIECE
     # The configuration is the same, too: these images are no real ones.
-    second = push(registry.host, layout, zendnn, found, tag="zendnn")
-    assert (second.sent, second.present) == (1, 2)
+    second = push(registry.host, layout, zendnn, found, name="envbuilder/zendnn")
+    assert (second.mounted, second.sent) == (2, 1)
     assert second.bytes == len(b"zentorch") + zendnn.size
+    third = push(registry.host, layout, zendnn, found, tag="zendnn")
+    assert (third.mounted, third.present, third.bytes) == (1, 2, zendnn.size)
 
 
 PUSHER = """
@@ -147,7 +151,7 @@ options = load_settings()
 connection = registry.connect(found, options)
 image = layout.index().manifests[0]
 progress = Progress(lambda line: None)
-done = registry.push(connection, found.tag_or_digest, layout, image, progress)
+done = registry.push(connection, found.tag_or_digest, layout, image, options.uploads_dir, progress)
 print(done.bytes)
 """
 
@@ -302,8 +306,8 @@ def test_attachments_leave_the_image_as_it_is(
     connection = connect(registry.host)
     for kind in ("application/vnd.cyclonedx+json", "application/vnd.in-toto+json"):
         made = transfer.make_referrer(layout, image, kind, kind.encode())
-        transfer.attach(connection, layout, made, SILENT)
-        transfer.attach(connection, layout, made, SILENT)
+        transfer.attach(connection, layout, made, found.uploads_dir, SILENT)
+        transfer.attach(connection, layout, made, found.uploads_dir, SILENT)
     listed = attached(connection, image.digest)
     assert [d.artifact_type for d in listed] == [
         "application/vnd.cyclonedx+json",

@@ -67,6 +67,7 @@ def step(server: FakeRegistry, layout: Layout, found: Settings) -> plan.Push:
         layout=str(layout.folder),
         ref=f"{server.host}/a:t",
         plain_http=False,
+        uploads=str(found.uploads_dir),
         profile="cpu",
         fingerprint=FINGERPRINT,
         builder="layers",
@@ -95,7 +96,7 @@ def documents(tmp_path: Path) -> dict[str, str]:
 def test_what_travelled_is_said_and_what_was_pushed_recorded(
     server: FakeRegistry, pushed: list[str], found: Settings
 ) -> None:
-    assert any("MB in 2 blobs (0 were already there)" in n for n in pushed)
+    assert any("MB in 2 blobs (0 were already there, 0 came from other" in n for n in pushed)
     (record,) = records.read(found.records_dir / FINGERPRINT)
     assert record.ref == f"{server.host}/a:t"
     assert outputs.pushed_record(record.ref, FINGERPRINT, found) == record

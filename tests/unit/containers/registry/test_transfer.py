@@ -223,7 +223,7 @@ def test_an_index_of_indexes_goes_with_all_of_its_parts(
     assert done.digest == described[-1].digest
     blobs = source.read_manifest(image).blobs
     assert done.bytes == sum(d.size for d in (*described, *blobs))
-    assert (done.sent, done.present) == (2, 0)
+    assert (done.sent, done.present, done.mounted) == (2, 0, 0)
 
 
 def test_the_first_failure_stops_the_other_transfers(
@@ -267,7 +267,7 @@ def attach(
     content = f"content of {kind}".encode()
     made = transfer.make_referrer(source, image, kind, content)
 
-    transfer.attach(connect(server), source, made, SILENT)
+    transfer.attach(connect(server), source, made, found.uploads_dir, SILENT)
     return made
 
 

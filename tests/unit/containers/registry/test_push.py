@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+import threading
+from pathlib import Path
 
-from envbuilder.containers.oci.layout import Layout
+import pytest
+from msgspec.structs import replace
+
+from envbuilder.containers.oci.layout import Descriptor, Layout
+from envbuilder.containers.registry.transfer import Pushed
 from envbuilder.core.errors import InvalidError, WrongHashError
 from envbuilder.core.settings import Settings
 from tests.support import image_layouts as images
@@ -18,13 +23,30 @@ def test_only_what_is_missing_travels(
     first = images.image(source, BIG, SMALL)
     second = images.image(source, BIG, b"another layer")
     done = push(server, source, first, found)
-    assert (done.sent, done.present) == (3, 0)
+    assert (done.sent, done.present, done.mounted) == (3, 0, 0)
     assert done.bytes == sum(b.size for b in source.read_manifest(first).blobs) + first.size
     done = push(server, source, second, found, "u")
     assert (done.sent, done.present) == (1, 2)
     assert done.bytes == len(b"another layer") + second.size
     assert push(server, source, second, found, "u").bytes == 0
     assert server.manifests["a", "t"] == server.manifests["a", first.digest]
+
+
+def test_blobs_are_mounted_from_another_repository(
+    server: FakeRegistry, source: Layout, there: Descriptor, found: Settings, tmp_path: Path
+) -> None:
+    done = push(server, source, there, found, name="b")
+    assert (done.mounted, done.sent, done.bytes) == (3, 0, there.size)
+    forgetful = replace(found, cache_dir=tmp_path / "elsewhere")
+    assert push(server, source, there, forgetful, name="c").sent == 3
+
+
+def test_a_note_of_a_repository_that_is_none(
+    server: FakeRegistry, source: Layout, there: Descriptor, found: Settings
+) -> None:
+    for note in found.uploads_dir.glob("*.repository"):
+        note.write_bytes(b"../../x?y=z\n")
+    assert push(server, source, there, found, name="b").sent == 3
 
 
 def test_a_tag_or_the_right_digest(server: FakeRegistry, source: Layout, found: Settings) -> None:
@@ -61,7 +83,7 @@ def test_a_push_survives_a_fault_that_passes(
         assert ("a", b.digest) in server.blobs
     assert server.manifests["a", "t"][1] == source.read(image)
     if fault != "hang":  # then a slow machine may send more than once
-        assert done.bytes < 3 * len(BIG)
+        assert done.bytes < 2 * len(BIG)
 
 
 def test_only_what_is_right_is_sent(server: FakeRegistry, source: Layout, found: Settings) -> None:
@@ -82,3 +104,30 @@ def test_a_registry_that_changes_manifests_is_found_out(
     server.faults = [("PUT .*manifests", f"201 Docker-Content-Digest: {digest_of(b'other')}")]
     with pytest.raises(WrongHashError, match="the registry reports digest"):
         push(server, source, image, found)
+
+
+def test_a_registry_that_reports_no_digest_is_believed(
+    server: FakeRegistry, source: Layout, found: Settings
+) -> None:
+    """The header is required of an answer to a pull alone (OCI distribution 1.1)."""
+    image = images.image(source, SMALL)
+    server.faults = [("PUT .*manifests", "201 X-Served-By: me")]
+    push(server, source, image, found)
+    assert server.requests("PUT")
+
+
+def test_two_pushes_at_once_send_each_blob_once(
+    server: FakeRegistry, source: Layout, found: Settings
+) -> None:
+    image = images.image(source, BIG, SMALL)
+    results: list[Pushed] = []
+    threads = [
+        threading.Thread(target=lambda: results.append(push(server, source, image, found)))
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(r.sent for r in results) == 3
+    assert sum(r.present for r in results) == 6

@@ -1,0 +1,255 @@
+"""Push single blobs: mounted from another repository where possible, and resumed if cut off.
+
+An upload is resumed by the process that began it only. The registry reports with each response how
+it continues. Some registries (docker-registry and its derivatives) continue only from their last
+response: they discard all of an upload that is cut off within a piece.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import urlencode, urlsplit
+
+from msgspec import Struct
+
+from envbuilder.containers.oci import reference
+from envbuilder.containers.registry.connection import (
+    ACCEPTED,
+    CREATED,
+    NOT_FOUND,
+    OK,
+    Answer,
+    BrokenOffError,
+    Connection,
+)
+from envbuilder.core import files
+from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.http import Attempts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from envbuilder.containers.oci.layout import Descriptor, Layout
+
+PIECE = 8 << 20
+"""Bytes of a piece, unless the registry requires larger ones. Ctrl-C waits for the end of a piece,
+and each piece costs a round trip to the registry."""
+_PIECE_LIMIT = 256 << 20
+"""Maximum bytes of a piece, whatever the registry requires: it is held in memory."""
+_NO_CONTENT = 204
+_LOST = (400, 404, 405, 410, 416)
+"""Statuses that registries return for an upload that is gone, or not as far as assumed."""
+_NOT_MOUNTED = (400, 401, 403, 404, 405)
+"""Statuses that registries return if they do not mount: the blob is uploaded instead."""
+_RANGE = re.compile(r"(?:bytes=)?0-([0-9]{1,15})")
+"""What a registry says it has of an upload."""
+
+
+class Sent(Struct, frozen=True, kw_only=True):
+    """How a blob got there, and the bytes transferred for it (those sent twice count twice)."""
+
+    how: Literal["present", "mounted", "sent"]
+    bytes: int = 0
+
+
+def send(
+    connection: Connection,
+    blob: Descriptor,
+    layout: Layout,
+    notes: Path,
+    advance: Callable[[int], None],
+) -> Sent:
+    """Push a blob of a layout, unless the registry has it.
+
+    `notes` is a folder that records which repository of the registry received a blob last, which
+    may mount it. Only one process sends a blob at a time; the others wait. Raise `BuildError` if
+    the push fails.
+    """
+    from filelock import FileLock
+
+    files.ensure_folder(notes)
+    note = _file(notes, f"{connection.host} {blob.digest}", "repository")
+    with FileLock(_file(notes, f"{connection.name} {blob.digest}", "lock")):
+        if _is_present(connection, blob):
+            advance(blob.size)
+            result = Sent(how="present")
+        else:
+            source = layout.checked(blob)
+            upload = _Upload(connection, blob, source, advance)
+            try:
+                result = upload.run(_repository(note, connection))
+            except OSError as error:
+                raise files.full_or_broken(error, source) from error
+        with contextlib.suppress(OSError):
+            files.write(note, connection.repository.encode(), files.PRIVATE)
+        return result
+
+
+def _file(notes: Path, key: str, kind: str) -> Path:
+    return notes / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.{kind}"
+
+
+def _repository(note: Path, connection: Connection) -> str:
+    """Return the registry's repository that received the blob last; empty if none is known."""
+    try:
+        return reference.parse(f"{connection.host}/{note.read_text()}").repository
+    except (OSError, UnicodeDecodeError, InvalidError):
+        return ""
+
+
+def _is_present(connection: Connection, blob: Descriptor) -> bool:
+    url = connection.url(f"blobs/{blob.digest}")
+    return connection.ask("HEAD", url, blob.digest, accept=(OK, NOT_FOUND)).status == OK
+
+
+def require_allowed(connection: Connection) -> None:
+    """Raise `BuildError` if pushing is not allowed, or if the registry does not answer.
+
+    Meant to be called before expensive work. Registries report this only when an upload is started,
+    so one is started and cancelled.
+    """
+    item = "a push"
+    answer = connection.ask(
+        "POST", connection.url("blobs/uploads/"), item, accept=(ACCEPTED,), data=b""
+    )
+    with contextlib.suppress(BuildError, BrokenOffError):
+        url = connection.resolve(item, answer.url, answer.headers.get("Location", ""))
+        connection.ask("DELETE", url, item, accept=(OK, ACCEPTED, _NO_CONTENT), retry=False)
+
+
+class _Upload:
+    """An upload of one blob, as the registry last described it."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        blob: Descriptor,
+        source: Path,
+        advance: Callable[[int], None],
+    ) -> None:
+        self._connection = connection
+        self._blob = blob
+        self._source = source
+        self._advance = advance
+        self._location = ""
+        """Where it continues; empty if it has not begun."""
+        self._offset = 0
+        """Bytes that the registry has."""
+        self._piece = PIECE
+        self._shown = 0
+        self._transferred = 0
+
+    def run(self, mount_from: str) -> Sent:
+        """Upload the blob, or have it mounted from a repository (empty: none is known)."""
+        problem = ""
+        for attempt in Attempts(self._connection.pause):
+            try:
+                if attempt and _is_present(self._connection, self._blob):
+                    break  # only the last response was lost
+                if not self._resume() and not self._begin(mount_from):
+                    self._show(self._blob.size)
+                    return Sent(how="mounted")
+                self._send_pieces()
+                self._close()
+                break
+            except BrokenOffError as error:
+                problem = str(error)
+        else:
+            raise self._connection.failure(self._blob.digest, problem)
+        self._show(self._blob.size)
+        return Sent(how="sent", bytes=self._transferred)
+
+    def _resume(self) -> bool:
+        """Return whether the registry still has the interrupted upload, and see how far it got."""
+        if not self._location:
+            return False
+        with contextlib.suppress(BuildError):
+            answer = self._connection.ask(
+                "GET", self._location, self._blob.digest, accept=(_NO_CONTENT, ACCEPTED, *_LOST)
+            )
+            if answer.status not in _LOST:
+                self._read(answer, 0)
+                return self._offset <= self._blob.size
+        return False
+
+    def _begin(self, mount_from: str) -> bool:
+        """Start an upload; return False if the registry mounted the blob instead."""
+        self._location = ""
+        if mount_from:
+            query = urlencode({"mount": self._blob.digest, "from": mount_from})
+            answer = self._post(f"?{query}", (CREATED, ACCEPTED, *_NOT_MOUNTED))
+            if answer.status == CREATED:
+                return False
+        if not mount_from or answer.status != ACCEPTED:
+            answer = self._post("", (ACCEPTED,))
+        least = answer.headers.get("OCI-Chunk-Min-Length", "")
+        piece = max(PIECE, int(least)) if least.isdecimal() and len(least) < 10 else PIECE
+        self._piece = min(piece, _PIECE_LIMIT)
+        self._read(answer, 0)
+        return True
+
+    def _post(self, query: str, accept: tuple[int, ...]) -> Answer:
+        url = self._connection.url(f"blobs/uploads/{query}")
+        return self._connection.ask("POST", url, self._blob.digest, accept=accept, data=b"")
+
+    def _send_pieces(self) -> None:
+        """Send what is missing; a blob of a single piece is left to `_close`."""
+        if self._blob.size <= self._piece and not self._offset:
+            return
+        with self._source.open("rb") as stream:
+            while self._offset < self._blob.size:
+                self._show(self._offset)
+                stream.seek(self._offset)
+                data = stream.read(self._piece)
+                if not data:
+                    raise BuildError(f"{self._source}: shorter than its manifest states")
+                end = self._offset + len(data)
+                place = {"Content-Range": f"{self._offset}-{end - 1}"}
+                self._read(self._ask("PATCH", self._location, ACCEPTED, data, place), end)
+                if self._offset != end:
+                    raise BrokenOffError("the registry accepted only a part")
+
+    def _close(self) -> None:
+        """Finish the upload with the blob's digest; send the whole blob if nothing was sent yet."""
+        data = b"" if self._offset else self._source.read_bytes()
+        joint = "&" if urlsplit(self._location).query else "?"
+        url = f"{self._location}{joint}{urlencode({'digest': self._blob.digest})}"
+        self._ask("PUT", url, CREATED, data, {})
+
+    def _ask(
+        self, method: str, url: str, accept: int, data: bytes, headers: dict[str, str]
+    ) -> Answer:
+        """Send bytes once; raise `BrokenOffError` if the registry has lost the upload."""
+        self._transferred += len(data)
+        answer = self._connection.ask(
+            method,
+            url,
+            self._blob.digest,
+            accept=(accept, _NO_CONTENT, *_LOST),
+            headers={"Content-Type": "application/octet-stream", **headers},
+            data=data,
+            retry=False,
+        )
+        if answer.status in _LOST:
+            raise BrokenOffError(f"the registry refused it (HTTP {answer.status})")
+        return answer
+
+    def _read(self, answer: Answer, expected: int) -> None:
+        """Note how the upload continues; `expected` bytes are there unless the response differs."""
+        location = answer.headers.get("Location", self._location)
+        if not location:
+            raise self._connection.failure(
+                self._blob.digest, "the registry did not state where to upload it"
+            )
+        self._location = self._connection.resolve(self._blob.digest, answer.url, location)
+        stated = _RANGE.fullmatch(answer.headers.get("Range", ""))
+        # The last byte that is there; "0-0" can also mean that there is none.
+        self._offset = int(stated[1]) + 1 if stated and stated[1] != "0" else expected
+
+    def _show(self, done: int) -> None:
+        self._advance(done - self._shown)
+        self._shown = done
