@@ -97,6 +97,7 @@ def test_ci_check_compares_and_writes_nothing(cli: Cli, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / name, "w") as wheel:
         wheel.writestr("x.dist-info/METADATA", "Name: x\n")
     succeeded(cli(*words))
+    assert "cuda" not in (tmp_path / "ci.yml").read_text()
     before = sorted(tmp_path.iterdir())
     succeeded(cli(*words, "--check"))
     (tmp_path / "ci.yml").write_text("x: 1\n")
@@ -112,8 +113,9 @@ def test_compare_has_formats_and_clean_removes_reports(cli: Cli, tmp_path: Path)
     kept = written(data / "reports/000001-20261120T095103Z-cpu-venv-0123456789ab.json")
     files.mark_folder(kept.parent)
     places = {**NO_ENGINE, "ENVBUILDER_DATA_DIR": str(data)}
-    succeeded(cli("clean", "--yes", environment=places))
-    assert kept.exists()
+    for others in ((), ("--reports", "--profile=cuda"), ("--reports", "--dry-run")):
+        succeeded(cli("clean", "--yes", *others, environment=places))
+        assert kept.exists()
     succeeded(cli("clean", "--yes", "--reports", environment=places))
     assert not kept.exists()
 
