@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stderr.write(f"error: {name}: {error.message}\n{error.hint}\n")
             return 4
         if lock.state != "locked":
-            sys.stderr.write(f"error: {name}: {lock.reason}\n")
+            sys.stderr.write(f"error: {name}: {lock.why}\n")
             return 4
         for line in compare.changes(previous, lock):
             sys.stdout.write(f"{line}\n")

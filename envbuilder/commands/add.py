@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from envbuilder.commands import lock as locks, resolution
 from envbuilder.commands.options import environment_option, load_settings
 from envbuilder.core import console, files
-from envbuilder.core.errors import EnvbuilderError, Hint, InvalidError, indented_proof
+from envbuilder.core.errors import EnvbuilderError, Hint, InvalidError
 from envbuilder.core.settings import DEFAULT, PROJECT_FILE, Settings
 from envbuilder.locks.entries import Entry, of_project
 from envbuilder.profiles.requirements import distribution
@@ -139,6 +139,6 @@ def _locked(change: environments.Change, settings: Settings) -> Sequence[resolut
     if outcomes and len(failures) == len(outcomes):
         first = failures[0]
         others = f" (and for {len(failures) - 1} more)" if failures[1:] else ""
-        why = indented_proof(first.obstacle)
-        raise InvalidError(f"{first.entry.label} cannot be locked{others}: {why}", _LEFT)
+        what = f"{first.entry.label} cannot be locked{others}"
+        raise InvalidError(f"{what}: {first.problem}", _LEFT)
     return outcomes

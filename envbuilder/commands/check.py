@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from envbuilder.commands.options import json_option, load_settings
 from envbuilder.core import console
-from envbuilder.core.errors import INVALID, Hint, InvalidError, indented_proof
+from envbuilder.core.errors import INVALID, Hint, InvalidError
 from envbuilder.core.settings import Settings
 from envbuilder.locks import compare, entries, resolve
 from envbuilder.packages.conda import lock as conda_lock
@@ -112,7 +112,7 @@ def _profile_states(name: str, folders: Sequence[Path]) -> Iterator[dict[str, An
     else:
         lock = profile_lock.load(path)
         stale = [*resolve.check(profile, lock)]
-        yield {"profile": name, "state": lock.state, "stale": stale, "reason": lock.reason}
+        yield {"profile": name, "state": lock.state, "stale": stale, "reason": lock.why}
     of_conda = conda_lock.find(name, library.Library(folders))  # shipped profiles have none
     if of_conda is not None:
         fresh = of_conda.inputs == conda_lock.inputs_digest(profile)
@@ -127,7 +127,7 @@ def _print(state: State) -> None:
         mark = "✗"
     console.result(f"{mark} {label:<24} {state.state}")
     for problem in (*state.problems, *filter(None, [state.hint])):
-        for line in indented_proof(problem).splitlines():
+        for line in problem.splitlines():
             console.result(f"    {line}")
 
 
@@ -158,6 +158,6 @@ def _state(entry: entries.Entry) -> State:
         *compare.foreign_files(entry.profile, lock, entry.origin[1] if entry.origin else None),
         *entries.conda_problems(entry.profile, entry.path),
     )
-    if lock.state == "unlocked" and not problems:
-        return state(state="unlocked", problems=(lock.reason,), failed=entry.required)
+    if lock.obstacle and not problems:
+        return state(state="unlocked", problems=(lock.obstacle.printed(),), failed=entry.required)
     return state(state=lock.state, problems=problems, failed=bool(problems))

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from envbuilder.commands import resolution
 from envbuilder.commands.options import load_settings, profile_option
 from envbuilder.core import console, types
-from envbuilder.core.errors import INVALID, ITEM, Hint, InvalidError, indented_proof, shown
+from envbuilder.core.errors import INVALID, Hint, InvalidError, shown
 from envbuilder.core.files import read_text
 from envbuilder.core.settings import PROJECT_FILE, Settings
 from envbuilder.host import probe
@@ -176,21 +176,19 @@ def settle(
     or not at all. Raise `InvalidError` with `hint` if a file cannot be written; then none is.
     """
     present = _save(outcomes, hint, change)
-    failures: dict[str, list[str]] = {}
+    failures: dict[profile_lock.Reason | None, list[resolution.Outcome]] = {}
     hints: list[Hint] = []
-    places: dict[str, list[str]] = {}
     details: dict[str, list[str]] = {}
     for outcome in outcomes:
         entry = outcome.entry
         lock = outcome.lock
         if lock is None:
-            failures.setdefault(outcome.obstacle, []).append(entry.label)
+            failures.setdefault(outcome.obstacle, []).append(outcome)
             hints += outcome.hints
         elif outcome.is_kept:
             _print_kept(outcome)
         elif lock.state == "unlocked" and entry.environment:
-            failures.setdefault(outcome.obstacle, []).append(entry.label)
-            places[outcome.obstacle] = _places(entry, outcome.obstacle)
+            failures.setdefault(outcome.obstacle, []).append(outcome)
         else:
             _report(entry, lock, present[entry.path])
             hides = [_INSTEAD] if entry.shipped and entry.shipped != present[entry.path] else []
@@ -199,9 +197,10 @@ def settle(
         if heading:
             console.result(heading)
         _print_indented(lines)
-    for reason, labels in failures.items():
-        _print(f"{', '.join(labels)}: cannot be locked: {reason}")
-        _print_indented(places.get(reason, ()))
+    for same in failures.values():
+        labels = ", ".join(outcome.entry.label for outcome in same)
+        _print(f"{labels}: cannot be locked: {same[-1].problem}")
+        _print_indented(_places(same[-1]))
     console.hints(dict.fromkeys(hints))
     usable = [outcome for outcome in outcomes if not outcome.obstacle]
     platform = probe.host().platform
@@ -242,8 +241,8 @@ def _print_kept(outcome: resolution.Outcome) -> None:
     stays = f"the lock in {entry.earlier} is kept"
     if outcome.unread:
         stays = f"{entry.earlier} could not be read ({outcome.unread}) and is kept"
-    _print(f"{entry.label}: cannot be locked now; {stays}: {outcome.obstacle}")
-    _print_indented(_places(entry, outcome.obstacle))
+    _print(f"{entry.label}: cannot be locked now; {stays}: {outcome.problem}")
+    _print_indented(_places(outcome))
 
 
 def _lacks(outcome: resolution.Outcome, platform: types.Platform | None) -> bool:
@@ -274,24 +273,25 @@ def _print_indented(lines: Iterable[str]) -> None:
         _print(f"  {line}")
 
 
-def _print(reason: str) -> None:
-    """Print a reason, and the resolver's proof in it on indented lines."""
-    for line in indented_proof(reason).splitlines():
+def _print(text: str) -> None:
+    for line in text.splitlines():
         console.result(line)
 
 
-def _places(entry: entries.Entry, reason: str) -> list[str]:
-    """Return where the user wrote the requirements whose packages a reason names.
+def _places(outcome: resolution.Outcome) -> list[str]:
+    """Return where the user wrote the requirements whose packages an obstacle names.
 
-    A reason with items states that itself.
+    An obstacle with items states that itself.
     """
-    if ITEM in reason:
+    obstacle = outcome.obstacle
+    if obstacle is None or obstacle.items:
         return []
+    words = str(obstacle)
     return [
         f"{where}: {requirement}"
-        for requirement, where in entry.places.items()
+        for requirement, where in outcome.entry.places.items()
         if (name := _NAME.match(requirement))
-        and re.search(rf"(?<![\w.-]){re.escape(name[0])}(?![\w.-])", reason)
+        and re.search(rf"(?<![\w.-]){re.escape(name[0])}(?![\w.-])", words)
     ][:_MOST_PLACES]
 
 
@@ -317,13 +317,13 @@ def _report(entry: entries.Entry, lock: profile_lock.Lock, present: Path | None)
     state = f"{lock.state}, unchanged" if present else lock.state
     counts = f"{len(lock.targets)} targets, {len(lock.files)} files"
     console.result(f"{entry.label}: {state}, {counts} → {present or entry.path}")
-    if lock.state == "unlocked":
-        _print(f"  {lock.reason}")
+    if lock.obstacle:
+        _print(f"  {lock.obstacle.printed()}")
 
 
 def _details(outcome: resolution.Outcome, lock: profile_lock.Lock) -> list[str]:
     """Return what moved in a lock, which targets it lacks, and which hashes are claims."""
-    missing = [f"not for {target}: {why}" for target, why in lock.missing.items()]
+    missing = [f"not for {t}: {why.printed()}" for t, why in lock.missing.items()]
     names = sorted({file.basename for file in lock.files if file.unread})
     unread = [
         f"{name}: its server gives no part of it, so it was not compared with other wheels"
@@ -392,7 +392,7 @@ def settle_conda(
                     )  # fmt: skip
             except InvalidError as error:
                 if entry.origin is None:
-                    raise InvalidError(indented_proof(error.message), error.hints) from error
+                    raise
                 reason = error.message.removeprefix(f"{entry.profile.name}: ")
                 failures.setdefault((reason, error.hint), []).append(entry.label)
                 solved.append((entry.required, False))
@@ -426,4 +426,4 @@ def _conda_lines(
     for line in compare.changes(entries.conda_as_files(entry.profile, before), after):
         yield f"  {line}"
     for target, why in lock.missing.items():
-        yield f"  not for {target}: {why}"
+        yield f"  not for {target}: {why.printed()}"

@@ -154,7 +154,7 @@ def _row(name: str, folders: Any, host: Any) -> dict[str, Any]:
             lock = profile_lock.load(path)
             stale = lock.inputs != profile_lock.inputs_digest(profile)
             state = "stale" if stale else lock.state
-            reason = lock.reason
+            reason = lock.why
         except InvalidError as error:
             state = "damaged"
             reason = error.message

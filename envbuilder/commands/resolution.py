@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec.structs import replace
+
 from envbuilder.core import console, process
 from envbuilder.core.errors import Hint, InvalidError
 from envbuilder.profiles import lock as profile_lock
+from envbuilder.profiles.lock import Reason
 from envbuilder.project.lines import Line
 from envbuilder.project.variants import ReleaseOptions
 
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
 
     Listed = Callable[[ReleaseOptions], Iterable[entries.Entry]]
 
-_TARGET = re.compile(r"[a-z0-9/]+ with Python [0-9.]+: ")
-"""What begins the reason of a lock if one target decided it."""
 _AT_ONCE = 4
 """Locks that are resolved side by side: uv mostly waits for the index."""
 _PATIENCE = 5.0
@@ -49,12 +49,18 @@ class Outcome(NamedTuple):
         )
 
     @property
-    def obstacle(self) -> str:
-        """Why there is no lock to build from; empty if there is one."""
+    def obstacle(self) -> Reason | None:
+        """Why there is no lock to build from, whichever target decided it; None if there is one."""
         if isinstance(self.entry.profile, InvalidError):
-            return self.entry.profile.message
-        reason = self.lock.reason if self.lock and self.lock.state == "unlocked" else ""
-        return _TARGET.sub("", reason)
+            return Reason(text=self.entry.profile.message)
+        if self.lock is None or self.lock.obstacle is None:
+            return None
+        return replace(self.lock.obstacle, target="")
+
+    @property
+    def problem(self) -> str:
+        """The obstacle as it is printed; empty if there is none."""
+        return self.obstacle.printed() if self.obstacle else ""
 
     @property
     def hints(self) -> tuple[Hint, ...]:

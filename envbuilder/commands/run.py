@@ -27,7 +27,7 @@ from envbuilder.commands.options import (
     running_options,
 )
 from envbuilder.core import console, process
-from envbuilder.core.errors import Hint, InvalidError, UnlockedError, indented_proof
+from envbuilder.core.errors import Hint, InvalidError, UnlockedError
 from envbuilder.host.accelerators import ACCELERATORS
 
 if TYPE_CHECKING:
@@ -280,8 +280,8 @@ def _lock(name: str, settings: Settings, progress: Progress) -> None:
 
     for outcome in resolution.solved(settings, listed, report=progress.note):
         if outcome.obstacle or outcome.lock is None:
-            why = indented_proof(outcome.obstacle)
-            raise InvalidError(f"{outcome.entry.label} cannot be locked: {why}", outcome.hints)
+            what = f"{outcome.entry.label} cannot be locked"
+            raise InvalidError(f"{what}: {outcome.problem}", outcome.hints)
         entries.save({outcome.entry.path: outcome.lock}, _WRITE)
 
 

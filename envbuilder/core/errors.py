@@ -22,14 +22,6 @@ NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 INTERRUPTED = 130
 _COMMAND = re.compile(r"`[^`]*`")
-_PROOF = ". Proof: "
-ITEM = " • "
-"""What begins each of the items that a reason has."""
-_TREE = " │├└╰─▶×:"
-"""Characters that resolvers draw trees with."""
-_LONGEST_PROOF = 2000
-"""Maximum characters of what a resolver printed."""
-_PROOF_WIDTH = 100
 _LONGEST_LINE = 20_000
 """A reason may list dozens of packages, and repeat what git or a build printed."""
 _HARD_SPACE = "\N{NO-BREAK SPACE}"
@@ -137,27 +129,6 @@ def wrapped(text: str, width: int, first: str = "", rest: str = "  ") -> str:
 def one_line(text: str) -> str:
     """Return text of any origin as one line of limited length, which a lock can hold."""
     return escaped(" ".join(text.split()), _LONGEST_LINE)
-
-
-def with_proof(sentence: str, printed: str) -> str:
-    """Return a sentence, and after it on the same line why, in the words of a resolver."""
-    words = " ".join(line.strip(_TREE).removeprefix("cause: ") for line in printed.splitlines())
-    return f"{sentence}{_PROOF}{escaped(' '.join(words.split()), _LONGEST_PROOF)}"
-
-
-def with_items(sentence: str, items: Iterable[str]) -> str:
-    """Return a sentence, and after it on the same line what it is about, one by one."""
-    return ITEM.join([f"{sentence}:", *items])
-
-
-def indented_proof(reason: str) -> str:
-    """Return a reason with its items or its resolver's proof, if it has any, on lines below."""
-    if ITEM in reason:
-        sentence, *items = reason.split(ITEM)
-        wrapped_items = [wrapped(item, _PROOF_WIDTH, "    ", "      ") for item in items]
-        return "\n".join([sentence, *wrapped_items])
-    sentence, mark, proof = reason.partition(_PROOF)
-    return f"{sentence}:\n{wrapped(proof, _PROOF_WIDTH, '    ', '    ')}" if mark else reason
 
 
 def counted(number: float, noun: str) -> str:

@@ -21,7 +21,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from envbuilder.core import types
-from envbuilder.core.errors import counted, first, with_items
+from envbuilder.core.errors import counted, first
 from envbuilder.locks.target_wheels import left_out
 from envbuilder.packages import availability, upstream
 from envbuilder.packages.availability import Blocker, Walk
@@ -30,6 +30,7 @@ from envbuilder.packages.python.uv import Found, Offer, UnresolvableError
 from envbuilder.packages.sources import source_locker
 from envbuilder.profiles import releases
 from envbuilder.profiles.frameworks import FRAMEWORKS, of_name
+from envbuilder.profiles.lock import Reason, reason
 from envbuilder.profiles.requirements import applies, distribution, pin
 from envbuilder.project import release
 from envbuilder.project.lines import Line
@@ -407,8 +408,8 @@ def _distance(python: str, other: str) -> int:
     return abs(int(python[2:]) - int(other[2:]))
 
 
-def explained(blockers: Sequence[Blocker], target: upstream.Target) -> str:
-    """Return in a sentence with items what stands in the way of a target."""
+def explained(blockers: Sequence[Blocker], target: upstream.Target) -> Reason:
+    """Return what stands in the way of a target, one by one."""
     platform, python = target
     # Several may be left out over one that they disagree about.
     blockers = [*{(b.name, b.kind): b for b in reversed(blockers)}.values()][::-1]
@@ -425,7 +426,7 @@ def explained(blockers: Sequence[Blocker], target: upstream.Target) -> str:
     if old:
         lines = sorted(each.replace(" ", "==") for each in old)
         items.append(f"To take what is that old, require it: {', '.join(lines)}")
-    return with_items(f"{count} {verb} in the way", items)
+    return reason(f"{count} {verb} in the way", items)
 
 
 def _sentence(blocker: Blocker, platform: str, python: str) -> str:

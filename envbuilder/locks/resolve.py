@@ -27,7 +27,7 @@ from envbuilder.packages.debian.suite import Debs, is_current
 from envbuilder.packages.python import wheel_conflicts
 from envbuilder.packages.python.uv import Found, Offer, Runner, UnresolvableError, Uv, started
 from envbuilder.packages.sources.source_locker import SourceLocker
-from envbuilder.profiles.lock import File, Lock, Target, inputs_digest, nothing, target_of
+from envbuilder.profiles.lock import File, Lock, Reason, Target, inputs_digest, nothing, target_of
 from envbuilder.profiles.requirements import applies
 from envbuilder.project import forms
 
@@ -166,8 +166,8 @@ def resolve(
                     on_progress,
                 )
                 break
-    except UnresolvableError as reason:
-        return replace(nothing(profile), state="unlocked", reason=str(reason))
+    except UnresolvableError as error:
+        return replace(nothing(profile), state="unlocked", obstacle=error.reason)
     return _judged(lock)
 
 
@@ -255,7 +255,7 @@ class _Solution(NamedTuple):
     """Where uv found their wheels (sha256 → URL)."""
     failures: dict[Place, UnresolvableError]
     """The targets that cannot be resolved."""
-    missing: dict[str, str]
+    missing: dict[str, Reason]
     """Those that the lock goes without, and why."""
 
 
@@ -339,7 +339,9 @@ def _finished(
             failures[place] = UnresolvableError(error.message, place)
     if failures and not (partly and targets):
         raise next(iter(failures.values()))
-    missing = {" ".join(place): failure.reason for place, failure in failures.items()}
+    missing = {
+        " ".join(place): replace(failure.reason, target="") for place, failure in failures.items()
+    }
     return solution._replace(targets=tuple(targets), missing=missing)
 
 

@@ -51,12 +51,12 @@ class ClashError(UnresolvableError):
 
     def __init__(
         self,
-        reason: str,
+        why: str,
         target: tuple[str, str],
         names: frozenset[str],
         preferred: Iterable[str] = (),
     ) -> None:
-        super().__init__(reason, target)
+        super().__init__(why, target)
         family = next((f for f in map(frozenset, SAME) if names <= f), frozenset())
         self.instead = next(iter(family & _USUAL.union(preferred)), "")
         """The package that takes the place of both; empty if there is none."""

@@ -17,7 +17,15 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from envbuilder.core import decoding, files, types
-from envbuilder.core.errors import Hint, InvalidError, ToolError, UnlockedError, indented_proof
+from envbuilder.core.errors import (
+    Hint,
+    InvalidError,
+    ToolError,
+    UnlockedError,
+    escaped,
+    one_line,
+    wrapped,
+)
 from envbuilder.profiles.profile import IMAGE_PYTHON
 from envbuilder.profiles.requirements import same_version
 
@@ -240,6 +248,53 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
         return tuple(f for f in self.files if f.role == "base")
 
 
+_TREE = " │├└╰─▶×:"
+"""Characters that resolvers draw trees with."""
+_LONGEST_PROOF = 2000
+"""Maximum characters of what a resolver printed."""
+_PROOF_WIDTH = 100
+
+
+class Reason(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Why something cannot be resolved: parts of one line each, which a lock can hold."""
+
+    text: types.Sentence
+    target: types.Sentence = ""
+    """The one target that decided it, such as "linux/amd64 with Python 3.11"."""
+    items: tuple[types.Sentence, ...] = ()
+    """What the sentence is about, one by one."""
+    proof: types.Sentence = ""
+    """Why, in the words of a resolver."""
+
+    @property
+    def sentence(self) -> str:
+        """Return the sentence with its target."""
+        return f"{self.target}: {self.text}" if self.target else self.text
+
+    def __str__(self) -> str:
+        """Return all of it as one line, for JSON."""
+        if self.proof:
+            return f"{self.sentence}. Proof: {self.proof}"
+        return " • ".join([f"{self.sentence}:", *self.items]) if self.items else self.sentence
+
+    def printed(self) -> str:
+        """Return it for people, the items or the proof on lines below the sentence."""
+        lines = [wrapped(item, _PROOF_WIDTH, "    ", "      ") for item in self.items]
+        if self.proof:
+            lines = [wrapped(self.proof, _PROOF_WIDTH, "    ", "    ")]
+        return "\n".join([f"{self.sentence}:", *lines]) if lines else self.sentence
+
+
+def reason(text: str, items: Iterable[str] = (), proof: str = "") -> Reason:
+    """Return a reason of text of any origin; `proof` is what a resolver printed."""
+    words = " ".join(line.strip(_TREE).removeprefix("cause: ") for line in proof.splitlines())
+    return Reason(
+        text=one_line(text),
+        items=tuple(map(one_line, items)),
+        proof=escaped(" ".join(words.split()), _LONGEST_PROOF),
+    )
+
+
 class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The lock of one profile."""
 
@@ -249,13 +304,20 @@ class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     """Digest of everything in the profile that affects resolution."""
     state: types.LockState
     reason: types.Sentence
-    """Why the state is not `locked`; empty if it is."""
+    """Which hashes are claims; empty if none is."""
     tools: dict[types.Platform, File]
     """uv for each platform that envbuilder runs on, where it installs wheels for any target."""
     targets: tuple[Target, ...]
-    missing: dict[str, types.Sentence] = {}
+    obstacle: Reason | None = None
+    """Why the state is `unlocked`; None if it is not."""
+    missing: dict[str, Reason] = {}
     """Targets of a project (such as "linux/arm64 3.12") that cannot be resolved, and why; the lock
     is used for the others."""
+
+    @property
+    def why(self) -> str:
+        """Why the state is not `locked`, in one line; empty if it is."""
+        return str(self.obstacle or self.reason)
 
     @property
     def files(self) -> tuple[File, ...]:
@@ -367,6 +429,8 @@ def _check(lock: Lock, path: Path) -> None:
     _check_tools(lock, path)
     if lock.state == "locked" and any(f.provenance != "read" for f in lock.files):
         raise InvalidError(f"{path}: state: is locked, but some files are only claimed")
+    if (lock.state == "unlocked") != bool(lock.obstacle):
+        raise InvalidError(f"{path}: obstacle: belongs to an unlocked one, and to no other")
     if lock.state != "unlocked" and not lock.targets:
         raise InvalidError(f"{path}: targets: empty, but the state is {lock.state}")
 
@@ -431,7 +495,7 @@ def select(lock: Lock, platform: str, python: str) -> Target:
     have = ", ".join(f"{t.platform} Python {t.python}" for t in lock.targets) or "nothing"
     what = f"the lock of '{lock.profile}' has no files for {platform} with Python {python}"
     if why := lock.missing.get(f"{platform} {python}"):
-        raise InvalidError(f"{what}: {indented_proof(why)}", f"It covers: {have}")
+        raise InvalidError(f"{what}: {why.printed()}", f"It covers: {have}")
     raise InvalidError(what, f"It covers: {have}. {OTHER_PYTHON}")
 
 
@@ -486,6 +550,6 @@ def require_usable(profile: Profile, lock: Lock | None, *, of_project: bool = Fa
             hint,
         )
     if lock.state == "unlocked":
-        why = indented_proof(lock.reason)
-        raise InvalidError(f"profile '{profile.name}' is not locked: {why}", hint)
+        why = f": {lock.obstacle.printed()}" if lock.obstacle else ""
+        raise InvalidError(f"profile '{profile.name}' is not locked{why}", hint)
     return lock

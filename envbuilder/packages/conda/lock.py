@@ -27,6 +27,7 @@ from envbuilder.host.gpus.accelerator import Finding
 from envbuilder.host.snapshot import version
 from envbuilder.packages.python import indexes
 from envbuilder.profiles import lock as profile_lock
+from envbuilder.profiles.lock import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -115,7 +116,7 @@ class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     """Digest of everything in the profile that determines the solution."""
     channels: tuple[types.Source, ...]
     targets: tuple[Target, ...]
-    missing: dict[str, types.Sentence] = {}
+    missing: dict[str, Reason] = {}
     """Targets of a project (such as "linux/arm64 3.12") that cannot be solved, and why; the lock is
     used for the others."""
 
@@ -207,7 +208,7 @@ def select(lock: Lock, platform: str, python: str) -> Target:
     why = lock.missing.get(f"{platform} {python}")
     raise InvalidError(
         f"the conda lock of '{lock.profile}' has no packages for {platform} with Python {python}"
-        + (f": {why}" if why else ""),
+        + (f": {why.printed()}" if why else ""),
         f"It covers: {covered}. {profile_lock.OTHER_PYTHON}",
     )
 

@@ -18,12 +18,13 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from envbuilder.core import decoding, types
-from envbuilder.core.errors import BuildError, InvalidError, clipped, one_line, with_proof
+from envbuilder.core.errors import BuildError, InvalidError, clipped
 from envbuilder.core.files import file_sha256
 from envbuilder.packages.conda import prefixes
 from envbuilder.packages.conda.lock import SCHEMA, SUBDIRS, Lock, Package, Target, inputs_digest
 from envbuilder.packages.python import indexes
 from envbuilder.profiles.frameworks import FRAMEWORKS
+from envbuilder.profiles.lock import Reason, reason
 from envbuilder.profiles.profile import Profile, require_backend
 
 if TYPE_CHECKING:
@@ -38,10 +39,11 @@ _CHANNEL_SECONDS = 900
 
 
 class UnsolvableError(Exception):
-    """No choice of packages satisfies a target; the message is one line."""
+    """No choice of packages satisfies a target."""
 
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(one_line(message))
+    def __init__(self, why: Reason, hint: str) -> None:
+        super().__init__(str(why))
+        self.reason = why
         self.hint = hint
 
 
@@ -103,13 +105,13 @@ def specs(profile: Profile, python: str) -> tuple[str, ...]:
 
 async def _targets(
     solver: _Solver, previous: Lock | None, on_progress: Callable[[str], None]
-) -> tuple[tuple[Target, ...], dict[str, str]]:
+) -> tuple[tuple[Target, ...], dict[str, Reason]]:
     """Solve each target; return those that can be, and why others cannot."""
     profile = solver.profile
     before = {(t.platform, t.python): t.packages for t in (previous.targets if previous else ())}
     targets: list[Target] = []
     failures: list[InvalidError] = []
-    missing: dict[str, str] = {}
+    missing: dict[str, Reason] = {}
     for platform in profile.platforms:
         for python in profile.python.supported:
             on_progress(f"{profile.name}: solving {platform} with Python {python}")
@@ -118,9 +120,9 @@ async def _targets(
             try:
                 packages = await solver.packages(platform, python, locked)
             except UnsolvableError as problem:
-                message = f"{where}: cannot be solved: {problem}"
+                message = f"{where}: cannot be solved: {problem.reason.printed()}"
                 failures.append(InvalidError(message, problem.hint))
-                missing[f"{platform} {python}"] = str(problem)
+                missing[f"{platform} {python}"] = problem.reason
                 if solver.origin is None:
                     raise failures[0] from problem
                 continue
@@ -175,7 +177,7 @@ class _Solver(NamedTuple):
             requested = clipped(", ".join(self.profile.conda.packages), 300)
             having = ", ".join(f"{name} {text}" for name, text in sorted(virtual.items()))
             raise UnsolvableError(
-                with_proof("no choice of packages satisfies it", str(error)),
+                reason("no choice of packages satisfies it", proof=str(error)),
                 f"The {who} requests {requested}, for machines with {having or 'anything'}"
                 " (conda.virtual_packages). What PyPI has can be listed under pip: instead.",
             ) from error
@@ -197,7 +199,7 @@ def require_no_framework(profile: Profile, packages: Sequence[Package]) -> None:
     what = f"{name} {present[name].version} of {present[name].channel}"
     says = f"{dependent.name} {dependent.version} requires {what}" if dependent else what
     raise UnsolvableError(
-        f"{says}, but {framework.title} comes from the profile's wheels",
+        reason(f"{says}, but {framework.title} comes from the profile's wheels"),
         f"List {dependent.name if dependent else name} under pip: in environment.yml instead.",
     )
 

@@ -25,11 +25,11 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder.core import decoding, pip, process, types
-from envbuilder.core.errors import BuildError, one_line, with_proof
+from envbuilder.core.errors import BuildError
 from envbuilder.core.files import file_sha256
 from envbuilder.core.settings import Settings, require_writable
 from envbuilder.packages.python import indexes
-from envbuilder.profiles.lock import File
+from envbuilder.profiles.lock import File, Reason, reason
 
 if TYPE_CHECKING:
     from packaging.tags import Tag
@@ -246,15 +246,14 @@ _ANNOTATION = re.compile(r"^([a-z0-9-]+)==(\S+) +# via (.+)$", re.MULTILINE)
 
 
 class UnresolvableError(Exception):
-    """No choice of files satisfies a target; the message is one line, as a lock's `reason` is."""
+    """No choice of files satisfies a target, or all of them if none is given."""
 
-    def __init__(self, reason: str, target: tuple[str, str] | None = None) -> None:
-        self.reason = one_line(reason)
-        """The message without the target."""
-        message = self.reason
+    def __init__(self, why: Reason | str, target: tuple[str, str] | None = None) -> None:
+        self.reason = reason(why) if isinstance(why, str) else why
         if target:
-            message = f"{target[0]} with Python {target[1]}: {message}"
-        super().__init__(message)
+            where = f"{target[0]} with Python {target[1]}"
+            self.reason = msgspec.structs.replace(self.reason, target=where)
+        super().__init__(str(self.reason))
 
 
 class Found(Struct, frozen=True, kw_only=True):
@@ -386,14 +385,12 @@ class Uv(Struct, frozen=True, kw_only=True):
         )  # fmt: skip
         if done.returncode == 1 and "No solution found" in done.stderr:
             proof = done.stderr.partition("No solution found when resolving dependencies")[2]
-            raise UnresolvableError(
-                with_proof(
-                    "no wheels satisfy all requirements (nothing is built from source;"
-                    " PIP_FIND_LINKS names folders of wheels of your own)",
-                    _URL.sub("<url>", proof),
-                ),
-                (platform, python),
+            why = reason(
+                "no wheels satisfy all requirements (nothing is built from source;"
+                " PIP_FIND_LINKS names folders of wheels of your own)",
+                proof=_URL.sub("<url>", proof),
             )
+            raise UnresolvableError(why, (platform, python))
         if done.returncode != 0:
             raise BuildError(
                 f"uv could not resolve {', '.join(requirements)} for {platform} with Python "

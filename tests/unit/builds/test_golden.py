@@ -100,7 +100,7 @@ def test_an_interpreter_of_the_lock_in_a_dockerfile(
 def test_an_unlocked_profile_says_why(name: str) -> None:
     lock = shipped_lock(name)
     assert lock.state == "unlocked"
-    assert lock.reason
+    assert lock.why
     with pytest.raises(InvalidError, match="not locked"):
         lockfile.require_usable(shipped_profile(name), lock)
 

@@ -18,6 +18,7 @@ from envbuilder.host import probe
 from envbuilder.locks import resolve
 from envbuilder.locks.blockers import Diagnosis
 from envbuilder.profiles import lock as profile_lock
+from envbuilder.profiles.lock import Reason
 from tests.support.broken_hosts import LINUX
 from tests.support.command_line import run
 from tests.support.tools import tools
@@ -59,7 +60,10 @@ def locked(profile: Any) -> profile_lock.Lock:
     return profile_lock.Lock(
         schema=profile_lock.SCHEMA, profile=profile.name,
         inputs=profile_lock.inputs_digest(profile), state="unlocked" if fails else "locked",
-        reason="linux/amd64 with Python 3.11: seldom does not exist" if fails else "",
+        reason="",
+        obstacle=Reason(text="seldom does not exist", target="linux/amd64 with Python 3.11")
+        if fails
+        else None,
         tools={} if fails else tools(), targets=() if fails else (target,),
     )  # fmt: skip
 

@@ -23,6 +23,7 @@ from envbuilder.packages import upstream
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.conda.lock import Lock as CondaLock
 from envbuilder.profiles import lock as profile_lock
+from envbuilder.profiles.lock import Reason
 from envbuilder.profiles.profile import Profile, load as load_profile
 from envbuilder.profiles.releases import Build
 from envbuilder.project.lines import Line
@@ -212,10 +213,10 @@ def test_a_release_that_a_package_needs_is_that_of_all_profiles(
 
     def resolved(profile: Profile, *_: Any, **__: Any) -> profile_lock.Lock:
         state = "locked"
-        reason = ""
+        obstacle = None
         if profile.release != "2.4.1":
             state = "unlocked"
-            reason = "ext==1.0 depends on torch==2.4.1"
+            obstacle = Reason(text="ext==1.0 depends on torch==2.4.1")
             targets = ()
         else:
             file = "torch-2.4.1-py3-none-any.whl"
@@ -223,7 +224,7 @@ def test_a_release_that_a_package_needs_is_that_of_all_profiles(
             place = {"platform": profile.platforms[0], "python": profile.python.default}
             targets = (profile_lock.Target(**place, base=None, files=(torch,)),)
         empty = profile_lock.nothing(profile)
-        return replace(empty, state=state, reason=reason, tools=tools(), targets=targets)
+        return replace(empty, state=state, obstacle=obstacle, tools=tools(), targets=targets)
 
     def ways(_: Diagnosis, profile: Profile, *__: Any) -> Iterator[Way]:
         asked.append(profile.name)
@@ -279,7 +280,9 @@ def test_a_platform_that_is_left_out_is_an_error_where_it_is_this_machines(
     lock = new_lock(project)
     profile = load_profile("tiny", (project / "profiles",))
     both = replace(profile, platforms=("linux/amd64", "linux/arm64"))
-    why = "1 package stands in the way: • leaf (envbuilder.yaml:1): has no wheel"
+    why = Reason(
+        text="1 package stands in the way", items=("leaf (envbuilder.yaml:1): has no wheel",)
+    )
     partly = replace(
         lock, targets=(replace(lock.targets[0], platform="linux/arm64"),),
         missing={"linux/amd64 3.11": why},
@@ -413,7 +416,7 @@ def solutions(
 def test_what_changed_is_written_and_said(
     solutions: dict[str, Any], found: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    missing = {"linux/arm64 3.11": "conda-forge has no x for linux-aarch64"}
+    missing = {"linux/arm64 3.11": Reason(text="conda-forge has no x for linux-aarch64")}
     solutions["cpu"] = lock_of("1"), lock_of("2", missing=missing)
     path = tmp_path / "default.cpu.conda.json"
     assert locks.settle_conda([entry_of(tmp_path, "cpu")], found, upgrade=False) == 0

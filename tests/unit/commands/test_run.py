@@ -25,6 +25,7 @@ from envbuilder.host import interpreters, model, probe
 from envbuilder.locks import resolve, target_wheels
 from envbuilder.locks.blockers import Diagnosis
 from envbuilder.profiles import lock as profile_lock
+from envbuilder.profiles.lock import Reason
 from envbuilder.profiles.profile import Profile
 from tests.support import command_line
 from tests.support.projects import LOCK, lay_locked
@@ -191,7 +192,9 @@ def resolved(
         names.append(profile.name)
         inputs = profile_lock.inputs_digest(profile)
         if "never" in profile.requirements:
-            return replace(profile_lock.nothing(profile), state="unlocked", reason="no never")
+            return replace(
+                profile_lock.nothing(profile), state="unlocked", obstacle=Reason(text="no never")
+            )
         targets = tuple(t for t in LOCK.targets if t.python == "3.11")
         return replace(LOCK, inputs=inputs, targets=targets)
 

@@ -18,7 +18,6 @@ from envbuilder.core.errors import (
     escaped,
     escaped_json,
     escaped_lines,
-    indented_proof,
     is_public,
     printable,
     public,
@@ -26,7 +25,6 @@ from envbuilder.core.errors import (
     redacted_values,
     redacted_words,
     secrets_in,
-    with_proof,
 )
 
 any_text = st.text(st.characters(), max_size=80)
@@ -302,28 +300,6 @@ def test_no_error_holds_credentials() -> None:
 def test_a_public_url_holds_no_credentials(url: str, without: str) -> None:
     assert public(url) == without
     assert is_public(url) == (url == without)
-
-
-@pytest.mark.parametrize(
-    ("printed", "proof"),
-    [
-        (":\n  ╰─▶ Because a<2\n      and b>3, it fails.\n", "Because a<2 and b>3, it fails."),
-        ("\n  cause: Because a<2 and b>3\n         it fails.\n", "Because a<2 and b>3 it fails."),
-        ("└─ a 1.0 would require\n   └─ __cuda >=12", "a 1.0 would require __cuda >=12"),
-        ("\x1b[1m" + "word " * 900, "\\x1b[1m" + "word " * 399),
-    ],
-)
-def test_a_proof_is_one_line_and_is_shown_indented(printed: str, proof: str) -> None:
-    reason = with_proof("cpu: no wheels fit", printed)
-    assert reason.startswith(f"cpu: no wheels fit. Proof: {proof}")
-    assert reason.isprintable()
-    assert len(reason) < 2100
-    first, *rest = indented_proof(reason).splitlines()
-    assert first == "cpu: no wheels fit:"
-    for line in rest:
-        assert line.startswith("    ")
-        assert len(line) <= 100
-    assert indented_proof("another reason") == "another reason"
 
 
 @pytest.mark.parametrize(

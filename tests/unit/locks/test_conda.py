@@ -16,6 +16,7 @@ from envbuilder.packages.conda import lock as conda_lock, solve
 from envbuilder.packages.conda.lock import Lock, Package, Target
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.library import Library
+from envbuilder.profiles.lock import reason
 
 WITH_CONDA = (
     "requirements_from: [environment.yml]\nprofiles: [cpu, xpu-ipex]\nexclude: [tiny-lib]\n"
@@ -106,7 +107,7 @@ def test_what_check_says(tmp_path: Path) -> None:
         ({"packages": ["rich"]}, {}, None),
         ({"again": True}, {}, ["python", "tiny-lib"]),
         ({}, {"inputs": "0" * 64}, ["python", "tiny-lib"]),
-        ({}, {"missing": {"linux/arm64 3.11": "why"}}, ["python", "tiny-lib"]),
+        ({}, {"missing": {"linux/arm64 3.11": reason("why")}}, ["python", "tiny-lib"]),
         ({"packages": ["Tiny_Lib"]}, {}, ["python"]),
         ({"upgrade": True}, {}, []),
     ],

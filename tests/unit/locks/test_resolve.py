@@ -18,7 +18,7 @@ from envbuilder.packages.debian import suite as debian
 from envbuilder.packages.debian.suite import Suite
 from envbuilder.packages.python.uv import Found, Offer, UnresolvableError
 from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles.lock import File, Lock
+from envbuilder.profiles.lock import File, Lock, reason
 from envbuilder.profiles.profile import Profile, Python, Tools
 from tests.support.resolving import (
     CPU,
@@ -80,7 +80,7 @@ def test_a_lock_says_what_was_seen_and_what_is_claimed(
     assert (jinja.source, jinja.provenance) == ("default", "read")
     assert jinja.file == "Jinja2-3.1-py3-none-any.whl"
     assert lock.state == "claimed"
-    assert "torch 2.13.0+cpu (linux/amd64, Python 3.11)" in lock.reason
+    assert "torch 2.13.0+cpu (linux/amd64, Python 3.11)" in lock.why
     assert "://" not in profile_lock.dump(lock)
     assert resolve.check(profile(), lock) == ()
 
@@ -108,7 +108,7 @@ def test_an_index_without_a_uv_for_some_platform_cannot_lock(
     uv = FakeUv(only_linux)
     lock = made(found, uv)
     assert (lock.state, lock.tools) == ("unlocked", {})
-    assert lock.reason.startswith("macos/arm64 with Python 3.11: ")
+    assert lock.why.startswith("macos/arm64 with Python 3.11: ")
 
 
 def test_a_uv_that_is_only_claimed_is_named(found: Settings, offered: list[Offer]) -> None:
@@ -122,7 +122,7 @@ def test_a_uv_that_is_only_claimed_is_named(found: Settings, offered: list[Offer
 
     lock = made(found, FakeUv(from_index))
     assert lock.state == "claimed"
-    assert lock.reason.endswith(
+    assert lock.why.endswith(
         "uv 0.13.8 (linux/amd64); uv 0.13.8 (linux/arm64); uv 0.13.8 (macos/arm64)"
     )
 
@@ -130,7 +130,7 @@ def test_a_uv_that_is_only_claimed_is_named(found: Settings, offered: list[Offer
 def test_all_seen_is_locked(found: Settings, offered: list[Offer]) -> None:
     offered[0] = offer(provenance="read")
     lock = made(found, FakeUv())
-    assert (lock.state, lock.reason) == ("locked", "")
+    assert (lock.state, lock.why) == ("locked", "")
 
 
 def test_how_uv_is_called(found: Settings, offered: list[Offer]) -> None:
@@ -151,7 +151,7 @@ def test_what_nobody_states_makes_it_unlocked(found: Settings, offered: list[Off
     uv = FakeUv()
     lock = made(found, uv)
     assert (lock.state, lock.targets) == ("unlocked", ())
-    assert lock.reason.startswith("torch==2.13.0+cpu: the index pytorch-cpu did not answer")
+    assert lock.why.startswith("torch==2.13.0+cpu: the index pytorch-cpu did not answer")
     assert uv.calls == []
 
 
@@ -164,7 +164,7 @@ def test_no_solution_makes_it_unlocked_and_names_no_place(
     )
     lock = made(found, FakeUv(lambda *_: done(1, text)))
     assert lock.state == "unlocked"
-    assert lock.reason == (
+    assert lock.why == (
         "linux/amd64 with Python 3.11: no wheels satisfy all requirements (nothing is built from"
         " source; PIP_FIND_LINKS names folders of wheels of your own). Proof: Because only a<1 is"
         " at <url> and you require a>1 hint: try harder"
@@ -282,7 +282,7 @@ def test_two_wheels_with_other_bytes_at_one_path_cannot_be_locked(
     twice = profile(python=Python(default="3.11", supported=("3.11", "3.12")))
     lock = made(found, FakeUv(two), twice, contents=clash)
     assert (lock.state, lock.targets) == ("unlocked", ())
-    assert lock.reason == (
+    assert lock.why == (
         "linux/amd64 with Python 3.12: left-1.0-py3-none-any.whl and right-1.0-py3-none-any.whl"
         " both install bin/tool, and nothing says that its content is the same: which one an"
         " environment gets would be chance. Leave one out: exclude: [left] or [right]; or, if one"
@@ -297,7 +297,7 @@ def test_two_wheels_with_other_bytes_at_one_path_cannot_be_locked(
         explain=lambda *_: pytest.fail("no index page is to blame"),
     )
     assert [t.python for t in partly.targets] == ["3.11"]
-    assert partly.missing["linux/amd64 3.12"].startswith(
+    assert str(partly.missing["linux/amd64 3.12"]).startswith(
         "left-1.0-py3-none-any.whl (required by right) and right-1.0-py3-none-any.whl (listed) both"
     )
 
@@ -318,12 +318,12 @@ def test_a_version_that_is_too_old_is_refused_unless_a_lock_has_it(
     options: dict[str, Any] = {"doubt": doubt, "explain": explain}
     lock = made(found, FakeUv(two), twice, **options)
     assert (lock.state, lock.targets) == ("unlocked", ())
-    assert "left 4.0 (): has no wheel for Python 3.12, only its source" in lock.reason
+    assert "left 4.0 (): has no wheel for Python 3.12, only its source" in lock.why
     accepted = made(found, FakeUv(two), twice)
     origin = (twice, msgspec.structs.replace(accepted, targets=()))
     partly = made(found, FakeUv(two), twice, origin=origin, **options)
     assert [t.python for t in partly.targets] == ["3.11"]
-    assert "require it: left==1.0" in partly.missing["linux/amd64 3.12"]
+    assert "require it: left==1.0" in str(partly.missing["linux/amd64 3.12"])
     again = made(found, FakeUv(two), twice, previous=accepted, origin=origin, **options)
     assert (len(again.targets), again.missing) == (2, {})
     upgraded = made(
@@ -482,7 +482,7 @@ def test_a_companion_without_a_build_for_the_hardware(
     uv = FakeUv(vision_of([], ""))
     lock = made(found, uv, asked)
     assert lock.state == "unlocked"
-    assert lock.reason == (
+    assert lock.why == (
         "linux/amd64 with Python 3.11: torchvision is required, but no source states the hash of a"
         " build for this hardware (index pytorch-cpu) that fits, and PyPI's builds are for other"
         " hardware: lock on a machine that reaches it, or name a mirror"
@@ -493,7 +493,7 @@ def test_a_companion_without_a_build_for_the_hardware(
 
 def test_a_reason_is_one_line_of_limited_length() -> None:
     """Locks hold nothing else, whatever git or a build printed."""
-    reason = UnresolvableError("git failed:\n  fatal: \x1b[1mno\n")
-    assert str(reason) == r"git failed: fatal: \x1b[1mno"
+    error = UnresolvableError("git failed:\n  fatal: \x1b[1mno\n")
+    assert str(error) == r"git failed: fatal: \x1b[1mno"
     assert len(str(UnresolvableError("x" * 1_000_000))) == 20_000
-    assert str(UnsolvableError("a\r\nb", "")) == "a b"
+    assert str(UnsolvableError(reason("a\r\nb"), "")) == "a b"

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from envbuilder.core import types
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles.lock import File, Lock, LockedBase, Target
+from envbuilder.profiles.lock import File, Lock, LockedBase, Reason, Target, reason
 from envbuilder.profiles.profile import DebianBase
 from tests.support import absence
 from tests.support.shipped import shipped_profile
@@ -266,7 +266,10 @@ def test_what_a_lock_covers() -> None:
     assert caught.value.hint == (
         f"It covers: linux/amd64 Python 3.11, linux/amd64 Python 3.12. {profile_lock.OTHER_PYTHON}"
     )
-    partly = replace(several, missing={"macos/arm64 3.11": "1 package: • leaf: exclude: [leaf]"})
+    partly = replace(
+        several,
+        missing={"macos/arm64 3.11": Reason(text="1 package", items=("leaf: exclude: [leaf]",))},
+    )
     with pytest.raises(InvalidError, match=r"Python 3.11: 1 package:\n +leaf: exclude") as caught:
         profile_lock.select(partly, "macos/arm64", "3.11")
     assert caught.value.hint.endswith("linux/arm64 Python 3.14")
@@ -278,7 +281,9 @@ def test_only_a_fitting_lock_is_usable() -> None:
     good = lock(inputs=profile_lock.inputs_digest(CPU))
     for usable in (good, empty):
         assert profile_lock.require_usable(CPU, usable) is usable
-    unlocked = lock(state="unlocked", reason="no hash", targets=(), inputs=good.inputs)
+    unlocked = lock(
+        state="unlocked", obstacle=Reason(text="no hash"), targets=(), inputs=good.inputs
+    )
     for wrong, message in ((None, "no lock"), (lock(), "is stale"), (unlocked, "locked: no hash")):
         with pytest.raises(InvalidError, match=message):
             profile_lock.require_usable(CPU, wrong)
@@ -331,12 +336,12 @@ _TARGET = Target(platform="linux/amd64", python="3.11", base=_BASE, files=_FILES
 _WHOLE = lock(
     inputs=_FRESH,
     targets=(_TARGET, replace(_TARGET, python="3.12")),
-    missing={"macos/arm64 3.12": "x"},
+    missing={"macos/arm64 3.12": Reason(text="x")},
 )
 VERDICTS = {
     "refused: another profile": replace(_WHOLE, profile="cuda"),
     "refused: stale": replace(_WHOLE, inputs=HASH),
-    "refused: unlocked": replace(_WHOLE, state="unlocked", reason="no wheel"),
+    "refused: unlocked": replace(_WHOLE, state="unlocked", obstacle=Reason(text="no wheel")),
     "refused: claims": lock(file(provenance="claim"), inputs=_FRESH),
     "refused: twice": lock(file(), file(size=2), inputs=_FRESH),
     "claimed": replace(_WHOLE, state="claimed", reason="somebody claims it"),
@@ -422,3 +427,27 @@ def test_a_wrong_interpreter_is_refused(
     found = replace(with_interpreter(interpreter, python_path=IN_IMAGES), state="claimed")
     with pytest.raises(InvalidError, match=words):
         profile_lock.load(written(tmp_path, profile_lock.dump(found)))
+
+
+@pytest.mark.parametrize(
+    ("printed", "proof"),
+    [
+        (":\n  ╰─▶ Because a<2\n      and b>3, it fails.\n", "Because a<2 and b>3, it fails."),
+        ("\n  cause: Because a<2 and b>3\n         it fails.\n", "Because a<2 and b>3 it fails."),
+        ("└─ a 1.0 would require\n   └─ __cuda >=12", "a 1.0 would require __cuda >=12"),
+        ("\x1b[1m" + "word " * 900, "\\x1b[1m" + "word " * 399),
+    ],
+)
+def test_a_proof_is_one_line_and_is_shown_indented(printed: str, proof: str) -> None:
+    why = replace(reason("no wheels fit", proof=printed), target="cpu")
+    assert str(why).startswith(f"cpu: no wheels fit. Proof: {proof}")
+    assert str(why).isprintable()
+    assert len(str(why)) < 2100
+    first, *rest = why.printed().splitlines()
+    assert first == "cpu: no wheels fit:"
+    for line in rest:
+        assert line.startswith("    ")
+        assert len(line) <= 100
+    assert reason("another").printed() == "another"
+    assert reason("two", ["a\nb", "c"]).printed() == "two:\n    a b\n    c"
+    assert str(reason("two", ["a\nb", "c"])) == "two: • a b • c"

@@ -14,7 +14,7 @@ from envbuilder.core import resources
 from envbuilder.core.errors import BuildError
 from envbuilder.locks import resolve
 from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles.lock import Lock
+from envbuilder.profiles.lock import Lock, Reason
 from tools import refresh_tool_locks as refresh
 
 
@@ -83,7 +83,10 @@ def test_what_cannot_be_locked_changes_nothing(
     text = path.read_text()
     lock = profile_lock.load(path)
     failed = BuildError("no index") if why == "an error" else None
-    resolved(monkeypatch, failed or replace(lock, state="unlocked", reason="no wheel", targets=()))
+    resolved(
+        monkeypatch,
+        failed or replace(lock, state="unlocked", obstacle=Reason(text="no wheel"), targets=()),
+    )
     assert refresh.main([]) == 4
     assert path.read_text() == text
     assert capsys.readouterr().err.startswith("error: jupyter: no ")
