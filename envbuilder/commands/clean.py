@@ -136,7 +136,7 @@ def _require_removed(failed: Sequence[Kept], *, refused: bool) -> None:
         raise InvalidError("nothing was removed", "To remove what is listed, add --yes.")
     if failed:
         raise BuildError(
-            "\n".join(f"{f.name}: cannot be removed: {f.reason}" for f in failed),
+            "\n".join(f.reason for f in failed),
             "Check who owns it and whether something in it is running, then try again."
             " Everything else was removed.",
         )
@@ -291,7 +291,7 @@ def _remove(
 
 
 def _failure(item: Item, engine: Engine | None) -> str:
-    """Remove an item; return why that failed, or an empty string."""
+    """Remove an item; return what failed and why, or an empty string."""
     try:
         if item.root is not None:
             files.remove(Path(item.name), item.root, item.aside)
@@ -302,9 +302,9 @@ def _failure(item: Item, engine: Engine | None) -> str:
         else:
             engine.remove(item.name, only=item.id)
     except EnvbuilderError as error:
-        return error.message.removeprefix(f"{item.name}: cannot be removed: ")
+        return error.message
     except OSError as error:
-        return error.strerror or str(error)
+        return f"{item.name}: cannot be removed: {error.strerror or error}"
     return ""
 
 

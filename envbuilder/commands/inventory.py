@@ -196,10 +196,12 @@ class Inventory:
                 self._reports_in(folder, kind, profile)
 
     def _reports_in(self, folder: Path, kind: str, profile: str | None) -> None:
+        if not [*self._children(self.settings.data_dir, folder)]:
+            return
         try:
             entries = history.entries(folder, profile)
-        except InvalidError as error:
-            self.keep(folder, error.message.removeprefix(f"{folder}: "))
+        except InvalidError as error:  # others can put reports there
+            self.keep(folder, error.message)
             return
         for entry in entries:
             self._add(entry.path, self.settings.data_dir, kind, kind)

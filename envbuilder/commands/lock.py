@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from envbuilder.commands import resolution
 from envbuilder.commands.options import load_settings, profile_option
 from envbuilder.core import console, types
-from envbuilder.core.errors import INVALID, Hint, InvalidError, shown
+from envbuilder.core.errors import INVALID, Hint, InvalidError, shown, with_context
 from envbuilder.core.files import read_text
 from envbuilder.core.settings import PROJECT_FILE, Settings
 from envbuilder.host import probe
@@ -32,7 +32,7 @@ _NAME = re.compile(r"[\w.-]+")
 _MOST_PLACES = 4
 """Lines of the project's files that are shown for one reason."""
 _ELSEWHERE = "Name another folder with --output-dir."
-_MADE_ANEW = "{} could not be read ({}): made anew"
+_MADE_ANEW = "{} (made anew)"
 _INSTEAD = (
     "it is used instead of the lock that came with envbuilder; to return to that one,"
     " remove the file"
@@ -231,7 +231,7 @@ def _save(
             console.result(f"{PROJECT_FILE}: {line}")
     for outcome in changing:
         if outcome.unread:
-            console.result(_MADE_ANEW.format(outcome.entry.earlier, outcome.unread))
+            console.result(_MADE_ANEW.format(outcome.unread))
     return present
 
 
@@ -240,7 +240,7 @@ def _print_kept(outcome: resolution.Outcome) -> None:
     entry = outcome.entry
     stays = f"the lock in {entry.earlier} is kept"
     if outcome.unread:
-        stays = f"{entry.earlier} could not be read ({outcome.unread}) and is kept"
+        stays = f"{outcome.unread}; the file is kept"
     _print(f"{entry.label}: cannot be locked now; {stays}: {outcome.problem}")
     _print_indented(_places(outcome))
 
@@ -392,9 +392,8 @@ def settle_conda(
                     )  # fmt: skip
             except InvalidError as error:
                 if entry.origin is None:
-                    raise
-                reason = error.message.removeprefix(f"{entry.profile.name}: ")
-                failures.setdefault((reason, error.hint), []).append(entry.label)
+                    raise with_context(error, entry.profile.name) from None
+                failures.setdefault((error.message, error.hint), []).append(entry.label)
                 solved.append((entry.required, False))
                 continue
             solved.append((entry.required, True))
@@ -403,7 +402,7 @@ def settle_conda(
             if not same:
                 entries.save({entry.path: lock}, _ELSEWHERE)
             if unread:
-                console.result(_MADE_ANEW.format(entry.earlier, unread))
+                console.result(_MADE_ANEW.format(unread))
             for line in _conda_lines(entry, before, lock, same=same):
                 _print(line)
     for (reason, _), labels in failures.items():

@@ -207,7 +207,7 @@ def read_earlier(path: Path | None, load: Callable[[Path], _Lock]) -> tuple[_Loc
     try:
         return load(path), ""
     except InvalidError as error:
-        return None, error.message.removeprefix(f"{path}: ")
+        return None, error.message
 
 
 _FILE = re.compile(r"([^.]+)\.([^.]+)(\.conda)?\.json")

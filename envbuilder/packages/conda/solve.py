@@ -115,7 +115,7 @@ async def _targets(
     for platform in profile.platforms:
         for python in profile.python.supported:
             on_progress(f"{profile.name}: solving {platform} with Python {python}")
-            where = f"{profile.name}: {platform} with Python {python}"
+            where = f"{platform} with Python {python}"
             locked = before.get((platform, python), ())
             try:
                 packages = await solver.packages(platform, python, locked)
@@ -127,7 +127,7 @@ async def _targets(
                     raise failures[0] from problem
                 continue
             except Exception as error:
-                raise _explained(error, where, solver.channels) from error
+                raise _explained(error, f"{profile.name}: {where}", solver.channels) from error
             targets.append(
                 Target(
                     platform=platform,

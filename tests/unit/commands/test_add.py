@@ -294,7 +294,7 @@ def test_what_cannot_be_read_is_made_anew_with_the_others(
     assert "envbuilder lock" in capsys.readouterr().out
     assert run("lock") == 0
     out = capsys.readouterr().out
-    assert f"{path} could not be read ({reason}): made anew\n" in out
+    assert f"{path}: {reason} (made anew)\n" in out
     assert out.count("made anew") == 1
     assert len(locks(project)) == 4
     assert packages(project, "default.small") == {"torch", "leaf"}
@@ -308,7 +308,7 @@ def test_what_cannot_be_read_is_kept_if_nothing_can_be_locked(
     path.write_bytes(CONFLICT)
     (project / "envbuilder.yaml").write_text("profiles: [tiny]\nrequirements: [seldom]\n")
     assert run("lock") == 2
-    assert f"{path} could not be read (not a lock: Exp" in capsys.readouterr().out
+    assert f"{path}: not a lock: Exp" in capsys.readouterr().out
     assert path.read_bytes() == CONFLICT
 
 

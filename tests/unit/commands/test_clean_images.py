@@ -56,7 +56,8 @@ def test_an_image_in_use_is_named(own: settings.Settings, fake: Labelled, capsys
     shown = capsys.readouterr()
     assert "envbuilder/cpu:latest: cannot be removed: in use" in shown.err
     said = json.loads(shown.out)
-    assert said["failed"] == [{"name": "envbuilder/cpu:latest", "reason": "in use"}]
+    why = "envbuilder/cpu:latest: cannot be removed: in use"
+    assert said["failed"] == [{"name": "envbuilder/cpu:latest", "reason": why}]
     assert said["removed"] == [str(prefix), "envbuilder/xpu:latest", str(gone)]
     assert kept.exists(), "or the image would never be known as ours again"
 
