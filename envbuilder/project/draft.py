@@ -305,36 +305,36 @@ class Draft(Struct, frozen=True, kw_only=True):
 
 def text(choice: Choice, draft: Draft) -> str:
     """Return the text of an `envbuilder.yaml` that lists files, with the rest in comments."""
-    said = draft.definition(choice)
+    chosen = draft.definition(choice)
     parts = [_HEAD, *_requirements(choice)]
-    if said.install_project:
+    if chosen.install_project:
         parts.append("install_project: true  # importable from any folder, with its commands\n")
-    if isinstance(said.build_from_source, tuple) and said.build_from_source:
-        names = ", ".join(said.build_from_source)
+    if isinstance(chosen.build_from_source, tuple) and chosen.build_from_source:
+        names = ", ".join(chosen.build_from_source)
         parts.append(f"build_from_source: [{names}]  # their own code runs while they are built\n")
-    if said.as_of:
-        parts.append(f"as_of: {said.as_of}  # the last commit's day: no later release is taken\n")
-    if said.framework:
-        parts.append(f"framework: {said.framework}  # others are ordinary packages\n")
-    if said.framework_version:
+    if chosen.as_of:
+        parts.append(f"as_of: {chosen.as_of}  # the last commit's day: no later release is taken\n")
+    if chosen.framework:
+        parts.append(f"framework: {chosen.framework}  # others are ordinary packages\n")
+    if chosen.framework_version:
         parts.append(
-            f'framework_version: "{said.framework_version}"  # instead of what files say\n'
+            f'framework_version: "{chosen.framework_version}"  # instead of what files say\n'
         )
-    if said.python:
-        parts.append(f'python: "{said.python}"  # {draft.python_why}\n')
-    if said.exclude:
+    if chosen.python:
+        parts.append(f'python: "{chosen.python}"  # {draft.python_why}\n')
+    if chosen.exclude:
         why = "; ".join(dict.fromkeys(draft.exclude.values()))
-        parts.append(f"exclude: [{', '.join(said.exclude)}]  # {why}\n")
+        parts.append(f"exclude: [{', '.join(chosen.exclude)}]  # {why}\n")
     parts += _mappings(draft)
-    if said.system_packages:
-        parts.append(f"system_packages: [{', '.join(said.system_packages)}]  # in images\n")
+    if chosen.system_packages:
+        parts.append(f"system_packages: [{', '.join(chosen.system_packages)}]  # in images\n")
     if draft.requirements:
         parts.append("# Suggested; uncomment what is needed:\n# requirements:\n")
     parts += [f"#   - {text}  # {where}\n" for text, where in draft.requirements]
     if draft.system:
         names = ", ".join(dict(draft.system))
         parts.append(f"# system_packages: [{names}]  # {draft.system[0][1]}\n")
-    parts += [line for key, line in _TAIL.items() if not getattr(said, key)]
+    parts += [line for key, line in _TAIL.items() if not getattr(chosen, key)]
     return "".join(parts)
 
 

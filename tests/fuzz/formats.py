@@ -52,7 +52,7 @@ FORMATS = {
     "conda package": Format(archives.make_conda, (archives.read_conda,)),
     "layer": Format(archives.make_layer, (archives.read_layer,)),
     "layout": Format(archives.make_layout, (archives.read_layout, archives.read_held)),
-    "image archive": Format(archives.make_archive, (archives.read_layout, archives.read_held)),
+    "image archive": Format(archives.make_archive, (archives.read_layout,)),
     "yaml": Format(
         texts.make_yaml,
         (texts.read_profile, texts.read_settings, texts.read_indexes),

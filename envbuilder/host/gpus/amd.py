@@ -312,7 +312,7 @@ def install(gpu: Gpu, host: Host, needed: str) -> str:
 
 def fixes(gpu: Gpu, host: Host) -> dict[str, str]:
     """Return the fixes of what keeps AMD's GPUs from working, where they are its own."""
-    own = {
+    stated = {
         "unsupported": "See `sudo dmesg | grep kfd` for why; ROCm can use no other GPUs. Use"
         " --profile cpu.",
         "wsl": "Use --profile cpu, or Linux itself instead of WSL.",
@@ -323,9 +323,9 @@ def fixes(gpu: Gpu, host: Host) -> dict[str, str]:
         missing = "See `sudo dmesg | grep kfd`: Linux must be built with CONFIG_HSA_AMD."
         if host.container:
             missing = f"Start the container with --device /{KFD} --device /dev/dri."
-        own["node-missing"] = missing
-        own["node-closed"] = pci.join_group(gpu, host, f"/{KFD}")
-    return own
+        stated["node-missing"] = missing
+        stated["node-closed"] = pci.join_group(gpu, host, f"/{KFD}")
+    return stated
 
 
 def _other_wheels(gpu: Gpu) -> str:
