@@ -150,8 +150,8 @@ def test_what_no_longer_fits_moves_alone(default: Default, wheels: Path, own: Se
 def test_no_choice_makes_it_unlocked(default: Default, own: Settings) -> None:
     lock = default.lock(profile("top", "leaf<1"), own)
     assert lock.state == "unlocked"
-    assert "leaf" in lock.reason
-    assert "://" not in lock.reason
+    assert "leaf" in lock.why
+    assert "://" not in lock.why
 
 
 def test_an_index_out_of_reach_is_no_lock_at_all(
