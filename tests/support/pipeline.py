@@ -67,6 +67,9 @@ def a_build(settings: Settings, profile: Any = None, lock: Any = None, **fields:
     )
 
 
+UNLOCKED = {"state": "unlocked", "obstacle": lockfile.Reason(text="nobody did"), "targets": ()}
+
+
 def add(found: Settings, text: str, lock: str | None = "fresh", name: str = "mine") -> None:
     """A profile of the user's, with a lock made from that of `cpu`: fresh, stale, unlocked."""
     folder = found.config_dir / "profiles"
@@ -79,7 +82,7 @@ def add(found: Settings, text: str, lock: str | None = "fresh", name: str = "min
         shipped_lock("cpu"),
         profile=name,
         inputs="0" * 64 if lock == "stale" else lockfile.inputs_digest(profile),
-        **({"state": "unlocked", "reason": "nobody did", "targets": ()} if lock == "none" else {}),
+        **(UNLOCKED if lock == "none" else {}),
     )
     if lock == "3.12 only":
         targets = tuple(t for t in made.targets if t.python == "3.12")

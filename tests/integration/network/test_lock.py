@@ -283,4 +283,4 @@ def test_a_framework_is_locked_under_one_name(
     newer_only = msgspec.structs.replace(asked, requirements=("tensorflow-cpu==2.0", "tf-keras>=3"))
     refused = default.lock(newer_only, own)
     assert refused.state == "unlocked"
-    assert "tensorflow" in refused.reason
+    assert "tensorflow" in refused.why

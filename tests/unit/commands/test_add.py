@@ -315,7 +315,7 @@ def test_what_cannot_be_read_is_kept_if_nothing_can_be_locked(
 def test_what_no_command_could_read_is_not_written(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wrong = {"state": "unlocked", "reason": "two\nlines"}
+    wrong = {"state": "unlocked", "obstacle": Reason(text="two\nlines")}
     monkeypatch.setattr(resolve, "resolve", lambda p, *_, **__: replace(locked(p), **wrong))
     assert run("lock") == 2
     assert "no command could read the new lock, so nothing was written" in capsys.readouterr().err

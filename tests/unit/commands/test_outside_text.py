@@ -94,7 +94,8 @@ def _profile(text: str, folder: Path) -> list[list[str]]:
         "g": f"name: lab\nextends: cpu\naccelerator: {_yaml(text)}\n",
     }
     (profiles / "lab.yaml").write_text(texts[folder.name])
-    lock = {"schema": 2, "profile": "lab", "inputs": "0" * 64, "state": "unlocked", "reason": text}
+    lock = {"schema": 2, "profile": "lab", "inputs": "0" * 64, "state": "unlocked", "reason": ""}
+    lock["obstacle"] = {"text": text}
     (profiles / "locks/lab.json").write_text(json.dumps({**lock, "tools": {}, "targets": []}))
     return [
         ["profiles"],
