@@ -7,7 +7,9 @@ points into the checkout even if an editable install left stale copies in site-p
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +64,20 @@ def _environment() -> Any:
 
     import jinja2
 
+    class Compiled(jinja2.FileSystemBytecodeCache):
+        """Keeps templates compiled beside them, as Python does with modules, if that can be."""
+
+        def dump_bytecode(self, bucket: jinja2.bccache.Bucket) -> None:
+            with suppress(OSError):
+                if not sys.dont_write_bytecode:
+                    Path(self.directory).mkdir(exist_ok=True)
+                    super().dump_bytecode(bucket)
+
+    sources = folder("templates")
+    # A compiled template is found by its source alone: with other options, name its file otherwise.
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder("templates")),
+        loader=jinja2.FileSystemLoader(sources),
+        bytecode_cache=Compiled(str(sources / "__pycache__"), f"jinja2-{jinja2.__version__}-%s"),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
