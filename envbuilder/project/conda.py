@@ -45,10 +45,10 @@ _SPEC = re.compile(
     r"(?P<rest>(?:[ =<>!~].*)?)\Z"
 )
 _VERSION = r"(?:==|!=|<=|>=|~=|=|<|>)?[0-9][A-Za-z0-9.*!]*"
-_VERSIONS = re.compile(rf"{_VERSION}(?:[,|]{_VERSION})*\Z")
-_ODD = re.compile(r"=[0-9][A-Za-z0-9.]*_[A-Za-z0-9._]*=[A-Za-z0-9_.]+\Z")
+_VERSIONS = rf"{_VERSION}(?:[,|]{_VERSION})*\Z"
+_ODD = r"=[0-9][A-Za-z0-9.]*_[A-Za-z0-9._]*=[A-Za-z0-9_.]+\Z"
 """A version that only conda can have, and its build, as an export lists them."""
-_CLAUSE = re.compile(r"(==|!=|<=|>=|~=|=|<|>)?([0-9][A-Za-z0-9.]*?)(\.?\*)?\Z")
+_CLAUSE = r"(==|!=|<=|>=|~=|=|<|>)?([0-9][A-Za-z0-9.]*?)(\.?\*)?\Z"
 
 
 class Spec(Struct, frozen=True):
@@ -71,7 +71,7 @@ class Spec(Struct, frozen=True):
             return ""
         clauses = []
         for clause in self.versions.split(","):
-            match = _CLAUSE.match(clause)
+            match = re.match(_CLAUSE, clause)
             if not match:
                 return None
             clauses.append(_python_clause(*match.groups()))
@@ -119,7 +119,7 @@ def _versions_and_build(rest: str, subject: str) -> tuple[str, str]:
         versions = f"{version}.*" if version else ""
     else:
         versions = "" if rest == "*" else re.sub(r"==(?=[^,|]*\*)", "", rest)
-    if versions and not _VERSIONS.match(versions):
+    if versions and not re.match(_VERSIONS, versions):
         raise InvalidError(
             f"{subject}: not a range of versions",
             "Write it like this: numpy=1.26, numpy==1.26.4, numpy>=1.26,<2.",
@@ -188,7 +188,7 @@ class Packages:
             self._cuda.append(name)
         elif name and is_conda_library(name):
             self._libraries.append(name)
-        elif match and _ODD.match(match["rest"]):
+        elif match and re.match(_ODD, match["rest"]):
             self._any_version.append(text.strip())
             self._add(Spec(name, channel=match["channel"] or "", build="any"), where)
         else:

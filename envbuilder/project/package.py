@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 FOLDER = ".envbuilder/project"
 """Folder of the project with its metadata; its commands are in `bin` below."""
-_OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
-_COMMAND = re.compile(r"[A-Za-z0-9_][\w.-]{0,98}")
-_VERSION = re.compile(r"[0-9][0-9A-Za-z.!+-]{0,60}")
+_OBJECT = r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"
+_NAME = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?"
+_COMMAND = r"[A-Za-z0-9_][\w.-]{0,98}"
+_VERSION = r"[0-9][0-9A-Za-z.!+-]{0,60}"
 UNKNOWN = "0+unknown"
 """The version of a package whose files do not show it."""
 _MOST = 1000
@@ -116,14 +116,18 @@ def read(project: Path) -> Package:
     commands = dict[str, str]()
     odd = list[str]()
     for part in stated:
-        if not name and isinstance(part.name, str) and _NAME.fullmatch(part.name):
+        if not name and isinstance(part.name, str) and re.fullmatch(_NAME, part.name):
             name = part.name
         folders += [folder for folder in _strings(part.folders) if _is_folder(project, folder)]
         for entry in part.commands:
             command, _, place = entry.partition("=")
             command = command.strip()
             place = re.sub(r"\s*\[.*\]\s*\Z|\s", "", place)
-            if _COMMAND.fullmatch(command) and _OBJECT.fullmatch(place) and len(commands) < _MOST:
+            if (
+                re.fullmatch(_COMMAND, command)
+                and re.fullmatch(_OBJECT, place)
+                and len(commands) < _MOST
+            ):
                 commands.setdefault(command, place)
             else:
                 odd.append(escaped(entry, 60))
@@ -173,7 +177,7 @@ def _strings(value: Any) -> Iterator[str]:
 def _version(project: Path, folders: Iterable[str], value: Any) -> str:
     """Return a version, which may stand in a module or a text file; empty if it is not known."""
     if isinstance(value, str):
-        return value if _VERSION.fullmatch(value) else ""
+        return value if re.fullmatch(_VERSION, value) else ""
     places = mapping(value)
     module, _, name = str(places.get("attr", "")).rpartition(".")
     below = module.replace(".", "/")

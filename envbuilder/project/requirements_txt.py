@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 
 DEEPEST = 10
 """Maximum depth of files that include others."""
-_COMMENT = re.compile(r"(^|\s)#.*\Z")
-_VARIABLE = re.compile(r"\$\{[A-Za-z0-9_]+\}")
-_INCLUDE = re.compile(r"(-[rc]|--(?:requirement|constraint)(?=[=\s]|\Z))\s*=?\s*(.*)\Z")
+_COMMENT = r"(^|\s)#.*\Z"
+_VARIABLE = r"\$\{[A-Za-z0-9_]+\}"
+_INCLUDE = r"(-[rc]|--(?:requirement|constraint)(?=[=\s]|\Z))\s*=?\s*(.*)\Z"
 _OPTION = re.compile(r"(-[eif]|--?[A-Za-z][A-Za-z0-9-]*|-)[\s=]*(.*)\Z", re.DOTALL)
-_HASH = re.compile(r"\s--hash[=\s]\s*\S+")
-_LATER_OPTION = re.compile(r"\s(--?[A-Za-z][A-Za-z0-9-]*)")
+_HASH = r"\s--hash[=\s]\s*\S+"
+_LATER_OPTION = r"\s(--?[A-Za-z][A-Za-z0-9-]*)"
 _EDITABLE = frozenset({"-e", "--editable"})
 _INDEXES = frozenset(
     {"-i", "--index-url", "--pypi-url", "--extra-index-url", "-f", "--find-links", "--no-index"}
@@ -65,7 +65,7 @@ _WITHOUT_EFFECT = {
     "--use-pep517": "an option of pip's own",
 }
 """Options → why they are left out; empty for what holds for every lock."""
-_EGG_VERSION = re.compile(r"-[0-9]+\.[0-9][\w.]*\Z")
+_EGG_VERSION = r"-[0-9]+\.[0-9][\w.]*\Z"
 """What old versions of pip wanted behind a name, as in egg=shapely-1.7.1dev."""
 
 
@@ -159,16 +159,16 @@ class _Reader:
 
     def take(self, file: str, lines: Iterable[tuple[str, str]], *, constrains: bool) -> None:
         for where, raw in lines:
-            text = _COMMENT.sub("", raw).strip().removesuffix(";").rstrip()
+            text = re.sub(_COMMENT, "", raw).strip().removesuffix(";").rstrip()
             if not text:
                 continue
-            if _VARIABLE.search(text):
+            if re.search(_VARIABLE, text):
                 raise InvalidError(
                     f"{where}: {escaped(text, SHOWN)}: variables are not expanded: a lock must not"
                     " depend on the machine that wrote it",
                     "Write the value out.",
                 )
-            if included := _INCLUDE.match(text):
+            if included := re.match(_INCLUDE, text):
                 below = constrains or included[1] in {"-c", "--constraint"}
                 self.include(_beside(file, included[2], where), where, constrains=below)
             elif option := _OPTION.match(text):
@@ -180,8 +180,8 @@ class _Reader:
                 self._add(file, text, where, constrains=constrains, located=is_location(text))
 
     def _add(self, file: str, text: str, where: str, *, constrains: bool, located: bool) -> None:
-        text = _HASH.sub("", f"{text} ").strip()
-        if later := _LATER_OPTION.search(text):
+        text = re.sub(_HASH, "", f"{text} ").strip()
+        if later := re.search(_LATER_OPTION, text):
             note = f"{where}: {escaped(text, SHOWN)}: the option {later[1]} is left out."
             text = text[: later.start()].rstrip()
             self._notes.append(Dropped(note))
@@ -212,7 +212,7 @@ class _Reader:
         name = of_file(path)[0]
         if egg := re.search(r"(?:\A|&)egg=([A-Za-z0-9._-]+)(\[[^\]&]*\])?", fragment):
             brackets = egg[2] or brackets
-            name = _EGG_VERSION.sub("", egg[1])
+            name = re.sub(_EGG_VERSION, "", egg[1])
         note = ""
         if not re.match(r"[a-z+]+:/|git\+|[/~\\]", path, re.IGNORECASE):
             location = self._existing(file, path)
@@ -286,7 +286,7 @@ def _logical(text: str) -> Iterator[tuple[int, str]]:
     first = 0
     for number, content in enumerate(text.splitlines(), 1):
         first = first if start else number
-        is_comment = _COMMENT.match(content)
+        is_comment = re.match(_COMMENT, content)
         if content.endswith("\\") and not is_comment:
             start += content[:-1]
             continue

@@ -44,7 +44,7 @@ _MOST_PARTS = 12
 """Maximum number of parts of a dotted key: tomllib takes time quadratic in it."""
 _PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+"""
 _LONG_KEY = re.compile(rf"(?:^|[\[{{,])[ \t]*+(?:{_PART}\.[ \t]*+){{{_MOST_PARTS}}}", re.MULTILINE)
-_TOML_PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)\Z")
+_TOML_PLACE = r" \(at (?:line (\d+), column \d+|end of document)\)\Z"
 
 
 def parse_toml(text: str, file: str) -> dict[str, Any]:
@@ -59,9 +59,9 @@ def parse_toml(text: str, file: str) -> dict[str, Any]:
     except RecursionError as error:
         raise InvalidError(f"{escaped(file)}: not valid TOML: nested too deeply") from error
     except ValueError as error:
-        place = _TOML_PLACE.search(str(error))
+        place = re.search(_TOML_PLACE, str(error))
         line = f":{place[1]}" if place and place[1] else ""
-        problem = escaped(_TOML_PLACE.sub("", str(error)), 200)
+        problem = escaped(re.sub(_TOML_PLACE, "", str(error)), 200)
         raise InvalidError(f"{escaped(file)}{line}: not valid TOML: {problem}") from error
 
 
@@ -98,7 +98,7 @@ def is_itself(parsed: Requirement, project: str, where: str) -> bool:
 
 # pyproject.toml
 
-_QUOTED = re.compile(r"\"([^\"]*)\"|'([^']*)'")
+_QUOTED = r"\"([^\"]*)\"|'([^']*)'"
 
 
 class _Include(Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
@@ -282,7 +282,7 @@ def _lines_of(text: str) -> dict[str, str]:
     """Return the quoted texts → their line, as `:3`; empty for those that occur several times."""
     lines = dict[str, str]()
     for number, content in enumerate(text.split("\n"), 1):
-        for double, single in _QUOTED.findall(content):
+        for double, single in re.findall(_QUOTED, content):
             quoted = double or single
             lines[quoted] = "" if quoted in lines else f":{number}"
     return lines
@@ -327,8 +327,8 @@ def _member(project: Path, folder: str, members: Sequence[str], name: str) -> st
 
 # Poetry's own tables, and Pipfile, whose requirements have the same form
 
-_OPERATOR = re.compile(r"(\^|~=|~|===|==|!=|<=|>=|<|>|=|)\s*([0-9A-Za-z.*+!_-]+)\Z")
-_RELEASE = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9}){0,5}")
+_OPERATOR = r"(\^|~=|~|===|==|!=|<=|>=|<|>|=|)\s*([0-9A-Za-z.*+!_-]+)\Z"
+_RELEASE = r"[0-9]{1,9}(?:\.[0-9]{1,9}){0,5}"
 _MARKERS = frozenset(
     {"os_name", "sys_platform", "platform_machine", "platform_system", "python_version",
      "python_full_version", "implementation_name"}
@@ -344,13 +344,13 @@ def specifier(constraint: str) -> str:
 
 
 def _clause(text: str) -> str:
-    match = _OPERATOR.match(text.strip())
+    match = re.match(_OPERATOR, text.strip())
     if match is None:
         return text.strip()
     sign, version = match.groups()
     if version == "*":
         return ""
-    release = _RELEASE.match(version)
+    release = re.match(_RELEASE, version)
     if sign not in {"^", "~"} or not release:
         return f"{'==' if sign in {'', '='} else sign}{version}"
     parts = [int(part) for part in release[0].split(".")]
@@ -397,7 +397,7 @@ def _table_markers(table: dict[str, Any]) -> Iterator[str]:
     for key in sorted(_MARKERS.intersection(table)):
         yield f"{key} {table[key]}"
     for clause in specifier(str(table.get("python") or "")).split(","):
-        if match := _OPERATOR.match(clause):
+        if match := re.match(_OPERATOR, clause):
             version = match[2].removesuffix(".*")
             full = "python_full_version" if version.count(".") > 1 else "python_version"
             yield f'{full} {match[1]} "{version}"'
