@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from envbuilder.host import memory, tables
+from envbuilder.host import tables
 from envbuilder.host.gpus import pci
 from envbuilder.host.gpus.accelerator import (
     Accelerator,
@@ -223,6 +223,8 @@ def _memory(snapshot: Snapshot, folder: str, properties: dict[str, int]) -> pci.
     for chip in snapshot.folders.get(f"{folder}/hwmon", ()):
         sensors.update(snapshot.folders.get(f"{folder}/hwmon/{chip}", ()))
     if _ONLY_APU in sensors or properties.get("cpu_cores_count"):
+        from envbuilder.host import memory  # every profile reads this module, few hosts its size
+
         main = memory.total(snapshot)
         if main is None or vram is None:
             return pci.Size("shared")

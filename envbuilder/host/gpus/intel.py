@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from envbuilder.host import memory, tables
+from envbuilder.host import tables
 from envbuilder.host.gpus import pci
 from envbuilder.host.gpus.accelerator import Accelerator, Finding, Needs, Place, blocked, named
 from envbuilder.host.model import ASSUMED, Gpu, Host, distribution_of
@@ -118,6 +118,8 @@ def _memory(
 ) -> pci.Size:
     local = _own_memory(snapshot, folder)
     if kind == "shared":
+        from envbuilder.host import memory  # every profile reads this module, few hosts its size
+
         total = memory.total(snapshot)
         return pci.Size("shared", total, _shared(snapshot, device.driver, total))
     if kind == "dedicated" or local:

@@ -16,7 +16,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from envbuilder.host import memory, tables
+from envbuilder.host import tables
 from envbuilder.host.gpus import nvidia_access, nvml, pci
 from envbuilder.host.gpus.accelerator import (
     Accelerator,
@@ -174,6 +174,8 @@ def _memory(snapshot: Snapshot, device: nvml.Device) -> pci.Size:
     if device.shared_memory and not device.mig and device.memory_bytes is None:
         # GB10 and Jetson: NVML answers "Not Supported" (NVIDIA, DGX Spark known issues). How much
         # main memory CUDA can allocate depends on what else uses it.
+        from envbuilder.host import memory  # every profile reads this module, few hosts its size
+
         return pci.Size(kind="shared", total=memory.total(snapshot))
     if device.memory_bytes is None:
         return pci.Size()
