@@ -307,10 +307,6 @@ def cached(entry: Path, kind: type[_T], make: Callable[[], _T]) -> _T:
     return value
 
 
-HEX = "[0-9a-f]{64}"
-"""Regular expression of a sha256."""
-
-
 def ensure_folder(folder: Path, *, marked: bool = True) -> Path:
     """Return the folder, creating it if it is missing, and marking it if it was created here.
 

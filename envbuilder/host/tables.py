@@ -6,7 +6,6 @@ Each table is read on first use. Of the long ones, only one device's line is par
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable
 from functools import cache
 from typing import Literal, cast
@@ -78,11 +77,15 @@ def _text(name: str) -> str:
 
 @cache
 def _rows(name: str) -> tuple[dict[str, str], ...]:
+    import csv  # every command imports this module, few read a table
+
     return tuple(csv.DictReader(_text(name).splitlines()))
 
 
 def _row(name: str, key: str) -> dict[str, str] | None:
     """Return the row whose first column is `key`, parsing only that line: some tables are long."""
+    import csv
+
     text = _text(name)
     start = text.find(f"\n{key},") + 1
     if not start:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
-from envbuilder.core import signatures
 from envbuilder.core.errors import Hint, InvalidError
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.frameworks import DEFAULT
@@ -18,7 +17,7 @@ from envbuilder.profiles.profile import Profile, load as load_profile, names
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from envbuilder.core import types
+    from envbuilder.core import signatures, types
     from envbuilder.host.model import Host
     from envbuilder.profiles import fit
     from envbuilder.profiles.lock import Lock
@@ -204,6 +203,8 @@ class Library:
         """Note the signature of a lock in `signed`; raise `SignatureError` if it is refused."""
         if self.trusted is None:
             return
+        from envbuilder.core import signatures  # few locks have to be signed
+
         digests = {"sha256": hashlib.sha256(content).hexdigest()}
         files = _signature_places(path, self.folders)
         trusted = signatures.read_public_keys(self.trusted)
@@ -284,5 +285,7 @@ def _signature_places(path: Path, folders: Sequence[Path]) -> list[Path]:
 
     The locks that envbuilder brings cannot get one next to them.
     """
+    from envbuilder.core import signatures
+
     name = signatures.path_beside(path).name
     return [*dict.fromkeys((path.with_name(name), *(f / "locks" / name for f in folders)))]

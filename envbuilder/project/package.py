@@ -17,13 +17,6 @@ from msgspec import Struct
 from envbuilder.core import types
 from envbuilder.core.errors import InvalidError, escaped, first
 from envbuilder.project.lines import read_text
-from envbuilder.project.setup_files import (
-    FileReference,
-    Text,
-    cfg_sections,
-    read_python,
-    text_of,
-)
 from envbuilder.project.tables import as_list, mapping, parse_toml
 
 if TYPE_CHECKING:
@@ -190,6 +183,8 @@ def _version(project: Path, folders: Iterable[str], value: Any) -> str:
             with suppress(InvalidError):
                 stated = read_text(project, file).strip()
                 if file in modules:
+                    from envbuilder.project.setup_files import read_python, text_of
+
                     names = read_python(project, file).names
                     stated = text_of(names.get(name or "__version__"))
                 return _version(project, (), stated)
@@ -247,6 +242,8 @@ def _pyproject(project: Path) -> _Stated | None:
 
 def _setup_cfg(project: Path) -> _Stated | None:
     """Return what setup.cfg says."""
+    from envbuilder.project.setup_files import cfg_sections  # most projects have none
+
     sections = cfg_sections(project, "setup.cfg")
     if not {"metadata", "options"} & {*sections}:
         return None
@@ -265,6 +262,8 @@ def _setup_cfg(project: Path) -> _Stated | None:
 
 def _setup_py(project: Path) -> _Stated | None:
     """Return what the call of `setup` in setup.py shows."""
+    from envbuilder.project.setup_files import FileReference, Text, read_python, text_of
+
     try:
         keywords = read_python(project, "setup.py").setup
     except InvalidError:
