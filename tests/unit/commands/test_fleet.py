@@ -336,7 +336,8 @@ def test_a_verification_that_takes_too_long_is_the_nodes_result(
     assert done.return_value == 5
     content = folders.result_path(tmp_path, "n1", "7").read_bytes()
     entry = judge.examined(fleets.promise(), fleets.RUN, "7", content).entry
-    assert (entry.outcome, entry.detail) == ("timed-out", "stopped after 9.00 s")
+    assert entry.outcome == "timed-out"
+    assert entry.detail == "stopped after 9.00 s"
 
 
 def test_many_nodes_are_summed_up(tmp_path: Path) -> None:

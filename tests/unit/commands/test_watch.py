@@ -269,7 +269,8 @@ def test_of_too_many_parts_the_largest_are_kept(
             part = json.dumps({**OBSERVED, **steps})
             (session.folder / f"out/{pid}.json").write_text(part)
         parts, left_out = session.parts()
-    assert ([part.steps for part in parts], left_out) == ([3], 2)
+    assert [part.steps for part in parts] == [3]
+    assert left_out == 2
 
 
 def test_damaged_foreign_and_too_many_parts_are_left_out(

@@ -188,7 +188,8 @@ def test_names_of_registries(tmp_path: Path) -> None:
     hosts = ("docker.io", "ghcr.io", "localhost", "localhost:5000", "127.0.0.1:5000", "[::1]:5000")
     text = {"mirrors": dict.fromkeys(hosts, "m.example/x"), "plain_http": hosts}
     read = configured(tmp_path, json.dumps(text))
-    assert (tuple(read.mirrors), read.plain_http) == (hosts, hosts)
+    assert tuple(read.mirrors) == hosts
+    assert read.plain_http == hosts
 
 
 def test_a_projects_base_images_go_before_the_users(tmp_path: Path) -> None:

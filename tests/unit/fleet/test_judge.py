@@ -384,15 +384,21 @@ def sent_group(**changes: Any) -> Group:
 
 def test_a_group_that_is_in_step_is_verified() -> None:
     group = sent_group()
-    assert (group.outcome, group.detail, group.job) == ("verified", "2 ranks in step", "7")
-    assert (group.ranks, group.images_per_second, group.efficiency) == (2, 1100.0, 0.9)
-    assert (group.profile, group.device) == ("cpu", "AMD EPYC (cpu)")
+    assert group.outcome == "verified"
+    assert group.detail == "2 ranks in step"
+    assert group.job == "7"
+    assert group.ranks == 2
+    assert group.images_per_second == 1100.0
+    assert group.efficiency == 0.9
+    assert group.profile == "cpu"
+    assert group.device == "AMD EPYC (cpu)"
 
 
 def test_one_that_is_not_failed_and_says_why() -> None:
     reasons = ["weights equal: \x1b[1m differ", "x"]
     group = sent_group(status="failed", reasons=reasons, scaling=None)
-    assert (group.outcome, group.detail) == ("failed", "weights equal: ?[1m differ")
+    assert group.outcome == "failed"
+    assert group.detail == "weights equal: ?[1m differ"
     assert group.efficiency is None
     assert sent_group(status="failed", reasons=[]).detail == "no reason is given"
 
@@ -478,7 +484,8 @@ def test_all_gpus_of_each_node_train_together(
     gpus: int, ranks: tuple[int, int], outcome: str, detail: str
 ) -> None:
     group = on_gpus(gpus, sent_by(*ranks))
-    assert (group.outcome, group.detail) == (outcome, detail)
+    assert group.outcome == outcome
+    assert group.detail == detail
 
 
 def test_groups_need_the_gpus_that_their_profile_trains_on() -> None:

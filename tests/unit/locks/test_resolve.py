@@ -130,7 +130,8 @@ def test_a_uv_that_is_only_claimed_is_named(found: Settings, offered: list[Offer
 def test_all_seen_is_locked(found: Settings, offered: list[Offer]) -> None:
     offered[0] = offer(provenance="read")
     lock = made(found, FakeUv())
-    assert (lock.state, lock.why) == ("locked", "")
+    assert lock.state == "locked"
+    assert lock.why == ""
 
 
 def test_how_uv_is_called(found: Settings, offered: list[Offer]) -> None:

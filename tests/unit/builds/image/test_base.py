@@ -168,7 +168,9 @@ def test_the_projects_files_are_read_from_a_copy_if_one_is_named(
     assert image_base.project_files(Request(with_project=True), found) == layer
     request = Request(with_project=True, project_copy=Path("/copy"))
     copied = image_base.project_files(request, found)
-    assert (copied.folder, copied.laid, copied.files) == ("/copy", "/copy", layer.files)
+    assert copied.folder == "/copy"
+    assert copied.laid == "/copy"
+    assert copied.files == layer.files
 
 
 # --- in a layout

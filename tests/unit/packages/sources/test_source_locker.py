@@ -307,7 +307,8 @@ def test_what_a_source_shows_is_enough_where_it_cannot_be_built(
 
     for version, expected in (("", "0.0.0"), ("1.2", "1.2")):
         candidate = prepared("tiny", version, ("six",))
-        assert (candidate.version, candidate.requires_dist) == (expected, ("six",))
+        assert candidate.version == expected
+        assert candidate.requires_dist == ("six",)
     tagged = SourceLocker(sources.resolution(""), project, shown=lambda _: ("tiny", "", ()))
     assert tagged._likely(Path("x"), "1.5") == Metadata(name="tiny", version="1.5")
 
