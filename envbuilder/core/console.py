@@ -16,8 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO
 
 from envbuilder.core.errors import (
     BuildError,
@@ -35,6 +34,9 @@ from envbuilder.core.errors import (
     redacted_values,
     wrapped,
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path  # at run time, `--help` would wait for it
 
 WIDTH = 80
 """Columns if the output is not a terminal, so that a file looks the same wherever it is written."""

@@ -27,7 +27,6 @@ import signal
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 from envbuilder.core import console
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future, ThreadPoolExecutor
+    from pathlib import Path
     from types import FrameType
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -413,6 +413,7 @@ def run_uv(
     with contextlib.ExitStack() as stack:
         if folder is None:
             import tempfile
+            from pathlib import Path  # `--help` imports this module
 
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="envbuilder-uv-")))
         (folder / "uv.toml").touch()
@@ -435,6 +436,8 @@ def _located(location: str) -> str:
     """Return a URL as it is, and a path, which may be named as in NAME=PATH, as an absolute one."""
     if not location or "://" in location:
         return location
+    from pathlib import Path
+
     named = _NAMED.match(location)
     name = named[0] if named else ""
     return f"{name}{Path(location.removeprefix(name)).absolute()}"
