@@ -430,7 +430,7 @@ def _check(lock: Lock, path: Path) -> None:
     if lock.state == "locked" and any(f.provenance != "read" for f in lock.files):
         raise InvalidError(f"{path}: state: is locked, but some files are only claimed")
     if (lock.state == "unlocked") != bool(lock.obstacle):
-        raise InvalidError(f"{path}: obstacle: belongs to an unlocked one, and to no other")
+        raise InvalidError(f"{path}: obstacle: only a lock whose state is unlocked has one")
     if lock.state != "unlocked" and not lock.targets:
         raise InvalidError(f"{path}: targets: empty, but the state is {lock.state}")
 

@@ -451,3 +451,15 @@ def test_a_proof_is_one_line_and_is_shown_indented(printed: str, proof: str) -> 
     assert reason("another").printed() == "another"
     assert reason("two", ["a\nb", "c"]).printed() == "two:\n    a b\n    c"
     assert str(reason("two", ["a\nb", "c"])) == "two: • a b • c"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"state": "unlocked", "targets": ()}, {"obstacle": Reason(text="no wheel")}],
+)
+def test_an_unlocked_lock_says_why_and_no_other_does(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    path = written(tmp_path, profile_lock.dump(replace(_WHOLE, **changes)))
+    with pytest.raises(InvalidError, match="obstacle: only a lock whose state is unlocked"):
+        profile_lock.load(path)
