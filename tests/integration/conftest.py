@@ -12,7 +12,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,12 @@ import platformdirs
 import pytest
 
 from envbuilder.builds import mnist, payload
+from envbuilder.builds.records import CLAIMS
 from envbuilder.containers.engine import connection
 from envbuilder.containers.engine.docker import DockerEngine
 from envbuilder.containers.engine.interface import Engine
-from envbuilder.core import console
+from envbuilder.containers.oci.reference import familiar
+from envbuilder.core import console, files
 from envbuilder.core.errors import ToolError
 from envbuilder.core.settings import load as load_settings
 from envbuilder.packages.python import uv
@@ -161,14 +164,29 @@ def mnist_dir(session_environment: dict[str, str]) -> Path:
 
 
 @pytest.fixture(scope="session")
-def real_engine() -> Iterator[Engine]:
+def real_engine(test_cache: Path, session_environment: dict[str, str]) -> Iterator[Engine]:
     """The engine of this machine."""
     try:
         connected = connection.connect()
     except ToolError as error:
         missing("engine", error.message)
     with connected as engine:
+        forget_claims(engine, test_cache / "docker-claims", session_environment)
         yield engine
+
+
+def forget_claims(engine: Engine, kept: Path, variables: Mapping[str, str]) -> None:
+    """Remove the claims of earlier sessions' data folders; keep for the next whose these are.
+
+    `clean` leaves an image to whoever else claims it, and a session that was killed claims forever.
+    """
+    folders = kept.read_text().splitlines() if kept.exists() else []
+    beginnings = tuple(f"{CLAIMS}{files.folder_identity(Path(f))[:12]}:" for f in folders)
+    for tag in chain.from_iterable(image.tags for image in engine.labelled()):
+        if familiar(tag).startswith(beginnings):
+            engine.remove(tag)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(variables["ENVBUILDER_DATA_DIR"])
 
 
 @pytest.fixture(scope="session")

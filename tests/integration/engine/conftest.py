@@ -16,6 +16,7 @@ from envbuilder.builds.backends import container
 from envbuilder.containers.engine import podman
 from envbuilder.core.errors import ToolError
 from tests.conftest import missing
+from tests.integration.conftest import forget_claims
 
 PODMAN_BASE = "localhost/envbuilder-test-podman-base:1"
 OTHER_USER = 4321
@@ -40,7 +41,10 @@ def no_caches_left(tmp_path: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def engine_of_podman(
-    base_image: str, tmp_path_factory: pytest.TempPathFactory
+    base_image: str,
+    test_cache: Path,
+    session_environment: dict[str, str],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> podman.PodmanEngine:
     """podman with the test's base image in it."""
     if shutil.which("podman") is None:
@@ -49,6 +53,7 @@ def engine_of_podman(
         found = podman.connect(None)
     except ToolError as error:
         missing("podman", error.message)
+    forget_claims(found, test_cache / "podman-claims", session_environment)
     if found.image(PODMAN_BASE) is None:
         archive = tmp_path_factory.mktemp("base") / "base.tar"
         subprocess.run(["docker", "save", "--output", str(archive), base_image], check=True)
