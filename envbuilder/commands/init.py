@@ -39,8 +39,9 @@ _OLD = timedelta(days=548)
 _TOOLS = frozenset({"pip", "setuptools", "wheel", "uv", "virtualenv", "conda", "poetry", "mamba"})
 _MOST_SUGGESTED = 40
 _MOST_ASKED = 300
-"""Packages that the index is asked for."""
+"""Of what a repository's authors require: what is suggested, and what the index is asked for."""
 _MOST_RELEASES = 8
+"""Releases of the framework that are tried: those nearest to the one asked for."""
 _PYTHONS = range(8, 14)
 """The minor versions of Python that are tried."""
 _SHOWN = 3

@@ -31,7 +31,8 @@ _FILE = "answers.json"
 _VENV = "pyvenv.cfg"
 """The file next to an interpreter, or one folder above, that makes it one of a venv."""
 SECONDS = 10.0
-_MOST_REJECTED = 6  # listed in an error message
+_MOST_REJECTED = 6
+"""Interpreters that an error lists: the user's PATH may name dozens."""
 # Runs in any Python 3. _base_executable is the executable of a venv's base, but before 3.11 it
 # names the venv's own.
 _QUESTION = """

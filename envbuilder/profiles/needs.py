@@ -225,6 +225,7 @@ def _left_out(row: Accelerator, gpus: Sequence[Gpu], selected: Sequence[Gpu]) ->
 _LITTLE = 0.05
 """Share of a package's device code; less is taken for that of a library inside the package."""
 _MOST_SHOWN = 12
+"""Targets that a message lists: whoever built the wheel compiled its device code for each."""
 
 
 def code_findings(gpus: Iterable[Gpu], packages: Packages) -> list[Finding]:

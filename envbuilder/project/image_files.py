@@ -20,6 +20,7 @@ from envbuilder.core.text import binary_size
 MOST_FILES = 10_000
 MOST_BYTES = 1 << 30
 _DEEPEST = 40
+"""What an image takes of a repository, whose authors wrote it: files, their bytes, levels."""
 _HEAD = 1 << 16
 _LESS = "List the folders that the program needs; data belongs into volumes:."
 _KEY_TEXT = re.compile(

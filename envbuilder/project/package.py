@@ -31,6 +31,7 @@ _VERSION = r"[0-9][0-9A-Za-z.!+-]{0,60}"
 UNKNOWN = "0+unknown"
 """The version of a package whose files do not show it."""
 _MOST = 1000
+"""Commands, and characters of a path, that a repository's pyproject.toml may state."""
 _NOT_INSTALLED = (("uv", "package"), ("poetry", "package-mode"), ("pdm", "distribution"))
 """Keys of `[tool]` that are false for a project which is not installed itself."""
 

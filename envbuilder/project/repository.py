@@ -33,9 +33,10 @@ from envbuilder.project.names import distribution_of
 _MOST_ENTRIES = 200_000
 _DEEPEST = 6
 _MOST_TEXTS = 8
-"""Texts of each kind that are read."""
 _MOST_COMMANDS = 2000
 _LONGEST_LINE = 4000
+"""What is read of a repository, whose authors wrote it: entries and levels of its tree, texts of
+each kind, commands in them, characters of a line."""
 _KEPT = re.compile(r".+\.(py|sh|md|rst)|(?i:readme.*|.*dockerfile.*)")
 """Code and texts, in addition to what requirements are read from."""
 _SKIPPED = frozenset({"node_modules", "__pycache__", "site-packages", "envbuilder.lock"})
@@ -226,6 +227,7 @@ def _path(text: str) -> str:
 _MOST_FILES = 400
 _LARGEST_FILE = 1 << 18
 _MOST_BYTES = 8 << 20
+"""What is read of the code, which the repository's authors wrote: files, bytes of each, of all."""
 
 
 def imports(folder: Path, files: Sequence[str]) -> tuple[str, ...]:
@@ -276,6 +278,7 @@ _NEVER = re.compile(
 )
 _USUAL = ("train.py", "main.py", "run.py", "training.py", "app.py")
 _MOST_SCRIPTS = 200
+"""Scripts at the top, written by the repository's authors, that are looked into."""
 
 
 def program_arguments(

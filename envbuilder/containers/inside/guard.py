@@ -15,7 +15,7 @@ import tempfile
 import threading
 from pathlib import Path
 
-LONGEST = 1 << 16
+CHUNK = 1 << 16
 
 
 def main(placeholder: str, *command: str) -> None:
@@ -26,7 +26,7 @@ def main(placeholder: str, *command: str) -> None:
         accompany(words)
     if placeholder in words:
         path = Path(tempfile.mkdtemp(), "beginning")  # a folder of this user only
-        path.write_bytes(sys.stdin.buffer.readline(LONGEST))
+        path.write_bytes(sys.stdin.buffer.readline())
         words[words.index(placeholder)] = str(path)
     # A group of its own: an interrupt also reaches what a cell of a notebook has started.
     child = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True)
@@ -53,7 +53,7 @@ def accompany(words: "list[str]") -> None:
 
 def watch() -> None:
     """End this process when nobody holds the other end of stdin."""
-    while os.read(0, LONGEST):
+    while os.read(0, CHUNK):
         pass
     os._exit(0)
 

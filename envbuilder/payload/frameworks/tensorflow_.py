@@ -68,7 +68,8 @@ ROWS = {
 """No version of TensorFlow that is still maintained drives the others (tensorflow#84167, #91)."""
 
 SIZE = 1 << 20
-MOST_SEEDS = 1 << 30
+SEEDS = 1 << 30
+"""Number of different seeds: TensorFlow's are 32-bit integers, which training adds to."""
 
 AUTOCAST = "auto_mixed_precision"
 """Beginning of the names of graph rewriters that lower the precision of operations."""
@@ -291,7 +292,7 @@ class TensorFlow(NumpyFramework):
 
     def job(self, seed: int) -> tensorflow_job.Job:
         """Prepare a new network and optimizer on the device."""
-        return tensorflow_job.Job(self, self.tensorflow, self.place, seed % MOST_SEEDS)
+        return tensorflow_job.Job(self, self.tensorflow, self.place, seed % SEEDS)
 
     def observe(self, job: Any, batch: Any) -> Step:
         """Train operator by operator and look at the tensors, then as a graph, profiled."""

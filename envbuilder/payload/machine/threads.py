@@ -21,7 +21,8 @@ _HIERARCHY = re.compile(r"^([^:\n]*):([^:/\n]*):(.*)$", re.MULTILINE)
 _CGROUP_MOUNT = re.compile(
     r"^(?:\S+ ){3}(\S+) (/sys/fs/cgroup(?:/\S*)?) .*- cgroup(2?) \S+ (\S+)", re.MULTILINE
 )
-MOST_CPUS = 8192  # the most that Linux can be built for
+MOST_CPUS = 8192
+"""The most that Linux can be built for: in a container, its runtime may make these files up."""
 
 
 @dataclass(frozen=True)
