@@ -121,7 +121,7 @@ def _profile_states(name: str, folders: Sequence[Path]) -> Iterator[dict[str, An
 
 
 def _print(state: State) -> None:
-    label = f"{state.environment}.{state.profile}"
+    label = ".".join(filter(None, (state.environment, state.profile)))
     mark = "–" if state.problems else "✓"
     if state.failed:
         mark = "✗"

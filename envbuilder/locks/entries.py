@@ -40,8 +40,8 @@ class Entry(Struct, frozen=True, kw_only=True):
 
     environment: str = ""
     """Of the project; empty for the lock of a profile itself."""
-    name: str
-    """Of the profile."""
+    name: str = ""
+    """Of the profile; empty for an environment that fits none, or that cannot be read."""
     profile: Profile | InvalidError
     """What is locked: the profile, or the project's variant of it; the error if there is none."""
     origin: tuple[Profile, Lock] | None = None
@@ -110,36 +110,76 @@ def of_project(
     """Yield what a project has to lock, or only what concerns one profile.
 
     Unless the project lists them, opt-in profiles and those of another framework than the project's
-    do not count. Raise `InvalidError` outside of a project, for profiles or files that cannot be
-    read, and for an environment that fits none of the profiles if the project lists none.
+    do not count; nor do those of another environment's framework. An environment that cannot be
+    read, or fits no profile, stops no other. Raise `InvalidError` outside of a project, for
+    profiles that cannot be read, and if there is no such other environment.
     """
     definition = settings.definition
-    if definition is None:
+    folder = settings.project
+    if definition is None or folder is None:
         raise InvalidError(
             "this is no project: there is no envbuilder.yaml that lists requirements",
             Hint("Write one", ("init",)),
         )
-    folders = profile_files.search_path(settings.project, settings.config_dir)
+    readable: list[variants.ProjectProfiles] = []
+    frameworks = set[types.Framework]()
+    failures: dict[str, InvalidError] = {}
     for environment in environments.names(definition):
         project = variants.of_project(replace(settings, environment=environment), choosing)
         assert project is not None, "there is a definition"
-        project.require_readable()
-        if settings.project:
-            environments.require_paths(definition, environment, settings.project)
-        names = (project.meant(name),) if name else project.names(folders)
-        required = bool(name or definition.profiles)
-        origins = [profile_files.load(each, folders) for each in names]
-        combined = [
-            _entry(project, origin, folders, required=required)
-            for origin in origins
-            if required or (not origin.opt_in and origin.framework == project.framework[0])
-        ]
+        try:
+            project.require_readable()
+            environments.require_paths(definition, environment, folder)
+            readable.append(project)
+            frameworks.add(project.framework[0])
+        except InvalidError as error:
+            failures[environment] = error
+    folders = profile_files.search_path(folder, settings.config_dir)
+    required = bool(name or definition.profiles)
+    result: list[Entry] = []
+    for project in readable:
+        combined = _of_environment(project, name, folders, frameworks, required=required)
         problems = [e.profile for e in combined if isinstance(e.profile, InvalidError)]
-        if len(problems) == len(combined) and not required:
-            raise InvalidError(
-                f"{problems[0].message}; nor does any other profile fit", problems[0].hints
-            )
-        yield from combined
+        if problems and len(problems) == len(combined) and not required:
+            message = f"{problems[0].message}; nor does any other profile fit"
+            failures[project.environment] = InvalidError(message, problems[0].hints)
+        else:
+            result += combined
+    for environment, failure in failures.items():
+        if not result:
+            raise failure
+        path = folder / LOCKS / f"{environment}.json"
+        result.append(
+            Entry(environment=environment, profile=failure, earlier=None, path=path, required=True)
+        )
+    yield from result
+
+
+def _of_environment(
+    project: variants.ProjectProfiles,
+    name: str | None,
+    folders: Sequence[Path],
+    frameworks: Collection[types.Framework],
+    *,
+    required: bool,
+) -> list[Entry]:
+    """Return what to lock of an environment, on one profile or all.
+
+    `frameworks`: those of all environments. A profile of another one's framework is not for this
+    environment, unless it has none of its own.
+    """
+    names = (project.meant(name),) if name else project.names(folders)
+    framework, _ = project.framework
+    chosen = []
+    of_others = []
+    for origin in map(project.unadapted, names):
+        if origin.framework in {*frameworks} - {framework}:
+            of_others.append(origin)
+        elif required or (origin.framework == framework and not origin.opt_in):
+            chosen.append(origin)
+    if not (chosen or name):
+        chosen = of_others
+    return [_entry(project, origin, folders, required=required) for origin in chosen]
 
 
 def _entry(

@@ -225,3 +225,15 @@ def test_a_file_of_which_no_environment_can_be_made(
     code, printed = check()
     assert code == 2
     assert words in printed
+
+
+def test_an_environment_that_fits_no_profile(project: Path, check: Check) -> None:
+    text = (project / "envbuilder.yaml").read_text()
+    other = "environments: {other: {requirements_from: [gone.txt]}}\n"
+    (project / "envbuilder.yaml").write_text(text + other)
+    code, printed = check()
+    assert code == 2
+    first, second, *_ = printed.splitlines()
+    assert first.split() == ["✓", "default.cpu", "claimed"]
+    assert second.split() == ["✗", "other", "impossible"]
+    assert "gone.txt" in printed

@@ -76,6 +76,40 @@ def test_a_profile_that_does_not_fit_says_why(tmp_path: Path) -> None:
     assert "torch==2.4.1: profile 'xpu' has PyTorch 2.6" in problem.message
 
 
+JAX = "environments: {other: {requirements: [jax]}}\n"
+
+
+def test_an_environment_takes_the_listed_profiles_of_its_framework(tmp_path: Path) -> None:
+    def labels(text: str, name: str | None = None) -> list[str]:
+        return [entry.label for entry in entries(tmp_path, text, name)]
+
+    both = f"profiles: [cpu, jax-cpu]\n{JAX}"
+    assert labels(both) == ["default.cpu", "other.jax-cpu"]
+    assert labels(both, "jax-cpu") == ["other.jax-cpu"]
+    assert labels(both, "cpu") == ["default.cpu", "other.jax-cpu"]
+    # No environment is for JAX, or `other` has no profile: neither passes unnoticed.
+    assert labels("profiles: [cpu, jax-cpu]\n") == ["default.cpu", "default.jax-cpu"]
+    assert labels(f"profiles: [cpu]\n{JAX}") == ["default.cpu", "other.cpu"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f"framework_version: '2.8'\n{JAX}", "nor does any other profile fit"),
+        ("environments: {other: {requirements_from: [gone.txt]}}\n", "gone.txt"),
+        ("environments: {other: {python_path: [gone]}}\n", "is not a folder"),
+    ],
+)
+def test_an_environment_without_a_lock_stops_no_other(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    *others, failure = entries(tmp_path, text)
+    assert {entry.environment for entry in others} == {"default"}
+    assert (failure.label, failure.required, failure.earlier) == ("other", True, None)
+    assert isinstance(failure.profile, InvalidError)
+    assert words in failure.profile.message
+
+
 def test_a_folder_that_is_no_project(tmp_path: Path) -> None:
     with pytest.raises(InvalidError, match="this is no project") as raised:
         entries(tmp_path, "profile: cpu\n")
