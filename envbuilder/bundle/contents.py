@@ -103,9 +103,9 @@ def select(
     has no target for belongs to a machine that builds images for other platforms: the bundle gets
     the tools for it.
     """
-    selections = []
-    for name in dict.fromkeys(names):
-        profile = library.profile(name)
+    selections: dict[str, Selection] = {}
+    for name in names:
+        profile = library.named(name)
         lock = library.usable_lock(profile)
         usual = (profile.python.default, profile.image_python)
         targets: list[Target] = []
@@ -117,19 +117,17 @@ def select(
                 targets += [profile_lock.select(lock, platform, p) for p in versions]
         if not targets:
             raise InvalidError(
-                f"profile '{name}' is not for {', '.join(platforms)}",
+                f"profile '{profile.name}' is not for {', '.join(platforms)}",
                 f"It is for {', '.join(profile.platforms)}: name them with --platform.",
             )
-        selections.append(
-            Selection(
-                profile=profile,
-                lock=lock,
-                targets=tuple(targets),
-                tools=tuple(tools),
-                conda=_conda(profile, targets, library),
-            )
+        selections[profile.name] = Selection(
+            profile=profile,
+            lock=lock,
+            targets=tuple(targets),
+            tools=tuple(tools),
+            conda=_conda(profile, targets, library),
         )
-    return tuple(selections)
+    return tuple(selections.values())
 
 
 def _conda(

@@ -138,7 +138,7 @@ def _build_several(
     _require_no_place(request, profiles[0])
     library = variants.library(settings)
     for name in profiles:
-        library.profile(name)
+        library.named(name)
     outcomes = [_planned(replace(request, profile=name), settings) for name in profiles]
     if request.dry_run:
         plans = [outcome.build.plan for outcome in outcomes if outcome.build]

@@ -237,7 +237,7 @@ def verify(
     user_settings = load_settings()
     library = variants.library(user_settings)
     if profile is not None:
-        library.profile(profile)  # raises before Slurm is asked
+        profile = library.named(profile).name  # raises before Slurm is asked
     python = executable
     if python is not None and (python.name != str(python) or python.exists()):
         # Jobs start in another folder. Not resolved: the place of a link tells the environment.

@@ -176,7 +176,7 @@ def locked_profile(
 
         profile = choice.choose(library, settings, probe.target(target_host)).profile
     else:
-        profile = library.profile(name)
+        profile = library.named(name)
     return profile, library.usable_lock(profile, backend)
 
 

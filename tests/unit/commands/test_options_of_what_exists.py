@@ -35,7 +35,7 @@ from envbuilder.packages.debian import deb
 from envbuilder.packages.python import wheel_conflicts
 from envbuilder.profiles import lock as profile_lock, profile as profiles
 from envbuilder.project import variants
-from tests.support import images, signing
+from tests.support import command_line, images, signing
 from tests.support.engines import FakeEngine
 from tests.support.pipeline import PLAIN, PYTHON
 from tests.support.projects import LOCK
@@ -409,3 +409,26 @@ def test_what_an_option_promises_is_there(
     done = world.start(*stated)
     assert done.code == (5 if check is refused else 0), done.err
     check(world, done)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("build",),
+        ("bundle", "--platform", "linux/amd64", "-o", "all.tar"),
+        ("render",),
+        ("render", "--target", "bake"),
+        ("sbom",),
+    ],
+)
+def test_hardware_means_the_profile_of_the_projects_framework(
+    command: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "envbuilder.yaml").write_text("framework: jax\n")
+    ended = command_line.printed(capsys, *command, "--profile", "cpu")
+    assert ended.code == 2
+    assert "profile 'jax-cpu' has no lock" in ended.err
