@@ -81,7 +81,8 @@ def resolve(
 
     Versions in `previous` are kept if they still fit, unless `upgrade`, and except for
     `upgrade_packages`, which move to the newest version that fits the others. `origin`: the profile
-    that this one is a project's variant of, and its lock; what is the same is taken from it.
+    that this one is a project's variant of, and its lock, if it has one; what is the same is taken
+    from it. A project's lock states what each package requires, and may go without a target.
     If neither an index nor a claim provides a distribution, the lock is `unlocked` and gives the
     reason; `explain` finds what stands in a target's way, `doubt` which versions of those that no
     earlier lock has are too old, and `elsewhere` what a release requires by a wheel for another
@@ -93,14 +94,14 @@ def resolve(
     user_links = pip.links(pip.sources(environ), environ)
     offers = upstream.offers(profile.indexes, settings, user_links, on_progress, read)
     basis = None if upgrade else previous
-    first = basis or (origin[1] if origin and not upgrade else None)
+    of_origin = origin[1] if origin else None
+    first = basis or (None if upgrade else of_origin)
     before = partial(_preferred, first, set(map(types.canonical, upgrade_packages)))
     debs = Debs(profile, settings, basis, on_progress, origin)
     foundry = SourceLocker(profile.resolution, settings, on_progress, elsewhere, forms.shown)
-    partly = origin is not None
-    earlier = (basis, origin[1] if origin else None)
+    in_project = settings.definition is not None
     accepted = set[str]()
-    for lock in filter(None, earlier):
+    for lock in filter(None, (basis, of_origin)):
         accepted.update(f"{file.name} {file.version}" for file in lock.files)
 
     def require_recent(place: Place, wheels: Iterable[Found]) -> None:
@@ -117,7 +118,7 @@ def resolve(
             raise PassedOverError(too_old, place)
 
     try:
-        target_wheels.require_offers(profile, offers, partly=partly)
+        target_wheels.require_offers(profile, offers, everywhere=not in_project)
         asked = profile
         built = _named_sources(profile, foundry)
         for left in reversed(range(_MOST_ROUNDS)):
@@ -133,7 +134,7 @@ def resolve(
                     read_contents,
                     require_recent,
                     on_progress,
-                    partly=partly,
+                    with_dependencies=in_project,
                 )
                 instead = _in_place_of_others(asked, solution) if left else []
                 obstacles: dict[Place, Sequence[Blocker]] = {}
@@ -150,8 +151,8 @@ def resolve(
                     asked = replace(asked, requirements=(*asked.requirements, *instead))
                     built += more
                     continue
-                solution = _finished(solution, obstacles, foundry, partly=partly)
-                tools, urls = _tools(profile, uv, earlier, on_progress)
+                solution = _finished(solution, obstacles, foundry, may_lack=in_project)
+                tools, urls = _tools(profile, uv, (basis, of_origin), on_progress)
                 # While the folder exists that wheels of the user's own were found in.
                 lock = _sized(
                     replace(
@@ -319,11 +320,11 @@ def _finished(
     obstacles: Mapping[Place, Sequence[Blocker]],
     foundry: SourceLocker,
     *,
-    partly: bool,
+    may_lack: bool,
 ) -> _Solution:
     """Return a solution with wheels in place of what was offered to be built.
 
-    `partly`: a target that cannot be resolved may be missing. Raise `UnresolvableError` for the
+    `may_lack`: a target that cannot be resolved may be missing. Raise `UnresolvableError` for the
     first that must not, or if there is none at all.
     """
     failures = {**solution.failures}
@@ -337,7 +338,7 @@ def _finished(
         except BuildError as error:
             place = target.platform, target.python
             failures[place] = UnresolvableError(error.message, place)
-    if failures and not (partly and targets):
+    if failures and not (may_lack and targets):
         raise next(iter(failures.values()))
     missing = {
         " ".join(place): replace(failure.reason, target="") for place, failure in failures.items()
@@ -354,9 +355,9 @@ def _targets(
     require_recent: Callable[[Place, Iterable[Found]], None],
     on_progress: Callable[[str], None],
     *,
-    partly: bool,
+    with_dependencies: bool,
 ) -> _Solution:
-    """Resolve each target of a profile; `partly`: note what requires what, as projects need it."""
+    """Resolve each target of a profile, perhaps noting what requires what."""
 
     def answer(platform: types.Platform, python: str) -> tuple[Found, ...] | UnresolvableError:
         on_progress(f"{profile.name}: resolving {platform} with Python {python}")
@@ -366,7 +367,7 @@ def _targets(
                 profile, platform, python, before(platform, python), uv_here
             )
             require_recent((platform, python), wheels)
-            if partly:
+            if with_dependencies:
                 wheels = target_wheels.with_dependencies(wheels, profile, platform, python, uv_here)
             return target_wheels.compared(wheels, platform, python, contents(wheels, python))
         except UnresolvableError as reason:
@@ -407,7 +408,7 @@ def _tools(
 
     It is taken from an earlier lock if that has this version. This is not the uv that resolves:
     that one depends on the machine, and its choices are recorded in the lock. The uv that installs
-    decides the bytes.
+    decides the bytes. Nothing that a project says of its packages holds for it.
     """
     for lock in earlier:
         versions = {p: f.version for p, f in lock.tools.items()} if lock else {}
@@ -416,7 +417,8 @@ def _tools(
     on_progress(f"{profile.name}: resolving uv {profile.tools.uv}")
     pin = f"uv=={profile.tools.uv}"
     python = profile.python.default
-    resolved = {p: uv.compile([pin], p, python, {})[0] for p in types.PLATFORMS}
+    plain = replace(uv, options=())
+    resolved = {p: plain.compile([pin], p, python, {})[0] for p in types.PLATFORMS}
     tools = {p: replace(w.file, kind="tool") for p, w in resolved.items()}
     return tools, {w.file.sha256: w.url for w in resolved.values()}
 

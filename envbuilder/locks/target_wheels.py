@@ -74,10 +74,11 @@ def left_out(profile: Profile) -> frozenset[str]:
     return frozenset().union(foreign - listed, profile.resolution.exclude, *same)
 
 
-def require_offers(profile: Profile, offers: Iterable[Offer], *, partly: bool) -> None:
+def require_offers(profile: Profile, offers: Iterable[Offer], *, everywhere: bool) -> None:
     """Require that every pinned distribution of a named index is offered in that version.
 
-    The framework need not be where PyPI has the same build; `partly`: one platform is enough.
+    The framework need not be where PyPI has the same build. Unless `everywhere`, one platform is
+    enough.
     """
     offered: dict[str, set[str]] = {}
     for offer in offers:
@@ -97,7 +98,7 @@ def require_offers(profile: Profile, offers: Iterable[Offer], *, partly: bool) -
                     f"{need}: the index {sources[name]} did not answer, and no public source"
                     f" states the hash of its wheels: {_elsewhere(sources[name])}"
                 )
-    if lacking and not (partly and lacking.keys() < {*profile.platforms}):
+    if lacking and (everywhere or lacking.keys() >= {*profile.platforms}):
         raise UnresolvableError(next(iter(lacking.values())))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from envbuilder.core.process import Completed
-from envbuilder.core.settings import Settings
+from envbuilder.core.settings import Definition, Settings
 from envbuilder.locks import resolve
 from envbuilder.packages.python.uv import Offer
 from envbuilder.profiles.lock import File, Lock
@@ -111,6 +111,11 @@ def made(found: Settings, uv: FakeUv, asked: Profile | None = None, **options: A
     options.setdefault("measure", lambda _: {})
     options.setdefault("contents", lambda wheels, _: {w.file.sha256: {} for w in wheels})
     return resolve.resolve(asked or profile(), found, run=uv, environ=ENVIRON, **options)
+
+
+def in_project(found: Settings) -> Settings:
+    """Settings in a project, whose locks are made otherwise than those of profiles."""
+    return msgspec.structs.replace(found, definition=Definition())
 
 
 JINJA = "https://i/p/Jinja2-3.1-py3-none-any.whl"

@@ -28,6 +28,7 @@ from tests.support.resolving import (
     FakeUv,
     answer,
     done,
+    in_project,
     made,
     offer,
     package,
@@ -290,11 +291,10 @@ def test_two_wheels_with_other_bytes_at_one_path_cannot_be_locked(
         " does for both, overrides: {left: right}; or pin another version of one of them"
     )
     partly = made(
-        found,
+        in_project(found),
         FakeUv(two),
         twice,
         contents=clash,
-        origin=(twice, lock),
         explain=lambda *_: pytest.fail("no index page is to blame"),
     )
     assert [t.python for t in partly.targets] == ["3.11"]
@@ -321,15 +321,13 @@ def test_a_version_that_is_too_old_is_refused_unless_a_lock_has_it(
     assert (lock.state, lock.targets) == ("unlocked", ())
     assert "left 4.0 (): has no wheel for Python 3.12, only its source" in lock.why
     accepted = made(found, FakeUv(two), twice)
-    origin = (twice, msgspec.structs.replace(accepted, targets=()))
-    partly = made(found, FakeUv(two), twice, origin=origin, **options)
+    project = in_project(found)
+    partly = made(project, FakeUv(two), twice, **options)
     assert [t.python for t in partly.targets] == ["3.11"]
     assert "require it: left==1.0" in str(partly.missing["linux/amd64 3.12"])
-    again = made(found, FakeUv(two), twice, previous=accepted, origin=origin, **options)
+    again = made(project, FakeUv(two), twice, previous=accepted, **options)
     assert (len(again.targets), again.missing) == (2, {})
-    upgraded = made(
-        found, FakeUv(two), twice, previous=accepted, upgrade=True, origin=origin, **options
-    )
+    upgraded = made(project, FakeUv(two), twice, previous=accepted, upgrade=True, **options)
     assert len(upgraded.targets) == 1
     old = msgspec.structs.replace(old, kind="wheel")
     said: list[str] = []

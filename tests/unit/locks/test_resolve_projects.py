@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from envbuilder.core.process import Completed
-from envbuilder.core.settings import Definition, Settings
+from envbuilder.core.settings import Settings
 from envbuilder.locks import resolve
 from envbuilder.packages.debian import suite as debian
 from envbuilder.packages.debian.suite import Suite
@@ -17,7 +17,7 @@ from envbuilder.packages.python.uv import Offer
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import Lock
 from envbuilder.profiles.profile import Base, Profile, Resolution, Tools
-from tests.support.resolving import DEB, FakeUv, done, made, offer, profile
+from tests.support.resolving import DEB, FakeUv, done, in_project, made, offer, profile
 
 OVERRIDES = (
     "numpy<2",
@@ -37,6 +37,9 @@ def test_what_a_project_says_of_all_packages_reaches_uv(
     assert "einops" in first["--excludes"].split()
     assert first["--overrides"] == "numpy<2\nsix==1"
     assert ("--exclude-newer", "2022-03-01T23:59:59Z") in itertools.pairwise(first["argv"])
+    tool = uv.calls[-1]
+    assert tool["requirements"].startswith("uv==")
+    assert not {"--exclude-newer", "--excludes", "--overrides"}.intersection(tool["argv"])
 
 
 def test_a_projects_lock_begins_with_what_the_profile_locks(
@@ -49,7 +52,8 @@ def test_a_projects_lock_begins_with_what_the_profile_locks(
     monkeypatch.setattr(debian, "lock", lambda *_: pytest.fail("chosen again"))
     uv = FakeUv()
     variant = profile(system_packages=("tool",), requirements=(*plain.requirements, "einops"))
-    lock = made(found, uv, variant, origin=(plain, shipped))
+    project = in_project(found)
+    lock = made(project, uv, variant, origin=(plain, shipped))
     assert lock.tools == shipped.tools
     assert lock.targets[0].of_kind("deb") == (DEB,)
     assert lock.targets[0].base == shipped.targets[0].base
@@ -59,7 +63,7 @@ def test_a_projects_lock_begins_with_what_the_profile_locks(
     assert "jinja2==3.1" in uv.calls[0]["constraints"]
     # Newer versions of all that it resolves, but still the profile's own uv and .debs.
     uv = FakeUv()
-    upgraded = made(found, uv, variant, previous=lock, upgrade=True, origin=(plain, shipped))
+    upgraded = made(project, uv, variant, previous=lock, upgrade=True, origin=(plain, shipped))
     assert uv.calls[0]["constraints"] == ""
     assert upgraded.targets[0].of_kind("deb") == (DEB,)
 
@@ -70,7 +74,7 @@ def test_a_projects_lock_has_an_interpreter_that_stays(
     assert made(found, FakeUv()).targets[0].interpreter is None, (
         "those of profiles stay as they are"
     )
-    project = msgspec.structs.replace(found, definition=Definition())
+    project = in_project(found)
     lock = made(project, FakeUv())
     (target,) = lock.targets
     assert target.interpreter
@@ -107,7 +111,7 @@ def test_a_projects_lock_states_what_requires_what(found: Settings, offered: lis
     shipped = made(found, FakeUv())
     for file in shipped.files:
         assert not file.requires, "those of profiles stay as they are"
-    lock = made(found, FakeUv(), origin=(plain, shipped))
+    lock = made(in_project(found), FakeUv())
     assert {f.name: f.requires for f in lock.targets[0].files} == {
         "jinja2": (), "torch": ("jinja2",),
     }  # fmt: skip
@@ -138,8 +142,8 @@ def test_what_uv_has_just_read_is_asked_for_only_if_it_did_not_keep_it(
         return usual(*question)
 
     forgotten.answer = answer
-    origin = (profile(), made(found, FakeUv()))
-    assert made(found, kept, origin=origin) == made(found, forgotten, origin=origin)
+    project = in_project(found)
+    assert made(project, kept) == made(project, forgotten)
     assert (offline(kept), offline(forgotten)) == ([True], [True, False])
 
 

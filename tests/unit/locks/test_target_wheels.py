@@ -308,10 +308,11 @@ def test_a_platform_whose_index_is_silent_leaves_those_that_pypi_serves() -> Non
         indexes={"torch": "pytorch-cu124"},
         platforms=("linux/amd64", "linux/arm64"),
     )
-    target_wheels.require_offers(profile, (), partly=True)
-    for partly, platforms in ((False, profile.platforms), (True, profile.platforms[1:])):
+    target_wheels.require_offers(profile, (), everywhere=False)
+    for everywhere, platforms in ((True, profile.platforms), (False, profile.platforms[1:])):
+        fewer = replace(profile, platforms=platforms)
         with pytest.raises(UnresolvableError, match="pytorch-cu124 did not answer"):
-            target_wheels.require_offers(replace(profile, platforms=platforms), (), partly=partly)
+            target_wheels.require_offers(fewer, (), everywhere=everywhere)
 
 
 def test_of_two_nccl_the_one_that_the_framework_requires_takes_the_place() -> None:
