@@ -23,8 +23,15 @@ from envbuilder.builds import project_folder
 from envbuilder.builds.backends import devices, in_use
 from envbuilder.builds.plan import BuildResult, MakeBase
 from envbuilder.builds.request import Built, Chosen, Judged, Locked, Planned, Request, advance
-from envbuilder.core.errors import BuildError, HostError, InvalidError, ToolError, with_context
-from envbuilder.core.settings import Settings, require_own
+from envbuilder.core.errors import (
+    BuildError,
+    Hint,
+    HostError,
+    InvalidError,
+    ToolError,
+    with_context,
+)
+from envbuilder.core.settings import PROJECT_FILE, Settings, require_own
 from envbuilder.host import probe
 from envbuilder.profiles import backends, choice, fit
 from envbuilder.profiles.frameworks import FRAMEWORKS
@@ -298,6 +305,7 @@ def fetch(build: Planned) -> None:
     """Fetch the files that the store lacks, once there is room for them and for the result."""
     from envbuilder.builds.image import base
     from envbuilder.packages.debian.deb import require_clean
+    from envbuilder.packages.fetch import LackingError
     from envbuilder.packages.python import kernels, wheel_conflicts
     from envbuilder.packages.sources.source_locker import fetch as fetch_files
     from envbuilder.packages.store import Store, objection, require_space
@@ -315,7 +323,10 @@ def fetch(build: Planned) -> None:
         suggest_packages(error, build, plan.python)
         raise
     require_space(plan.files, plan.room, settings)
-    fetch_files(plan.files, build.product.target, settings, progress)
+    try:
+        fetch_files(plan.files, build.product.target, settings, progress)
+    except LackingError as error:
+        raise with_context(error, hint=_what_decided(build, error.names)) from None
     store = Store.of(settings)
     wheel_conflicts.require_compatible(plan.files, plan.python, store)
     if backends.makes_image(plan.backend):
@@ -349,6 +360,15 @@ def execute(build: Planned) -> tuple[Artifact, bool]:
             "Run the same command again.",
         )
     return artifact, is_new
+
+
+def _what_decided(build: Planned, names: frozenset[str]) -> tuple[Hint, ...]:
+    """Return what of the project decided the release of its framework, if that is among `names`."""
+    decision = build.lock.decision
+    limits = decision.limits if decision else ()
+    if not limits or names.isdisjoint(FRAMEWORKS[build.profile.framework].names):
+        return ()
+    return (Hint(f"What decided its release in {PROJECT_FILE}: {', '.join(limits)}."),)
 
 
 def makers(build: Planned) -> dict[str, str]:

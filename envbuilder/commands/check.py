@@ -154,6 +154,7 @@ def _state(entry: entries.Entry) -> State:
     except InvalidError as error:
         return state(state="damaged", problems=(error.message,), failed=True)
     problems = (
+        *filter(None, [compare.decided_again(lock, entry.decided)]),
         *resolve.check(entry.profile, lock),
         *compare.foreign_files(entry.profile, lock, entry.origin[1] if entry.origin else None),
         *entries.conda_problems(entry.profile, entry.path),

@@ -333,7 +333,9 @@ def _details(outcome: resolution.Outcome, lock: profile_lock.Lock) -> list[str]:
     profile = outcome.entry.profile
     assert not isinstance(profile, InvalidError), "it has a lock"
     unknown = filter(None, [releases.unknown(profile.framework, profile.release)])
-    return [*unknown, *moved, *missing, *unread, *compare.claims(lock)]
+    again = compare.decided_again(outcome.previous, lock.decision)
+    decided = filter(None, [again, compare.later_day(lock.decision)])
+    return [*unknown, *decided, *moved, *missing, *unread, *compare.claims(lock)]
 
 
 def _remove_unused(settings: Settings) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from envbuilder.core import console, process
+from envbuilder.core import console, process, types
 from envbuilder.core.errors import Hint, InvalidError
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import Reason
@@ -87,7 +87,11 @@ def solved(
     from envbuilder.packages import upstream
 
     read = upstream.Pages().read
-    choosing = ReleaseOptions(target_wheels.Hashes(settings, read), keep=not upgrade)
+    keep: Literal["usable", "none"] = "usable"
+    if upgrade:
+        keep = "none"
+    upgraded = frozenset(map(types.canonical, packages))
+    choosing = ReleaseOptions(target_wheels.Hashes(settings, read), keep, upgraded)
     with Diagnosis(settings) as diagnosis:
         resolve = partial(
             resolved,
@@ -196,7 +200,7 @@ def resolved(
             doubt=partial(diagnosis.passed_over, places=entry.places),
             elsewhere=partial(diagnosis.elsewhere, as_of=profile.resolution.as_of),
         )
-        return Outcome(entry, previous, lock, unread)
+        return Outcome(entry, previous, replace(lock, decision=entry.decided), unread)
 
     if not chosen:
         return ()

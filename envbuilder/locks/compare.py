@@ -18,7 +18,7 @@ from envbuilder.profiles.requirements import applies
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from envbuilder.profiles.lock import File, Lock, Target
+    from envbuilder.profiles.lock import Decided, File, Lock, Target
 
 
 def foreign_files(profile: Profile, lock: Lock, origin: Lock | None) -> Iterator[str]:
@@ -71,6 +71,35 @@ def _objection(
     same = expected if expected and expected.version == file.version else file
     other = is_build and same.sha256 != file.sha256
     return "is not the file that the profile locks" if other else ""
+
+
+def decided_again(before: Lock | None, after: Decided | None) -> str:
+    """Return which release and Python moved since another lock was made, and what moved them.
+
+    Empty if neither did, or if what the project says of them is the same.
+    """
+    earlier = before.decision if before else None
+    if earlier is None or after is None or earlier.limits == after.limits:
+        return ""
+    moved = []
+    if earlier.release != after.release:
+        moved.append(f"release {earlier.release} → {after.release}")
+    if earlier.python != after.python:
+        moved.append(f"Python {earlier.python} → {after.python}")
+    if not moved:
+        return ""
+    gone = sorted({*earlier.limits} - {*after.limits})
+    new = sorted({*after.limits} - {*earlier.limits})
+    verbs = ((gone, "no longer"), (new, "now"))
+    reasons = "; ".join(f"{verb} {', '.join(limits)}" for limits, verb in verbs if limits)
+    return f"{', '.join(moved)}: {reasons}"
+
+
+def later_day(decided: Decided | None) -> str:
+    """Return a line if packages are of another day than the project asks for; else empty."""
+    if decided is None or not decided.as_of or f"as_of {decided.as_of}" in decided.limits:
+        return ""
+    return f"as_of: packages are of {decided.as_of}, the day of the release {decided.release}"
 
 
 def dependency_problems(profile: Profile, target: Target) -> Iterator[str]:

@@ -58,6 +58,8 @@ class Entry(Struct, frozen=True, kw_only=True):
     """Whether the user named the profile."""
     decision: Decision | None = None
     """The release and the Python that the project gets, if the profile has several."""
+    decided: profile_lock.Decided | None = None
+    """The same for the lock, with what decided it."""
     limits: tuple[str, ...] = ()
     """What the project says of the framework and its companions, as constraints on any build."""
     pythons: tuple[Line, ...] = ()
@@ -196,6 +198,18 @@ def _entry(
         variant = error
         required = True
     path = project.lock_path(origin.name)
+    decision = None
+    decided = None
+    if origin.builds and not isinstance(variant, InvalidError):
+        decision = project.decision(origin)
+        decided = profile_lock.Decided(
+            release=decision.chosen.release,
+            python=decision.python,
+            limits=project.limits.stated,
+            as_of=variant.resolution.as_of,
+            packages=decision.packages,
+            why=decision.why,
+        )
     return Entry(
         environment=project.environment,
         name=origin.name,
@@ -207,9 +221,8 @@ def _entry(
         required=required,
         limits=project.limits.constraints,
         pythons=project.limits.pythons,
-        decision=project.decision(origin)
-        if origin.builds and not isinstance(variant, InvalidError)
-        else None,
+        decision=decision,
+        decided=decided,
     )
 
 

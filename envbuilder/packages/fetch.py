@@ -235,6 +235,15 @@ def _is_lacking(file: File, words: str) -> bool:
     return "No solution found" in words and re.search(name, words) is not None
 
 
+class LackingError(BuildError):
+    """An index has no longer what is locked (exit 1)."""
+
+    def __init__(self, message: str, hint: Hint | Iterable[Hint], names: Iterable[str]) -> None:
+        super().__init__(message, hint)
+        self.names = frozenset(names)
+        """The packages."""
+
+
 def _ask_uv(
     platform: types.Platform | None,
     python: types.PythonVersion,
@@ -272,9 +281,10 @@ def _ask_uv(
     if done.returncode != 0:
         if lacking := [f for f in files if _is_lacking(f, done.last_words)]:
             named = ", ".join(f"{f.name} {f.version}" for f in lacking)
-            raise BuildError(
+            raise LackingError(
                 f"'{source}' no longer has what is locked: {named}:\n{done.last_words}",
                 _AGAIN,
+                names=[f.name for f in lacking],
             )
         names = ", ".join(f.name for f in files[:5]) + (" …" if len(files) > 5 else "")
         raise BuildError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import re
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import unquote
 
 import msgspec
@@ -295,6 +295,21 @@ def reason(text: str, items: Iterable[str] = (), proof: str = "") -> Reason:
     )
 
 
+class Decided(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The release and the Python that a project has on a profile, and what decided them."""
+
+    release: types.FrameworkVersion
+    python: types.PythonVersion
+    limits: tuple[types.Sentence, ...] = ()
+    """What the project says of the framework, of Python and of the day, sorted: "torch>=2.1"."""
+    as_of: types.Date | None = None
+    """The day of which packages are, which is not before the release's."""
+    packages: types.Sha256 | Literal[""] = ""
+    """Digest of all that is required, if packages needed this release or Python; else empty."""
+    why: types.Sentence = ""
+    """Why it is another release than on the project's other profiles."""
+
+
 class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The lock of one profile."""
 
@@ -308,6 +323,8 @@ class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     tools: dict[types.Platform, File]
     """uv for each platform that envbuilder runs on, where it installs wheels for any target."""
     targets: tuple[Target, ...]
+    decision: Decided | None = None
+    """In a project, what it decided for a profile with several builds."""
     obstacle: Reason | None = None
     """Why the state is `unlocked`; None if it is not."""
     missing: dict[str, Reason] = {}

@@ -11,7 +11,7 @@ import itertools
 import re
 from collections import Counter
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,6 +20,7 @@ from envbuilder.core import decoding, files, types
 from envbuilder.core.errors import InvalidError, shown
 from envbuilder.profiles import releases
 from envbuilder.profiles.frameworks import FRAMEWORKS
+from envbuilder.profiles.lock import Decided
 from envbuilder.profiles.profile import IMAGE_PYTHON, Base, Profile, Python
 from envbuilder.profiles.releases import Build, Chosen
 from envbuilder.profiles.requirements import applies, pin
@@ -53,6 +54,12 @@ class Limits(Struct, frozen=True, kw_only=True):
     """The release that another tool's lock has; others are possible."""
     required: Line | None = None
     """The release that other packages need; `where` names them. It binds no profile without it."""
+    stated: tuple[str, ...] = ()
+    """What a lock records of all that the project says itself, sorted."""
+    packages: str = ""
+    """Digest of all that the project requires."""
+    by_packages: bool = False
+    """Whether packages limit the release or the Python, too."""
 
     @property
     def constraints(self) -> tuple[str, ...]:
@@ -151,13 +158,6 @@ def _fits(version: str, limit: Line) -> bool:
     return any(specifiers.contains(f"{version}.{patch}") for patch in range(100))
 
 
-class Locked(NamedTuple):
-    """What a lock has."""
-
-    release: str
-    python: str
-
-
 def of_lock(lines: Iterable[Line], names: Collection[str]) -> str:
     """Return the release that another tool's lock has; of several, that for the most Pythons."""
     pinned = [line for line in lines if line.locked and pin(line.text, names)]
@@ -169,32 +169,20 @@ def of_lock(lines: Iterable[Line], names: Collection[str]) -> str:
     return pin(best.text, names).partition("+")[0] if best else ""
 
 
-class _File(Struct):
-    name: str
-    version: str
-
-
-class _Target(Struct):
-    python: str
-    files: tuple[_File, ...]
-
-
 class _Lock(Struct):
-    targets: tuple[_Target, ...] = ()
+    state: str
+    decision: Decided | None = None
 
 
-def locked(path: Path, framework: types.Framework) -> Locked | None:
-    """Return the release and the first Python of a lock; None if there is none to be read."""
+def locked(path: Path, *, usable: bool = False) -> Decided | None:
+    """Return what a lock says was decided; None if there is none to be read, or to be built."""
     try:
         lock = decoding.from_json(files.read(path, decoding.LARGEST), _Lock)
     except (OSError, ValueError):
         return None
-    names = FRAMEWORKS[framework].names
-    for target in lock.targets:
-        for file in target.files:
-            if file.name in names:
-                return Locked(file.version.partition("+")[0], target.python)
-    return None
+    if usable and lock.state == "unlocked":
+        return None
+    return lock.decision
 
 
 class Decision(Struct, frozen=True, kw_only=True):
@@ -202,19 +190,23 @@ class Decision(Struct, frozen=True, kw_only=True):
 
     chosen: Chosen
     python: str
+    packages: str = ""
+    """Digest of all that is required, if packages needed this; else empty."""
     why: str = ""
     """Why it is another release than on other profiles."""
 
 
-def stays(profile: Profile, limits: Limits, lock: Locked | None) -> Decision | None:
-    """Return what a lock has, if the project and the tables still allow it on a profile."""
-    if lock is None:
+def stays(profile: Profile, limits: Limits, lock: Decided | None) -> Decision | None:
+    """Return what a lock has, if what decided it holds, and the tables allow it on a profile."""
+    if lock is None or lock.limits != limits.stated or lock.packages not in {"", limits.packages}:
         return None
     chosen = profile.choices(lock.release).get(lock.release)
     if chosen is None or not limits.admits(chosen):
         return None
     possible = pythons(profile, limits.pythons, chosen)
-    return Decision(chosen=chosen, python=lock.python) if lock.python in possible else None
+    if lock.python not in possible:
+        return None
+    return Decision(chosen=chosen, python=lock.python, packages=lock.packages, why=lock.why)
 
 
 def pythons(profile: Profile, limits: Sequence[Line], chosen: Chosen) -> tuple[str, ...]:
@@ -272,7 +264,7 @@ def impossible(profile: Profile, limits: Limits) -> InvalidError:
 def decide(
     limits: Limits,
     profiles: Sequence[Profile],
-    locked: Callable[[Profile], Locked | None],
+    locked: Callable[[Profile], Decided | None],
     offered: Offered,
 ) -> dict[str, Decision]:
     """Return profile → its release and Python; without a profile that has none the project allows.
@@ -298,6 +290,7 @@ def decide(
         decided[profile.name] = Decision(
             chosen=chosen,
             python=usual if usual in pool else pool[-1],
+            packages=limits.packages if limits.by_packages else "",
             why=option.why_not(common) if chosen.release != common else "",
         )
     return decided

@@ -7,10 +7,11 @@ companions decides the release; the hardware decides the build.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from functools import cached_property
 from itertools import product
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from msgspec.structs import replace
 
@@ -34,8 +35,9 @@ if TYPE_CHECKING:
 
     from envbuilder.core import types
     from envbuilder.profiles import fit
+    from envbuilder.profiles.lock import Decided
     from envbuilder.project.environments import Contents
-    from envbuilder.project.release import Decision, Limits, Locked, Offered
+    from envbuilder.project.release import Decision, Limits, Offered
 
 
 class ReleaseOptions(NamedTuple):
@@ -43,8 +45,10 @@ class ReleaseOptions(NamedTuple):
 
     offered: Offered = attrgetter("pythons")
     """Returns the Pythons for which the hash of a build's wheel can be had."""
-    keep: bool = True
-    """Whether what the locks have stays while it fits."""
+    keep: Literal["all", "usable", "none"] = "all"
+    """The locks whose decision stays while what decided it does."""
+    upgraded: frozenset[str] = frozenset()
+    """Packages that are to move; a framework among them is decided again."""
     pythons: Mapping[str, tuple[Line, ...]] = {}
     required: Mapping[str, Line] = {}
     """Environment → the Python, and the release, that packages in it need, and which these are."""
@@ -155,33 +159,47 @@ class ProjectProfiles:
         profiles = [p for p in every if p.builds and p.framework == self.framework[0]]
         return release.decide(self.limits, profiles, self._locked, self._options.offered)
 
-    def _locked(self, profile: Profile) -> Locked | None:
-        """Return what a profile's lock has, if that is to be kept."""
-        if not self._options.keep:
+    def _locked(self, profile: Profile) -> Decided | None:
+        """Return what a profile's lock says was decided, if that is to be kept."""
+        moves = self._options.upgraded & FRAMEWORKS[profile.framework].names
+        if moves or self._options.keep == "none":
             return None
-        return release.locked(self.lock_path(profile.name), profile.framework)
+        usable = self._options.keep == "usable"
+        return release.locked(self.lock_path(profile.name), usable=usable)
 
     @cached_property
     def limits(self) -> Limits:
         """What the project says of its framework's release, and of Python."""
         name = self.framework[0]
         row = FRAMEWORKS[name]
+        contents = self.contents
         lines = []
         for version, where in self._stated("framework_version"):
             exact = version if version.count(".") > 1 else f"{version}.*"
             lines.append(Line(f"{min(row.names)}=={exact}", where))
-        for day, where in self._stated("as_of"):
-            newest = releases.newest(name, day.isoformat())
-            lines.append(Line(f"{min(row.names)}<={newest}", where))
-        every = (*self.contents.requirements, *self.contents.constraints)
+        every = (*contents.requirements, *contents.constraints)
         brought = row.names | row.companions
         lines += [line for line in every if line.name in brought and not line.locked]
+        stated = {line.text for line in lines}
+        stated.update(f"python {line.text}" for line in contents.pythons)
+        replaced = row.names.intersection(map(distribution, contents.resolution.overrides))
+        for day, where in self._stated("as_of"):
+            newest = releases.newest(name, day.isoformat())
+            stated.add(f"as_of {day}")
+            if not replaced:  # an override holds whoever requires the package, and on any day
+                lines.append(Line(f"{min(row.names)}<={newest}", where))
+        pythons = self._options.pythons.get(self.environment, ())
+        required = self._options.required.get(self.environment)
+        texts = (*(line.text for line in every), *contents.resolution.overrides)
         return release.Limits(
             framework=name,
             lines=tuple(lines),
-            pythons=(*self.contents.pythons, *self._options.pythons.get(self.environment, ())),
+            pythons=(*contents.pythons, *pythons),
             preferred=release.of_lock(every, row.names),
-            required=self._options.required.get(self.environment),
+            required=required,
+            stated=tuple(sorted(stated)),
+            packages=hashlib.sha256("\n".join(sorted(texts)).encode()).hexdigest(),
+            by_packages=bool(pythons or required),
         )
 
     def _stated(self, key: str) -> Iterator[tuple[Any, str]]:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import load as load_settings
@@ -131,29 +132,53 @@ def test_what_is_not_to_be_had_is_an_exception_with_its_reason(tmp_path: Path) -
     assert rocm.why == "no source that answers states a hash of 2.13.0 (rocm7.2)"
 
 
-def test_what_is_locked_stays_while_it_fits(tmp_path: Path) -> None:
-    locks = tmp_path / "envbuilder.lock"
-    locks.mkdir()
+def lay_decision(tmp_path: Path, limits: tuple[str, ...], **fields: str) -> None:
+    """Lay out a lock for CUDA that decided for PyTorch 2.7.0 and Python 3.10."""
+    decided = profile_lock.Decided(release="2.7.0", python="3.10", limits=limits)
+    lock = replace(shipped_lock("cuda"), decision=replace(decided, **fields))
+    path = tmp_path / "envbuilder.lock/default.cuda.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(profile_lock.dump(lock))
 
-    def lay(name: str, release: str, python: str) -> None:
-        lock = shipped_lock(name)
-        text = profile_lock.dump(lock).replace("2.13.0", release).replace('"3.11"', f'"{python}"')
-        (locks / f"default.{name}.json").write_text(text)
 
-    lay("cuda", "2.7.0", "3.10")
+BELOW = "requirements: ['torch>=2.4,<2.8']\n"
+
+
+def test_what_was_decided_stays_while_what_decided_it_does(tmp_path: Path) -> None:
+    lay_decision(tmp_path, ("torch>=2.4,<2.8",), why="a reason")
     # A profile without a lock joins those that have one.
-    joined = project(tmp_path, "requirements: ['torch>=2.4,<2.8']\n")
+    joined = project(tmp_path, BELOW)
     assert decided(joined, ["cuda", "mps"]) == {
         "cuda": "2.7.0 (cu126) 3.10",
         "mps": "2.7.0 (macos) 3.10",
     }
-    again = project(tmp_path, "requirements: ['torch>=2.4,<2.8']\n", ReleaseOptions(keep=False))
+    assert joined.decision(shipped_profile("cuda")).why == "a reason"
+    for keep in (ReleaseOptions(keep="none"), ReleaseOptions(upgraded=frozenset({"torch"}))):
+        assert decided(project(tmp_path, BELOW, keep), ["cuda"]) == {"cuda": "2.7.1 (cu126) 3.11"}
+    other = project(tmp_path, "requirements: ['torch>=2.4,<2.7']\n")
+    assert decided(other, ["cuda"]) == {"cuda": "2.6.0 (cu124) 3.11"}
+    for line in ("python: '3.11'", "as_of: 2025-09-01", "framework_version: '2.7'"):
+        changed = project(tmp_path, f"{line}\n{BELOW}")
+        assert decided(changed, ["cuda"]) == {"cuda": "2.7.1 (cu126) 3.11"}
+    (tmp_path / "envbuilder.lock/default.cuda.json").write_text("{")
+    assert decided(project(tmp_path, BELOW), ["cuda"]) == {"cuda": "2.7.1 (cu126) 3.11"}
+
+
+def test_what_packages_needed_stays_while_these_do(tmp_path: Path) -> None:
+    needing = project(tmp_path, "requirements: ['torch>=2.4,<2.8', rich]\n")
+    lay_decision(tmp_path, ("torch>=2.4,<2.8",), packages=needing.limits.packages)
+    assert decided(needing, ["cuda"]) == {"cuda": "2.7.0 (cu126) 3.10"}
+    without = project(tmp_path, BELOW)
+    assert decided(without, ["cuda"]) == {"cuda": "2.7.1 (cu126) 3.11"}
+
+
+def test_what_was_tried_in_vain_is_tried_again_but_still_what_a_lock_is_for(tmp_path: Path) -> None:
+    lay_decision(tmp_path, ("torch>=2.4,<2.8",))
+    path = tmp_path / "envbuilder.lock/default.cuda.json"
+    path.write_text(path.read_text().replace('"state": "locked"', '"state": "unlocked"'))
+    assert decided(project(tmp_path, BELOW), ["cuda"]) == {"cuda": "2.7.0 (cu126) 3.10"}
+    again = project(tmp_path, BELOW, ReleaseOptions(keep="usable"))
     assert decided(again, ["cuda"]) == {"cuda": "2.7.1 (cu126) 3.11"}
-    moved = project(tmp_path, "requirements: ['torch>=2.4,<2.7']\n")
-    assert decided(moved, ["cuda"]) == {"cuda": "2.6.0 (cu124) 3.11"}
-    (locks / "default.cuda.json").write_text("{")
-    damaged = project(tmp_path, "requirements: ['torch>=2.4,<2.8']\n")
-    assert decided(damaged, ["cuda"]) == {"cuda": "2.7.1 (cu126) 3.11"}
 
 
 @pytest.mark.parametrize("listed", ["[rich]", "[rich, torch==2.4.0]"])
