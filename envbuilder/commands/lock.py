@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -109,6 +110,8 @@ def command(
     if packages:
         _require_locked(packages, [*listed(ANY)], of_conda)
     outcomes = resolution.solved(settings, listed, upgrade=upgrade, packages=packages)
+    for note in dict.fromkeys(itertools.chain.from_iterable(o.entry.notes for o in outcomes)):
+        console.result(f"note: {note}")
     if output_dir or all(outcome.obstacle for outcome in outcomes):
         change = None
     code = settle(outcomes, _ELSEWHERE, change)

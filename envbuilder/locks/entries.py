@@ -48,6 +48,8 @@ class Entry(Struct, frozen=True, kw_only=True):
     """Of a project's variant, the profile itself and its lock."""
     places: Mapping[str, str] = {}
     """Requirement of the project → where it stands, such as "requirements.txt:3"."""
+    notes: tuple[str, ...] = ()
+    """What is taken otherwise than its files have it, or not at all."""
     earlier: Path | None
     """The lock so far."""
     path: Path
@@ -216,6 +218,7 @@ def _entry(
         profile=variant,
         origin=(origin, lock) if lock else None,
         places=project.contents.places,
+        notes=project.contents.notes,
         earlier=path if path.is_file() else None,
         path=path,
         required=required,

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from envbuilder.core import types, yaml_files
 from envbuilder.core.decoding import place
-from envbuilder.core.errors import Hint, InvalidError, shown
+from envbuilder.core.errors import Hint, InvalidError, escaped, shown
 from envbuilder.core.files import read_text
 from envbuilder.core.settings import (
     DEFAULT,
@@ -29,7 +29,17 @@ from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.profile import Resolution
 from envbuilder.profiles.requirements import SAME, distribution
 from envbuilder.project import release
-from envbuilder.project.lines import Dropped, Line, Listed, joined, parse, parse_lenient
+from envbuilder.project.lines import (
+    SHOWN,
+    Dropped,
+    Line,
+    Listed,
+    joined,
+    parse,
+    parse_lenient,
+    rename,
+    unquoted,
+)
 from envbuilder.project.names import mistaken
 
 if TYPE_CHECKING:
@@ -103,7 +113,7 @@ def of(settings: Settings) -> Environment:
 def contents(definition: Definition, name: str, project: Path) -> Contents:
     """Return all that an environment of a project requires. Raise `InvalidError` if it cannot."""
     read_from = set[str]()
-    every = []
+    every = [_own_lines(definition, name, project)]
     for item, where in entries(definition, name, project, "requirements_from"):
         file = named_file(item)
         every.append(_read_named(project, file, where))
@@ -116,7 +126,7 @@ def contents(definition: Definition, name: str, project: Path) -> Contents:
         version = text.removeprefix("managed").strip()
         pythons = (Line(f"=={version}.*", where),) if version else listed.pythons
         notes = [*_other_pythons(listed.pythons, version, where)] if version else []
-    lines = (*_lines(definition, name, project), *listed.requirements)
+    lines = listed.requirements
     replacing = _overrides(definition, project)
     overrides = {line.name: line for line in listed.overrides} | replacing
     resolution = _resolution(definition, lines, overrides)
@@ -236,11 +246,18 @@ def _resolution(
     )
 
 
-def _lines(definition: Definition, name: str, project: Path) -> Iterator[Line]:
-    """Yield the requirements in the project's own file, with their places."""
+def _own_lines(definition: Definition, name: str, project: Path) -> Listed:
+    """Return the requirements in the project's own file, with their places."""
+    lines = []
+    notes = list[str]()
     for text, where in entries(definition, name, project, "requirements"):
-        parse(text, where)
-        yield Line(text, where)
+        requirement = parse(text, where)
+        required = Line(text, where)
+        if changes := rename(requirement, f"{where}: {escaped(text, SHOWN)}"):
+            required = replace(required, text=str(requirement))
+            notes += changes
+        lines.append(required)
+    return Listed(requirements=tuple(lines), notes=tuple(notes))
 
 
 def of_framework(
@@ -491,7 +508,7 @@ def _written(text: str, *, exact: bool) -> tuple[str, str]:
         parse(text, _ADD)
         return text, ""
     line, note = parse_lenient(text, _ADD)
-    return (line.text, note.removeprefix(f"{_ADD}: ")) if note else (text.strip("\"', "), "")
+    return (line.text, note.removeprefix(f"{_ADD}: ")) if note else (unquoted(text), "")
 
 
 def _of_profile(name: str, line: str, definition: Definition) -> str:

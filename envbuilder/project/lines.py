@@ -284,7 +284,7 @@ def parse_lenient(text: str, where: str) -> tuple[Line, str]:
         return sourced(f"{direct[1]}{direct[2] or ''}{marker}", location, text, where)
     shown = f"{where}: {escaped(text, SHOWN)}"
     notes = []
-    plain = re.sub(_BUILD, "", re.sub(_QUOTED, r"\2", text.strip().rstrip(",")))
+    plain = re.sub(_BUILD, "", unquoted(text))
     if of_conda := re.match(_OF_CONDA, plain):
         known = _distribution_of_conda(of_conda[1], shown)
         plain = f"{known}=={of_conda[2]}{'' if of_conda[3] else '.*'}"
@@ -295,19 +295,37 @@ def parse_lenient(text: str, where: str) -> tuple[Line, str]:
     parsed = parse(plain, where)
     if build := re.search(_BUILD, text):
         notes.append(f"{shown}: the version counts; the build {build[0][1:]} is the hardware's.")
-    if (other := alias_of(name := types.canonical(parsed.name))) != name:
+    notes += rename(parsed, shown)
+    return line(parsed, where), " ".join(notes)
+
+
+def unquoted(text: str) -> str:
+    """Return a requirement without the quotes and the comma that a list has around it."""
+    return re.sub(_QUOTED, r"\2", text.strip().rstrip(","))
+
+
+def rename(requirement: Requirement, shown: str) -> list[str]:
+    """Give a requirement the name that is meant, and a marker if few targets need the package.
+
+    Return a note on each of these changes; `shown` is what they begin with.
+    """
+    from packaging.markers import Marker
+
+    notes = []
+    name = types.canonical(requirement.name)
+    if (other := alias_of(name)) != name:
         any_version = ""
-        if other != "torch" and parsed.specifier:
+        if other != "torch" and requirement.specifier:
             # That of a stub, not of what is meant.
-            parsed.specifier = type(parsed.specifier)()
+            requirement.specifier = type(requirement.specifier)()
             any_version = " in any version"
-        parsed.name = other
+        requirement.name = other
         notes.append(f"{shown}: taken as {other}{any_version}.")
     marker, why = needed_where(name)
-    if marker and parsed.marker is None:
-        parsed = parse(f"{parsed}; {marker}", where)
+    if marker and requirement.marker is None:
+        requirement.marker = Marker(marker)
         notes.append(f"{shown}: {why}.")
-    return line(parsed, where), " ".join(notes)
+    return notes
 
 
 def _distribution_of_conda(name: str, shown: str) -> str:

@@ -89,6 +89,12 @@ def test_other_spellings_are_understood_and_said() -> None:
     assert change.notes[4].endswith("its release follows PyTorch's")
 
 
+@pytest.mark.parametrize("text", ["{}", "'{}',", '"{}"', " {} "])
+def test_a_marker_keeps_its_quotes(text: str) -> None:
+    for line in ("attrs; python_version < '3.12'", 'attrs; python_version < "3.12"'):
+        assert added("", text.format(line)).definition.requirements == (line,)
+
+
 def test_condas_spelling_is_a_package_only_if_a_table_says_so() -> None:
     for text in ("mpi=1.0=openmpi", "gromacs=2025.4"):
         name = text.partition("=")[0]

@@ -128,6 +128,17 @@ def stated(folder: Path, files: dict[str, str], name: str = "default") -> enviro
     return environments.contents(definition, name, folder)
 
 
+def test_names_in_the_projects_own_file_mean_what_they_mean_in_others(tmp_path: Path) -> None:
+    lines = ["sklearn==0.0", "Rich<14,>=13", "PIL[xmp]; python_version < '3.12'"]
+    meant = ("scikit-learn", "Rich<14,>=13", 'pillow[xmp]; python_version < "3.12"')
+    contents = stated(tmp_path, {"envbuilder.yaml": f"requirements: {lines}\n"})
+    assert tuple(line.text for line in contents.requirements) == meant
+    assert contents.notes == (
+        "envbuilder.yaml:1: sklearn==0.0: taken as scikit-learn in any version.",
+        "envbuilder.yaml:1: PIL[xmp]; python_version < '3.12': taken as pillow.",
+    )
+
+
 def test_managed_says_nothing_of_the_version_unless_it_has_one(tmp_path: Path) -> None:
     text = "python: managed\nenvironments:\n  test: {}\n  old: {python: managed 3.9}\n"
     files = {"envbuilder.yaml": text + "  own: {python: '3.11'}\n"}
