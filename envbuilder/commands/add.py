@@ -17,7 +17,7 @@ from envbuilder.core.errors import EnvbuilderError, Hint, InvalidError
 from envbuilder.core.settings import DEFAULT, PROJECT_FILE, Settings
 from envbuilder.locks.entries import Entry, of_project
 from envbuilder.profiles.requirements import distribution
-from envbuilder.project import environments
+from envbuilder.project import environment_changes, environments
 
 if TYPE_CHECKING:
     from envbuilder.project.variants import ReleaseOptions
@@ -43,7 +43,7 @@ def command(requirements: tuple[str, ...], exact: bool) -> int:
     """
     settings = load_settings()
     text, path = read_project(settings)
-    change = environments.added(text, path, settings.environment, requirements, exact=exact)
+    change = environment_changes.added(text, path, settings.environment, requirements, exact=exact)
     return apply_change(change, settings)
 
 
@@ -63,7 +63,9 @@ def remove(names: tuple[str, ...]) -> int:
     """
     settings = load_settings()
     text, path = read_project(settings)
-    change = environments.removed(text, path, settings.environment, names, project=path.parent)
+    change = environment_changes.removed(
+        text, path, settings.environment, names, project=path.parent
+    )
     return apply_change(change, settings)
 
 
@@ -81,7 +83,7 @@ def read_project(settings: Settings) -> tuple[str, Path]:
     return files.read_text(path), path
 
 
-def apply_change(change: environments.Change, settings: Settings) -> int:
+def apply_change(change: environment_changes.Change, settings: Settings) -> int:
     """Write a change and the locks that it leads to; return the exit code.
 
     Raise `InvalidError`, and write nothing, if nothing could be locked, or if somebody edited the
@@ -101,7 +103,7 @@ def _concerned(environment: str, settings: Settings, choosing: ReleaseOptions) -
     return [entry for entry in every if environment in {DEFAULT, entry.environment}]
 
 
-def _without_effect(change: environments.Change, settings: Settings) -> Iterator[str]:
+def _without_effect(change: environment_changes.Change, settings: Settings) -> Iterator[str]:
     """Yield what holds instead of packages that are added; raise `InvalidError` for excluded ones.
 
     Files that are listed may replace packages, too.
@@ -125,7 +127,7 @@ def _without_effect(change: environments.Change, settings: Settings) -> Iterator
             yield f"{chosen[name]} replaces {text}, as {PROJECT_FILE} or a file that it lists says"
 
 
-def _locked(change: environments.Change, settings: Settings) -> Sequence[resolution.Outcome]:
+def _locked(change: environment_changes.Change, settings: Settings) -> Sequence[resolution.Outcome]:
     """Return the locks of the environments that a change concerns."""
     changed = replace(settings, definition=change.definition)
     try:

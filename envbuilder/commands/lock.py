@@ -23,7 +23,7 @@ from envbuilder.locks import compare, entries
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.profiles import lock as profile_lock, profile as profiles, releases
 from envbuilder.profiles.library import Library
-from envbuilder.project import environments
+from envbuilder.project import environment_changes
 from envbuilder.project.variants import ANY
 
 if TYPE_CHECKING:
@@ -124,12 +124,12 @@ def command(
     return code
 
 
-def _dated(settings: Settings, day: date) -> environments.Change:
+def _dated(settings: Settings, day: date) -> environment_changes.Change:
     """Return the project's file with another `as_of`."""
     if settings.project is None or settings.definition is None:
         raise InvalidError("--as-of: this is no project", Hint("Write one", ("init",)))
     path = settings.project / PROJECT_FILE
-    return environments.dated(read_text(path), path, day)
+    return environment_changes.dated(read_text(path), path, day)
 
 
 def _print_unread(settings: Settings, outcomes: Iterable[resolution.Outcome]) -> None:
@@ -170,7 +170,9 @@ def _require_locked(
 
 
 def settle(
-    outcomes: Sequence[resolution.Outcome], hint: str, change: environments.Change | None = None
+    outcomes: Sequence[resolution.Outcome],
+    hint: str,
+    change: environment_changes.Change | None = None,
 ) -> int:
     """Write the locks that changed, and print what came of each; return the exit code.
 
@@ -219,7 +221,7 @@ def settle(
 
 
 def _save(
-    outcomes: Iterable[resolution.Outcome], hint: str, change: environments.Change | None
+    outcomes: Iterable[resolution.Outcome], hint: str, change: environment_changes.Change | None
 ) -> dict[Path, Path | None]:
     """Write the locks that changed with a change of the project's file.
 
@@ -228,7 +230,7 @@ def _save(
     changing = [outcome for outcome in outcomes if outcome.lock and not outcome.is_kept]
     present = {outcome.entry.path: _present(outcome) for outcome in changing}
     written = {o.entry.path: o.lock for o in changing if o.lock and not present[o.entry.path]}
-    entries.save(written, hint, environments.changed_file(change) if change else {})
+    entries.save(written, hint, environment_changes.changed_file(change) if change else {})
     if change:
         for line in change.lines:
             console.result(f"{PROJECT_FILE}: {line}")

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.types import canonical
-from envbuilder.project import environments
+from envbuilder.project import environment_changes, environments
 
 FILE = Path("envbuilder.yaml")
 TEXT = """\
@@ -26,14 +26,16 @@ environments:
 """
 
 
-def added(text: str, *requirements: str, environment: str = "default") -> environments.Change:
-    return environments.added(text, FILE, environment, requirements)
+def added(
+    text: str, *requirements: str, environment: str = "default"
+) -> environment_changes.Change:
+    return environment_changes.added(text, FILE, environment, requirements)
 
 
 def removed(
     text: str, *names: str, environment: str = "default", project: Path = Path("/none")
-) -> environments.Change:
-    return environments.removed(text, FILE, environment, names, project=project)
+) -> environment_changes.Change:
+    return environment_changes.removed(text, FILE, environment, names, project=project)
 
 
 FLOW = TEXT.replace("[jupyterlab]", "[jupyterlab, ipykernel]")
@@ -119,7 +121,9 @@ def test_a_name_that_is_nearly_another_is_asked_about(name: str, meant: str) -> 
         ("add", meant),
         ("add", "--exact", canonical(name)),
     ]
-    assert environments.added(TEXT, FILE, "default", [name], exact=True).lines == (f"added {name}",)
+    assert environment_changes.added(TEXT, FILE, "default", [name], exact=True).lines == (
+        f"added {name}",
+    )
     listed = f"requirements: [{name}]\n"
     assert added(listed, f"{name}>=1").lines, "it is listed already"
 
@@ -246,6 +250,6 @@ def test_adding_and_removing_gives_the_same_text(requirement: str) -> None:
     if name in {"numpy", "rich", "jupyterlab", "torch"}:
         return
     for environment in ("default", "notebooks"):
-        text = environments.added(TEXT, FILE, environment, [requirement], exact=True).text
+        text = environment_changes.added(TEXT, FILE, environment, [requirement], exact=True).text
         assert text != TEXT
         assert removed(text, name, environment=environment).text == TEXT

@@ -1,0 +1,262 @@
+"""Change the list of packages in `envbuilder.yaml`, and nothing else in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from envbuilder.core import types, yaml_files
+from envbuilder.core.errors import Hint, InvalidError, shown
+from envbuilder.core.files import read_text
+from envbuilder.core.settings import DEFAULT, PROJECT_FILE, Definition, Environment, decoded
+from envbuilder.profiles import frameworks
+from envbuilder.profiles.requirements import distribution
+from envbuilder.project.environments import merged, named_file, names
+from envbuilder.project.lines import parse, parse_lenient, unquoted
+from envbuilder.project.names import mistaken
+
+if TYPE_CHECKING:
+    from datetime import date
+
+_ADD = "envbuilder add"
+_BY_HAND = Hint("Edit the file by hand, then lock", ("lock",))
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """A project's file with other requirements."""
+
+    path: Path
+    before: str
+    """The text that it was made from."""
+    text: str
+    definition: Definition
+    lines: tuple[str, ...]
+    """What changed, for users; empty if nothing did."""
+    notes: tuple[str, ...] = ()
+    """What was taken otherwise than it was written, or not at all."""
+
+
+class _File:
+    """A project's file while it is changed, one requirement after the other."""
+
+    def __init__(self, text: str, path: Path, environment: str) -> None:
+        self._before = text
+        self._text = text
+        self.environment = environment
+        self._path = path
+        self._changes: list[str] = []
+        merged(self.definition, environment)  # raises if there is none
+
+    @property
+    def definition(self) -> Definition:
+        return decoded(self._text, self._path)[1] or Definition()
+
+    @property
+    def listed(self) -> tuple[str, ...]:
+        return _part(self.definition, self.environment).requirements
+
+    @property
+    def where(self) -> str:
+        """The list that is changed, for messages."""
+        below = "" if self.environment == DEFAULT else f": environment '{self.environment}'"
+        return f"{PROJECT_FILE}{below}"
+
+    def places(self, name: str) -> list[int]:
+        return [number for number, text in enumerate(self.listed) if _name(text) == name]
+
+    def change(self, change: str, value: str | None, place: int | None = None) -> None:
+        """Change the list, and read the result as strictly as any file; `change` says what changed.
+
+        `value` comes at a place of the list, last without one; None removes what is there.
+        """
+        above = () if self.environment == DEFAULT else ("environments", self.environment)
+        try:
+            self._text = yaml_files.edit_list(self._text, (*above, "requirements"), value, place)
+        except yaml_files.EditError as error:
+            raise InvalidError(f"{self._path}: {error}", _BY_HAND) from error
+        self._changes.append(change)
+
+    def done(self) -> Change:
+        return Change(
+            path=self._path,
+            before=self._before,
+            text=self._text,
+            definition=self.definition,
+            lines=tuple(self._changes),
+        )
+
+
+def added(
+    text: str, path: Path, environment: str, lines: Iterable[str], *, exact: bool = False
+) -> Change:
+    """Return a project's file with more requirements; one for a listed package replaces its line.
+
+    The framework is in every environment, and skipped. Its companions can be listed, since not
+    every project needs them. Unless `exact`, raise `InvalidError` for a name that is likely
+    mistaken; always for what a lock cannot hold.
+    """
+    file = _File(text, path, environment)
+    notes = []
+    for each in lines:
+        line, note = _written(each, exact=exact)
+        name = distribution(line)
+        notes += [*filter(None, [note, _of_profile(name, line, file.definition)])]
+        if frameworks.of_name(name):
+            continue
+        if name == "python":
+            version = re.search(r"3\.[0-9]+", line)
+            raise InvalidError(
+                f"{_ADD}: {shown(each)}: Python is not among the packages",
+                f'Write python: "{version[0] if version else "3.12"}" into {PROJECT_FILE}.',
+            )
+        places = file.places(name)
+        if len(places) > 1:
+            raise InvalidError(f"{file.where}: {name} is listed {len(places)} times", _BY_HAND)
+        if not places:
+            _require_likely(name, exact=exact)
+            file.change(f"added {line}", line)
+        elif (before := file.listed[places[0]]) != line:
+            file.change(f"{before} → {line}", line, places[0])
+    return replace(file.done(), notes=(*notes,))
+
+
+def dated(text: str, path: Path, day: date) -> Change:
+    """Return a project's file with another `as_of`."""
+    before = decoded(text, path)[1] or Definition()
+    try:
+        after = yaml_files.edit_value(text, "as_of", day.isoformat())
+    except yaml_files.EditError as error:
+        raise InvalidError(f"{path}: {error}", _BY_HAND) from error
+    lines = () if before.as_of == day else (f"as_of: {day}",)
+    definition = replace(before, as_of=day)
+    return Change(path=path, before=text, text=after, definition=definition, lines=lines)
+
+
+def changed_file(change: Change) -> dict[Path, bytes]:
+    """Return the file of a change and what it will hold; a link to it stays a link.
+
+    Raise `InvalidError` if the file was changed meanwhile.
+    """
+    path = change.path
+    if read_text(path) != change.before:
+        raise InvalidError(
+            f"{path}: was changed by somebody else meanwhile, and is left like that",
+            "Run the command again.",
+        )
+    return {path.resolve(): change.text.encode()}
+
+
+def _written(text: str, *, exact: bool) -> tuple[str, str]:
+    """Return a requirement as the file has it, and a note if it was written otherwise.
+
+    Raise `InvalidError` as a lock of it would.
+    """
+    if exact or "@" in text:  # locations are refused
+        parse(text, _ADD)
+        return text, ""
+    line, note = parse_lenient(text, _ADD)
+    return (line.text, note.removeprefix(f"{_ADD}: ")) if note else (unquoted(text), "")
+
+
+def _of_profile(name: str, line: str, definition: Definition) -> str:
+    """Return what the profile decides about a package of a framework; empty for any other one.
+
+    Raise `InvalidError` for a framework that the project is not for, or with a version.
+    """
+    key = frameworks.of_user(name) if (row := frameworks.of_build(name)) else None
+    if row is None or key is None:
+        return ""
+    if name not in row.names:
+        return f"{name}: each hardware has its own build, and its release follows {row.title}'s"
+    if key != (definition.framework or frameworks.DEFAULT):
+        raise InvalidError(
+            f"{_ADD}: {shown(line)}: {_from_profile(name)}",
+            f"Write framework: {key} into {PROJECT_FILE}: then it is in every environment.",
+        )
+    choose = f"To choose its release: framework_version: in {PROJECT_FILE}"
+    if line == name:
+        return f"{_from_profile(name)}, and every environment has it. {choose}"
+    hint = f"Leave it out: it is in every environment. {choose}"
+    if version := re.search(r"[0-9]+\.[0-9]+(\.[0-9]+)?", line):
+        hint = (
+            f'Write framework_version: "{version[0]}" into {PROJECT_FILE}, and leave it out here.'
+        )
+    raise InvalidError(f"{_ADD}: {shown(line)}: {_from_profile(name)}", hint)
+
+
+def _require_likely(name: str, *, exact: bool) -> None:
+    """Raise `InvalidError` for the name of a package that is likely not meant."""
+    if not exact and (other := mistaken(name)):
+        raise InvalidError(
+            f"{_ADD}: {name}: more likely {other} is meant, which many use",
+            (Hint("Run", ("add", other)), Hint(f"If you mean {name}", ("add", "--exact", name))),
+        )
+
+
+def removed(
+    text: str, path: Path, environment: str, names: Iterable[str], *, project: Path
+) -> Change:
+    """Return a project's file without some packages.
+
+    Raise `InvalidError` for one that is not listed there, with the place where it is, if any.
+    """
+    file = _File(text, path, environment)
+    for name in dict.fromkeys(map(types.canonical, names)):
+        places = file.places(name)
+        if not places:
+            _refuse_missing(file, name, project)
+        for number in reversed(places):
+            file.change(f"removed {file.listed[number]}", None, number)
+    return file.done()
+
+
+def _from_profile(name: str) -> str:
+    return f"{name} comes from the profile of the hardware: each has its own build"
+
+
+def _refuse_missing(file: _File, name: str, project: Path) -> NoReturn:
+    """Raise `InvalidError` for a package to remove that the list does not have."""
+    if frameworks.of_name(name) == (file.definition.framework or frameworks.DEFAULT):
+        raise InvalidError(
+            f"envbuilder remove: {_from_profile(name)}", "It is in every environment."
+        )
+    for other in names(file.definition):
+        if name in map(_name, _part(file.definition, other).requirements):
+            option = () if other == DEFAULT else ("--environment", other)
+            raise InvalidError(
+                f"{file.where} does not list {name}, but environment '{other}' does",
+                Hint("Run", ("remove", *option, name)),
+            )
+    from envbuilder.project import forms
+
+    environment = merged(file.definition, file.environment)
+    for source in map(named_file, environment.requirements_from):
+        read = forms.read(project, source.file, source.extras, source.groups)
+        for line in (*read.requirements, *read.conda):
+            if line.name == name:
+                raise InvalidError(
+                    f"{name} is listed in {line.where}, not in {PROJECT_FILE}",
+                    Hint("Remove it there, then lock", ("lock",)),
+                )
+    listed = [*filter(None, map(_name, file.listed))]
+    hint = f"It lists: {', '.join(listed)}." if listed else "No file of the project lists it."
+    raise InvalidError(f"{file.where} does not list {shown(name)}", hint)
+
+
+def _part(definition: Definition, environment: str) -> Environment:
+    """Return what the file says of an environment itself, without what it has from above."""
+    return definition if environment == DEFAULT else definition.environments[environment]
+
+
+def _name(text: str) -> str:
+    """Return the package that a line of the file requires; empty if it is no requirement."""
+    try:
+        parse(text, "")
+    except InvalidError:
+        return ""
+    return distribution(text)
