@@ -86,14 +86,13 @@ def read_project(settings: Settings) -> tuple[str, Path]:
 def apply_change(change: environment_changes.Change, settings: Settings) -> int:
     """Write a change and the locks that it leads to; return the exit code.
 
-    Raise `InvalidError`, and write nothing, if nothing could be locked, or if somebody edited the
-    file meanwhile: resolving may take minutes.
+    What is listed already may not be locked yet. Raise `InvalidError`, and write nothing, if
+    nothing could be locked, or if somebody edited the file meanwhile: resolving may take minutes.
     """
     for note in change.notes:
         console.result(f"note: {note}")
     if not change.lines:
         console.result(f"{PROJECT_FILE}: nothing to change")
-        return 0
     return locks.settle(_locked(change, settings), f"{_LEFT} {_WRITABLE}", change)
 
 

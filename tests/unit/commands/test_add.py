@@ -352,14 +352,15 @@ def test_locks_that_the_project_rules_out_are_removed(
     assert f"removed {path / 'notebooks.small.json'}: envbuilder.yaml has no environment" in out
 
 
-def test_what_is_there_already_is_no_change(
+def test_what_is_there_already_is_no_change_and_is_locked(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("add", "leaf", "torch") == 0
     out = capsys.readouterr().out
     assert "note: torch comes from the profile of the hardware" in out
     assert "nothing to change" in out
-    assert locks(project) == set()
+    assert (project / "envbuilder.yaml").read_text() == TEXT
+    assert "default.small.json" in locks(project)
 
 
 @pytest.mark.parametrize(
