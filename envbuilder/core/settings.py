@@ -149,7 +149,7 @@ class Definition(Environment, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The profiles to support; by default all of the framework that are not opt-in."""
     framework: types.Framework | None = None
     """By default the one that packages require, else `torch`."""
-    framework_version: types.FrameworkVersion | None = None
+    framework_version: types.FrameworkRelease | None = None
     """Its release, such as "2.7" or "2.7.1"; by default what packages require, else the one that
     this version of envbuilder verified."""
     as_of: types.Day | None = None

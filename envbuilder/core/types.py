@@ -12,6 +12,14 @@ Framework = Literal["torch", "jax", "tensorflow"]
 FrameworkVersion = Annotated[
     str, Meta(pattern=r"^[0-9][0-9a-z.+]*\Z", description="a version of the framework")
 ]
+FrameworkRelease = Annotated[
+    str,
+    Meta(
+        pattern=r"^[0-9]+(\.[0-9]+(\.[0-9]+((a|b|rc|\.post)[0-9]+)?)?)?\Z",
+        description='a release of the framework such as "2.7" or "2.7.1", in quotes',
+        extra={"hint": "Leave out a build such as +cu126: the hardware decides it."},
+    ),
+]
 BuildName = Annotated[
     str, Meta(pattern=r"^[a-z][a-z0-9.]{1,15}\Z", description='a build of a framework ("cu126")')
 ]

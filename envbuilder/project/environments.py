@@ -105,10 +105,10 @@ def contents(definition: Definition, name: str, project: Path) -> Contents:
     pythons = listed.pythons
     notes = list[str]()
     for text, where in entries(definition, name, project, "python"):
-        # Of two, the environment's own counts, which comes last.
-        version = text.removeprefix("managed").strip()
-        pythons = (Line(f"=={version}.*", where),) if version else listed.pythons
-        notes = [*_other_pythons(listed.pythons, version, where)] if version else []
+        # Of two, the environment's own counts, which comes last; `managed` alone says no version.
+        if version := text.removeprefix("managed").strip():
+            pythons = (Line(f"=={version}.*", where),)
+            notes = [*_other_pythons(listed.pythons, version, where)]
     lines = listed.requirements
     replacing = _overrides(definition, project)
     overrides = {line.name: line for line in listed.overrides} | replacing
@@ -131,8 +131,11 @@ def contents(definition: Definition, name: str, project: Path) -> Contents:
 
 def _overrides(definition: Definition, project: Path) -> dict[str, Line]:
     """Return package → what the project's own file takes instead, whoever requires it."""
-    stated = entries(definition, DEFAULT, project, "overrides")
-    return {types.canonical(package): Line(text, where) for (package, text), where in stated}
+    overrides = {}
+    for (package, text), where in entries(definition, DEFAULT, project, "overrides"):
+        parse(text, where)
+        overrides[types.canonical(package)] = Line(text, where)
+    return overrides
 
 
 def _doubled(lines: Iterable[Line]) -> dict[str, str]:

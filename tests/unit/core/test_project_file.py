@@ -75,6 +75,10 @@ WRONG_KEYS = {
 }  # fmt: skip
 WRONG_TYPES = {
     "text for a list": Mistake("requirements: rich\n", 1, "requirements", "a list: [rich]"),
+    "a build": Mistake(
+        "framework_version: 2.7+cu118\n", 1, "framework_version", "the hardware decides it"
+    ),
+    "a range": Mistake("framework_version: 2.7.x\n", 1, "framework_version", '"2.7" or "2.7.1"'),
     "a profile for a list": Mistake("profiles: cpu\n", 1, "profiles", "Write a list: [cpu]"),
     "lines for a list": Mistake(
         "requirements: |\n  rich\n  click\n", 1, "requirements", "in brackets, or one item a line"

@@ -149,6 +149,19 @@ def test_managed_says_nothing_of_the_version_unless_it_has_one(tmp_path: Path) -
     assert managed == {"test": True, "old": True, "own": False}
 
 
+def test_a_managed_environment_has_the_version_of_the_top_level(tmp_path: Path) -> None:
+    text = "python: '3.12'\nenvironments:\n  test: {python: managed}\n"
+    contents = stated(tmp_path, {"envbuilder.yaml": text}, "test")
+    assert contents.pythons == (Line("==3.12.*", "envbuilder.yaml:1"),)
+    assert contents.environment.is_managed
+
+
+def test_an_override_that_is_no_requirement_is_refused_with_its_place(tmp_path: Path) -> None:
+    text = "overrides:\n  attrs: attrs==2.x\n"
+    with pytest.raises(InvalidError, match=r"yaml:2: attrs==2\.x: not a requirement"):
+        stated(tmp_path, {"envbuilder.yaml": text})
+
+
 @pytest.mark.parametrize(("name", "expected"), [("test", ":1"), ("old", ":4")])
 def test_the_stated_python_decides_and_a_note_names_what_a_file_says(
     tmp_path: Path, name: str, expected: str
