@@ -327,6 +327,7 @@ def _with_wheels(
     framework = variants.framework[0]
     places = variants.contents.places
     pythons = variants.limits.pythons
+    limits = variants.limits.constraints
     build: set[str] = set()
     python = facts.python
     with console.progress().task("look for wheels"):
@@ -338,7 +339,7 @@ def _with_wheels(
                 if profile.builds:
                     usual = variants.decision(profile).python
                 if not python:
-                    way = next(diagnosis.ways(adapted, usual, places, (), pythons), None)
+                    way = next(diagnosis.ways(adapted, usual, limits, pythons), None)
                     python = way.python if way and way.wheels else usual
                     if python != usual:
                         why = f"there are wheels of {first(way.wheels, 3) if way else ''} for it"

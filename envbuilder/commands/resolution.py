@@ -128,9 +128,7 @@ def _ways(outcomes: Sequence[Outcome], diagnosis: Diagnosis) -> Iterator[tuple[s
             continue
         if entry.decision.why:
             continue  # an exception already is no reason to move all others
-        python = entry.decision.python
-        places = entry.places
-        ways = diagnosis.ways(profile, python, places, entry.limits, entry.pythons)
+        ways = diagnosis.ways(profile, entry.decision.python, entry.limits, entry.pythons)
         yield from ((entry.environment, way) for way in itertools.islice(ways, _MOST_WAYS))
         return
 

@@ -7,7 +7,6 @@ runs and records which hashes of the result were read and which are only claimed
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 from functools import partial
@@ -25,14 +24,14 @@ from envbuilder.locks.target_wheels import ClashError
 from envbuilder.packages import interpreters, upstream
 from envbuilder.packages.debian.suite import Debs, is_current
 from envbuilder.packages.python import wheel_conflicts
-from envbuilder.packages.python.uv import Found, Offer, Runner, UnresolvableError, Uv, started
+from envbuilder.packages.python.uv import Found, Offer, Runner, UnresolvableError, Uv
 from envbuilder.packages.sources.source_locker import SourceLocker
 from envbuilder.profiles.lock import File, Lock, Reason, Target, inputs_digest, nothing, target_of
 from envbuilder.profiles.requirements import applies
 from envbuilder.project import forms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from envbuilder.core.settings import Settings
     from envbuilder.packages.availability import Blocker
@@ -122,7 +121,7 @@ def resolve(
         asked = profile
         built = _named_sources(profile, foundry)
         for left in reversed(range(_MOST_ROUNDS)):
-            with _uv(asked, settings, (*offers, *built), run, environ) as uv:
+            with target_wheels.resolver(asked, settings, (*offers, *built), run, environ) as uv:
                 read_contents = contents or partial(
                     wheel_conflicts.remote_contents, settings=settings, variables=uv.environment
                 )
@@ -170,46 +169,6 @@ def resolve(
     except UnresolvableError as error:
         return replace(nothing(profile), state="unlocked", obstacle=error.reason)
     return _judged(lock)
-
-
-@contextlib.contextmanager
-def _uv(
-    profile: Profile,
-    settings: Settings,
-    offers: Iterable[Offer],
-    run: Runner,
-    environ: Mapping[str, str],
-) -> Iterator[Uv]:
-    """Yield uv for a profile's resolutions, with an index of what is offered."""
-    with started(settings, run, environ, offers, profile.indexes) as uv:
-        excludes = uv.folder / "excludes.txt"
-        resolution = profile.resolution
-        names = sorted(target_wheels.left_out(profile))
-        excludes.write_text("\n".join(names), encoding="utf-8")
-        options = ["--excludes", str(excludes)]
-        if resolution.as_of:
-            options += ["--exclude-newer", f"{resolution.as_of}T23:59:59Z"]
-            # No index states when these were uploaded; their release is chosen by its own day.
-            offered = {types.canonical(offer.distribution) for offer in uv.index.offers.values()}
-            for each in sorted({*offered, *map(types.canonical, profile.indexes)}):
-                options += ["--exclude-newer-package", f"{each}=false"]
-        yield replace(uv, options=tuple(options))
-
-
-def _overriding(uv: Uv, profile: Profile, platform: types.Platform, python: str) -> Uv:
-    """Return uv with the overrides that hold for a target.
-
-    Where the marker of one does not hold, uv would leave the package out.
-    """
-    needs = map(Requirement, profile.resolution.overrides)
-    holding = [need for need in needs if applies(need.marker, platform, python)]
-    if not holding:
-        return uv
-    for need in holding:
-        need.marker = None
-    path = uv.folder / f"overrides-{types.machine(platform)}-{python}.txt"
-    path.write_text("\n".join(map(str, holding)), encoding="utf-8")
-    return replace(uv, options=(*uv.options, "--overrides", str(path)))
 
 
 def check(profile: Profile, lock: Lock) -> tuple[str, ...]:
@@ -361,7 +320,7 @@ def _targets(
 
     def answer(platform: types.Platform, python: str) -> tuple[Found, ...] | UnresolvableError:
         on_progress(f"{profile.name}: resolving {platform} with Python {python}")
-        uv_here = _overriding(uv, profile, platform, python)
+        uv_here = target_wheels.overriding(uv, profile, platform, python)
         try:
             wheels = target_wheels.of_target(
                 profile, platform, python, before(platform, python), uv_here

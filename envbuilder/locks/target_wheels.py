@@ -21,7 +21,7 @@ from envbuilder.core import http, pip, process, types
 from envbuilder.core.errors import escaped
 from envbuilder.packages import upstream
 from envbuilder.packages.python import indexes, wheel_conflicts
-from envbuilder.packages.python.uv import Found, Offer, UnresolvableError, Uv
+from envbuilder.packages.python.uv import Found, Offer, Runner, UnresolvableError, Uv, started
 from envbuilder.profiles import frameworks, releases
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.lock import OF_NO_INDEX, PRUNED, File, Recipe
@@ -29,7 +29,7 @@ from envbuilder.profiles.profile import Profile, is_on_pypi
 from envbuilder.profiles.requirements import SAME, applies, distribution, for_other_hardware
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import requests
 
@@ -72,6 +72,46 @@ def left_out(profile: Profile) -> frozenset[str]:
     foreign |= for_other_hardware(profile.accelerator)
     same = (family - listed for family in map(frozenset, SAME) if family & listed)
     return frozenset().union(foreign - listed, profile.resolution.exclude, *same)
+
+
+@contextlib.contextmanager
+def resolver(
+    profile: Profile,
+    settings: Settings,
+    offers: Iterable[Offer],
+    run: Runner,
+    environ: Mapping[str, str],
+) -> Iterator[Uv]:
+    """Yield uv for a profile's resolutions, with an index of what is offered."""
+    with started(settings, run, environ, offers, profile.indexes) as uv:
+        excludes = uv.folder / "excludes.txt"
+        resolution = profile.resolution
+        names = sorted(left_out(profile))
+        excludes.write_text("\n".join(names), encoding="utf-8")
+        options = ["--excludes", str(excludes)]
+        if resolution.as_of:
+            options += ["--exclude-newer", f"{resolution.as_of}T23:59:59Z"]
+            # No index states when these were uploaded; their release is chosen by its own day.
+            offered = {types.canonical(offer.distribution) for offer in uv.index.offers.values()}
+            for each in sorted({*offered, *map(types.canonical, profile.indexes)}):
+                options += ["--exclude-newer-package", f"{each}=false"]
+        yield replace(uv, options=tuple(options))
+
+
+def overriding(uv: Uv, profile: Profile, platform: types.Platform, python: str) -> Uv:
+    """Return uv with the overrides that hold for a target.
+
+    Where the marker of one does not hold, uv would leave the package out.
+    """
+    needs = map(Requirement, profile.resolution.overrides)
+    holding = [need for need in needs if applies(need.marker, platform, python)]
+    if not holding:
+        return uv
+    for need in holding:
+        need.marker = None
+    path = uv.folder / f"overrides-{types.machine(platform)}-{python}.txt"
+    path.write_text("\n".join(map(str, holding)), encoding="utf-8")
+    return replace(uv, options=(*uv.options, "--overrides", str(path)))
 
 
 def require_offers(profile: Profile, offers: Iterable[Offer], *, everywhere: bool) -> None:

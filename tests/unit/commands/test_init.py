@@ -496,6 +496,7 @@ def test_an_index_that_fails_midway_excludes_no_package(
     an_index(monkeypatch, rich=b"<a href=rich-1-py3-none-any.whl></a>", einops=failure)
     # One after the other: a server that is not reached is asked no more.
     monkeypatch.setattr(upstream, "PARALLEL", 1)
+    monkeypatch.setattr(Diagnosis, "ways", lambda *_: iter(()))
     lay(folder, {"requirements.txt": "rich\ngone\neinops\n"})
     assert run("init", "--json") == 0
     result = json.loads(capsys.readouterr().out)

@@ -469,14 +469,23 @@ def test_what_goes_with_a_release_is_the_profile_s_limit_also_if_a_line_says_the
     assert text.endswith("another framework_version, or exclude: [torchvision]")
 
 
-def test_no_python_is_proposed_that_the_framework_has_no_build_for(
+def test_pythons_are_asked_for_of_which_the_framework_has_a_build_the_nearest_first(
     monkeypatch: pytest.MonkeyPatch, found: Settings
 ) -> None:
-    monkeypatch.setitem(PAGES, "eight", {"eight-1.0-cp38-cp38-manylinux2014_x86_64.whl": ""})
-    open_index(monkeypatch)
-    for name, expected in (("cpu", ["3.8"]), ("tensorflow-cuda", [])):
+    asked: list[str] = []
+    monkeypatch.setattr(upstream, "offers", lambda *_: ())
+    monkeypatch.setattr(
+        Diagnosis, "_answer", lambda _, profile, python, offers: asked.append(python)
+    )
+    for name, day, expected in (
+        ("cpu", "2026-10-30", ["3.11", "3.10", "3.12", "3.13", "3.14", "3.9", "3.8"]),
+        ("cpu", "2026-11-01", ["3.11", "3.12", "3.13", "3.14", "3.10", "3.9", "3.8"]),
+        ("tensorflow-cuda", "2026-11-01", ["3.11", "3.12", "3.13", "3.10", "3.9"]),
+    ):
         profile = shipped_profile(name)
-        profile = replace(profile, requirements=("eight",), release=None)
+        resolution = replace(profile.resolution, as_of=day)
+        profile = replace(profile, requirements=("eight",), release=None, resolution=resolution)
         with Diagnosis(found) as diagnosis:
-            ways = [way.python for way in diagnosis.ways(profile, "3.11", {})]
-        assert [python for python in ways if python == "3.8"] == expected
+            assert not [*diagnosis.ways(profile, "3.11")]
+        assert asked == expected
+        asked.clear()
