@@ -243,9 +243,8 @@ def _entries(folder: Path, file: str) -> tuple[RequirementFile, RequirementFile 
         tables = pyproject(read_text(folder, stated), stated)
     except InvalidError:
         return main, None
-    of_extras = tables.about.optional_dependencies
-    extras = tuple(islice(_valid(of_extras, Extra), _MOST_MENTIONED))
-    groups = tuple(islice(_valid(tables.dependency_groups, Extra), _MOST_MENTIONED))
+    extras = tuple(islice(_valid(tables.extras, Extra), _MOST_MENTIONED))
+    groups = tuple(islice(_valid(tables.groups, Extra), _MOST_MENTIONED))
     optional = RequirementFile(file=file, extras=extras, groups=groups)
     if path.name == "pyproject.toml" and groups and not tables.project and not tables.tool.poetry:
         return optional, None  # nothing but groups

@@ -24,6 +24,7 @@ from envbuilder.project.lines import (
     Dropped,
     Line,
     Listed,
+    joined,
     location_of,
     of_uv,
     parse,
@@ -147,15 +148,40 @@ class Pyproject(Struct, frozen=True, rename="kebab", kw_only=True):
     @property
     def is_poetry(self) -> bool:
         """Whether Poetry's own tables state what it requires."""
-        stated = self.project is not None and "dependencies" not in self.project.dynamic
-        return "dependencies" in self.tool.poetry and not stated
+        return "dependencies" in self.tool.poetry and self.about.dependencies is None
+
+    @property
+    def poetry_extras(self) -> dict[str, list[str]]:
+        """The extras of Poetry's tables, with their packages; none if [project] has packages."""
+        extras = mapping(self.tool.poetry.get("extras")) if self.is_poetry else {}
+        return {types.canonical(name): texts_of(packages) for name, packages in extras.items()}
+
+    @property
+    def poetry_groups(self) -> dict[str, dict[str, Any]]:
+        """The groups of Poetry's tables, with their packages."""
+        groups = {}
+        for name, group in mapping(self.tool.poetry.get("group")).items():
+            groups[types.canonical(name)] = mapping(mapping(group).get("dependencies"))
+        if earlier := mapping(self.tool.poetry.get("dev-dependencies")):
+            groups.setdefault("dev", earlier)
+        return groups
+
+    @property
+    def extras(self) -> tuple[str, ...]:
+        """The names of all its extras."""
+        return (*self.about.optional_dependencies, *self.poetry_extras)
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The names of all its groups."""
+        return tuple({**self.dependency_groups, **self.poetry_groups})
 
     def leaves_open(self, extras: Collection[str]) -> bool:
         """Return whether another file states what it requires."""
         if self.is_poetry:
             return False
         if self.project is None:
-            return not self.dependency_groups
+            return not self.groups
         dynamic = self.project.dynamic
         static = {*map(types.canonical, self.project.optional_dependencies)}
         return "dependencies" in dynamic or (
@@ -184,8 +210,8 @@ def read_pyproject(
     """
     if not is_open:
         _require_static(tables, file, extras, groups)
-    if tables.is_poetry:
-        return _read_poetry(tables, file, text, extras, groups)
+    chosen_names("extra", extras, tables.extras, file)
+    chosen_names("group", groups, tables.groups, file)
     requirements = []
     notes = list[str]()
     for required, note in _required(tables, project, file, text, extras, groups):
@@ -195,13 +221,14 @@ def read_pyproject(
             raise InvalidError(f"{escaped(file)}: more than {MOST} requirements")
     constraints, not_taken = of_uv("constraint", tables.tool.uv.constraint_dependencies, file)
     overrides, not_passed = of_uv("override", tables.tool.uv.override_dependencies, file)
-    return Listed(
+    standard = Listed(
         requirements=tuple(requirements),
         constraints=constraints,
         overrides=overrides,
         pythons=python_versions(tables.about.requires_python, file),
         notes=(*notes, *not_taken, *not_passed),
     )
+    return joined([standard, _of_poetry(tables, file, text, extras, groups)])
 
 
 def _require_static(
@@ -249,7 +276,9 @@ def _required(
     for key, group in tables.dependency_groups.items():
         lists["group", types.canonical(key)] = f"dependency-groups.{key}", group
     sources = {types.canonical(key): source for key, source in tables.tool.uv.sources.items()}
-    todo = [("", ""), *product(["extra"], extras), *product(["group"], groups)]
+    asked = [*product(["extra"], extras), *product(["group"], groups)]
+    # Poetry's tables may have others.
+    todo = [("", ""), *(each for each in asked if (each[0], types.canonical(each[1])) in lists)]
     finished = set()
     while todo:
         kind, chosen = todo.pop(0)
@@ -488,23 +517,23 @@ class RequirementTables(Struct):
         )
 
 
-def _read_poetry(
-    tables: Pyproject, file: str, text: str, extras: Sequence[str], groups: Sequence[str]
+def _of_poetry(
+    tables: Pyproject, file: str, text: str, extras: Iterable[str], groups: Iterable[str]
 ) -> Listed:
-    """Return what Poetry's tables of a pyproject.toml require."""
-    poetry = tables.tool.poetry
-    of_extras = {types.canonical(k): texts_of(v) for k, v in mapping(poetry.get("extras")).items()}
-    only = set[str]()
-    for extra in chosen_names("extra", extras, of_extras, file):
-        only.update(map(types.canonical, of_extras[extra]))
-    of_groups = {types.canonical(name): g for name, g in mapping(poetry.get("group")).items()}
-    if "dev-dependencies" in poetry:
-        of_groups.setdefault("dev", {"dependencies": poetry["dev-dependencies"]})
+    """Return what Poetry's tables of a pyproject.toml require, of its extras and groups, too.
+
+    Of packages that [project] lists they only state more.
+    """
+    optional = set[str]()
+    for extra in tables.poetry_extras.keys() & set(map(types.canonical, extras)):
+        optional.update(map(types.canonical, tables.poetry_extras[extra]))
     reader = RequirementTables(file, lines_of_keys(text))
-    reader.take("tool.poetry.dependencies", poetry["dependencies"], only)
-    for name in sorted(chosen_names("group", groups, of_groups, file)):
-        packages = mapping(of_groups[name]).get("dependencies")
-        reader.take(f"tool.poetry.group.{name}.dependencies", packages)
+    packages = mapping(tables.tool.poetry.get("dependencies"))
+    if not tables.is_poetry:
+        packages = {"python": packages["python"]} if "python" in packages else {}
+    reader.take("tool.poetry.dependencies", packages, optional)
+    for name in sorted(tables.poetry_groups.keys() & set(map(types.canonical, groups))):
+        reader.take(f"tool.poetry.group.{name}.dependencies", tables.poetry_groups[name])
     return reader.listed()
 
 

@@ -267,9 +267,30 @@ def test_poetrys_own_tables(tmp_path: Path) -> None:
         "black",
         "pytest<9,>=8",
     ]
-    # With both, the standard table counts.
+    # With both, the standard table says which packages there are.
     lay(tmp_path, {"pyproject.toml": f'{POETRY}{PROJECT}dependencies = ["rich"]\n'})
     assert listing(tmp_path) == ["rich"]
+
+
+def test_poetrys_tables_beside_the_standard_ones(tmp_path: Path) -> None:
+    """As Poetry 2 has them: each table says something of its own."""
+    text = f"{POETRY}{PROJECT}requires-python = '>=3.8,<3.11'\n"
+    more = (
+        "[project.optional-dependencies]\nweb = ['flask']\n[dependency-groups]\ntest = ['mypy']\n"
+    )
+    lay(tmp_path, {"pyproject.toml": f"{text}dynamic = ['dependencies']\n{more}"})
+    listed = read(tmp_path, "pyproject.toml", ("web", "more"), ("test", "dev"))
+    packages = texts(listed.requirements)
+    assert packages[:3] == ["flask", "mypy", "numpy<2,>=1.24.0"]
+    assert packages[-3:] == ["later<3,>=2.1", "black", "pytest<9,>=8"]
+    assert texts(listed.pythons) == ["<3.11,>=3.8", "<3.12,>=3.9"]
+    lay(tmp_path, {"pyproject.toml": f"{text}dependencies = ['rich']\n{more}"})
+    listed = read(tmp_path, "pyproject.toml", ("web",), ("dev",))
+    assert texts(listed.requirements) == ["rich", "flask", "black"]
+    assert texts(listed.pythons) == ["<3.11,>=3.8", "<3.12,>=3.9"]
+    with pytest.raises(InvalidError, match="no group docs") as raised:
+        read(tmp_path, "pyproject.toml", (), ("docs",))
+    assert raised.value.hint == "It has: dev, test."
 
 
 MANY = 200_000
