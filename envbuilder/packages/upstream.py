@@ -3,8 +3,9 @@
 Of a named index there are three sources of offers, best first: the index itself if it answers,
 wheels in the user's own find-links folders, and shipped claims. A claim is a hash taken from a
 third-party lock file, or from a public copy of the index (`profiles/releases/`). It allows a
-profile to be locked even if the index cannot be queried; the download confirms or refutes it. No
-part of a claim is written from memory: each names its source.
+profile to be locked even if the index cannot be queried; the download confirms or refutes it. An
+index that answers, such as a mirror of a part, has what it lists and no more. No part of a claim is
+written from memory: each names its source.
 
 Long because pages are read for the offers of an index and for the releases of a day alike.
 """
@@ -344,8 +345,8 @@ def merge(
 ) -> tuple[tuple[Offer, ...], tuple[str, ...]]:
     """Return one offer per file name, best source first, and notes about contradictions.
 
-    Raise `InvalidError` for a local file that contradicts the upstream index or a claim: no source
-    vouches for it.
+    Claims are offers only if the index lists nothing. Raise `InvalidError` for a local file that
+    contradicts the upstream index or a claim: no source vouches for it.
     """
     stated = {o.file: o for o in claimed}
     notes = []
@@ -366,9 +367,10 @@ def merge(
         if not offer.core_metadata and claim:
             offer = replace(offer, requires_dist=claim.requires_dist)  # noqa: PLW2901
         result[offer.file] = offer
-    result = stated | result
+    if not result:
+        result = {**stated}
     for offer in local:
-        existing = result.get(offer.file)
+        existing = result.get(offer.file) or stated.get(offer.file)
         if existing and existing.sha256 != offer.sha256:
             raise InvalidError(
                 f"{offer.location}: sha256 is {offer.sha256},"
@@ -381,6 +383,15 @@ def merge(
             by = existing.by
         result[offer.file] = replace(offer, source=source, by=by)
     return tuple(result[f] for f in sorted(result)), tuple(notes)
+
+
+_NOT_FOUND = 404
+"""The one status that says of a package that an index does not have it."""
+
+
+def _is_missing(error: OSError) -> bool:
+    """Return whether an index answered that it does not have a package."""
+    return getattr(getattr(error, "response", None), "status_code", 0) == _NOT_FOUND
 
 
 def offers(
@@ -397,19 +408,25 @@ def offers(
     """
     result: list[Offer] = []
     silent: set[str] = set()
+    answering: set[str] = set()
     for distribution, source in sorted(sources.items()):
         page: list[Offer] = []
+        claimed = claims(distribution, source)
         if source not in silent:
             address = f"{indexes.url(source, settings)}/{types.canonical(distribution)}/"
             try:
                 text = read(address).decode("utf-8", "replace")
                 page = parse_page(text, address, distribution, source)
+                answering.add(source)
             except OSError as error:
-                silent.add(source)
-                on_progress(f"{source}: unreachable ({http.reason(error)}); using claims")
-        merged, notes = merge(
-            page, local_wheels(find_links, distribution), claims(distribution, source), source
-        )
+                if not _is_missing(error):
+                    silent.add(source)
+                    on_progress(f"{source}: unreachable ({http.reason(error)}); using claims")
+                elif source in answering:
+                    claimed = ()
+                elif claimed:
+                    on_progress(f"{source}: has no page of {distribution}; using claims")
+        merged, notes = merge(page, local_wheels(find_links, distribution), claimed, source)
         for note in notes:
             on_progress(note)
         result += merged
@@ -420,8 +437,6 @@ def offers(
 
 
 PARALLEL = 8
-_NOT_FOUND = 404
-"""The one status that says of a package that an index does not have it."""
 _LARGEST_METADATA = 4 << 20
 """Maximum bytes of a wheel's METADATA."""
 _WHEELS_READ = 2
@@ -510,7 +525,7 @@ class Index:
             self._yanked[name] = self._grouped(pair for pair in every if pair[1].yanked)
             self._releases[name] = self._grouped(pair for pair in every if not pair[1].yanked)
             for url, error in problems.items():
-                if getattr(getattr(error, "response", None), "status_code", 0) != _NOT_FOUND:
+                if not _is_missing(error):
                     self.problems[name] = f"{http.host_of(url)}: {http.reason(error)}"
         return self._releases[name]
 

@@ -19,14 +19,21 @@ def torch(world: World, index: str, version: str, *needs: str) -> None:
 
 
 def claimed(world: World) -> None:
-    """Take torch 2.13.0 from the index, so that its public hash is locked, as elsewhere."""
+    """Take torch 2.13.0 from the index: it answers, and has no such release."""
     for path in world.index.wheels("torch").glob("torch-2.13.0*"):
+        path.unlink()
+
+
+def unanswered(world: World) -> None:
+    """Take torch's page from its index, so that public hashes are locked, as without a network."""
+    for path in world.index.wheels("torch").glob("torch-*"):
         path.unlink()
 
 
 def old(world: World, *lines: str) -> None:
     """Write a project of 2022."""
     came(world, "2022-12-01")
+    unanswered(world)
     text = "\n".join(["profiles: [cpu]", "requirements: [six]", "as_of: '2022-12-31'", *lines, ""])
     world.write("envbuilder.yaml", text)
 
@@ -47,7 +54,7 @@ def release_of(world: World, profile: str) -> str:
 
 @row("1.1", "A")
 def profiles_with_other_releases_are_named(world: World) -> None:
-    claimed(world)
+    torch(world, "torch", "2.8.0+cpu")
     for release in ("2.8.0", "2.13.0"):
         torch(world, "default", release)
     project(world, "profiles: [cpu, cuda]", "framework_version: '2.8'")
@@ -188,6 +195,7 @@ def lab(world: World) -> None:
 @row("2.5", "B")
 def the_tool_that_installs_has_no_day(world: World) -> None:
     came(world, "2022-12-01")
+    unanswered(world)
     lab(world)
     for path in world.index.wheels("default").glob("uv-*"):
         os.utime(path)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.seams.rows import RELEASE, World, bash, coded, done, project, row, says, says_not
-from tests.seams.rows.deciding import claimed
+from tests.seams.rows.deciding import unanswered
 from tests.seams.world import SECRET, Ended, package
 from tests.support import sources
 
@@ -190,7 +190,7 @@ def both_tables_of_a_project_are_read(world: World) -> None:
         'dynamic = ["dependencies"]\n'
         '[tool.poetry.dependencies]\npython = "*"\nsix = "*"\n',
     )
-    claimed(world)
+    unanswered(world)
     world.write("envbuilder.yaml", "profiles: [cpu]\nrequirements_from: [pyproject.toml]\n")
     done(world.envbuilder("lock"))
     assert target(world)["python"] == "3.10"
@@ -198,7 +198,7 @@ def both_tables_of_a_project_are_read(world: World) -> None:
 
 @row("4.3", "A")
 def a_managed_python_keeps_the_projects_version(world: World) -> None:
-    claimed(world)
+    unanswered(world)
     project(world, "python: '3.12'", "environments:\n  other:\n    python: managed")
     world.envbuilder("lock")
     assert target(world, "envbuilder.lock/other.cpu.json")["python"] == "3.12"

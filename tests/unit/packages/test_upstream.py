@@ -144,6 +144,37 @@ def test_claims_stand_in_for_an_index_out_of_reach(tmp_path: Path) -> None:
     assert "unreachable" in said[0]
 
 
+LINK = '<a href="torch-2.12.1%2Bcpu-cp311-cp311-manylinux_2_28_x86_64.whl#sha256={}">x</a>'
+
+
+@pytest.mark.parametrize(
+    ("torch", "torchvision", "claimed", "note"),
+    [
+        (200, 404, set(), ""),
+        (200, 503, {"torchvision"}, "unreachable (HTTP 503"),
+        (404, 404, {"torch", "torchvision"}, "has no page of torch; using claims"),
+    ],
+)
+def test_an_index_that_answers_has_what_it_lists_and_no_more(
+    tmp_path: Path, torch: int, torchvision: int, claimed: set[str], note: str
+) -> None:
+    """A mirror of a part: what it lacks cannot be downloaded, whatever public locks state."""
+    answers = {"torch": torch, "torchvision": torchvision}
+    said: list[str] = []
+
+    def read(url: str) -> bytes:
+        response = requests.Response()
+        response.status_code = answers[url.split("/")[-2]]
+        response.raise_for_status()
+        return LINK.format("a" * 64).encode()
+
+    wanted = dict.fromkeys(answers, "pytorch-cpu")
+    offers = upstream.offers(wanted, own(tmp_path), (), said.append, read)
+    assert {o.distribution for o in offers if o.by != "the index pytorch-cpu"} == claimed
+    assert note in "".join(said)
+    assert bool(said) == bool(note)
+
+
 def test_pages_are_read_once_and_a_server_out_of_reach_is_asked_once() -> None:
     asked: list[str] = []
 
