@@ -112,6 +112,10 @@ Requirement = Annotated[
         " ; python_version < '3.12' (files and URLs are not supported)",
     ),
 ]
+Marker = Annotated[
+    str,
+    Meta(pattern=rf"^({_MARKER})?\Z", description="a marker such as python_version < '3.12'"),
+]
 Distribution = Annotated[
     str,
     Meta(

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from envbuilder.core.settings import Settings
     from envbuilder.packages.availability import Blocker
-    from envbuilder.profiles.profile import Profile
+    from envbuilder.profiles.profile import Profile, Resolution, Source
 
     Contents = Callable[[Sequence[Found], str], Mapping[str, Mapping[str, str]]]
     Preferred = Callable[[str, str], dict[str, str]]
@@ -103,9 +103,11 @@ def resolve(
     for lock in filter(None, (basis, of_origin)):
         accepted.update(f"{file.name} {file.version}" for file in lock.files)
 
+    offered = _Offered(offers, {}, [])
+
     def require_recent(place: Place, wheels: Iterable[Found]) -> None:
         new = [w for w in wheels if f"{w.file.name} {w.file.version}" not in accepted]
-        blockers = doubt(asked, place, new, (*offers, *built))
+        blockers = doubt(asked, place, new, offered.on(place))
         versions = set[str]()
         for each in blockers:
             if each.kind == "wheel":  # then there is nothing newer to build either
@@ -119,9 +121,10 @@ def resolve(
     try:
         target_wheels.require_offers(profile, offers, everywhere=not in_project)
         asked = profile
-        built = _named_sources(profile, foundry)
+        offered.named.update(_named_sources(profile, foundry))
         for left in reversed(range(_MOST_ROUNDS)):
-            with target_wheels.resolver(asked, settings, (*offers, *built), run, environ) as uv:
+            with _uv_of_targets(asked, settings, offered, run, environ) as uv_of:
+                uv = next(iter(uv_of.values()))
                 read_contents = contents or partial(
                     wheel_conflicts.remote_contents, settings=settings, variables=uv.environment
                 )
@@ -129,7 +132,7 @@ def resolve(
                     asked,
                     debs,
                     before,
-                    uv,
+                    uv_of,
                     read_contents,
                     require_recent,
                     on_progress,
@@ -137,18 +140,13 @@ def resolve(
                 )
                 instead = _in_place_of_others(asked, solution) if left else []
                 obstacles: dict[Place, Sequence[Blocker]] = {}
-                for target, failure in solution.failures.items():
-                    if explain is None or instead or isinstance(failure, ClashError):
-                        continue
-                    if isinstance(failure, PassedOverError):
-                        obstacles[target] = failure.blockers
-                        continue
-                    every = explain(asked, target, (*offers, *built))
-                    obstacles[target] = [b for b in every if accepted.isdisjoint(b.instead)]
-                more = [o for o in _offers(obstacles, foundry, solution) if left and o not in built]
+                if explain and not instead:
+                    obstacles = _obstacles(asked, solution, offered, explain, accepted)
+                building = _offers(profile.resolution, obstacles, foundry, solution)
+                more = [offer for offer in building if left and offer not in offered.built]
                 if instead or more:
                     asked = replace(asked, requirements=(*asked.requirements, *instead))
-                    built += more
+                    offered.built.extend(more)
                     continue
                 solution = _finished(solution, obstacles, foundry, may_lack=in_project)
                 tools, urls = _tools(profile, uv, (basis, of_origin), on_progress)
@@ -169,6 +167,28 @@ def resolve(
     except UnresolvableError as error:
         return replace(nothing(profile), state="unlocked", obstacle=error.reason)
     return _judged(lock)
+
+
+@contextlib.contextmanager
+def _uv_of_targets(
+    profile: Profile,
+    settings: Settings,
+    offered: _Offered,
+    run: Runner,
+    environ: Mapping[str, str],
+) -> Iterator[dict[Place, Uv]]:
+    """Yield uv for each target of a profile; those with the same offers share one."""
+    of_offers: dict[tuple[Offer, ...], Uv] = {}
+    of_target: dict[Place, Uv] = {}
+    with contextlib.ExitStack() as stack:
+        for place in itertools.product(profile.platforms, profile.python.supported):
+            offers = offered.on(place)
+            if offers not in of_offers:
+                of_offers[offers] = stack.enter_context(
+                    target_wheels.resolver(profile, settings, offers, run, environ)
+                )
+            of_target[place] = of_offers[offers]
+        yield of_target
 
 
 def check(profile: Profile, lock: Lock) -> tuple[str, ...]:
@@ -207,6 +227,22 @@ def check(profile: Profile, lock: Lock) -> tuple[str, ...]:
     return tuple(reasons)
 
 
+class _Offered(NamedTuple):
+    """The wheels to choose from beside those of the user's own indexes."""
+
+    indexes: Sequence[Offer]
+    """Those of indexes that the profile names."""
+    named: dict[Source, Offer]
+    """Those of sources that the project names."""
+    built: list[Offer]
+    """Those of packages that have to be built."""
+
+    def on(self, place: Place) -> tuple[Offer, ...]:
+        """Return what is offered for a target."""
+        named = (offer for source, offer in self.named.items() if source.serves(*place))
+        return (*self.indexes, *self.built, *named)
+
+
 class _Solution(NamedTuple):
     """The targets of a profile."""
 
@@ -238,20 +274,52 @@ def _with_interpreters(
     )
 
 
-def _named_sources(profile: Profile, foundry: SourceLocker) -> list[Offer]:
-    """Return the packages whose source the project names, as wheels to choose.
+def _named_sources(profile: Profile, foundry: SourceLocker) -> dict[Source, Offer]:
+    """Return the sources that the project names for a profile's targets, as wheels to choose.
 
     Raise `UnresolvableError` for the first that cannot be had.
     """
-    pythons = profile.python.supported
-    try:
-        return [foundry.prepare(n, pythons=pythons).offer for n in profile.resolution.sources]
-    except (BuildError, InvalidError) as error:
-        raise UnresolvableError(f"{error.message}. {error.hint}") from error
+    offers = {}
+    for source in profile.resolution.sources:
+        places = itertools.product(profile.platforms, profile.python.supported)
+        pythons = dict.fromkeys(place[1] for place in places if source.serves(*place))
+        try:
+            if pythons:
+                candidate = foundry.prepare(
+                    source.name, pythons=(*pythons,), location=source.location
+                )
+                offers[source] = candidate.offer
+        except (BuildError, InvalidError) as error:
+            raise UnresolvableError(f"{error.message}. {error.hint}") from error
+    return offers
+
+
+def _obstacles(
+    asked: Profile,
+    solution: _Solution,
+    offered: _Offered,
+    explain: Explain,
+    accepted: Collection[str],
+) -> dict[Place, Sequence[Blocker]]:
+    """Return what stands in the way of each target that cannot be resolved.
+
+    `accepted`: what an earlier lock has, which is not too old.
+    """
+    obstacles: dict[Place, Sequence[Blocker]] = {}
+    for target, failure in solution.failures.items():
+        if isinstance(failure, PassedOverError):
+            obstacles[target] = failure.blockers
+        elif not isinstance(failure, ClashError):
+            every = explain(asked, target, offered.on(target))
+            obstacles[target] = [b for b in every if not {*b.instead} & {*accepted}]
+    return obstacles
 
 
 def _offers(
-    obstacles: Mapping[Place, Sequence[Blocker]], foundry: SourceLocker, solution: _Solution
+    resolution: Resolution,
+    obstacles: Mapping[Place, Sequence[Blocker]],
+    foundry: SourceLocker,
+    solution: _Solution,
 ) -> list[Offer]:
     """Return packages that may be built, as wheels for the targets that have none of them.
 
@@ -263,14 +331,18 @@ def _offers(
             if blocker.kind != "source" or not foundry.allows(blocker.name):
                 continue
             exact = f"=={blocker.version}"
+            source = resolution.source_of(blocker.name, platform, python)
+            location = source.location if source else ""
             try:
-                offer = foundry.prepare(blocker.name, exact, pythons=[python]).offer
+                candidate = foundry.prepare(
+                    blocker.name, exact, pythons=[python], location=location
+                )
             except (BuildError, InvalidError) as error:
                 why = f"{error.message}. {error.hint}"
                 solution.failures[platform, python] = UnresolvableError(why, (platform, python))
                 continue
-            stem = offer.file.removesuffix("-any.whl")
-            offers.append(replace(offer, file=f"{stem}-{_ANY_OF[platform]}.whl"))
+            stem = candidate.offer.file.removesuffix("-any.whl")
+            offers.append(replace(candidate.offer, file=f"{stem}-{_ANY_OF[platform]}.whl"))
     return offers
 
 
@@ -309,7 +381,7 @@ def _targets(
     profile: Profile,
     debs: Debs,
     before: Preferred,
-    uv: Uv,
+    uv_of: Mapping[Place, Uv],
     contents: Contents,
     require_recent: Callable[[Place, Iterable[Found]], None],
     on_progress: Callable[[str], None],
@@ -320,7 +392,9 @@ def _targets(
 
     def answer(platform: types.Platform, python: str) -> tuple[Found, ...] | UnresolvableError:
         on_progress(f"{profile.name}: resolving {platform} with Python {python}")
-        uv_here = target_wheels.overriding(uv, profile, platform, python)
+        uv_here = target_wheels.overriding(
+            uv_of[platform, python], profile, platform, python
+        )
         try:
             wheels = target_wheels.of_target(
                 profile, platform, python, before(platform, python), uv_here

@@ -311,7 +311,9 @@ def _of_indexes(
     if is_on_pypi(profile, platform):
         sources = {name: source for name, source in sources.items() if name not in builds}
     # Where the project names the source of a package, no index's release of its name is meant.
-    named = [o for o in uv.index.offers.values() if o.distribution in profile.resolution.sources]
+    source_of = profile.resolution.source_of
+    offers = uv.index.offers.values()
+    named = [o for o in offers if source_of(o.distribution, platform, python)]
     sources |= {offer.distribution: offer.source for offer in named}
     exact = [f"{offer.distribution}=={offer.version}" for offer in named]
     excluded: list[str] = []

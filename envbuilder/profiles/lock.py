@@ -377,12 +377,14 @@ def inputs_digest(profile: Profile) -> str:
         "system_packages": profile.system_packages,
         "tools": profile.tools,
     }
+    sources = (replace(source, where="") for source in profile.resolution.sources)
+    resolution = replace(profile.resolution, sources=tuple(sources))
     # Only if set, so that locks that predate these keys stay fresh.
     later = {
         "debian_base": profile.debian_base,
         "constraints": profile.constraints,
         "managed": profile.python.managed,
-        "resolution": msgspec.to_builtins(profile.resolution),
+        "resolution": msgspec.to_builtins(resolution),
     }
     decides |= {key: value for key, value in later.items() if value}
     return hashlib.sha256(msgspec.json.encode(decides, order="sorted")).hexdigest()

@@ -172,6 +172,27 @@ class Conda(_Strict, frozen=True):
     """Virtual packages given to the solver, never those of the machine that locks."""
 
 
+class Source(_Strict, frozen=True, omit_defaults=True):
+    """Where a package comes from that is from no index, as a line of the project says."""
+
+    name: types.Distribution
+    location: types.SourceLocation
+    """`git+https://HOST/PATH@REF#subdirectory=DIR`, a URL of an archive, or a folder of the project
+    as `./DIR`."""
+    marker: types.Marker = ""
+    """The targets that it is for; empty: all."""
+    where: types.Comment = ""
+    """The line, for messages; it decides nothing."""
+
+    def serves(self, platform: types.Platform, python: types.PythonVersion) -> bool:
+        """Return whether it is the package's source on a target."""
+        if not self.marker:
+            return True
+        from packaging.markers import Marker
+
+        return requirements.applies(Marker(self.marker), platform, python)
+
+
 class Resolution(_Strict, frozen=True, omit_defaults=True):
     """What a project says about how its packages are chosen, whoever requires them."""
 
@@ -181,13 +202,21 @@ class Resolution(_Strict, frozen=True, omit_defaults=True):
     """The packages that may be built from source, or whether all may."""
     cuda_architectures: tuple[types.CudaArchitecture, ...] = ()
     """The GPUs that their code for CUDA is compiled for, if not those of PyTorch."""
-    sources: dict[types.Distribution, types.SourceLocation] = {}
-    """Package → where its source is: `git+https://HOST/PATH@REF#subdirectory=DIR`, a URL of an
-    archive, or a folder of the project as `./DIR`."""
+    sources: tuple[Source, ...] = ()
+    """Where packages come from that are from no index."""
     overrides: tuple[types.Requirement, ...] = ()
     """Requirements that replace every other one of their package."""
     exclude: tuple[types.Distribution, ...] = ()
     """Packages that are left out."""
+
+    def source_of(
+        self, name: str, platform: types.Platform, python: types.PythonVersion
+    ) -> Source | None:
+        """Return the source of a package on a target; None if that is an index."""
+        for source in self.sources:
+            if source.name == name and source.serves(platform, python):
+                return source
+        return None
 
 
 class Profile(_Strict, frozen=True):

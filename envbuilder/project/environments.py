@@ -25,7 +25,7 @@ from envbuilder.core.settings import (
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.profile import Resolution
 from envbuilder.profiles.requirements import SAME
-from envbuilder.project import release
+from envbuilder.project import release, sources
 from envbuilder.project.lines import SHOWN, Dropped, Line, Listed, joined, parse, rename
 
 
@@ -226,7 +226,7 @@ def _resolution(
         as_of=definition.as_of.isoformat() if definition.as_of else None,
         build=build if isinstance(build, bool) else tuple(sorted(map(types.canonical, build))),
         cuda_architectures=definition.cuda_architectures,
-        sources={line.name: line.source for line in lines if line.source},
+        sources=tuple(sources.of_lines(lines, excluded)),
         overrides=tuple(overriding),
         exclude=tuple(sorted(excluded)),
     )

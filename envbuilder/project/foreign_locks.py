@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections import defaultdict
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -24,6 +24,7 @@ from envbuilder.project.lines import (
     Listed,
     line,
     location_of,
+    narrowed,
     of_uv,
     parse,
     python_versions,
@@ -133,6 +134,7 @@ class _Edge(Struct, frozen=True):
 
     name: str
     version: str = ""
+    source: dict[str, Any] = {}
     extra: tuple[str, ...] = ()
     marker: str = ""
 
@@ -285,40 +287,59 @@ class _UvLockReader:
 
     def requirements(self) -> Iterator[Line]:
         """Yield what the project itself requires, and what comes from no index."""
-        locations = {package.name: _location(package.source) for package in self._reachable()}
+        listed = set[str]()
         for entry in self._entries:
             if entry.name != self._root.name and (parsed := self._parsed(entry)):
+                listed.add(entry.name)
                 required = line(parsed, self._where(entry.name))
-                location = locations.pop(entry.name, "") or entry.location
-                yield self._from(required, location)
-        for name, location in sorted(locations.items()):
-            if location:
-                yield self._from(Line(name, self._where(name)), location)
+                yield from self._from(required, entry.location)
+        for name, packages in sorted(self._forks.items()):
+            if name not in listed and any(_location(package.source) for package, _ in packages):
+                yield from self._from(Line(name, self._where(name)))
 
-    def _from(self, required: Line, location: str) -> Line:
-        """Return a requirement from a location, if there is any."""
-        if not location or frameworks.of_build(required.name):
-            return required
+    def _from(self, required: Line, stated: str = "") -> Iterator[Line]:
+        """Yield a requirement, once for each place where the lock has its package from.
+
+        `stated`: the location in the requirement itself, of which the lock has the commit.
+        """
+        forks = self._forks.get(required.name, ())
+        locations = [(_location(package.source) or stated, marker) for package, marker in forks]
+        locations = locations or [(stated, "")]
+        if frameworks.of_build(required.name) or not any(location for location, _ in locations):
+            yield required
+            return
         folder = posixpath.dirname(self._file)
-        return sourced(required.text, location, required.text, required.where, folder)[0]
+        for location, marker in locations:
+            text = narrowed(required.text, marker)
+            if location:
+                yield sourced(text, location, required.text, required.where, folder)[0]
+            else:
+                yield replace(required, text=text)
 
     def constraints(self) -> Iterator[Line]:
         """Yield the locked version of each package that the project needs."""
-        versions = defaultdict[str, list[_Locked]](list)
-        for package in self._reachable():
-            if package.version:
-                versions[package.name].append(package)
-        for name, packages in sorted(versions.items()):
+        for name, packages in sorted(self._forks.items()):
             where = self._where(name)
-            for package in sorted(packages, key=lambda package: package.version):
+            for package, marker in packages:
+                if package.version:
+                    exact = with_marker(f"{name}=={package.version}", marker)
+                    locked = line(parse(exact, where), where)
+                    yield replace(locked, locked=True)
+
+    @cached_property
+    def _forks(self) -> dict[str, list[tuple[_Locked, str]]]:
+        """Package → each version of it that the project needs, and the marker of its fork."""
+        of_name = defaultdict[str, list[_Locked]](list)
+        for package in sorted(self._reachable(), key=lambda package: package.version):
+            of_name[package.name].append(package)
+        locked: dict[str, list[tuple[_Locked, str]]] = {}
+        for name, packages in of_name.items():
+            for package in packages:
                 forks = package.resolution_markers if len(packages) > 1 else ()
-                parts = [remaining(marker, self._chosen, where) for marker in forks]
+                parts = [remaining(marker, self._chosen, self._where(name)) for marker in forks]
                 marker = " or ".join(f"({part})" for part in parts if part)
-                if "" in parts:
-                    marker = ""
-                exact = with_marker(f"{name}=={package.version}", marker)
-                locked = line(parse(exact, where), where)
-                yield replace(locked, locked=True)
+                locked.setdefault(name, []).append((package, "" if "" in parts else marker))
+        return locked
 
     def _reachable(self) -> list[_Locked]:
         """Return the packages that the project needs."""
@@ -331,25 +352,29 @@ class _UvLockReader:
             todo += root.optional_dependencies.get(extra, ())
         for group in self._groups:
             todo += root.dev_dependencies.get(group, ())
-        reached: dict[tuple[str, str, str], _Locked] = {}
+        reached: dict[tuple[str, str, str, str], _Locked] = {}
         while todo:
             edge = todo.pop()
             where = self._where(edge.name)
             if remaining(edge.marker, self._chosen, where) is None:
                 continue
-            targets = [p for p in of_name[edge.name] if edge.version in {"", p.version}]
+            targets = [
+                package
+                for package in of_name[edge.name]
+                if edge.version in {"", package.version} and edge.source in ({}, package.source)
+            ]
             if not targets:
                 raise InvalidError(
                     f"{where}: packages depend on it, but the lock does not hold it", "Run uv lock."
                 )
             for target in targets:
                 for extra in ("", *edge.extra):
-                    key = (target.name, target.version, extra)
+                    key = (target.name, target.version, _location(target.source), extra)
                     if target is not root and key not in reached:
                         reached[key] = target
                         below = target.optional_dependencies.get(extra, ())
                         todo += below if extra else target.dependencies
-        return [package for (_, _, extra), package in reached.items() if not extra]
+        return [package for (*_, extra), package in reached.items() if not extra]
 
 
 def _location(source: dict[str, Any]) -> str:

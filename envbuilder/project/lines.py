@@ -50,7 +50,7 @@ class Line(Struct, frozen=True):
     where: str
     """For messages, such as "requirements.txt:3"."""
     source: str = ""
-    """Where its source is, if it comes from no index, as in `Resolution.sources`."""
+    """Where its source is, if it comes from no index, as in `profile.Source`."""
     locked: bool = False
     """Whether it is a version that a lock chose, which the project itself does not require."""
 
@@ -228,6 +228,15 @@ def _normalised(requirement: Requirement) -> str:
 def with_marker(requirement: str, marker: Marker | str | None) -> str:
     """Return a requirement that holds where a marker is true, if there is one."""
     return f"{requirement}; {marker}" if marker else requirement
+
+
+def narrowed(requirement: str, marker: str) -> str:
+    """Return a requirement that holds only where a marker is true, too."""
+    named, _, before = requirement.partition(";")
+    before = before.strip()
+    if before and marker:
+        marker = f"({before}) and ({marker})"
+    return with_marker(named.strip(), marker or before)
 
 
 def is_location(text: str) -> bool:
@@ -431,7 +440,7 @@ def of_file(location: str) -> tuple[str, str]:
 
 
 def _source(location: str, shown: str, folder: str) -> str:
-    """Return a location as in `Resolution.sources`; raise `InvalidError` if it can be none."""
+    """Return a location as in `profile.Source`; raise `InvalidError` if it can be none."""
     address, _, fragment = location.partition("#")
     inside = re.findall(r"(?:\A|&)((?:subdirectory|sha256)=[^&]+)", fragment)
     end = f"#{'&'.join(inside)}" if inside else ""

@@ -26,6 +26,7 @@ from envbuilder.project.lines import (
     Listed,
     joined,
     location_of,
+    narrowed,
     of_uv,
     parse,
     parse_lenient,
@@ -300,11 +301,13 @@ def _required(
                     todo += product(["extra"], sorted(parsed.extras))
                     continue
             required, note = parse_lenient(item, where)
-            if source := sources.get(required.name):
-                required, note = _from_source(
-                    required, source, where, project_folder, folder, members
-                )
-            yield required, note
+            stated = sources.get(required.name, ())
+            every = stated if isinstance(stated, tuple) else (stated,)
+            counting = [source for source in every if source and _is_for(source, kind, chosen)]
+            if counting:
+                yield from _from_sources(required, counting, where, project_folder, folder, members)
+            else:
+                yield required, note
 
 
 def _lines_of(text: str) -> dict[str, str]:
@@ -317,25 +320,48 @@ def _lines_of(text: str) -> dict[str, str]:
     return lines
 
 
-def _from_source(
-    required: Line, source: Any, where: str, project: Path, folder: str, members: Sequence[str]
-) -> tuple[Line, str]:
-    """Return a requirement with what `tool.uv.sources` states for it, and a note."""
-    tables = [each for each in (source if isinstance(source, tuple) else (source,)) if each]
-    location = next(filter(None, map(location_of, tables)), "")
-    if not location and any(table.get("workspace") for table in tables):
-        path = _member(project, folder, members, required.name)
-        if not path:
-            return required, f"{where}: {required.name}: no member of the workspace is it."
-        location = posixpath.relpath(path, folder or ".")
-    if location:
-        return sourced(required.text, location, required.text, where, folder)
-    if frameworks.of_build(required.name) or not tables:
-        return required, ""
-    return required, Dropped(
-        f"{where}: {required.name}: tool.uv.sources names an index for it, which is left out: each"
-        " machine's settings of pip or uv say where packages come from."
-    )
+def _is_for(source: dict[str, Any], kind: str, name: str) -> bool:
+    """Return whether a source counts for what an extra or group lists, or for all other lists."""
+    for key in ("extra", "group"):
+        if key in source and (key, types.canonical(str(source[key]))) != (kind, name):
+            return False
+    return True
+
+
+def _from_sources(
+    required: Line,
+    tables: Sequence[dict[str, Any]],
+    where: str,
+    project: Path,
+    folder: str,
+    members: Sequence[str],
+) -> Iterator[tuple[Line, str]]:
+    """Yield a requirement with each source that `tool.uv.sources` states for it, and notes.
+
+    Where the markers of none of them hold, it comes from an index.
+    """
+    everywhere = False
+    for table in tables:
+        location = location_of(table)
+        if not location and table.get("workspace"):
+            path = _member(project, folder, members, required.name)
+            if not path:
+                yield required, f"{where}: {required.name}: no member of the workspace is it."
+                return
+            location = posixpath.relpath(path, folder or ".")
+        if location:
+            marker = str(table.get("marker") or "")
+            everywhere = everywhere or not marker
+            yield sourced(narrowed(required.text, marker), location, required.text, where, folder)
+    if everywhere:
+        return
+    note = ""
+    if not frameworks.of_build(required.name) and any("index" in table for table in tables):
+        note = Dropped(
+            f"{where}: {required.name}: tool.uv.sources names an index for it, which is left out:"
+            " each machine's settings of pip or uv say where packages come from."
+        )
+    yield required, note
 
 
 def _member(project: Path, folder: str, members: Sequence[str], name: str) -> str:

@@ -47,7 +47,8 @@ def settings(folder: Path) -> Settings:
 
 def build(folder: Path, source: str = "./tiny") -> tuple[File, Settings]:
     found = settings(folder)
-    (file,) = sources.locked(Locker(sources.resolution(source), found, print), PYTHON).files
+    asked = Locker(Resolution(build=True), found, print)
+    (file,) = sources.locked(asked, PYTHON, location=source).files
     return file, found
 
 
@@ -184,7 +185,7 @@ def test_a_result_that_leads_elsewhere_is_refused(tmp_path: Path, end: str) -> N
 def test_without_consent_nothing_runs(tmp_path: Path) -> None:
     locker = Locker(Resolution(), settings(tmp_path))
     with pytest.raises(InvalidError, match="not allowed") as caught:
-        locker.prepare("tiny", pythons=[PYTHON])
+        locker.prepare("tiny", pythons=[PYTHON], location="./tiny")
     assert "build_from_source: [tiny]" in caught.value.hint
 
 
@@ -296,8 +297,8 @@ def test_cuda_is_compiled_without_a_gpu_or_a_toolkit(tmp_path: Path, test_cache:
     built = []
     for name in ("a", "another"):
         found = replace(settings(lay(tmp_path / name, CUDA)), shared_store=test_cache)
-        asked = Locker(sources.resolution("./tiny"), found, print)
-        asked.prepare("tiny", pythons=[PYTHON])
+        asked = Locker(Resolution(build=True), found, print)
+        asked.prepare("tiny", pythons=[PYTHON], location="./tiny")
         files = (beside("torch", "2.13.0"), beside("nvidia-cuda-runtime", "13.0.96"))
         target = sources.locked(asked, PYTHON, beside=files)
         built.append(target.files[-1])
@@ -316,15 +317,13 @@ def test_pytorchs_own_builder_of_extensions_compiles_cuda(tmp_path: Path, test_c
     target = cuda_torch.target(replace(settings(tmp_path), cache_dir=test_cache), tmp_path)
     (guide,) = guides.read(guides.FOLDER / "cuda-extension.md")
     files = {n: t for n, t in guide.written.items() if n.startswith("ops/")}
-    resolution = Resolution(
-        build=True, sources={"twice": "./ops"}, cuda_architectures=("8.0", "9.0+PTX")
-    )
+    resolution = Resolution(build=True, cuda_architectures=("8.0", "9.0+PTX"))
     built = []
     for name in ("a", "another"):
         project = lay(tmp_path / name, files)
         found = replace(settings(project), shared_store=test_cache)
         asked = Locker(resolution, found)
-        locked = sources.locked(asked, "3.11", name="twice", beside=target.files)
+        locked = sources.locked(asked, "3.11", name="twice", beside=target.files, location="./ops")
         assert locked.files[-1].kind == "source"
         wheels = source_locker.build_sources(locked, found, PlainProgress(print))
         built.append(wheels.of_kind("wheel")[-1])
@@ -339,7 +338,11 @@ def test_another_machine_builds_the_same_and_says_if_it_does_not(tmp_path: Path)
     found = settings(tmp_path)
     resolution = Resolution(build=("antlr4-python3-runtime",))
     target = sources.locked(
-        Locker(resolution, found), PYTHON, name="antlr4-python3-runtime", specifier="==4.9.3"
+        Locker(resolution, found),
+        PYTHON,
+        name="antlr4-python3-runtime",
+        specifier="==4.9.3",
+        location="",
     )
     elsewhere = settings(tmp_path / "elsewhere")
     silent = PlainProgress(lambda _: None)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from envbuilder.packages.sources.source_locker import SourceLocker
 from envbuilder.profiles.lock import File, Target
-from envbuilder.profiles.profile import Resolution
 from tests.support import packed
 
 BACKEND = """
@@ -45,10 +44,6 @@ def archive(path: Path, files: Mapping[str, str], top: str = "tiny-1.0/") -> Pat
     return path
 
 
-def resolution(source: str, **more: object) -> Resolution:
-    return Resolution(build=True, sources={"tiny": source}, **more)  # type: ignore[arg-type]
-
-
 def locked(
     locker: SourceLocker,
     python: str,
@@ -56,9 +51,10 @@ def locked(
     name: str = "tiny",
     specifier: str = "",
     beside: tuple[File, ...] = (),
+    location: str = "./tiny",
 ) -> Target:
     """A target of one package alone, as `lock` gets it."""
-    offer = locker.prepare(name, specifier, pythons=[python]).offer
+    offer = locker.prepare(name, specifier, pythons=[python], location=location).offer
     file = File(
         kind="wheel",
         name=offer.distribution,

@@ -511,16 +511,17 @@ class SourceLocker:
         build = self._resolution.build
         return build if isinstance(build, bool) else types.canonical(name) in build
 
-    def prepare(self, name: str, specifier: str = "", *, pythons: Sequence[str]) -> Candidate:
+    def prepare(
+        self, name: str, specifier: str = "", *, pythons: Sequence[str], location: str = ""
+    ) -> Candidate:
         """Return the newest release of a package that can be built and that a specifier admits.
 
-        Its source is the one that the project names, else that of an index; it is fetched, and read
-        for what it requires. Only if it does not state that, it is built. Raises `InvalidError`
-        without consent or such a release, `BuildError` if it cannot be fetched or built. A wheel,
-        which the project names by its URL, needs no consent: nothing of it runs.
+        Its source is at the location that the project names, else on an index; it is fetched, and
+        read for what it requires. Only if it does not state that, it is built. Raises
+        `InvalidError` without consent or such a release, `BuildError` if it cannot be fetched or
+        built. A wheel, which the project names by its URL, needs no consent: nothing of it runs.
         """
         name = types.canonical(name)
-        location = self._resolution.sources.get(name, "")
         as_of = self._resolution.as_of or ""
         if not self.allows(name) and source.located(location).kind != "wheel":
             raise InvalidError(

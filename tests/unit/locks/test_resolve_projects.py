@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -14,9 +15,10 @@ from envbuilder.locks import resolve
 from envbuilder.packages.debian import suite as debian
 from envbuilder.packages.debian.suite import Suite
 from envbuilder.packages.python.uv import Offer
+from envbuilder.packages.sources.source_locker import SourceLocker
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import Lock
-from envbuilder.profiles.profile import Base, Profile, Resolution, Tools
+from envbuilder.profiles.profile import Base, Profile, Python, Resolution, Source, Tools
 from tests.support.resolving import DEB, FakeUv, done, in_project, made, offer, profile
 
 OVERRIDES = (
@@ -40,6 +42,48 @@ def test_what_a_project_says_of_all_packages_reaches_uv(
     tool = uv.calls[-1]
     assert tool["requirements"].startswith("uv==")
     assert not {"--exclude-newer", "--excludes", "--overrides"}.intersection(tool["argv"])
+
+
+def test_each_target_is_offered_the_source_that_is_for_it(
+    found: Settings, offered: list[Offer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is for no target of the profile is not even fetched."""
+    prepared = []
+
+    def prepare(_: object, name: str, *, location: str, pythons: object) -> SimpleNamespace:
+        prepared.append((location, pythons))
+        file = "tiny-1.0-py3-none-any.whl"
+        return SimpleNamespace(
+            offer=offer(distribution=name, version="1.0", file=file, source="built", by=location,
+                        sha256=location[-1] * 64)
+        )  # fmt: skip
+
+    monkeypatch.setattr(SourceLocker, "prepare", prepare)
+    pages = {}
+
+    def answer(_: str, url: str) -> Completed:
+        page = Path(url.removeprefix("file://"), "tiny", "index.html")
+        pages[page.parents[2]] = page.read_text() if page.is_file() else ""
+        return done(1, "No solution found when resolving dependencies")
+
+    said = [
+        Source(name="tiny", location=location, marker=f"python_version {versions}")
+        for location, versions in (("./a", "< '3.12'"), ("./b", "== '3.12'"), ("./c", "> '3.14'"))
+    ]
+    asked = profile(
+        python=Python(default="3.11", supported=("3.11", "3.12", "3.13")),
+        resolution=Resolution(sources=tuple(said)),
+    )
+    uv = FakeUv(answer)
+    made(found, uv, asked)
+    of_python = {}
+    for call in uv.calls:
+        folder = Path(call["argv"][3]).parent
+        of_python[call["argv"][call["argv"].index("--python-version") + 1]] = pages[folder]
+    assert prepared == [("./a", ("3.11",)), ("./b", ("3.12",))]
+    assert "a" * 64 in of_python["3.11"]
+    assert "b" * 64 in of_python["3.12"]
+    assert of_python["3.13"] == ""
 
 
 def test_a_projects_lock_begins_with_what_the_profile_locks(

@@ -159,7 +159,8 @@ def test_a_source_that_the_project_names_is_no_release_of_an_index() -> None:
     ]  # fmt: skip
     asked = Asked()
     asked.index = StaticIndex(url="", offers={each.file: each for each in offers})
-    resolution = profiles.Resolution(sources={"lib": "./lib"})
+    source = profiles.Source(name="lib", location="./lib")
+    resolution = profiles.Resolution(sources=(source,))
     profile = replace(TENSORFLOW_CPU, resolution=resolution)
     target_wheels.of_target(profile, "linux/amd64", "3.12", {}, cast("Uv", asked))
     assert [*asked.constraints] == [("lib==1.0",)]

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Definition, Environment, RequirementFile, load as load_settings
-from envbuilder.profiles.profile import Resolution
+from envbuilder.profiles.profile import Resolution, Source
 from envbuilder.project import environments
 from envbuilder.project.lines import Line
 from tests.support.repositories import lay
@@ -118,6 +118,25 @@ def test_the_contents_name_where_each_line_stands(tmp_path: Path) -> None:
         "pyproject.toml",
         "requirements.txt",
     )
+
+
+def test_a_source_keeps_its_marker_and_its_line(tmp_path: Path) -> None:
+    """Of two that would count on one target, the second is refused."""
+    one = "six @ ./one; sys_platform == 'linux'\n"
+    files = {
+        "envbuilder.yaml": "requirements_from: [a.txt, b.txt]\nexclude: [left]\n",
+        "a.txt": f"attrs\n{one}left @ ./here\n",
+        "b.txt": f"{one}six @ ./two; sys_platform == 'darwin'\nleft @ ./there\n",
+    }
+    assert stated(tmp_path, files).resolution.sources == (
+        Source(name="six", location="./one", marker='sys_platform == "linux"', where="a.txt:2"),
+        Source(name="six", location="./two", marker='sys_platform == "darwin"', where="b.txt:2"),
+    )
+    for other in ("", "; python_version > '3.9'"):
+        files["b.txt"] = f"six @ ./two{other}\n"
+        with pytest.raises(InvalidError) as caught:
+            stated(tmp_path, files)
+        assert caught.value.message == ("b.txt:1: six is from ./two, but from ./one in a.txt:2")
 
 
 def stated(folder: Path, files: dict[str, str], name: str = "default") -> environments.Contents:

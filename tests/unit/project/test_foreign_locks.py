@@ -119,6 +119,42 @@ def test_sources_in_a_uv_lock(tmp_path: Path) -> None:
     assert sources["mdurl"] == "git+https://example.org/m@0123#subdirectory=a"
 
 
+FORKS = """\
+version = 1
+[[package]]
+name = "own"
+source = { virtual = "." }
+dependencies = [
+  { name = "m", version = "1", source = { git = "https://example.org/one?rev=v1#01" } },
+  { name = "m", version = "1", source = { git = "https://example.org/two#02" } },
+]
+[package.metadata]
+requires-dist = [{ name = "m", marker = "python_version > '3.9'" }]
+[[package]]
+name = "m"
+version = "1"
+source = { git = "https://example.org/one?rev=v1#01" }
+resolution-markers = ["sys_platform == 'linux'"]
+[[package]]
+name = "m"
+version = "1"
+source = { git = "https://example.org/two#02" }
+resolution-markers = ["sys_platform == 'darwin'"]
+"""
+
+
+def test_each_fork_of_a_uv_lock_has_its_own_source(tmp_path: Path) -> None:
+    lay(tmp_path, {"uv.lock": FORKS})
+    listed = read(tmp_path, "uv.lock").requirements
+    assert {(each.text, each.source) for each in listed} == {
+        ('m; python_version > "3.9" and sys_platform == "linux"', "git+https://example.org/one@01"),
+        (
+            'm; python_version > "3.9" and sys_platform == "darwin"',
+            "git+https://example.org/two@02",
+        ),
+    }
+
+
 @pytest.mark.parametrize(
     ("name", "old", "new", "message"),
     [

@@ -177,8 +177,6 @@ def test_refusals(
     [
         ('{ git = "https://example.org/trl", tag = "v1", subdirectory = "a" }',
          "git+https://example.org/trl@v1#subdirectory=a", ""),
-        ('[{ index = "x" }, { git = "ssh://git@example.org/trl", marker = "a" }]',
-         "git+ssh://git@example.org/trl", ""),
         ('{ url = "https://example.org/t-1.0.tar.gz" }', "https://example.org/t-1.0.tar.gz", ""),
         ('{ path = "libs/trl", editable = true }', "./sub/libs/trl", ""),
         ("{ workspace = true }", "./sub/packages/one", ""),
@@ -194,6 +192,28 @@ def test_sources_of_uv(tmp_path: Path, source: str, location: str, note: str) ->
     listed = read(tmp_path, "sub/pyproject.toml")
     assert [(each.text, each.source) for each in listed.requirements] == [("trl[x]>=1", location)]
     assert [note in each for each in listed.notes] == ([True] if note else [])
+
+
+def test_sources_of_uv_hold_where_their_markers_do_and_for_their_extra(tmp_path: Path) -> None:
+    text = f"""{PROJECT}dependencies = ["six"]
+optional-dependencies.a = ["six>=1; python_version > '3.9'"]
+optional-dependencies.b = ["six"]
+[tool.uv.sources]
+six = [
+  {{ index = "own", marker = "sys_platform == 'linux'" }},
+  {{ path = "six", marker = "sys_platform == 'darwin'" }},
+  {{ url = "https://example.org/six-1.0.tar.gz", extra = "A" }},
+]
+"""
+    lay(tmp_path, {"pyproject.toml": text})
+    listed = read(tmp_path, "pyproject.toml", ["a"])
+    here = 'python_version > "3.9"'
+    assert [(each.text, each.source) for each in listed.requirements] == [
+        ('six; sys_platform == "darwin"', "./six"),
+        ("six", ""),
+        (f'six>=1; {here} and sys_platform == "darwin"', "./six"),
+        (f"six>=1; {here}", "https://example.org/six-1.0.tar.gz"),
+    ]
 
 
 def test_sources_that_cannot_be_and_those_that_are_not_chosen(tmp_path: Path) -> None:

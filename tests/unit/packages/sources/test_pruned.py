@@ -19,7 +19,8 @@ from envbuilder.packages.sources import source_locker
 from envbuilder.packages.sources.source_locker import SourceLocker
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import File, Target, problem
-from tests.support import make_wheels, sources
+from envbuilder.profiles.profile import Resolution
+from tests.support import make_wheels
 
 LARGE = {f"large/{n}.py": b"" for n in range(9)} | {"tests/__init__.py": b"large"}
 SMALL = {"small.py": b"", "small_more.py": b"", "tests/__init__.py": b"small"}
@@ -55,7 +56,7 @@ def test_the_smaller_one_goes_without_as_a_wheel_of_its_own(
 ) -> None:
     said: list[str] = []
     whole = target_of(found, tmp_path, SMALL)
-    target = SourceLocker(sources.resolution(""), found, said.append).finish(whole)
+    target = SourceLocker(Resolution(build=True), found, said.append).finish(whole)
     small, large = target.files
     assert (large.source, large.recipe) == ("default", None)
     assert small.recipe
@@ -84,7 +85,7 @@ def test_a_copy_of_another_package_inside_a_larger_one_is_stray(
     """So eva-decord has an older `packaging` in it."""
     copied = {"small/__init__.py": b"old", "small/a.py": b"old"}
     whole = target_of(found, tmp_path, dict.fromkeys(copied, b"new"), {**LARGE, **copied})
-    target = SourceLocker(sources.resolution(""), found, lambda _: None).finish(whole)
+    target = SourceLocker(Resolution(build=True), found, lambda _: None).finish(whole)
     small, large = target.files
     assert small.recipe is None
     assert large.recipe

@@ -25,6 +25,7 @@ from envbuilder.packages.sources.source_locker import (
 from envbuilder.packages.store import Store
 from envbuilder.packages.upstream import Listed
 from envbuilder.profiles.lock import File, Recipe, Target, problem
+from envbuilder.profiles.profile import Resolution
 from tests.support import make_wheels, sources
 from tests.support.repositories import lay
 
@@ -92,8 +93,8 @@ def test_a_wheel_where_it_fits_else_the_source(
     project: Settings, machine: dict[str, Any], file: str, platform: str, python: str, kind: str
 ) -> None:
     machine["file"] = file
-    asked = SourceLocker(sources.resolution("./tiny"), project)
-    asked.prepare("tiny", pythons=["3.11"])
+    asked = SourceLocker(Resolution(build=True), project)
+    asked.prepare("tiny", pythons=["3.11"], location="./tiny")
     target = sources.locked(asked, python, platform) if python == "3.11" else None
     target = target or asked.finish(_target(asked, platform, python))
     (locked,) = target.files
@@ -106,8 +107,10 @@ def test_a_wheel_where_it_fits_else_the_source(
     assert machine["builds"] == 1
 
 
-def _target(asked: SourceLocker, platform: str, python: str, *beside: File) -> Target:
-    offer = asked.prepare("tiny", pythons=["3.11"]).offer
+def _target(
+    asked: SourceLocker, platform: str, python: str, *beside: File, location: str = "./tiny"
+) -> Target:
+    offer = asked.prepare("tiny", pythons=["3.11"], location=location).offer
     file = replace(NEED, name="tiny", version="1.0", file=offer.file, sha256=offer.sha256)
     file = replace(file, source=offer.source, by=offer.by)
     files = (*beside, file)
@@ -120,26 +123,29 @@ def test_a_wheel_by_its_url_is_taken_by_its_hash_and_needs_no_consent(
     wheel = make_wheels.write(tmp_path, "tiny", {"tiny.py": b""}, needs=["six"])
     sha256 = file_sha256(wheel)
 
-    def asked(end: str = "") -> SourceLocker:
-        return SourceLocker(replace(sources.resolution(f"{wheel.as_uri()}{end}"), build=()), found)
+    asked = SourceLocker(Resolution(), found)
 
-    target = sources.locked(asked(f"#sha256={sha256.upper()}"), "3.11")
+    def prepared(end: str = "") -> source_locker.Candidate:
+        return asked.prepare("tiny", pythons=["3.11"], location=f"{wheel.as_uri()}{end}")
+
+    location = f"{wheel.as_uri()}#sha256={sha256.upper()}"
+    target = sources.locked(asked, "3.11", location=location)
     (locked,) = target.files
     recipe = Recipe(kind="wheel", location=wheel.as_uri(), sha256=sha256)
     assert (locked.kind, locked.source, locked.recipe) == ("wheel", "url", recipe)
     assert (locked.file, locked.sha256) == (wheel.name, sha256)
     assert problem(target.files) == ""
     assert source_locker.bundled_sources(target) == ()
-    assert asked().prepare("tiny", pythons=["3.11"]).requires_dist == ("six",)
+    assert prepared().requires_dist == ("six",)
     Store.of(found).path(sha256).unlink()
     assert source_locker.fetch(target.files, target, found, PlainProgress(lambda _: None)) == 1
     assert machine["builds"] == 0
 
     with pytest.raises(BuildError, match=f"expected sha256 {'0' * 64}"):
-        asked(f"#sha256={'0' * 64}").prepare("tiny", pythons=["3.11"])
+        prepared(f"#sha256={'0' * 64}")
     other = wheel.rename(tmp_path / "other-1.0-py3-none-any.whl")
     with pytest.raises(BuildError, match="other"):
-        SourceLocker(sources.resolution(other.as_uri()), found).prepare("tiny", pythons=["3.11"])
+        asked.prepare("tiny", pythons=["3.11"], location=other.as_uri())
 
 
 def test_profiles_ask_once_and_share_the_failure(
@@ -148,7 +154,9 @@ def test_profiles_ask_once_and_share_the_failure(
     machine["file"] = BuildError("tiny: its build failed")
     for _ in range(3):
         with pytest.raises(BuildError, match="its build failed"):
-            SourceLocker(sources.resolution("./tiny"), project).prepare("tiny", pythons=["3.11"])
+            SourceLocker(Resolution(build=True), project).prepare(
+                "tiny", pythons=["3.11"], location="./tiny"
+            )
     assert machine["builds"] == 1
 
 
@@ -163,14 +171,15 @@ def test_a_release_with_wheels_for_other_platforms_is_not_built_to_be_locked(
     monkeypatch.setattr(source, "of_release", lambda *_: recipe)
     folder = project.project / "tiny"
     monkeypatch.setattr(source, "unpack", lambda *_: folder)
-    resolution = replace(sources.resolution(""), sources={})
+    resolution = Resolution(build=True)
     asked = SourceLocker(resolution, project, elsewhere=lambda *_: ["six>=1"])
     candidate = asked.prepare("tiny", pythons=["3.11"])
     assert candidate.requires_dist == ("six>=1",)
     assert candidate.offer.requires_python == ">=3.8"
     assert machine["builds"] == 0
-    assert asked.finish(_target(asked, "macos/arm64", "3.11")).files[0].kind == "source"
-    assert asked.finish(_target(asked, "linux/amd64", "3.11")).files[0].kind == "wheel"
+    for platform, kind in (("macos/arm64", "source"), ("linux/amd64", "wheel")):
+        target = _target(asked, platform, "3.11", location="")
+        assert asked.finish(target).files[0].kind == kind
 
 
 def test_what_builds_it_is_the_targets_own_where_a_platform_lacks_the_pinned_one(
@@ -187,7 +196,7 @@ def test_what_builds_it_is_the_targets_own_where_a_platform_lacks_the_pinned_one
     plan = BuildRequirements(requires=(*old, "cython"))
     assert plan.beside({"numpy": "1.21.0"}).requires == ("numpy==1.21.0", "cython")
     monkeypatch.setattr(WheelBuilder, "resolved", resolved)
-    asked = SourceLocker(sources.resolution("./tiny"), project)
+    asked = SourceLocker(Resolution(build=True), project)
     numpy = replace(NEED, name="numpy", version="1.21.0")
     target = _target(asked, "macos/arm64", "3.11")
     (plan,) = asked._plans.values()
@@ -278,7 +287,7 @@ def test_what_compiles_cuda_for_a_target(
     if source == "setup.py":
         lay(project.project / "tiny", {"PKG-INFO": sources.INFO})
     machine["file"] = COMPILED
-    asked = SourceLocker(sources.resolution("./tiny", cuda_architectures=wished), project)
+    asked = SourceLocker(Resolution(build=True, cuda_architectures=wished), project)
     beside = [replace(NEED, name="torch", version=torch)] if torch else []
     if runtime:
         name, _, version = runtime.partition("==")
@@ -302,14 +311,14 @@ def test_what_a_source_shows_is_enough_where_it_cannot_be_built(
 
     def prepared(*shown: Any) -> source_locker.Candidate:
         source_locker._REMEMBERED.clear()
-        asked = SourceLocker(sources.resolution("./tiny"), project, shown=lambda _: shown)
-        return asked.prepare("tiny", pythons=["3.11"])
+        asked = SourceLocker(Resolution(build=True), project, shown=lambda _: shown)
+        return asked.prepare("tiny", pythons=["3.11"], location="./tiny")
 
     for version, expected in (("", "0.0.0"), ("1.2", "1.2")):
         candidate = prepared("tiny", version, ("six",))
         assert candidate.version == expected
         assert candidate.requires_dist == ("six",)
-    tagged = SourceLocker(sources.resolution(""), project, shown=lambda _: ("tiny", "", ()))
+    tagged = SourceLocker(Resolution(build=True), project, shown=lambda _: ("tiny", "", ()))
     assert tagged._likely(Path("x"), "1.5") == Metadata(name="tiny", version="1.5")
 
 
@@ -317,13 +326,15 @@ def test_what_is_wrong_with_a_source_names_the_package(project: Settings) -> Non
     assert project.project
     lay(project.project / "tiny", {"pyproject.toml": "["})
     with pytest.raises(BuildError, match=r"^tiny: its pyproject\.toml is not valid TOML"):
-        SourceLocker(sources.resolution("./tiny"), project).prepare("tiny", pythons=["3.11"])
+        SourceLocker(Resolution(build=True), project).prepare(
+            "tiny", pythons=["3.11"], location="./tiny"
+        )
 
 
 def test_gpus_that_no_table_has_must_be_named(project: Settings) -> None:
     assert project.project
     lay(project.project / "tiny", {"setup.py": CUDA_SETUP, "PKG-INFO": sources.INFO})
-    asked = SourceLocker(sources.resolution("./tiny"), project)
+    asked = SourceLocker(Resolution(build=True), project)
     beside = [replace(NEED, name=n, version="13.9.9") for n in ("torch", "nvidia-cuda-runtime")]
     with pytest.raises(BuildError, match="no table") as caught:
         asked.finish(_target(asked, "linux/amd64", "3.11", *beside))
