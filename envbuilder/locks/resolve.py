@@ -7,6 +7,7 @@ runs and records which hashes of the result were read and which are only claimed
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from functools import partial
@@ -26,12 +27,12 @@ from envbuilder.packages.debian.suite import Debs, is_current
 from envbuilder.packages.python import wheel_conflicts
 from envbuilder.packages.python.uv import Found, Offer, Runner, UnresolvableError, Uv
 from envbuilder.packages.sources.source_locker import SourceLocker
-from envbuilder.profiles.lock import File, Lock, Reason, Target, inputs_digest, nothing, target_of
+from envbuilder.profiles.lock import File, Lock, Reason, Target, changed, nothing, target_of
 from envbuilder.profiles.requirements import applies
 from envbuilder.project import forms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from envbuilder.core.settings import Settings
     from envbuilder.packages.availability import Blocker
@@ -196,8 +197,8 @@ def check(profile: Profile, lock: Lock) -> tuple[str, ...]:
     reasons = []
     if lock.profile != profile.name:
         reasons.append(f"it is the lock of '{lock.profile}'")
-    if lock.inputs != inputs_digest(profile):
-        reasons.append("the profile changed after the lock was made")
+    if what := changed(profile, lock):
+        reasons.append(f"{what} changed after the lock was made")
     if lock.state == "unlocked":
         return tuple(reasons)
     required = {*itertools.product(profile.platforms, profile.python.supported)}
@@ -392,9 +393,7 @@ def _targets(
 
     def answer(platform: types.Platform, python: str) -> tuple[Found, ...] | UnresolvableError:
         on_progress(f"{profile.name}: resolving {platform} with Python {python}")
-        uv_here = target_wheels.overriding(
-            uv_of[platform, python], profile, platform, python
-        )
+        uv_here = target_wheels.overriding(uv_of[platform, python], profile, platform, python)
         try:
             wheels = target_wheels.of_target(
                 profile, platform, python, before(platform, python), uv_here

@@ -377,7 +377,7 @@ def inputs_digest(profile: Profile) -> str:
         "system_packages": profile.system_packages,
         "tools": profile.tools,
     }
-    sources = (replace(source, where="") for source in profile.resolution.sources)
+    sources = (replace(source, where="", digest="") for source in profile.resolution.sources)
     resolution = replace(profile.resolution, sources=tuple(sources))
     # Only if set, so that locks that predate these keys stay fresh.
     later = {
@@ -388,6 +388,20 @@ def inputs_digest(profile: Profile) -> str:
     }
     decides |= {key: value for key, value in later.items() if value}
     return hashlib.sha256(msgspec.json.encode(decides, order="sorted")).hexdigest()
+
+
+def changed(profile: Profile, lock: Lock) -> str:
+    """Return what changed after a lock was made: the profile, or a source; empty if nothing did."""
+    if lock.inputs != inputs_digest(profile):
+        return "the profile"
+    for target in lock.targets:
+        recipes = {file.name: file.recipe for file in target.packages}
+        for source in profile.resolution.sources:
+            recipe = recipes.get(source.name)
+            edited = recipe and source.digest not in {"", recipe.sha256}
+            if edited and source.serves(target.platform, target.python):
+                return source.location
+    return ""
 
 
 def lock_digest(lock: Struct) -> str:
@@ -562,11 +576,11 @@ def require_usable(profile: Profile, lock: Lock | None, *, of_project: bool = Fa
     outdated = UnlockedError if of_project else InvalidError
     if lock is None:
         raise outdated(f"profile '{profile.name}' has no lock", hint)
-    if lock.inputs != inputs_digest(profile):
+    if what := changed(profile, lock):
+        if of_project and what == "the profile":
+            what = "the project or the profile"
         raise outdated(
-            f"the lock of '{profile.name}' is stale:"
-            f" {'the project or ' if of_project else ''}the profile changed after it was made",
-            hint,
+            f"the lock of '{profile.name}' is stale: {what} changed after it was made", hint
         )
     if lock.state == "unlocked":
         why = f": {lock.obstacle.printed()}" if lock.obstacle else ""

@@ -183,6 +183,8 @@ class Source(_Strict, frozen=True, omit_defaults=True):
     """The targets that it is for; empty: all."""
     where: types.Comment = ""
     """The line, for messages; it decides nothing."""
+    digest: types.Sha256 | Literal[""] = ""
+    """Of a folder's files as they are now, which a lock is compared with; empty if unknown."""
 
     def serves(self, platform: types.Platform, python: types.PythonVersion) -> bool:
         """Return whether it is the package's source on a target."""

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
+from envbuilder.core import folders
 from envbuilder.core.errors import InvalidError
 from envbuilder.profiles.profile import Source
 from envbuilder.project.release import TARGETS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
+    from pathlib import Path
 
+    from envbuilder.profiles.profile import Resolution
     from envbuilder.project.lines import Line
 
 
@@ -32,6 +38,21 @@ def of_lines(lines: Iterable[Line], excluded: Collection[str]) -> Iterator[Sourc
                 _require_apart(other, source)
         if others.setdefault((source.location, marker), source) is source:
             yield source
+
+
+def with_digests(resolution: Resolution, project: Path) -> Resolution:
+    """Return what a project says, with the digests of its folders as they are now."""
+    sources = (replace(source, digest=_digest(project, source)) for source in resolution.sources)
+    return replace(resolution, sources=tuple(sources))
+
+
+def _digest(project: Path, source: Source) -> str:
+    """Return the digest of a source's files; empty if it is no folder, or cannot be packed."""
+    if source.location.startswith("./"):
+        with suppress(InvalidError, OSError):
+            folder = folders.within(project, source.location)
+            return folders.pack(folder, source.location, local=True)
+    return ""
 
 
 def _require_apart(first: Source, second: Source) -> None:

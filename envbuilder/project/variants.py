@@ -24,7 +24,7 @@ from envbuilder.profiles.frameworks import FRAMEWORKS, is_build_extra
 from envbuilder.profiles.library import Library, OtherFrameworkError
 from envbuilder.profiles.profile import Profile, Python, suggestion, variant_of
 from envbuilder.profiles.requirements import applies, distribution, pin
-from envbuilder.project import environments, release
+from envbuilder.project import environments, release, sources
 from envbuilder.project.lines import Line, on_hardware, parse, with_marker
 
 if TYPE_CHECKING:
@@ -67,13 +67,17 @@ class ProjectProfiles:
         project: Path,
         folders: Sequence[Path],
         options: ReleaseOptions = ANY,
+        *,
+        has_folders: bool = True,
     ) -> None:
+        """Keep what decides; `has_folders`: whether its sources are there, as in no bundle."""
         environments.merged(definition, environment)  # raises, before anything is done, if missing
         self.environment = environment
         self._definition = definition
         self._project = project
         self._folders = folders
         self._options = options
+        self._has_folders = has_folders
         self._decided: dict[str, Decision] = {}
         self._profiles: dict[str, Profile] = {}
 
@@ -225,6 +229,9 @@ class ProjectProfiles:
         With `framework_version`, what files say of the release does not count.
         """
         contents = environments.contents(self._definition, self.environment, self._project)
+        if self._has_folders:
+            resolution = sources.with_digests(contents.resolution, self._project)
+            contents = replace(contents, resolution=resolution)
         name, _ = framework_of(self._definition, contents.requirements)
         contents = environments.of_framework(contents, self._definition, self._project, name)
         if self._definition.framework_version is None:

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import tarfile
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from envbuilder.core import archives, files, http, pip, process, publishable, types
+from envbuilder.core import archives, files, folders, http, pip, process, publishable, types
 from envbuilder.core.errors import BuildError, Hint, InvalidError, escaped, shown
 from envbuilder.packages import fetch, upstream
 from envbuilder.packages.store import Store
@@ -29,12 +28,10 @@ if TYPE_CHECKING:
 
     from envbuilder.core.settings import Settings
 
-_LARGEST = 2 << 30
+_LARGEST = folders.LARGEST
 """Maximum bytes of a source that an index, a server or a repository has, packed or not."""
 _GIT_SECONDS = 900.0
 """How long a git server may take."""
-_SKIPPED = frozenset({".git", ".hg", ".svn", "__pycache__", ".envbuilder", ".venv", "venv"})
-"""Folders that are no part of a source."""
 _SETTINGS = re.compile(r"(?i)\.(toml|cfg|conf|ini|ya?ml|json|lock|txt|in|env)\Z")
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 _SSH = ("git_ssh", "git_ssh_command", "git_ssh_variant", "ssh_auth_sock")
@@ -224,64 +221,13 @@ def unpack(
 
 
 def pack(folder: Path, settings: Settings, what: str, *, local: bool = False) -> str:
-    """Put a tar of a folder into the store, which depends on its files alone; return its sha256.
-
-    `local`: of the user's own project instead of a fresh clone.
-    """
+    """Put the tar of a folder into the store, as `folders.pack` writes it; return its sha256."""
     with tempfile.TemporaryDirectory(prefix="envbuilder-source-") as name:
         part = Path(name) / "source.tar"
-        left = _LARGEST
-        with tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as tar:
-            for path in sorted(_files(folder, what, local=local)):
-                info = tarfile.TarInfo(path)
-                status = (folder / path).lstat()
-                if stat.S_ISLNK(status.st_mode):
-                    target = os.readlink(folder / path)  # noqa: PTH115 (as it is)
-                    if archives.leads_out(path, target):
-                        raise InvalidError(f"{what}: {shown(path)} is a link that leads out of it")
-                    info.type = tarfile.SYMTYPE
-                    info.linkname = target
-                    info.mode = 0o777
-                    tar.addfile(info)
-                    continue
-                left -= status.st_size
-                if left < 0:
-                    raise InvalidError(f"{what}: has more than {_LARGEST >> 30} GiB")
-                info.size = status.st_size
-                info.mode = 0o755 if status.st_mode & stat.S_IXUSR else 0o644
-                with (folder / path).open("rb") as stream:
-                    tar.addfile(info, stream)
-        sha256 = files.file_sha256(part)
+        with part.open("wb") as stream:
+            sha256 = folders.pack(folder, what, stream, local=local)
         Store.of(settings).take_file(part, sha256)
     return sha256
-
-
-def _files(folder: Path, what: str, *, local: bool) -> Iterator[str]:
-    """Yield the paths of a source's files and links, at most `archives.MOST_FILES`.
-
-    Of a `local` one these are the files that git tracks, so that a clone has the same, or all if it
-    tracks none; without what no image gets: logins, keys, and what is made anew everywhere.
-    """
-    tracked = publishable.tracked(folder) if local else frozenset[str]()
-    count = 0
-    for above, folders, names in os.walk(folder):
-        inside = Path(above).relative_to(folder)
-        links = [name for name in folders if (Path(above) / name).is_symlink()]
-        folders[:] = [n for n in folders if n not in {*_SKIPPED, *links} and ".egg-info" not in n]
-        if local:
-            folders[:] = [n for n in folders if not publishable.is_litter(Path(above) / n)]
-        for name in (*names, *links):
-            path = Path(above) / name
-            regular = stat.S_ISREG(path.lstat().st_mode) or path.is_symlink()
-            if name == ".git" or name.endswith(".pyc") or not regular:
-                continue
-            relative = (inside / name).as_posix()
-            if local and (publishable.is_litter(path) or (tracked and relative not in tracked)):
-                continue
-            count += 1
-            if count > archives.MOST_FILES:
-                raise InvalidError(f"{what}: has more than {archives.MOST_FILES} files")
-            yield relative
 
 
 def of_path(location: Location, settings: Settings) -> Recipe:
@@ -292,12 +238,7 @@ def of_path(location: Location, settings: Settings) -> Recipe:
     project = settings.project
     if project is None:
         raise InvalidError(f"{escaped(location.url)}: a folder, but this is no project")
-    try:
-        folder = (project / location.url).resolve(strict=True)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise InvalidError(f"{escaped(location.url)}: no such folder of the project") from error
-    if not folder.is_relative_to(project.resolve()) or not folder.is_dir():
-        raise InvalidError(f"{escaped(location.url)}: is no folder within the project")
+    folder = folders.within(project, location.url)
     files.require_own(folder)
     relative = folder.relative_to(project.resolve()).as_posix()
     return Recipe(

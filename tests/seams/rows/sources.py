@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.seams.rows import RELEASE, World, bash, coded, done, project, row, says, says_not
+from tests.seams.rows import RELEASE, World, bash, coded, done, project, python, row, says, says_not
 from tests.seams.rows.deciding import unanswered
 from tests.seams.world import SECRET, Ended, package
 from tests.support import sources
@@ -52,7 +52,9 @@ def an_edited_local_source_is_stale(world: World) -> None:
     project(world, FROM_FILE, BUILT, RELEASE)
     done(world.envbuilder("lock"))
     tiny(world, "ops", "x = 2")
-    coded(world.envbuilder("check"), 2)
+    says(coded(world.envbuilder("check"), 2), "./ops changed")
+    done(python(world, "import tiny; assert tiny.x == 2"))
+    coded(world.envbuilder("check"), 0)
 
 
 @row("3.2", "A")

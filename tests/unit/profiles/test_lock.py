@@ -14,10 +14,10 @@ from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
 from envbuilder.core import types
-from envbuilder.core.errors import InvalidError, ToolError
+from envbuilder.core.errors import InvalidError, ToolError, UnlockedError
 from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles.lock import File, Lock, LockedBase, Reason, Target, reason
-from envbuilder.profiles.profile import DebianBase
+from envbuilder.profiles.lock import File, Lock, LockedBase, Reason, Recipe, Target, reason
+from envbuilder.profiles.profile import DebianBase, Profile, Resolution, Source
 from tests.support import absence
 from tests.support.shipped import shipped_profile
 from tests.support.tools import tools
@@ -300,6 +300,29 @@ def test_only_what_decides_changes_the_inputs() -> None:
         assert (digest != profile_lock.inputs_digest(CPU)) == decides
     # Locks that were made before there were bases of packages stay fresh.
     assert not re.search("role|suite", profile_lock.dump(lock()))
+
+
+def test_an_edited_source_makes_the_lock_stale_on_its_targets() -> None:
+    recipe = Recipe(kind="path", location="./real/ops", sha256="1" * 64)
+    ops = file(
+        name="ops", version="1", file="ops-1-py3-none-any.whl", source="built", recipe=recipe
+    )
+
+    def variant(**changes: str) -> Profile:
+        source = Source(name="ops", location="./ops", **changes)  # type: ignore[arg-type]
+        return replace(CPU, resolution=Resolution(sources=(source,)))
+
+    locked = lock(ops, inputs=profile_lock.inputs_digest(variant()))
+    assert profile_lock.changed(variant(where="a.txt:2", digest="1" * 64), locked) == ""
+    assert profile_lock.changed(variant(digest=""), locked) == "", "it is unknown"
+    assert profile_lock.changed(variant(digest="2" * 64), locked) == "./ops"
+    assert profile_lock.changed(variant(marker="python_version < '3'"), locked) == "the profile"
+    edited = variant(digest="2" * 64, marker="python_version < '3'")
+    assert not profile_lock.changed(
+        edited, replace(locked, inputs=profile_lock.inputs_digest(edited))
+    )
+    with pytest.raises(UnlockedError, match=r"is stale: \./ops changed after it was made"):
+        profile_lock.require_usable(variant(digest="2" * 64), locked, of_project=True)
 
 
 def test_packages_of_the_base_are_not_installed_on_it(tmp_path: Path) -> None:

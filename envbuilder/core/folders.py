@@ -1,0 +1,103 @@
+"""Pack a folder as a tar that depends on its files alone: sorted, without times and owners."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from envbuilder.core import archives, publishable
+from envbuilder.core.errors import InvalidError, escaped, shown
+from envbuilder.core.settings import LOCKS
+
+LARGEST = 2 << 30
+"""Maximum bytes of a folder's files."""
+_SKIPPED = frozenset({".git", ".hg", ".svn", "__pycache__", ".envbuilder", ".venv", "venv", LOCKS})
+"""Folders that are no part of a source."""
+
+
+class _Hashed:
+    """Hashes what is written, and passes it on if there is a stream."""
+
+    def __init__(self, stream: BinaryIO | None) -> None:
+        self.sha256 = hashlib.sha256()
+        self._stream = stream
+
+    def write(self, data: bytes) -> None:
+        self.sha256.update(data)
+        if self._stream:
+            self._stream.write(data)
+
+
+def within(project: Path, path: str) -> Path:
+    """Return a folder of a project; raise `InvalidError` for one that is not in it."""
+    try:
+        folder = (project / path).resolve(strict=True)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise InvalidError(f"{escaped(path)}: no such folder of the project") from error
+    if not folder.is_relative_to(project.resolve()) or not folder.is_dir():
+        raise InvalidError(f"{escaped(path)}: is no folder within the project")
+    return folder
+
+
+def pack(folder: Path, what: str, stream: BinaryIO | None = None, *, local: bool) -> str:
+    """Write the tar of a folder, which messages call `what`; return its sha256.
+
+    `local`: of the user's own project instead of a fresh clone.
+    """
+    hashed = _Hashed(stream)
+    left = LARGEST
+    to = cast("BinaryIO", hashed)
+    with tarfile.open(fileobj=to, mode="w|", format=tarfile.PAX_FORMAT) as tar:
+        for path in sorted(_files(folder, what, local=local)):
+            info = tarfile.TarInfo(path)
+            status = (folder / path).lstat()
+            if stat.S_ISLNK(status.st_mode):
+                target = os.readlink(folder / path)  # noqa: PTH115 (as it is)
+                if archives.leads_out(path, target):
+                    raise InvalidError(f"{what}: {shown(path)} is a link that leads out of it")
+                info.type = tarfile.SYMTYPE
+                info.linkname = target
+                info.mode = 0o777
+                tar.addfile(info)
+                continue
+            left -= status.st_size
+            if left < 0:
+                raise InvalidError(f"{what}: has more than {LARGEST >> 30} GiB")
+            info.size = status.st_size
+            info.mode = 0o755 if status.st_mode & stat.S_IXUSR else 0o644
+            with (folder / path).open("rb") as content:
+                tar.addfile(info, content)
+    return hashed.sha256.hexdigest()
+
+
+def _files(folder: Path, what: str, *, local: bool) -> Iterator[str]:
+    """Yield the paths of a source's files and links, at most `archives.MOST_FILES`.
+
+    Of a `local` one these are the files that git tracks, so that a clone has the same, or all if it
+    tracks none; without what no image gets: logins, keys, and what is made anew everywhere.
+    """
+    tracked = publishable.tracked(folder) if local else frozenset[str]()
+    count = 0
+    for above, folders, names in os.walk(folder):
+        inside = Path(above).relative_to(folder)
+        links = [name for name in folders if (Path(above) / name).is_symlink()]
+        folders[:] = [n for n in folders if n not in {*_SKIPPED, *links} and ".egg-info" not in n]
+        if local:
+            folders[:] = [n for n in folders if not publishable.is_litter(Path(above) / n)]
+        for name in (*names, *links):
+            path = Path(above) / name
+            regular = stat.S_ISREG(path.lstat().st_mode) or path.is_symlink()
+            if name == ".git" or name.endswith(".pyc") or not regular:
+                continue
+            relative = (inside / name).as_posix()
+            if local and (publishable.is_litter(path) or (tracked and relative not in tracked)):
+                continue
+            count += 1
+            if count > archives.MOST_FILES:
+                raise InvalidError(f"{what}: has more than {archives.MOST_FILES} files")
+            yield relative
