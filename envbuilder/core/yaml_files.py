@@ -261,7 +261,7 @@ class _List:
             return self._with_list(value)
         items = self._list.value
         in_flow = self._list.flow_style
-        new = _scalar(value, in_flow=in_flow)
+        new = scalar(value, in_flow=in_flow)
         if not items:
             return self._put(self._list.start_mark.index + 1, new)
         end = items[-1].end_mark.index
@@ -277,7 +277,7 @@ class _List:
     def replace(self, index: int, value: str) -> str:
         item = self._list.value[index]
         quote = item.style if item.style in {"'", '"'} else ""
-        new = _scalar(value, in_flow=self._list.flow_style, quote=quote)
+        new = scalar(value, in_flow=self._list.flow_style, quote=quote)
         return self._put(item.start_mark.index, new, item.end_mark.index)
 
     def remove(self, index: int) -> str:
@@ -305,9 +305,9 @@ class _List:
         """Return the text with a new list: at its end, or in the mapping that is to hold it."""
         holder = self._holder
         text = self._text
-        item = _scalar(value, in_flow=False)
+        item = scalar(value, in_flow=False)
         if holder and holder.flow_style:
-            new = f"{self._name}: [{_scalar(value, in_flow=True)}]{', ' if holder.value else ''}"
+            new = f"{self._name}: [{scalar(value, in_flow=True)}]{', ' if holder.value else ''}"
             return self._put(holder.start_mark.index + 1, new)
         indent = self._before(holder.start_mark.index) if holder else ""
         if not indent:
@@ -351,7 +351,7 @@ class _List:
         return len(self._text[:start].removesuffix("\n").removesuffix("\r")), self._line_end(end)
 
 
-def _scalar(value: str, *, in_flow: bool, quote: str = "") -> str:
+def scalar(value: str, *, in_flow: bool, quote: str = "") -> str:
     """Return a text as YAML, without quotes if it is safe to omit them."""
     if not quote:
         try:

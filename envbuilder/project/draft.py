@@ -16,6 +16,7 @@ from msgspec import Struct
 from envbuilder.core import decoding, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Definition, Extra, RequirementFile
+from envbuilder.core.yaml_files import scalar
 from envbuilder.project import forms
 from envbuilder.project.conda import read_environment_yml
 from envbuilder.project.lines import Line, Listed, joined, read_text, url_path
@@ -309,8 +310,8 @@ def text(choice: Choice, draft: Draft) -> str:
     if chosen.install_project:
         parts.append("install_project: true  # importable from any folder, with its commands\n")
     if isinstance(chosen.build_from_source, tuple) and chosen.build_from_source:
-        names = ", ".join(chosen.build_from_source)
-        parts.append(f"build_from_source: [{names}]  # their own code runs while they are built\n")
+        names = _items(chosen.build_from_source)
+        parts.append(f"build_from_source: {names}  # their own code runs while they are built\n")
     if chosen.as_of:
         parts.append(f"as_of: {chosen.as_of}  # the last commit's day: no later release is taken\n")
     if chosen.framework:
@@ -323,16 +324,17 @@ def text(choice: Choice, draft: Draft) -> str:
         parts.append(f'python: "{chosen.python}"  # {draft.python_why}\n')
     if chosen.exclude:
         why = "; ".join(dict.fromkeys(draft.exclude.values()))
-        parts.append(f"exclude: [{', '.join(chosen.exclude)}]  # {why}\n")
+        parts.append(f"exclude: {_items(chosen.exclude)}  # {why}\n")
     parts += _mappings(draft)
     if chosen.system_packages:
-        parts.append(f"system_packages: [{', '.join(chosen.system_packages)}]  # in images\n")
+        parts.append(f"system_packages: {_items(chosen.system_packages)}  # in images\n")
     if draft.requirements:
         parts.append("# Suggested; uncomment what is needed:\n# requirements:\n")
-    parts += [f"#   - {text}  # {where}\n" for text, where in draft.requirements]
+    for package, where in draft.requirements:
+        parts.append(f"#   - {scalar(package, in_flow=False)}  # {where}\n")
     if draft.system:
-        names = ", ".join(dict(draft.system))
-        parts.append(f"# system_packages: [{names}]  # {draft.system[0][1]}\n")
+        names = _items(dict(draft.system))
+        parts.append(f"# system_packages: {names}  # {draft.system[0][1]}\n")
     parts += [line for key, line in _TAIL.items() if not getattr(chosen, key)]
     return "".join(parts)
 
@@ -353,7 +355,7 @@ def _requirements(choice: Choice) -> Iterator[str]:
     more = choice.others[:_MOST_MENTIONED]
     if not choice.sources:
         yield _NO_LIST
-        yield f"# requirements_from: [{', '.join(more or ['requirements.txt'])}]\n"
+        yield f"# requirements_from: {_items(more or ['requirements.txt'])}\n"
         return
     yield "requirements_from:\n"
     for source in choice.sources:
@@ -361,17 +363,23 @@ def _requirements(choice: Choice) -> Iterator[str]:
         if source.optional:
             yield f"  # - {_entry(source.optional)}\n"
     for name in more:
-        yield f"  # - {name}\n"
+        yield f"  # - {scalar(name, in_flow=False)}\n"
 
 
 def _entry(file: RequirementFile) -> str:
     """Return a file as it is written in `requirements_from:`."""
     chosen = ""
     if file.extras:
-        chosen += f", extras: [{', '.join(file.extras)}]"
+        chosen += f", extras: {_items(file.extras)}"
     if file.groups:
-        chosen += f", groups: [{', '.join(file.groups)}]"
-    return f"{{file: {file.file}{chosen}}}" if chosen else file.file
+        chosen += f", groups: {_items(file.groups)}"
+    name = scalar(file.file, in_flow=bool(chosen))
+    return f"{{file: {name}{chosen}}}" if chosen else name
+
+
+def _items(values: Iterable[str]) -> str:
+    """Return a list as it is written in brackets."""
+    return f"[{', '.join(scalar(value, in_flow=True) for value in values)}]"
 
 
 def _valid(values: Iterable[str], kind: Any) -> Iterator[str]:

@@ -212,10 +212,10 @@ def test_few_names_are_mentioned_and_none_can_add_a_line(tmp_path: Path) -> None
     assert len(lines) <= 15
 
 
-@given(
-    st.none() | st.sampled_from(["requirements.txt", "uv.lock"]),
-    st.lists(st.from_regex(r"\A[a-z0-9._ ,#{}\[\]&-]{1,20}\.txt\Z"), max_size=9),
-)
+ODD = st.from_regex(r"\A[a-z0-9._ ,#{}\[\]&%@!-]{1,20}\.txt\Z")
+
+
+@given(st.none() | ODD, st.lists(ODD, max_size=9))
 def test_whatever_is_mentioned_changes_nothing(name: str | None, mentioned: list[str]) -> None:
     sources = (Source(main=RequirementFile(file=name)),) if name else ()
     choice = draft.Choice(sources=sources, others=tuple(mentioned))
@@ -235,3 +235,10 @@ def test_an_environment_that_includes_the_list_is_taken_instead(
     shown = InstallHints(files={readme: "README.md"} if readme else {})
     choice = draft.choose(tmp_path, tuple(repository.files(tmp_path)), shown)
     assert [source.main.file for source in choice.sources] == [expected]
+
+
+@given(ODD, st.sampled_from(["dev", "on", "1"]))
+def test_a_file_with_an_odd_name_or_extra_is_listed(name: str, extra: str) -> None:
+    file = RequirementFile(file=name, extras=(extra,))
+    text = draft.text(draft.Choice(sources=(Source(main=file),)), draft.Draft())
+    assert definition(text).requirements_from == (file,)
