@@ -3,6 +3,8 @@
 A profile may extend another: mappings are merged key by key, everything else is replaced, and
 `add_requirements` adds to the inherited requirements. Profiles whose names begin with `_` exist
 only to be extended. Folders are searched in order, the shipped one last.
+
+Long because the keys of a profile are described where they are read, merged and checked.
 """
 
 from __future__ import annotations
@@ -352,9 +354,25 @@ def names(folders: Sequence[Path]) -> tuple[str, ...]:
     """Return the names of all profiles that can be used, sorted."""
     stems: set[str] = set()
     for folder in folders:
-        stems.update(path.stem for path in folder.glob("*.yaml"))
+        stems.update(path.stem for path in folder.glob("*.yaml") if _is_profile(path))
     valid = (n for n in stems if types.is_name(n) and not n.startswith("_"))
     return tuple(sorted(n for n in valid if n != "indexes"))
+
+
+def _is_profile(path: Path) -> bool:
+    """Return whether a file has a key of a profile; a repository's own `profiles` hold others, too.
+
+    True, too, for one that cannot be read, which is refused when it is loaded.
+    """
+    if path.parent == resources.profiles_dir():
+        return True
+    keys = {*Profile.__struct_fields__} - {"name", "description"}
+    try:
+        return bool(
+            re.search(rf"^['\"]?({'|'.join(keys)})['\"]?\s*:", read_text(path), re.MULTILINE)
+        )
+    except InvalidError:
+        return True
 
 
 def suggestion(name: str, available: Sequence[str]) -> str:
@@ -530,11 +548,12 @@ def chain(name: str, folders: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def _find(name: str, folders: Sequence[Path]) -> Path:
-    for folder in folders:
-        path = folder / f"{name}.yaml"
-        # An invalid name, such as `../x`, must not reach the file system.
-        if types.is_name(name) and path.is_file():
-            return path
+    # An invalid name, such as `../x`, must not reach the file system.
+    paths = [folder / f"{name}.yaml" for folder in folders] if types.is_name(name) else []
+    present = [path for path in paths if path.is_file()]
+    # One that is no profile is loaded, and refused with its line, only if no other has the name.
+    for path in (*filter(_is_profile, present), *present):
+        return path
     hint = suggestion(name, names(folders))
     raise InvalidError(f"unknown profile {shown(name)}", hint)
 

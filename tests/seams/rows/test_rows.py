@@ -13,7 +13,6 @@ NOT_MENDED = """
 1.4 1.9
 2.8 2.9 2.11
 3.2 3.7
-4.9
 9.1 9.2 9.3 9.4 9.6 9.7 9.8
 """
 LATER = frozenset(NOT_MENDED.split())

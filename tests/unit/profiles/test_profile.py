@@ -63,6 +63,18 @@ def test_all_of_them_are_shipped(repository: Path) -> None:
     assert {*NAMES} <= {*re.findall(r"`([a-z-]+)`", (repository / "README.md").read_text())}
 
 
+def test_only_a_file_with_our_keys_is_a_profile(tmp_path: Path) -> None:
+    for name in ("cpu", "slurm", "broken"):
+        (tmp_path / f"{name}.yaml").write_text("name: of-a-cluster\njobs: 3\n")
+    (tmp_path / "broken.yaml").write_bytes(b"\xff")
+    (tmp_path / "lab.yaml").write_text("'extends' : cpu\ndescription: Ours\n")
+    folders = (tmp_path, *SHIPPED)
+    assert profiles.names(folders) == tuple(sorted((*NAMES, "broken", "lab")))
+    assert profiles.load("lab", folders).accelerator == "cpu"
+    with pytest.raises(InvalidError, match=r"slurm\.yaml: name: is 'of-a-cluster'"):
+        profiles.load("slurm", folders)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_shipped_profile_is_whole_and_its_lock_fits_and_names_no_place(name: str) -> None:
     profile = shipped_profile(name)
