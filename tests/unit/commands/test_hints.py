@@ -25,8 +25,8 @@ NO_ADVICE = {
     ("ci/workflow.py", "envbuilder check"),
     ("project/draft.py", "envbuilder add NAME"),
     # Prefixes of messages of these very commands, and another sense of the words.
-    ("project/environments.py", "envbuilder add"),
-    ("project/environments.py", "envbuilder remove: "),
+    ("project/environment_changes.py", "envbuilder add"),
+    ("project/environment_changes.py", "envbuilder remove: "),
     ("bundle/format.py", "an envbuilder bundle"),
     ("bundle/contents.py", "by envbuilder bundle"),
     ("verify/advice.py", "envbuilder verify"),
