@@ -98,7 +98,7 @@ def choose(request: Request, settings: Settings, progress: Progress, *, running:
     """
     library = variants.library(settings)
     if not running and settings.project and settings.definition:
-        environments.require_paths(settings.definition, settings.environment, settings.project)
+        environments.require_parts(settings.definition, settings.environment, settings.project)
     named = library.named(request.profile) if request.profile is not None else None
     elsewhere = probe.is_target(request.target_host) and not running
     host = probe.target(request.target_host) if elsewhere else probe.host()

@@ -133,7 +133,7 @@ def of_project(
         assert project is not None, "there is a definition"
         try:
             project.require_readable()
-            environments.require_paths(definition, environment, folder)
+            environments.require_parts(definition, environment, folder)
             readable.append(project)
             frameworks.add(project.framework[0])
         except InvalidError as error:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from envbuilder.core import types
 from envbuilder.core.decoding import place
-from envbuilder.core.errors import InvalidError, escaped, shown
+from envbuilder.core.errors import InvalidError, escaped, shown, with_context
 from envbuilder.core.files import read_text
 from envbuilder.core.settings import (
     DEFAULT,
@@ -331,11 +331,18 @@ def paths(definition: Definition, name: str, project: Path, key: str) -> Iterato
         yield path
 
 
-def require_paths(definition: Definition, name: str, project: Path) -> None:
-    """Raise `InvalidError` if a path that an environment names does not exist."""
+def require_parts(definition: Definition, name: str, project: Path) -> None:
+    """Raise `InvalidError` if there is no path, or no package, that an environment is to hold."""
     for key in ("python_path", "files"):
         for _ in paths(definition, name, project, key):
             pass
+    for _, where in entries(definition, DEFAULT, project, "install_project"):
+        from envbuilder.project import package
+
+        try:
+            package.read(project)
+        except InvalidError as error:
+            raise with_context(error, where) from None
 
 
 def named_file(item: str | RequirementFile) -> RequirementFile:

@@ -175,6 +175,16 @@ def test_a_managed_environment_has_the_version_of_the_top_level(tmp_path: Path) 
     assert contents.environment.is_managed
 
 
+def test_a_project_that_is_to_be_installed_must_be_a_package(tmp_path: Path) -> None:
+    lay(tmp_path, {"envbuilder.yaml": "requirements: [rich]\ninstall_project: true\n"})
+    definition = load_settings({}, tmp_path).definition
+    assert definition
+    with pytest.raises(InvalidError, match=r"^envbuilder\.yaml:2: install_project: .* no.*package"):
+        environments.require_parts(definition, "default", tmp_path)
+    lay(tmp_path, {"setup.cfg": "[metadata]\nname = own\n"})
+    environments.require_parts(definition, "default", tmp_path)
+
+
 def test_an_override_that_is_no_requirement_is_refused_with_its_place(tmp_path: Path) -> None:
     text = "overrides:\n  attrs: attrs==2.x\n"
     with pytest.raises(InvalidError, match=r"yaml:2: attrs==2\.x: not a requirement"):
