@@ -252,6 +252,10 @@ CudaArchitectures = Annotated[
 Subfolder = Annotated[
     str, Meta(pattern=r"^[^\x00-\x20\x7f\"'\\`$<>|]{0,200}\Z", description="a folder of a source")
 ]
+Reference = Annotated[
+    str,
+    Meta(pattern=r"^[^\x00-\x20\x7f\"'\\`$<>|]{0,500}\Z", description="a branch, tag or commit"),
+]
 Commit = Annotated[str, Meta(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})?\Z", description="a commit")]
 Day = Annotated[datetime.date, Meta(description="a day such as 2022-03-01")]
 """A date in YAML, where it needs no quotes."""

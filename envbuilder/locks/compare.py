@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from envbuilder.profiles.lock import Decided, File, Lock, Target
 
 
+_DIGITS = 9
+"""Digits of a commit, or of a source's hash, that are printed."""
+
+
 def foreign_files(profile: Profile, lock: Lock, origin: Lock | None) -> Iterator[str]:
     """Yield files that are not the hardware's own; `origin` is the lock of the profile itself."""
     theirs: dict[tuple[str, str, str], File] = {}
@@ -176,5 +180,13 @@ def _versions(lock: Lock) -> dict[str, str]:
     for target in lock.targets:
         for file in target.fetched(managed=True):
             if not file.role:
-                versions.setdefault(file.name, set()).add(file.version)
+                versions.setdefault(file.name, set()).add(_version(file))
     return {name: ", ".join(sorted(each)) for name, each in versions.items()}
+
+
+def _version(file: File) -> str:
+    """Return the version of a file; of a source that the project names, with what it is."""
+    recipe = file.recipe
+    if recipe and (recipe.kind in {"git", "path"} or "://" in recipe.location):
+        return f"{file.version} ({(recipe.commit or recipe.sha256)[:_DIGITS]})"
+    return file.version

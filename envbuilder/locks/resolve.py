@@ -96,9 +96,13 @@ def resolve(
     basis = None if upgrade else previous
     of_origin = origin[1] if origin else None
     first = basis or (None if upgrade else of_origin)
-    before = partial(_preferred, first, set(map(types.canonical, upgrade_packages)))
+    free = set(map(types.canonical, upgrade_packages))
+    before = partial(_preferred, first, free)
     debs = Debs(profile, settings, basis, on_progress, origin)
-    foundry = SourceLocker(profile.resolution, settings, on_progress, elsewhere, forms.shown)
+    staying = [file for file in basis.files if file.name not in free] if basis else []
+    foundry = SourceLocker(
+        profile.resolution, settings, on_progress, elsewhere, forms.shown, staying
+    )
     in_project = settings.definition is not None
     accepted = set[str]()
     for lock in filter(None, (basis, of_origin)):

@@ -59,6 +59,9 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     sha256: types.Sha256
     """Of the sdist; of a repository or a folder: over its sorted files."""
     commit: types.Commit = ""
+    """What `reference` was when it was locked; it stays until an upgrade."""
+    reference: types.Reference = ""
+    """The branch, tag or commit that the project names; empty: the default branch."""
     subdirectory: types.Subfolder = ""
     """The folder of the source that is built, if it is not the top one."""
     requires: tuple[types.Sha256, ...] = ()

@@ -16,8 +16,8 @@ from envbuilder.core.decoding import convert
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
 from envbuilder.core.settings import Settings
 from envbuilder.core.types import SourceLocation
-from envbuilder.packages.sources import source
-from envbuilder.profiles.lock import Recipe
+from envbuilder.packages.sources import source, source_locker
+from envbuilder.profiles.lock import File, Recipe
 from tests.integration.test_sources import build, settings
 from tests.support import sources
 from tests.support.http_server import Files, serving
@@ -114,6 +114,35 @@ def test_a_branch_that_moved_and_a_rewritten_history(
     wrong = replace(recipe, commit=repository.git("rev-parse", "HEAD"), sha256="0" * 64)
     with pytest.raises(BuildError, match="not those that were locked"):
         source.obtain("tiny", wrong, found)
+
+
+def test_a_locked_commit_stays_until_it_is_gone(
+    repository: Repository, found: Settings, tmp_path: Path
+) -> None:
+    """Also where the source is not in the store yet; where it is, the repository is not asked."""
+    repository.commit(a="1")
+    location = source.located(f"git+{repository.url}@main")
+    recipe, _ = source.of_git(location, found)
+    assert recipe.reference == "main"
+    locked = File(
+        kind="source", name="tiny", version="1.0", file="tiny.tar", sha256=recipe.sha256, size=None,
+        source="built", provenance="read", by="x", recipe=replace(recipe, with_framework=True),
+    )  # fmt: skip
+    repository.commit(a="2")
+    elsewhere = replace(found, cache_dir=tmp_path / "elsewhere")
+    assert source_locker._named(location, locked, elsewhere) == (recipe, "")
+    assert source_locker._named(location, locked, found) == (recipe, "1.0")
+    assert source_locker._named(location, None, found)[0].commit != recipe.commit
+
+    repository.git("checkout", "--quiet", "--orphan", "new")
+    last = repository.commit(a="3")
+    repository.git("branch", "--quiet", "--move", "--force", "main")
+    repository.git("reflog", "expire", "--expire=now", "--all")
+    repository.git("gc", "--quiet", "--prune=now")
+    third = replace(found, cache_dir=tmp_path / "third")
+    assert source_locker._named(location, locked, third)[0].commit == last
+    repository.folder.rename(tmp_path / "away")
+    assert source_locker._named(location, locked, found)[0] == recipe
 
 
 def test_submodules_and_subdirectories(

@@ -53,6 +53,15 @@ class Location(NamedTuple):
         """The file name of an archive."""
         return unquote(urlsplit(self.url).path).rpartition("/")[2]
 
+    def was_locked_as(self, recipe: Recipe) -> bool:
+        """Return whether a recipe is of this location, whose content stays until an upgrade.
+
+        A folder of the project is what it is now.
+        """
+        stated = (recipe.kind, recipe.location, recipe.reference, recipe.subdirectory)
+        same = self.kind != "path" and stated == self[:4]
+        return same and self.sha256 in {"", recipe.sha256}
+
 
 def located(text: str) -> Location:
     """Return the parts of `git+URL@REF#subdirectory=DIR`, a URL of an archive, or `./DIR`."""
@@ -264,6 +273,10 @@ def require_public(recipe: Recipe, settings: Settings) -> None:
 # git
 
 
+class GoneError(BuildError):
+    """A repository has no longer the commit that is locked."""
+
+
 def of_git(location: Location, settings: Settings, commit: str = "") -> tuple[Recipe, str]:
     """Return the recipe of a repository's commit, whose tar is then in the store, and its version.
 
@@ -286,7 +299,7 @@ def of_git(location: Location, settings: Settings, commit: str = "") -> tuple[Re
         chosen = commit or _commit(git, location)
         gone = git.fails("cat-file", "-e", f"{chosen}^{{commit}}")
         if gone and git.fails("fetch", "--quiet", "origin", chosen):
-            raise BuildError(
+            raise GoneError(
                 f"{location.url}: has no commit {chosen} any more: its history was rewritten",
                 Hint("Lock again", ("lock",)),
             )
@@ -299,6 +312,7 @@ def of_git(location: Location, settings: Settings, commit: str = "") -> tuple[Re
         location=location.url,
         sha256=sha256,
         commit=chosen,
+        reference=location.reference,
         subdirectory=location.subdirectory,
     )
     version = re.search(r"\d+(\.\d+)+\S*\Z", described)

@@ -18,6 +18,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -489,17 +490,20 @@ class SourceLocker:
         on_progress: Callable[[str], None] = lambda _: None,
         elsewhere: Callable[[str, str], Sequence[str] | None] = lambda *_: None,
         shown: Callable[[Path], tuple[str, str, tuple[str, ...]] | None] = lambda _: None,
+        earlier: Iterable[File] = (),
     ) -> None:
         """Keep what the project asks for.
 
-        `elsewhere` returns what a release requires by a wheel for another platform, `shown` name,
-        version and requirements that a source shows in its text.
+        `earlier`: what a lock has, whose commits and archives stay. `elsewhere` returns what a
+        release requires by a wheel for another platform, `shown` name, version and requirements
+        that a source shows in its text.
         """
         self._resolution = resolution
         self._settings = settings
         self._report = on_progress
         self._elsewhere = elsewhere
         self._shown = shown
+        self._earlier = tuple(earlier)
         self._by_source: dict[str, Candidate] = {}
         self._plans: dict[str, BuildRequirements] = {}
         self._failures: set[str] = set()
@@ -528,11 +532,13 @@ class SourceLocker:
                 f"{name}: has no wheel, and is not allowed to be built: its own code would run",
                 f"To allow it: build_from_source: [{name}] in envbuilder.yaml.",
             )
-        key = (self._settings.cache_dir, name, specifier, location, as_of, tuple(pythons))
+        locked = self._locked(name, location)
+        about = (name, specifier, location, as_of, tuple(pythons), locked)
+        key = (self._settings.cache_dir, *about)
         with _ASKING:
             if key not in _REMEMBERED:
                 try:
-                    _REMEMBERED[key] = self._prepare(name, specifier, location, pythons)
+                    _REMEMBERED[key] = self._prepare(name, specifier, location, pythons, locked)
                 except EnvbuilderError as error:
                     _REMEMBERED[key] = error
             answer = _REMEMBERED[key]
@@ -545,8 +551,21 @@ class SourceLocker:
             self._wheels[sha256, self._builder.platform, answer.python, ""] = answer.wheel
         return answer.candidate
 
+    def _locked(self, name: str, location: str) -> File | None:
+        """Return what an earlier lock has from a location; None if it has nothing."""
+        for file in self._earlier:
+            recipe = file.recipe
+            if recipe and file.name == name and source.located(location).was_locked_as(recipe):
+                return file
+        return None
+
     def _prepare(
-        self, name: str, specifier: str, location: str, pythons: Sequence[str]
+        self,
+        name: str,
+        specifier: str,
+        location: str,
+        pythons: Sequence[str],
+        locked: File | None,
     ) -> _Prepared:
         from packaging.specifiers import SpecifierSet
 
@@ -556,7 +575,7 @@ class SourceLocker:
         version = ""
         elsewhere = None
         if location:
-            recipe, version = _named(source.located(location), settings)
+            recipe, version = _named(source.located(location), locked, settings)
         else:
             as_of = self._resolution.as_of or ""
             release, link = source.newest(name, versions, pythons, as_of)
@@ -763,9 +782,21 @@ def _pruned(file: File, target: Target, settings: Settings, progress: Progress) 
     return sealed.prune(file, target.python, settings)
 
 
-def _named(location: source.Location, settings: Settings) -> tuple[Recipe, str]:
-    """Return the recipe of a source that the project names, and its version if it is tagged."""
+def _named(
+    location: source.Location, locked: File | None, settings: Settings
+) -> tuple[Recipe, str]:
+    """Return the recipe of a source that the project names, and its version if it is tagged.
+
+    What is `locked` stays, unless its repository no longer has it.
+    """
+    recipe = locked.recipe if locked else None
+    if locked and recipe and Store.of(settings).has(recipe.sha256):
+        source_alone = replace(recipe, requires=(), with_framework=False, cuda_architectures="")
+        return source_alone, locked.version
     if location.kind == "git":
+        if recipe:
+            with suppress(source.GoneError):
+                return source.of_git(location, settings, recipe.commit)
         return source.of_git(location, settings)
     if location.kind == "path":
         return source.of_path(location, settings), ""

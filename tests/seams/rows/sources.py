@@ -67,9 +67,13 @@ def a_locked_commit_stays_until_an_upgrade(world: World) -> None:
     done(world.envbuilder("lock"))
     assert first in world.path(LOCK).read_text(), "the lock does not state the commit"
     tiny(world, "~/g", "x = 2")
-    commit(world, "~/g")
+    second = commit(world, "~/g")
+    away = world.path("~/g").rename(world.path("~/away"))
     ended = done(world.envbuilder("add", "attrs"))
     assert first in world.path(LOCK).read_text(), ended.out
+    away.rename(world.path("~/g"))
+    ended = done(world.envbuilder("lock", "--upgrade-package", "tiny"))
+    says(ended, f"tiny 1.0 ({first[:9]}) → 1.0 ({second[:9]})")
 
 
 @row("3.3", "A")

@@ -12,7 +12,7 @@ MODULES = (deciding, sources, folders, results, watching, advice)
 NOT_MENDED = """
 1.4 1.9
 2.9 2.11
-3.2 3.7
+3.7
 9.1 9.2 9.3 9.4 9.6 9.7 9.8
 """
 LATER = frozenset(NOT_MENDED.split())

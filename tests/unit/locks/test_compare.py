@@ -13,7 +13,7 @@ from envbuilder.locks import compare, target_wheels
 from envbuilder.packages import interpreters
 from envbuilder.packages.python.uv import Found, Uv
 from envbuilder.profiles import lock as profile_lock, profile as profiles, releases
-from envbuilder.profiles.lock import File, Target
+from envbuilder.profiles.lock import File, Recipe, Target
 from tests.support.shipped import FOLDERS, shipped_lock, shipped_profile
 
 CPU = shipped_lock("cpu")
@@ -46,6 +46,22 @@ def test_targets_may_differ() -> None:
     mixed = replace(CPU, targets=(replace(first, files=files), *others))
     version = next(f.version for f in CPU.files if f.name == "jinja2")
     assert compare.changes(CPU, mixed) == [f"jinja2 {version} → 1, {version}"]
+
+
+def test_the_commit_of_a_source_and_the_hash_of_another_are_compared() -> None:
+    first, *others = CPU.targets
+
+    def built(**changes: str) -> profile_lock.Lock:
+        recipe = Recipe(sha256="1" * 64, **changes)  # type: ignore[arg-type]
+        files = (*first.files, replace(first.files[0], name="tiny", version="1", recipe=recipe))
+        return replace(CPU, targets=(replace(first, files=files), *others))
+
+    one = built(kind="git", location="https://x/g", commit="a" * 40)
+    other = built(kind="git", location="https://x/g", commit="b" * 40)
+    assert compare.changes(one, other) == ["tiny 1 (aaaaaaaaa) → 1 (bbbbbbbbb)"]
+    for kind, location in (("path", "./g"), ("sdist", "https://x/g.zip")):
+        assert compare.changes(CPU, built(kind=kind, location=location)) == ["+ tiny 1 (111111111)"]
+    assert compare.changes(CPU, built(kind="sdist", location="g-1.tar.gz")) == ["+ tiny 1"]
 
 
 def test_nothing_to_say_of_a_first_lock_the_same_or_none() -> None:

@@ -17,6 +17,7 @@ from envbuilder.packages.conda.solve import UnsolvableError
 from envbuilder.packages.debian import suite as debian
 from envbuilder.packages.debian.suite import Suite
 from envbuilder.packages.python.uv import Found, Offer, UnresolvableError
+from envbuilder.packages.sources.source_locker import SourceLocker
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import File, Lock, reason
 from envbuilder.profiles.profile import Profile, Python, Tools
@@ -208,6 +209,24 @@ def test_what_is_to_be_upgraded_is_free_and_the_rest_is_fixed(
     assert uv.calls[0]["constraints"] == fixed
     for call in uv.calls:
         assert call["before"] == ""
+
+
+def test_sources_of_what_is_not_upgraded_stay(
+    found: Settings, offered: list[Offer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staying: list[set[str]] = []
+
+    def locker(*arguments: Any) -> SourceLocker:
+        staying.append({file.name for file in arguments[-1]})
+        return SourceLocker(*arguments)
+
+    monkeypatch.setattr(resolve, "SourceLocker", locker)
+    before = made(found, FakeUv())
+    made(found, FakeUv(), previous=before)
+    made(found, FakeUv(), previous=before, upgrade_packages=["Jinja2"])
+    made(found, FakeUv(), previous=before, upgrade=True)
+    both = {"jinja2", "torch"}
+    assert [names & both for names in staying] == [set(), both, {"torch"}, set()]
 
 
 def test_debs_are_kept_while_the_profile_stands(
