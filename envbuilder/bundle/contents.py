@@ -208,7 +208,8 @@ def _of_locks(
     """Yield parts for locks and their signatures, as in their files."""
     for lock in filter(None, locks):
         for path in filter(None, (lock, signature_of(lock, folders))):
-            yield of_bytes(f"{below}/{path.name}", read_text(path).encode(), kind, "lock")
+            content = profile_lock.content(path, ("lock",))
+            yield of_bytes(f"{below}/{path.name}", content, kind, "lock")
 
 
 def _require_public(path: Path) -> None:

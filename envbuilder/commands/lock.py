@@ -22,7 +22,7 @@ from envbuilder.host import probe
 from envbuilder.locks import compare, entries
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.profiles import lock as profile_lock, profile as profiles, releases
-from envbuilder.profiles.library import Library
+from envbuilder.profiles.library import Library, signature_of
 from envbuilder.project import environment_changes
 from envbuilder.project.variants import ANY
 
@@ -344,16 +344,17 @@ def _details(outcome: resolution.Outcome, lock: profile_lock.Lock) -> list[str]:
 
 
 def _remove_unused(settings: Settings) -> None:
-    """Remove the locks that the project's file rules out."""
+    """Remove the locks that the project's file rules out, with their signatures."""
     for each in entries.unused_locks(settings):
-        if each.excluded:
+        if not each.excluded:
+            continue
+        for path in filter(None, (signature_of(each.path, ()), each.path)):
             try:
-                each.path.unlink()
+                path.unlink()
             except OSError as error:
-                raise InvalidError(
-                    f"{each.path}: cannot be removed: {error.strerror or error}"
-                ) from error
-            console.result(f"removed {each.path}: {each.why}")
+                what = f"{path}: cannot be removed: {error.strerror or error}"
+                raise InvalidError(what) from error
+            console.result(f"removed {path}: {each.why}")
 
 
 # --- conda packages

@@ -94,6 +94,14 @@ def project_bundle(project_parts: tuple[Part, ...], tmp_path: Path) -> Path:
     return path
 
 
+def test_a_lock_may_be_larger_than_what_is_written_by_hand(tmp_path: Path) -> None:
+    settings = lay(tmp_path / "mine")
+    lock(settings)
+    path = tmp_path / "mine" / LOCK
+    path.write_text(path.read_text() + "\n" * (1 << 20))
+    assert f"project/{LOCK}" in {part.member.path for part in parts_of(settings)}
+
+
 def test_it_holds_what_the_environment_is_read_from_and_no_more(project_bundle: Path) -> None:
     held = read(project_bundle)
     assert {path for path in held if path.startswith("project/")} == {

@@ -343,9 +343,12 @@ def test_locks_that_the_project_rules_out_are_removed(
     (project / "envbuilder.lock/notes.tiny.json").write_text("{}")
     assert run("lock", "--profile", "small") == 0
     assert len(locks(project)) == 5
+    signature = project / "envbuilder.lock/default.tiny.json.intoto.jsonl"
+    signature.write_text("{}")
     capsys.readouterr()
     assert run("lock") == 0
     assert locks(project) == {"default.small.json", "notes.tiny.json"}
+    assert not signature.exists()
     out = capsys.readouterr().out
     path = project / "envbuilder.lock"
     assert f"removed {path / 'default.tiny.json'}: profiles: in envbuilder.yaml does not" in out
