@@ -23,6 +23,8 @@ from envbuilder.profiles.profile import load, search_path
 _REFUSED = frozenset({"unlocked", "impossible"})
 """States that making the locks again does not change."""
 
+_USABLE = frozenset({"locked", "claimed"})
+
 
 class State(Struct, frozen=True, kw_only=True):
     """An environment on one profile, and what is wrong with its lock."""
@@ -78,6 +80,10 @@ def command(names: tuple[str, ...], as_json: bool) -> int:
         removal = "`envbuilder lock` removes it" if each.excluded else "remove it if nobody has one"
         console.result(f"– {each.path.parent.name}/{each.path.name} is needless")
         console.result(f"    {each.why}: {removal}")
+    pairs = zip(every, states, strict=True)
+    releases = entries.releases(entry for entry, state in pairs if state.state in _USABLE)
+    for line in releases if len(releases) > 1 else ():
+        console.result(line)
     for note in notes:
         console.result(f"note: {note}")
     if any(state.failed and state.state not in _REFUSED for state in states):

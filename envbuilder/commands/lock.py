@@ -115,7 +115,6 @@ def command(
     if output_dir or all(outcome.obstacle for outcome in outcomes):
         change = None
     code = settle(outcomes, _ELSEWHERE, change)
-    _print_releases([outcome.entry for outcome in outcomes if not outcome.obstacle])
     if settings.definition is not None:
         code = max(code, settle_conda(of_conda, settings, upgrade=upgrade, packages=packages))
     if profile is None and output_dir is None:
@@ -208,6 +207,8 @@ def settle(
         _print_indented(_places(same[-1]))
     console.hints(dict.fromkeys(hints))
     usable = [outcome for outcome in outcomes if not outcome.obstacle]
+    for line in entries.releases([outcome.entry for outcome in usable]):
+        console.result(line)
     platform = probe.host().platform
     lacking = [o for o in outcomes if _lacks(o, platform)]
     if any(profile_lock.first(outcome.lock, platform) for outcome in outcomes):
@@ -257,20 +258,6 @@ def _lacks(outcome: resolution.Outcome, platform: types.Platform | None) -> bool
     if lock is None or isinstance(profile, InvalidError) or profile_lock.first(lock, platform):
         return False
     return platform in profile.platforms and bool(lock.missing or outcome.obstacle)
-
-
-def _print_releases(chosen: Iterable[entries.Entry]) -> None:
-    """Print the releases and Pythons of a project: a line if there is one for all, else a table."""
-    decided = [(entry.label, entry.decision) for entry in chosen if entry.decision]
-    if len({(decision.chosen.release, decision.python) for _, decision in decided}) == 1:
-        builds = ", ".join(f"{label} ({d.chosen.builds[0].build})" for label, d in decided)
-        first = decided[0][1]
-        console.result(f"release {first.chosen.release}, Python {first.python}: {builds}")
-        return
-    width = max((len(label) for label, _ in decided), default=0)
-    for label, decision in decided:
-        console.result(f"{label:<{width}}  {decision.chosen.title:<18} {decision.python}")
-        _print_indented(filter(None, [decision.why]))
 
 
 def _print_indented(lines: Iterable[str]) -> None:

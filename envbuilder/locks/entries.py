@@ -246,6 +246,21 @@ def _lock_of(profile: Profile, folders: Sequence[Path]) -> Lock | None:
     return shipped[1] if shipped else lock
 
 
+def releases(chosen: Iterable[Entry]) -> list[str]:
+    """Return the releases and Pythons of locks: one line if they are the same, else a table."""
+    decided = [(entry.label, entry.decision) for entry in chosen if entry.decision]
+    if len({(decision.chosen.release, decision.python) for _, decision in decided}) == 1:
+        builds = ", ".join(f"{label} ({d.chosen.builds[0].build})" for label, d in decided)
+        first = decided[0][1]
+        return [f"release {first.chosen.release}, Python {first.python}: {builds}"]
+    width = max((len(label) for label, _ in decided), default=0)
+    lines = []
+    for label, decision in decided:
+        lines.append(f"{label:<{width}}  {decision.chosen.title:<18} {decision.python}")
+        lines += [f"  {decision.why}"] if decision.why else []
+    return lines
+
+
 def failed(locks: Iterable[tuple[bool, bool]]) -> bool:
     """Return whether locks fail, by whether each was required by name, and whether it is usable.
 

@@ -1,4 +1,4 @@
-"""Advice that works, and what random walks found (groups 10 and 11, D1, U2, U3)."""
+"""Advice that works, and what random walks found (groups 10 and 11, D1, U1 to U3)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.seams.rows import (
     says,
     says_not,
 )
-from tests.seams.rows.deciding import claimed, release_of
+from tests.seams.rows.deciding import claimed, old, release_of, torch
 from tests.seams.world import package
 from tests.support import sources
 
@@ -169,6 +169,26 @@ def a_program_of_conda_is_no_strangers_package(world: World) -> None:
     world.envbuilder("lock", "--profile", "cpu")
     assert not world.path(LOCK).exists() or '"plink"' not in world.path(LOCK).read_text()
     assert "build_from_source: [gromacs]" not in world.path("envbuilder.yaml").read_text()
+
+
+@row("U1", "A")
+def releases_that_differ_are_said_with_the_reason(world: World) -> None:
+    claimed(world)
+    torch(world, "default", "2.13.0")
+    project(world, "profiles: [cpu, cuda]")
+    why = "no source that answers states a hash of 2.13.0 (cpu)"
+    says(done(world.envbuilder("lock")), "2.12.1 (cpu)", "2.13.0 (cu130)", why)
+    says(done(world.envbuilder("add", "rich")), "2.12.1 (cpu)", "2.13.0 (cu130)", why)
+    says(world.envbuilder("check"), "2.12.1 (cpu)", "2.13.0 (cu130)", why)
+
+
+@row("U1b", "A")
+def what_moves_is_said(world: World) -> None:
+    old(world)
+    done(world.envbuilder("lock"))
+    world.write("envbuilder.yaml", "profiles: [cpu]\nrequirements: [six]\n")
+    says(done(world.envbuilder("check"), 2), "1.13.1")
+    says(done(world.envbuilder("add", "rich")), "torch 1.13.1", "as_of")
 
 
 @row("U2", "A")
