@@ -255,17 +255,22 @@ def of_framework(
     """
     override = _overrides(definition, project).get(framework)
     if framework in contents.resolution.exclude:
-        excluded = entries(definition, DEFAULT, project, "exclude")
-        places = {types.canonical(item): where for item, where in excluded}
-        where = override.where if override else places[framework]
         raise InvalidError(
-            f"{where}: {framework} comes from the profile of the hardware, and every environment"
-            " has it",
+            f"{place_of_exclusion(definition, project, framework)}: {framework} comes from the"
+            " profile of the hardware, and every environment has it",
             "Remove the line. To choose its release: framework_version.",
         )
     if not override or any(line.name == framework for line in contents.requirements):
         return contents
     return replace(contents, requirements=(*contents.requirements, override))
+
+
+def place_of_exclusion(definition: Definition, project: Path, package: str) -> str:
+    """Return the line of `exclude:` or `overrides:` by which a package is left out."""
+    if override := _overrides(definition, project).get(package):
+        return override.where
+    excluded = entries(definition, DEFAULT, project, "exclude")
+    return next(where for item, where in excluded if types.canonical(item) == package)
 
 
 def without_releases(contents: Contents, framework: types.Framework) -> Contents:

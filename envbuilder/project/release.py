@@ -247,16 +247,16 @@ def impossible(profile: Profile, limits: Limits) -> InvalidError:
     admitted = {release: chosen for release, chosen in every.items() if limits.admits(chosen)}
     if admitted:
         stated = [f"{line.where}: Python {line.text}" for line in limits.pythons]
-        versions = set[str]().union(*(chosen.pythons for chosen in admitted.values()))
-        pythons = " for Python " + ", ".join(sorted(versions, key=_minor))
+        versions = set[str]().union(*(pythons(profile, (), c) for c in admitted.values()))
+        for_pythons = " for Python " + ", ".join(sorted(versions, key=_minor))
     else:
         obstacles = filter(None, map(limits.obstacle, every.values()))
         stated = [f"{line.where}: {line.text}" for line in obstacles]
-        pythons = ""
+        for_pythons = ""
     has = releases.ranges(profile.framework, admitted or every)
-    title = FRAMEWORKS[profile.framework].title
+    profile_has = f"profile '{profile.name}' has {FRAMEWORKS[profile.framework].title} {has}"
     return InvalidError(
-        f"{', '.join(dict.fromkeys(stated))}: profile '{profile.name}' has {title} {has}{pythons}",
+        f"{', '.join(dict.fromkeys(stated))}: {profile_has}{for_pythons}",
         "Allow what it has. To support only profiles that fit, list them: profiles: [NAME, …]",
     )
 

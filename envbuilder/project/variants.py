@@ -140,6 +140,15 @@ class ProjectProfiles:
                 f"Name another profile, or write framework: {profile.framework} into"
                 f" {PROJECT_FILE}.",
             )
+        for package in map(distribution, profile.requirements):
+            if package in self.contents.resolution.exclude:
+                where = environments.place_of_exclusion(self._definition, self._project, package)
+                raise InvalidError(
+                    f"{where}: {package} comes from profile '{profile.name}', and all its"
+                    " environments have it",
+                    "Remove the line. To support only profiles that fit, list them:"
+                    " profiles: [NAME, …]",
+                )
         return adapt(profile, self.contents, self.decision(profile) if profile.builds else None)
 
     def decision(self, profile: Profile) -> Decision:

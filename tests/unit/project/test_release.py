@@ -226,6 +226,9 @@ def test_profiles_that_would_be_the_same_are_one(tmp_path: Path) -> None:
     assert listed.names(FOLDERS) == ("cuda-legacy",)
 
 
+_SECOND = "envbuilder.yaml:2:"
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
@@ -246,6 +249,21 @@ def test_profiles_that_would_be_the_same_are_one(tmp_path: Path) -> None:
             "zendnn",
             "requirements: [torch==2.4.1]\n",
             "envbuilder.yaml:1: torch==2.4.1: profile 'zendnn' has torch 2.13.0+cpu",
+        ),
+        (
+            "cpu",
+            "requirements: [torch<1.12]\npython: '3.7'\n",
+            f"{_SECOND} Python ==3.7.*: profile 'cpu' has PyTorch 1.11.0 for Python 3.8, 3.9, 3.10",
+        ),
+        (
+            "zendnn",
+            "requirements: [rich]\nexclude: [Zentorch]\n",
+            f"{_SECOND} zentorch comes from profile 'zendnn', and all its environments have it",
+        ),
+        (
+            "zendnn",
+            "overrides:\n  zentorch: rich\n",
+            f"{_SECOND} zentorch comes from profile 'zendnn', and all its environments have it",
         ),
     ],
 )
