@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -95,12 +94,10 @@ def of(settings: Settings) -> Environment:
 
 def contents(definition: Definition, name: str, project: Path) -> Contents:
     """Return all that an environment of a project requires. Raise `InvalidError` if it cannot."""
-    read_from = set[str]()
     every = [_own_lines(definition, name, project)]
     for item, where in entries(definition, name, project, "requirements_from"):
         file = named_file(item)
         every.append(_read_named(project, file, where))
-        read_from.update(map(posixpath.normpath, (file.file, *every[-1].read_from)))
     listed = joined(every)
     pythons = listed.pythons
     notes = list[str]()
@@ -125,7 +122,7 @@ def contents(definition: Definition, name: str, project: Path) -> Contents:
         conda=listed.conda,
         channels=tuple(dict.fromkeys(listed.channels)),
         notes=tuple(dict.fromkeys((*notes, *_idle(overrides, lines), *listed.notes))),
-        read_from=tuple(sorted(read_from)),
+        read_from=tuple(sorted({*listed.read_from})),
     )
 
 

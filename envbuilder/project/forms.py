@@ -17,7 +17,7 @@ from envbuilder.core.errors import InvalidError, escaped
 from envbuilder.project import package
 from envbuilder.project.conda import read_conda_list, read_environment_yml, read_pixi
 from envbuilder.project.foreign_locks import read_pipfile, read_pylock, read_uv_lock
-from envbuilder.project.lines import Dropped, Listed, Needed, joined, read_text
+from envbuilder.project.lines import Dropped, Listed, Needed, joined, read_text, recorded
 from envbuilder.project.requirements_txt import read_cog, read_requirements_txt
 from envbuilder.project.setup_files import read_project, read_setup
 
@@ -119,9 +119,11 @@ def read(
     `extras` and `groups` are added, for files that have any. If it installs the project itself,
     what that requires is among it. Nothing outside the project is read. Raises `InvalidError`.
     """
-    listed = _read(project, file, extras, groups)
-    if listed.itself is not None and PurePosixPath(file).name not in OWN:
-        listed = _with_own(project, listed)
+    with recorded() as files:
+        listed = _read(project, file, extras, groups)
+        if listed.itself is not None and PurePosixPath(file).name not in OWN:
+            listed = _with_own(project, listed)
+    listed = replace(listed, read_from=tuple(sorted(files)))
     if not (listed.requirements or listed.constraints or listed.conda or listed.notes):
         note = Dropped(f"{escaped(file)}: it lists no requirements.")
         return replace(listed, notes=(note,))
@@ -140,7 +142,6 @@ def _with_own(project: Path, listed: Listed) -> Listed:
             itself = Listed(
                 requirements=more.requirements,
                 pythons=more.pythons,
-                read_from=(*more.read_from, name),
                 notes=more.notes,
             )
             return joined([listed, itself])

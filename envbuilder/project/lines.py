@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import posixpath
 import re
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import unquote, urlsplit
 
@@ -22,7 +24,7 @@ from envbuilder.profiles.requirements import distribution
 from envbuilder.project.names import alias_of, distribution_of, needed_where
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from packaging.markers import Marker
@@ -95,7 +97,7 @@ class Listed(Struct, frozen=True, kw_only=True):
     itself: tuple[str, ...] | None = None
     """The extras of the project itself, if a line installs it (`-e .[dev]`)."""
     read_from: tuple[str, ...] = ()
-    """Other files of the project that were read with it, since it names them."""
+    """The files of the project that were read for it, by their paths in the project."""
     notes: tuple[str, ...] = ()
     """Sentences for the user, each `Dropped`, `Needed`, or on what was changed."""
 
@@ -149,7 +151,22 @@ def read_bytes(project: Path, file: str, limit: int, where: str = "") -> bytes:
         raise InvalidError(
             f"{name}: leads out of the project", "Copy the file into the project and name the copy."
         )
+    _READ.get(set()).add(posixpath.normpath(file))
     return content
+
+
+_READ: ContextVar[set[str]] = ContextVar("_READ")
+
+
+@contextmanager
+def recorded() -> Iterator[set[str]]:
+    """Yield the files of a project that are read meanwhile, by their paths in it."""
+    files: set[str] = set()
+    token = _READ.set(files)
+    try:
+        yield files
+    finally:
+        _READ.reset(token)
 
 
 def exists(project: Path, path: str) -> bool:

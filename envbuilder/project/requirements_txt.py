@@ -73,7 +73,6 @@ def read_requirements_txt(project: Path, file: str) -> Listed:
     """Return what a file lists; `file` is its path in the project. Raises `InvalidError`."""
     reader = _Reader(project)
     reader.include(file, "", constrains=False)
-    reader.read_from.remove(file)
     return reader.listed()
 
 
@@ -115,8 +114,6 @@ class _Reader:
 
     def __init__(self, project: Path) -> None:
         self._project = project
-        self.read_from: list[str] = []
-        """The files that are read to their ends."""
         self._open: list[str] = []
         self._finished: set[tuple[str, bool]] = set()
         self._requirements: list[Line] = []
@@ -131,7 +128,6 @@ class _Reader:
             constraints=tuple(self._constraints),
             pythons=tuple(self._pythons),
             itself=None if self._itself is None else tuple(dict.fromkeys(self._itself)),
-            read_from=tuple(sorted(self.read_from)),
             notes=tuple(filter(None, self._notes)),
         )
 
@@ -154,7 +150,6 @@ class _Reader:
         numbered = ((f"{escaped(file)}:{number}", line) for number, line in _logical(text))
         self.take(file, numbered, constrains=constrains)
         self._open.pop()
-        self.read_from.append(file)
         self._finished.add((file, constrains))
 
     def take(self, file: str, lines: Iterable[tuple[str, str]], *, constrains: bool) -> None:
@@ -223,7 +218,8 @@ class _Reader:
                     f"{where}: {escaped(text, SHOWN)}: the project itself, whose requirements are"
                     " read; install_project: true makes it importable everywhere."
                 )
-            name = name or self._name(location)
+            stated = self._name(location)  # always: a bundle then has a file there, too
+            name = name or stated
         elif not name and (name := _repository(path)):
             note = f"{where}: {escaped(text, SHOWN)}: taken as {name}, by its location."
         if not name:

@@ -90,7 +90,6 @@ def read_project(project: Path, file: str, extras: Sequence[str], groups: Sequen
         open_parts = read_lines(project, file, lines)
     elif setup := _setup_beside(project, file):
         open_parts = read_setup(project, setup, others, ())
-        open_parts = replace(open_parts, read_from=(*open_parts.read_from, setup))
     else:
         return stated(extras, groups)
     static_parts = stated(static, groups, is_open=True)

@@ -10,7 +10,6 @@ from tests.seams.rows import ROWS, Row, World, advice, deciding, folders, result
 
 MODULES = (deciding, sources, folders, results, watching, advice)
 NOT_MENDED = """
-3.7
 9.1 9.2 9.3 9.4 9.6 9.7 9.8
 """
 LATER = frozenset(NOT_MENDED.split())

@@ -17,7 +17,7 @@ from envbuilder.packages.sources import source
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.library import Library
-from envbuilder.profiles.lock import BUILT, File
+from envbuilder.profiles.lock import BUILT, File, Recipe
 from envbuilder.project import variants
 from tests.support import conda_locks, repositories
 from tests.support.bundles import (
@@ -114,6 +114,32 @@ def test_it_holds_what_the_environment_is_read_from_and_no_more(project_bundle: 
     assert f"files/{sha(WHEEL)}" in held
     # The profile itself was never locked, and need not be.
     assert not [path for path in held if path.startswith("locks/")]
+
+
+def test_it_fits_a_project_with_a_source_whose_files_it_has_as_an_archive(tmp_path: Path) -> None:
+    """What names the package is there, the rest of its folder is not."""
+    line = "-e ./ops#egg=tiny\n"
+    project = '[project]\nname = "tiny"\n'
+    files = {"reqs/base.txt": line, "reqs/ops/pyproject.toml": project, "reqs/ops/x.py": "1\n"}
+    settings = lay(tmp_path / "mine", **files)
+    lock(settings)
+    path = tmp_path / "mine" / LOCK
+    made = profile_lock.load(path)
+    (ops,) = variants.library(settings).profile("small").resolution.sources
+    assert ops.location == "./reqs/ops"
+    recipe = Recipe(kind="path", location=ops.location, sha256=ops.digest)
+    target = made.targets[0]
+    file = replace(target.files[0], source=BUILT, recipe=recipe)
+    made = replace(made, targets=(replace(target, files=(file, *target.files[1:])),))
+    path.write_text(profile_lock.dump(made))
+    parts = parts_of(settings)
+    texts = texts_of(*parts)
+    assert "project/reqs/ops/pyproject.toml" in texts
+    assert "project/reqs/ops/x.py" not in texts
+    contents.check(manifest_of(parts), texts)
+    (tmp_path / "mine/reqs/ops/x.py").write_text("2\n")
+    with pytest.raises(InvalidError, match=r"\./reqs/ops changed after it was made"):
+        parts_of(settings)
 
 
 def test_a_fresh_lock_of_the_profile_goes_along(tmp_path: Path) -> None:

@@ -43,6 +43,38 @@ def test_a_file_is_read_by_its_kind(tmp_path: Path, file: str, text: str) -> Non
     assert texts(read(tmp_path, file).requirements) == ["rich"]
 
 
+@pytest.mark.parametrize(
+    ("file", "files"),
+    [
+        ("setup.py", {"setup.py": "setup()", "setup.cfg": "[options]\ninstall_requires = six\n"}),
+        ("a/r.txt", {"a/r.txt": "./ops\n-r more.txt\n", "a/more.txt": "six\n",
+                     "a/ops/pyproject.toml": "[build-system]\nrequires = []\n",
+                     "a/ops/setup.cfg": "[metadata]\nname = my-ops\n"}),
+        ("a/r.txt", {"a/r.txt": "-e ./ops#egg=ops\n", "a/ops/setup.py": "setup(name='my-ops')\n"}),
+        ("r.txt", {"r.txt": "-e .\n",
+                   "pyproject.toml": '[project]\nname = "x"\ndynamic = ["dependencies"]\n'
+                   '[tool.setuptools.dynamic]\ndependencies = { file = ["b/more.txt"] }\n',
+                   "b/more.txt": "six\n"}),
+        ("pyproject.toml", {
+            "pyproject.toml": '[project]\nname = "x"\ndependencies = ["y"]\n'
+            '[tool.uv]\nsources.y.workspace = true\nworkspace.members = ["packages/*"]\n',
+            "packages/b/pyproject.toml": '[project]\nname = "y"\n',
+        }),
+    ],
+)  # fmt: skip
+def test_all_files_that_decide_are_recorded(
+    tmp_path: Path, file: str, files: dict[str, str]
+) -> None:
+    """With them alone, as in a bundle, the same is read."""
+    first = tmp_path / "first"
+    lay(first, {**files, "unread.txt": "attrs"})
+    listed = read(first, file)
+    assert listed.read_from == tuple(sorted(files))
+    copy = tmp_path / "copy"
+    lay(copy, {name: (first / name).read_text() for name in listed.read_from})
+    assert read(copy, file) == listed
+
+
 @pytest.mark.parametrize("name", forms.supported().split(", "))
 def test_help_and_guide_name_each_kind(name: str) -> None:
     assert name in str(init.command.help)

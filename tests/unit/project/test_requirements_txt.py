@@ -42,7 +42,7 @@ def test_a_projects_file(tmp_path: Path) -> None:
         "jsonlines",
     ]
     assert places(listed.requirements)[-3:] == [f"requirements.txt:{n}" for n in (8, 9, 10)]
-    assert listed == Listed(requirements=listed.requirements)
+    assert listed == Listed(requirements=listed.requirements, read_from=("requirements.txt",))
 
 
 def test_lines_that_go_on(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_the_project_itself_brings_what_it_requires(tmp_path: Path, line: str) -
     more = [name for extra, name in (("dev", "pytest"), ("test", "tox")) if extra in line]
     assert texts(listed.requirements) == ["numpy", "rich", *more]
     assert texts(listed.pythons) == [">=3.9"]
-    assert listed.read_from == ("pyproject.toml",)
+    assert listed.read_from == ("pyproject.toml", "requirements.txt")
     assert "install_project: true" in listed.notes[0]
     (tmp_path / "pyproject.toml").unlink()
     assert texts(read(tmp_path, "requirements.txt").requirements) == ["numpy"]

@@ -86,7 +86,7 @@ def test_a_requirements_file_that_it_reads(tmp_path: Path, text: str) -> None:
     listed = read(tmp_path, "sub/setup.py")
     assert texts(listed.requirements) == ["rich>=13", "numpy"]
     assert places(listed.requirements) == ["sub/r.txt:2", "sub/more.txt:2"]
-    assert listed.read_from == ("sub/more.txt", "sub/r.txt")
+    assert listed.read_from == ("sub/more.txt", "sub/r.txt", "sub/setup.py")
 
 
 WITHIN = """\
@@ -223,7 +223,7 @@ def test_a_pyproject_that_leaves_its_requirements_to_other_files(
     lay(tmp_path, files)
     listed = read(tmp_path, "pyproject.toml", extras)
     assert [line.text.partition(";")[0] for line in listed.requirements] == expected
-    assert listed.read_from
+    assert {*listed.read_from} == {*files}
     lay(tmp_path, {"requirements.txt": f"-e .[{','.join(extras)}]\n"})
     assert read(tmp_path, "requirements.txt").requirements == listed.requirements
 
