@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -197,6 +197,7 @@ def settle(
             _report(entry, lock, present[entry.path])
             hides = [_INSTEAD] if entry.shipped and entry.shipped != present[entry.path] else []
             details[entry.label] = [*_details(outcome, lock), *hides]
+    _add_differences(details, outcomes)
     for heading, lines in compare.grouped(details).items():
         if heading:
             console.result(heading)
@@ -219,6 +220,20 @@ def settle(
         return INVALID
     failed = entries.failed((o.entry.required, not o.obstacle) for o in outcomes)
     return INVALID if failed or any(outcome.is_kept for outcome in outcomes) else 0
+
+
+def _add_differences(
+    details: Mapping[str, list[str]], outcomes: Iterable[resolution.Outcome]
+) -> None:
+    """Add to the lines of locks in which versions they differ from their environment's others."""
+    locks: dict[str, dict[str, profile_lock.Lock]] = {}
+    for outcome in outcomes:
+        entry = outcome.entry
+        if outcome.lock and entry.environment and entry.label in details:
+            locks.setdefault(entry.environment, {})[entry.label] = outcome.lock
+    for of_environment in locks.values():
+        for label, line in compare.differences(of_environment):
+            details[label].append(line)
 
 
 def _save(

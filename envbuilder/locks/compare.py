@@ -6,11 +6,14 @@ the device. A new lock adds packages, drops some, and moves others.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from envbuilder.core import types
+from envbuilder.core.errors import first
 from envbuilder.packages.interpreters import SOURCE
 from envbuilder.packages.python.indexes import DEFAULT
+from envbuilder.profiles import frameworks
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.profile import Profile, is_on_pypi
 from envbuilder.profiles.requirements import applies
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from envbuilder.profiles.lock import Decided, File, Lock, Target
 
 
+_MOST_OTHERS = 5
+"""Packages of other versions that are named for one lock."""
 _DIGITS = 9
 """Digits of a commit, or of a source's hash, that are printed."""
 
@@ -146,6 +151,26 @@ def changes(before: Lock | None, after: Lock) -> list[str]:
         elif old[name] != new[name]:
             result.append(f"{name} {old[name]} → {new[name]}")
     return result
+
+
+def differences(locks: Mapping[str, Lock]) -> Iterator[tuple[str, str]]:
+    """Yield the locks (the keys) that have other versions than most, with a line of these.
+
+    Frameworks and what they bring along are the hardware's own, in any version.
+    """
+    versions = {label: _versions(lock) for label, lock in locks.items()}
+    counts: dict[str, Counter[str]] = {}
+    for each in versions.values():
+        for name, version in each.items():
+            counts.setdefault(name, Counter())[version] += 1
+    for label, each in versions.items():
+        others = []
+        for name, version in sorted(each.items()):
+            usual = counts[name].most_common(1)[0][0]
+            if version != usual and not (frameworks.of_build(name) or frameworks.is_runtime(name)):
+                others.append(f"{name} {version} ({usual})")
+        if others:
+            yield label, f"other versions than elsewhere: {first(others, _MOST_OTHERS)}"
 
 
 def claims(lock: Lock) -> list[str]:

@@ -191,6 +191,17 @@ def what_moves_is_said(world: World) -> None:
     says(done(world.envbuilder("add", "rich")), "torch 1.13.1", "as_of")
 
 
+@row("U10", "C")
+def versions_that_differ_by_hardware_are_said(world: World) -> None:
+    torch(world, "default", "2.12.1", "filelock")
+    newest = next(world.index.wheels("default").glob("filelock-3.20.3*"))
+    newest.rename(world.home / newest.name)
+    locked(world, "requirements: [filelock]")
+    (world.home / newest.name).rename(newest)
+    project(world, "profiles: [cpu, cuda]", "requirements: [filelock]", RELEASE)
+    says(world.envbuilder("lock"), "filelock 3.20.3 (3.19)", "default.cuda:")
+
+
 @row("U2", "A")
 def a_workflow_installs_no_strangers_envbuilder(world: World) -> None:
     locked(world)

@@ -29,6 +29,20 @@ def with_versions(**versions: str | None) -> profile_lock.Lock:
     return replace(CPU, targets=tuple(targets))
 
 
+def test_versions_that_differ_by_hardware() -> None:
+    locks = {
+        "default.cpu": CPU,
+        "default.cuda": with_versions(jinja2="3.0", torch="2.14.0", filelock="1.0"),
+        "default.mps": CPU,
+    }
+    version = {f.name: f.version for f in CPU.targets[0].files}
+    assert dict(compare.differences(locks)) == {
+        "default.cuda": "other versions than elsewhere:"
+        f" filelock 1.0 ({version['filelock']}), jinja2 3.0 ({version['jinja2']})"
+    }
+    assert not dict(compare.differences({"default.cpu": CPU}))
+
+
 def test_each_package_that_came_left_or_moved() -> None:
     before = with_versions(jinja2="3.0", mpmath=None)
     after = with_versions(sympy=None)
