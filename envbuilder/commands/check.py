@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -80,10 +82,11 @@ def command(names: tuple[str, ...], as_json: bool) -> int:
         removal = "`envbuilder lock` removes it" if each.excluded else "remove it if nobody has one"
         console.result(f"– {each.path.parent.name}/{each.path.name} is needless")
         console.result(f"    {each.why}: {removal}")
-    pairs = zip(every, states, strict=True)
-    releases = entries.releases(entry for entry, state in pairs if state.state in _USABLE)
-    for line in releases if len(releases) > 1 else ():
-        console.result(line)
+    usable = [e for e, state in zip(every, states, strict=True) if state.state in _USABLE]
+    for _, same in itertools.groupby(usable, operator.attrgetter("environment")):
+        releases = entries.releases(same)
+        for line in releases if len(releases) > 1 else ():
+            console.result(line)
     for note in notes:
         console.result(f"note: {note}")
     if any(state.failed and state.state not in _REFUSED for state in states):
