@@ -212,6 +212,6 @@ def _versions(lock: Lock) -> dict[str, str]:
 def _version(file: File) -> str:
     """Return the version of a file; of a source that the project names, with what it is."""
     recipe = file.recipe
-    if recipe and (recipe.kind in {"git", "path"} or "://" in recipe.location):
+    if recipe and "/" in recipe.location:
         return f"{file.version} ({(recipe.commit or recipe.sha256)[:_DIGITS]})"
     return file.version

@@ -182,18 +182,14 @@ def _uv_of_targets(
     run: Runner,
     environ: Mapping[str, str],
 ) -> Iterator[dict[Place, Uv]]:
-    """Yield uv for each target of a profile; those with the same offers share one."""
-    of_offers: dict[tuple[Offer, ...], Uv] = {}
-    of_target: dict[Place, Uv] = {}
+    """Yield uv for each target of a profile, with an index of what is offered for it."""
+    uv_of = {}
     with contextlib.ExitStack() as stack:
         for place in itertools.product(profile.platforms, profile.python.supported):
             offers = offered.on(place)
-            if offers not in of_offers:
-                of_offers[offers] = stack.enter_context(
-                    target_wheels.resolver(profile, settings, offers, run, environ)
-                )
-            of_target[place] = of_offers[offers]
-        yield of_target
+            started = target_wheels.resolver(profile, settings, offers, run, environ)
+            uv_of[place] = stack.enter_context(started)
+        yield uv_of
 
 
 def check(profile: Profile, lock: Lock) -> tuple[str, ...]:

@@ -398,11 +398,9 @@ def changed(profile: Profile, lock: Lock) -> str:
     if lock.inputs != inputs_digest(profile):
         return "the profile"
     for target in lock.targets:
-        recipes = {file.name: file.recipe for file in target.packages}
-        for source in profile.resolution.sources:
-            recipe = recipes.get(source.name)
-            edited = recipe and source.digest not in {"", recipe.sha256}
-            if edited and source.serves(target.platform, target.python):
+        for file in target.packages:
+            source = profile.resolution.source_of(file.name, target.platform, target.python)
+            if source and file.recipe and source.digest not in {"", file.recipe.sha256}:
                 return source.location
     return ""
 

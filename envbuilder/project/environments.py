@@ -223,7 +223,7 @@ def _resolution(
         as_of=definition.as_of.isoformat() if definition.as_of else None,
         build=build if isinstance(build, bool) else tuple(sorted(map(types.canonical, build))),
         cuda_architectures=definition.cuda_architectures,
-        sources=tuple(sources.of_lines(lines, excluded)),
+        sources=sources.of_lines(lines, excluded),
         overrides=tuple(overriding),
         exclude=tuple(sorted(excluded)),
     )

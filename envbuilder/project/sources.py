@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from contextlib import suppress
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -14,30 +14,35 @@ from envbuilder.profiles.profile import Source
 from envbuilder.project.release import TARGETS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable
     from pathlib import Path
 
     from envbuilder.profiles.profile import Resolution
     from envbuilder.project.lines import Line
 
 
-def of_lines(lines: Iterable[Line], excluded: Collection[str]) -> Iterator[Source]:
-    """Yield the source of each line that names one, without repeating any.
+def of_lines(lines: Iterable[Line], excluded: Collection[str]) -> tuple[Source, ...]:
+    """Return the source of each line that names one, without repeating any.
 
     Raise `InvalidError` if a package would come from two places on one target.
     """
-    of_name = defaultdict[str, dict[tuple[str, str], Source]](dict)
+    sources: dict[tuple[str, str, str], Source] = {}
     for line in lines:
-        if not line.source or line.name in excluded:
+        if line.source and line.name not in excluded:
+            key = (line.name, line.source, line.text.partition(";")[2].strip())
+            sources.setdefault(
+                key, Source(name=key[0], location=key[1], marker=key[2], where=line.where)
+            )
+    for first, second in combinations(sources.values(), 2):
+        if first.name != second.name or first.location == second.location:
             continue
-        marker = line.text.partition(";")[2].strip()
-        source = Source(name=line.name, location=line.source, marker=marker, where=line.where)
-        others = of_name[line.name]
-        for other in others.values():
-            if other.location != source.location:
-                _require_apart(other, source)
-        if others.setdefault((source.location, marker), source) is source:
-            yield source
+        if any(first.serves(*target) and second.serves(*target) for target in TARGETS):
+            raise InvalidError(
+                f"{second.where}: {second.name} is from {second.location}, but from"
+                f" {first.location} in {first.where}",
+                "Remove one of the two, or give each a marker, such as ; sys_platform == 'linux'.",
+            )
+    return tuple(sources.values())
 
 
 def with_digests(resolution: Resolution, project: Path) -> Resolution:
@@ -53,13 +58,3 @@ def _digest(project: Path, source: Source) -> str:
             folder = folders.within(project, source.location)
             return folders.pack(folder, source.location, local=True)
     return ""
-
-
-def _require_apart(first: Source, second: Source) -> None:
-    """Raise `InvalidError` if two sources of a package are for the same target."""
-    if any(first.serves(*target) and second.serves(*target) for target in TARGETS):
-        raise InvalidError(
-            f"{second.where}: {second.name} is from {second.location}, but from {first.location} in"
-            f" {first.where}",
-            "Remove one of the two, or give each a marker, such as ; sys_platform == 'linux'.",
-        )

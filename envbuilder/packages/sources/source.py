@@ -53,14 +53,14 @@ class Location(NamedTuple):
         """The file name of an archive."""
         return unquote(urlsplit(self.url).path).rpartition("/")[2]
 
-    def was_locked_as(self, recipe: Recipe) -> bool:
-        """Return whether a recipe is of this location, whose content stays until an upgrade.
+    def stays(self, recipe: Recipe | None) -> bool:
+        """Return whether a recipe is of this location: then it stays until an upgrade.
 
         A folder of the project is what it is now.
         """
-        stated = (recipe.kind, recipe.location, recipe.reference, recipe.subdirectory)
-        same = self.kind != "path" and stated == self[:4]
-        return same and self.sha256 in {"", recipe.sha256}
+        if recipe is None or self.kind == "path" or self.sha256 not in {"", recipe.sha256}:
+            return False
+        return self[:4] == (recipe.kind, recipe.location, recipe.reference, recipe.subdirectory)
 
 
 def located(text: str) -> Location:

@@ -553,11 +553,9 @@ class SourceLocker:
 
     def _locked(self, name: str, location: str) -> File | None:
         """Return what an earlier lock has from a location; None if it has nothing."""
-        for file in self._earlier:
-            recipe = file.recipe
-            if recipe and file.name == name and source.located(location).was_locked_as(recipe):
-                return file
-        return None
+        place = source.located(location)
+        files = (file for file in self._earlier if file.name == name and place.stays(file.recipe))
+        return next(files, None)
 
     def _prepare(
         self,

@@ -141,21 +141,21 @@ def test_links_are_made_last_and_stay_within(tmp_path: Path, found: Settings) ->
     assert not os.path.lexists(folder / "e")  # two links that lead out together
 
 
-def test_only_what_is_stated_alike_was_locked_as_a_location() -> None:
+def test_only_what_is_stated_alike_stays_a_location() -> None:
     text = "git+https://example.org/x@v1#subdirectory=a"
     recipe = Recipe(
         kind="git", location="https://example.org/x", sha256="1" * 64, commit="2" * 40,
         reference="v1", subdirectory="a",
     )  # fmt: skip
-    assert source.located(text).was_locked_as(recipe)
+    assert source.located(text).stays(recipe)
     for other in (text.replace("v1", "v2"), text.replace("@v1", ""), text.removesuffix("a") + "b"):
-        assert not source.located(other).was_locked_as(recipe)
+        assert not source.located(other).stays(recipe)
     archive = Recipe(kind="sdist", location="https://example.org/x.zip", sha256="1" * 64)
     for end, expected in (("", True), ("1" * 64, True), ("2" * 64, False)):
         location = source.located(f"{archive.location}#sha256={end}")
-        assert location.was_locked_as(archive) == expected
+        assert location.stays(archive) == expected
     folder = Recipe(kind="path", location="./x", sha256="1" * 64)
-    assert not source.located("./x").was_locked_as(folder), "it is what it is now"
+    assert not source.located("./x").stays(folder), "it is what it is now"
 
 
 def test_a_folder_is_its_files(tmp_path: Path, found: Settings) -> None:
