@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 import msgspec
 from msgspec import Struct
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from envbuilder.commands.options import json_option, load_settings
 from envbuilder.core import console, settings, types
 from envbuilder.core.errors import Hint, InvalidError, counted, escaped, first, wrapped
 from envbuilder.core.files import save
 from envbuilder.core.settings import DEFAULT
+from envbuilder.locks import chooser
 from envbuilder.packages.python import indexes
 from envbuilder.profiles import frameworks, profile as profile_files, releases
 from envbuilder.profiles.requirements import distribution
@@ -191,7 +194,7 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
     impossible = fit.impossible
     unbuilt: Sequence[str] = ()
     if choice.sources and diagnosis:
-        facts, unbuilt = _with_wheels(choice, facts, place, diagnosis)
+        facts, unbuilt = _resolvable(choice, facts, place, diagnosis)
     text = draft.text(choice, facts)
     settings.decoded(text, path)  # raises if it is not what every command reads
     program = repository.program_arguments(folder, files, hints.programs) or ("FILE",)
@@ -312,53 +315,102 @@ def _fitted(choice: draft.Choice, facts: draft.Draft, place: _Place) -> _Fit:
     return _tried(choice, best.facts if best else facts, place)
 
 
-def _with_wheels(
+def _resolvable(
     choice: draft.Choice, facts: draft.Draft, place: _Place, diagnosis: Diagnosis
 ) -> tuple[draft.Draft, Sequence[str]]:
-    """Return facts with the Python that most packages have wheels for, and what has to be built.
+    """Return facts with which uv finds all that is required, and what has to be built.
 
-    Of each kind of machine one profile counts; what only another platform lacks is left out there.
-    Also return what would have to be built and that only lists of conda's name: whose code it is,
+    Of what has to be built, that is returned which only lists of conda's name: whose code it is,
     nobody has said, so the user decides.
     """
-    from envbuilder.locks.blockers import settled
-
     variants = _variants(choice, facts, place)
+    with console.progress().task("ask which versions fit together"):
+        facts, sources = _asked(choice, facts, variants, _reference(variants), diagnosis)
+        if any(chooser.is_pin(line.text) for line in choice.lines):
+            variants = _variants(choice, facts, place)
+            facts, more = _asked(choice, facts, variants, "mps", diagnosis)
+            sources |= more
+    unbuilt = sources & _conda_alone(choice)
+    return msgspec.structs.replace(facts, build=tuple(sorted(sources - unbuilt))), sorted(unbuilt)
+
+
+def _reference(variants: ProjectProfiles) -> types.Accelerator:
+    """Return the hardware that decides, on any machine: CUDA if it has packages of its own."""
+    from envbuilder.locks.target_wheels import left_out
+
     framework = variants.framework[0]
-    places = variants.contents.places
+    names = {line.name for line in variants.contents.requirements}
+    cpu = variants.unadapted(frameworks.first_profile(framework, "cpu"))
+    return "cuda" if names & left_out(cpu) else "cpu"
+
+
+def _asked(
+    choice: draft.Choice,
+    facts: draft.Draft,
+    variants: ProjectProfiles,
+    kind: types.Accelerator,
+    diagnosis: Diagnosis,
+) -> tuple[draft.Draft, frozenset[str]]:
+    """Return facts with which uv finds what is required on hardware, and what has to be built."""
+    nothing = frozenset[str]()
+    try:
+        profile = variants.unadapted(frameworks.first_profile(variants.framework[0], kind))
+        adapted = variants.of(profile)
+    except InvalidError:
+        return facts, nothing
+    resolution = msgspec.structs.replace(adapted.resolution, build=True)
+    asked = msgspec.structs.replace(adapted, resolution=resolution)
+    questions = chooser.Chooser(asked, load_settings(), diagnosis.index)
+    python = facts.python or adapted.python.default
     pythons = variants.limits.pythons
-    limits = variants.limits.constraints
-    build: set[str] = set()
-    python = facts.python
-    with console.progress().task("look for wheels"):
-        for kind in ("cuda", "cpu", "mps"):
-            with suppress(InvalidError):
-                profile = variants.unadapted(frameworks.first_profile(framework, kind))
-                adapted = variants.of(profile)
-                usual = profile.python.default
-                if profile.builds:
-                    usual = variants.decision(profile).python
-                if not python:
-                    way = next(diagnosis.ways(adapted, usual, limits, pythons), None)
-                    python = way.python if way and way.wheels else usual
-                    if python != usual:
-                        why = f"there are wheels of {first(way.wheels, 3) if way else ''} for it"
-                        facts = msgspec.structs.replace(facts, python=python, python_why=why)
-                platform = profile.platforms[0]
-                every = diagnosis.obstacles(adapted, python, places)
-                needs = [*diagnosis.of_framework(adapted, python)]
-                target = platform, python
-                while more := dict(settled(every, choice.lines, facts.overrides, target, needs)):
-                    facts = msgspec.structs.replace(facts, overrides=facts.overrides | more)
-                    variants = _variants(choice, facts, place)
-                    every = diagnosis.obstacles(variants.of(profile), python, places)
-                build.update(each.name for each in every if each.kind == "source")
-                old = {e.name for e in every if e.kind == "wheel" and not e.pythons}
-                if kind != "mps" and any(map(frameworks.of_name, old)):  # beside the profile's own
-                    others = dict.fromkeys(filter(frameworks.of_name, sorted(old)), _TOO_OLD)
-                    facts = msgspec.structs.replace(facts, exclude=facts.exclude | others)
-    unbuilt = build & _conda_alone(choice)
-    return msgspec.structs.replace(facts, build=tuple(sorted(build - unbuilt))), sorted(unbuilt)
+    answer = questions.answer(asked, python)
+    if isinstance(answer, chooser.Answer):
+        return facts, answer.sources
+    if kind != "mps" and (
+        way := next(questions.ways(python, variants.limits.constraints, pythons), None)
+    ):
+        if way.python != python:
+            why = f"there are wheels of {first(way.wheels, 3)} for it"
+            if not way.wheels:
+                why = "the nearest for which all packages fit together"
+            facts = msgspec.structs.replace(facts, python=way.python, python_why=why)
+        return facts, way.sources
+    required = [line for line in choice.lines if line.name not in facts.exclude]
+    if kind == "mps":
+        pythons = (lines.Line(f"=={python}.*", ""),)
+    nearest = questions.moved(python, required, pythons)
+    if nearest is None:
+        return facts, nothing
+    answer, moved = nearest
+    names = frameworks.FRAMEWORKS[adapted.framework].names
+    others = {name: version for name, version in moved.items() if name not in names}
+    overrides = dict(_instead(choice, others, kind))
+    facts = msgspec.structs.replace(facts, overrides=facts.overrides | overrides)
+    if kind != "mps":
+        release = answer.release(adapted)
+        if release != adapted.release:
+            facts = msgspec.structs.replace(facts, framework_version=release)
+        if answer.python != python:
+            why = "the nearest for which all packages fit together"
+            facts = msgspec.structs.replace(facts, python=answer.python, python_why=why)
+    return facts, answer.sources
+
+
+def _instead(
+    choice: draft.Choice, moved: Mapping[str, str], kind: types.Accelerator
+) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield packages that were moved, each with the requirement to take, and why."""
+    lines_of = {line.name: line for line in choice.lines}
+    for name, version in moved.items():
+        line = lines_of[name]
+        need = Requirement(line.text)
+        need.specifier = SpecifierSet(f"=={version.partition('+')[0]}")
+        need.marker = None
+        where = f"{line.where} has {line.text}"
+        if kind == "mps":
+            yield name, (f"{need}; sys_platform == 'darwin'", f"the next for Macs; {where}")
+        else:
+            yield name, (str(need), f"the nearest that fits the others; {where}")
 
 
 def _conda_alone(choice: draft.Choice) -> frozenset[str]:

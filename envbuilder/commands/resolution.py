@@ -19,7 +19,8 @@ from envbuilder.project.variants import ReleaseOptions
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
     from envbuilder.locks import entries
-    from envbuilder.locks.blockers import Diagnosis, Way
+    from envbuilder.locks.blockers import Diagnosis
+    from envbuilder.locks.chooser import Way
 
     Listed = Callable[[ReleaseOptions], Iterable[entries.Entry]]
 
@@ -102,7 +103,7 @@ def solved(
             packages=packages,
         )
         outcomes = resolve([*listed(choosing)])
-        for environment, way in _ways(outcomes, diagnosis):
+        for environment, way in _ways(outcomes, settings, diagnosis):
             other = choosing._replace(
                 pythons={environment: (Line(f"=={way.python}.*", ""),)},
                 required={environment: way.release} if way.release else {},
@@ -119,8 +120,12 @@ _MOST_WAYS = 3
 """Other choices that are tried."""
 
 
-def _ways(outcomes: Sequence[Outcome], diagnosis: Diagnosis) -> Iterator[tuple[str, Way]]:
+def _ways(
+    outcomes: Sequence[Outcome], settings: Settings, diagnosis: Diagnosis
+) -> Iterator[tuple[str, Way]]:
     """Yield other choices for the first environment that cannot be locked, the best one first."""
+    from envbuilder.locks.chooser import Chooser
+
     for outcome in outcomes:
         entry = outcome.entry
         profile = outcome.entry.profile
@@ -128,7 +133,8 @@ def _ways(outcomes: Sequence[Outcome], diagnosis: Diagnosis) -> Iterator[tuple[s
             continue
         if entry.decision.why:
             continue  # an exception already is no reason to move all others
-        ways = diagnosis.ways(profile, entry.decision.python, entry.limits, entry.pythons)
+        chooser = Chooser(profile, settings, diagnosis.index)
+        ways = chooser.ways(entry.decision.python, entry.limits, entry.pythons)
         yield from ((entry.environment, way) for way in itertools.islice(ways, _MOST_WAYS))
         return
 

@@ -7,25 +7,24 @@ fewest packages lack a wheel.
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 from contextlib import ExitStack
 from datetime import date, timedelta
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 from msgspec.structs import replace
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from envbuilder.core import pip, process, types
-from envbuilder.core.errors import BuildError, counted, first
-from envbuilder.locks.target_wheels import left_out, overriding, resolver
+from envbuilder.core import types
+from envbuilder.core.errors import counted, first
+from envbuilder.locks.target_wheels import left_out
 from envbuilder.packages import upstream
-from envbuilder.packages.availability import PYTHONS, Blocker, Walk
+from envbuilder.packages.availability import Blocker, Walk
 from envbuilder.packages.python import indexes
 from envbuilder.packages.python.uv import Found, Offer, UnresolvableError
 from envbuilder.packages.sources import source_locker
@@ -33,15 +32,14 @@ from envbuilder.profiles import releases
 from envbuilder.profiles.frameworks import FRAMEWORKS, of_name
 from envbuilder.profiles.lock import Reason, reason
 from envbuilder.profiles.requirements import applies, distribution, pin
-from envbuilder.project import release
-from envbuilder.project.lines import Line
 from envbuilder.project.names import is_popular, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.profile import Profile
+    from envbuilder.project.lines import Line
 
 _LARGEST_SOURCE = 32 << 20
 """Bytes of a source on an index that is read for what it requires."""
@@ -51,18 +49,6 @@ _MOST_SHOWN = 6
 _MAC = "macos/arm64"
 _RECENT = timedelta(days=365)
 """Age of a wheel below which its version is not doubted: no page of an index is read for it."""
-_MOST_SOURCES = 8
-"""Questions about one Python: of the packages without wheels, uv names one at a time."""
-_SOURCE = re.compile(r"([A-Za-z0-9][\w.-]*)(?:[=<>!,\d.]*)? ha(?:s|ve) no usable wheels")
-"""A package, as uv says that there is only its source."""
-_LAST_DAYS = {
-    "3.8": date(2024, 10, 7),
-    "3.9": date(2025, 10, 31),
-    "3.10": date(2026, 10, 31),
-    "3.11": date(2027, 10, 31),
-    "3.12": date(2028, 10, 31),
-}
-"""The day until which a Python is supported (PEPs 569, 596, 619, 664, 693)."""
 
 
 class Diagnosis:
@@ -231,98 +217,6 @@ class Diagnosis:
                 if not is_part and applies(need.marker, platform, python):
                     yield f"{package} {version}", need
 
-    def ways(
-        self,
-        profile: Profile,
-        python: str,
-        limits: Iterable[str] = (),
-        pythons: Sequence[Line] = (),
-    ) -> Iterator[Way]:
-        """Yield releases and Pythons for which uv finds all that a profile requires, as wheels.
-
-        `limits` are the project's on the framework, `pythons` on Python. The nearest Python comes
-        first, those without support last. What may be built from source is left out.
-        """
-        of_builds = set[str]()
-        for each in profile.choices().values():
-            of_builds.update(each.pythons)
-        possible = [v for v in PYTHONS if v in of_builds or not of_builds]
-        day = date.fromisoformat(profile.resolution.as_of or date.today().isoformat())
-
-        def rank(version: str) -> tuple[bool, int]:
-            return _LAST_DAYS.get(version, day) < day, abs(int(python[2:]) - int(version[2:]))
-
-        links = pip.links(pip.sources(os.environ), os.environ)
-        with self._lock:
-            offers = upstream.offers(profile.indexes, self._settings, links, lambda _: None)
-        free = _without_release(profile, limits)
-        for version in sorted(release.allowed(possible, pythons), key=rank):
-            if wheels := self._answer(free, version, offers):
-                yield self._way(profile, python, version, wheels)
-
-    def _answer(
-        self, profile: Profile, python: str, offers: Sequence[Offer]
-    ) -> dict[str, Found] | None:
-        """Return name → the wheel that uv takes of all that is required; None if it finds none."""
-        build = profile.resolution.build
-        for _ in range(_MOST_SOURCES):
-            platform = profile.platforms[0]
-            with resolver(profile, self._settings, offers, process.run, os.environ) as started:
-                uv = overriding(started, profile, platform, python)
-                limits = profile.constraints
-                try:
-                    found = uv.compile(profile.requirements, platform, python, {}, limits)
-                except BuildError:  # an index fails, which is no answer
-                    return None
-                except UnresolvableError as error:
-                    every = frozenset(map(types.canonical, _SOURCE.findall(error.reason.proof)))
-                else:
-                    return {wheel.file.name: wheel for wheel in found}
-            sources = every - {*profile.resolution.exclude}
-            if build is not True:
-                sources &= {*(build or ())}
-            if not sources:
-                return None
-            profile = _without(profile, sources)
-        return None
-
-    def _way(self, profile: Profile, before: str, python: str, wheels: Mapping[str, Found]) -> Way:
-        """Return a choice, with the packages that made it necessary."""
-        index = self.index(profile.resolution.as_of)
-        own = sorted({*map(distribution, profile.requirements)} & wheels.keys())
-        index.prefetch(own)
-        target = profile.platforms[0], before
-        lacking = []
-        for name in own:
-            page = index.releases(name).get(Version(wheels[name].file.version))
-            if page and not page.usable(upstream.ranks(target)):
-                lacking.append(name)
-        names = FRAMEWORKS[profile.framework].names
-        name = min(names & wheels.keys(), default="")
-        version = wheels[name].file.version.partition("+")[0] if name else profile.release
-        needed = None
-        if version != profile.release:
-            needed = Line(f"{name}=={version}", self._requirer(profile, names, wheels))
-        return Way(python, tuple(lacking), needed)
-
-    def _requirer(
-        self, profile: Profile, names: Collection[str], wheels: Mapping[str, Found]
-    ) -> str:
-        """Return the packages that need another release of the framework than a profile has."""
-        index = self.index(profile.resolution.as_of)
-        others = [name for name in wheels if name not in FRAMEWORKS[profile.framework].builds]
-        index.prefetch(others)
-        needing = []
-        for name in others:
-            version = wheels[name].file.version
-            page = index.releases(name).get(Version(version))
-            wheel = next(iter(page.wheels), None) if page else None
-            for need in map(Requirement, index.requires(page, wheel) if page and wheel else ()):
-                own = types.canonical(need.name) in names
-                if own and not need.specifier.contains(profile.release or "0", True):
-                    needing.append(f"{name} {version}")
-        return first(needing, _MOST_NEEDS) or "the project"
-
 
 class PassedOverError(UnresolvableError):
     """A target would get versions of packages that are too old."""
@@ -330,16 +224,6 @@ class PassedOverError(UnresolvableError):
     def __init__(self, blockers: tuple[Blocker, ...], target: upstream.Target) -> None:
         super().__init__(explained(blockers, target), target)
         self.blockers = blockers
-
-
-class Way(NamedTuple):
-    """Another choice for an environment."""
-
-    python: str
-    wheels: tuple[str, ...]
-    """The packages that have a wheel for it, and none for the Python before."""
-    release: Line | None
-    """The release of the framework that packages need, if it is another one."""
 
 
 def settled(
@@ -433,35 +317,6 @@ def _in_the_way(walk: Walk, old: Mapping[str, str]) -> Iterator[Blocker]:
         names = sorted(walk.requirers(blocker.name) & old.keys())
         if names and blocker.kind in {"source", "wheel"}:
             yield replace(blocker, instead=tuple(f"{name} {old[name]}" for name in names))
-
-
-def _without_release(profile: Profile, limits: Iterable[str]) -> Profile:
-    """Return a profile whose framework may be of any release within some limits."""
-    builds = FRAMEWORKS[profile.framework].builds
-    requirements = []
-    for line in profile.requirements:
-        name = distribution(line)
-        requirements.append(name if name in builds and pin(line) else line)
-    rules = releases.rules(profile.framework, profile.release)
-    constraints = (*(c for c in profile.constraints if c not in rules), *limits)
-    overrides = profile.resolution.overrides
-    free = (line for line in overrides if distribution(line) not in builds)
-    return replace(
-        profile,
-        requirements=tuple(dict.fromkeys(requirements)),
-        constraints=constraints,
-        resolution=replace(profile.resolution, overrides=tuple(free)),
-    )
-
-
-def _without(profile: Profile, names: Collection[str]) -> Profile:
-    """Return a profile without some packages, whoever requires them."""
-    exclude = (*profile.resolution.exclude, *sorted(names))
-    return replace(
-        profile,
-        requirements=tuple(r for r in profile.requirements if distribution(r) not in names),
-        resolution=replace(profile.resolution, exclude=exclude),
-    )
 
 
 def _distance(python: str, other: str) -> int:

@@ -1,0 +1,299 @@
+"""Choose the release, the Python and the versions with which a project resolves, by asking uv.
+
+The first question leaves the framework's release open, for one Python after the other. The second
+one turns what files pin into lower bounds, and finds the nearest later versions that fit together.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import date
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import replace
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from envbuilder.core import pip, process, types
+from envbuilder.core.errors import BuildError, first
+from envbuilder.locks.target_wheels import overriding, resolver
+from envbuilder.packages import upstream
+from envbuilder.packages.availability import PYTHONS
+from envbuilder.packages.python.uv import Found, Offer, UnresolvableError
+from envbuilder.profiles import releases
+from envbuilder.profiles.frameworks import FRAMEWORKS
+from envbuilder.profiles.requirements import applies, distribution
+from envbuilder.project import release
+from envbuilder.project.lines import Line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+    from envbuilder.core.settings import Settings
+    from envbuilder.profiles.profile import Profile
+
+_MOST_SOURCES = 8
+"""Questions about one Python: of the packages without wheels, uv names one at a time."""
+_MOST_NEEDS = 3
+"""Packages that a line names as the reason of a choice."""
+_SOURCE = re.compile(r"([A-Za-z0-9][\w.-]*)(?:[=<>!,\d.]*)? ha(?:s|ve) no usable wheels")
+"""A package, as uv says that there is only its source."""
+_LAST_DAYS = {
+    "3.8": date(2024, 10, 7),
+    "3.9": date(2025, 10, 31),
+    "3.10": date(2026, 10, 31),
+    "3.11": date(2027, 10, 31),
+    "3.12": date(2028, 10, 31),
+}
+"""The day until which a Python is supported (PEPs 569, 596, 619, 664, 693)."""
+
+
+class Answer(NamedTuple):
+    """What uv takes for one Python."""
+
+    python: str
+    wheels: Mapping[str, Found]
+    """By the name of the package."""
+    sources: frozenset[str]
+    """Packages that were left out, since they have to be built."""
+
+    def release(self, profile: Profile) -> str:
+        """Return the release of the framework, without the name of its build."""
+        names = FRAMEWORKS[profile.framework].names & self.wheels.keys()
+        if not names:
+            return profile.release or ""
+        return self.wheels[min(names)].file.version.partition("+")[0]
+
+
+class Way(NamedTuple):
+    """Another choice for an environment."""
+
+    python: str
+    wheels: tuple[str, ...]
+    """The packages that have a wheel for it, and none for the Python before."""
+    release: Line | None
+    """The release of the framework that packages need, if it is another one."""
+    sources: frozenset[str] = frozenset()
+    """Packages that have to be built."""
+
+
+class Chooser:
+    """Asks uv what fits together for a profile, on the first of its platforms.
+
+    `index` returns the user's indexes as of a day. What may be built is left out.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        settings: Settings,
+        index: Callable[[str | None], upstream.Index],
+    ) -> None:
+        self._profile = profile
+        self._settings = settings
+        self._index = index
+        links = pip.links(pip.sources(os.environ), os.environ)
+        self._offers: Sequence[Offer] = upstream.offers(
+            profile.indexes, settings, links, lambda _: None
+        )
+
+    def ways(
+        self, python: str, limits: Iterable[str] = (), pythons: Sequence[Line] = ()
+    ) -> Iterator[Way]:
+        """Yield releases and Pythons for which there are wheels of all that is required.
+
+        `limits` are the project's on the framework, `pythons` on Python. The nearest Python comes
+        first, those without support last; a newer release only if no other will do.
+        """
+        profile = self._profile
+        newest = next(iter(profile.choices()), None)
+        for bound in dict.fromkeys(filter(None, (profile.release, newest))):
+            free = _without_release(profile, limits, f"<={bound}")
+            for answer in self._answers(free, self._pythons(python, pythons)):
+                yield self._way(python, answer)
+
+    def moved(
+        self, python: str, lines: Iterable[Line], pythons: Sequence[Line] = ()
+    ) -> tuple[Answer, dict[str, str]] | None:
+        """Return the nearest later versions that fit together, and name → version of those moved.
+
+        `lines` are what the project's files require; None if nothing fits even so.
+        """
+        loose = _relaxed(self._profile, lines)
+        pins = {line.name: line for line in lines if is_pin(line.text)}
+        lowest = ("--resolution", "lowest-direct")
+        for answer in self._answers(loose, self._pythons(python, pythons), *lowest):
+            moved = {}
+            for name in pins.keys() & answer.wheels.keys():
+                taken = answer.wheels[name].file.version
+                if not Requirement(pins[name].text).specifier.contains(taken, True):
+                    moved[name] = taken
+            return answer, dict(sorted(moved.items()))
+        return None
+
+    def _answers(self, profile: Profile, pythons: Iterable[str], *options: str) -> Iterator[Answer]:
+        """Yield what uv takes for each Python for which it finds all that a profile requires.
+
+        Two refusals for the same reason have nothing to do with Python, and are the last.
+        """
+        refusals = set[str]()
+        for python in pythons:
+            answer = self.answer(profile, python, *options)
+            if isinstance(answer, Answer):
+                yield answer
+            elif answer in refusals:
+                return
+            else:
+                refusals.add(answer)
+
+    def answer(self, profile: Profile, python: str, *options: str) -> Answer | str:
+        """Return what uv takes of all that a profile requires, or why it finds nothing."""
+        build = profile.resolution.build
+        sources = frozenset[str]()
+        platform = profile.platforms[0]
+        for _ in range(_MOST_SOURCES):
+            asked = _without(profile, sources)
+            with resolver(asked, self._settings, self._offers, process.run, os.environ) as started:
+                uv = overriding(started, asked, platform, python)
+                uv = replace(uv, options=(*uv.options, *options))
+                try:
+                    found = uv.compile(asked.requirements, platform, python, {}, asked.constraints)
+                except BuildError as error:  # an index fails, which is no answer
+                    return error.message
+                except UnresolvableError as error:
+                    proof = error.reason.proof
+                else:
+                    return Answer(python, {wheel.file.name: wheel for wheel in found}, sources)
+            more = {*map(types.canonical, _SOURCE.findall(proof))} - sources
+            if build is not True:
+                more &= {*(build or ())}
+            if not more:
+                break
+            sources |= more
+        return proof
+
+    def _pythons(self, python: str, limits: Sequence[Line]) -> list[str]:
+        """Return the Pythons to ask for, the best one first."""
+        of_builds = set[str]()
+        for each in self._profile.choices().values():
+            of_builds.update(each.pythons)
+        possible = [v for v in PYTHONS if v in of_builds or not of_builds]
+        day = date.fromisoformat(self._profile.resolution.as_of or date.today().isoformat())
+
+        def rank(version: str) -> tuple[bool, int]:
+            return _LAST_DAYS.get(version, day) < day, abs(int(python[2:]) - int(version[2:]))
+
+        return sorted(release.allowed(possible, limits), key=rank)
+
+    def _way(self, before: str, answer: Answer) -> Way:
+        """Return a choice, with the packages that made it necessary."""
+        profile = self._profile
+        index = self._index(profile.resolution.as_of)
+        own = sorted({*map(distribution, profile.requirements)} & answer.wheels.keys())
+        index.prefetch(own)
+        ranks = upstream.ranks((profile.platforms[0], before))
+        lacking = []
+        for name in own:
+            page = index.releases(name).get(Version(answer.wheels[name].file.version))
+            if page and not page.usable(ranks):
+                lacking.append(name)
+        version = answer.release(profile)
+        needed = None
+        if version != profile.release:
+            name = min(FRAMEWORKS[profile.framework].names)
+            needed = Line(f"{name}=={version}", self._requirer(answer))
+        return Way(answer.python, tuple(lacking), needed, answer.sources)
+
+    def _requirer(self, answer: Answer) -> str:
+        """Return the packages that need another release of the framework than the profile has."""
+        profile = self._profile
+        framework = FRAMEWORKS[profile.framework]
+        index = self._index(profile.resolution.as_of)
+        others = [name for name in answer.wheels if name not in framework.builds]
+        index.prefetch(others)
+        needing = []
+        for name in others:
+            version = answer.wheels[name].file.version
+            page = index.releases(name).get(Version(version))
+            wheel = next(iter(page.wheels), None) if page else None
+            for need in map(Requirement, index.requires(page, wheel) if page and wheel else ()):
+                own = types.canonical(need.name) in framework.names
+                own = own and applies(need.marker, profile.platforms[0], answer.python)
+                if own and not need.specifier.contains(profile.release or "0", True):
+                    needing.append(f"{name} {version}")
+        return first(needing, _MOST_NEEDS) or "the project"
+
+
+def _without_release(profile: Profile, limits: Iterable[str], bound: str) -> Profile:
+    """Return a profile whose framework may be of any release within limits and a bound."""
+    framework = FRAMEWORKS[profile.framework]
+    builds = framework.builds
+    requirements = []
+    for line in profile.requirements:
+        name = distribution(line)
+        requirements.append(name if name in builds and is_pin(line) else line)
+    rules = releases.rules(profile.framework, profile.release)
+    constraints = [c for c in profile.constraints if c not in rules]
+    constraints += [*limits, *(f"{name}{bound}" for name in sorted(framework.names))]
+    overrides = profile.resolution.overrides
+    free = (line for line in overrides if distribution(line) not in builds)
+    return replace(
+        profile,
+        requirements=tuple(dict.fromkeys(requirements)),
+        constraints=tuple(constraints),
+        resolution=replace(profile.resolution, overrides=tuple(free)),
+    )
+
+
+def _relaxed(profile: Profile, lines: Iterable[Line]) -> Profile:
+    """Return a profile that requires what files bound from below, at least in those versions.
+
+    What is bound by nothing would be taken in its oldest version, and is left to those that
+    require it, as the parts of the framework are.
+    """
+    framework = FRAMEWORKS[profile.framework]
+    oldest = [*profile.choices()][-1:]
+    free = _without_release(profile, (), f">={oldest[0] if oldest else 0}")
+    listed = {line.name: line.text for line in lines}
+    texts = {distribution(text): text for text in free.requirements}
+    for name in framework.names | framework.companions:
+        if name in listed:
+            texts[name] = listed[name]
+    bounded = []
+    for name, text in texts.items():
+        need = Requirement(text)
+        need.specifier = SpecifierSet(",".join(_lower(need.specifier)))
+        if need.specifier and name not in framework.parts:
+            bounded.append(str(need))
+    limits = (
+        c
+        for c in free.constraints
+        if distribution(c) in framework.names or distribution(c) not in listed
+    )
+    return replace(free, requirements=tuple(bounded), constraints=tuple(limits))
+
+
+def _lower(specifiers: SpecifierSet) -> Iterator[str]:
+    """Yield the lower bounds of specifiers; what is pinned becomes one."""
+    for each in specifiers:
+        if each.operator in {"==", "===", "~="}:
+            yield f">={each.version.removesuffix('.*').partition('+')[0]}"
+        elif each.operator in {">=", ">", "!="}:
+            yield str(each)
+
+
+def is_pin(requirement: str) -> bool:
+    """Return whether a requirement allows one version, or one line of versions."""
+    return any(each.operator in {"==", "===", "~="} for each in Requirement(requirement).specifier)
+
+
+def _without(profile: Profile, names: Collection[str]) -> Profile:
+    """Return a profile without some packages, whoever requires them."""
+    exclude = (*profile.resolution.exclude, *sorted(names))
+    return replace(
+        profile,
+        requirements=tuple(r for r in profile.requirements if distribution(r) not in names),
+        resolution=replace(profile.resolution, exclude=exclude),
+    )
