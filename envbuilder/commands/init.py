@@ -1,4 +1,4 @@
-"""`envbuilder init`: write a first envbuilder.yaml for a repository, and say what became of it."""
+"""`envbuilder init`: write a first envbuilder.yaml for a repository, and lock it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,16 @@ from packaging.specifiers import SpecifierSet
 
 from envbuilder.commands.options import json_option, load_settings
 from envbuilder.core import console, settings, types
-from envbuilder.core.errors import Hint, InvalidError, counted, escaped, first, wrapped
+from envbuilder.core.errors import (
+    EnvbuilderError,
+    Hint,
+    HostError,
+    InvalidError,
+    counted,
+    escaped,
+    first,
+    wrapped,
+)
 from envbuilder.core.files import save
 from envbuilder.core.settings import DEFAULT
 from envbuilder.locks import chooser
@@ -106,6 +115,8 @@ class Report(Struct, frozen=True, kw_only=True):
     others: tuple[str, ...]
     """Files that list requirements, too, and are not used."""
     impossible: tuple[Impossible, ...]
+    locked: str = ""
+    """The profile of this machine if its lock was made, too."""
     next: tuple[str, ...]
     """Commands to go on with."""
 
@@ -114,13 +125,14 @@ class Report(Struct, frozen=True, kw_only=True):
 @click.option("--offline", is_flag=True, help="Ask no package index.")
 @json_option
 def command(offline: bool, as_json: bool) -> None:
-    """Write an envbuilder.yaml for the repository in this folder, from the files that it has.
+    """Write an envbuilder.yaml for the repository in this folder, and this machine's lock.
 
     Takes the requirements of the file that the README names, else of the best one: {forms}; in
     folders below if none is at the top. Says what of it is taken, changed, dropped, and left to
     you; what README, Dockerfiles, scripts and imports name are suggestions in comments. Nothing of
-    the repository is run. The package index is asked which names and builds of the framework it
-    has. A file that exists is never changed: what would be written is printed.
+    the repository is run. The package index is asked which names it has, and uv which versions fit
+    together: where pins stand in the way, the nearest later ones are taken. A file that exists is
+    never changed: what would be written is printed, and nothing is locked.
 
     \b
     Examples:
@@ -136,8 +148,14 @@ def command(offline: bool, as_json: bool) -> None:
 
         with Diagnosis(load_settings()) as diagnosis:
             report = _report(folder, path, diagnosis)
+    failure: EnvbuilderError | None = None
     if report.written:
         save(path, report.text.encode(), InvalidError, "Check that the folder is yours.")
+        if report.taken and not offline:
+            try:
+                report = _locked(report)
+            except EnvbuilderError as error:
+                failure = error
     if as_json:
         console.data(report)
     else:
@@ -149,9 +167,32 @@ def command(offline: bool, as_json: bool) -> None:
             " framework alone",
             Hint(f"Uncomment what {settings.PROJECT_FILE} suggests, or run", ("add", *names)),
         )
+    if failure:
+        raise failure
 
 
 command.help = str(command.help).format(forms=forms.supported())
+
+
+def _locked(report: Report) -> Report:
+    """Make the lock of this machine's profile; return the report of it.
+
+    Where no profile fits the machine, none is made: the file is for others, too.
+    """
+    from envbuilder.builds import pipeline
+    from envbuilder.builds.request import Request
+    from envbuilder.commands.run import lock_profile
+
+    progress = console.progress()
+    own_settings = load_settings()
+    try:
+        build = pipeline.choose(Request(), own_settings, progress, running=False)
+    except HostError as error:
+        progress.note(f"nothing is locked: {error.message}")
+        return report
+    lock_profile(build.profile.name, own_settings, progress)
+    following = report.next[1:]
+    return msgspec.structs.replace(report, locked=build.profile.name, next=following)
 
 
 def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
@@ -560,6 +601,8 @@ def _print(report: Report) -> None:
         names = [each.requirement for each in report.suggested]
         sources = ", ".join(dict.fromkeys(each.source for each in report.suggested))
         _print_part("suggested, in comments", [f"{sources}: {first(names, 8)}"])
+    if report.locked:
+        console.result(f"locked: {report.locked}, for this machine. Others: `envbuilder lock`")
     console.result("Next:")
     for line in report.next:
         console.result(f"  {line}")

@@ -259,14 +259,14 @@ def prepare_locked(request: Request, settings: Settings, progress: Progress) -> 
         if request.locked or signers or os.environ.get("CI", "").lower() not in _NO:
             raise
         progress.note(f"{error.message}: it is made now; `envbuilder lock` makes those of all")
-    _lock(name, settings, progress)
+    lock_profile(name, settings, progress)
     # Named, so that what was decided is not printed again.
     named = replace(request, profile=name, backend=build.backend)
     return pipeline.prepare(named, settings, progress, running=True)
 
 
-def _lock(name: str, settings: Settings, progress: Progress) -> None:
-    """Make the lock of a project's environment for one profile.
+def lock_profile(name: str, settings: Settings, progress: Progress) -> None:
+    """Make the lock of a project's environment for one profile; `init` and `run` do.
 
     Raise `InvalidError` if that is not possible; the lock so far is kept then.
     """

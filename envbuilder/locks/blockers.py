@@ -18,10 +18,8 @@ from typing import TYPE_CHECKING, Self
 from msgspec.structs import replace
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
-from packaging.version import Version
 
-from envbuilder.core import types
-from envbuilder.core.errors import counted, first
+from envbuilder.core.errors import counted
 from envbuilder.locks.target_wheels import left_out
 from envbuilder.packages import upstream
 from envbuilder.packages.availability import Blocker, Walk
@@ -29,17 +27,17 @@ from envbuilder.packages.python import indexes
 from envbuilder.packages.python.uv import Found, Offer, UnresolvableError
 from envbuilder.packages.sources import source_locker
 from envbuilder.profiles import releases
-from envbuilder.profiles.frameworks import FRAMEWORKS, of_name
 from envbuilder.profiles.lock import Reason, reason
-from envbuilder.profiles.requirements import applies, distribution, pin
+from envbuilder.profiles.requirements import distribution
 from envbuilder.project.names import is_popular, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from packaging.version import Version
+
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.profile import Profile
-    from envbuilder.project.lines import Line
 
 _LARGEST_SOURCE = 32 << 20
 """Bytes of a source on an index that is read for what it requires."""
@@ -79,7 +77,7 @@ class Diagnosis:
         `places`: requirement → where it stands.
         """
         offered = upstream.of_offers(offers)
-        walk = self._walk(profile, target, places or {}, offered, frozenset())
+        walk = self._walk(profile, target, places or {}, offered)
         return tuple(walk.blockers.values())
 
     def passed_over(
@@ -105,10 +103,9 @@ class Diagnosis:
             and (wheel.uploaded < recent or re.search(r"[a-z]", wheel.file.version))
         }
         where = places or {}
-        none = frozenset[str]()
         with self._lock:
             self.index(profile.resolution.as_of).prefetch(old)
-            lines = self._walk(profile, target, where, {}, none, follow=False)
+            lines = self._walk(profile, target, where, {}, follow=False)
             old = {name: version for name, version in old.items() if lines.newer(name, version)}
             if not old:
                 return ()
@@ -117,7 +114,7 @@ class Diagnosis:
             alone = replace(profile, requirements=(*own, *old))
             # Those of few packages first, since that takes less.
             for asked in (alone, profile):
-                walk = self._walk(asked, target, where, offered, none)
+                walk = self._walk(asked, target, where, offered)
                 behind = {n: v for n, v in old.items() if walk.newer(n, v)}
                 blockers = tuple(_in_the_way(walk, behind))
                 if not blockers:
@@ -130,7 +127,6 @@ class Diagnosis:
         target: upstream.Target,
         places: Mapping[str, str],
         offered: Mapping[str, Mapping[Version, upstream.Release]],
-        excluded: frozenset[str],
         *,
         follow: bool = True,
     ) -> Walk:
@@ -147,27 +143,15 @@ class Diagnosis:
                 target,
                 offered,
                 {distribution(name) for name in profile.indexes},
-                left_out(profile) | excluded,
+                left_out(profile),
                 resolution.overrides,
-                (
-                    (Requirement(c), by)
-                    for c, by in limits.items()
-                    if distribution(c) not in excluded
-                ),
+                ((Requirement(c), by) for c, by in limits.items()),
                 self._unbuilt,
             )
             (walk.follow if follow else walk.require)(
-                (Requirement(line), places.get(line, whose))
-                for line in profile.requirements
-                if distribution(line) not in excluded
+                (Requirement(line), places.get(line, whose)) for line in profile.requirements
             )
         return walk
-
-    def _without_framework(self, profile: Profile, python: str, places: Mapping[str, str]) -> Walk:
-        """Follow what a profile requires beside its framework, which follows the Python itself."""
-        framework = FRAMEWORKS[profile.framework]
-        brought = framework.names | framework.parts | framework.companions
-        return self._walk(profile, (profile.platforms[0], python), places, {}, brought)
 
     def _unbuilt(self, name: str, release: upstream.Release) -> tuple[str, ...]:
         """Return what a release requires of which there is only the source, if it says so."""
@@ -190,33 +174,6 @@ class Diagnosis:
         with self._lock:
             return self.index(as_of).required_elsewhere(name, version)
 
-    def obstacles(
-        self, profile: Profile, python: str, places: Mapping[str, str]
-    ) -> tuple[Blocker, ...]:
-        """Return what stands in the way of a profile with one Python, beside its framework."""
-        return tuple(self._without_framework(profile, python, places).blockers.values())
-
-    def of_framework(self, profile: Profile, python: str) -> Iterator[tuple[str, Requirement]]:
-        """Yield what the framework and its companions require on the index, beside its own parts.
-
-        Each comes with who requires it, such as "torchvision 0.14.1".
-        """
-        index = self.index(profile.resolution.as_of)
-        platform = profile.platforms[0]
-        row = FRAMEWORKS[profile.framework]
-        release = profile.release or "0"
-        table = releases.table_of(profile.framework).get(release)
-        listed = set(map(distribution, profile.requirements))
-        companions = {n: v for n, v in (table.companions if table else {}).items() if n in listed}
-        for package, version in {profile.framework: release, **companions}.items():
-            page = index.releases(package).get(Version(version))
-            wheel = page.usable(upstream.ranks((platform, python))) if page else None
-            for need in map(Requirement, index.requires(page, wheel) if page and wheel else ()):
-                name = types.canonical(need.name)
-                is_part = name in row.builds or row.is_library(name)
-                if not is_part and applies(need.marker, platform, python):
-                    yield f"{package} {version}", need
-
 
 class PassedOverError(UnresolvableError):
     """A target would get versions of packages that are too old."""
@@ -224,83 +181,6 @@ class PassedOverError(UnresolvableError):
     def __init__(self, blockers: tuple[Blocker, ...], target: upstream.Target) -> None:
         super().__init__(explained(blockers, target), target)
         self.blockers = blockers
-
-
-def settled(
-    blockers: Iterable[Blocker],
-    lines: Iterable[Line],
-    taken: Mapping[str, tuple[str, str]],
-    target: upstream.Target,
-    framework: Iterable[tuple[str, Requirement]] = (),
-) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield packages that a line pins and no index has so any more, or other pins contradict.
-
-    Each comes with the requirement to take for it, and why. Whoever pinned all of them had them
-    beside each other, but on no Mac of today: there, what has no wheel for it is taken from the
-    next release that has. What the framework requires itself, holds. What is `taken` already is
-    only replaced if that has no wheel either, or on Macs, if others need another release.
-    """
-    platform = target[0]
-    is_mac = target[0] == _MAC
-    own_lines = {
-        line.name: line for line in lines if applies(Requirement(line.text).marker, *target)
-    }
-    for each in (b for b in blockers if b.name in own_lines):
-        name = each.name
-        line = own_lines[each.name]
-        version = pin(own_lines[each.name].text)
-        if name in taken:
-            yield from _instead_of(taken[name], each, line)
-            continue
-        if each.later and (is_mac or each.kind == "wheel") and not of_name(name):
-            why = f"the next with a wheel{' for Macs' if is_mac else ''}"
-            yield (
-                name,
-                (_instead(line.text, each, platform), f"{why}; {line.where} has {line.text}"),
-            )
-        if not version:
-            continue
-        needs = [(who, SpecifierSet(versions)) for who, versions in each.needs]
-        against = {who: f"{who} needs {v}" for who, v in needs if not v.contains(version, True)}
-        pinned = {other for other in own_lines if pin(own_lines[other].text)}
-        if each.kind == "conflict" and pinned >= {who.split()[0] for who in against} > set():
-            yield name, (line.text, f"{line.where}, though {first([*against.values()], 2)}")
-        if each.kind == "release" and Version(each.version).major == Version(version).major:
-            why = f"the nearest there is; {line.where} has {version}"
-            yield name, (f"{name}=={each.version}", why)
-    for who, need in framework:
-        name = types.canonical(need.name)
-        if name not in own_lines or name in taken:
-            continue
-        line = own_lines[name]
-        series = _series(line.text)
-        if series and not any(need.specifier.contains(version, True) for version in series):
-            has = pin(line.text) or Requirement(line.text).specifier
-            yield name, (f"{name}{need.specifier}", f"{who} needs it; {line.where} has {has}")
-
-
-def _series(requirement: str) -> tuple[str, ...]:
-    """Return the first and the last version of the one line of releases that is allowed, if any."""
-    if exact := pin(requirement):
-        return (exact,)
-    match = re.search(r"(?:~=|==)\s*((?:\d+!)?\d+\.\d+)\.(\d+|\*)\s*(?:;|\Z)", requirement)
-    return (f"{match[1]}.{match[2].replace('*', '0')}", f"{match[1]}.9999") if match else ()
-
-
-def _instead_of(
-    taken: tuple[str, str], each: Blocker, line: Line
-) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield what to take for a package instead of what was taken, if that stands in the way."""
-    held, _, place = taken[0].partition("; ")
-    if each.later and not place and pin(held) != each.later:
-        why = f"the next with a wheel; {line.where} has {line.text}"
-        yield each.name, (f"{each.name}=={each.later}", why)
-    if each.kind == "conflict" and place and (version := pin(held)):
-        # Their own needs, without those of the project's own file.
-        needs = [needs for who, needs in each.needs if ":" not in who]
-        specifier = SpecifierSet(",".join((f">={version}", *filter(None, needs))))
-        why = f"what others need there; {line.where} has {line.text}"
-        yield each.name, (f"{each.name}{specifier}; {place}", why)
 
 
 def _instead(line: str, blocker: Blocker, platform: str) -> str:

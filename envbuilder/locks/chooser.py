@@ -21,7 +21,7 @@ from envbuilder.core.errors import BuildError, first
 from envbuilder.locks.target_wheels import overriding, resolver
 from envbuilder.packages import upstream
 from envbuilder.packages.availability import PYTHONS
-from envbuilder.packages.python.uv import Found, Offer, UnresolvableError
+from envbuilder.packages.python.uv import Offer, UnresolvableError
 from envbuilder.profiles import releases
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.requirements import applies, distribution
@@ -54,17 +54,17 @@ class Answer(NamedTuple):
     """What uv takes for one Python."""
 
     python: str
-    wheels: Mapping[str, Found]
+    versions: Mapping[str, str]
     """By the name of the package."""
     sources: frozenset[str]
     """Packages that were left out, since they have to be built."""
 
     def release(self, profile: Profile) -> str:
         """Return the release of the framework, without the name of its build."""
-        names = FRAMEWORKS[profile.framework].names & self.wheels.keys()
+        names = FRAMEWORKS[profile.framework].names & self.versions.keys()
         if not names:
             return profile.release or ""
-        return self.wheels[min(names)].file.version.partition("+")[0]
+        return self.versions[min(names)].partition("+")[0]
 
 
 class Way(NamedTuple):
@@ -126,8 +126,8 @@ class Chooser:
         lowest = ("--resolution", "lowest-direct")
         for answer in self._answers(loose, self._pythons(python, pythons), *lowest):
             moved = {}
-            for name in pins.keys() & answer.wheels.keys():
-                taken = answer.wheels[name].file.version
+            for name in pins.keys() & answer.versions.keys():
+                taken = answer.versions[name]
                 if not Requirement(pins[name].text).specifier.contains(taken, True):
                     moved[name] = taken
             return answer, dict(sorted(moved.items()))
@@ -165,7 +165,8 @@ class Chooser:
                 except UnresolvableError as error:
                     proof = error.reason.proof
                 else:
-                    return Answer(python, {wheel.file.name: wheel for wheel in found}, sources)
+                    versions = {wheel.file.name: wheel.file.version for wheel in found}
+                    return Answer(python, versions, sources)
             more = {*map(types.canonical, _SOURCE.findall(proof))} - sources
             if build is not True:
                 more &= {*(build or ())}
@@ -191,12 +192,12 @@ class Chooser:
         """Return a choice, with the packages that made it necessary."""
         profile = self._profile
         index = self._index(profile.resolution.as_of)
-        own = sorted({*map(distribution, profile.requirements)} & answer.wheels.keys())
+        own = sorted({*map(distribution, profile.requirements)} & answer.versions.keys())
         index.prefetch(own)
         ranks = upstream.ranks((profile.platforms[0], before))
         lacking = []
         for name in own:
-            page = index.releases(name).get(Version(answer.wheels[name].file.version))
+            page = index.releases(name).get(Version(answer.versions[name]))
             if page and not page.usable(ranks):
                 lacking.append(name)
         version = answer.release(profile)
@@ -211,11 +212,11 @@ class Chooser:
         profile = self._profile
         framework = FRAMEWORKS[profile.framework]
         index = self._index(profile.resolution.as_of)
-        others = [name for name in answer.wheels if name not in framework.builds]
+        others = [name for name in answer.versions if name not in framework.builds]
         index.prefetch(others)
         needing = []
         for name in others:
-            version = answer.wheels[name].file.version
+            version = answer.versions[name]
             page = index.releases(name).get(Version(version))
             wheel = next(iter(page.wheels), None) if page else None
             for need in map(Requirement, index.requires(page, wheel) if page and wheel else ()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from types import ModuleType
@@ -13,19 +13,16 @@ from typing import Any
 
 import pytest
 import requests
-from msgspec.structs import replace
-from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
 
 from envbuilder.commands import init
 from envbuilder.core import settings
-from envbuilder.locks.blockers import Diagnosis, Way, settled
+from envbuilder.core.errors import InvalidError
+from envbuilder.locks import chooser
+from envbuilder.locks.chooser import Answer, Way
 from envbuilder.packages import upstream
-from envbuilder.packages.availability import Blocker
 from envbuilder.packages.fetch import Place
 from envbuilder.profiles.profile import Profile
 from envbuilder.project import draft, repository
-from envbuilder.project.lines import Line
 from tests.support.command_line import run
 from tests.support.folders import names_in
 from tests.support.repositories import lay
@@ -37,6 +34,7 @@ README = "```\npip install einops tqdm torch\napt-get install ffmpeg\n```\n"
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(init, "_locked", lambda report: report)  # which takes a network
     return tmp_path
 
 
@@ -62,6 +60,35 @@ def an_index(monkeypatch: pytest.MonkeyPatch, **pages: bytes | Exception) -> dic
 
     monkeypatch.setattr(upstream, "opened", opened)
     return answers
+
+
+def questions(
+    monkeypatch: pytest.MonkeyPatch,
+    answer: Answer | str = "no",
+    ways: Sequence[Way] = (),
+    moved: Mapping[str, tuple[Answer, dict[str, str]]] | None = None,
+) -> None:
+    """Let uv give these answers; `moved`: platform → the answer where pins stand in the way."""
+
+    class Chooser:
+        def __init__(self, profile: Profile, *_: object) -> None:
+            self.platform = profile.platforms[0]
+
+        def answer(self, profile: Profile, python: str) -> Answer | str:
+            return answer
+
+        def ways(self, *_: object) -> Iterator[Way]:
+            return iter(ways)
+
+        def moved(self, *_: object) -> tuple[Answer, dict[str, str]] | None:
+            return (moved or {}).get(self.platform)
+
+    monkeypatch.setattr(chooser, "Chooser", Chooser)
+
+
+def answered(*sources: str, python: str = "3.11") -> Answer:
+    """Return an answer without wheels, where some packages have to be built."""
+    return Answer(python, {}, frozenset(sources))
 
 
 def active(folder: Path) -> list[str]:
@@ -99,6 +126,7 @@ def test_the_result_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) ->
         "text": (folder / "envbuilder.yaml").read_text(),
         **{key: [] for key in ("taken", "changed", "dropped", "needs_you", "suggested")},
         **{key: [] for key in ("others", "impossible")},
+        "locked": "",
         "next": ["envbuilder lock", "envbuilder run -- python FILE"],
     }
 
@@ -167,8 +195,7 @@ def test_what_only_conda_has_is_not_called_misspelled(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     an_index(monkeypatch, numpy=b"<a href=numpy-1.tar.gz></a>")
-    monkeypatch.setattr(Diagnosis, "ways", lambda *_: iter(()))
-    monkeypatch.setattr(Diagnosis, "obstacles", lambda *_: [])
+    questions(monkeypatch, answered())
     listed = "dependencies: [numpy, mdtraj, {pip: [gone]}]\n"
     lay(folder, {"environment.yml": listed})
     assert run("init", "--json") == 0
@@ -183,12 +210,7 @@ def test_nobody_consents_to_a_build_for_a_name_that_only_conda_lists(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     an_index(monkeypatch)
-    monkeypatch.setattr(Diagnosis, "ways", lambda *_: iter(()))
-    every = [
-        Blocker(name=name, kind="source", version="", needs=())
-        for name in ("mdtraj", "mrcfile", "of-stated", "stated")
-    ]
-    monkeypatch.setattr(Diagnosis, "obstacles", lambda *_: every)
+    questions(monkeypatch, answered("mdtraj", "mrcfile", "of-stated", "stated"))
     monkeypatch.setattr("envbuilder.commands.init._absent", lambda *_: {})
     conda = (
         "dependencies:\n- mdtraj\n- mrcfile\n- gromacs=2025.4\n- pip: \n  - stated\n  - mrcfile\n"
@@ -371,12 +393,7 @@ def test_names_that_no_index_has_are_excluded_and_said(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = an_index(monkeypatch, rich=b"<a href=rich-1.tar.gz></a>")
-    monkeypatch.setattr(Diagnosis, "ways", lambda *_: iter([Way("3.10", ("rich",), None)]))
-
-    def obstacles(_: Diagnosis, __: Profile, python: str, ___: object) -> list[Blocker]:
-        return [Blocker(name=f"of{python}", kind="source", version="", needs=())]
-
-    monkeypatch.setattr(Diagnosis, "obstacles", obstacles)
+    questions(monkeypatch, ways=[Way("3.10", ("rich",), None, frozenset({"of3.10"}))])
     lay(folder, {"requirements.txt": "rich\ngone>=2\nx @ git+https://host.example/x\n"})
     assert run("init") == 0
     assert "exclude: [gone]  # no index has them" in active(folder)
@@ -390,98 +407,76 @@ def test_names_that_no_index_has_are_excluded_and_said(
         assert not line.startswith("exclude"), "none answered"
 
 
-MAC = "sys_platform == 'darwin'"
-LATE = (
-    "  late: \"late[x]==3.1; sys_platform == 'darwin'\""
-    "  # the next with a wheel for Macs; a.txt:12 has late[x]<2"
-)
-
-
-def test_pins_that_others_contradict_are_taken_and_what_is_too_old_is_left_out(
+def test_pins_that_stand_in_the_way_move_to_the_nearest_versions_that_fit(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def blocker(name: str, kind: Any, *needs: tuple[str, str]) -> Blocker:
-        return Blocker(name=name, kind=kind, version="", needs=needs)
-
-    every = {
-        "six==1.12.0": blocker("six", "conflict", ("a.txt:1", "==1.12.0"), ("bleach 5", ">=1.13")),
-        "numpy==1.19": blocker("numpy", "conflict", ("a.txt:2", "==1.19"), ("pandas 1", ">=1.20")),
+    lines = "torch==2.0.1+cu117\ntorchtext==0.15\nnumba[x]==0.55; python_version > '3'\nrich\n"
+    lay(folder, {"requirements.txt": lines})
+    linux = Answer("3.10", {"torch": "2.1.2+cpu"}, frozenset({"of-linux"}))
+    moved = {
+        "linux/amd64": (linux, {"torch": "2.1.2", "torchtext": "0.16.2"}),
+        "macos/arm64": (answered("of-mac"), {"numba": "0.57"}),
     }
-    others = (
-        blocker("loose", "conflict", ("a.txt:8", "==1"), ("free 2", ">=2"), ("pandas 1", ">=1")),
-        blocker("free", "conflict", ("bleach 5", "<1"), ("pandas 1", ">=1")),
-        blocker("tensorflow", "wheel", ("a.txt:4", "<1.16")),
-        blocker("decord", "wheel", ("a.txt:5", "")),
-    )
-    late = replace(blocker("late", "source", ("a.txt:12", "<2")), later="3.1")
-    gone = replace(blocker("gone", "release", ("a.txt:7", "==1.0.1")), version="1.0")
-
-    def obstacles(_: Diagnosis, profile: Profile, *__: object) -> list[Blocker]:
-        """Return one conflict more as soon as the one before is decided."""
-        left = [b for pinned, b in every.items() if pinned not in profile.resolution.overrides]
-        late_too = [late, replace(late, name="bound", kind="wheel")]
-        late_too = [b for b in late_too if f"{b.name}[x]==3.1" not in profile.resolution.overrides]
-        return [*left[:1], *others, *late_too, gone, replace(gone, name="jumped", version="2.0")]
-
     an_index(monkeypatch)
-    monkeypatch.setattr(Diagnosis, "ways", lambda *_: iter(()))
-    monkeypatch.setattr(Diagnosis, "obstacles", obstacles)
-    texts = ("sympy<2,>=1.13", "jinja2", "filelock>=3", "networkx>=3", "fsspec>=23.1.5", "mpmath>2")
-    needs = [("torch 2.6.0", Requirement(text)) for text in texts]
-    monkeypatch.setattr(Diagnosis, "of_framework", lambda *_: needs)
-    listed = "six==1.12.0\nnumpy==1.19\ntorch\ntensorflow<1.16\ndecord\nfree\ngone==1.0.1\n"
-    listed += "jumped==1.0.1\nloose==1\nbleach==5\npandas==1\nlate[x]<2\nbound[x]==1\n"
-    listed += "sympy==1.12\njinja2==2\nfilelock==3.1\n"
-    listed += "networkx~=2.4.1\nfsspec==23.1.*\nmpmath~=1.3\n"
-    lay(folder, {"README.md": "`pip install -r a.txt`", "a.txt": listed})
+    questions(monkeypatch, moved=moved)
     assert run("init", "--json") == 0
     result = json.loads(capsys.readouterr().out)
-    old = "what files ask for is too old for Python 3.8 and later"
+    nearest = "the nearest that fits the others; requirements.txt:2 has torchtext==0.15"
+    mac = 'the next for Macs; requirements.txt:3 has numba[x]==0.55; python_version > "3"'
     assert active(folder)[2:] == [
-        "build_from_source: [late]  # their own code runs while they are built",
-        "framework: torch  # others are ordinary packages",
-        f"exclude: [tensorflow]  # {old}",
+        "build_from_source: [of-linux, of-mac]  # their own code runs while they are built",
+        'framework_version: "2.1.2"  # instead of what files say',
+        'python: "3.10"  # the nearest for which all packages fit together',
         "overrides:  # whatever packages require of each other",
-        '  six: "six==1.12.0"  # a.txt:1, though bleach 5 needs >=1.13',
-        '  bound: "bound[x]==3.1"  # the next with a wheel; a.txt:13 has bound[x]==1',
-        '  gone: "gone==1.0"  # the nearest there is; a.txt:7 has 1.0.1',
-        '  sympy: "sympy<2,>=1.13"  # torch 2.6.0 needs it; a.txt:14 has 1.12',
-        '  networkx: "networkx>=3"  # torch 2.6.0 needs it; a.txt:17 has ~=2.4.1',
-        '  numpy: "numpy==1.19"  # a.txt:2, though pandas 1 needs >=1.20',
-        LATE,
+        f'  torchtext: "torchtext==0.16.2"  # {nearest}',
+        f"  numba: \"numba[x]==0.57; sys_platform == 'darwin'\"  # {mac}",
     ]
-    assert "six==1.12.0: a.txt:1, though bleach 5 needs >=1.13" in result["changed"]
-    assert (
-        f"tensorflow: {old}, so it is excluded. What imports it will fail." in result["needs_you"]
-    )
+    assert f"torchtext==0.16.2: {nearest}" in result["changed"]
 
 
-def test_what_was_taken_is_replaced_if_it_stands_in_the_way_as_well() -> None:
-    lines = [
-        Line("mkl==1.1; platform_machine == 'x86_64'", "a.txt:1"),
-        Line("pillow==8.0", "a.txt:2"),
-        Line("six==1", "a.txt:3"),
-    ]
-    taken = {"mkl": ("mkl==1.2", ""), "pillow": (f"pillow==8.3; {MAC}", ""), "six": ("six==2", "")}
-    needs = (("envbuilder.yaml:9", "==8.3"), ("scikit-image 0.19", "!=8.3,>=6.1"), ("any 1", ""))
-    blockers = [
-        Blocker(name="mkl", kind="wheel", version="1.2", needs=(), later="1.4"),
-        Blocker(name="pillow", kind="conflict", version="9", needs=needs),
-        Blocker(name="six", kind="conflict", version="9", needs=needs),
-    ]
-    linux = dict(settled(blockers, lines, taken, ("linux/amd64", "3.8")))
-    assert linux["mkl"] == (
-        "mkl==1.4",
-        "the next with a wheel; a.txt:1 has mkl==1.1; platform_machine == 'x86_64'",
-    )
-    text, why = linux["pillow"]
-    assert (Requirement(text).specifier, why) == (
-        SpecifierSet(">=8.3,!=8.3,>=6.1"),
-        "what others need there; a.txt:2 has pillow==8.0",
-    )
-    assert text.endswith(f"; {MAC}")
-    assert linux.keys() == {"mkl", "pillow"}
-    assert dict(settled(blockers, lines, linux, ("macos/arm64", "3.8"))) == {}, "once"
+def test_what_cannot_be_locked_here_is_said_after_what_was_written(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(report: init.Report) -> init.Report:
+        raise InvalidError("default.cpu cannot be locked: for a reason")
+
+    lay(folder, {"requirements.txt": "rich\n"})
+    an_index(monkeypatch)
+    questions(monkeypatch, answered())
+    monkeypatch.setattr(init, "_locked", refuse)
+    assert run("init") == 2
+    captured = capsys.readouterr()
+    assert "taken: 1 package of requirements.txt" in captured.out
+    assert "default.cpu cannot be locked: for a reason" in captured.err
+    assert (folder / "envbuilder.yaml").exists()
+    assert run("init") == 0, "what exists stays, and is not locked again"
+
+
+def test_hardware_with_packages_of_its_own_decides(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    class Chooser:
+        def __init__(self, profile: Profile, *_: object) -> None:
+            asked.append(profile.name)
+
+        def answer(self, *_: object) -> Answer:
+            return answered()
+
+    an_index(monkeypatch)
+    monkeypatch.setattr(chooser, "Chooser", Chooser)
+    for listed, expected in (
+        ("rich", ["cpu"]),
+        ("rich==14", ["cpu", "mps"]),
+        ("xformers", ["cuda"]),
+    ):
+        asked.clear()
+        (folder / "envbuilder.yaml").unlink(missing_ok=True)
+        lay(folder, {"requirements.txt": listed})
+        assert run("init", "--json") == 0
+        capsys.readouterr()
+        assert asked == expected
 
 
 @pytest.mark.parametrize(
@@ -496,7 +491,7 @@ def test_an_index_that_fails_midway_excludes_no_package(
     an_index(monkeypatch, rich=b"<a href=rich-1-py3-none-any.whl></a>", einops=failure)
     # One after the other: a server that is not reached is asked no more.
     monkeypatch.setattr(upstream, "PARALLEL", 1)
-    monkeypatch.setattr(Diagnosis, "ways", lambda *_: iter(()))
+    questions(monkeypatch, answered())
     lay(folder, {"requirements.txt": "rich\ngone\neinops\n"})
     assert run("init", "--json") == 0
     result = json.loads(capsys.readouterr().out)

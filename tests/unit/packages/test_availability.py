@@ -434,27 +434,6 @@ def test_only_pages_of_old_wheels_are_read(
     assert passed_over(("hydra", "0.9", "2020-01-01"), ("hydra<1", "", today)) == {}
 
 
-def test_what_the_framework_requires_itself_is_read_from_its_wheel(
-    monkeypatch: pytest.MonkeyPatch, found: Settings
-) -> None:
-    monkeypatch.setitem(PAGES, "torch", {f"torch-2.6.0-{ANY}.whl": ""})
-    lines = ["sympy==1.13.1; python_version >= '3.9'", "old; python_version < '3.9'", "triton==3"]
-    monkeypatch.setitem(REQUIRES, "torch-2.6.0", lines)
-    monkeypatch.setitem(PAGES, "torchvision", {f"torchvision-0.21.0-{ANY}.whl": ""})
-    monkeypatch.setitem(REQUIRES, "torchvision-0.21.0", ["torch==2.6.0", "pillow!=8.3.*"])
-    open_index(monkeypatch)
-    pillow = "torchvision 0.21.0 pillow"
-    with Diagnosis(found) as diagnosis:
-        for release, listed, expected in (
-            ("2.6.0", "torch", ["torch 2.6.0 sympy"]),
-            ("2.6.0", "torchvision==0.9", ["torch 2.6.0 sympy", pillow]),
-            ("2.5.0", "torchvision", []),
-        ):
-            profile = replace(CPU, release=release, requirements=(listed,))
-            needs = diagnosis.of_framework(profile, "3.11")
-            assert [f"{who} {need.name}" for who, need in needs] == expected
-
-
 def test_what_goes_with_a_release_is_the_profile_s_limit_also_if_a_line_says_the_same(
     monkeypatch: pytest.MonkeyPatch, found: Settings
 ) -> None:
@@ -467,25 +446,3 @@ def test_what_goes_with_a_release_is_the_profile_s_limit_also_if_a_line_says_the
     text = str(explained(blockers, LINUX))
     assert "(a.yaml:3 needs ==0.20.0, profile cpu needs ==0.20.0)" in text
     assert text.endswith("another framework_version, or exclude: [torchvision]")
-
-
-def test_pythons_are_asked_for_of_which_the_framework_has_a_build_the_nearest_first(
-    monkeypatch: pytest.MonkeyPatch, found: Settings
-) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(upstream, "offers", lambda *_: ())
-    monkeypatch.setattr(
-        Diagnosis, "_answer", lambda _, profile, python, offers: asked.append(python)
-    )
-    for name, day, expected in (
-        ("cpu", "2026-10-30", ["3.11", "3.10", "3.12", "3.13", "3.14", "3.9", "3.8"]),
-        ("cpu", "2026-11-01", ["3.11", "3.12", "3.13", "3.14", "3.10", "3.9", "3.8"]),
-        ("tensorflow-cuda", "2026-11-01", ["3.11", "3.12", "3.13", "3.10", "3.9"]),
-    ):
-        profile = shipped_profile(name)
-        resolution = replace(profile.resolution, as_of=day)
-        profile = replace(profile, requirements=("eight",), release=None, resolution=resolution)
-        with Diagnosis(found) as diagnosis:
-            assert not [*diagnosis.ways(profile, "3.11")]
-        assert asked == expected
-        asked.clear()

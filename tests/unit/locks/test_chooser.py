@@ -1,0 +1,129 @@
+"""What is asked of uv in order to choose; what it answers is in tests of `network`."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from envbuilder.core.settings import Settings, load
+from envbuilder.locks import chooser
+from envbuilder.locks.chooser import Answer, Chooser
+from envbuilder.packages import upstream
+from envbuilder.profiles.profile import Profile
+from envbuilder.project.lines import Line
+from tests.support.shipped import shipped_profile
+
+CPU = shipped_profile("cpu")
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Profile, str]]:
+    """The questions that were asked: each is refused, for a reason of its own."""
+    questions: list[tuple[Profile, str]] = []
+
+    def answer(_: Chooser, profile: Profile, python: str, *__: str) -> str:
+        questions.append((profile, python))
+        return f"nothing for {python}"
+
+    monkeypatch.setattr(upstream, "offers", lambda *_: ())
+    monkeypatch.setattr(Chooser, "answer", answer)
+    return questions
+
+
+def chooser_of(profile: Profile) -> Chooser:
+    """Return a chooser that reads no index."""
+
+    def index(day: str | None) -> upstream.Index:
+        raise AssertionError(f"no index is read as of {day}")
+
+    settings: Settings = load({})
+    return Chooser(profile, settings, index)
+
+
+@pytest.mark.parametrize(
+    ("name", "day", "expected"),
+    [
+        ("cpu", "2026-10-30", "3.11 3.10 3.12 3.13 3.14 3.9 3.8"),
+        ("cpu", "2026-11-01", "3.11 3.12 3.13 3.14 3.10 3.9 3.8"),
+        ("tensorflow-cuda", "2026-11-01", "3.11 3.12 3.13 3.10 3.9"),
+    ],
+)
+def test_pythons_that_the_framework_has_are_asked_for_the_nearest_first_the_unsupported_last(
+    asked: list[tuple[Profile, str]], name: str, day: str, expected: str
+) -> None:
+    profile = shipped_profile(name)
+    profile = replace(profile, release=None, resolution=replace(profile.resolution, as_of=day))
+    assert not [*chooser_of(profile).ways("3.11")]
+    assert " ".join(python for _, python in asked) == expected
+
+
+def test_a_newer_release_is_asked_for_last(asked: list[tuple[Profile, str]]) -> None:
+    profile = replace(CPU, release="2.9.0", requirements=("torch==2.9.0+cpu", "rich"))
+    pythons = [Line("==3.11.*", "a.yaml")]
+    assert not [*chooser_of(profile).ways("3.11", ["torch>=2.1"], pythons)]
+    newest = next(iter(profile.choices()))
+    for (question, python), bound in zip(asked, ("2.9.0", newest), strict=True):
+        assert python == "3.11"
+        assert question.requirements == ("torch", "rich")
+        assert question.constraints[-2:] == ("torch>=2.1", f"torch<={bound}")
+
+
+def test_a_refusal_that_no_python_changes_is_the_last(
+    asked: list[tuple[Profile, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pythons: list[str] = []
+
+    def answer(_: Chooser, __: Profile, python: str, *___: str) -> str:
+        pythons.append(python)
+        return "rich==1 needs what rich==2 excludes"
+
+    monkeypatch.setattr(Chooser, "answer", answer)
+    assert chooser_of(CPU).moved("3.11", []) is None
+    assert pythons == ["3.11", "3.12"]
+
+
+def test_what_is_pinned_becomes_a_lower_bound_and_moves_to_what_uv_takes(
+    asked: list[tuple[Profile, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [
+        "torch==1.11.0+cu113",
+        "torchtext==0.12",
+        "numba[x]~=0.55.1; python_version > '3'",
+        "scipy==1.*",
+        "rich>=13,<14",
+        "attrs",
+    ]
+    lines = [Line(text, "a.txt:1") for text in texts]
+    own = ("torch==1.13.1+cpu", *texts[1:])
+    profile = replace(CPU, release="1.13.1", requirements=own, constraints=("scipy==1.2", "six<2"))
+    versions = {"torch": "1.13.1+cpu", "torchtext": "0.14.1", "numba": "0.55.2", "scipy": "2.0"}
+    questions: list[Profile] = []
+
+    def answer(_: Chooser, question: Profile, python: str, *options: str) -> Answer:
+        questions.append(question)
+        assert options == ("--resolution", "lowest-direct")
+        return Answer(python, versions, frozenset())
+
+    monkeypatch.setattr(Chooser, "answer", answer)
+    nearest = chooser_of(profile).moved("3.11", lines)
+    assert nearest is not None
+    assert nearest[0].release(profile) == "1.13.1"
+    assert nearest[1] == {"scipy": "2.0", "torch": "1.13.1+cpu", "torchtext": "0.14.1"}
+    (question,) = questions
+    assert question.requirements == (
+        "torch>=1.11.0",
+        "torchtext>=0.12",
+        'numba[x]>=0.55.1; python_version > "3"',
+        "scipy>=1",
+        "rich>=13",
+    )
+    oldest = [*profile.choices()][-1]
+    assert question.constraints == ("six<2", f"torch>={oldest}")
+
+
+def test_packages_that_uv_finds_only_the_source_of_are_named_by_its_refusal() -> None:
+    proof = (
+        "Because all versions of fire have no usable wheels and a==1 depends on fire, we can"
+        " conclude that a==1 cannot be used. And because some-thing==2.0 has no usable wheels"
+    )
+    assert chooser._SOURCE.findall(proof) == ["fire", "some-thing"]
