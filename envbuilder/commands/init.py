@@ -1,4 +1,7 @@
-"""`envbuilder init`: write a first envbuilder.yaml for a repository, and lock it."""
+"""`envbuilder init`: write a first envbuilder.yaml for a repository, and lock it.
+
+Long because what can be locked decides what is written, and is told with it.
+"""
 
 from __future__ import annotations
 
