@@ -107,6 +107,9 @@ def an_older_python_is_taken_if_only_it_will_do(world: World) -> None:
         for machine in ("2010_x86_64", "2014_aarch64"):
             tag = f"cp{version}-cp{version}-manylinux{machine}"
             package(default, "numpy", "1.19.5", tag=tag)
+    for machine in ("x86_64", "aarch64"):  # an index that answers has what it lists, and no more
+        tag = f"cp39-cp39-manylinux_2_28_{machine}"
+        package(world.index.wheels("torch"), "torch", "2.8.0+cpu", tag=tag)
     world.write("envbuilder.yaml", "profiles: [cpu]\nrequirements: ['numpy==1.19.5']\n")
     coded(world.envbuilder("lock"), 0)
 
