@@ -101,7 +101,11 @@ Registry = Annotated[
 ]
 # Name, extras, versions, and for which Python or platform; no URL, no option. The full grammar is
 # left to the resolver: its parser would add 0.1 s to the start-up.
-_CLAUSE = r"(==|~=|!=|<=|>=|<|>) ?[0-9][A-Za-z0-9.+!*]*"
+_VERSION = r"([0-9]+!)?[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\.?post[0-9]+)?(\.?dev[0-9]+)?"
+_CLAUSE = (
+    rf"((==|!=) ?{_VERSION}(\.\*|\+[a-z0-9.]*[a-z0-9])?|(<=|>=|<|>) ?{_VERSION}"
+    rf"|~= ?(?=[0-9!]+\.[0-9]){_VERSION})"
+)
 _MARKER = r"(python_version|platform_machine|sys_platform) ?(==|!=|<=|>=|<|>) ?'[A-Za-z0-9_.]+'"
 Requirement = Annotated[
     str,

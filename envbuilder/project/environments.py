@@ -128,11 +128,8 @@ def contents(definition: Definition, name: str, project: Path) -> Contents:
 
 def _overrides(definition: Definition, project: Path) -> dict[str, Line]:
     """Return package → what the project's own file takes instead, whoever requires it."""
-    overrides = {}
-    for (package, text), where in entries(definition, DEFAULT, project, "overrides"):
-        parse(text, where)
-        overrides[types.canonical(package)] = Line(text, where)
-    return overrides
+    stated = entries(definition, DEFAULT, project, "overrides")
+    return {types.canonical(package): Line(text, where) for (package, text), where in stated}
 
 
 def _doubled(lines: Iterable[Line]) -> dict[str, str]:

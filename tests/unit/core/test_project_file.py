@@ -78,6 +78,7 @@ WRONG_TYPES = {
     "a build": Mistake(
         "framework_version: 2.7+cu118\n", 1, "framework_version", "the hardware decides it"
     ),
+    "an override": Mistake("overrides:\n  a: a==2.x\n", 2, "overrides.a", "name==version"),
     "a range": Mistake("framework_version: 2.7.x\n", 1, "framework_version", '"2.7" or "2.7.1"'),
     "a profile for a list": Mistake("profiles: cpu\n", 1, "profiles", "Write a list: [cpu]"),
     "lines for a list": Mistake(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from packaging.requirements import Requirement
 
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
@@ -73,6 +74,25 @@ def test_only_a_file_with_our_keys_is_a_profile(tmp_path: Path) -> None:
     assert profiles.load("lab", folders).accelerator == "cpu"
     with pytest.raises(InvalidError, match=r"slurm\.yaml: name: is 'of-a-cluster'"):
         profiles.load("slurm", folders)
+
+
+def with_package(text: str) -> str:
+    return MINIMAL.replace("[torch==2.13.0]", f'[torch==2.13.0, "a{text}"]')
+
+
+@pytest.mark.parametrize("text", ["==2.x", ">=1.*", "~=1", "==1+", "==v1", ">=1+cpu"])
+def test_what_is_no_requirement_is_refused_with_its_line(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InvalidError, match=r"mine\.yaml:8: requirements\.1: expected a package"):
+        load(tmp_path, with_package(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["~=1.2", "==1.2.*", "==2.8+xpu", ">=1.0rc1, <2", "!=1!2", "==1.0.post1.dev2", "[b]>=1"],
+)
+def test_what_is_a_requirement_is_taken(tmp_path: Path, text: str) -> None:
+    requirement = load(tmp_path, with_package(text)).requirements[1]
+    assert Requirement(requirement) == Requirement(f"a{text}")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -185,12 +185,6 @@ def test_a_project_that_is_to_be_installed_must_be_a_package(tmp_path: Path) -> 
     environments.require_parts(definition, "default", tmp_path)
 
 
-def test_an_override_that_is_no_requirement_is_refused_with_its_place(tmp_path: Path) -> None:
-    text = "overrides:\n  attrs: attrs==2.x\n"
-    with pytest.raises(InvalidError, match=r"yaml:2: attrs==2\.x: not a requirement"):
-        stated(tmp_path, {"envbuilder.yaml": text})
-
-
 @pytest.mark.parametrize(("name", "expected"), [("test", ":1"), ("old", ":4")])
 def test_the_stated_python_decides_and_a_note_names_what_a_file_says(
     tmp_path: Path, name: str, expected: str
