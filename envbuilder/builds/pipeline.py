@@ -193,8 +193,9 @@ def choose_backend(
 ) -> tuple[types.Backend, str]:
     """Return the backend that works on the host, and why.
 
-    If several work: the preferred one whose means are at hand (for an image an engine that answers
-    and has the base image), else the last one.
+    If several work: the venv that the project uses, so that an image somebody pulls moves nothing;
+    else the preferred one whose means are at hand (for an image an engine that answers and has the
+    base image), else the last one.
     """
     usable = backends.automatic(profile.backends)
     if len(usable) == 1:
@@ -207,8 +208,12 @@ def choose_backend(
         (name,) = possible
         only = fit.only_image(tuple(judged))
         return name, f"image only: {only}" if only else f"only {name} is possible on this host"
+    from envbuilder.builds import records
     from envbuilder.builds.backends import docker
 
+    stays = "venv" in (possible or usable) and not request.base_image
+    if stays and records.has_venv(profile.name, settings):
+        return "venv", "as before; --backend docker makes an image"
     reason = docker.unavailable(profile, request, settings)
     if reason:
         return next(name for name in usable if not backends.makes_image(name)), reason

@@ -227,6 +227,15 @@ def record_user(plan: Plan, settings: Settings) -> None:
             files.write(entry, os.fsencode(settings.project), files.PRIVATE)
 
 
+def has_venv(profile: str, settings: Settings) -> bool:
+    """Return whether the current project uses a venv of a profile."""
+    if settings.project is None:
+        return False
+    user = files.folder_identity(settings.project)
+    prefixes = settings.envs_dir.glob(f"{profile}-py*")
+    return any((users_of(prefix) / user).exists() for prefix in prefixes)
+
+
 def users_in(folder: Path) -> tuple[Path, ...]:
     """Return the projects in a folder of records that are still there, sorted."""
     projects = []

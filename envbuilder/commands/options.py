@@ -345,8 +345,9 @@ def adding(*options: Decorator) -> Decorator:
 backend_option: Decorator = request_option(
     "--backend",
     type=click.Choice(tuple(BACKENDS)),
-    help="Image, native venv, or conda packages with a venv on top. Without it: docker"
-    " if an engine and the base image are available, else venv.",
+    help="Image, native venv, or conda packages with a venv on top. Without it: venv"
+    " if the project has one, else docker if an engine and the base image are available,"
+    " else venv.",
 )
 SHARED = (environment_option, backend_option)
 """What every command takes that builds environments. One more is stated here alone, as a

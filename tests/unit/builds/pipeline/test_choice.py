@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import msgspec
 import pytest
 
-from envbuilder.builds import pipeline
+from envbuilder.builds import pipeline, records
 from envbuilder.builds.backends import docker
 from envbuilder.builds.pipeline import prepare
+from envbuilder.builds.plan import Artifact
 from envbuilder.builds.request import Request
 from envbuilder.containers.engine import connection
 from envbuilder.core.errors import HostError, InvalidError, ToolError
@@ -111,6 +113,24 @@ def test_an_engine_with_the_base_image_is_used(found: Settings, engine: FakeEngi
     assert chosen(found) == ("docker", "an engine answers and has the base image")
     # The image of one Python does not do for another.
     assert chosen(found, python="3.12")[0] == "venv"
+
+
+def test_a_project_with_a_venv_keeps_it(
+    found: Settings, engine: FakeEngine, tmp_path: Path
+) -> None:
+    engine.add(f"{BASE.ref}@{BASE.digest}")
+    project = msgspec.structs.replace(found, project=tmp_path / "project")
+    other = msgspec.structs.replace(found, project=tmp_path / "other")
+    prefix = found.envs_dir / f"cpu-py3.11-{'a' * 12}"
+    artifact = Artifact(kind="venv", ref=str(prefix))
+    plan = Mock(artifact=artifact, fingerprint="a" * 64)
+    records.record_user(plan, project)
+    assert chosen(project)[0] == "docker", "it is not there yet, or not any more"
+    prefix.mkdir(parents=True)
+    assert chosen(project) == ("venv", "as before; --backend docker makes an image")
+    assert chosen(project, base_image="site/python:3.11")[0] == "docker"
+    assert chosen(project, profile=profiles.load("cpu-ipex", SHIPPED))[0] == "docker"
+    assert chosen(other)[0] == chosen(found)[0] == "docker"
 
 
 def test_a_given_or_configured_base_image_means_docker(found: Settings, engine: FakeEngine) -> None:
