@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from envbuilder.core import folders
 from envbuilder.core.errors import InvalidError
 from envbuilder.profiles.profile import Source
 from envbuilder.project.release import TARGETS
@@ -54,6 +53,8 @@ def with_digests(resolution: Resolution, project: Path) -> Resolution:
 def _digest(project: Path, source: Source) -> str:
     """Return the digest of a source's files; empty if it is no folder, or cannot be packed."""
     if source.location.startswith("./"):
+        from envbuilder.core import folders  # few projects have one
+
         with suppress(InvalidError, OSError):
             folder = folders.within(project, source.location)
             return folders.pack(folder, source.location, local=True)
