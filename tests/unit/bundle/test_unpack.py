@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from envbuilder.bundle import contents, format as form
 from envbuilder.bundle.format import Manifest, Part
 from envbuilder.containers.engine import connection
+from envbuilder.containers.engine.interface import Image
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.containers.registry import transfer
 from envbuilder.core import types
@@ -37,6 +38,7 @@ from tests.support.bundles import (
     texts_of,
     unpack,
 )
+from tests.support.engines import FakeEngine
 from tests.support.tools import tools
 
 
@@ -155,6 +157,45 @@ def test_a_base_image_that_cannot_be_had_is_named(found: Settings) -> None:
     assert parts == ()
     assert lacks == ("the base image python:3.11 for linux/amd64",)
     assert said == [f"note: {lacks[0]} is unavailable: no container engine has it"]
+
+
+class Exporting(FakeEngine):
+    """An engine that exports the same image, whatever it is asked for."""
+
+    def save(self, image: Image, folder: Path) -> None:
+        self.done.append(f"export {image.id}")
+        made.image(Layout.create(folder), b"of the engine")
+
+
+def test_the_engine_exports_a_base_image_only_if_it_is_not_on_this_disk(
+    found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Exporting("python:3.11")
+    engine.serve(monkeypatch)
+    with_base(found)
+    assert engine.done == []
+    image = made.image(Layout.create(found.cache_dir / "same"), b"of the engine")
+    # As an index is named, of which engines keep the image for this machine alone.
+    digest: types.Digest = f"sha256:{'0' * 64}"
+    wanted = contents.Needed(ref="python:3.11", platform="linux/amd64", digest=digest)
+    absent = contents.Needed(ref="absent:1", platform="linux/amd64")
+    parts, lacks = contents.bases([wanted, absent], found, QUIET)
+    assert engine.done == ["export sha256:python:3.11"]
+    assert image.digest.removeprefix("sha256:") in {p.member.sha256 for p in parts}
+    assert lacks == ("the base image absent:1 for linux/amd64",)
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_a_base_image_in_a_folder_needs_no_engine_and_gets_no_name(
+    found: Settings, tmp_path: Path
+) -> None:
+    image = made.image(Layout.create(tmp_path / "layout"), b"layer")
+    wanted = contents.Needed(ref=f"oci:{tmp_path / 'layout'}", platform="linux/amd64")
+    parts, lacks = contents.bases([wanted], found, QUIET)
+    assert lacks == ()
+    *_, index = (part.content for part in parts)
+    assert image.digest.encode() in index
+    assert b"annotations" not in index
 
 
 def second(settings: Settings, more: str = "", **changes: Any) -> tuple[Part, ...]:

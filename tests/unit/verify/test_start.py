@@ -1,4 +1,4 @@
-"""What is measured of PyTorch alone is refused for other frameworks."""
+"""Preparing the start of the payload: what is built, what is refused, and how it is started."""
 
 from __future__ import annotations
 
@@ -11,20 +11,24 @@ from typing import Any
 import msgspec
 import pytest
 
-from envbuilder.builds import conventions
+from envbuilder.builds import conventions, execute
+from envbuilder.builds.backends import integrity
 from envbuilder.builds.payload import TIMEOUT_SECONDS, payload_pyz
+from envbuilder.builds.plan import Plan
 from envbuilder.builds.request import Request
 from envbuilder.containers import apptainer
 from envbuilder.core import process
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import HostError, InvalidError, ToolError, VerifyError
 from envbuilder.core.settings import Settings
-from envbuilder.host import probe
+from envbuilder.host import interpreters, probe
 from envbuilder.host.model import Cpu, Host
+from envbuilder.packages import fetch
 from envbuilder.payload import start as payload_start
 from envbuilder.payload.machine import threads
 from envbuilder.profiles import lock as locks, profile as profiles
 from envbuilder.verify import start
+from tests.support.pipeline import PYTHON
 from tests.support.shipped import shipped_lock, shipped_profile
 
 
@@ -199,6 +203,73 @@ def test_with_inherit_it_gets_everything_and_promises_nothing(
     assert base["PYTHONPATH"] == "/opt/modules"
     assert base["LD_LIBRARY_PATH"] == f"/opt/modules/lib:{DRIVERS}"
     assert started.promise == payload_start.AS_FOUND
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """The plans that were executed, each of which left an environment without a payload."""
+    executed: list[Plan] = []
+
+    def execute_plan(plan: Plan, *rest: Any) -> bool:
+        executed.append(plan)
+        program = Path(plan.artifact.ref) / "bin/python"
+        program.parent.mkdir(parents=True)
+        program.touch()
+        integrity.close(Path(plan.artifact.ref), {"fingerprint": plan.fingerprint})
+        return True
+
+    monkeypatch.setattr(interpreters, "find", lambda *args, **options: PYTHON)
+    monkeypatch.setattr(fetch, "fetch", lambda *args: 0)
+    monkeypatch.setattr(execute, "execute", execute_plan)
+    return executed
+
+
+def verify_venv(
+    settings: Settings, require: Callable[[str, str, profiles.Expected], None]
+) -> dict[str, Any]:
+    """Return what a report says of an environment on `cpu`, after checking the expectations."""
+    progress = PlainProgress(lambda line: None)
+    request = Request(profile="cpu", backend="venv")
+    expects, facts, begin = start.prepare(request, None, settings, progress, require=require)
+    assert expects == shipped().expected("3.11")
+    with pytest.raises(VerifyError, match=r"payload\.pyz: was changed after the build"):
+        begin(lambda paths: (), {}, progress.note)
+    return facts
+
+
+def test_an_environment_is_built_once_and_verified_as_it_is(
+    found: Settings, plans: list[Plan]
+) -> None:
+    asked: list[tuple[str, str, int]] = []
+
+    def require(profile: str, backend: str, expected: profiles.Expected) -> None:
+        assert expected == shipped().expected("3.11")
+        asked.append((profile, backend, len(plans)))
+
+    facts = verify_venv(found, require)
+    (plan,) = plans
+    prefix = Path(plan.artifact.ref)
+    artifact = {"kind": "venv", "ref": str(prefix), "digest": integrity.portable_digest(prefix)}
+    assert facts == {
+        "profile": "cpu",
+        "backend": "venv",
+        "artifact": artifact,
+        "fingerprint": plan.fingerprint,
+        "host": msgspec.to_builtins(PLAIN),
+    }
+    assert verify_venv(found, require) == facts
+    # One that lost files is not repaired: the report states what is wrong.
+    (prefix / "bin/python").unlink()
+    assert verify_venv(found, require) == facts | {"artifact": artifact | {"digest": None}}
+    assert plans == [plan]
+    assert asked == [("cpu", "venv", 0), ("cpu", "venv", 1), ("cpu", "venv", 1)]
+
+
+def test_what_cannot_run_here_is_not_built(found: Settings, plans: list[Plan]) -> None:
+    request = Request(profile="cuda", backend="venv")
+    with pytest.raises(HostError, match="NVIDIA"):
+        start.prepare(request, None, found, PlainProgress(lambda line: None))
+    assert plans == []
 
 
 HOST = Host(
@@ -380,3 +451,18 @@ def test_one_thing_is_verified(other: dict[str, str], image: Path, found: Settin
             PlainProgress(lambda line: None),
             image=image,
         )
+
+
+def test_a_measurement_may_refuse_what_an_interpreter_has(found: Settings) -> None:
+    def require(profile: str, backend: str, expected: profiles.Expected) -> None:
+        start.require_torch(f"`tune` with {backend}", profile, expected)
+
+    request = Request(profile="jax-cpu")
+    progress = PlainProgress(lambda line: None)
+    with pytest.raises(InvalidError, match=r"external measures PyTorch alone.*'jax-cpu' has JAX"):
+        start.prepare(request, PROGRAM, found, progress, require=require)
+
+
+def test_variables_are_passed_to_an_interpreter_of_the_user_alone(found: Settings) -> None:
+    with pytest.raises(InvalidError, match="--inherit-environment needs --python"):
+        start.prepare(Request(profile="cpu"), None, found, PlainProgress(), inherit=True)
