@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from envbuilder.core.errors import BuildError
 from envbuilder.host import probe
 from envbuilder.locks import resolve
-from envbuilder.locks.blockers import Diagnosis
+from envbuilder.locks.chooser import Chooser
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import Reason
 from tests.support.broken_hosts import LINUX
@@ -76,7 +76,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("small", "tiny"):
         (tmp_path / f"profiles/{name}.yaml").write_text(f"name: {name}\n{PROFILE}")
     monkeypatch.setattr(resolve, "resolve", lambda profile, *_, **__: locked(profile))
-    monkeypatch.setattr(Diagnosis, "ways", lambda *_: ())
+    monkeypatch.setattr(Chooser, "ways", lambda *_: ())
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -17,7 +17,8 @@ from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.settings import Settings, load as load_settings
 from envbuilder.host import probe
 from envbuilder.locks import entries, resolve, target_wheels
-from envbuilder.locks.blockers import Diagnosis, Way
+from envbuilder.locks.blockers import Diagnosis
+from envbuilder.locks.chooser import Chooser, Way
 from envbuilder.locks.entries import Entry
 from envbuilder.packages import upstream
 from envbuilder.packages.conda import lock as conda_lock
@@ -228,12 +229,12 @@ def test_a_release_that_a_package_needs_is_that_of_all_profiles(
         empty = profile_lock.nothing(profile)
         return replace(empty, state=state, obstacle=obstacle, tools=tools(), targets=targets)
 
-    def ways(_: Diagnosis, profile: Profile, *__: Any) -> Iterator[Way]:
-        asked.append(profile.name)
+    def ways(chooser: Chooser, *_: Any) -> Iterator[Way]:
+        asked.append(chooser._profile.name)
         yield Way("3.11", (), Line("torch==2.4.1", "ext 1.0"))
 
     monkeypatch.setattr(resolve, "resolve", resolved)
-    monkeypatch.setattr(Diagnosis, "ways", ways)
+    monkeypatch.setattr(Chooser, "ways", ways)
     listed = "" if command[0] == "add" else "requirements: [ext==1.0]\n"
     (tmp_path / "envbuilder.yaml").write_text(f"{listed}profiles: [mps, rocm, xpu]\n")
     assert run(*command) == 2  # xpu is listed, and has no 2.4.1
