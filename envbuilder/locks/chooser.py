@@ -40,6 +40,8 @@ _MOST_NEEDS = 3
 """Packages that a line names as the reason of a choice."""
 _SOURCE = re.compile(r"([A-Za-z0-9][\w.-]*)(?:[=<>!,\d.]*)? ha(?:s|ve) no usable wheels")
 """A package, as uv says that there is only its source."""
+_OF_PYTHON = re.compile(r"wheel|Python")
+"""What a refusal says that another Python may change."""
 _LAST_DAYS = {
     "3.8": date(2024, 10, 7),
     "3.9": date(2025, 10, 31),
@@ -94,6 +96,7 @@ class Chooser:
         self._profile = profile
         self._settings = settings
         self._index = index
+        self._sources = frozenset[str]()
         links = pip.links(pip.sources(os.environ), os.environ)
         self._offers: Sequence[Offer] = upstream.offers(
             profile.indexes, settings, links, lambda _: None
@@ -110,9 +113,13 @@ class Chooser:
         profile = self._profile
         newest = next(iter(profile.choices()), None)
         for bound in dict.fromkeys(filter(None, (profile.release, newest))):
-            free = _without_release(profile, limits, f"<={bound}")
-            for answer in self._answers(free, self._pythons(python, pythons)):
+            limit = f"<={bound}"
+            refusals = set[str]()
+            free = _without_release(profile, limits, limit)
+            for answer in self._answers(free, self._pythons(python, pythons), refusals):
                 yield self._way(python, answer)
+            if not any(limit in refusal for refusal in refusals):
+                return
 
     def moved(
         self, python: str, lines: Iterable[Line], pythons: Sequence[Line] = ()
@@ -124,7 +131,7 @@ class Chooser:
         loose = _relaxed(self._profile, lines)
         pins = {line.name: line for line in lines if is_pin(line.text)}
         lowest = ("--resolution", "lowest-direct")
-        for answer in self._answers(loose, self._pythons(python, pythons), *lowest):
+        for answer in self._answers(loose, self._pythons(python, pythons), set(), *lowest):
             moved = {}
             for name in pins.keys() & answer.versions.keys():
                 taken = answer.versions[name]
@@ -133,17 +140,18 @@ class Chooser:
             return answer, dict(sorted(moved.items()))
         return None
 
-    def _answers(self, profile: Profile, pythons: Iterable[str], *options: str) -> Iterator[Answer]:
+    def _answers(
+        self, profile: Profile, pythons: Iterable[str], refusals: set[str], *options: str
+    ) -> Iterator[Answer]:
         """Yield what uv takes for each Python for which it finds all that a profile requires.
 
-        Two refusals for the same reason have nothing to do with Python, and are the last.
+        Two `refusals` for the same reason have nothing to do with Python, and are the last.
         """
-        refusals = set[str]()
         for python in pythons:
             answer = self.answer(profile, python, *options)
             if isinstance(answer, Answer):
                 yield answer
-            elif answer in refusals:
+            elif answer in refusals and not _OF_PYTHON.search(answer):
                 return
             else:
                 refusals.add(answer)
@@ -151,8 +159,8 @@ class Chooser:
     def answer(self, profile: Profile, python: str, *options: str) -> Answer | str:
         """Return what uv takes of all that a profile requires, or why it finds nothing."""
         build = profile.resolution.build
-        sources = frozenset[str]()
         platform = profile.platforms[0]
+        sources = self._sources
         for _ in range(_MOST_SOURCES):
             asked = _without(profile, sources)
             with resolver(asked, self._settings, self._offers, process.run, os.environ) as started:
@@ -167,13 +175,30 @@ class Chooser:
                 else:
                     versions = {wheel.file.name: wheel.file.version for wheel in found}
                     return Answer(python, versions, sources)
-            more = {*map(types.canonical, _SOURCE.findall(proof))} - sources
+            named = {*map(types.canonical, _SOURCE.findall(proof))} - sources
+            more = {name for name in named if self._is_source(profile, name)}
             if build is not True:
                 more &= {*(build or ())}
             if not more:
                 break
             sources |= more
+            self._sources = sources  # nor have they wheels for the next Python
         return proof
+
+    def _is_source(self, profile: Profile, name: str) -> bool:
+        """Return whether no release of a package that is required has a wheel for any Python."""
+        index = self._index(profile.resolution.as_of)
+        releases = index.releases(name)
+        allowed = SpecifierSet()
+        for line in profile.requirements:
+            if distribution(line) == name:
+                allowed &= Requirement(line).specifier
+        platform = profile.platforms[0]
+        for python in PYTHONS:
+            ranks = upstream.ranks((platform, python))
+            if any(releases[version].usable(ranks) for version in allowed.filter(releases, True)):
+                return False
+        return True
 
     def _pythons(self, python: str, limits: Sequence[Line]) -> list[str]:
         """Return the Pythons to ask for, the best one first."""
@@ -255,9 +280,12 @@ def _relaxed(profile: Profile, lines: Iterable[Line]) -> Profile:
     require it, as the parts of the framework are.
     """
     framework = FRAMEWORKS[profile.framework]
-    oldest = [*profile.choices()][-1:]
-    free = _without_release(profile, (), f">={oldest[0] if oldest else 0}")
     listed = {line.name: line.text for line in lines}
+    every = [*profile.choices()] or [profile.release or "0"]
+    newest = profile.release  # what nothing asks for is not newer than usual
+    if framework.names & listed.keys():
+        newest = every[0]
+    free = _without_release(profile, (), f">={every[-1]},<={newest}")
     texts = {distribution(text): text for text in free.requirements}
     for name in framework.names | framework.companions:
         if name in listed:
