@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from datetime import date
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
@@ -97,10 +98,11 @@ class Chooser:
         self._settings = settings
         self._index = index
         self._sources = frozenset[str]()
+
+    @cached_property
+    def _offers(self) -> tuple[Offer, ...]:
         links = pip.links(pip.sources(os.environ), os.environ)
-        self._offers: Sequence[Offer] = upstream.offers(
-            profile.indexes, settings, links, lambda _: None
-        )
+        return upstream.offers(self._profile.indexes, self._settings, links, lambda _: None)
 
     def ways(
         self, python: str, limits: Iterable[str] = (), pythons: Sequence[Line] = ()
@@ -167,13 +169,13 @@ class Chooser:
                 uv = overriding(started, asked, platform, python)
                 uv = replace(uv, options=(*uv.options, *options))
                 try:
-                    found = uv.compile(asked.requirements, platform, python, {}, asked.constraints)
+                    wheels = uv.compile(asked.requirements, platform, python, {}, asked.constraints)
                 except BuildError as error:  # an index fails, which is no answer
                     return error.message
                 except UnresolvableError as error:
                     proof = error.reason.proof
                 else:
-                    versions = {wheel.file.name: wheel.file.version for wheel in found}
+                    versions = {wheel.file.name: wheel.file.version for wheel in wheels}
                     return Answer(python, versions, sources)
             named = {*map(types.canonical, _SOURCE.findall(proof))} - sources
             more = {name for name in named if self._is_source(profile, name)}
@@ -217,11 +219,11 @@ class Chooser:
         """Return a choice, with the packages that made it necessary."""
         profile = self._profile
         index = self._index(profile.resolution.as_of)
-        own = sorted({*map(distribution, profile.requirements)} & answer.versions.keys())
-        index.prefetch(own)
+        required = sorted({*map(distribution, profile.requirements)} & answer.versions.keys())
+        index.prefetch(required)
         ranks = upstream.ranks((profile.platforms[0], before))
         lacking = []
-        for name in own:
+        for name in required:
             page = index.releases(name).get(Version(answer.versions[name]))
             if page and not page.usable(ranks):
                 lacking.append(name)
@@ -245,9 +247,10 @@ class Chooser:
             page = index.releases(name).get(Version(version))
             wheel = next(iter(page.wheels), None) if page else None
             for need in map(Requirement, index.requires(page, wheel) if page and wheel else ()):
-                own = types.canonical(need.name) in framework.names
-                own = own and applies(need.marker, profile.platforms[0], answer.python)
-                if own and not need.specifier.contains(profile.release or "0", True):
+                if types.canonical(need.name) not in framework.names:
+                    continue
+                holds = applies(need.marker, profile.platforms[0], answer.python)
+                if holds and not need.specifier.contains(profile.release or "0", True):
                     needing.append(f"{name} {version}")
         return first(needing, _MOST_NEEDS) or "the project"
 

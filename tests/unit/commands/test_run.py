@@ -23,7 +23,7 @@ from envbuilder.core.console import PlainProgress
 from envbuilder.core.settings import load as load_settings
 from envbuilder.host import interpreters, model, probe
 from envbuilder.locks import resolve, target_wheels
-from envbuilder.locks.blockers import Diagnosis
+from envbuilder.locks.chooser import Chooser
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import Reason
 from envbuilder.profiles.profile import Profile
@@ -200,7 +200,7 @@ def resolved(
 
     monkeypatch.setattr(resolve, "resolve", resolve_profile)
     monkeypatch.setattr(target_wheels.Hashes, "__call__", lambda _, build: build.pythons)
-    monkeypatch.setattr(Diagnosis, "ways", lambda *_: ())
+    monkeypatch.setattr(Chooser, "ways", lambda *_: ())
     monkeypatch.setattr(pipeline, "finish", lambda build: pytest.fail("built"))
     monkeypatch.delenv("CI", raising=False)
     lay_locked(tmp_path, monkeypatch)

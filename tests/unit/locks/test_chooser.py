@@ -23,7 +23,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Profile, str]]:
 
     def answer(_: Chooser, profile: Profile, python: str, *__: str) -> str:
         questions.append((profile, python))
-        return f"nothing for {python}"
+        return f"nothing for {python} and torch{profile.constraints[-1][5:]}"
 
     monkeypatch.setattr(upstream, "offers", lambda *_: ())
     monkeypatch.setattr(Chooser, "answer", answer)
@@ -117,8 +117,8 @@ def test_what_is_pinned_becomes_a_lower_bound_and_moves_to_what_uv_takes(
         "scipy>=1",
         "rich>=13",
     )
-    oldest = [*profile.choices()][-1]
-    assert question.constraints == ("six<2", f"torch>={oldest}")
+    releases = [*profile.choices()]
+    assert question.constraints == ("six<2", f"torch>={releases[-1]},<={releases[0]}")
 
 
 def test_packages_that_uv_finds_only_the_source_of_are_named_by_its_refusal() -> None:
