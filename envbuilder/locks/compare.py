@@ -156,9 +156,10 @@ def changes(before: Lock | None, after: Lock) -> list[str]:
 def differences(locks: Mapping[str, Lock]) -> Iterator[tuple[str, str]]:
     """Yield the locks (the keys) that have other versions than most, with a line of these.
 
-    Frameworks and what they bring along are the hardware's own, in any version.
+    Frameworks and what they bring along are the hardware's own, in any version; Debian's packages
+    are those of the profile's base.
     """
-    versions = {label: _versions(lock) for label, lock in locks.items()}
+    versions = {label: _versions(lock, of_python=True) for label, lock in locks.items()}
     counts: dict[str, Counter[str]] = {}
     for each in versions.values():
         for name, version in each.items():
@@ -199,11 +200,11 @@ def grouped(lines: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
     return result
 
 
-def _versions(lock: Lock) -> dict[str, str]:
-    """Return the versions of each package; targets may differ."""
+def _versions(lock: Lock, *, of_python: bool = False) -> dict[str, str]:
+    """Return the versions of each package, or of each Python package; targets may differ."""
     versions: dict[str, set[str]] = {}
     for target in lock.targets:
-        for file in target.fetched(managed=True):
+        for file in target.packages if of_python else target.fetched(managed=True):
             if not file.role:
                 versions.setdefault(file.name, set()).add(_version(file))
     return {name: ", ".join(sorted(each)) for name, each in versions.items()}
