@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder.core import resources, types
+from envbuilder.host.accelerators import ACCELERATORS
 from envbuilder.host.gpus.accelerator import Needs
 from envbuilder.host.model import Cpu, Gpu, Host
 from envbuilder.profiles import needs
@@ -171,3 +172,21 @@ def test_without_a_usable_lock_nothing_is_chosen() -> None:
         choice = choose_best([cpu], here, locks=locks)
         assert choice.profile is None
         assert "run `envbuilder lock --profile cpu`" in choice.fits[0].reasons[0]
+
+
+OLDER = Gpu(vendor="nvidia", name="GTX 980", state="usable", driver_version="580.95", sm="5.2")
+NEWER = replace(OLDER, name="GTX 1080", sm="6.1")
+PAIR = Host(os="linux", machine="x86_64", platform="linux/amd64", gpus=(OLDER, NEWER))
+
+
+def test_of_gpus_that_do_not_work_the_most_capable_is_reported() -> None:
+    unfit = Needs(kernels=("7.5", "8.0"), driver="580")
+    findings = needs.of_gpus(ACCELERATORS["cuda"], PAIR, unfit, native=True)
+    sentences = [finding.text for finding in findings if finding.level == "no"]
+    assert sentences == ["GTX 1080 is SM 6.1; the wheels carry kernels for 7.5, 8.0"]
+
+
+def test_packages_need_no_kernels_for_a_gpu_that_is_not_used() -> None:
+    required = Needs(kernels=("6.1",), driver="580", packages={"kernels 1.0": {"sm_61": 1}})
+    findings = needs.of_gpus(ACCELERATORS["cuda"], PAIR, required, native=True)
+    assert [finding.code for finding in findings if finding.level == "warning"] == ["left-out"]

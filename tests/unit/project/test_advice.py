@@ -13,6 +13,8 @@ from envbuilder.profiles import fit
 from envbuilder.profiles.library import Library
 from envbuilder.project import variants
 from tests.support import host_trees
+from tests.support.shipped import shipped_profile
+from tests.support.tools import lock_of, wheel
 
 OWN = "a profile of your own takes that build (extends: cuda, builds"
 ASKS = "envbuilder.yaml:1 asks for torch=="
@@ -28,6 +30,15 @@ def library_of(folder: Path, wish: str) -> Library:
     (folder / "envbuilder.yaml").write_text(f"requirements: ['{wish}']\n")
     variables = {"ENVBUILDER_CONFIG_DIR": str(folder / "config")}
     return variants.library(load_settings(variables, folder))
+
+
+def nvidia(sm: str, driver: str) -> Host:
+    """Return a machine with one GPU of NVIDIA's."""
+    gpu = Gpu(vendor="nvidia", name="GPU", state="usable", sm=sm, driver_version=driver)
+    return Host(
+        os="linux", machine="x86_64", platform="linux/amd64", libc="glibc 2.39", gpus=(gpu,),
+        cpu=Cpu(flags=("sse2", "sse4_1")),
+    )  # fmt: skip
 
 
 def require_advice(library: Library, name: str, host: Host, verdict: str, advice: str) -> None:
@@ -50,7 +61,11 @@ def require_advice(library: Library, name: str, host: Host, verdict: str, advice
     [
         ("torch==1.13.1", "6.0", "470.256.02", "fits", ""),
         ("torch==2.1.2", "12.0", "580.95", "no", f"{FIRST}.*{ASKS}2.1.2; {OWN}: [cu128]"),
-        ("torch==2.13.0", "5.0", "470.1", "no", f"2.7.1 (cu118) is the last.*{OWN}: [cu118]"),
+        (
+            "torch==2.13.0", "5.0", "470.1", "no",
+            f"2.7.1 (cu118) is the last.*{OWN}: [cu118].*, cuda itself one of 2.0.1.",
+        ),
+        ("torch>=2.12", "6.0", "580.95", "no", f"{OWN}: [cu126], release: 2.13.0)."),
         ("torch==2.1.2", "7.5", "470.1", "no", "2.1.2 (cu118) works here (driver 450.80.02"),
         ("torch>=2.7", "7.5", "550.54", "no", '2.10.0 (cu128).*framework_version: "2.10'),
         # Nothing works with this driver: which one would do, within the project's limits if any.
@@ -64,12 +79,32 @@ def require_advice(library: Library, name: str, host: Host, verdict: str, advice
 def test_the_release_for_a_gpu_and_its_driver(
     wish: str, sm: str, driver: str, verdict: str, advice: str, tmp_path: Path
 ) -> None:
-    gpu = Gpu(vendor="nvidia", name="GPU", state="usable", sm=sm, driver_version=driver)
-    host = Host(
-        os="linux", machine="x86_64", platform="linux/amd64", libc="glibc 2.39", gpus=(gpu,),
-        cpu=Cpu(flags=("sse2", "sse4_1")),
-    )  # fmt: skip
-    require_advice(library_of(tmp_path, wish), "cuda", host, verdict, advice)
+    require_advice(library_of(tmp_path, wish), "cuda", nvidia(sm, driver), verdict, advice)
+
+
+@pytest.mark.parametrize(
+    ("torch", "runtime", "advice"),
+    [
+        # This release has a build that works, as a newer one does.
+        ("2.12.1", "13.0.96", "PyTorch 2.12.1 (cu126) works here"),
+        # Nothing is better than what is locked, or than what is not known.
+        ("2.12.1+cu126", "12.6.77", ""),
+        ("9.9", "13.0.96", ""),
+    ],
+)
+def test_what_is_locked_is_compared_with_other_releases(
+    torch: str, runtime: str, advice: str
+) -> None:
+    profile = shipped_profile("cuda")
+    lock = lock_of(
+        wheel(f"torch-{torch}-cp312-cp312-manylinux_2_28_x86_64.whl", version=torch),
+        wheel(f"r-{runtime}-py3-none-any.whl", "nvidia-cuda-runtime", runtime),
+    )
+    choices = profile.choices()
+    offers = [(choices["2.13.0"], ""), (choices["2.12.1"], "")]
+    text = fit.other_release(profile, nvidia("6.0", "580.95"), lock, offers)
+    assert text.startswith(advice)
+    assert bool(text) == bool(advice)
 
 
 @pytest.mark.parametrize(
