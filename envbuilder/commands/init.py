@@ -369,11 +369,11 @@ def _resolvable(
     """
     variants = _variants(choice, facts, place)
     with console.progress().task("ask which versions fit together"):
-        facts, sources = _asked(choice, facts, variants, _reference(variants), diagnosis)
+        kind = _reference(variants)
+        facts, sources = _asked(choice, facts, variants, kind, diagnosis, frozenset())
         if any(chooser.is_pin(line.text) for line in choice.lines):
             variants = _variants(choice, facts, place)
-            facts, more = _asked(choice, facts, variants, "mps", diagnosis)
-            sources |= more
+            facts, sources = _asked(choice, facts, variants, "mps", diagnosis, sources)
     unbuilt = sources & _conda_alone(choice)
     return msgspec.structs.replace(facts, build=tuple(sorted(sources - unbuilt))), sorted(unbuilt)
 
@@ -394,22 +394,25 @@ def _asked(
     variants: ProjectProfiles,
     kind: types.Accelerator,
     diagnosis: Diagnosis,
+    sources: frozenset[str],
 ) -> tuple[draft.Draft, frozenset[str]]:
-    """Return facts with which uv finds what is required on hardware, and what has to be built."""
-    nothing = frozenset[str]()
+    """Return facts with which uv finds what is required on hardware, and what has to be built.
+
+    `sources` are known to have to be.
+    """
     try:
         profile = variants.unadapted(frameworks.first_profile(variants.framework[0], kind))
         adapted = variants.of(profile)
     except InvalidError:
-        return facts, nothing
+        return facts, sources
     resolution = msgspec.structs.replace(adapted.resolution, build=True)
     asked = msgspec.structs.replace(adapted, resolution=resolution)
-    questions = chooser.Chooser(asked, load_settings(), diagnosis.index)
+    questions = chooser.Chooser(asked, load_settings(), diagnosis.index, sources)
     python = facts.python or adapted.python.default
     pythons = variants.limits.pythons
     answer = questions.answer(asked, python)
     if isinstance(answer, chooser.Answer):
-        return facts, answer.sources
+        return facts, sources | answer.sources
     if kind != "mps" and (
         way := next(questions.ways(python, variants.limits.constraints, pythons), None)
     ):
@@ -418,13 +421,13 @@ def _asked(
             if not way.wheels:
                 why = "the nearest for which all packages fit together"
             facts = msgspec.structs.replace(facts, python=way.python, python_why=why)
-        return facts, way.sources
+        return facts, sources | way.sources
     required = [line for line in choice.lines if line.name not in facts.exclude]
     if kind == "mps":
         pythons = (lines.Line(f"=={python}.*", ""),)
     nearest = questions.moved(python, required, pythons)
     if nearest is None:
-        return facts, nothing
+        return facts, sources
     answer, moved = nearest
     names = frameworks.FRAMEWORKS[adapted.framework].names
     others = {name: version for name, version in moved.items() if name not in names}
@@ -437,7 +440,7 @@ def _asked(
         if answer.python != python:
             why = "the nearest for which all packages fit together"
             facts = msgspec.structs.replace(facts, python=answer.python, python_why=why)
-    return facts, answer.sources
+    return facts, sources | answer.sources
 
 
 def _instead(

@@ -85,7 +85,8 @@ class Way(NamedTuple):
 class Chooser:
     """Asks uv what fits together for a profile, on the first of its platforms.
 
-    `index` returns the user's indexes as of a day. What may be built is left out.
+    `index` returns the user's indexes as of a day; `sources` are known to have no wheels. What may
+    be built is left out.
     """
 
     def __init__(
@@ -93,11 +94,12 @@ class Chooser:
         profile: Profile,
         settings: Settings,
         index: Callable[[str | None], upstream.Index],
+        sources: frozenset[str] = frozenset(),
     ) -> None:
         self._profile = profile
         self._settings = settings
         self._index = index
-        self._sources = frozenset[str]()
+        self._sources = sources
 
     @cached_property
     def _offers(self) -> tuple[Offer, ...]:
@@ -143,20 +145,26 @@ class Chooser:
         return None
 
     def _answers(
-        self, profile: Profile, pythons: Iterable[str], refusals: set[str], *options: str
+        self, profile: Profile, pythons: Sequence[str], refusals: set[str], *options: str
     ) -> Iterator[Answer]:
         """Yield what uv takes for each Python for which it finds all that a profile requires.
 
-        Two `refusals` for the same reason have nothing to do with Python, and are the last.
+        A Python for which a package is known to have no wheel is not asked for. Two `refusals` for
+        the same reason have nothing to do with Python, and are the last.
         """
+        possible = {*pythons}
         for python in pythons:
+            if python not in possible:
+                continue
             answer = self.answer(profile, python, *options)
             if isinstance(answer, Answer):
                 yield answer
-            elif answer in refusals and not _OF_PYTHON.search(answer):
+                continue
+            if answer in refusals and not _OF_PYTHON.search(answer):
                 return
-            else:
-                refusals.add(answer)
+            refusals.add(answer)
+            for name in _without_wheels(answer):
+                possible &= self._having(profile, name)
 
     def answer(self, profile: Profile, python: str, *options: str) -> Answer | str:
         """Return what uv takes of all that a profile requires, or why it finds nothing."""
@@ -177,8 +185,8 @@ class Chooser:
                 else:
                     versions = {wheel.file.name: wheel.file.version for wheel in wheels}
                     return Answer(python, versions, sources)
-            named = {*map(types.canonical, _SOURCE.findall(proof))} - sources
-            more = {name for name in named if self._is_source(profile, name)}
+            named = _without_wheels(proof) - sources
+            more = {name for name in named if not self._having(profile, name)}
             if build is not True:
                 more &= {*(build or ())}
             if not more:
@@ -187,20 +195,21 @@ class Chooser:
             self._sources = sources  # nor have they wheels for the next Python
         return proof
 
-    def _is_source(self, profile: Profile, name: str) -> bool:
-        """Return whether no release of a package that is required has a wheel for any Python."""
+    def _having(self, profile: Profile, name: str) -> frozenset[str]:
+        """Return the Pythons for which a release of a package that is required has a wheel."""
         index = self._index(profile.resolution.as_of)
         releases = index.releases(name)
         allowed = SpecifierSet()
         for line in profile.requirements:
             if distribution(line) == name:
                 allowed &= Requirement(line).specifier
-        platform = profile.platforms[0]
+        fitting = [releases[version] for version in allowed.filter(releases, True)]
+        having = set[str]()
         for python in PYTHONS:
-            ranks = upstream.ranks((platform, python))
-            if any(releases[version].usable(ranks) for version in allowed.filter(releases, True)):
-                return False
-        return True
+            ranks = upstream.ranks((profile.platforms[0], python))
+            if any(each.usable(ranks) for each in fitting):
+                having.add(python)
+        return frozenset(having)
 
     def _pythons(self, python: str, limits: Sequence[Line]) -> list[str]:
         """Return the Pythons to ask for, the best one first."""
@@ -253,6 +262,11 @@ class Chooser:
                 if holds and not need.specifier.contains(profile.release or "0", True):
                     needing.append(f"{name} {version}")
         return first(needing, _MOST_NEEDS) or "the project"
+
+
+def _without_wheels(refusal: str) -> frozenset[str]:
+    """Return the packages that a refusal names because they have no wheel for the target."""
+    return frozenset(map(types.canonical, _SOURCE.findall(refusal)))
 
 
 def _without_release(profile: Profile, limits: Iterable[str], bound: str) -> Profile:
