@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.core import files
+from envbuilder.core import files, settings
 from envbuilder.core.settings import LOCKS
 from envbuilder.host.record import plant
 from tests.conftest import exited, succeeded
 from tests.integration.conftest import Cli
-from tests.support import examples, host_trees
-from tests.support.reports import written
+from tests.support import cleaning, examples, host_trees
+from tests.support.reports import epoch, written
 
 NO_ENGINE = {"DOCKER_HOST": "unix:///nonexistent"}
 RUNS = ("jupyter", "run", "shell", "watch")
+DOWNLOAD = ("datasets", "mnist/t10k-labels-idx1-ubyte")
 RADEON = f"--target-host={host_trees.FOLDER / 'rx7900.json'}"
 
 # A command, the option, and what the command prints only with it.
@@ -36,6 +37,19 @@ CASES: list[tuple[str, str, str]] = [
     ("tune --profile=cpu", "--backend=conda", "has no conda lock"),
     ("tune --profile=cpu", "--inherit-environment", "--inherit-environment needs --python"),
     ("reproduce --profile=cpu", "--python-version=3.8", "has no Python 3.8"),
+    ("doctor --root=tree", "--profile=cuda", "cuda: no NVIDIA GPU was found"),
+    ("doctor --root=tree", "--json", r'^{"schema":2,"problems"'),
+    ("init --offline", "--json", r'^{"schema":2,"file"'),
+    ("ci --provider=github", "--json", r'^{"schema":1,"matrix"'),
+    ("ci --provider=github --json --profile=cpu", "--backend=docker", "-py3.11-docker"),
+    ("ci --provider=github --json --profile=cpu", "--python-version=3.8", r'"matrix":\[\]'),
+    ("ci --provider=github --json --profile=cuda", "--runner=cuda=gpu", '"runner":"gpu"'),
+    ("build --profile=cpu --dry-run --output=x.tar", "--builder=buildkit", "not buildkit"),
+    # Without their options, these fail as early: nothing is fetched.
+    ("jupyter --profile=mps", "--backend=docker", "has no docker backend"),
+    ("bundle -o=x --profile=mps", "--platform=linux/amd64,linux/arm64", "linux/amd64, linux/arm64"),
+    ("bundle -o=x --profile=cpu,mps", "--python-version=3.8", "no files for .* with Python 3.8"),
+    ("bundle -o=x --profile=mps", "--base-image=oci:none", "none: does not exist"),
 ]
 
 
@@ -104,11 +118,24 @@ def test_ci_check_compares_and_writes_nothing(cli: Cli, tmp_path: Path) -> None:
     assert "ci.yml: is stale" in exited(2, cli(*words, "--check")).stderr
     assert (tmp_path / "ci.yml").read_text() == "x: 1\n"
     assert sorted(tmp_path.iterdir()) == before
+    succeeded(cli(*words[:-1], "--output=quick.yml", "--quick"))
+    assert "--quick" in (tmp_path / "quick.yml").read_text()
+
+
+def test_init_offline_asks_no_index(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("envbuilder-has-no-such-package==1\n")
+    succeeded(cli("init", "--offline"))
+    assert not (tmp_path / LOCKS).exists()
 
 
 def test_compare_has_formats_and_clean_removes_reports(cli: Cli, tmp_path: Path) -> None:
     written(tmp_path / "a.json")
     assert succeeded(cli("compare", "a.json", "--format=csv")).stdout.startswith("file,date,")
+    assert succeeded(cli("compare", "a.json", "--json")).stdout.startswith('{"schema":')
+    assert succeeded(cli("compare", "a.json", "--output=a.md")).stdout == ""
+    assert (tmp_path / "a.md").read_text().startswith("| ")
+    written(tmp_path / "before/a.json", training__epochs=[epoch(seconds=10.0)])
+    assert "slower" in exited(5, cli("compare", "a.json", "--against=before")).stdout
     data = tmp_path / "data"
     kept = written(data / "reports/000001-20261120T095103Z-cpu-venv-0123456789ab.json")
     files.mark_folder(kept.parent)
@@ -118,6 +145,21 @@ def test_compare_has_formats_and_clean_removes_reports(cli: Cli, tmp_path: Path)
         assert kept.exists()
     succeeded(cli("clean", "--yes", "--reports", environment=places))
     assert not kept.exists()
+
+
+def test_clean_removes_downloads_and_what_is_nobodys_only_if_asked(
+    cli: Cli, tmp_path: Path
+) -> None:
+    (tmp_path / settings.PROJECT_FILE).touch()
+    places = {f"ENVBUILDER_{name}_DIR": str(tmp_path / name) for name in ("CACHE", "DATA")}
+    own = settings.load(places)
+    download = cleaning.store(own, *DOWNLOAD) / DOWNLOAD[1]
+    environment = cleaning.ours(own)
+    files.mark_folder(environment.parent)
+    for option, path in (("--store", download), ("--all", environment)):
+        assert path.exists()
+        succeeded(cli("clean", "--yes", option, environment={**NO_ENGINE, **places}))
+        assert not path.exists()
 
 
 @pytest.mark.network
