@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import zipfile
 from pathlib import Path
@@ -160,6 +161,56 @@ def test_clean_removes_downloads_and_what_is_nobodys_only_if_asked(
         assert path.exists()
         succeeded(cli("clean", "--yes", option, environment={**NO_ENGINE, **places}))
         assert not path.exists()
+
+
+# An option of `fleet verify --dry-run`, and what only with it is printed, or in the run's files.
+OF_FLEETS = [
+    ("--profile=cpu", "--profile cpu"),
+    ("--partition=gpu", "n3.sbatch"),
+    ("--nodes=n1", r"\A\S*n1.sbatch\n\{"),
+    ("--quick", "--quick"),
+    ("--python=/opt/python", "--python /opt/python"),
+    ("--ddp", "--backend venv"),
+    ("--limit=20m", "--time=22\n"),
+]
+PROGRAMS = {
+    "sinfo": 'case "$*" in *gpu*) set n3;; *) set n1 n2;; esac; printf "%s|idle|||\n" $@',
+    "sbatch": "echo Invalid account >&2; exit 1",
+    "squeue": "",
+}
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> dict[str, str]:
+    """The variables with which a Slurm of three nodes is found that refuses all jobs."""
+    for name, script in PROGRAMS.items():
+        files.write(tmp_path / name, f"#!/bin/sh\n{script}\n".encode(), 0o755)
+    return {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+
+
+@pytest.mark.parametrize(("option", "expected"), OF_FLEETS)
+def test_an_option_of_fleets_has_its_effect(
+    option: str, expected: str, slurm: dict[str, str], cli: Cli, tmp_path: Path
+) -> None:
+    done = succeeded(cli("fleet", "verify", "--folder=run", "--dry-run", option, environment=slurm))
+    plan = (tmp_path / "run/fleet.json").read_text()
+    scripts = "".join(path.read_text() for path in tmp_path.glob("run/scripts/*"))
+    assert re.search(expected, done.stdout + plan + scripts)
+
+
+def test_a_fleet_is_verified_again_compared_and_shown(
+    slurm: dict[str, str], cli: Cli, tmp_path: Path
+) -> None:
+    def verify(*options: str) -> str:
+        return exited(5, cli("fleet", "verify", *options, environment=slurm)).stdout
+
+    verify("--folder=run")
+    table = verify("--resume=run", "--html=x.html")
+    assert "2 refused" in table
+    assert "Invalid account" in (tmp_path / "x.html").read_text()
+    assert not [*tmp_path.glob("fleet-*")]
+    assert "Nothing changed" in verify("--folder=again", "--against=run")
+    assert verify("--folder=more", "--json").startswith('{"schema":')
 
 
 @pytest.mark.network
