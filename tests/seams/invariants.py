@@ -251,6 +251,8 @@ def asked(scene: Scene, act: Act) -> Iterator[str]:
         environment = name.split(".")[0]
         if not lock.get("targets") or environment not in _environments(found):
             continue
+        if lock.get("profile") not in (found.get("profiles") or [lock.get("profile")]):
+            continue  # it is needless, which `check` says, and `lock` removes it
         for target in lock["targets"]:
             where = f"{name} {target['platform']} {target['python']}"
             versions = _versions(target)
