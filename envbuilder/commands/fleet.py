@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 from msgspec import Struct
 
 from envbuilder.commands import fleet_node
@@ -19,7 +20,7 @@ from envbuilder.core.errors import VERIFY_FAILED, InvalidError
 from envbuilder.fleet.model import Summary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 
 @click.group("fleet")
@@ -222,7 +223,10 @@ def verify(
     from envbuilder.project import variants
 
     if resumed is not None:
+        _refuse("--resume", "goes on with a run as it was planned", _PLANNED)
         return _resumed(resumed.resolve(), outputs, ddp=ddp)
+    if dry_run:
+        _refuse("--dry-run", "examines nothing", _RESULTS)
     progress = console.progress()
     run = model.new_run(text.stamp_now())
     # Nobody wants to learn that after an hour.
@@ -288,6 +292,20 @@ def verify(
     with folders.held(folder):
         summary = Run(plan, folder, client, progress).finish(resumed=False)
     return report(summary, outputs)
+
+
+_RESULTS = ("as_json", "html", "against")
+_PLANNED = ("profile", "partition", "nodes", "quick", "executable", "limit", "folder", "dry_run")
+
+
+def _refuse(option: str, why: str, others: Sequence[str]) -> None:
+    """Raise `UsageError` for options on the command line that another one leaves no meaning."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if given and name in others:
+            raise click.UsageError(f"{option} {why}; leave out {max(parameter.opts, key=len)}")
 
 
 def _resumed(folder: Path, outputs: Outputs, *, ddp: bool) -> int:

@@ -24,6 +24,7 @@ from packaging.specifiers import SpecifierSet
 from envbuilder.commands.options import json_option, load_settings
 from envbuilder.core import console, settings, types
 from envbuilder.core.errors import (
+    BuildError,
     EnvbuilderError,
     Hint,
     HostError,
@@ -31,6 +32,7 @@ from envbuilder.core.errors import (
     counted,
     escaped,
     first,
+    with_context,
     wrapped,
 )
 from envbuilder.core.files import save
@@ -46,6 +48,7 @@ from envbuilder.project.variants import ProjectProfiles, ReleaseOptions, framewo
 if TYPE_CHECKING:
     from envbuilder.locks.blockers import Diagnosis
     from envbuilder.packages.upstream import Index
+    from envbuilder.profiles.profile import Profile
     from envbuilder.project.lines import Line
     from envbuilder.project.release import Offered
 
@@ -145,16 +148,15 @@ def command(offline: bool, as_json: bool) -> None:
     folder = Path.cwd()
     path = folder / settings.PROJECT_FILE
     if offline:
-        report = _report(folder, path, None)
+        report, failure = _report(folder, path, None)
     else:
         from envbuilder.locks.blockers import Diagnosis
 
         with Diagnosis(load_settings()) as diagnosis:
-            report = _report(folder, path, diagnosis)
-    failure: EnvbuilderError | None = None
+            report, failure = _report(folder, path, diagnosis)
     if report.written:
         save(path, report.text.encode(), InvalidError, "Check that the folder is yours.")
-        if report.taken and not offline:
+        if report.taken and not (offline or failure):
             try:
                 report = _locked(report)
             except EnvbuilderError as error:
@@ -198,8 +200,13 @@ def _locked(report: Report) -> Report:
     return msgspec.structs.replace(report, locked=build.profile.name, next=following)
 
 
-def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
-    """Read the repository; without a `diagnosis`, no index is asked."""
+def _report(
+    folder: Path, path: Path, diagnosis: Diagnosis | None
+) -> tuple[Report, EnvbuilderError | None]:
+    """Read the repository; without a `diagnosis`, no index is asked.
+
+    Also return why an index could not be asked which versions fit together.
+    """
     files = tuple(repository.files(folder))
     hints = repository.install_hints(folder, files)
     choice = draft.choose(folder, files, hints)
@@ -237,13 +244,17 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
     notes = fit.notes
     impossible = fit.impossible
     unbuilt: Sequence[str] = ()
+    failure: EnvbuilderError | None = None
     if choice.sources and diagnosis:
-        facts, unbuilt = _resolvable(choice, facts, place, diagnosis)
+        try:
+            facts, unbuilt = _resolvable(choice, facts, place, diagnosis)
+        except BuildError as error:
+            failure = with_context(error, hint=Hint("Without an index", ("init", "--offline")))
     text = draft.text(choice, facts)
     settings.decoded(text, path)  # raises if it is not what every command reads
     program = repository.program_arguments(folder, files, hints.programs) or ("FILE",)
     run = ("run", "--", "python", *program)
-    return Report(
+    report = Report(
         file=str(path),
         written=not os.path.lexists(path),
         text=text,
@@ -267,6 +278,7 @@ def _report(folder: Path, path: Path, diagnosis: Diagnosis | None) -> Report:
         impossible=impossible,
         next=tuple(Hint("", command).command_line() for command in (("lock",), run)),
     )
+    return report, failure
 
 
 def _taken(source: draft.Source) -> Taken:
@@ -370,10 +382,9 @@ def _resolvable(
     variants = _variants(choice, facts, place)
     with console.progress().task("ask which versions fit together"):
         kind = _reference(variants)
-        facts, sources = _asked(choice, facts, variants, kind, diagnosis, frozenset())
+        facts, sources = _asked(choice, facts, place, kind, diagnosis, frozenset())
         if any(chooser.is_pin(line.text) for line in choice.lines):
-            variants = _variants(choice, facts, place)
-            facts, sources = _asked(choice, facts, variants, "mps", diagnosis, sources)
+            facts, sources = _asked(choice, facts, place, "mps", diagnosis, sources)
     unbuilt = sources & _conda_alone(choice)
     return msgspec.structs.replace(facts, build=tuple(sorted(sources - unbuilt))), sorted(unbuilt)
 
@@ -391,26 +402,23 @@ def _reference(variants: ProjectProfiles) -> types.Accelerator:
 def _asked(
     choice: draft.Choice,
     facts: draft.Draft,
-    variants: ProjectProfiles,
+    place: _Place,
     kind: types.Accelerator,
     diagnosis: Diagnosis,
     sources: frozenset[str],
 ) -> tuple[draft.Draft, frozenset[str]]:
     """Return facts with which uv finds what is required on hardware, and what has to be built.
 
-    `sources` are known to have to be.
+    `sources` are known to have to be. What stands in the way stays if nothing else was found to do.
     """
-    try:
-        profile = variants.unadapted(frameworks.first_profile(variants.framework[0], kind))
-        adapted = variants.of(profile)
-    except InvalidError:
+    variants = _variants(choice, facts, place)
+    adapted = _to_ask(variants, kind)
+    if adapted is None:
         return facts, sources
-    resolution = msgspec.structs.replace(adapted.resolution, build=True)
-    asked = msgspec.structs.replace(adapted, resolution=resolution)
-    questions = chooser.Chooser(asked, load_settings(), diagnosis.index, sources)
+    questions = chooser.Chooser(adapted, load_settings(), diagnosis.index, sources)
     python = facts.python or adapted.python.default
     pythons = variants.limits.pythons
-    answer = questions.answer(asked, python)
+    answer = questions.answer(adapted, python)
     if isinstance(answer, chooser.Answer):
         return facts, sources | answer.sources
     if kind != "mps" and (
@@ -422,25 +430,58 @@ def _asked(
                 why = "the nearest for which all packages fit together"
             facts = msgspec.structs.replace(facts, python=way.python, python_why=why)
         return facts, sources | way.sources
+    other = _moved(choice, facts, kind, questions, adapted, pythons)
+    # What is bound by nothing had no part in it.
+    tried = _to_ask(_variants(choice, other, place), kind) if other else None
+    if other and tried:
+        again = chooser.Chooser(tried, load_settings(), diagnosis.index, questions.sources)
+        answer = again.answer(tried, tried.python.default)
+        if isinstance(answer, chooser.Answer):
+            return other, sources | answer.sources
+    return facts, sources
+
+
+def _moved(
+    choice: draft.Choice,
+    facts: draft.Draft,
+    kind: types.Accelerator,
+    questions: chooser.Chooser,
+    adapted: Profile,
+    pythons: Sequence[Line],
+) -> draft.Draft | None:
+    """Return facts with the nearest later versions of what is pinned; None if none fit together."""
+    python = facts.python or adapted.python.default
     required = [line for line in choice.lines if line.name not in facts.exclude]
     if kind == "mps":
         pythons = (lines.Line(f"=={python}.*", ""),)
     nearest = questions.moved(python, required, pythons)
     if nearest is None:
-        return facts, sources
+        return None
     answer, moved = nearest
     names = frameworks.FRAMEWORKS[adapted.framework].names
     others = {name: version for name, version in moved.items() if name not in names}
     overrides = dict(_instead(choice, others, kind))
     facts = msgspec.structs.replace(facts, overrides=facts.overrides | overrides)
-    if kind != "mps":
-        release = answer.release(adapted)
-        if release != adapted.release:
-            facts = msgspec.structs.replace(facts, framework_version=release)
-        if answer.python != python:
-            why = "the nearest for which all packages fit together"
-            facts = msgspec.structs.replace(facts, python=answer.python, python_why=why)
-    return facts, sources | answer.sources
+    if kind == "mps":
+        return facts
+    release = answer.release(adapted)
+    if release != adapted.release:
+        facts = msgspec.structs.replace(facts, framework_version=release)
+    if answer.python != python:
+        why = "the nearest for which all packages fit together"
+        facts = msgspec.structs.replace(facts, python=answer.python, python_why=why)
+    return facts
+
+
+def _to_ask(variants: ProjectProfiles, kind: types.Accelerator) -> Profile | None:
+    """Return the environment on hardware where all may be built; None if it cannot be there."""
+    try:
+        profile = variants.unadapted(frameworks.first_profile(variants.framework[0], kind))
+        adapted = variants.of(profile)
+    except InvalidError:
+        return None
+    resolution = msgspec.structs.replace(adapted.resolution, build=True)
+    return msgspec.structs.replace(adapted, resolution=resolution)
 
 
 def _instead(

@@ -18,7 +18,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from envbuilder.core import pip, process, types
-from envbuilder.core.errors import BuildError, first
+from envbuilder.core.errors import first
 from envbuilder.locks.target_wheels import overriding, resolver
 from envbuilder.packages import upstream
 from envbuilder.packages.availability import PYTHONS
@@ -99,7 +99,8 @@ class Chooser:
         self._profile = profile
         self._settings = settings
         self._index = index
-        self._sources = sources
+        self.sources = sources
+        """Packages that are known to have no wheel for any Python."""
 
     @cached_property
     def _offers(self) -> tuple[Offer, ...]:
@@ -167,10 +168,13 @@ class Chooser:
                 possible &= self._having(profile, name)
 
     def answer(self, profile: Profile, python: str, *options: str) -> Answer | str:
-        """Return what uv takes of all that a profile requires, or why it finds nothing."""
+        """Return what uv takes of all that a profile requires, or why it finds nothing.
+
+        Raise `BuildError` if an index fails.
+        """
         build = profile.resolution.build
         platform = profile.platforms[0]
-        sources = self._sources
+        sources = self.sources
         for _ in range(_MOST_SOURCES):
             asked = _without(profile, sources)
             with resolver(asked, self._settings, self._offers, process.run, os.environ) as started:
@@ -178,8 +182,6 @@ class Chooser:
                 uv = replace(uv, options=(*uv.options, *options))
                 try:
                     wheels = uv.compile(asked.requirements, platform, python, {}, asked.constraints)
-                except BuildError as error:  # an index fails, which is no answer
-                    return error.message
                 except UnresolvableError as error:
                     proof = error.reason.proof
                 else:
@@ -192,7 +194,7 @@ class Chooser:
             if not more:
                 break
             sources |= more
-            self._sources = sources  # nor have they wheels for the next Python
+            self.sources = sources  # nor have they wheels for the next Python
         return proof
 
     def _having(self, profile: Profile, name: str) -> frozenset[str]:

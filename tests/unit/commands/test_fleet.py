@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -350,3 +351,23 @@ def test_many_nodes_are_summed_up(tmp_path: Path) -> None:
     assert "n42" in shown
     assert "n41" not in shown
     assert "100 nodes: 97 verified, 2 busy, 1 broken" in shown
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--resume", "run", "--quick"),
+        ("--resume", "run", "--dry-run"),
+        ("--resume", "run", "--limit", "5m"),
+        ("--dry-run", "--json"),
+        ("--dry-run", "--html", "x.html"),
+    ],
+)
+def test_an_option_that_has_no_meaning_beside_another_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    last = next(word for word in options[::-1] if word.startswith("--"))
+    with pytest.raises(click.UsageError, match=f"leave out {last}"):
+        fleet("verify", *options)

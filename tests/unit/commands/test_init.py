@@ -21,6 +21,7 @@ from envbuilder.locks import chooser
 from envbuilder.locks.chooser import Answer, Way
 from envbuilder.packages import upstream
 from envbuilder.packages.fetch import Place
+from envbuilder.profiles import requirements as requirement
 from envbuilder.profiles.profile import Profile
 from envbuilder.project import draft, repository
 from tests.support.command_line import run
@@ -71,11 +72,17 @@ def questions(
     """Let uv give these answers; `moved`: platform → the answer where pins stand in the way."""
 
     class Chooser:
+        sources = frozenset[str]()
+
         def __init__(self, profile: Profile, *_: object) -> None:
             self.platform = profile.platforms[0]
 
         def answer(self, profile: Profile, python: str) -> Answer | str:
-            return answer
+            if not moved or self.platform not in moved:
+                return answer
+            nearest, versions = moved[self.platform]
+            taken = {requirement.distribution(text) for text in profile.resolution.overrides}
+            return nearest if taken >= versions.keys() - {"torch"} else answer
 
         def ways(self, *_: object) -> Iterator[Way]:
             return iter(ways)
@@ -432,6 +439,18 @@ def test_pins_that_stand_in_the_way_move_to_the_nearest_versions_that_fit(
         f"  numba: \"numba[x]==0.57; sys_platform == 'darwin'\"  # {mac}",
     ]
     assert f"torchtext==0.16.2: {nearest}" in result["changed"]
+
+
+def test_nothing_is_written_that_was_tried_in_vain(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lay(folder, {"requirements.txt": "torch==2.0.1\ntorchtext==0.15\nrich\n"})
+    an_index(monkeypatch)
+    questions(monkeypatch)
+    nearest = (answered(python="3.10"), {"torchtext": "0.16.2"})
+    monkeypatch.setattr(chooser.Chooser, "moved", lambda *_: nearest)
+    assert run("init", "--json") == 0
+    assert active(folder) == ["requirements_from:", "  - requirements.txt"]
 
 
 def test_what_cannot_be_locked_here_is_said_after_what_was_written(
