@@ -25,6 +25,8 @@ from envbuilder.profiles.frameworks import FRAMEWORKS
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
+    from packaging.specifiers import SpecifierSet
+
 
 class Build(Struct, frozen=True, kw_only=True):
     """One build of a release, for one platform."""
@@ -167,6 +169,15 @@ class Release(Struct, frozen=True, kw_only=True):
     """What its wheels need without stating it, such as "numpy<2"."""
     companions: dict[str, str] = {}
     """Distribution → the version that is made for it: torchvision, torchaudio."""
+
+    def range_of(self, name: str) -> SpecifierSet | None:
+        """Return the versions of a distribution that its constraints allow; None if any."""
+        from packaging.requirements import Requirement
+
+        for need in map(Requirement, self.constraints):
+            if need.name == name:
+                return need.specifier
+        return None
 
 
 @cache

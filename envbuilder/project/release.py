@@ -82,11 +82,13 @@ class Limits(Struct, frozen=True, kw_only=True):
     def obstacle(self, chosen: Chosen) -> Line | None:
         """Return the first line that rules a release out."""
         names = FRAMEWORKS[self.framework].names
-        companions = _companions(self.framework, chosen.release)
         for line in self.every:
             marker, specifier = _parsed(line)
-            version = chosen.release if line.name in names else companions.get(line.name, "")
-            if version and not specifier.contains(version, True) and _concerns(marker, chosen):
+            if line.name in names:
+                fits = specifier.contains(chosen.release, True)
+            else:
+                fits = _goes_with(self.framework, chosen.release, line.name, specifier)
+            if not fits and _concerns(marker, chosen):
                 return line
         return None
 
@@ -114,15 +116,36 @@ def _parsed(line: Line) -> tuple[Marker | None, SpecifierSet]:
     return need.marker, without_build(need.specifier)
 
 
-def _companions(framework: types.Framework, release: str) -> Mapping[str, str]:
-    """Return the versions of companions that go with a release; of the newest, the last stated."""
-    rows = releases.table_of(framework) if not releases.unknown(framework, release) else {}
-    result: dict[str, str] = {}
-    for row in reversed(rows.values()):
-        result |= row.companions
-        if row.release == release:
-            break
-    return result
+def _goes_with(
+    framework: types.Framework, release: str, name: str, specifier: SpecifierSet
+) -> bool:
+    """Return whether what is asked for of a companion goes with a release.
+
+    The table states one version that was made for a release, or a range of them. Where it states
+    neither, what was made for other releases does not go with it.
+    """
+    from packaging.version import Version
+
+    if releases.unknown(framework, release):
+        return True
+    table = releases.table_of(framework)
+    stated = table[release].companions.get(name)
+    if stated:
+        return specifier.contains(stated, True)
+    exact = [each for each in specifier if each.operator in {"==", "===", "~="}]
+    pins = [each.version.removesuffix(".*") for each in exact]
+    made = table[release].range_of(name)
+    if made is not None:
+        return not pins or any(made.contains(pin, True) for pin in pins)
+    for row in table.values():
+        other = row.range_of(name)
+        if other is not None and any(other.contains(pin, True) for pin in pins):
+            return False
+    versions = [Version(row.companions[name]) for row in table.values() if name in row.companions]
+    if not versions:
+        return True
+    later = [pin for pin in (*pins, "9999") if Version(pin) > max(versions)]
+    return any(specifier.contains(pin, True) for pin in later)
 
 
 def without_build(specifier: SpecifierSet) -> SpecifierSet:

@@ -413,3 +413,29 @@ def test_with_a_wish_the_newest_that_most_have(tmp_path: Path) -> None:
     text = "requirements: ['torch>=2.5,<2.8']\nprofiles: [cpu, mps, xpu]\n"
     some = project(tmp_path, text, ReleaseOptions(offered))
     assert {line[:5] for line in decided(some, ["cpu", "mps", "xpu"]).values()} == {"2.7.0"}
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("torchaudio==2.11.0", "2.13.0 (cpu) 3.11"),  # made for no release in particular
+        ("torchaudio==2.11.*", "2.13.0 (cpu) 3.11"),
+        ("torchaudio>=2.8", "2.13.0 (cpu) 3.11"),
+        ("torchaudio<2.10", "2.9.1 (cpu) 3.11"),
+        ("torchaudio==2.6.0", "2.6.0 (cpu) 3.11"),
+        ("torchcodec==0.7.0", "2.8.0 (cpu) 3.11"),
+        ("torchcodec==0.5", "2.7.1 (cpu) 3.11"),
+        ("torchcodec==0.17.0", "2.13.0 (cpu) 3.11"),
+        ("torchcodec", "2.13.0 (cpu) 3.11"),
+    ],
+)
+def test_a_companion_goes_with_the_release_that_it_was_made_for(
+    tmp_path: Path, line: str, expected: str
+) -> None:
+    variants = project(tmp_path, f"requirements: ['{line}']\n")
+    assert decided(variants, ["cpu"]) == {"cpu": expected}
+
+
+def test_a_companion_that_does_not_state_its_framework_is_limited(tmp_path: Path) -> None:
+    older = of(project(tmp_path, "requirements: [torch==2.10.0, torchcodec]\n"), "cpu")
+    assert "torchcodec>=0.10,<0.11" in older.constraints
