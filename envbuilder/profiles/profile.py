@@ -368,11 +368,14 @@ def _is_profile(path: Path) -> bool:
         return True
     keys = {*Profile.__struct_fields__} - {"name", "description"}
     try:
-        return bool(
-            re.search(rf"^['\"]?({'|'.join(keys)})['\"]?\s*:", read_text(path), re.MULTILINE)
-        )
+        written = read_text(path)
     except InvalidError:
         return True
+    before = "^"
+    if written.lstrip().startswith("{"):
+        before = r"[{,]\s*"
+    pattern = rf"{before}['\"]?({'|'.join(keys)})['\"]?\s*:"
+    return bool(re.search(pattern, written, re.MULTILINE))
 
 
 def suggestion(name: str, available: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ import pytest
 from envbuilder.core.errors import BuildError
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.locks import blockers, resolve
+from envbuilder.locks.chooser import Chooser
 from envbuilder.packages import upstream
 from envbuilder.packages.python.uv import Offer
 from envbuilder.profiles import lock as lockfile, profile as profiles
@@ -256,12 +257,36 @@ def test_the_release_that_a_package_needs(default: Default, wheels: Path, own: S
 
     def releases(*limits: str) -> list[Line | None]:
         with blockers.Diagnosis(own) as diagnosis:
-            ways = default.serving(lambda: [*diagnosis.ways(asked, "3.11", limits)])
+            chooser = Chooser(asked, own, diagnosis.index)
+            ways = default.serving(lambda: [*chooser.ways("3.11", limits)])
         return [way.release for way in ways if way.python == "3.11"]
 
     assert releases() == [Line("torch==2.4.1", "ext 1.0")]
     assert releases("torch>=2.1") == [Line("torch==2.4.1", "ext 1.0")]
     assert releases("torch>=2.5") == []  # the project's own limit
+
+
+def test_pins_that_no_longer_fit_move_to_the_nearest_later_versions(
+    default: Default, wheels: Path, own: Settings
+) -> None:
+    for version in ("1", "2", "3", "4"):
+        wheel(wheels, "torch", f"2.{version}.0")
+        wheel(wheels, "text", f"0.{version}", f"torch==2.{version}.0")
+    for version in ("1.0", "1.5", "2.0"):
+        wheel(wheels, "pinned", version, "leaf")
+    wheel(wheels, "other", "1.0", "torch>=2.2")
+    texts = ("torch==2.1.0", "text==0.1", "pinned==1.2", "other==1.0", "loose")
+    wheel(wheels, "loose", "3.0", "torch")
+    lines = [Line(text, "requirements.txt:1") for text in texts]
+    asked = msgspec.structs.replace(
+        shipped_profile("cuda"), release="2.1.0", requirements=texts, constraints=()
+    )
+    with blockers.Diagnosis(own) as diagnosis:
+        chooser = Chooser(asked, own, diagnosis.index)
+        nearest = default.serving(lambda: chooser.moved("3.11", lines))
+    assert nearest is not None
+    assert nearest[0].release(asked) == "2.2.0"
+    assert nearest[1] == {"pinned": "1.5", "text": "0.2", "torch": "2.2.0"}
 
 
 def test_a_framework_is_locked_under_one_name(

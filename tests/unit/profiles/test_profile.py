@@ -69,8 +69,10 @@ def test_only_a_file_with_our_keys_is_a_profile(tmp_path: Path) -> None:
         (tmp_path / f"{name}.yaml").write_text("name: of-a-cluster\njobs: 3\n")
     (tmp_path / "broken.yaml").write_bytes(b"\xff")
     (tmp_path / "lab.yaml").write_text("'extends' : cpu\ndescription: Ours\n")
+    (tmp_path / "json.yaml").write_text('{"description": "Ours", "extends": "cpu"}')
+    (tmp_path / "other.yaml").write_text('{"description": "theirs", "jobs": 3}')
     folders = (tmp_path, *SHIPPED)
-    assert profiles.names(folders) == tuple(sorted((*NAMES, "broken", "lab")))
+    assert profiles.names(folders) == tuple(sorted((*NAMES, "broken", "json", "lab")))
     assert profiles.load("lab", folders).accelerator == "cpu"
     with pytest.raises(InvalidError, match=r"slurm\.yaml: name: is 'of-a-cluster'"):
         profiles.load("slurm", folders)
