@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,8 +16,9 @@ from envbuilder.core.settings import LOCKS
 from envbuilder.host.record import plant
 from tests.conftest import exited, succeeded
 from tests.integration.conftest import Cli
-from tests.support import cleaning, examples, host_trees
+from tests.support import bundles, cleaning, examples, host_trees, signing
 from tests.support.reports import epoch, written
+from tests.support.tuning import SURVEY
 
 NO_ENGINE = {"DOCKER_HOST": "unix:///nonexistent"}
 RUNS = ("jupyter", "run", "shell", "watch")
@@ -33,10 +36,13 @@ CASES: list[tuple[str, str, str]] = [
     ("detect --model=70B", "--quant=q8", "70B as q8"),
     ("doctor", RADEON, "allows 1.5 of 2 CPUs"),
     ("doctor", "--root=tree", "allows 1.5 of 2 CPUs"),
-    ("add tensroflow", "--exact", "no index has it"),
     ("sbom --profile=cpu", "--platform=linux/arm64", "torch-2.13.0.cpu-cp311-.*_aarch64.whl"),
-    ("tune --profile=cpu", "--backend=conda", "has no conda lock"),
-    ("tune --profile=cpu", "--inherit-environment", "--inherit-environment needs --python"),
+    ("sbom --profile=cpu", "--output=x.json", "^x.json: cpu, "),
+    ("sbom", "--profile=mps", "torch-.*macosx"),
+    ("profiles rocm", RADEON, "fits here +yes"),
+    ("lock --profile=cpu", "--as-of=2001-01-01", "cannot be locked: envbuilder.yaml: torch<="),
+    ("clean --dry-run", "--json", r'^{"schema":1,"removed"'),
+    ("clean --dry-run --profile=cpu", "--volumes", "they belong to no profile"),
     ("reproduce --profile=cpu", "--python-version=3.8", "has no Python 3.8"),
     ("doctor --root=tree", "--profile=cuda", "cuda: no NVIDIA GPU was found"),
     ("doctor --root=tree", "--json", r'^{"schema":2,"problems"'),
@@ -45,9 +51,16 @@ CASES: list[tuple[str, str, str]] = [
     ("ci --provider=github --json --profile=cpu", "--backend=docker", "-py3.11-docker"),
     ("ci --provider=github --json --profile=cpu", "--python-version=3.8", r'"matrix":\[\]'),
     ("ci --provider=github --json --profile=cuda", "--runner=cuda=gpu", '"runner":"gpu"'),
+    ("ci --provider=github --json --profile=cpu", "--platform=linux/arm64", r'\[{"id":"[^"]+arm64'),
     ("build --profile=cpu --dry-run --output=x.tar", "--builder=buildkit", "not buildkit"),
     # Without their options, these fail as early: nothing is fetched.
     ("jupyter --profile=mps", "--backend=docker", "has no docker backend"),
+    ("reproduce --profile=mps", "--backend=docker", "has no docker backend"),
+    ("shell --profile=mps", "--backend=docker", "has no docker backend"),
+    ("shell --backend=docker", "--profile=mps", "has no docker backend"),
+    ("tune --profile=mps", "--backend=docker", "has no docker backend"),
+    ("watch --profile=mps true", "--backend=docker", "has no docker backend"),
+    ("watch --backend=docker true", "--profile=mps", "has no docker backend"),
     ("bundle -o=x --profile=mps", "--platform=linux/amd64,linux/arm64", "linux/amd64, linux/arm64"),
     ("bundle -o=x --profile=cpu,mps", "--python-version=3.8", "no files for .* with Python 3.8"),
     ("bundle -o=x --profile=mps", "--base-image=oci:none", "none: does not exist"),
@@ -63,8 +76,8 @@ def test_an_option_has_its_effect(case: tuple[str, str, str], cli: Cli, tmp_path
     command, option, expected = case
     examples.copy(examples.LOCKED, tmp_path)
     plant(tmp_path / "tree", host_trees.load("rx7900"))
-    words = command.split()
-    done = cli(*words, option, environment=NO_ENGINE)
+    name, *others = command.split()
+    done = cli(name, option, *others, environment=NO_ENGINE)
     assert re.search(expected, done.stdout + done.stderr), done.stderr
 
 
@@ -89,10 +102,23 @@ OF_ENVIRONMENTS = (
 def test_an_environment_that_the_project_lacks_is_refused(
     command: str, cli: Cli, tmp_path: Path
 ) -> None:
-    examples.copy(examples.LOCKED, tmp_path)
+    (tmp_path / settings.PROJECT_FILE).touch()
     name, *others = command.split()
     done = cli(name, "--environment=other", *others, environment=NO_ENGINE)
     assert "has no environment 'other'" in exited(125 if name in RUNS else 2, done).stderr
+
+
+def test_add_exact_takes_a_name_as_it_is(cli: Cli, tmp_path: Path) -> None:
+    """No index is asked: there is no such release of PyTorch."""
+    (tmp_path / settings.PROJECT_FILE).write_text("profiles: [cpu]\nframework_version: '0.1'\n")
+    done = exited(2, cli("add", "tensroflow", "--exact"))
+    assert "cannot be locked: envbuilder.yaml:2" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["sbom", "render --target=requirements"])
+def test_the_files_are_those_of_the_python(command: str, cli: Cli) -> None:
+    done = succeeded(cli(*command.split(), "--profile=cpu", "--python-version=3.12"))
+    assert re.search(r"-cp312-|\(Python 3\.12\)", done.stdout)
 
 
 @pytest.mark.parametrize("command", ["watch --locked true", "shell --locked", "jupyter --locked"])
@@ -163,6 +189,73 @@ def test_clean_removes_downloads_and_what_is_nobodys_only_if_asked(
         assert not path.exists()
 
 
+def test_a_bundle_that_is_signed_is_unpacked_and_replaces_if_asked(
+    cli: Cli, tmp_path: Path
+) -> None:
+    def places(name: str) -> dict[str, str]:
+        folders = ("CACHE", "CONFIG", "DATA")
+        return {f"ENVBUILDER_{each}_DIR": str(tmp_path / name / each) for each in folders}
+
+    bundles.small(settings.load(places("here")), tmp_path / "tiny.tar")
+    unbundle = partial(cli, "unbundle", "tiny.tar", environment={**NO_ENGINE, **places("there")})
+    signing.lay_key(tmp_path / "team.pem")
+    assert "no signature" in exited(5, unbundle("--require-signature=team.pub")).stderr
+    done = json.loads(succeeded(cli("sign", "--key=team.pem", "--json", "tiny.tar")).stdout)
+    assert done["signed"][0]["kind"] == "bundle"
+    unpacked = succeeded(unbundle("--require-signature=team.pub", "--json")).stdout
+    assert json.loads(unpacked)["signed"]["keyid"] == done["keyid"]
+    profile = tmp_path / "there/CONFIG/profiles/tiny.yaml"
+    content = profile.read_bytes()
+    profile.write_text("mine")
+    assert "differs" in exited(2, unbundle()).stderr
+    succeeded(unbundle("--force"))
+    assert profile.read_bytes() == content
+
+
+# What an option adds to what is printed, written, or given to an interpreter that trains nothing.
+OF_INTERPRETERS = [
+    ("verify --epochs=7", "--epochs 7 .*--quick"),
+    ("verify --profile=cuda --force", "--device cuda"),
+    ("verify --inherit-environment", "MINE=1"),
+    ("verify --json", r'\A{"schema":2,'),
+    ("verify --output=x.json", r'{\n "schema": 2,'),
+    ("verify --html=x.html", "(?i)<!doctype html>"),
+    ("verify --against=last", "no report of a passed verification"),
+    ("verify --data=.", "no train-images-idx3-ubyte"),
+    ("verify --devices=2", "several devices +skipped"),
+    ("verify --sif=python", "--sif is an image that is there"),
+    ("verify --backend=venv", "leave out the build options"),
+    ("verify --base-image=x", "leave out the build options"),
+    ("verify --python-version=3.12", "leave out the build options"),
+    ("tune --json", r'(?s)\A{"schema":1,.*--steps 60'),
+    ("tune --profile=jax-cpu", "measures PyTorch alone"),
+    ("tune --inherit-environment", "MINE=1"),
+]
+INTERPRETER = """\
+#!/bin/sh
+echo "$@ MINE=$MINE" >>{0}/given
+case "$*" in *--survey*) cat {0}/survey.json;; *trial*) cat {0}/trial.json;; *) exit 9;; esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"), OF_INTERPRETERS, ids=[command for command, _ in OF_INTERPRETERS]
+)
+def test_an_option_for_an_interpreter_has_its_effect(
+    command: str, expected: str, cli: Cli, tmp_path: Path
+) -> None:
+    trial = {"samples_per_second": 100.0, "accuracy": 0.9}
+    for name, report in (("survey", SURVEY), ("trial", trial)):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"event": "report", "report": report}))
+    files.write(tmp_path / "python", INTERPRETER.format(tmp_path).encode(), 0o755)
+    # A project without locks: nothing is built without --python.
+    (tmp_path / settings.PROJECT_FILE).touch()
+    places = {**NO_ENGINE, "MINE": "1", "ENVBUILDER_DATA_DIR": str(tmp_path / "data")}
+    done = cli(*command.split(), "--python=./python", "--quick", environment=places)
+    texts = [path.read_text() for path in tmp_path.iterdir() if path.is_file()]
+    assert re.search(expected, "".join([done.stdout, done.stderr, *texts])), done.stderr
+
+
 # An option of `fleet verify --dry-run`, and what only with it is printed, or in the run's files.
 OF_FLEETS = [
     ("--profile=cpu", "--profile cpu"),
@@ -218,7 +311,7 @@ def test_options_where_there_is_no_container(tiny: Path, cli: Cli, tmp_path: Pat
     """-p has nothing to open; -v has nothing to show a folder in."""
     places = {**NO_ENGINE, "JUPYTER_DATA_DIR": str(tmp_path / "jupyter"), "SHELL": "/bin/true"}
     natively = ("--profile=tiny", "--backend=venv")
-    for command in (("shell",), ("watch", "true")):
+    for command in (("run", "true"), ("shell",), ("watch", "true")):
         words = (command[0], *natively, "--publish=8000", *command[1:])
         assert "-p 8000 is ignored" in succeeded(cli(*words, environment=places)).stderr
         words = (command[0], *natively, "--volume=/tmp:/data", *command[1:])
@@ -228,3 +321,23 @@ def test_options_where_there_is_no_container(tiny: Path, cli: Cli, tmp_path: Pat
     assert len(list(kernels.glob("*/kernel.json"))) == 1
     succeeded(cli("jupyter", *natively, "--remove-kernel", environment=places))
     assert not list(kernels.glob("*"))
+
+
+@pytest.mark.network
+def test_options_of_commands_on_this_machine(tiny: Path, cli: Cli, tmp_path: Path) -> None:
+    files.write(tmp_path / "sh", b"#!/bin/sh\nprintenv MINE\n", 0o755)
+    places = {**NO_ENGINE, "SHELL": str(tmp_path / "sh")}
+    written_to = ("--output=x.json", "--html=x.html")
+    for command in (
+        ("shell",),
+        ("run", "printenv", "MINE"),
+        ("watch", "--device=cuda", "--against=last", *written_to, "printenv", "MINE"),
+    ):
+        words = ("--profile=tiny", "--backend=venv", "--env=MINE=1")
+        done = succeeded(cli(command[0], *words, *command[1:], environment=places))
+        assert done.stdout == "1\n"
+    assert "there is no earlier report" in done.stderr
+    assert json.loads((tmp_path / "x.json").read_text())["requested"] == "cuda"
+    assert "printenv" in (tmp_path / "x.html").read_text()
+    succeeded(cli("lock", "--profile=tiny", "--output-dir=out"))
+    assert (tmp_path / "out/tiny.json").exists()

@@ -14,7 +14,8 @@ from envbuilder.bundle import contents, format as form
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.settings import Settings
 from envbuilder.packages.store import Store
-from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import lock as lockfile, profile as profiles
+from envbuilder.profiles.library import Library
 from envbuilder.profiles.profile import Profile
 from tests.support.tools import tools
 
@@ -74,6 +75,29 @@ def small_lock(name: str, profile: Profile, settings: Settings) -> lockfile.Lock
         schema=lockfile.SCHEMA, profile=name, inputs=lockfile.inputs_digest(profile),
         state="locked", reason="", tools=uv, targets=(target,),
     )  # fmt: skip
+
+
+def parts_of(settings: Settings) -> tuple[form.Part, ...]:
+    """The profile `tiny` of the user, its lock, and the wheel that the lock names."""
+    folder = settings.config_dir / "profiles"
+    (folder / "locks").mkdir(parents=True)
+    (folder / "tiny.yaml").write_text(PROFILE)
+    (folder / "_mine.yaml").write_text(PARENT)
+    lock = small_lock("tiny", profiles.load("tiny", [folder]), settings)
+    (folder / "locks/tiny.json").write_text(lockfile.dump(lock))
+    selection = contents.select(["tiny"], ["linux/amd64"], [], Library([folder]))
+    locked = contents.locked_files(selection, settings, QUIET)
+    return (
+        *contents.texts(selection, Library([folder])),
+        *contents.of_files(locked, settings, []),
+        part("wheels/envbuilder_ml-1-py3-none-any.whl", b"itself", "wheel"),
+    )
+
+
+def small(settings: Settings, path: Path) -> None:
+    """Write a bundle of these, which become the user's."""
+    parts = parts_of(settings)
+    form.write(path, made_of(parts), parts, QUIET)
 
 
 def unpack(path: Path, settings: Settings, *, force: bool = False) -> contents.Unpacked:
