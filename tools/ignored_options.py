@@ -34,7 +34,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-VARIABLE = "ENVBUILDER_IGNORED_OPTIONS"
+VARIABLE = "IGNORED_OPTIONS"
+"""Not ENVBUILDER_…: tests that pretend to be another machine drop those."""
 NOTES = Path("build/options.jsonl")
 TESTS = ("tests/integration", "tests/seams/rows")
 AT_ONCE = 5
@@ -54,6 +55,7 @@ def install() -> None:
 
     settings = json.loads(os.environ[VARIABLE])
     given: set[str] = set()
+    began = time.monotonic()
     consume = click.Option.consume_value
 
     def consume_value(option: click.Option, context: click.Context, words: Any) -> Any:
@@ -66,23 +68,24 @@ def install() -> None:
             return consumed
         return consume(option, context, {})
 
+    def note(event: str = "os.exec", *_: object) -> None:
+        """Append the given options, with this process's test and its seconds."""
+        if event == "os.exec":
+            test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
+            entry = {"test": test, "options": sorted(given), "seconds": time.monotonic() - began}
+            with Path(settings["notes"]).open("a") as stream:
+                print(json.dumps(entry), file=stream)
+
     click.Option.consume_value = consume_value  # type: ignore[method-assign]
     if settings["notes"]:
-        atexit.register(note, Path(settings["notes"]), given, time.monotonic())
+        atexit.register(note)
+        sys.addaudithook(note)  # `run`, `shell` and `jupyter` become what they start
 
 
 def option_name(command_path: str, option: Any) -> str:
     """Return an option as "fleet verify --nodes": without the program, by its longest name."""
     command = command_path.partition(" ")[2]
     return f"{command} {max(option.opts, key=len)}"
-
-
-def note(path: Path, options: set[str], began: float) -> None:
-    """Append the options that this process was given, with its test and its seconds."""
-    test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
-    line = {"test": test, "options": sorted(options), "seconds": time.monotonic() - began}
-    with path.open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps(line) + "\n")
 
 
 @contextmanager
@@ -97,9 +100,9 @@ def hooked() -> Iterator[None]:
         hook.unlink()
 
 
-def run(arguments: list[str], ignored: list[str], notes: Path | None = None) -> int:
+def run(arguments: list[str], ignored: list[str], notes: str = "") -> int:
     """Run tests with some options ignored; return pytest's exit code, 1 if they do not end."""
-    settings = {"ignored": ignored, "notes": str(notes.resolve()) if notes else ""}
+    settings = {"ignored": ignored, "notes": notes}
     argv = [sys.executable, "-m", "pytest", "-q", "--all", "--no-header", *arguments]
     tests = subprocess.Popen(
         argv,
@@ -116,11 +119,11 @@ def run(arguments: list[str], ignored: list[str], notes: Path | None = None) -> 
         return 1
 
 
-def recorded(path: Path) -> Tests:
-    """Return option → the tests that gave it, those with the shortest commands first."""
+def recorded() -> Tests:
+    """Return noted option → the tests that gave it, those with the shortest commands first."""
     seconds: dict[str, float] = defaultdict(float)
     tests: dict[str, set[str]] = defaultdict(set)
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in NOTES.read_text().splitlines():
         entry = json.loads(line)
         # pytest-xdist adds the group of a test to its name.
         test = entry["test"].rpartition("@")[0] or entry["test"]
@@ -191,10 +194,10 @@ def main() -> None:
         if chosen.record or not NOTES.exists():
             NOTES.parent.mkdir(exist_ok=True)
             NOTES.write_text("")
-            run(["-n", "auto", "--dist", "loadgroup", *chosen.tests], [], NOTES)
+            run(["-n", "auto", "--dist", "loadgroup", *chosen.tests], [], str(NOTES.resolve()))
             if chosen.record:
                 return
-        tests = recorded(NOTES)
+        tests = recorded()
         missed = []
         for option in fnmatch.filter(options(), chosen.only):
             if option not in tests:

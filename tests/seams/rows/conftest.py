@@ -11,6 +11,7 @@ import pytest
 
 from tests.seams.index import Index
 from tests.seams.rows import World, fill
+from tools.ignored_options import VARIABLE
 
 
 @pytest.fixture(scope="session")
@@ -31,4 +32,7 @@ def world(
     with index.served():
         world = World(tmp_path / "world", index)
         world.made = tmp_path_factory.getbasetemp() / "made"
+        if VARIABLE in os.environ:
+            for name in (VARIABLE, "PYTEST_CURRENT_TEST"):
+                world.variables[name] = os.environ[name]
         yield world
