@@ -102,7 +102,7 @@ OF_ENVIRONMENTS = (
 def test_an_environment_that_the_project_lacks_is_refused(
     command: str, cli: Cli, tmp_path: Path
 ) -> None:
-    (tmp_path / settings.PROJECT_FILE).touch()
+    (tmp_path / settings.PROJECT_FILE).write_text("requirements: []\n")
     name, *others = command.split()
     done = cli(name, "--environment=other", *others, environment=NO_ENGINE)
     assert "has no environment 'other'" in exited(125 if name in RUNS else 2, done).stderr
@@ -228,7 +228,7 @@ OF_INTERPRETERS = [
     ("verify --base-image=x", "leave out the build options"),
     ("verify --python-version=3.12", "leave out the build options"),
     ("tune --json", r'(?s)\A{"schema":1,.*--steps 60'),
-    ("tune --profile=jax-cpu", "measures PyTorch alone"),
+    ("tune --profile=jax-cpu", "profile 'jax-cpu' has JAX"),
     ("tune --inherit-environment", "MINE=1"),
 ]
 INTERPRETER = """\
@@ -249,7 +249,7 @@ def test_an_option_for_an_interpreter_has_its_effect(
         (tmp_path / f"{name}.json").write_text(json.dumps({"event": "report", "report": report}))
     files.write(tmp_path / "python", INTERPRETER.format(tmp_path).encode(), 0o755)
     # A project without locks: nothing is built without --python.
-    (tmp_path / settings.PROJECT_FILE).touch()
+    (tmp_path / settings.PROJECT_FILE).write_text("requirements: []\n")
     places = {**NO_ENGINE, "MINE": "1", "ENVBUILDER_DATA_DIR": str(tmp_path / "data")}
     done = cli(*command.split(), "--python=./python", "--quick", environment=places)
     texts = [path.read_text() for path in tmp_path.iterdir() if path.is_file()]
