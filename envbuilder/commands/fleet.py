@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 from msgspec import Struct
 
 from envbuilder.commands import fleet_node
-from envbuilder.commands.options import adding, json_option, load_settings
+from envbuilder.commands.options import adding, given, json_option, load_settings
 from envbuilder.core import console, text
 from envbuilder.core.errors import VERIFY_FAILED, InvalidError
 from envbuilder.fleet.model import Summary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 
 @click.group("fleet")
@@ -37,6 +36,12 @@ def command() -> None:
 
 command.add_command(fleet_node.node)
 command.add_command(fleet_node.join)
+
+
+_PLANNED = ("profile", "partition", "nodes", "quick", "executable", "limit", "folder", "dry_run")
+"""Parameters that a run's plan has decided."""
+_RESULTS = ("as_json", "html", "against")
+"""Parameters that are for the results of nodes that were examined."""
 
 
 class Outputs(Struct, frozen=True, kw_only=True):
@@ -223,10 +228,12 @@ def verify(
     from envbuilder.project import variants
 
     if resumed is not None:
-        _refuse("--resume", "goes on with a run as it was planned", _PLANNED)
+        for option in given(_PLANNED):
+            raise click.UsageError(f"--resume goes on with a run as planned; leave out {option}")
         return _resumed(resumed.resolve(), outputs, ddp=ddp)
     if dry_run:
-        _refuse("--dry-run", "examines nothing", _RESULTS)
+        for option in given(_RESULTS):
+            raise click.UsageError(f"--dry-run examines nothing; leave out {option}")
     progress = console.progress()
     run = model.new_run(text.stamp_now())
     # Nobody wants to learn that after an hour.
@@ -292,20 +299,6 @@ def verify(
     with folders.held(folder):
         summary = Run(plan, folder, client, progress).finish(resumed=False)
     return report(summary, outputs)
-
-
-_RESULTS = ("as_json", "html", "against")
-_PLANNED = ("profile", "partition", "nodes", "quick", "executable", "limit", "folder", "dry_run")
-
-
-def _refuse(option: str, why: str, others: Sequence[str]) -> None:
-    """Raise `UsageError` for options on the command line that another one leaves no meaning."""
-    context = click.get_current_context()
-    for parameter in context.command.params:
-        name = parameter.name or ""
-        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if given and name in others:
-            raise click.UsageError(f"{option} {why}; leave out {max(parameter.opts, key=len)}")
 
 
 def _resumed(folder: Path, outputs: Outputs, *, ddp: bool) -> int:

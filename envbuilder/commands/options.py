@@ -21,7 +21,7 @@ from envbuilder.core.settings import DEFAULT
 from envbuilder.profiles.backends import BACKENDS, makes_image
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
     from envbuilder.builds.access import Access
     from envbuilder.core.settings import Settings
@@ -309,32 +309,35 @@ push_option: Decorator = request_option(
 )
 
 
-_IMAGE_ONLY = {
-    "base_image": "--base-image",
-    "builder": "--builder",
-    "push": "--push",
-    "tag": "--tag",
-    "volume": "--volume",
-}
-"""Parameters that only images have → their options."""
+_IMAGE_ONLY = ("base_image", "builder", "push", "tag", "volume")
+"""Parameters that only images have."""
 _FOLDERS_AS_THEY_ARE = " Commands that run on this machine itself see its folders where they are."
 
 
-def require_image(backend: str | None) -> None:
-    """Raise `InvalidError` if the command line has an option of images, and the backend makes none.
+def given(names: Iterable[str]) -> Iterator[str]:
+    """Yield the options of those parameters that the command line states.
 
     What variables set does not count: they are for all commands.
     """
     context = click.get_current_context(silent=True)
-    if backend is None or makes_image(backend) or context is None:
+    if context is None:
         return
-    for name, option in _IMAGE_ONLY.items():
+    options = {each.name: max(each.opts, key=len) for each in context.command.params}
+    for name in names:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise InvalidError(
-                f"{option} is for images, and the backend {backend} makes none",
-                f"Add --backend docker, or leave {option} out."
-                + (_FOLDERS_AS_THEY_ARE if name == "volume" else ""),
-            )
+            yield options[name]
+
+
+def require_image(backend: str | None) -> None:
+    """Raise `InvalidError` for an option of images that is given, if the backend makes none."""
+    if backend is None or makes_image(backend):
+        return
+    for option in given(_IMAGE_ONLY):
+        raise InvalidError(
+            f"{option} is for images, and the backend {backend} makes none",
+            f"Add --backend docker, or leave {option} out."
+            + (_FOLDERS_AS_THEY_ARE if option == "--volume" else ""),
+        )
 
 
 def adding(*options: Decorator) -> Decorator:
