@@ -35,9 +35,13 @@ class Request(requests.Request, frozen=True, kw_only=True):
     invented: str | None = None
 
 
-def loaded_again(name: str) -> ModuleType:
+def module_of(name: str) -> ModuleType:
+    """The module of a command."""
+    return importlib.import_module(f"envbuilder.commands.{cli.RELATIVES.get(name, name)}")
+
+
+def loaded_again(original: ModuleType) -> ModuleType:
     """A command's module, executed with the options as they are now."""
-    original = importlib.import_module(f"envbuilder.commands.{cli.RELATIVES.get(name, name)}")
     spec = importlib.util.spec_from_file_location(f"{original.__name__}_again", original.__file__)
     assert spec is not None
     assert spec.loader is not None
@@ -51,6 +55,7 @@ def test_a_shared_option_is_added_in_one_place(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seen: list[Any] = []
+    original = module_of(name)  # imported before anything is replaced, which it would keep
 
     def requested(**fields: Any) -> Request:
         seen.append(Request(**fields))
@@ -66,7 +71,7 @@ def test_a_shared_option_is_added_in_one_place(
         options.adding(again, options.access_options, options.locked_option),
     )
     monkeypatch.setattr(requests, "Request", requested)
-    module = loaded_again(name)
+    module = loaded_again(original)
     command = getattr(module, name if name in cli.RELATIVES else "command")
     assert "What nobody has yet." in command.get_help(click.Context(command))
     with pytest.raises(click.Abort):
