@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, timedelta
+from functools import partial
 from itertools import chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,8 +19,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 import msgspec
 from msgspec import Struct
-from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
 
 from envbuilder.commands.options import json_option, load_settings
 from envbuilder.core import console, settings, types
@@ -52,6 +51,9 @@ if TYPE_CHECKING:
     from envbuilder.project.lines import Line
     from envbuilder.project.release import Offered
 
+    Ask = Callable[..., chooser.Chooser]
+    """Returns a chooser for a profile, and for packages that are known to have no wheels."""
+
 _OLD = timedelta(days=548)
 """Age of a last commit from which releases of then are taken."""
 _TOOLS = frozenset({"pip", "setuptools", "wheel", "uv", "virtualenv", "conda", "poetry", "mamba"})
@@ -68,6 +70,7 @@ _WIDTH = 80
 _ABSENT = "no index has them"
 _TOO_OLD = "what files ask for is too old for Python 3.8 and later"
 _CONDAS = "only conda has them"
+_NEAREST = "the nearest for which all packages fit together"
 _EXCLUDED = {
     _ABSENT: "no index has it, so it is excluded. Correct its name.",
     _CONDAS: "no package index has it: use --backend conda, or leave it out of the list.",
@@ -220,14 +223,18 @@ def _report(
     offered = ReleaseOptions().offered
     absent = dict[str, str]()
     unsure = dict[str, str]()
+    own_settings = load_settings()
+    ask: Ask | None = None
     if diagnosis:
         from envbuilder.locks import target_wheels
         from envbuilder.packages import upstream
 
+        read = upstream.Pages().read
+        ask = partial(chooser.Chooser, settings=own_settings, index=diagnosis.index, read=read)
         index = diagnosis.index()
         absent = _absent(choice, index)
         unsure = {n: why for n, why in index.problems.items() if not index.releases(n)}
-        offered = target_wheels.Hashes(load_settings(), upstream.Pages().read)
+        offered = target_wheels.Hashes(own_settings, read)
     facts = draft.Draft(
         is_package=local_package is not None and local_package.is_installed,
         as_of=_day(folder, choice),
@@ -237,7 +244,7 @@ def _report(
         system=tuple(hints.system.items())[:_MOST_SUGGESTED],
         indexes=_channels(choice),
     )
-    folders = profile_files.search_path(folder, load_settings().config_dir)
+    folders = profile_files.search_path(folder, own_settings.config_dir)
     place = _Place(folder, folders, offered)
     fit = _fitted(choice, facts, place)
     facts = fit.facts
@@ -245,9 +252,9 @@ def _report(
     impossible = fit.impossible
     unbuilt: Sequence[str] = ()
     failure: EnvbuilderError | None = None
-    if choice.sources and diagnosis:
+    if choice.sources and ask:
         try:
-            facts, unbuilt = _resolvable(choice, facts, place, diagnosis)
+            facts, unbuilt = _resolvable(choice, facts, place, ask)
         except BuildError as error:
             failure = with_context(error, hint=Hint("Without an index", ("init", "--offline")))
     text = draft.text(choice, facts)
@@ -372,19 +379,19 @@ def _fitted(choice: draft.Choice, facts: draft.Draft, place: _Place) -> _Fit:
 
 
 def _resolvable(
-    choice: draft.Choice, facts: draft.Draft, place: _Place, diagnosis: Diagnosis
+    choice: draft.Choice, facts: draft.Draft, place: _Place, ask: Ask
 ) -> tuple[draft.Draft, Sequence[str]]:
-    """Return facts with which uv finds all that is required, and what has to be built.
+    """Return facts with which uv finds all that is required, and packages to ask the user about.
 
-    Of what has to be built, that is returned which only lists of conda's name: whose code it is,
-    nobody has said, so the user decides.
+    These have to be built, and only lists of conda's name them: whose code it is, nobody has said.
     """
-    variants = _variants(choice, facts, place)
     with console.progress().task("ask which versions fit together"):
-        kind = _reference(variants)
-        facts, sources = _asked(choice, facts, place, kind, diagnosis, frozenset())
+        kind = _reference(_variants(choice, facts, place))
+        facts, sources = _fitting(choice, facts, place, kind, ask)
         if any(chooser.is_pin(line.text) for line in choice.lines):
-            facts, sources = _asked(choice, facts, place, "mps", diagnosis, sources)
+            ask = partial(ask, sources=sources)
+            facts, more = _fitting(choice, facts, place, "mps", ask)
+            sources |= more
     unbuilt = sources & _conda_alone(choice)
     return msgspec.structs.replace(facts, build=tuple(sorted(sources - unbuilt))), sorted(unbuilt)
 
@@ -399,46 +406,42 @@ def _reference(variants: ProjectProfiles) -> types.Accelerator:
     return "cuda" if names & left_out(cpu) else "cpu"
 
 
-def _asked(
+def _fitting(
     choice: draft.Choice,
     facts: draft.Draft,
     place: _Place,
     kind: types.Accelerator,
-    diagnosis: Diagnosis,
-    sources: frozenset[str],
+    ask: Ask,
 ) -> tuple[draft.Draft, frozenset[str]]:
-    """Return facts with which uv finds what is required on hardware, and what has to be built.
+    """Return facts with which all that is required fits together on hardware, and what is built.
 
-    `sources` are known to have to be. What stands in the way stays if nothing else was found to do.
+    They stay as they are if nothing that was tried fits.
     """
     variants = _variants(choice, facts, place)
     adapted = _to_ask(variants, kind)
     if adapted is None:
-        return facts, sources
-    questions = chooser.Chooser(adapted, load_settings(), diagnosis.index, sources)
+        return facts, frozenset()
+    questions = ask(adapted)
     python = facts.python or adapted.python.default
-    pythons = variants.limits.pythons
     answer = questions.answer(adapted, python)
     if isinstance(answer, chooser.Answer):
-        return facts, sources | answer.sources
-    if kind != "mps" and (
-        way := next(questions.ways(python, variants.limits.constraints, pythons), None)
-    ):
-        if way.python != python:
-            why = f"there are wheels of {first(way.wheels, 3)} for it"
-            if not way.wheels:
-                why = "the nearest for which all packages fit together"
-            facts = msgspec.structs.replace(facts, python=way.python, python_why=why)
-        return facts, sources | way.sources
-    other = _moved(choice, facts, kind, questions, adapted, pythons)
-    # What is bound by nothing had no part in it.
-    tried = _to_ask(_variants(choice, other, place), kind) if other else None
-    if other and tried:
-        again = chooser.Chooser(tried, load_settings(), diagnosis.index, questions.sources)
-        answer = again.answer(tried, tried.python.default)
+        return facts, answer.sources
+    if kind != "mps":
+        limits = variants.limits
+        way = next(questions.ways(python, limits.constraints, limits.pythons), None)
+        if way:
+            why = _NEAREST
+            if way.wheels:
+                why = f"there are wheels of {first(way.wheels, 3)} for it"
+            return _with_python(facts, python, way.python, why), way.sources
+    moved = _moved(choice, facts, kind, questions, adapted, variants.limits.pythons)
+    # Lines without a version took no part in that question.
+    tried = _to_ask(_variants(choice, moved, place), kind) if moved else None
+    if moved and tried:
+        answer = ask(tried, sources=questions.sources).answer(tried, tried.python.default)
         if isinstance(answer, chooser.Answer):
-            return other, sources | answer.sources
-    return facts, sources
+            return moved, answer.sources
+    return facts, questions.sources
 
 
 def _moved(
@@ -450,6 +453,8 @@ def _moved(
     pythons: Sequence[Line],
 ) -> draft.Draft | None:
     """Return facts with the nearest later versions of what is pinned; None if none fit together."""
+    from envbuilder.locks.blockers import replaced
+
     python = facts.python or adapted.python.default
     required = [line for line in choice.lines if line.name not in facts.exclude]
     if kind == "mps":
@@ -457,24 +462,35 @@ def _moved(
     nearest = questions.moved(python, required, pythons)
     if nearest is None:
         return None
-    answer, moved = nearest
-    names = frameworks.FRAMEWORKS[adapted.framework].names
-    others = {name: version for name, version in moved.items() if name not in names}
-    overrides = dict(_instead(choice, others, kind))
-    facts = msgspec.structs.replace(facts, overrides=facts.overrides | overrides)
+    answer, versions = nearest
+    why = "the next for Macs" if kind == "mps" else "the nearest that fits the others"
+    line_of = {line.name: line for line in required}
+    overrides = {**facts.overrides}
+    for name in sorted(versions.keys() - frameworks.FRAMEWORKS[adapted.framework].names):
+        line = line_of[name]
+        text = replaced(line.text, versions[name].partition("+")[0], adapted.platforms[0])
+        overrides[name] = (text, f"{why}; {line.where} has {line.text}")
+    facts = msgspec.structs.replace(facts, overrides=overrides)
     if kind == "mps":
         return facts
     release = answer.release(adapted)
     if release != adapted.release:
         facts = msgspec.structs.replace(facts, framework_version=release)
-    if answer.python != python:
-        why = "the nearest for which all packages fit together"
-        facts = msgspec.structs.replace(facts, python=answer.python, python_why=why)
-    return facts
+    return _with_python(facts, python, answer.python, _NEAREST)
+
+
+def _with_python(facts: draft.Draft, before: str, python: str, why: str) -> draft.Draft:
+    """Return facts with another Python, if it is another one than before."""
+    if python == before:
+        return facts
+    return msgspec.structs.replace(facts, python=python, python_why=why)
 
 
 def _to_ask(variants: ProjectProfiles, kind: types.Accelerator) -> Profile | None:
-    """Return the environment on hardware where all may be built; None if it cannot be there."""
+    """Return what the project makes of the profile for hardware, with consent to build anything.
+
+    None if the two cannot be combined.
+    """
     try:
         profile = variants.unadapted(frameworks.first_profile(variants.framework[0], kind))
         adapted = variants.of(profile)
@@ -482,23 +498,6 @@ def _to_ask(variants: ProjectProfiles, kind: types.Accelerator) -> Profile | Non
         return None
     resolution = msgspec.structs.replace(adapted.resolution, build=True)
     return msgspec.structs.replace(adapted, resolution=resolution)
-
-
-def _instead(
-    choice: draft.Choice, moved: Mapping[str, str], kind: types.Accelerator
-) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield packages that were moved, each with the requirement to take, and why."""
-    lines_of = {line.name: line for line in choice.lines}
-    for name, version in moved.items():
-        line = lines_of[name]
-        need = Requirement(line.text)
-        need.specifier = SpecifierSet(f"=={version.partition('+')[0]}")
-        need.marker = None
-        where = f"{line.where} has {line.text}"
-        if kind == "mps":
-            yield name, (f"{need}; sys_platform == 'darwin'", f"the next for Macs; {where}")
-        else:
-            yield name, (str(need), f"the nearest that fits the others; {where}")
 
 
 def _conda_alone(choice: draft.Choice) -> frozenset[str]:

@@ -103,7 +103,7 @@ def solved(
             packages=packages,
         )
         outcomes = resolve([*listed(choosing)])
-        for environment, way in _ways(outcomes, settings, diagnosis):
+        for environment, way in _ways(outcomes, settings, read, diagnosis):
             other = choosing._replace(
                 pythons={environment: (Line(f"=={way.python}.*", ""),)},
                 required={environment: way.release} if way.release else {},
@@ -121,7 +121,10 @@ _MOST_WAYS = 3
 
 
 def _ways(
-    outcomes: Sequence[Outcome], settings: Settings, diagnosis: Diagnosis
+    outcomes: Sequence[Outcome],
+    settings: Settings,
+    read: Callable[[str], bytes],
+    diagnosis: Diagnosis,
 ) -> Iterator[tuple[str, Way]]:
     """Yield other choices for the first environment that cannot be locked, the best one first."""
     from envbuilder.locks.chooser import Chooser
@@ -133,7 +136,7 @@ def _ways(
             continue
         if entry.decision.why:
             continue  # an exception already is no reason to move all others
-        chooser = Chooser(profile, settings, diagnosis.index)
+        chooser = Chooser(profile, settings, diagnosis.index, read)
         ways = chooser.ways(entry.decision.python, entry.limits, entry.pythons)
         yield from ((entry.environment, way) for way in itertools.islice(ways, _MOST_WAYS))
         return

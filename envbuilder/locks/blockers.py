@@ -30,6 +30,7 @@ from envbuilder.profiles import releases
 from envbuilder.profiles.lock import Reason, reason
 from envbuilder.profiles.requirements import distribution
 from envbuilder.project.names import is_popular, nearest
+from envbuilder.project.release import distance
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -183,10 +184,10 @@ class PassedOverError(UnresolvableError):
         self.blockers = blockers
 
 
-def _instead(line: str, blocker: Blocker, platform: str) -> str:
-    """Return a line with the next release that has a wheel; for Macs, it holds there alone."""
+def replaced(line: str, version: str, platform: str) -> str:
+    """Return a requirement of another version of what a line requires; for Macs, only there."""
     need = Requirement(line)
-    need.specifier = SpecifierSet(f"=={blocker.later}")
+    need.specifier = SpecifierSet(f"=={version}")
     need.marker = None
     return f"{need}{'; sys_platform == ' + repr('darwin') if platform == _MAC else ''}"
 
@@ -197,10 +198,6 @@ def _in_the_way(walk: Walk, old: Mapping[str, str]) -> Iterator[Blocker]:
         names = sorted(walk.requirers(blocker.name) & old.keys())
         if names and blocker.kind in {"source", "wheel"}:
             yield replace(blocker, instead=tuple(f"{name} {old[name]}" for name in names))
-
-
-def _distance(python: str, other: str) -> int:
-    return abs(int(python[2:]) - int(other[2:]))
 
 
 def explained(blockers: Sequence[Blocker], target: upstream.Target) -> Reason:
@@ -250,10 +247,10 @@ def _sentence(blocker: Blocker, platform: str, python: str) -> str:
             f"{instead}"
         )
     if blocker.kind == "wheel":
-        other = min(blocker.pythons, key=partial(_distance, python), default="")
+        other = min(blocker.pythons, key=partial(distance, python), default="")
         edit = f'python: "{other}"' if other else f"exclude: [{name}]"
         if blocker.later and not other:
-            edit = f'overrides: {{{name}: "{_instead(name, blocker, platform)}"}}'
+            edit = f'overrides: {{{name}: "{replaced(name, blocker.later, platform)}"}}'
         return (
             f"{release} ({by}): has neither a wheel for {platform} with Python {python} nor a"
             f" source{elsewhere}{instead}. To go on: {edit}"

@@ -85,8 +85,8 @@ class Way(NamedTuple):
 class Chooser:
     """Asks uv what fits together for a profile, on the first of its platforms.
 
-    `index` returns the user's indexes as of a day; `sources` are known to have no wheels. What may
-    be built is left out.
+    `index` returns the user's indexes as of a day, `read` a page of one that the profile names.
+    `sources`: packages that are known to have no wheels. What may be built is left out.
     """
 
     def __init__(
@@ -94,18 +94,22 @@ class Chooser:
         profile: Profile,
         settings: Settings,
         index: Callable[[str | None], upstream.Index],
+        read: Callable[[str], bytes],
         sources: frozenset[str] = frozenset(),
     ) -> None:
         self._profile = profile
         self._settings = settings
         self._index = index
+        self._read = read
         self.sources = sources
         """Packages that are known to have no wheel for any Python."""
 
     @cached_property
     def _offers(self) -> tuple[Offer, ...]:
         links = pip.links(pip.sources(os.environ), os.environ)
-        return upstream.offers(self._profile.indexes, self._settings, links, lambda _: None)
+        return upstream.offers(
+            self._profile.indexes, self._settings, links, lambda _: None, self._read
+        )
 
     def ways(
         self, python: str, limits: Iterable[str] = (), pythons: Sequence[Line] = ()
@@ -135,8 +139,8 @@ class Chooser:
         """
         loose = _relaxed(self._profile, lines)
         pins = {line.name: line for line in lines if is_pin(line.text)}
-        lowest = ("--resolution", "lowest-direct")
-        for answer in self._answers(loose, self._pythons(python, pythons), set(), *lowest):
+        possible = self._pythons(python, pythons)
+        for answer in self._answers(loose, possible, set(), "--resolution", "lowest-direct"):
             moved = {}
             for name in pins.keys() & answer.versions.keys():
                 taken = answer.versions[name]
@@ -150,8 +154,8 @@ class Chooser:
     ) -> Iterator[Answer]:
         """Yield what uv takes for each Python for which it finds all that a profile requires.
 
-        A Python for which a package is known to have no wheel is not asked for. Two `refusals` for
-        the same reason have nothing to do with Python, and are the last.
+        Skip a Python for which a package is known to have no wheel. Stop at the second of two equal
+        refusals, whose cause is not Python; `refusals` collects them.
         """
         possible = {*pythons}
         for python in pythons:
@@ -165,7 +169,7 @@ class Chooser:
                 return
             refusals.add(answer)
             for name in _without_wheels(answer):
-                possible &= self._having(profile, name)
+                possible &= self._having(self._fitting(profile, name))
 
     def answer(self, profile: Profile, python: str, *options: str) -> Answer | str:
         """Return what uv takes of all that a profile requires, or why it finds nothing.
@@ -188,7 +192,7 @@ class Chooser:
                     versions = {wheel.file.name: wheel.file.version for wheel in wheels}
                     return Answer(python, versions, sources)
             named = _without_wheels(proof) - sources
-            more = {name for name in named if not self._having(profile, name)}
+            more = {n for n in named if not self._having(self._fitting(profile, n))}
             if build is not True:
                 more &= {*(build or ())}
             if not more:
@@ -197,19 +201,23 @@ class Chooser:
             self.sources = sources  # nor have they wheels for the next Python
         return proof
 
-    def _having(self, profile: Profile, name: str) -> frozenset[str]:
-        """Return the Pythons for which a release of a package that is required has a wheel."""
-        index = self._index(profile.resolution.as_of)
-        releases = index.releases(name)
+    def _fitting(self, profile: Profile, name: str) -> list[upstream.Release]:
+        """Return the releases of a package that a profile's own requirements allow."""
+        releases = self._index(profile.resolution.as_of).releases(name)
         allowed = SpecifierSet()
         for line in profile.requirements:
             if distribution(line) == name:
                 allowed &= Requirement(line).specifier
-        fitting = [releases[version] for version in allowed.filter(releases, True)]
+        return [releases[version] for version in allowed.filter(releases, True)]
+
+    def _having(self, releases: Iterable[upstream.Release]) -> frozenset[str]:
+        """Return the Pythons for which one of some releases has a wheel on the platform."""
+        every = tuple(releases)
+        platform = self._profile.platforms[0]
         having = set[str]()
         for python in PYTHONS:
-            ranks = upstream.ranks((profile.platforms[0], python))
-            if any(each.usable(ranks) for each in fitting):
+            ranks = upstream.ranks((platform, python))
+            if any(each.usable(ranks) for each in every):
                 having.add(python)
         return frozenset(having)
 
@@ -222,7 +230,7 @@ class Chooser:
         day = date.fromisoformat(self._profile.resolution.as_of or date.today().isoformat())
 
         def rank(version: str) -> tuple[bool, int]:
-            return _LAST_DAYS.get(version, day) < day, abs(int(python[2:]) - int(version[2:]))
+            return _LAST_DAYS.get(version, day) < day, release.distance(python, version)
 
         return sorted(release.allowed(possible, limits), key=rank)
 

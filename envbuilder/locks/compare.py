@@ -97,11 +97,12 @@ def decided_again(before: Lock | None, after: Decided | None) -> str:
         moved.append(f"Python {earlier.python} → {after.python}")
     if not moved:
         return ""
-    gone = sorted({*earlier.limits} - {*after.limits})
-    new = sorted({*after.limits} - {*earlier.limits})
-    verbs = ((gone, "no longer"), (new, "now"))
-    reasons = "; ".join(f"{verb} {', '.join(limits)}" for limits, verb in verbs if limits)
-    return f"{', '.join(moved)}: {reasons}"
+    reasons = []
+    if gone := sorted({*earlier.limits} - {*after.limits}):
+        reasons.append(f"no longer {', '.join(gone)}")
+    if new := sorted({*after.limits} - {*earlier.limits}):
+        reasons.append(f"now {', '.join(new)}")
+    return f"{', '.join(moved)}: {'; '.join(reasons)}"
 
 
 def later_day(decided: Decided | None) -> str:

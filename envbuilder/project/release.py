@@ -239,6 +239,11 @@ def pythons(profile: Profile, limits: Sequence[Line], chosen: Chosen) -> tuple[s
     return allowed(possible, limits)
 
 
+def distance(python: str, other: str) -> int:
+    """Return how many minor versions lie between two Pythons."""
+    return abs(_minor(python) - _minor(other))
+
+
 def _minor(python: str) -> int:
     return int(python.removeprefix("3."))
 

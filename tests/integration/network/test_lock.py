@@ -257,7 +257,7 @@ def test_the_release_that_a_package_needs(default: Default, wheels: Path, own: S
 
     def releases(*limits: str) -> list[Line | None]:
         with blockers.Diagnosis(own) as diagnosis:
-            chooser = Chooser(asked, own, diagnosis.index)
+            chooser = Chooser(asked, own, diagnosis.index, upstream.read_url)
             ways = default.serving(lambda: [*chooser.ways("3.11", limits)])
         return [way.release for way in ways if way.python == "3.11"]
 
@@ -282,7 +282,7 @@ def test_pins_that_no_longer_fit_move_to_the_nearest_later_versions(
         shipped_profile("cuda"), release="2.1.0", requirements=texts, constraints=()
     )
     with blockers.Diagnosis(own) as diagnosis:
-        chooser = Chooser(asked, own, diagnosis.index)
+        chooser = Chooser(asked, own, diagnosis.index, upstream.read_url)
         nearest = default.serving(lambda: chooser.moved("3.11", lines))
     assert nearest is not None
     assert nearest[0].release(asked) == "2.2.0"

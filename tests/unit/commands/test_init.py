@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import requests
 
+from envbuilder.builds import pipeline
 from envbuilder.commands import init
 from envbuilder.core import settings
-from envbuilder.core.errors import InvalidError
+from envbuilder.core.errors import BuildError, HostError, InvalidError
 from envbuilder.locks import chooser
 from envbuilder.locks.chooser import Answer, Way
 from envbuilder.packages import upstream
@@ -74,7 +75,7 @@ def questions(
     class Chooser:
         sources = frozenset[str]()
 
-        def __init__(self, profile: Profile, *_: object) -> None:
+        def __init__(self, profile: Profile, **_: object) -> None:
             self.platform = profile.platforms[0]
 
         def answer(self, profile: Profile, python: str) -> Answer | str:
@@ -453,6 +454,50 @@ def test_nothing_is_written_that_was_tried_in_vain(
     assert active(folder) == ["requirements_from:", "  - requirements.txt"]
 
 
+LOCKED = init._locked
+
+
+def test_a_machine_that_no_profile_fits_gets_the_file_without_a_lock(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise HostError("no profile fits this machine")
+
+    lay(folder, {"requirements.txt": "rich\n"})
+    an_index(monkeypatch)
+    questions(monkeypatch, answered())
+    monkeypatch.setattr(pipeline, "choose", refuse)
+    monkeypatch.setattr(init, "_locked", LOCKED)
+    assert run("init") == 0
+    captured = capsys.readouterr()
+    assert "nothing is locked: no profile fits this machine" in captured.err
+    assert "Next:\n  envbuilder lock\n" in captured.out
+
+
+def test_an_index_that_fails_is_asked_once_and_said_after_what_was_written(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    class Chooser:
+        def __init__(self, profile: Profile, **_: object) -> None:
+            asked.append(profile.name)
+
+        def answer(self, *_: object) -> Answer:
+            raise BuildError("uv could not resolve rich: the index is away")
+
+    lay(folder, {"requirements.txt": "rich==14\n"})
+    an_index(monkeypatch)
+    monkeypatch.setattr(chooser, "Chooser", Chooser)
+    assert run("init") == 1
+    captured = capsys.readouterr()
+    assert "taken: 1 package of requirements.txt" in captured.out
+    assert "the index is away" in captured.err
+    assert "envbuilder init --offline" in captured.err
+    assert asked == ["cpu"]
+    assert (folder / "envbuilder.yaml").exists()
+
+
 def test_what_cannot_be_locked_here_is_said_after_what_was_written(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -477,7 +522,7 @@ def test_hardware_with_packages_of_its_own_decides(
     asked: list[str] = []
 
     class Chooser:
-        def __init__(self, profile: Profile, *_: object) -> None:
+        def __init__(self, profile: Profile, **_: object) -> None:
             asked.append(profile.name)
 
         def answer(self, *_: object) -> Answer:

@@ -37,7 +37,7 @@ def chooser_of(profile: Profile) -> Chooser:
         raise AssertionError(f"no index is read as of {day}")
 
     settings: Settings = load({})
-    return Chooser(profile, settings, index)
+    return Chooser(profile, settings, index, upstream.read_url)
 
 
 @pytest.mark.parametrize(
