@@ -427,6 +427,11 @@ def _fitting(
     if isinstance(answer, chooser.Answer):
         return facts, answer.sources
     if kind != "mps":
+        others = filter(frameworks.of_name, {line.name for line in choice.lines})
+        if old := questions.too_old({*others} - {*facts.exclude}):
+            exclude = facts.exclude | dict.fromkeys(sorted(old), _TOO_OLD)
+            less = msgspec.structs.replace(facts, exclude=exclude)
+            return _fitting(choice, less, place, kind, ask)
         limits = variants.limits
         way = next(questions.ways(python, limits.constraints, limits.pythons), None)
         if way:

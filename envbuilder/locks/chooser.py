@@ -201,6 +201,15 @@ class Chooser:
             self.sources = sources  # nor have they wheels for the next Python
         return proof
 
+    def too_old(self, names: Iterable[str]) -> frozenset[str]:
+        """Return the packages whose releases that fit have neither a source nor, here, a wheel."""
+        old = set[str]()
+        for name in names:
+            fitting = self._fitting(self._profile, name)
+            if fitting and not (self._having(fitting) or any(each.sdist for each in fitting)):
+                old.add(name)
+        return frozenset(old)
+
     def _fitting(self, profile: Profile, name: str) -> list[upstream.Release]:
         """Return the releases of a package that a profile's own requirements allow."""
         releases = self._index(profile.resolution.as_of).releases(name)

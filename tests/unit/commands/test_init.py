@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from types import ModuleType
@@ -68,6 +68,7 @@ def questions(
     monkeypatch: pytest.MonkeyPatch,
     answer: Answer | str = "no",
     ways: Sequence[Way] = (),
+    old: Collection[str] = (),
     moved: Mapping[str, tuple[Answer, dict[str, str]]] | None = None,
 ) -> None:
     """Let uv give these answers; `moved`: platform → the answer where pins stand in the way."""
@@ -77,6 +78,9 @@ def questions(
 
         def __init__(self, profile: Profile, **_: object) -> None:
             self.platform = profile.platforms[0]
+
+        def too_old(self, names: Collection[str]) -> frozenset[str]:
+            return frozenset(old).intersection(names)
 
         def answer(self, profile: Profile, python: str) -> Answer | str:
             if not moved or self.platform not in moved:
@@ -452,6 +456,20 @@ def test_nothing_is_written_that_was_tried_in_vain(
     monkeypatch.setattr(chooser.Chooser, "moved", lambda *_: nearest)
     assert run("init", "--json") == 0
     assert active(folder) == ["requirements_from:", "  - requirements.txt"]
+
+
+def test_a_second_framework_that_is_too_old_for_any_python_is_left_out_and_said(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lay(folder, {"requirements.txt": "torch\ntensorflow<1.16\nrich==14\n"})
+    an_index(monkeypatch)
+    # Of the others none counts: what uses a framework may be built, or moved.
+    questions(monkeypatch, old=["tensorflow", "rich"])
+    assert run("init", "--json") == 0
+    needed = json.loads(capsys.readouterr().out)["needs_you"]
+    old = "what files ask for is too old for Python 3.8 and later"
+    assert f"exclude: [tensorflow]  # {old}" in active(folder)
+    assert f"tensorflow: {old}, so it is excluded. What imports it will fail." in needed
 
 
 LOCKED = init._locked

@@ -9,6 +9,7 @@ from envbuilder.core.settings import Settings, load
 from envbuilder.locks import chooser
 from envbuilder.locks.chooser import Answer, Chooser
 from envbuilder.packages import upstream
+from envbuilder.packages.fetch import Place
 from envbuilder.profiles.profile import Profile
 from envbuilder.project.lines import Line
 from tests.support.shipped import shipped_profile
@@ -127,3 +128,29 @@ def test_packages_that_uv_finds_only_the_source_of_are_named_by_its_refusal() ->
         " conclude that a==1 cannot be used. And because some-thing==2.0 has no usable wheels"
     )
     assert chooser._SOURCE.findall(proof) == ["fire", "some-thing"]
+
+
+ANCIENT = "cp35-cp35m-manylinux1_x86_64.whl"
+PAGES = {
+    "ancient": f"<a href=ancient-1.0-{ANCIENT}></a>",
+    "sourced": f"<a href=sourced-1.0-{ANCIENT}></a><a href=sourced-1.0.tar.gz></a>",
+    "recent": f"<a href=recent-1.0-{ANCIENT}></a><a href=recent-2.0-py3-none-any.whl></a>",
+}
+
+
+@pytest.mark.parametrize(
+    ("listed", "expected"),
+    [("recent", {"ancient"}), ("recent<2", {"ancient", "recent"})],
+)
+def test_what_has_neither_a_wheel_for_a_python_of_today_nor_a_source_is_too_old(
+    listed: str, expected: set[str]
+) -> None:
+    def read(url: str) -> bytes:
+        return PAGES[url.split("/")[-2]].encode()
+
+    def opened(_: str | None) -> upstream.Index:
+        return upstream.Index([Place(url="https://index.example/simple")], read, lambda _: [])
+
+    profile = replace(CPU, requirements=("ancient", "sourced", listed))
+    questions = Chooser(profile, load({}), opened, read)
+    assert questions.too_old(["ancient", "sourced", "recent"]) == expected
