@@ -1,6 +1,6 @@
 """`envbuilder init`: write a first envbuilder.yaml for a repository, and lock it.
 
-Long because what can be locked decides what is written, and is told with it.
+Long because what can be locked decides what is written and reported.
 """
 
 from __future__ import annotations

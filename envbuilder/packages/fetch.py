@@ -236,7 +236,7 @@ def _is_lacking(file: File, words: str) -> bool:
 
 
 class LackingError(BuildError):
-    """An index has no longer what is locked (exit 1)."""
+    """An index no longer has what is locked (exit 1)."""
 
     def __init__(self, message: str, hint: Hint | Iterable[Hint], names: Iterable[str]) -> None:
         super().__init__(message, hint)

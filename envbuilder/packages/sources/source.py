@@ -274,7 +274,7 @@ def require_public(recipe: Recipe, settings: Settings) -> None:
 
 
 class GoneError(BuildError):
-    """A repository has no longer the commit that is locked."""
+    """A repository no longer has the commit that is locked."""
 
 
 def of_git(location: Location, settings: Settings, commit: str = "") -> tuple[Recipe, str]:
