@@ -27,7 +27,16 @@ from envbuilder.packages.debian.suite import Debs, is_current
 from envbuilder.packages.python import wheel_conflicts
 from envbuilder.packages.python.uv import Found, Offer, Runner, UnresolvableError, Uv
 from envbuilder.packages.sources.source_locker import SourceLocker
-from envbuilder.profiles.lock import File, Lock, Reason, Target, changed, nothing, target_of
+from envbuilder.profiles.lock import (
+    File,
+    Lock,
+    Reason,
+    Target,
+    changed,
+    nothing,
+    reason,
+    target_of,
+)
 from envbuilder.profiles.requirements import applies
 from envbuilder.project import forms
 
@@ -171,7 +180,7 @@ def resolve(
                 break
     except UnresolvableError as error:
         return replace(nothing(profile), state="unlocked", obstacle=error.reason)
-    return _judged(lock)
+    return _judged(lock, compare.foreign_files(profile, lock, of_origin))
 
 
 @contextlib.contextmanager
@@ -402,8 +411,8 @@ def _targets(
             if with_dependencies:
                 wheels = target_wheels.with_dependencies(wheels, profile, platform, python, uv_here)
             return target_wheels.compared(wheels, platform, python, contents(wheels, python))
-        except UnresolvableError as reason:
-            return reason
+        except UnresolvableError as error:
+            return error
 
     places = [*itertools.product(profile.platforms, profile.python.supported)]
     with process.pool(_AT_ONCE) as pool:
@@ -495,8 +504,14 @@ def _preferred(
     return {f.name: f.version for f in packages if types.canonical(f.name) not in free}
 
 
-def _judged(lock: Lock) -> Lock:
-    """Return the lock, `claimed` if the hash of some file was not read in an index."""
+def _judged(lock: Lock, foreign: Iterable[str]) -> Lock:
+    """Return the lock, `claimed` if the hash of some file was not read in an index.
+
+    With files that are not the hardware's own, it is `unlocked`: `check` would refuse them.
+    """
+    if others := [*foreign]:
+        why = reason("files of the indexes are not the hardware's own", others)
+        return replace(lock, targets=(), tools={}, missing={}, state="unlocked", obstacle=why)
     named: list[tuple[File, str]] = [(tool, platform) for platform, tool in lock.tools.items()]
     for target in lock.targets:
         where = f"{target.platform}, Python {target.python}"

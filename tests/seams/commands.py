@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.seams import world as worlds
 from tests.seams.edits import STEPS, step
-from tests.seams.scene import STRANGER, Act, Scene, normalised
+from tests.seams.scene import EDITING, STRANGER, Act, Scene, normalised
 
 MADE_UP = "is not the file that the profile locks"
 """What is said of the newest torch, whose real hash is known: the index's is made up."""
@@ -141,10 +141,12 @@ def together(scene: Scene, first: list[str], second: list[str]) -> None:
     for thread in threads:
         thread.join()
     scene.world.history[-2:] = [f"{' & '.join(scene.world.history[-2:])} & wait"]
-    consent = [word for word in (*first, *second) if word in {"--yes", "--rebuild"}]
+    allowed = {"--yes", "--rebuild", *EDITING} & {*first, *second}
     places = [*_outputs(first, scene.world.project), *_outputs(second, scene.world.project)]
     for position, words in enumerate((first, second)):
-        scene.note((*words, *consent), ended[position], before, places)
+        # The other may write its lock last; the next command then finds that it is stale.
+        overtaken = words[0] in EDITING
+        scene.note((*words, *allowed), ended[position], before, places, stopped=overtaken)
     for position, words in enumerate((first, second)):
         # `clean` may take what the other is about to use; the other then says so.
         code = ended[position].code
@@ -168,7 +170,8 @@ def full_disk(scene: Scene, words: list[str], place: str, kilobytes: int) -> Non
         wanted = run(scene, words).ended.code
     aside = scene.world.folder / "aside"
     shutil.copytree(folder, aside, symlinks=True)
-    used = sum(p.lstat().st_size for p in aside.rglob("*") if p.is_file()) // 1024
+    # A tmpfs holds whole pages of 4 KiB.
+    used = sum(-(-p.lstat().st_size // 4096) * 4 for p in aside.rglob("*") if p.is_file())
     size = f"size={used + kilobytes}k"
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", size, "none", str(folder)], capture_output=True, check=False

@@ -17,7 +17,7 @@ from packaging.version import Version
 
 from tests.seams import hints
 from tests.seams.commands import locked_versions
-from tests.seams.scene import STRANGER, Act, Scene, Trouble, normalised
+from tests.seams.scene import EDITING, STRANGER, Act, Scene, Trouble, normalised
 from tests.seams.world import SECRET, STRANGERS
 
 PASSING = frozenset({"run", "shell", "watch", "jupyter"})
@@ -36,7 +36,6 @@ CODES = {
 }
 DOCUMENTED = {0, 1, 2, 3, 4, 5}
 READING = frozenset({"check", "sbom", "render", "detect", "doctor", "profiles", "compare"})
-EDITING = frozenset({"add", "remove", "init"})
 _CRASH = re.compile(r"Traceback \(most recent|\bunexpected [A-Z]\w+|defect (?:of|in) envbuilder")
 _UNREADABLE = re.compile(
     r"expected one line|\.json: not (?:a lock|valid)|\.\w+ +damaged$", re.MULTILINE
@@ -142,7 +141,7 @@ def foreign(scene: Scene, act: Act) -> Iterator[str]:
             if act.command in READING and path.suffix == ".json" and "lock" in path.parts[-2]:
                 yield f"{act.command} changes a lock: {shown}"
         elif path == scene.world.project / "envbuilder.yaml":
-            if act.command not in EDITING and "--as-of" not in act.words:
+            if not {"--as-of", *EDITING} & {*act.words}:
                 yield f"{act.command} changes envbuilder.yaml"
         elif path.name != "trip.tar" and (old or str(path.parent) in act.before):
             yield f"{'changed' if old else 'made'}: {shown}"
@@ -353,7 +352,7 @@ def names(scene: Scene, act: Act) -> Iterator[str]:
     if act.command == "add":
         scene.wished |= set(act.words[1:])
     text = "".join(" ".join(listed.lines) for listed in scene.lists.values())
-    written = json.dumps(scene.yaml() or {}) if scene.ours is None else ""
+    written = json.dumps(scene.yaml() or {}, default=str) if scene.ours is None else ""
     changed = {Path(path).stem for path in _changed(act)}
     for name, lock in scene.locks().items():
         if name not in changed:
@@ -416,6 +415,8 @@ def _tried(scene: Scene, act: Act, hint: hints.Hint) -> Iterator[Trouble]:
         reads = hint.words[1] in hints.READING or "--help" in hint.words
         if reads or "--help" in act.words or (act.ended.code == 0 and act.command != "check"):
             return
+        if ended.code == 1 and world.index.is_away:
+            return  # the command itself says what to wait for
         again = scene.envbuilder(*act.words)
         same = _last_line(again) == _last_line(act) and hint in hints.found_in(again.text)
         if again.ended.code == act.ended.code and same:

@@ -23,6 +23,7 @@ from tests.seams.world import SECRET, Ended, World
 
 STRANGER = 65534
 """The uid of another user."""
+EDITING = frozenset({"add", "remove", "init"})
 Files = dict[str, str]
 """Path → kind, owner and content of what is there."""
 

@@ -32,7 +32,7 @@ STRANGERS = frozenset({"utils", "common", "helper", "mpi", "gromacs", "sklearn"}
 """Distributions of the index that only a wrong guess would want."""
 SECRET = "hf_planted0secret0of0this0machine0abcde"
 """A value that no file or line of ours may repeat."""
-TORCH = ("2.11.0", "2.12.1", "2.13.0")
+TORCH = ("2.11.0", "2.12.1")
 TORCH_NEEDS = ("filelock", "fsspec", "jinja2", "networkx", "setuptools", "sympy")
 PACKAGES = {
     "filelock": ("3.19", "3.20.3"),

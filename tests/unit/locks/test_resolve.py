@@ -115,7 +115,8 @@ def test_an_index_without_a_uv_for_some_platform_cannot_lock(
 
 def test_a_uv_that_is_only_claimed_is_named(found: Settings, offered: list[Offer]) -> None:
     offered[0] = offer(provenance="read")
-    offered.append(offer(distribution="uv", version="0.13.8", file="uv-0.13.8-py3-none-any.whl"))
+    uv_file = "uv-0.13.8-py3-none-any.whl"
+    offered.append(offer(distribution="uv", version="0.13.8", file=uv_file, source="default"))
 
     def from_index(requirements: str, url: str) -> str:
         if requirements.startswith("uv=="):

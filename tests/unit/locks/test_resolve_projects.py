@@ -112,6 +112,17 @@ def test_a_projects_lock_begins_with_what_the_profile_locks(
     assert upgraded.targets[0].of_kind("deb") == (DEB,)
 
 
+def test_an_index_with_other_bytes_than_the_profile_locks_is_refused(found: Settings) -> None:
+    plain = profile()
+    shipped = made(found, FakeUv(), plain)
+    text = profile_lock.dump(shipped).replace(offer().sha256, "a" * 64)
+    other = profile_lock.parse(text.encode(), Path("x"))
+    lock = made(in_project(found), FakeUv(), plain, origin=(plain, other))
+    assert lock.state == "unlocked"
+    assert lock.obstacle
+    assert "not the file that the profile locks" in lock.obstacle.items[0]
+
+
 def test_a_projects_lock_has_an_interpreter_that_stays(
     found: Settings, offered: list[Offer]
 ) -> None:
