@@ -13,7 +13,7 @@ import hypothesis
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.seams import commands, running
+from tests.seams import running
 from tests.seams.machine import Session, machine_of
 from tests.seams.walk import replayed
 
@@ -31,10 +31,8 @@ def main() -> None:
     parser.add_argument("--uv", type=Path, required=True, help="the wheel of uv")
     parser.add_argument("--replay", type=Path, help="a file with a list of steps, as JSON")
     parser.add_argument("--running", action="store_true", help="walk over what runs")
-    parser.add_argument("--lock-decides", action="store_true", help="turn the door's switch on")
     parser.add_argument("--show", action="store_true", help="print each step")
     options = parser.parse_args()
-    commands.LOCK_DECIDES = options.lock_decides
     if options.replay:
         steps = [(name, arguments) for name, arguments in json.loads(options.replay.read_text())]
         troubles, history = replayed(steps, options.folder, options.program, options.uv)

@@ -21,8 +21,6 @@ from tests.seams.scene import EDITING, STRANGER, Act, Scene, normalised
 
 MADE_UP = "is not the file that the profile locks"
 """What is said of the newest torch, whose real hash is known: the index's is made up."""
-LOCK_DECIDES = False
-"""Whether `lock` 0 means `check` 0, a second `lock` the same bytes, and an edit a stale lock."""
 VERSIONS = """
 import importlib.metadata as m, json, os, sys
 names = {d.metadata["Name"]: d.version for d in m.distributions()}
@@ -410,7 +408,7 @@ def settled(scene: Scene, words: list[str]) -> None:
         return
     if locked.ended.code == 2 and check.ended.code == 0:
         scene.trouble("settled", "check", f"lock 2, then check 0: {said}")
-    if not LOCK_DECIDES or locked.ended.code:
+    if locked.ended.code:
         return
     if check.ended.code:
         scene.trouble("settled", "check", f"lock 0, then check {check.ended.code}: {said}")
@@ -422,7 +420,7 @@ def settled(scene: Scene, words: list[str]) -> None:
 @step
 def decides(scene: Scene, name: str, arguments: dict[str, Any]) -> None:
     """What decides has changed: `check` must say so."""
-    if not LOCK_DECIDES or not _fresh(scene):
+    if not _fresh(scene):
         return
     STEPS[name](scene, **arguments)
     if scene.world.index.is_away or not scene.repository.folder.exists():

@@ -24,7 +24,6 @@ KNOWN: tuple[Known, ...] = (
         "hint, circle",
         r"(?s)^envbuilder lock ends with [24](?!.*(?:not a lock|schema|damaged|one line of text))",
     ),
-    Known("11.1", "hint, circle", r"no lock holds '"),
 )
 
 
