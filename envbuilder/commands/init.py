@@ -113,7 +113,7 @@ class Report(Struct, frozen=True, kw_only=True):
     schema: int = 2
     file: str
     written: bool
-    """False if the file exists already: it stays as it is."""
+    """False if the file exists already, and is not empty: it stays as it is."""
     text: str
     """The text that `init` writes."""
     taken: tuple[Taken, ...]
@@ -263,7 +263,7 @@ def _report(
     run = ("run", "--", "python", *program)
     report = Report(
         file=str(path),
-        written=not os.path.lexists(path),
+        written=not os.path.lexists(path) or (path.is_file() and not path.stat().st_size),
         text=text,
         taken=tuple(map(_taken, choice.sources)),
         changed=(

@@ -24,7 +24,6 @@ def main() -> None:
     parser.add_argument("--program", type=Path, help="the envbuilder to try")
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
-    parser.add_argument("--walk", type=int, default=25, help="steps of a walk")
     parser.add_argument("--shrink", type=float, default=0, help="seconds for each finding")
     parser.add_argument("--findings", type=Path, default=Path("build/seams.jsonl"))
     parser.add_argument("--folder", type=Path, default=Path("/dev/shm/seams"))
@@ -47,16 +46,15 @@ def main() -> None:
         findings=options.findings,
         shows=options.show,
     )
-    started = time.monotonic()
     walks = running.run if options.running else run
-    walks(session, seed=options.seed, walk=options.walk)
-    minutes = (time.monotonic() - started) / 60
+    walks(session, seed=options.seed)
+    minutes = (time.monotonic() - session.began) / 60
     print(f"seed {options.seed}: {session.done} steps in {minutes:.1f} minutes")
     for key, count in sorted(session.counts.items()):
         print(count, *key, sep=" | ")
 
 
-def run(session: Session, *, seed: int, walk: int) -> None:
+def run(session: Session, *, seed: int, walk: int = 25) -> None:
     """Walk until the session's steps or seconds are used up."""
     configured = settings(
         max_examples=50,

@@ -140,7 +140,7 @@ def foreign(scene: Scene, act: Act) -> Iterator[str]:
         elif _owned(scene, path):
             if act.command in READING and path.suffix == ".json" and "lock" in path.parts[-2]:
                 yield f"{act.command} changes a lock: {shown}"
-        elif path == scene.world.project / "envbuilder.yaml":
+        elif path.name == "envbuilder.yaml":
             if not {"--as-of", *EDITING} & {*act.words}:
                 yield f"{act.command} changes envbuilder.yaml"
         elif path.name != "trip.tar" and (old or str(path.parent) in act.before):
@@ -415,7 +415,7 @@ def _tried(scene: Scene, act: Act, hint: hints.Hint) -> Iterator[Trouble]:
         reads = hint.words[1] in hints.READING or "--help" in hint.words
         if reads or "--help" in act.words or (act.ended.code == 0 and act.command != "check"):
             return
-        if ended.code == 1 and world.index.is_away:
+        if world.index.is_away:
             return  # the command itself says what to wait for
         again = scene.envbuilder(*act.words)
         same = _last_line(again) == _last_line(act) and hint in hints.found_in(again.text)

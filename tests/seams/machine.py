@@ -91,16 +91,13 @@ class Session:
             found = {
                 "invariant": trouble.invariant,
                 "command": trouble.command,
-                "message": trouble.message[-3000:],
-                "row": row,
-                "at": self.done,
-                "program": str(self.program),
+                "message": trouble.message,
                 "steps": steps,
                 "shell": history,
             }
             self.findings.parent.mkdir(parents=True, exist_ok=True)
             with self.findings.open("a") as file:
-                file.write(json.dumps(found) + "\n")
+                print(json.dumps(found), file=file)
 
     def _breaks(self, steps: Any, key: Key) -> bool:
         found = replayed(steps, self.folder, self.program, self.uv_wheel)[0]
@@ -117,7 +114,7 @@ class Session:
 
     def never_met(self) -> list[str]:
         """Return the entries of the table that no walk has met."""
-        return [entry.row for entry in KNOWN if not self.rows[entry.row]]
+        return [row for row, _, _ in KNOWN if not self.rows[row]]
 
 
 def _shown(trouble: Trouble, history: list[str]) -> str:

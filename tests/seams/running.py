@@ -277,7 +277,7 @@ def drawn(random: Random) -> Step:
     return "ran", step
 
 
-def run(session: Session, *, seed: int, walk: int) -> None:
+def run(session: Session, *, seed: int, walk: int = 25) -> None:
     """Walk until the session's steps or seconds are used up."""
     random = Random(seed)
     while not session.is_over:

@@ -31,7 +31,7 @@ def folder() -> Iterator[Path]:
 @pytest.mark.quiet
 def test_walks_with_a_fixed_seed_find_nothing(folder: Path, uv_wheel: Path) -> None:
     session = Session(folder=folder, program=None, uv_wheel=uv_wheel, steps=25, seconds=SECONDS)
-    run(session, seed=SEED, walk=25)
+    run(session, seed=SEED)
     session.shrink_new(seconds=30)
     assert session.done > 5
     assert not session.new, "\n\n".join(session.new.values())

@@ -313,6 +313,9 @@ def test_again_it_changes_nothing_and_says_what_it_would_write(
     (folder / "envbuilder.yaml").write_text("not: [valid\n")
     assert run("init", "--offline") == 2
     assert (folder / "envbuilder.yaml").read_text() == "not: [valid\n"
+    (folder / "envbuilder.yaml").write_text("")
+    assert run("init", "--offline") == 0
+    assert "requirements.txt" in (folder / "envbuilder.yaml").read_text()
 
 
 def test_a_link_that_leads_nowhere_is_never_followed(folder: Path) -> None:

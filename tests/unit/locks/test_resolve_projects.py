@@ -115,8 +115,8 @@ def test_a_projects_lock_begins_with_what_the_profile_locks(
 def test_an_index_with_other_bytes_than_the_profile_locks_is_refused(found: Settings) -> None:
     plain = profile()
     shipped = made(found, FakeUv(), plain)
-    text = profile_lock.dump(shipped).replace(offer().sha256, "a" * 64)
-    other = profile_lock.parse(text.encode(), Path("x"))
+    text = profile_lock.dump(shipped).replace(shipped.targets[0].files[-1].sha256, "c" * 64)
+    other = profile_lock.parse(text.encode(), Path("cpu.json"))
     lock = made(in_project(found), FakeUv(), plain, origin=(plain, other))
     assert lock.state == "unlocked"
     assert lock.obstacle
