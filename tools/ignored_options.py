@@ -171,12 +171,14 @@ def options() -> list[str]:
 
 
 def pairs(tests: Tests, count: int, seed: int) -> list[tuple[str, str]]:
-    """Draw pairs of options that one test gives."""
+    """Draw pairs of options of one command that one test gives."""
     together = {
         (one, other)
         for one, names in tests.items()
         for other in tests
-        if one < other and set(names) & set(tests[other])
+        if one < other
+        and one.partition(" --")[0] == other.partition(" --")[0]
+        and set(names) & set(tests[other])
     }
     return random.Random(seed).sample(sorted(together), min(count, len(together)))  # noqa: S311
 
