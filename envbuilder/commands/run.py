@@ -29,6 +29,7 @@ from envbuilder.commands.options import (
 from envbuilder.core import console, process
 from envbuilder.core.errors import Hint, InvalidError, UnlockedError
 from envbuilder.host.accelerators import ACCELERATORS
+from envbuilder.project.scripts import of_script
 
 if TYPE_CHECKING:
     import contextlib
@@ -56,7 +57,8 @@ def command(
 ) -> int:
     """Run a command inside the environment, with the flags that its device needs.
 
-    Without a command it runs the one that envbuilder.yaml states (command:).
+    Without a command it runs the one that envbuilder.yaml states (command:). Outside of a project,
+    a script that states its requirements (PEP 723) gets an environment of its own.
     The environment is built first if it is missing, and locked if the project is not, or no longer,
     locked for this hardware. The command's own exit code is passed through;
     127 means that it is missing, 126 that it cannot be executed, as in a shell, and
@@ -71,23 +73,27 @@ def command(
     Examples:
       envbuilder run --profile cpu -- python train.py
       envbuilder run
+      envbuilder run train.py --epochs 1
       envbuilder run -p 8000 -v ./data:/data:ro -e HF_TOKEN -- python serve.py
       envbuilder run -- python -c "import torch; print(torch.__version__)"
     """
-    settings = load_settings()
-    words = _command(argv, settings, "run")
+    settings, words = _command(argv, "run")
     return enter(settings, request, lambda name: words, given)
 
 
-def _command(argv: tuple[str, ...], settings: Settings, by: str) -> tuple[str, ...]:
-    """Return the command that was given, or the project's own, if it may run."""
+def _command(argv: tuple[str, ...], by: str) -> tuple[Settings, tuple[str, ...]]:
+    """Return the command that was given, or the project's own, if it may run, and its settings."""
+    settings = load_settings()
     words = argv[1:] if argv[:1] == ("--",) else argv
     words = words or project_command(settings, by)
+    own_settings = of_script(settings, Path(words[0]))
+    if own_settings is not settings:
+        return own_settings, ("python", *words)
     if os.sep in words[0] and (words[0][0] != os.sep or Path(words[0]).exists()):
         process.require_runnable(Path(words[0]))  # what is in a container alone is not seen here
     if settings.definition is not None:
         foreign_programs.require_unchanged(words, "", of_project=True)
-    return words
+    return settings, words
 
 
 @click.command(
@@ -146,8 +152,7 @@ def watch(
     file, page = places(output, html)
     earlier = named(against)
     watching = Watching(device=device, file=file, page=page, against=against, earlier=earlier)
-    settings = load_settings()
-    words = _command(argv, settings, "watch")
+    settings, words = _command(argv, "watch")
     return enter(settings, request, lambda name: words, given, watching=watching)
 
 

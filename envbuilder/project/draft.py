@@ -20,6 +20,7 @@ from envbuilder.core.yaml_files import scalar
 from envbuilder.project import forms
 from envbuilder.project.conda import read_environment_yml
 from envbuilder.project.lines import Line, Listed, joined, read_text, url_path
+from envbuilder.project.scripts import has_list
 from envbuilder.project.tables import pyproject
 
 if TYPE_CHECKING:
@@ -210,8 +211,10 @@ def _candidates(
 def _may_list(folder: Path, file: str) -> bool:
     """Return whether a file of an unusual name lists requirements, as its folder or content shows.
 
-    Any YAML may be conda's.
+    Any YAML may be conda's; of scripts, those at the top count.
     """
+    if file.endswith(".py"):
+        return "/" not in file and has_list(folder, file)
     if not file.endswith((".yml", ".yaml")):
         return PurePosixPath(file).parent.name == "requirements"
     try:

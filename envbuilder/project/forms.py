@@ -19,6 +19,7 @@ from envbuilder.project.conda import read_conda_list, read_environment_yml, read
 from envbuilder.project.foreign_locks import read_pipfile, read_pylock, read_uv_lock
 from envbuilder.project.lines import Dropped, Listed, Needed, joined, read_text, recorded
 from envbuilder.project.requirements_txt import read_cog, read_requirements_txt
+from envbuilder.project.scripts import read_script
 from envbuilder.project.setup_files import read_project, read_setup
 
 
@@ -82,6 +83,12 @@ FORMS = (
         pattern=r"setup\.(py|cfg)",
         read=read_setup,
         has_extras=True,
+    ),
+    Form(
+        names="a script's own list (PEP 723)",
+        pattern=r".+\.py",
+        read=read_script,
+        is_usual=False,
     ),
     Form(pattern=r"(?i:.*(req|dependenc|environment).*)\.(txt|in)|pip\.txt", read=_read_text_list),
     Form(pattern=r".+\.(txt|in)", read=_read_text_list, is_usual=False),

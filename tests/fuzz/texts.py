@@ -150,6 +150,8 @@ REPOSITORY = {
     "Pipfile.lock": '{"default": {"x": {"version": "==1.0", "markers": "python_version < \'4\'"}}}',
     "pixi.toml": "[dependencies]\nx = {version = '1.*', channel = 'a'}\n[target.linux-64]\n"
     "dependencies = {y = '>=1,<2'}\n[pypi-dependencies]\nown = {path = '.'}\n",
+    "train.py": "# /// script\n# dependencies = ['x']\n# [tool.uv.sources]\n"
+    "# x = {git = 'x'}\n# ///\n",
     "cog.yaml": "build: {python_packages: [rich], python_requirements: more.in}\n",
 }
 """Files that name each other, themselves and what there is not."""

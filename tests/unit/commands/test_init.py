@@ -247,6 +247,16 @@ def test_a_module_that_no_table_knows_is_only_named(
     assert needed.startswith("imported, and no table says which packages bring them: mpi. ")
 
 
+def test_a_script_lists_what_it_requires_itself(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    block = "# /// script\n# dependencies = ['einops', 'jax']\n# ///\nimport einops\n"
+    lay(folder, {"train.py": block, "helper.py": "", "tools/other.py": block})
+    (taken,) = report(capsys)["taken"]
+    assert (taken["file"], taken["requirements"]) == ("train.py", ["einops", "jax"])
+    assert active(folder) == ["requirements_from:", "  - train.py"]
+
+
 def test_a_long_list_takes_less_than_a_screen(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,11 +16,12 @@ from envbuilder import cli
 from envbuilder.builds import pipeline
 from envbuilder.builds.backends import integrity
 from envbuilder.builds.request import Request
+from envbuilder.commands import run as run_module
 from envbuilder.commands.run import _Brief, _is_free, shell_command
 from envbuilder.containers.engine.container import Port
 from envbuilder.core import process
 from envbuilder.core.console import PlainProgress
-from envbuilder.core.settings import load as load_settings
+from envbuilder.core.settings import Settings, load as load_settings
 from envbuilder.host import interpreters, model, probe
 from envbuilder.locks import resolve, target_wheels
 from envbuilder.locks.chooser import Chooser
@@ -241,6 +242,26 @@ def test_what_is_not_locked_is_locked_for_this_host(
     with BUILT:
         cli.main([*RUN, "--locked", "--environment", environment, "--", "true"])
     assert resolved == ["cpu"]
+
+
+def test_a_script_that_states_its_requirements_needs_no_project(
+    resolved: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "envbuilder.yaml").unlink()
+    block = "# /// script\n# requires-python = '==3.11.*'\n# dependencies = ['einops']\n# ///\n"
+    (tmp_path / "train.py").write_text(block)
+    words: list[tuple[str, ...]] = []
+    enter = run_module.enter
+
+    def entered(settings: Settings, request: Request, argv: Any, given: Any) -> int:
+        words.append(argv(""))
+        return enter(settings, request, argv, given)
+
+    monkeypatch.setattr(run_module, "enter", entered)
+    with BUILT:
+        cli.main([*RUN, "train.py", "--epochs", "1"])
+    assert words == [("python", "train.py", "--epochs", "1")]
+    assert (resolved, locks(tmp_path)) == (["cpu"], ["train.cpu.json"])
 
 
 @pytest.mark.parametrize("lock", ["missing", "stale"])

@@ -104,7 +104,7 @@ def test_a_form_is_a_row_and_its_reader(tmp_path: Path, monkeypatch: pytest.Monk
     assert loader
     again = ModuleType(init.__name__)
     loader.exec_module(again)
-    assert "setup.cfg, wishes.md;" in again.command.help
+    assert "(PEP 723), wishes.md;" in again.command.help
 
 
 def test_locks_are_read_by_their_kind(tmp_path: Path) -> None:
