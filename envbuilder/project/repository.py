@@ -138,9 +138,14 @@ _KINDS = {
     "python": re.compile(r"python[\d.]*\s+(?=-m\s+\w|[\w./-]+\.py\b)"),
 }
 _WITH_VALUE = re.compile(
-    r"-[ifcntp]|--(index|(extra-)?index-url|find-links|constraint|channel|name|target|prefix|root"
-    r"|python|trusted-host|torch-backend)"
+    r"-[ifcntpbPC]|--((extra-|default-)?index(-url)?|find-links|channel|name|target|prefix|root|python"
+    r"|(constraint|override)s?|exclude-newer|extra|group)"
 )
+_SETTING = re.compile(
+    r"--(resolution|prerelease|(no|only)-binary|cache-dir|timeout|retries|proxy|cert"
+    r"|[a-z-]+-(action|backend|bar|host|mode|package|provider|settings?|strategy|version))"
+)
+"""Options of pip, uv and conda whose value is the next word."""
 _REQUIREMENT = re.compile(r"[A-Za-z][A-Za-z0-9._-]*(\[[\w, .-]*\])?([=<>!~]=?=?[\w.*+,<>=!~]+)?")
 _CONDA = re.compile(r"(?:[\w-]+::)?([A-Za-z][A-Za-z0-9._-]*)(?:=([0-9][\w.]*)(?:=.*)?)?")
 
@@ -196,7 +201,7 @@ def _take(hints: InstallHints, kind: str, words: list[str], where: str) -> None:
             hints.files.setdefault(_path(value or next(given, "")), where)
         elif re.match(r"-r.", word):
             hints.files.setdefault(_path(word[2:]), where)
-        elif _WITH_VALUE.fullmatch(option):
+        elif _WITH_VALUE.fullmatch(option) or _SETTING.fullmatch(option):
             value or next(given, None)
         elif kind == "pip" and re.fullmatch(r"\.(/)?(\[.*\])?", word):
             hints.itself = hints.itself or where
@@ -273,7 +278,7 @@ def _imported(text: str) -> Iterator[str]:
 
 _GUARD = re.compile(r"^if __name__ == ['\"]__main__['\"]", re.MULTILINE)
 _NEVER = re.compile(
-    r"(setup|conftest|noxfile|tasks|hubconf|config|utils|models?|datasets?)\.py|(.*_)?tests?(_.*)?\.py"
+    r"(__.*|setup|conftest|noxfile|tasks|hubconf|config|utils|models?|datasets?)\.py|(.*_)?tests?(_.*)?\.py"
     r"|(download|convert|prepare|preprocess|export|install|get|make|create|build|plot)_?.*\.py"
 )
 _USUAL = ("train.py", "main.py", "run.py", "training.py", "app.py")

@@ -54,6 +54,8 @@ _EDITABLE = frozenset({"-e", "--editable"})
 _INDEXES = frozenset(
     {"-i", "--index-url", "--pypi-url", "--extra-index-url", "-f", "--find-links", "--no-index"}
 )
+_PUBLIC = r"https://pypi(\.python)?\.org(/simple)?/?\Z"
+"""The public index, which every list means that names no other."""
 _WITHOUT_EFFECT = {
     "--require-hashes": "",
     "--pre": "a pre-release is taken where a line names one, such as name>=2.0rc1",
@@ -323,6 +325,8 @@ def _of_option(option: str, value: str, text: str, where: str) -> str:
     require_public(value, where)
     if framework := of_host(value):
         return Dropped(f"{shown}: left out, since {profile_decides(framework)}.")
+    if re.match(_PUBLIC, value):
+        return ""  # what pip and uv are set up with is that one, or stands for it
     return Dropped(
         f"{shown}: left out: each machine's settings of pip or uv say where packages come from, for"
         " example pip config set global.index-url URL."

@@ -24,8 +24,8 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import decoding, pip, process, types
-from envbuilder.core.errors import BuildError
+from envbuilder.core import decoding, http, pip, process, types
+from envbuilder.core.errors import TOOL_MISSING, BuildError
 from envbuilder.core.files import file_sha256
 from envbuilder.core.settings import Settings, require_writable
 from envbuilder.packages.python import indexes
@@ -241,6 +241,9 @@ SECONDS = 600.0
 """How long uv may take, which waits for the user's indexes."""
 _URL = re.compile(r"\b[a-z][a-z0-9+.-]*://\S+")
 """What uv prints and neither a lock nor a log may name: an index."""
+_FAILED = re.compile(r"Failed to fetch:?\s+`?(\S+)")
+_CAUSE = re.compile(r"^\s*(Caused by|cause):\s*")
+_CHECK_INDEX = "Check that your package index can be reached: pip download --no-deps six"
 _ANNOTATION = re.compile(r"^([a-z0-9-]+)==(\S+) +# via (.+)$", re.MULTILINE)
 """A line of a resolution: a package, its version, and what requires it."""
 
@@ -254,6 +257,12 @@ class UnresolvableError(Exception):
             where = f"{target[0]} with Python {target[1]}"
             self.reason = msgspec.structs.replace(self.reason, target=where)
         super().__init__(str(self.reason))
+
+
+class UnreachableError(BuildError):
+    """An index does not answer, or refuses to (exit 4)."""
+
+    exit_code = TOOL_MISSING
 
 
 class Found(Struct, frozen=True, kw_only=True):
@@ -391,12 +400,16 @@ class Uv(Struct, frozen=True, kw_only=True):
                 proof=_URL.sub("<url>", proof),
             )
             raise UnresolvableError(why, (platform, python))
+        if away := _FAILED.search(done.stderr):
+            host = http.host_of(away[1].rstrip("`),"))
+            cause = _CAUSE.sub("", done.last_words.splitlines()[-1])
+            raise UnreachableError(f"the index {host} cannot be reached: {cause}", _CHECK_INDEX)
         if done.returncode != 0:
             raise BuildError(
                 f"uv could not resolve {', '.join(requirements)} for {platform} with Python "
                 f"{python} (exit {done.returncode}):\n"
                 f"{_URL.sub('<url>', done.last_words)}",
-                "Check that your package index can be reached: pip download --no-deps six",
+                _CHECK_INDEX,
             )
         return result.read_text(encoding="utf-8")
 

@@ -71,6 +71,32 @@ def test_commands_of_a_readme(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "option",
+    [
+        "--index-strategy unsafe-best-match",
+        "--upgrade-strategy=eager",
+        "--no-binary tiny",
+        "--python-version 3.11",
+        "--exclude-newer 2024-01-01",
+        "--no-build-isolation --no-cache-dir -U --prefer-binary",
+        "--default-index https://pypi.org/simple",
+        "-P tiny",
+    ],
+)
+def test_a_value_of_an_option_is_no_package(tmp_path: Path, option: str) -> None:
+    text = f"uv pip install {option} einops\n"
+    lay(tmp_path, {"README.md": text})
+    assert [*repository.install_hints(tmp_path, ["README.md"]).requirements] == ["einops"]
+
+
+def test_what_makes_a_folder_a_package_is_no_program(tmp_path: Path) -> None:
+    lay(tmp_path, {"__init__.py": "", "README.md": "python __init__.py\n"})
+    assert repository.program_arguments(tmp_path, ["__init__.py"], [("__init__.py",)]) == ()
+    files = ["__init__.py", "play.py"]
+    assert repository.program_arguments(tmp_path, files) == ("play.py",)
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "`" * 200_000,

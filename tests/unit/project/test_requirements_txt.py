@@ -102,6 +102,15 @@ def test_an_option_is_left_out_and_said(tmp_path: Path, line: str, why: str) -> 
     assert why in note
 
 
+@pytest.mark.parametrize("option", ["-i", "--index-url=", "--extra-index-url"])
+@pytest.mark.parametrize("url", ["https://pypi.org/simple", "https://pypi.python.org/simple/"])
+def test_the_public_index_is_the_one_that_pip_and_uv_are_set_up_with(
+    tmp_path: Path, option: str, url: str
+) -> None:
+    lay(tmp_path, {"requirements.txt": f"{option} {url}\nnumpy\n"})
+    assert read(tmp_path, "requirements.txt").notes == ()
+
+
 @pytest.mark.parametrize(
     ("line", "text", "source", "note"),
     [

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 import pytest
 from hypothesis import given, strategies as st
 
+from envbuilder.core.process import Completed
 from envbuilder.packages import upstream
 from envbuilder.packages.python import uv
 from envbuilder.packages.python.uv import Offer
@@ -111,3 +112,31 @@ def test_a_configuration_that_the_user_names_does_not_hide_it(tmp_path: Path) ->
     assert "dependency-metadata" in settings(work)
     # uv itself says that it cannot read this one.
     assert uv.index_variables(work, {"UV_CONFIG_FILE": str(tmp_path / "none")}) == {}
+
+
+REFUSED = """\
+error: Request failed after 3 retries in 5.7s
+  cause: Failed to fetch: `https://me:secret@index.example/simple/six/`
+  cause: error sending request for url (https://me:secret@index.example/simple/six/)
+  cause: Connection refused (os error 111)
+"""
+
+
+def test_an_index_that_does_not_answer_is_4_and_named(tmp_path: Path) -> None:
+    def run(argv: Any, **_: Any) -> Completed:
+        return Completed(tuple(argv), 2, "", REFUSED, 0.1)
+
+    question = uv.Uv(
+        run=run,
+        folder=tmp_path,
+        cache=tmp_path / "cache",
+        environment={},
+        find_links=(),
+        index=uv.write_index([], tmp_path),
+    )
+    with pytest.raises(uv.UnreachableError) as caught:
+        question.compile(["six"], "linux/amd64", "3.11", {})
+    assert caught.value.exit_code == 4
+    assert caught.value.message == (
+        "the index index.example cannot be reached: Connection refused (os error 111)"
+    )
