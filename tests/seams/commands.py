@@ -555,7 +555,8 @@ def rendered(scene: Scene) -> None:
     """Install what `render` printed with plain uv: the lock's versions must come."""
     act = run(scene, ["render", "--profile", "cpu", "--target", "requirements"])
     lock = scene.locks().get("default.cpu")
-    if act.ended.code or not lock or "# Made from" in act.ended.out:
+    withdrawn = "leaves the index" in str(scene.world.history)
+    if act.ended.code or not lock or withdrawn or "# Made from" in act.ended.out:
         return
     target = scene.world.folder / "plain"
     shutil.rmtree(target, ignore_errors=True)

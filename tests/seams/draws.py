@@ -46,7 +46,7 @@ KEYS: dict[str, tuple[str | None, ...]] = {
         "[cpu]",
         "[cpu]",
         "[cpu, small]",
-        "[zendnn]",
+        "[mps]",
         "[cpu, rocm, xpu]",
         "[cpu, jax-cpu]",
         "",
@@ -128,7 +128,7 @@ BASES = (
     f"{_HEAD}requirements: [six, torchvision]\nexclude: [torchvision]\n",
     "profiles: [cpu]\npython: '3.11'\nrequirements: [einops]\nas_of: '2026-06-30'\n",
     "framework: jax\nframework_version: '0.11.0'\nrequirements: [six]\n",
-    "profiles: [cpu, zendnn]\npython: '3.11'\nrequirements: [six]\n",
+    "profiles: [cpu, mps]\npython: '3.11'\nrequirements: [six]\n",
     f"{_HEAD.replace('cpu', 'small')}requirements: [six]\n",
 )
 OTHER_FILES = (
@@ -379,7 +379,7 @@ _WORKS = _step("works", words=_words((("run",), ("run",), ("watch",))))
 _AGREE = st.one_of(
     _step("agree"),
     _step("agree", environment=st.just("another")),
-    _step("agree", profile=st.sampled_from(["small", "jax-cpu", "zendnn"])),
+    _step("agree", profile=st.sampled_from(["small", "jax-cpu", "mps"])),
 )
 _TRIP = _step("bundle_trip", options=st.just([]))
 _WRITTEN = _step("command", words=_words(READ[13:28]))

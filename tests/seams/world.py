@@ -204,6 +204,9 @@ def fill(index: Index, uv_wheel: Path) -> None:
     package(default, "zentorch", "2.13.0.2", tag="cp311-cp311-manylinux_2_28_x86_64")
     package(default, "extras-of", "1.0", needs=("six; extra == 'more'",))
     for version in TORCH:
+        for python in ("311", "312"):
+            tag = f"cp{python}-cp{python}-macosx_14_0_arm64"
+            package(default, "torch", version, needs=TORCH_NEEDS, tag=tag)
         for python, machine in itertools.product(("311", "312"), ("x86_64", "aarch64")):
             tag = f"cp{python}-cp{python}-manylinux_2_28_{machine}"
             package(torch, "torch", f"{version}+cpu", needs=TORCH_NEEDS, tag=tag)
