@@ -171,7 +171,7 @@ def options() -> list[str]:
 
 
 def pairs(tests: Tests, count: int, seed: int) -> list[tuple[str, str]]:
-    """Draw pairs of options of one command that one test gives."""
+    """Draw pairs of options of one command that some test gives together."""
     together = {
         (one, other)
         for one, names in tests.items()
@@ -208,7 +208,8 @@ def main() -> None:
                 missed.append(f"{option}: ignored, and no test notices")
         for one, other in pairs(tests, chosen.pairs, chosen.seed):
             both = [name for name in tests[one] if name in tests[other]]
-            if not is_noticed([one, other], both):
+            either = dict.fromkeys((*both, *tests[one], *tests[other]))
+            if not is_noticed([one, other], [*either]):
                 missed.append(f"{one} and {other}: ignored, and no test notices")
     print(*missed, sep="\n")
     raise SystemExit(bool(missed))
