@@ -32,8 +32,8 @@ def command(requirements: tuple[str, ...], exact: bool) -> int:
 
     A requirement is a package and perhaps versions, extras and a marker (PEP 508); for a package
     that is listed already, it replaces the line. Comments and order stay. Other packages keep their
-    versions. If it cannot be locked for any profile, or a file cannot be written, nothing is
-    changed.
+    versions. The locks that there are, and this machine's, are made again; if none of them can be,
+    or a file cannot be written, nothing is changed.
 
     \b
     Examples:
@@ -93,13 +93,18 @@ def apply_change(change: environment_changes.Change, settings: Settings) -> int:
         console.result(f"note: {note}")
     if not change.lines:
         console.result(f"{PROJECT_FILE}: nothing to change")
-    return locks.settle(_locked(change, settings), f"{_LEFT} {_WRITABLE}", change)
+    return locks.settle(_locked(change, settings), settings, f"{_LEFT} {_WRITABLE}", change)
 
 
 def _concerned(environment: str, settings: Settings, choosing: ReleaseOptions) -> list[Entry]:
-    """Return the locks of an environment; of the default one, which all contain, every lock."""
+    """Return an environment's locks that there are, and this machine's; of the default one, all.
+
+    All others contain the default one.
+    """
     every = of_project(settings, choosing=choosing)
-    return [entry for entry in every if environment in {DEFAULT, entry.environment}]
+    concerned = [entry for entry in every if environment in {DEFAULT, entry.environment}]
+    here = locks.of_this_machine(concerned, settings)
+    return [entry for entry in concerned if entry.earlier or entry.label in here]
 
 
 def _without_effect(change: environment_changes.Change, settings: Settings) -> Iterator[str]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
-import operator
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,10 +20,9 @@ from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.profiles import library, lock as profile_lock
 from envbuilder.profiles.profile import load, search_path
 
+_USABLE = frozenset({"locked", "claimed"})
 _REFUSED = frozenset({"unlocked", "impossible"})
 """States that making the locks again does not change."""
-
-_USABLE = frozenset({"locked", "claimed"})
 
 
 class State(Struct, frozen=True, kw_only=True):
@@ -76,17 +73,14 @@ def command(names: tuple[str, ...], as_json: bool) -> int:
         stated = {"locks": states, "needless": files, "notes": notes}
         console.data({"schema": 1, "failed": failed, **stated})
         return INVALID if failed else 0
-    for state in states:
-        _print(state)
+    usable = [e for e, state in zip(every, states, strict=True) if state.state in _USABLE]
+    why = entries.reasons(usable)
+    for entry, state in zip(every, states, strict=True):
+        _print(state, entry, why.get(entry.label, ""))
     for each in extra:
         removal = "`envbuilder lock` removes it" if each.excluded else "remove it if nobody has one"
         console.result(f"– {each.path.parent.name}/{each.path.name} is needless")
         console.result(f"    {each.why}: {removal}")
-    usable = [e for e, state in zip(every, states, strict=True) if state.state in _USABLE]
-    for _, same in itertools.groupby(usable, operator.attrgetter("environment")):
-        releases = entries.releases(same)
-        for line in releases if len(releases) > 1 else ():
-            console.result(line)
     for note in notes:
         console.result(f"note: {note}")
     if any(state.failed and state.state not in _REFUSED for state in states):
@@ -129,13 +123,14 @@ def _profile_states(name: str, folders: Sequence[Path]) -> Iterator[dict[str, An
         yield {"profile": name, "backend": "conda", "state": "locked", "stale": stale, "reason": ""}
 
 
-def _print(state: State) -> None:
+def _print(state: State, entry: entries.Entry, why: str) -> None:
     label = ".".join(filter(None, (state.environment, state.profile)))
     mark = "–" if state.problems else "✓"
     if state.failed:
         mark = "✗"
-    console.result(f"{mark} {label:<24} {state.state}")
-    for problem in (*state.problems, *filter(None, [state.hint])):
+    release = ", ".join(entry.release)
+    console.result(f"{mark} {label:<24} {state.state:<10} {release}".rstrip())
+    for problem in filter(None, (*state.problems, state.hint, why)):
         for line in problem.splitlines():
             console.result(f"    {line}")
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,16 +16,23 @@ from msgspec.structs import replace
 from envbuilder.commands import resolution
 from envbuilder.commands.options import load_settings, profile_option
 from envbuilder.core import console, types
-from envbuilder.core.errors import INVALID, Hint, InvalidError, shown, with_context
+from envbuilder.core.errors import (
+    INVALID,
+    EnvbuilderError,
+    Hint,
+    InvalidError,
+    counted,
+    shown,
+    with_context,
+)
 from envbuilder.core.files import read_text
-from envbuilder.core.settings import PROJECT_FILE, Settings
+from envbuilder.core.settings import LOCKS, PROJECT_FILE, Settings
 from envbuilder.host import probe
 from envbuilder.locks import compare, entries
 from envbuilder.packages.conda import lock as conda_lock
-from envbuilder.profiles import lock as profile_lock, profile as profiles, releases
+from envbuilder.profiles import choice, lock as profile_lock, profile as profiles, releases
 from envbuilder.profiles.library import Library, signature_of
-from envbuilder.project import environment_changes
-from envbuilder.project.variants import ANY
+from envbuilder.project import environment_changes, variants
 
 if TYPE_CHECKING:
     from datetime import date, datetime
@@ -108,13 +116,13 @@ def command(
     listed = partial(entries.entries, settings, profile, output_dir)
     of_conda = _conda_entries(profile, settings, output_dir, requested=False)
     if packages:
-        _require_locked(packages, [*listed(ANY)], of_conda)
+        _require_locked(packages, [*listed(variants.ANY)], of_conda)
     outcomes = resolution.solved(settings, listed, upgrade=upgrade, packages=packages)
     for note in dict.fromkeys(itertools.chain.from_iterable(o.entry.notes for o in outcomes)):
         console.result(f"note: {note}")
     if output_dir or all(outcome.obstacle for outcome in outcomes):
         change = None
-    code = settle(outcomes, _ELSEWHERE, change)
+    code = settle(outcomes, settings, _ELSEWHERE, change)
     if settings.definition is not None:
         code = max(code, settle_conda(of_conda, settings, upgrade=upgrade, packages=packages))
     if profile is None and output_dir is None:
@@ -170,6 +178,7 @@ def _require_locked(
 
 def settle(
     outcomes: Sequence[resolution.Outcome],
+    settings: Settings,
     hint: str,
     change: environment_changes.Change | None = None,
 ) -> int:
@@ -182,34 +191,44 @@ def settle(
     present = _save(outcomes, hint, change)
     failures: dict[profile_lock.Reason | None, list[resolution.Outcome]] = {}
     hints: list[Hint] = []
-    details: dict[str, list[str]] = {}
+    detailed = of_this_machine((outcome.entry for outcome in outcomes), settings)
+
+    def is_detailed(outcome: resolution.Outcome) -> bool:
+        return console.VERBOSITY.verbose or outcome.entry.label in detailed
+
+    usable = [outcome for outcome in outcomes if not outcome.obstacle]
+    why = entries.reasons(outcome.entry for outcome in usable)
+    locks = ((o.entry.environment, o.entry.label, o.lock) for o in usable)
+    differing = dict(compare.differences(locks))
+    hidden = False
     for outcome in outcomes:
         entry = outcome.entry
         lock = outcome.lock
-        if lock is None:
+        if outcome.is_kept:
+            _print_kept(outcome)
+        elif lock is None or (lock.state == "unlocked" and entry.environment):
             failures.setdefault(outcome.obstacle, []).append(outcome)
             hints += outcome.hints
-        elif outcome.is_kept:
-            _print_kept(outcome)
-        elif lock.state == "unlocked" and entry.environment:
-            failures.setdefault(outcome.obstacle, []).append(outcome)
         else:
-            _report(entry, lock, present[entry.path])
-            hides = [_INSTEAD] if entry.shipped and entry.shipped != present[entry.path] else []
-            details[entry.label] = [*_details(outcome, lock), *hides]
-    _add_differences(details, outcomes)
-    for heading, lines in compare.grouped(details).items():
-        if heading:
-            console.result(heading)
-        _print_indented(lines)
-    for same in failures.values():
+            details = [*filter(None, _details(outcome, lock))]
+            _report(outcome, lock, present[entry.path], settings)
+            _print_indented(filter(None, (why.get(entry.label), differing.get(entry.label))))
+            if is_detailed(outcome):
+                _print_indented([*details, *compare.claims(lock)])
+            elif details:
+                hidden = True
+    for obstacle, same in failures.items():
+        assert obstacle is not None, "there is no lock"
         labels = ", ".join(outcome.entry.label for outcome in same)
-        _print(f"{labels}: cannot be locked: {same[-1].problem}")
-        _print_indented(_places(same[-1]))
+        if any(outcome.entry.required or is_detailed(outcome) for outcome in same):
+            _print(f"{labels}: cannot be locked: {obstacle.printed(console.width())}")
+            _print_indented(_places(same[-1]))
+        else:
+            _print(f"{labels}: cannot be locked: {obstacle.text}")
+            hidden = True
     console.hints(dict.fromkeys(hints))
-    usable = [outcome for outcome in outcomes if not outcome.obstacle]
-    for line in entries.releases([outcome.entry for outcome in usable]):
-        console.result(line)
+    if hidden:
+        console.hints([Hint("More on other hardware", ("lock", "--verbose"))])
     platform = probe.host().platform
     lacking = [o for o in outcomes if _lacks(o, platform)]
     if any(profile_lock.first(outcome.lock, platform) for outcome in outcomes):
@@ -222,18 +241,15 @@ def settle(
     return INVALID if failed or any(outcome.is_kept for outcome in outcomes) else 0
 
 
-def _add_differences(
-    details: Mapping[str, list[str]], outcomes: Iterable[resolution.Outcome]
-) -> None:
-    """Add to the lines of locks in which versions they differ from their environment's others."""
-    locks: dict[str, dict[str, profile_lock.Lock]] = {}
-    for outcome in outcomes:
-        entry = outcome.entry
-        if outcome.lock and entry.environment and entry.label in details:
-            locks.setdefault(entry.environment, {})[entry.label] = outcome.lock
-    for of_environment in locks.values():
-        for label, line in compare.differences(of_environment):
-            details[label].append(line)
+def of_this_machine(chosen: Iterable[entries.Entry], settings: Settings) -> frozenset[str]:
+    """Return the labels of the locks for this machine's hardware; of all, if none is for it."""
+    labels: dict[str, set[str]] = {}
+    for entry in chosen:
+        labels.setdefault(entry.name, set()).add(entry.label)
+    best = ""
+    with suppress(EnvbuilderError):  # none fits, or the one that would cannot be locked
+        best = choice.choose(variants.library(settings), settings, probe.host()).profile.name
+    return frozenset(labels.get(best) or itertools.chain.from_iterable(labels.values()))
 
 
 def _save(
@@ -319,30 +335,52 @@ def _holds(path: Path, lock: entries.AnyLock) -> bool:
         return False
 
 
-def _report(entry: entries.Entry, lock: profile_lock.Lock, present: Path | None) -> None:
-    """Print what a lock holds now, and where it is."""
-    state = f"{lock.state}, unchanged" if present else lock.state
-    counts = f"{len(lock.targets)} targets, {len(lock.files)} files"
-    console.result(f"{entry.label}: {state}, {counts} → {present or entry.path}")
+def _report(
+    outcome: resolution.Outcome,
+    lock: profile_lock.Lock,
+    present: Path | None,
+    settings: Settings,
+) -> None:
+    """Print what a lock holds now, where it is if that is not the usual place, and why."""
+    entry = outcome.entry
+    profile = entry.profile
+    assert not isinstance(profile, InvalidError), "it has a lock"
+    words = [*_state(lock.state, present), *entry.release, counted(len(lock.files), "file")]
+    words += compare.left_out(profile, entry.places)
+    if changed := compare.changes(outcome.previous, lock):
+        words.append(f"{len(changed)} changed")
+    words += [f"not for {target}" for target in lock.missing]
+    console.result(f"{entry.label}: {', '.join(words)}{_place(present or entry.path, settings)}")
     if lock.obstacle:
-        _print(f"  {lock.obstacle.printed()}")
+        _print(f"  {lock.obstacle.printed(console.width())}")
+    if entry.shipped and entry.shipped != present:
+        console.result(f"  {_INSTEAD}")
 
 
-def _details(outcome: resolution.Outcome, lock: profile_lock.Lock) -> list[str]:
-    """Return what moved in a lock, which targets it lacks, and which hashes are claims."""
-    missing = [f"not for {t}: {why.printed()}" for t, why in lock.missing.items()]
-    names = sorted({file.basename for file in lock.files if file.unread})
-    unread = [
-        f"{name}: its server gives no part of it, so it was not compared with other wheels"
-        for name in names
-    ]
-    moved = compare.changes(outcome.previous, lock)
+def _state(state: str, present: object) -> list[str]:
+    return [state, "unchanged"] if present else [state]
+
+
+def _place(path: Path, settings: Settings) -> str:
+    """Return where a lock is, for a line's end; empty in a project, where it is beside others."""
+    if settings.project and path.parent == settings.project / LOCKS:
+        return ""
+    here = Path.cwd()
+    return f" → {path.relative_to(here) if path.is_relative_to(here) else path}"
+
+
+def _details(outcome: resolution.Outcome, lock: profile_lock.Lock) -> Iterator[str]:
+    """Yield what moved in a lock, why it lacks targets, what was not compared."""
     profile = outcome.entry.profile
     assert not isinstance(profile, InvalidError), "it has a lock"
-    unknown = filter(None, [releases.unknown(profile.framework, profile.release)])
-    again = compare.decided_again(outcome.previous, lock.decision)
-    decided = filter(None, [again, compare.later_day(lock.decision)])
-    return [*unknown, *decided, *moved, *missing, *unread, *compare.claims(lock)]
+    yield releases.unknown(profile.framework, profile.release)
+    yield compare.decided_again(outcome.previous, lock.decision)
+    yield compare.later_day(lock.decision)
+    yield from compare.changes(outcome.previous, lock)
+    for target, why in lock.missing.items():
+        yield f"not for {target}: {why.printed(console.width() - 2)}"
+    for name in sorted({file.basename for file in lock.files if file.unread}):
+        yield f"{name}: its server gives no part of it, so it was not compared with other wheels"
 
 
 def _remove_unused(settings: Settings) -> None:
@@ -413,7 +451,7 @@ def settle_conda(
                 entries.save({entry.path: lock}, _ELSEWHERE)
             if unread:
                 console.result(_MADE_ANEW.format(unread))
-            for line in _conda_lines(entry, before, lock, same=same):
+            for line in _conda_lines(entry, before, lock, settings, same=same):
                 _print(line)
     for (reason, _), labels in failures.items():
         _print(f"{', '.join(labels)}: conda packages cannot be locked: {reason}")
@@ -423,16 +461,20 @@ def settle_conda(
 
 
 def _conda_lines(
-    entry: entries.CondaEntry, before: conda_lock.Lock | None, lock: conda_lock.Lock, *, same: bool
+    entry: entries.CondaEntry,
+    before: conda_lock.Lock | None,
+    lock: conda_lock.Lock,
+    settings: Settings,
+    *,
+    same: bool,
 ) -> Iterator[str]:
     """Yield what a lock holds now, what moved in it, and what it has not."""
     count = sum(len(target.packages) for target in lock.targets)
-    state = "locked, unchanged" if same else "locked"
-    counts = f"{len(lock.targets)} targets, {count} conda packages"
-    yield f"{entry.label}: {state}, {counts} → {entry.path}"
+    words = (*_state("locked", same), counted(count, "conda package"))
+    yield f"{entry.label}: {', '.join(words)}{_place(entry.path, settings)}"
     after = entries.conda_as_files(entry.profile, lock)
     assert after is not None, "there is a lock"
     for line in compare.changes(entries.conda_as_files(entry.profile, before), after):
         yield f"  {line}"
     for target, why in lock.missing.items():
-        yield f"  not for {target}: {why.printed()}"
+        yield f"  not for {target}: {why.printed(console.width() - 2)}"

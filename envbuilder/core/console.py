@@ -182,6 +182,11 @@ def columns() -> int:
     return WIDTH
 
 
+def width() -> int:
+    """Return the columns of text on stdout: at most `WIDEST`; `WIDTH` if it is no terminal."""
+    return min(columns(), WIDEST) if sys.stdout.isatty() else WIDTH
+
+
 class Task(Protocol):
     """A long-running task in progress."""
 

@@ -16,10 +16,11 @@ from envbuilder.packages.python.indexes import DEFAULT
 from envbuilder.profiles import frameworks
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.profile import Profile, is_on_pypi
-from envbuilder.profiles.requirements import applies
+from envbuilder.profiles.requirements import applies, distribution
+from envbuilder.project.lines import instead_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from envbuilder.profiles.lock import Decided, File, Lock, Target
 
@@ -95,14 +96,10 @@ def decided_again(before: Lock | None, after: Decided | None) -> str:
         moved.append(f"release {earlier.release} → {after.release}")
     if earlier.python != after.python:
         moved.append(f"Python {earlier.python} → {after.python}")
-    if not moved:
-        return ""
-    reasons = []
-    if gone := sorted({*earlier.limits} - {*after.limits}):
-        reasons.append(f"no longer {', '.join(gone)}")
-    if new := sorted({*after.limits} - {*earlier.limits}):
-        reasons.append(f"now {', '.join(new)}")
-    return f"{', '.join(moved)}: {'; '.join(reasons)}"
+    limits = {*after.limits}
+    reasons = {"no longer": {*earlier.limits} - limits, "now": limits.difference(earlier.limits)}
+    why = [f"{word} {', '.join(sorted(lines))}" for word, lines in reasons.items() if lines]
+    return f"{', '.join(moved)}: {'; '.join(why)}" if moved else ""
 
 
 def later_day(decided: Decided | None) -> str:
@@ -154,21 +151,23 @@ def changes(before: Lock | None, after: Lock) -> list[str]:
     return result
 
 
-def differences(locks: Mapping[str, Lock]) -> Iterator[tuple[str, str]]:
-    """Yield the locks (the keys) that have other versions than most, with a line of these.
+def differences(locks: Iterable[tuple[str, str, Lock | None]]) -> Iterator[tuple[str, str]]:
+    """Yield locks that have other versions than most of their environment, with a line of these.
 
-    Frameworks and what they bring along are the hardware's own, in any version; Debian's packages
-    are those of the profile's base.
+    `locks`: the environment of each, if it is of one, and its label. Frameworks and what they bring
+    along are the hardware's own, in any version; Debian's packages are those of the profile's base.
     """
-    versions = {label: _versions(lock, of_python=True) for label, lock in locks.items()}
-    counts: dict[str, Counter[str]] = {}
-    for each in versions.values():
-        for name, version in each.items():
-            counts.setdefault(name, Counter())[version] += 1
-    for label, each in versions.items():
+    versions: dict[tuple[str, str], dict[str, str]] = {}
+    counts: dict[tuple[str, str], Counter[str]] = {}
+    for environment, label, lock in locks:
+        if environment and lock:
+            versions[environment, label] = _versions(lock, of_python=True)
+            for name, version in versions[environment, label].items():
+                counts.setdefault((environment, name), Counter())[version] += 1
+    for (environment, label), each in versions.items():
         others = []
         for name, version in sorted(each.items()):
-            usual = counts[name].most_common(1)[0][0]
+            usual = counts[environment, name].most_common(1)[0][0]
             if version != usual and not (frameworks.of_build(name) or frameworks.is_runtime(name)):
                 others.append(f"{name} {version} ({usual})")
         if others:
@@ -183,22 +182,12 @@ def claims(lock: Lock) -> list[str]:
     return [f"hashes from public lock files, which the download confirms: {', '.join(names)}"]
 
 
-def grouped(lines: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
-    """Return each line once, by a heading that names the locks (the keys) that it holds for.
-
-    Those for most locks come first. There is no heading if there is one lock alone.
-    """
-    holders: dict[str, list[str]] = {}
-    for label, each in lines.items():
-        for line in dict.fromkeys(each):
-            holders.setdefault(line, []).append(label)
-    result: dict[str, list[str]] = {}
-    for line, labels in sorted(holders.items(), key=lambda item: -len(item[1])):
-        heading = f"{', '.join(labels)}:"
-        if len(labels) == len(lines):
-            heading = "every lock:" if len(lines) > 1 else ""
-        result.setdefault(heading, []).append(line)
-    return result
+def left_out(profile: Profile, requirements: Iterable[str]) -> Iterator[str]:
+    """Yield what a project requires that is for other hardware, and what stands for it here."""
+    for name in dict.fromkeys(map(distribution, requirements)):
+        other = instead_of(name, profile)
+        if other != name:
+            yield f"{other} for {name}" if other else f"without {name}"
 
 
 def _versions(lock: Lock, *, of_python: bool = False) -> dict[str, str]:

@@ -72,6 +72,13 @@ class Entry(Struct, frozen=True, kw_only=True):
         """PROFILE or ENVIRONMENT.PROFILE, as the lock's file is named."""
         return ".".join(filter(None, (self.environment, self.name)))
 
+    @property
+    def release(self) -> tuple[str, ...]:
+        """The release and the Python that were decided, in words; empty if none were."""
+        if self.decision is None:
+            return ()
+        return self.decision.chosen.title, f"Python {self.decision.python}"
+
 
 def entries(
     settings: Settings,
@@ -246,19 +253,15 @@ def _lock_of(profile: Profile, folders: Sequence[Path]) -> Lock | None:
     return shipped[1] if shipped else lock
 
 
-def releases(chosen: Iterable[Entry]) -> list[str]:
-    """Return the releases and Pythons of locks: one line if they are the same, else a table."""
-    decided = [(entry.label, entry.decision) for entry in chosen if entry.decision]
-    if len({(decision.chosen.release, decision.python) for _, decision in decided}) == 1:
-        builds = ", ".join(f"{label} ({d.chosen.builds[0].build})" for label, d in decided)
-        first = decided[0][1]
-        return [f"release {first.chosen.release}, Python {first.python}: {builds}"]
-    width = max((len(label) for label, _ in decided), default=0)
-    lines = []
-    for label, decision in decided:
-        lines.append(f"{label:<{width}}  {decision.chosen.title:<18} {decision.python}")
-        lines += [f"  {decision.why}"] if decision.why else []
-    return lines
+def reasons(chosen: Iterable[Entry]) -> dict[str, str]:
+    """Return label → why a lock has another release than others; empty if all have the same."""
+    why = {}
+    releases = set[str]()
+    for entry in chosen:
+        if entry.decision:
+            releases.add(entry.decision.chosen.release)
+            why[entry.label] = entry.decision.why
+    return why if len(releases) > 1 else {}
 
 
 def failed(locks: Iterable[tuple[bool, bool]]) -> bool:

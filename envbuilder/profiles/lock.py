@@ -280,11 +280,11 @@ class Reason(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
             return f"{self.sentence}. Proof: {self.proof}"
         return " • ".join([f"{self.sentence}:", *self.items]) if self.items else self.sentence
 
-    def printed(self) -> str:
+    def printed(self, width: int = _PROOF_WIDTH) -> str:
         """Return it for people, the items or the proof on lines below the sentence."""
-        lines = [wrapped(item, _PROOF_WIDTH, "    ", "      ") for item in self.items]
+        lines = [wrapped(item, width, "    ", "      ") for item in self.items]
         if self.proof:
-            lines = [wrapped(self.proof, _PROOF_WIDTH, "    ", "    ")]
+            lines = [wrapped(self.proof, width, "    ", "    ")]
         return "\n".join([f"{self.sentence}:", *lines]) if lines else self.sentence
 
 

@@ -534,10 +534,9 @@ def on_hardware(lines: Iterable[Line], profile: Profile) -> tuple[tuple[Line, ..
     """
     result = []
     notes = []
-    framework = frameworks.FRAMEWORKS[profile.framework]
     for line in lines:
-        name = requirements.on_hardware(line.name, profile.accelerator)
-        if name == line.name or framework.is_library(line.name):
+        name = instead_of(line.name, profile)
+        if name == line.name:
             result.append(line)
             continue
         notes.append(f"{line.where}: {line.name} is for other hardware: {name or 'left out'} here")
@@ -546,3 +545,10 @@ def on_hardware(lines: Iterable[Line], profile: Profile) -> tuple[tuple[Line, ..
             later = re.sub(r"===?([^,*]+?)(\.\*)?(?=,|\s*\Z)", r">=\1", versions)
             result.append(replace(line, text=f"{name}{later}{''.join(marker)}"))
     return tuple(result), notes
+
+
+def instead_of(name: str, profile: Profile) -> str:
+    """Return the package that stands for another on a profile's hardware; empty if none does."""
+    if frameworks.FRAMEWORKS[profile.framework].is_library(name):
+        return name
+    return requirements.on_hardware(name, profile.accelerator)

@@ -43,14 +43,14 @@ def locked(folder: Path) -> dict[str, dict[str, str]]:
 def test_lock_writes_it_and_check_notices_a_change(run: Run, tmp_path: Path) -> None:
     lay(tmp_path, "tiny-lib=1.0", "pytorch-cuda=12.4", of_profile=["tiny-lib"])
     done = succeeded(run("lock"))
-    assert f"default.little: locked, 3 targets, 6 conda packages → {tmp_path / LOCK}" in done.stdout
+    assert "default.little: locked, 6 conda packages\n" in done.stdout
     versions = {"python": "3.11.2", "tiny-lib": "1.0"}
     assert locked(tmp_path) == dict.fromkeys(PLATFORMS, versions)
     assert run("check").returncode == 0
     # What is fresh needs no channel.
     text = (tmp_path / LOCK).read_text()
     again = succeeded(run("lock", channel="http://127.0.0.1:1/gone"))
-    assert "default.little: locked, unchanged, 3 targets, 6 conda packages" in again.stdout
+    assert "default.little: locked, unchanged, 6 conda packages" in again.stdout
     assert (tmp_path / LOCK).read_text() == text
     lay(tmp_path, "tiny-lib=1.0", "owner-a", of_profile=["tiny-lib"])
     checked = exited(2, run("check"))

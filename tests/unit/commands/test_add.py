@@ -102,9 +102,18 @@ def test_a_package_is_added_and_locked_everywhere(
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
     out = capsys.readouterr().out
     assert out.startswith("envbuilder.yaml: added more>=1\n")
-    assert out.endswith("every lock:\n  + more 1.0\n")
+    assert "\ndefault.small: locked, 6 files, 1 changed\n  + more 1.0\n" in out
+    assert "\ndefault.tiny: locked, 6 files, 1 changed\nnotebooks.small: " in out
+    assert out.endswith("\nMore on other hardware:\n  envbuilder lock --verbose\n")
     assert len(locks(project)) == 4
     assert packages(project, "notebooks.tiny") == {"torch", "leaf", "lab", "more"}
+
+
+def test_what_is_not_locked_yet_stays_so(project: Path) -> None:
+    assert run("lock", "--profile", "tiny") == 0
+    before = locks(project)
+    assert run("add", "more") == 0
+    assert locks(project) == before == {"default.tiny.json", "notebooks.tiny.json"}
 
 
 def test_it_is_removed_again_and_the_text_is_the_same(

@@ -43,7 +43,7 @@ def check(project: Path, capsys: pytest.CaptureFixture[str]) -> Check:
 
 
 def test_a_fresh_lock(project: Path, check: Check) -> None:
-    assert check() == (0, "✓ default.cpu              claimed\n")
+    assert check() == (0, "✓ default.cpu              claimed    2.13.0 (cpu), Python 3.11\n")
     code, printed = check("--json")
     assert code == 0
     assert json.loads(printed) == {
@@ -151,7 +151,7 @@ def test_a_lock_that_somebody_altered(project: Path, check: Check, change: str) 
             "sha256": "1" * 64, "source": "default", "requires": []}  # fmt: skip
     _files(data).append(rich)
     path.write_text(json.dumps(data))
-    assert check() == (0, "✓ default.cpu              claimed\n")
+    assert check() == (0, "✓ default.cpu              claimed    2.13.0 (cpu), Python 3.11\n")
     alter, words = ALTERED[change]
     alter(data)
     path.write_text(json.dumps(data))
@@ -180,7 +180,7 @@ def test_a_needless_lock_is_named_and_no_failure(project: Path, check: Check) ->
     assert check() == (
         0,
         (
-            "✓ default.cpu              claimed\n"
+            "✓ default.cpu              claimed    2.13.0 (cpu), Python 3.11\n"
             "– envbuilder.lock/gone.cpu.json is needless\n"
             "    envbuilder.yaml has no environment 'gone': `envbuilder lock` removes it\n"
         ),
@@ -201,7 +201,7 @@ def test_a_lock_of_the_users_own_that_hides_a_shipped_one(project: Path, check: 
     own = project / "config/profiles/locks/cpu.json"
     own.parent.mkdir(parents=True)
     shutil.copy(resources.profiles_dir() / "locks/cpu.json", own)
-    assert check() == (0, "✓ default.cpu              claimed\n")
+    assert check() == (0, "✓ default.cpu              claimed    2.13.0 (cpu), Python 3.11\n")
     own.write_text(profile_lock.dump(replace(LOCK, reason="made by hand")))
     code, printed = check()
     assert code == 0
@@ -234,6 +234,6 @@ def test_an_environment_that_fits_no_profile(project: Path, check: Check) -> Non
     code, printed = check()
     assert code == 2
     first, second, *_ = printed.splitlines()
-    assert first.split() == ["✓", "default.cpu", "claimed"]
+    assert first.split()[:3] == ["✓", "default.cpu", "claimed"]
     assert second.split() == ["✗", "other", "impossible"]
     assert "gone.txt" in printed

@@ -30,17 +30,19 @@ def with_versions(**versions: str | None) -> profile_lock.Lock:
 
 
 def test_versions_that_differ_by_hardware() -> None:
-    locks = {
-        "default.cpu": CPU,
-        "default.cuda": with_versions(jinja2="3.0", torch="2.14.0", filelock="1.0"),
-        "default.mps": CPU,
-    }
+    other = with_versions(jinja2="3.0", torch="2.14.0", filelock="1.0")
+    locks = [
+        ("default", "default.cpu", CPU),
+        ("default", "default.cuda", other),
+        ("default", "default.mps", CPU),
+        ("test", "test.cuda", other),
+        ("", "cuda", other),
+    ]
     version = {f.name: f.version for f in CPU.targets[0].files}
     assert dict(compare.differences(locks)) == {
         "default.cuda": "other versions than elsewhere:"
         f" filelock 1.0 ({version['filelock']}), jinja2 3.0 ({version['jinja2']})"
     }
-    assert not dict(compare.differences({"default.cpu": CPU}))
 
 
 def test_each_package_that_came_left_or_moved() -> None:
@@ -95,20 +97,13 @@ def test_which_hashes_no_index_stated() -> None:
     ]
 
 
-def test_each_line_once_with_the_locks_that_it_holds_for() -> None:
-    lines = {
-        "a.cpu": ["+ x 1", "y 1 → 2"],
-        "a.cuda": ["+ x 1", "y 1 → 3", "z"],
-        "a.mps": ["+ x 1", "y 1 → 2"],
-    }
-    assert compare.grouped(lines) == {
-        "every lock:": ["+ x 1"],
-        "a.cpu, a.mps:": ["y 1 → 2"],
-        "a.cuda:": ["y 1 → 3", "z"],
-    }
-    assert compare.grouped({"cpu": ["+ x 1"]}) == {"": ["+ x 1"]}
-    assert compare.grouped({"a.cpu": ["+ x 1"], "a.mps": []}) == {"a.cpu:": ["+ x 1"]}
-    assert compare.grouped({}) == compare.grouped({"cpu": []}) == {}
+def test_what_is_for_other_hardware_is_named() -> None:
+    listed = ["xformers>=0.0.30", "faiss-gpu", "rich", "nvidia-cublas-cu12==12.1.3.1"]
+    assert [*compare.left_out(shipped_profile("rocm"), listed)] == [
+        "without xformers",
+        "faiss-cpu for faiss-gpu",
+    ]
+    assert not [*compare.left_out(shipped_profile("cuda"), listed)]
 
 
 TORCH_AND_RICH = msgspec.structs.replace(
