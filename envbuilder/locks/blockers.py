@@ -1,8 +1,7 @@
-"""Say why a target cannot be resolved: every package that stands in the way, and what to do.
+"""Say why a target cannot be resolved: what has no wheel for it, who requires that, what to do.
 
-The facts come from the pages of indexes (`packages.availability`); here they are put into
-words, packages that may be built from source are found among them, and the Python for which the
-fewest packages lack a wheel.
+uv names the packages that it cannot take, some of them at a time. It is asked again without these,
+and with what their sources say that they require, until it has a solution or another reason.
 """
 
 from __future__ import annotations
@@ -11,43 +10,64 @@ import re
 import threading
 from contextlib import ExitStack
 from datetime import date, timedelta
-from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self
 
+from msgspec import Struct
 from msgspec.structs import replace
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from envbuilder.core.errors import counted
-from envbuilder.locks.target_wheels import left_out
+from envbuilder.locks.target_wheels import without
 from envbuilder.packages import upstream
-from envbuilder.packages.availability import Blocker, Walk
 from envbuilder.packages.python import indexes
-from envbuilder.packages.python.uv import Found, Offer, UnresolvableError
+from envbuilder.packages.python.uv import Found, UnresolvableError
 from envbuilder.packages.sources import source_locker
-from envbuilder.profiles import releases
 from envbuilder.profiles.lock import Reason, reason
-from envbuilder.profiles.requirements import distribution
+from envbuilder.profiles.requirements import applies, distribution
 from envbuilder.project.names import is_popular, nearest
-from envbuilder.project.release import distance
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from packaging.version import Version
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.profile import Profile
 
+    Ask = Callable[[Profile], UnresolvableError | None]
+    """Asks uv whether a target can be resolved; returns why not."""
+
 _LARGEST_SOURCE = 32 << 20
 """Bytes of a source on an index that is read for what it requires."""
 _MOST_NEEDS = 3
-_MOST_SHOWN = 6
-"""Names, and limits, that an item shows of those that an index's packages state."""
+_MOST_QUESTIONS = 12
+"""Questions to uv about one target."""
 _MAC = "macos/arm64"
 _RECENT = timedelta(days=365)
 """Age of a wheel below which its version is not doubted: no page of an index is read for it."""
+_OWN_INDEX = (
+    "its own index has no such wheel, or cannot be reached, and no public lock states a hash of one"
+)
+
+
+class Blocker(Struct, frozen=True, kw_only=True):
+    """A package for which a target has no wheel."""
+
+    name: str
+    kind: Literal["absent", "unknown", "source", "wheel"]
+    """No index has it; it is not known whether one has it; the releases that fit have a source
+    only; or wheels for others only."""
+    version: str = ""
+    """The newest release that would fit."""
+    by: tuple[str, ...] = ()
+    """Who requires it: the place of a line such as "requirements.txt:3", or "wandb 0.15.3"."""
+    pythons: tuple[str, ...] = ()
+    """The Pythons that releases that fit have wheels for on the target's platform."""
+    problem: str = ""
+    """For `unknown`: why, in words; for `absent`: what was not there on the day."""
+    instead: tuple[str, ...] = ()
+    """Versions that are too old, and that are had without it ("wandb 0.15")."""
 
 
 class Diagnosis:
@@ -70,29 +90,46 @@ class Diagnosis:
         self,
         profile: Profile,
         target: upstream.Target,
-        offers: Iterable[Offer] = (),
+        refusal: UnresolvableError,
+        ask: Ask,
         places: Mapping[str, str] | None = None,
-    ) -> tuple[Blocker, ...]:
-        """Return what has no wheel for a target of a profile.
+    ) -> tuple[tuple[Blocker, ...], UnresolvableError | None]:
+        """Return what has no wheel for a target, and why it cannot be resolved even without that.
 
-        `places`: requirement → where it stands.
+        `refusal`: what uv says of the whole; `places`: requirement → where it stands.
         """
-        offered = upstream.of_offers(offers)
-        walk = self._walk(profile, target, places or {}, offered)
-        return tuple(walk.blockers.values())
+        blockers: dict[str, Blocker | None] = {}
+        rest: UnresolvableError | None = refusal
+        where = {**(places or {})}
+        for _ in range(_MOST_QUESTIONS):
+            new = sorted(rest.named - blockers.keys()) if rest else []
+            if not new or rest is None:
+                break
+            stated: list[str] = []
+            with self._lock:
+                self.index(profile.resolution.as_of).prefetch(new)
+                for name in new:
+                    blocker = self._blocker(name, profile, target, rest, where)
+                    blockers[name] = blocker
+                    for line in self._unbuilt(blocker, profile.resolution.as_of):
+                        where[line] = f"{name} {blocker.version}" if blocker else ""
+                        stated.append(line)
+            profile = replace(profile, requirements=(*profile.requirements, *stated))
+            rest = ask(without(profile, [name for name in blockers if blockers[name]]))
+        return tuple(filter(None, blockers.values())), rest
 
     def passed_over(
         self,
         profile: Profile,
         target: upstream.Target,
         wheels: Iterable[Found],
-        offers: Iterable[Offer] = (),
+        ask: Ask,
         places: Mapping[str, str] | None = None,
     ) -> tuple[Blocker, ...]:
         """Return the packages without a wheel for which a target gets others that are too old.
 
-        Pages are read only of `wheels` that are old themselves or pre-releases, and of what newer
-        releases of these require.
+        Those are `wheels` of an older major version than the newest release that fits what the
+        project says, and pre-releases that nothing asks for, if newer ones would do but for that.
         """
         today = profile.resolution.as_of or date.today().isoformat()
         recent = (date.fromisoformat(today) - _RECENT).isoformat()
@@ -103,60 +140,86 @@ class Diagnosis:
             and not wheel.url.startswith("file:")  # of a folder of the user's own
             and (wheel.uploaded < recent or re.search(r"[a-z]", wheel.file.version))
         }
-        where = places or {}
+        blockers: dict[str, Blocker] = {}
         with self._lock:
             self.index(profile.resolution.as_of).prefetch(old)
-            lines = self._walk(profile, target, where, {}, follow=False)
-            old = {name: version for name, version in old.items() if lines.newer(name, version)}
-            if not old:
-                return ()
-            offered = upstream.of_offers(offers)
-            own = (line for line in profile.requirements if distribution(line) in old)
-            alone = replace(profile, requirements=(*own, *old))
-            # Those of few packages first, since that takes less.
-            for asked in (alone, profile):
-                walk = self._walk(asked, target, where, offered)
-                behind = {n: v for n, v in old.items() if walk.newer(n, v)}
-                blockers = tuple(_in_the_way(walk, behind))
-                if not blockers:
-                    break
-        return blockers
+            newer = {n: self._newer(profile, target, n, version) for n, version in old.items()}
+        for name in filter(newer.get, old):
+            limit = f"{name}{newer[name]}"
+            limited = replace(profile, constraints=(*profile.constraints, limit))
+            refusal = ask(limited)
+            if refusal is None or not refusal.named:
+                continue
+            standing, rest = self.blockers(limited, target, refusal, ask, places)
+            for each in () if rest else standing:
+                before = blockers.get(each.name, each).instead
+                blockers[each.name] = replace(each, instead=(*before, f"{name} {old[name]}"))
+        return tuple(blockers.values())
 
-    def _walk(
+    def _newer(self, profile: Profile, target: upstream.Target, name: str, version: str) -> str:
+        """Return which versions a package should have by what the project says; empty if it has.
+
+        What has wheels for other Pythons alone, and no source, does not fit this one.
+        """
+        ranks = upstream.ranks(target)
+        releases = self.index(profile.resolution.as_of).releases(name)
+        fitting = []
+        for each in _fitting(profile, target, name, releases):
+            release = releases[each]
+            usable = release.sdist or release.usable(ranks) or not _pythons([release], target)
+            if usable and release.is_for(target[1]):
+                fitting.append(each)
+        chosen = Version(version)
+        if fitting and chosen.major < fitting[-1].major:
+            return f">={chosen.major + 1}"
+        is_early = fitting and chosen.is_prerelease and chosen not in fitting
+        return f"=={fitting[-1]}" if is_early else ""
+
+    def _blocker(
         self,
+        name: str,
         profile: Profile,
         target: upstream.Target,
+        refusal: UnresolvableError,
         places: Mapping[str, str],
-        offered: Mapping[str, Mapping[Version, upstream.Release]],
-        *,
-        follow: bool = True,
-    ) -> Walk:
-        resolution = profile.resolution
-        row = releases.table_of(profile.framework).get(profile.release or "")
-        # The resolver finds those that fit by going back; their table states them.
-        companions = row.companions if row else {}
-        whose = f"profile {profile.name}"
-        limits = {f"{name}=={version}": whose for name, version in companions.items()}
-        limits = {c: places.get(c, whose) for c in profile.constraints} | limits
-        with self._lock:
-            walk = Walk(
-                self.index(resolution.as_of),
-                target,
-                offered,
-                {distribution(name) for name in profile.indexes},
-                left_out(profile),
-                resolution.overrides,
-                ((Requirement(c), by) for c, by in limits.items()),
-                self._unbuilt,
-            )
-            (walk.follow if follow else walk.require)(
-                (Requirement(line), places.get(line, whose)) for line in profile.requirements
-            )
-        return walk
+    ) -> Blocker | None:
+        """Return what is known of a package that uv names; None if it is not to blame."""
+        index = self.index(profile.resolution.as_of)
+        releases = index.releases(name)
+        lines = [line for line in profile.requirements if distribution(line) == name]
+        by = [places.get(line, f"profile {profile.name}") for line in lines]
+        needs = _needs(name, refusal)
+        by += (who for who, _ in needs)
+        blocker = Blocker(name=name, kind="unknown", by=tuple(dict.fromkeys(by)))
+        if name in map(distribution, profile.indexes):
+            return replace(blocker, problem=_OWN_INDEX)
+        if failing := index.problems.get(name):
+            return replace(blocker, problem=f"not known, since an index fails ({failing})")
+        if not releases:
+            return replace(blocker, kind="absent", problem=index.too_late.get(name, ""))
+        fitting = _fitting(profile, target, name, releases)
+        for _, specifier in needs:
+            fitting = [*specifier.filter(fitting, True)] or fitting
+        ranks = upstream.ranks(target)
+        if not fitting or any(releases[version].usable(ranks) for version in fitting):
+            return None
+        built = []
+        for version in fitting:
+            sdist = releases[version].sdist
+            if sdist and upstream.admits(sdist, target[1]):
+                built.append(version)
+        return replace(
+            blocker,
+            kind="source" if built else "wheel",
+            version=str((built or fitting)[-1]),
+            pythons=_pythons([releases[version] for version in fitting], target),
+        )
 
-    def _unbuilt(self, name: str, release: upstream.Release) -> tuple[str, ...]:
+    def _unbuilt(self, blocker: Blocker | None, as_of: str | None) -> tuple[str, ...]:
         """Return what a release requires of which there is only the source, if it says so."""
-        sdist = release.sdist
+        if blocker is None or blocker.kind != "source":
+            return ()
+        sdist = self.index(as_of).releases(blocker.name)[Version(blocker.version)].sdist
         if sdist is None or (sdist.size or 0) > _LARGEST_SOURCE:
             return ()
         if sdist.file not in self._stated:
@@ -176,6 +239,41 @@ class Diagnosis:
             return self.index(as_of).required_elsewhere(name, version)
 
 
+def _fitting(
+    profile: Profile, target: upstream.Target, name: str, releases: Iterable[Version]
+) -> list[Version]:
+    """Return the releases of a package that a profile's own lines allow, the oldest first."""
+    lines = (*profile.requirements, *profile.constraints)
+    overrides = [line for line in profile.resolution.overrides if distribution(line) == name]
+    allowed = SpecifierSet()
+    for line in overrides or lines:
+        need = Requirement(line)
+        if distribution(line) == name and applies(need.marker, *target):
+            allowed &= need.specifier
+    return sorted(allowed.filter(releases))
+
+
+def _needs(name: str, refusal: UnresolvableError) -> list[tuple[str, SpecifierSet]]:
+    """Return who requires a package in the words of uv, and which versions."""
+    pattern = rf"([\w.-]+?)(?:==(\S+))? depends on {re.escape(name)}(?![\w-])(\S*)"
+    needs = []
+    for package, version, versions in re.findall(pattern, refusal.reason.proof):
+        specifier = re.match(r"(?:[<>=!~]=?[\w.*+!]+,?)*", versions)
+        text = specifier[0].strip(",.") if specifier else ""
+        needs.append((f"{package} {version}".strip(), SpecifierSet(text)))
+    return needs
+
+
+def _pythons(every: Sequence[upstream.Release], target: upstream.Target) -> tuple[str, ...]:
+    """Return the Pythons for which one of some releases has a wheel on a target's platform."""
+    pythons = []
+    for python in upstream.PYTHONS:
+        ranks = upstream.ranks((target[0], python))
+        if any(each.usable(ranks) for each in every):
+            pythons.append(python)
+    return tuple(pythons)
+
+
 class PassedOverError(UnresolvableError):
     """A target would get versions of packages that are too old."""
 
@@ -190,14 +288,6 @@ def replaced(line: str, version: str, platform: str) -> str:
     need.specifier = SpecifierSet(f"=={version}")
     need.marker = None
     return f"{need}{'; sys_platform == ' + repr('darwin') if platform == _MAC else ''}"
-
-
-def _in_the_way(walk: Walk, old: Mapping[str, str]) -> Iterator[Blocker]:
-    """Yield the packages without a wheel that others are too old for, name → version."""
-    for blocker in (*walk.blockers.values(), *walk.old_choices.values()):
-        names = sorted(walk.requirers(blocker.name) & old.keys())
-        if names and blocker.kind in {"source", "wheel"}:
-            yield replace(blocker, instead=tuple(f"{name} {old[name]}" for name in names))
 
 
 def explained(blockers: Sequence[Blocker], target: upstream.Target) -> Reason:
@@ -223,13 +313,13 @@ def explained(blockers: Sequence[Blocker], target: upstream.Target) -> Reason:
 
 def _sentence(blocker: Blocker, platform: str, python: str) -> str:
     name = blocker.name
-    release = f"{name} {blocker.version}" if blocker.version else name
-    limiting = sorted(blocker.needs, key=lambda need: not need[1])
-    needs = [f"{who} needs {versions}" for who, versions in limiting[:_MOST_SHOWN] if versions]
-    by = "; ".join(who for who, _ in blocker.needs[:_MOST_NEEDS])
+    release = f"{name} {blocker.version}"
+    by = "; ".join(blocker.by[:_MOST_NEEDS]) or "required by others"
     elsewhere = f"; it has one for Python {', '.join(blocker.pythons)}" if blocker.pythons else ""
+    instead = f"; {', '.join(blocker.instead)} would be taken instead" if blocker.instead else ""
     if blocker.kind == "absent":
-        perhaps = f"; perhaps {near} is meant" if (near := nearest(name)) else ""
+        near = nearest(name)
+        perhaps = f"; perhaps {near} is meant" if near else ""
         why = f"no index has it{perhaps}"
         edit = "Correct the name"
         if not near and is_popular(name):
@@ -240,31 +330,13 @@ def _sentence(blocker: Blocker, platform: str, python: str) -> str:
         return f"{name} ({by}): {why}. {edit}, or exclude: [{name}]"
     if blocker.kind == "unknown":
         return f"{name} ({by}): {blocker.problem}. Once it can be reached, lock again"
-    instead = f"; {', '.join(blocker.instead)} would be taken instead" if blocker.instead else ""
     if blocker.kind == "source":
         return (
             f"{release} ({by}): has no wheel for Python {python}, only its source{elsewhere}"
             f"{instead}"
         )
-    if blocker.kind == "wheel":
-        other = min(blocker.pythons, key=partial(distance, python), default="")
-        edit = f'python: "{other}"' if other else f"exclude: [{name}]"
-        if blocker.later and not other:
-            edit = f'overrides: {{{name}: "{replaced(name, blocker.later, platform)}"}}'
-        return (
-            f"{release} ({by}): has neither a wheel for {platform} with Python {python} nor a"
-            f" source{elsewhere}{instead}. To go on: {edit}"
-        )
-    # What a profile limits goes with its release of the framework: no override holds against it.
-    of_profile = [v for who, v in blocker.needs if v and who.startswith("profile ")]
-    if blocker.kind == "release":
-        edit = f'To take that: overrides: {{{name}: "{name}=={blocker.version}"}}'
-        if of_profile:
-            edit = f"To go on: another framework_version, or exclude: [{name}]"
-        limit = f"no release is what is required ({', '.join(needs)})"
-        return f"{name}: {limit}; the nearest is {release}. {edit}"
-    exact = next((v for _, v in blocker.needs if re.fullmatch(r"==[^*,]+", v)), ">=…")
+    edit = "one of these Pythons, or " if blocker.pythons else ""
     return (
-        f"{name}: no release is what all require: {', '.join(needs)}. To decide for them:"
-        f' overrides: {{{name}: "{name}{",".join(of_profile) or exact}"}}'
+        f"{release} ({by}): has neither a wheel for {platform} with Python {python} nor a"
+        f" source{elsewhere}{instead}. To go on: {edit}exclude: [{name}]"
     )

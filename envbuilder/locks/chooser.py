@@ -19,9 +19,8 @@ from packaging.version import Version
 
 from envbuilder.core import pip, process, types
 from envbuilder.core.errors import first
-from envbuilder.locks.target_wheels import overriding, resolver
+from envbuilder.locks.target_wheels import overriding, resolver, without
 from envbuilder.packages import upstream
-from envbuilder.packages.availability import PYTHONS
 from envbuilder.packages.python.uv import Offer, UnresolvableError
 from envbuilder.profiles import releases
 from envbuilder.profiles.frameworks import FRAMEWORKS
@@ -30,7 +29,7 @@ from envbuilder.project import release
 from envbuilder.project.lines import Line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.profile import Profile
@@ -180,7 +179,7 @@ class Chooser:
         platform = profile.platforms[0]
         sources = self.sources
         for _ in range(_MOST_SOURCES):
-            asked = _without(profile, sources)
+            asked = without(profile, sources)
             with resolver(asked, self._settings, self._offers, process.run, os.environ) as started:
                 uv = overriding(started, asked, platform, python)
                 uv = replace(uv, options=(*uv.options, *options))
@@ -224,7 +223,7 @@ class Chooser:
         every = tuple(releases)
         platform = self._profile.platforms[0]
         having = set[str]()
-        for python in PYTHONS:
+        for python in upstream.PYTHONS:
             ranks = upstream.ranks((platform, python))
             if any(each.usable(ranks) for each in every):
                 having.add(python)
@@ -235,7 +234,7 @@ class Chooser:
         of_builds = set[str]()
         for each in self._profile.choices().values():
             of_builds.update(each.pythons)
-        possible = [v for v in PYTHONS if v in of_builds or not of_builds]
+        possible = [v for v in upstream.PYTHONS if v in of_builds or not of_builds]
         day = date.fromisoformat(self._profile.resolution.as_of or date.today().isoformat())
 
         def rank(version: str) -> tuple[bool, int]:
@@ -274,7 +273,7 @@ class Chooser:
             version = answer.versions[name]
             page = index.releases(name).get(Version(version))
             wheel = next(iter(page.wheels), None) if page else None
-            for need in map(Requirement, index.requires(page, wheel) if page and wheel else ()):
+            for need in map(Requirement, index.requires(wheel) if wheel else ()):
                 if types.canonical(need.name) not in framework.names:
                     continue
                 holds = applies(need.marker, profile.platforms[0], answer.python)
@@ -352,13 +351,3 @@ def _lower(specifiers: SpecifierSet) -> Iterator[str]:
 def is_pin(requirement: str) -> bool:
     """Return whether a requirement allows one version, or one line of versions."""
     return any(each.operator in {"==", "===", "~="} for each in Requirement(requirement).specifier)
-
-
-def _without(profile: Profile, names: Collection[str]) -> Profile:
-    """Return a profile without some packages, whoever requires them."""
-    exclude = (*profile.resolution.exclude, *sorted(names))
-    return replace(
-        profile,
-        requirements=tuple(r for r in profile.requirements if distribution(r) not in names),
-        resolution=replace(profile.resolution, exclude=exclude),
-    )

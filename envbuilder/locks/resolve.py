@@ -20,7 +20,7 @@ from packaging.version import Version
 from envbuilder.core import pip, process, types
 from envbuilder.core.errors import BuildError, InvalidError, one_line
 from envbuilder.locks import compare, target_wheels
-from envbuilder.locks.blockers import PassedOverError, explained
+from envbuilder.locks.blockers import Blocker, PassedOverError, explained
 from envbuilder.locks.target_wheels import ClashError
 from envbuilder.packages import interpreters, upstream
 from envbuilder.packages.debian.suite import Debs, is_current
@@ -44,15 +44,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from envbuilder.core.settings import Settings
-    from envbuilder.packages.availability import Blocker
+    from envbuilder.locks.blockers import Ask
     from envbuilder.profiles.profile import Profile, Resolution, Source
 
     Contents = Callable[[Sequence[Found], str], Mapping[str, Mapping[str, str]]]
     Preferred = Callable[[str, str], dict[str, str]]
     Measure = Callable[[Iterable[str]], Mapping[str, int]]
     Place = tuple[types.Platform, types.PythonVersion]
-    Explain = Callable[[Profile, Place, Iterable[Offer]], Sequence[Blocker]]
-    Doubt = Callable[[Profile, Place, Iterable[Found], Iterable[Offer]], tuple[Blocker, ...]]
+    Standing = tuple[Sequence[Blocker], UnresolvableError | None]
+    Explain = Callable[[Profile, Place, UnresolvableError, Ask], Standing]
+    Doubt = Callable[[Profile, Place, Iterable[Found], Ask], Sequence[Blocker]]
 
 _MOST_ROUNDS = 12
 """How often packages of an index are found that have to be built, each time deeper in what others
@@ -100,8 +101,9 @@ def resolve(
     from what its index or a claim states.
     """
     environ = os.environ if environ is None else environ
-    user_links = pip.links(pip.sources(environ), environ)
-    offers = upstream.offers(profile.indexes, settings, user_links, on_progress, read)
+    offers = upstream.offers(
+        profile.indexes, settings, pip.links(pip.sources(environ), environ), on_progress, read
+    )
     basis = None if upgrade else previous
     of_origin = origin[1] if origin else None
     first = basis or (None if upgrade else of_origin)
@@ -118,10 +120,11 @@ def resolve(
         accepted.update(f"{file.name} {file.version}" for file in lock.files)
 
     offered = _Offered(offers, {}, [])
+    ask_of = partial(_asking, settings, offered, run, environ)
 
     def require_recent(place: Place, wheels: Iterable[Found]) -> None:
         new = [w for w in wheels if f"{w.file.name} {w.file.version}" not in accepted]
-        blockers = doubt(asked, place, new, offered.on(place))
+        blockers = doubt(asked, place, new, ask_of(place))
         versions = set[str]()
         for each in blockers:
             if each.kind == "wheel":  # then there is nothing newer to build either
@@ -155,7 +158,7 @@ def resolve(
                 instead = _in_place_of_others(asked, solution) if left else []
                 obstacles: dict[Place, Sequence[Blocker]] = {}
                 if explain and not instead:
-                    obstacles = _obstacles(asked, solution, offered, explain, accepted)
+                    obstacles = _obstacles(asked, solution, ask_of, explain)
                 building = _offers(profile.resolution, obstacles, foundry, solution)
                 more = [offer for offer in building if left and offer not in offered.built]
                 if instead or more:
@@ -181,6 +184,24 @@ def resolve(
     except UnresolvableError as error:
         return replace(nothing(profile), state="unlocked", obstacle=error.reason)
     return _judged(lock, compare.foreign_files(profile, lock, of_origin))
+
+
+def _asking(
+    settings: Settings, offered: _Offered, run: Runner, environ: Mapping[str, str], place: Place
+) -> Ask:
+    """Return what asks uv whether a profile can be resolved for a target."""
+
+    def ask(profile: Profile) -> UnresolvableError | None:
+        resolver = target_wheels.resolver(profile, settings, offered.on(place), run, environ)
+        with resolver as uv:
+            try:
+                overridden = target_wheels.overriding(uv, profile, *place)
+                target_wheels.of_target(profile, *place, {}, overridden)
+            except UnresolvableError as error:
+                return error
+        return None
+
+    return ask
 
 
 @contextlib.contextmanager
@@ -307,21 +328,16 @@ def _named_sources(profile: Profile, foundry: SourceLocker) -> dict[Source, Offe
 def _obstacles(
     asked: Profile,
     solution: _Solution,
-    offered: _Offered,
+    ask_of: Callable[[Place], Ask],
     explain: Explain,
-    accepted: Collection[str],
 ) -> dict[Place, Sequence[Blocker]]:
-    """Return what stands in the way of each target that cannot be resolved.
-
-    `accepted`: what an earlier lock has, which is not too old.
-    """
+    """Return what stands in the way of each target that cannot be resolved."""
     obstacles: dict[Place, Sequence[Blocker]] = {}
     for target, failure in solution.failures.items():
         if isinstance(failure, PassedOverError):
             obstacles[target] = failure.blockers
         elif not isinstance(failure, ClashError):
-            every = explain(asked, target, offered.on(target))
-            obstacles[target] = [b for b in every if not {*b.instead} & {*accepted}]
+            obstacles[target], _ = explain(asked, target, failure, ask_of(target))
     return obstacles
 
 

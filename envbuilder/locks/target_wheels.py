@@ -29,7 +29,7 @@ from envbuilder.profiles.profile import Profile, is_on_pypi
 from envbuilder.profiles.requirements import SAME, applies, distribution, for_other_hardware
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     import requests
 
@@ -72,6 +72,16 @@ def left_out(profile: Profile) -> frozenset[str]:
     foreign |= for_other_hardware(profile.accelerator)
     same = (family - listed for family in map(frozenset, SAME) if family & listed)
     return frozenset().union(foreign - listed, profile.resolution.exclude, *same)
+
+
+def without(profile: Profile, names: Collection[str]) -> Profile:
+    """Return a profile without some packages, whoever requires them."""
+    exclude = (*profile.resolution.exclude, *sorted(names))
+    return msgspec.structs.replace(
+        profile,
+        requirements=tuple(r for r in profile.requirements if distribution(r) not in names),
+        resolution=msgspec.structs.replace(profile.resolution, exclude=exclude),
+    )
 
 
 @contextlib.contextmanager

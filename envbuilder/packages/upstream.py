@@ -20,7 +20,6 @@ import threading
 from collections import defaultdict
 from contextlib import contextmanager, suppress
 from html.parser import HTMLParser
-from itertools import chain
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urldefrag, urljoin
 
@@ -29,7 +28,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import InvalidWheelFilename, parse_sdist_filename, parse_wheel_filename
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from envbuilder.core import archives, decoding, files, http, pip, process, resources, types
 from envbuilder.core.errors import InvalidError
@@ -437,6 +436,8 @@ def offers(
 
 
 PARALLEL = 8
+PYTHONS: tuple[types.PythonVersion, ...] = tuple(f"3.{minor}" for minor in range(8, 15))
+"""The Pythons that packages are looked for."""
 _LARGEST_METADATA = 4 << 20
 """Maximum bytes of a wheel's METADATA."""
 _WHEELS_READ = 2
@@ -450,8 +451,6 @@ class Release(Struct, frozen=True, kw_only=True):
     version: str
     wheels: tuple[Listed, ...] = ()
     sdist: Listed | None = None
-    requires_dist: tuple[str, ...] | None = None
-    """What it requires, if that is stated without reading a file."""
 
     def is_for(self, python: str) -> bool:
         """Return whether it is made for a Python, for which it need not have a wheel.
@@ -534,19 +533,6 @@ class Index:
         day = link.upload_time[:10]
         return not self._as_of or (day <= self._as_of if day else flat)
 
-    def pinned(self, name: str, specifiers: Iterable[SpecifierSet]) -> dict[Version, Release]:
-        """Return the releases among which specifiers choose: yanked ones, too, if they pin one.
-
-        So installers have it (PEP 592).
-        """
-        result = {**self.releases(name)}
-        for clause in chain.from_iterable(specifiers):
-            if clause.operator == "==" and "*" not in clause.version:
-                version = Version(clause.version)
-                if version in self._yanked[name]:
-                    result[version] = self._yanked[name][version]
-        return result
-
     def _grouped(self, listed: Iterable[tuple[Version, Listed]]) -> dict[Version, Release]:
         # By name: a folder that also has a file of an index does not say which Pythons it is for.
         wheels: dict[Version, dict[str, Listed]] = defaultdict(dict)
@@ -564,10 +550,8 @@ class Index:
             for version in sorted({*wheels, *sdists})
         }
 
-    def requires(self, release: Release, wheel: Listed) -> Sequence[str]:
+    def requires(self, wheel: Listed) -> Sequence[str]:
         """Return what a wheel requires; nothing if that cannot be read."""
-        if release.requires_dist is not None:
-            return release.requires_dist
         return self._read_requires(wheel) or ()
 
     def _read_requires(self, wheel: Listed) -> Sequence[str] | None:
@@ -613,25 +597,3 @@ def opened(settings: Settings, as_of: str | None = None) -> Iterator[Index]:
 
         read = functools.partial(page, read=functools.partial(read_url, session=session))
         yield Index(fetch.places(), read, remembered, as_of)
-
-
-def of_offers(offers: Iterable[Offer]) -> dict[str, dict[Version, Release]]:
-    """Return the releases that are offered, by package."""
-    result: dict[str, dict[Version, Release]] = defaultdict(dict)
-    for offer in offers:
-        try:
-            version = Version(offer.version)
-        except InvalidVersion:
-            continue
-        wheel = Listed(
-            file=offer.file,
-            location=offer.location,
-            sha256=offer.sha256,
-            requires_python=offer.requires_python,
-        )
-        releases = result[types.canonical(offer.distribution)]
-        release = releases.get(version)
-        if release is None:
-            release = Release(version=str(version), requires_dist=offer.requires_dist)
-        releases[version] = replace(release, wheels=(*release.wheels, wheel))
-    return dict(result)

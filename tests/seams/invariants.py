@@ -122,6 +122,12 @@ def _changed(act: Act) -> dict[str, tuple[str, str]]:
     return {path: pair for path, pair in sorted(pairs.items()) if pair[0] != pair[1]}
 
 
+def _is_strange(path: Path, act: Act) -> bool:
+    """Whether nothing asked for a new file, in a folder that was there, or for what is in it."""
+    asked = path.name == "trip.tar" or any(out.is_relative_to(path) for out in act.outputs)
+    return not asked and str(path.parent) in act.before
+
+
 def foreign(scene: Scene, act: Act) -> Iterator[str]:
     """Files that are not ours stay byte for byte."""
     for name, (old, new) in _changed(act).items():
@@ -133,8 +139,8 @@ def foreign(scene: Scene, act: Act) -> Iterator[str]:
             # What is in a folder that was left is no fault of its own.
             if not act.stopped and new and path.parent == scene.world.folder / "tmp":
                 yield f"left in the temporary folder: {shown}"
-        elif any(path == out or path.is_relative_to(out) for out in act.outputs):
-            first = next(out for out in act.outputs if path.is_relative_to(out))
+        elif outs := [out for out in act.outputs if path.is_relative_to(out)]:
+            first = outs[0]
             if old and "folder" not in old and scene.made.get(first) != act.command:
                 yield f"a file that {act.command} did not make is overwritten: {shown}"
         elif _owned(scene, path):
@@ -143,7 +149,7 @@ def foreign(scene: Scene, act: Act) -> Iterator[str]:
         elif path.name == "envbuilder.yaml":
             if not {"--as-of", *EDITING} & {*act.words}:
                 yield f"{act.command} changes envbuilder.yaml"
-        elif path.name != "trip.tar" and (old or str(path.parent) in act.before):
+        elif old or _is_strange(path, act):
             yield f"{'changed' if old else 'made'}: {shown}"
 
 

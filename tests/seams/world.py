@@ -198,7 +198,7 @@ def fill(index: Index, uv_wheel: Path) -> None:
         make_wheels.write(
             default, "uv", {}, version=uv_wheel.name.split("-")[1], tag=f"py3-none-{machine}"
         )
-    for version in ("0.12.0.1", "0.11.0", "0.10.2"):
+    for version in ("0.12.0.1", "0.11.0"):
         package(default, "jax", version, needs=(f"jaxlib=={version}",))
         package(default, "jaxlib", version)
     package(default, "zentorch", "2.13.0.2", tag="cp311-cp311-manylinux_2_28_x86_64")

@@ -247,11 +247,21 @@ _CHECK_INDEX = "Check that your package index can be reached: pip download --no-
 _ANNOTATION = re.compile(r"^([a-z0-9-]+)==(\S+) +# via (.+)$", re.MULTILINE)
 """A line of a resolution: a package, its version, and what requires it."""
 
+_LACKING = re.compile(r"(?:required|wheels) for `([\w.-]+)`|([\w.-]+) was not found in the")
+"""A package, as uv says that it has no wheel for the target, or that no index has it."""
+
 
 class UnresolvableError(Exception):
     """No choice of files satisfies a target, or all of them if none is given."""
 
-    def __init__(self, why: Reason | str, target: tuple[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        why: Reason | str,
+        target: tuple[str, str] | None = None,
+        named: frozenset[str] = frozenset(),
+    ) -> None:
+        """`named`: the packages of which uv says that no index has them, or no wheel of them."""
+        self.named = named
         self.reason = reason(why) if isinstance(why, str) else why
         if target:
             where = f"{target[0]} with Python {target[1]}"
@@ -399,7 +409,7 @@ class Uv(Struct, frozen=True, kw_only=True):
                 " PIP_FIND_LINKS names folders of wheels of your own)",
                 proof=_URL.sub("<url>", proof),
             )
-            raise UnresolvableError(why, (platform, python))
+            raise UnresolvableError(why, (platform, python), _named(proof))
         if away := _FAILED.search(done.stderr):
             host = http.host_of(away[1].rstrip("`),"))
             cause = _CAUSE.sub("", done.last_words.splitlines()[-1])
@@ -452,6 +462,14 @@ class Uv(Struct, frozen=True, kw_only=True):
             by="the package index",
         )
         return Found(file=file, url=url, uploaded=wheel.uploaded)
+
+
+def _named(printed: str) -> frozenset[str]:
+    """Return the packages of which uv says that no index has them, or no wheel of them."""
+    named = set[str]()
+    for lacking, absent in _LACKING.findall(printed):
+        named.add(types.canonical(lacking or absent))
+    return frozenset(named)
 
 
 def _checked(**fields: object) -> File:

@@ -161,7 +161,7 @@ def test_an_index_out_of_reach_is_no_lock_at_all(
     monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
-    with pytest.raises(BuildError, match="could not resolve top"):
+    with pytest.raises(BuildError, match=r"the index .* cannot be reached"):
         resolve.resolve(profile(), own)
 
 
@@ -186,7 +186,7 @@ def test_claims_are_resolved_with_their_requirements(
         values = {"UV_NO_CONFIG": "1", "UV_CONFIG_FILE": str(wheels.parent / "named.toml")}
         monkeypatch.setenv(configured, values[configured])
     monkeypatch.setattr(upstream, "claims", lambda *_: (claimed(wheels),))
-    asked = profile("leaf==5.0+up", indexes={"torch": "pytorch-cpu"})
+    asked = profile("leaf==5.0+up", indexes={"leaf": "pytorch-cpu"})
     lock = default.lock(asked, own)
     assert versions(lock) == {"leaf": "5.0+up", "top": "1.0", "uv": "0.13.8"}
     leaf = lock.targets[0].files[0]

@@ -19,7 +19,7 @@ from tests.seams.rows import (
     says,
     says_not,
 )
-from tests.seams.rows.deciding import claimed, old, release_of, torch
+from tests.seams.rows.deciding import old, release_of, torch
 from tests.seams.world import package
 from tests.support import sources
 
@@ -95,7 +95,6 @@ def adding_what_is_listed_locks_it(world: World) -> None:
 
 @row("11.2", "B")
 def a_release_that_the_mirror_lacks_is_not_locked(world: World) -> None:
-    claimed(world)
     project(world)
     ended = done(world.envbuilder("lock"))
     told = [line for line in ended.err.splitlines() if "2.13.0" in line and "pytorch-cpu" in line]
@@ -145,7 +144,6 @@ def no_name_is_meant_by_itself(world: World) -> None:
 @row("11.8", "C")
 def check_gives_the_reason_that_lock_gave(world: World) -> None:
     project(world, "profiles: [cpu, rocm, xpu]")
-    claimed(world)
     done(world.envbuilder("lock"), 2)
     says_not(world.envbuilder("check"), "changed after the lock was made")
 
@@ -173,8 +171,9 @@ def a_program_of_conda_is_no_strangers_package(world: World) -> None:
 
 @row("U1", "A")
 def releases_that_differ_are_said_with_the_reason(world: World) -> None:
-    claimed(world)
-    torch(world, "default", "2.13.0")
+    package(world.index.wheels("default"), "torch", "2.13.0")
+    # Its made-up files are refused in place of those that are shipped, but not of one's own.
+    done(world.envbuilder("lock", "--profile", "cuda", cwd=world.home))
     project(world, "profiles: [cpu, cuda]")
     why = "no source that answers states a hash of 2.13.0 (cpu)"
     says(done(world.envbuilder("lock")), "2.12.1 (cpu)", "2.13.0 (cu130)", why)

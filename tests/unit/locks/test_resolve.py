@@ -12,7 +12,7 @@ from envbuilder.core.errors import BuildError
 from envbuilder.core.process import Completed
 from envbuilder.core.settings import Settings
 from envbuilder.locks import resolve
-from envbuilder.packages.availability import Blocker
+from envbuilder.locks.blockers import Blocker
 from envbuilder.packages.conda.solve import UnsolvableError
 from envbuilder.packages.debian import suite as debian
 from envbuilder.packages.debian.suite import Suite
@@ -270,7 +270,7 @@ WHEEL = "https://i/a-1-py3-none-any.whl"
     [
         (package("a", "1", WHEEL, sha256=None), "states no sha256"),
         (package("a", "1; rm", WHEEL), "an invalid file"),
-        (done(2, "error: Failed to fetch https://user:secret@index.invalid/x"), "could not resol"),
+        (done(2, "error: Failed to fetch https://user:secret@index.invalid/x"), "be reached"),
     ],
     ids=["no hash", "an odd name", "a failing index"],
 )
@@ -327,7 +327,7 @@ def test_a_version_that_is_too_old_is_refused_unless_a_lock_has_it(
     found: Settings, offered: list[Offer]
 ) -> None:
     twice = profile(python=Python(default="3.11", supported=("3.11", "3.12")))
-    old = Blocker(name="left", kind="source", version="4.0", needs=(), instead=("left 1.0",))
+    old = Blocker(name="left", kind="source", version="4.0", instead=("left 1.0",))
 
     def doubt(_: Profile, place: Any, wheels: Iterable[Found], __: Any) -> tuple[Blocker, ...]:
         is_old = place[1] == "3.12" and "left" in {wheel.file.name for wheel in wheels}
@@ -339,7 +339,9 @@ def test_a_version_that_is_too_old_is_refused_unless_a_lock_has_it(
     options: dict[str, Any] = {"doubt": doubt, "explain": explain}
     lock = made(found, FakeUv(two), twice, **options)
     assert (lock.state, lock.targets) == ("unlocked", ())
-    assert "left 4.0 (): has no wheel for Python 3.12, only its source" in lock.why
+    assert (
+        "left 4.0 (required by others): has no wheel for Python 3.12, only its source" in lock.why
+    )
     accepted = made(found, FakeUv(two), twice)
     project = in_project(found)
     partly = made(project, FakeUv(two), twice, **options)
