@@ -214,7 +214,7 @@ def settle(
             _report(outcome, lock, present[entry.path], settings)
             _print_indented(filter(None, (why.get(entry.label), differing.get(entry.label))))
             if is_detailed(outcome):
-                _print_indented([*details, *compare.claims(lock)])
+                _print_indented(filter(None, (*details, lock.reason)))
             elif details:
                 hidden = True
     for obstacle, same in failures.items():
@@ -351,6 +351,7 @@ def _report(
         words.append(f"{len(changed)} changed")
     words += [f"not for {target}" for target in lock.missing]
     console.result(f"{entry.label}: {', '.join(words)}{_place(present or entry.path, settings)}")
+    _print_indented(compare.other_cuda(profile, entry.places))
     if lock.obstacle:
         _print(f"  {lock.obstacle.printed(console.width())}")
     if entry.shipped and entry.shipped != present:

@@ -174,20 +174,28 @@ def differences(locks: Iterable[tuple[str, str, Lock | None]]) -> Iterator[tuple
             yield label, f"other versions than elsewhere: {first(others, _MOST_OTHERS)}"
 
 
-def claims(lock: Lock) -> list[str]:
-    """Return a line if no index stated some hashes; the lock's reason names each file."""
-    names = dict.fromkeys(file.name for file in lock.files if file.provenance != "read")
-    if not names:
-        return []
-    return [f"hashes from public lock files, which the download confirms: {', '.join(names)}"]
-
-
 def left_out(profile: Profile, requirements: Iterable[str]) -> Iterator[str]:
     """Yield what a project requires that is for other hardware, and what stands for it here."""
+    without = []
     for name in dict.fromkeys(map(distribution, requirements)):
         other = instead_of(name, profile)
-        if other != name:
-            yield f"{other} for {name}" if other else f"without {name}"
+        if not other:
+            without.append(name)
+        elif other != name:
+            yield f"{other} for {name}"
+    if without:
+        yield f"without {' and '.join(without)}"
+
+
+def other_cuda(profile: Profile, requirements: Iterable[str]) -> Iterator[str]:
+    """Yield what a project requires that is made for another CUDA than its framework's build."""
+    build = profile.build_on(profile.platforms[0])
+    if build is None or profile.accelerator != "cuda":
+        return
+    for name in dict.fromkeys(map(distribution, requirements)):
+        cuda = frameworks.cuda_of(name)
+        if cuda and cuda != frameworks.cuda_of(build.build):
+            yield f"{name} is made for CUDA {cuda}, which no build of {build.release} has"
 
 
 def _versions(lock: Lock, *, of_python: bool = False) -> dict[str, str]:

@@ -216,6 +216,15 @@ def is_runtime(name: str) -> bool:
     return any(row.is_library(name) for row in FRAMEWORKS.values())
 
 
+def cuda_of(name: str) -> str:
+    """Return the major version of CUDA that a distribution (normalised) or a build is made for.
+
+    Empty if its name says nothing about it, or if the framework's own build decides about it.
+    """
+    version = re.fullmatch(r"(?:.+-)?cu(?:da)?(1\d)\d?x?(?:-.+)?", name)
+    return version[1] if version and not (of_build(name) or is_runtime(name)) else ""
+
+
 def is_conda_runtime(name: str) -> bool:
     """Return whether a conda package chooses a build of some framework, or is a library of it."""
     return any(re.fullmatch(row.conda_libraries, name) for row in FRAMEWORKS.values())

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from envbuilder.core import decoding, files, types
 from envbuilder.core.errors import InvalidError, shown
 from envbuilder.profiles import releases
-from envbuilder.profiles.frameworks import FRAMEWORKS
+from envbuilder.profiles.frameworks import FRAMEWORKS, cuda_of
 from envbuilder.profiles.lock import Decided
 from envbuilder.profiles.profile import IMAGE_PYTHON, Base, Profile, Python
 from envbuilder.profiles.releases import Build, Chosen
@@ -246,6 +246,14 @@ def distance(python: str, other: str) -> int:
 
 def _minor(python: str) -> int:
     return int(python.removeprefix("3."))
+
+
+def of_same_cuda(profile: Profile, chosen: Chosen, lines: Iterable[Line]) -> Chosen:
+    """Return a release in the builds for the CUDA that packages are made for, if it has some."""
+    wanted = {cuda_of(line.name) for line in lines} - {""}
+    builds = tuple(build for build in profile.builds if cuda_of(build) in wanted)
+    same = releases.choices(profile.framework, builds, profile.platforms)
+    return same.get(chosen.release, chosen)
 
 
 def bases(profile: Profile, pythons: Iterable[str], *, managed: bool) -> dict[str, Base]:

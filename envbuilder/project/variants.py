@@ -161,7 +161,8 @@ class ProjectProfiles:
             decision = stays or self._decisions.get(profile.name)
             if decision is None:
                 raise release.impossible(profile, self.limits)
-            self._decided[profile.name] = decision
+            chosen = release.of_same_cuda(profile, decision.chosen, self.contents.requirements)
+            self._decided[profile.name] = replace(decision, chosen=chosen)
         return self._decided[profile.name]
 
     @cached_property
@@ -338,6 +339,9 @@ def adapt(profile: Profile, contents: Contents, decision: Decision | None = None
             allowed = release.pythons(profile, contents.pythons, decision.chosen)
             python = release.also_for_images(profile, decision.python, allowed)
         profile = profile_files.pinned(profile, decision.chosen)
+        build = decision.chosen.builds[0]
+        if build != profile.build_on(build.platform):
+            profile = replace(profile, builds=(build.build,))
     else:
         python = _python(profile, contents)
     python = replace(python, managed=environment.is_managed or profile.python.managed)

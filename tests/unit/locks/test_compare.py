@@ -86,22 +86,17 @@ def test_nothing_to_say_of_a_first_lock_the_same_or_none() -> None:
     assert compare.changes(unlocked, CPU) == compare.changes(CPU, unlocked) == []
 
 
-def test_which_hashes_no_index_stated() -> None:
-    files = tuple(replace(f, provenance="read") for f in CPU.targets[0].files)
-    target = replace(CPU.targets[0], files=files)
-    assert compare.claims(replace(CPU, targets=(target,))) == []
-    torch = tuple(replace(f, provenance="claim") if f.name == "torch" else f for f in files)
-    claimed = replace(target, files=torch)
-    assert compare.claims(replace(CPU, targets=(target, claimed, claimed))) == [
-        "hashes from public lock files, which the download confirms: torch"
-    ]
-
-
 def test_what_is_for_other_hardware_is_named() -> None:
-    listed = ["xformers>=0.0.30", "faiss-gpu", "rich", "nvidia-cublas-cu12==12.1.3.1"]
+    listed = [
+        "xformers>=0.0.30",
+        "faiss-gpu",
+        "rich",
+        "cupy-cuda12x",
+        "nvidia-cublas-cu12==12.1.3.1",
+    ]
     assert [*compare.left_out(shipped_profile("rocm"), listed)] == [
-        "without xformers",
         "faiss-cpu for faiss-gpu",
+        "without xformers and cupy-cuda12x",
     ]
     assert not [*compare.left_out(shipped_profile("cuda"), listed)]
 
@@ -277,3 +272,13 @@ def test_a_second_triton(name: str) -> None:
         f"{first.platform} Python {first.python}: {other} 3.9.0 is {own.name} for other hardware:"
         " both install the same modules"
     )
+
+
+def test_what_is_made_for_another_cuda_is_named() -> None:
+    listed = ["cupy-cuda12x", "cupy-cuda13x", "nvidia-cublas-cu12==12.1.3.1", "tensorrt-cu12-libs"]
+    assert [*compare.other_cuda(shipped_profile("cuda"), listed)] == [
+        f"{name} is made for CUDA 12, which no build of 2.13.0 has"
+        for name in ("cupy-cuda12x", "tensorrt-cu12-libs")
+    ]
+    assert not [*compare.other_cuda(shipped_profile("cuda-legacy"), ["cupy-cuda12x"])]
+    assert not [*compare.other_cuda(shipped_profile("cpu"), listed)]

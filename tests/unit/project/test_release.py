@@ -103,6 +103,30 @@ def test_one_release_and_one_python_hold_on_all_hardware(tmp_path: Path) -> None
     assert "triton-rocm" not in rocm.indexes
 
 
+@pytest.mark.parametrize(
+    ("requirements", "cuda", "index"),
+    [
+        ("cupy-cuda13x", "2.13.0 (cu130) 3.11", None),
+        ("cupy-cuda12x", "2.13.0 (cu129) 3.11", "pytorch-cu129"),
+        ("cupy-cuda13x, cudf-cu12", "2.13.0 (cu130) 3.11", None),
+        ("cupy-cuda12x, torch==2.10.0", "2.10.0 (cu128) 3.11", None),
+        # No build of it is for that CUDA, and an older release is not taken for it.
+        ("cupy-cuda12x, torch==2.15.0", "2.15.0 (cu132) 3.11", None),
+        ("cupy-cuda11x", "2.13.0 (cu130) 3.11", None),
+        ("nvidia-nccl-cu12", "2.13.0 (cu130) 3.11", None),
+    ],
+)
+def test_the_build_is_for_the_cuda_that_packages_are_made_for(
+    tmp_path: Path, requirements: str, cuda: str, index: str | None
+) -> None:
+    variants = project(tmp_path, f"requirements: [{requirements}]\n")
+    assert decided(variants, ["cuda"]) == {"cuda": cuda}
+    profile = of(variants, "cuda")
+    assert profile.indexes.get("torch") == index
+    assert profiles.is_on_pypi(profile, "linux/amd64") == (index is None)
+    assert decided(variants, ["cpu"])["cpu"].startswith(cuda.partition(" ")[0])
+
+
 def test_a_python_that_all_have_is_taken(tmp_path: Path) -> None:
     old = project(tmp_path, "requirements: [torch==1.13.1]\n")
     assert {d.rpartition(" ")[2] for d in decided(old).values()} == {"3.10"}
