@@ -9,7 +9,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from datetime import date, timedelta
 from functools import partial
 from itertools import chain, product
@@ -40,7 +39,7 @@ from envbuilder.locks import chooser
 from envbuilder.packages.python import indexes
 from envbuilder.profiles import frameworks, profile as profile_files, releases
 from envbuilder.profiles.requirements import distribution
-from envbuilder.project import conda, draft, forms, lines, package, repository
+from envbuilder.project import code, conda, draft, forms, lines, package, repository
 from envbuilder.project.names import distribution_of_module
 from envbuilder.project.variants import ProjectProfiles, ReleaseOptions, framework_of
 
@@ -99,14 +98,6 @@ class Taken(Struct, frozen=True, kw_only=True):
     requirements: tuple[str, ...]
 
 
-class Suggested(Struct, frozen=True, kw_only=True):
-    """A package that is named by no list, only by a text or by code."""
-
-    requirement: str
-    source: str
-    """What names it."""
-
-
 class Report(Struct, frozen=True, kw_only=True):
     """What was written, and what became of each line of the repository's files."""
 
@@ -120,7 +111,7 @@ class Report(Struct, frozen=True, kw_only=True):
     changed: tuple[str, ...]
     dropped: tuple[str, ...]
     needs_you: tuple[str, ...]
-    suggested: tuple[Suggested, ...]
+    suggested: tuple[draft.Suggested, ...]
     others: tuple[str, ...]
     """Files that list requirements, too, and are not used."""
     impossible: tuple[Impossible, ...]
@@ -137,8 +128,9 @@ def command(offline: bool, as_json: bool) -> None:
     """Write an envbuilder.yaml for the repository in this folder, and this machine's lock.
 
     Takes the requirements of the file that the README names, else of the best one: {forms}; in
-    folders below if none is at the top. Says what of it is taken, changed, dropped, and left to
-    you; what README, Dockerfiles, scripts and imports name are suggestions in comments. Nothing of
+    folders below if none is at the top. What the programs import and no list has is taken, too;
+    without any list, what README, Dockerfiles, scripts, notebooks and code name. Else that is a
+    suggestion in comments. Says what of all is taken, changed, dropped, and left to you. Nothing of
     the repository is run. The package index is asked which names it has, and uv which versions fit
     together: where pins stand in the way, the nearest later ones are taken. A file that exists is
     never changed: what would be written is printed, and nothing is locked.
@@ -168,13 +160,6 @@ def command(offline: bool, as_json: bool) -> None:
         console.data(report)
     else:
         _print(report)
-    if report.written and report.suggested and not report.taken:
-        names = [each.requirement for each in report.suggested]
-        raise InvalidError(
-            "no file of the repository lists what it requires, so the environment would hold the"
-            " framework alone",
-            Hint(f"Uncomment what {settings.PROJECT_FILE} suggests, or run", ("add", *names)),
-        )
     if failure:
         raise failure
 
@@ -213,13 +198,15 @@ def _report(
     files = tuple(repository.files(folder))
     hints = repository.install_hints(folder, files)
     choice = draft.choose(folder, files, hints)
-    if choice.errors and not choice.sources:
-        advice = chain.from_iterable(error.hints for error in choice.errors)
-        raise InvalidError("\n".join(e.message for e in choice.errors), dict.fromkeys(advice))
-    imported = repository.imports(folder, files)
+    broken = [error for error in choice.errors if not error.message.startswith("setup.py:")]
+    if broken and not choice.sources:
+        advice = chain.from_iterable(error.hints for error in broken)
+        raise InvalidError("\n".join(e.message for e in broken), dict.fromkeys(advice))
+    imports = code.imports(folder, files, hints.programs, all_start=not choice.sources)
+    used = [*imports, *map(distribution, hints.requirements)]
     local_package = _package(folder)
-    modules = {} if choice.sources else {name: distribution_of_module(name) for name in imported}
-    suggested = tuple(_suggested(folder, hints, choice, modules))[:_MOST_SUGGESTED]
+    main = _main_framework(choice, used) or framework_of(settings.Definition(), choice.lines)[0]
+    choice, suggested, unclear = _with_unlisted(choice, hints, imports, main, local_package)
     offered = ReleaseOptions().offered
     absent = dict[str, str]()
     unsure = dict[str, str]()
@@ -238,9 +225,9 @@ def _report(
     facts = draft.Draft(
         is_package=local_package is not None and local_package.is_installed,
         as_of=_day(folder, choice),
-        framework=_main_framework(choice, (*imported, *map(distribution, hints.requirements))),
+        framework=_main_framework(choice, used),
         exclude=absent,
-        requirements=tuple((each.requirement, each.source) for each in suggested),
+        suggested=suggested,
         system=tuple(hints.system.items())[:_MOST_SUGGESTED],
         indexes=_channels(choice),
     )
@@ -252,20 +239,23 @@ def _report(
     impossible = fit.impossible
     unbuilt: Sequence[str] = ()
     failure: EnvbuilderError | None = None
-    if choice.sources and ask:
+    if choice.lines and ask:
         try:
             facts, unbuilt = _resolvable(choice, facts, place, ask)
+            choice = msgspec.structs.replace(
+                choice, unlisted=tuple(u for u in choice.unlisted if u.name not in unbuilt)
+            )
         except BuildError as error:
             failure = with_context(error, hint=Hint("Without an index", ("init", "--offline")))
     text = draft.text(choice, facts)
     settings.decoded(text, path)  # raises if it is not what every command reads
-    program = repository.program_arguments(folder, files, hints.programs) or ("FILE",)
+    program = code.program_arguments(folder, files, hints.programs) or ("FILE",)
     run = ("run", "--", "python", *program)
     report = Report(
         file=str(path),
         written=not os.path.lexists(path) or (path.is_file() and not path.stat().st_size),
         text=text,
-        taken=tuple(map(_taken, choice.sources)),
+        taken=tuple(_taken(choice)),
         changed=(
             *(n for n in notes if not isinstance(n, lines.Dropped | lines.Needed)),
             *(f"{taken}: {why}" for taken, why in facts.overrides.values()),
@@ -277,7 +267,7 @@ def _report(
             *(f"{name}: {_EXCLUDED[why]}" for name, why in facts.exclude.items()),
             *(str(note) for note in notes if isinstance(note, lines.Needed)),
             *(f"{name}: {_UNBUILT} [{name}]" for name in unbuilt),
-            *_unknown(modules),
+            *unclear,
             *(f"{name}: {_UNSURE} ({problem})." for name, problem in unsure.items()),
         ),
         suggested=suggested,
@@ -288,11 +278,14 @@ def _report(
     return report, failure
 
 
-def _taken(source: draft.Source) -> Taken:
-    """Return a file whose requirements are taken."""
-    listed = (*source.listed.requirements, *source.listed.conda)
-    requirements = tuple(line.text for line in listed)
-    return Taken(file=source.main.file, why=source.why, requirements=requirements)
+def _taken(choice: draft.Choice) -> Iterator[Taken]:
+    """Yield the files whose requirements are taken, then what else names packages."""
+    for source in choice.sources:
+        listed = (*source.listed.requirements, *source.listed.conda)
+        texts = tuple(line.text for line in listed)
+        yield Taken(file=source.main.file, why=source.why, requirements=texts)
+    if unlisted := tuple(line.text for line in choice.unlisted):
+        yield Taken(file="texts and code", why="no file lists them", requirements=unlisted)
 
 
 def _package(folder: Path) -> package.Package | None:
@@ -303,34 +296,57 @@ def _package(folder: Path) -> package.Package | None:
         return None
 
 
-def _suggested(
-    folder: Path,
-    hints: repository.InstallHints,
+def _with_unlisted(
     choice: draft.Choice,
-    modules: Mapping[str, str],
-) -> Iterator[Suggested]:
-    """Yield what texts name, and the packages of `modules` that the code imports."""
-    own = _package(folder)
-    itself = {types.canonical(own.name)} if own else set()
-    seen = {*_TOOLS, *itself, *(line.name for line in choice.lines)}
-    named = [*hints.requirements.items()]
-    named += [(package, "imports") for package in modules.values() if package]
-    for text, where in named:
-        with suppress(InvalidError):
+    hints: repository.InstallHints,
+    imports: Mapping[str, code.Use],
+    framework: types.Framework,
+    itself: package.Package | None,
+) -> tuple[draft.Choice, tuple[draft.Suggested, ...], Sequence[str]]:
+    """Return the choice with what no file lists, what is only suggested, and what needs the user.
+
+    Taken are what programs cannot start without, companions of the framework, and, if no file lists
+    anything, what texts install.
+    """
+    row = frameworks.FRAMEWORKS[framework]
+    seen = {*_TOOLS, *(line.name for line in choice.lines)}
+    if itself:
+        seen.add(types.canonical(itself.name))
+    taken: list[Line] = []
+    suggested: list[draft.Suggested] = []
+    unclear: list[str] = []
+    unknown: list[str] = []
+
+    def add(text: str, where: str, is_taken: bool) -> None:
+        try:
+            lines.parse(text, where)
             line, _ = lines.parse_lenient(text, where)
-            if line.name not in seen and not frameworks.of_build(line.name):
-                seen.add(line.name)
-                yield Suggested(requirement=line.text, source=where)
+        except InvalidError as error:
+            if seen.isdisjoint(re.split(r"[/@#=]|\.git", text.lower().replace("_", "-"))):
+                unclear.append(f"{error.message}. {error.hint}")
+            return
+        if line.text not in row.names and (line.name not in seen or repository.BASE in where):
+            seen.add(line.name)
+            if is_taken:
+                taken.append(line)
+            else:
+                suggested.append(draft.Suggested(requirement=line.text, source=where))
 
-
-def _unknown(modules: Mapping[str, str]) -> Iterator[str]:
-    """Yield a sentence on modules that are imported and that no table knows the package of."""
-    if unknown := [name for name, package in modules.items() if not package]:
-        yield (
+    for text, where in hints.requirements.items():
+        add(text, where, not choice.sources and repository.BASE not in where)
+    for module, use in imports.items():
+        if name := distribution_of_module(module):
+            add(name, f"{draft.IMPORTED}{use.file}", use.at_start or name in row.companions)
+        elif use.at_start and types.canonical(module) not in " ".join(seen):
+            unknown.append(module)
+    if unknown:
+        unclear.append(
             f"imported, and no table says which packages bring them: {first(unknown, 8)}. The index"
             " may have a stranger's package of such a name. To add the right one:"
             " `envbuilder add NAME`"
         )
+    choice = msgspec.structs.replace(choice, unlisted=tuple(taken))
+    return choice, tuple(suggested[:_MOST_SUGGESTED]), unclear
 
 
 # What makes it possible to lock
@@ -392,7 +408,7 @@ def _resolvable(
             ask = partial(ask, sources=sources)
             facts, more = _fitting(choice, facts, place, "mps", ask)
             sources |= more
-    unbuilt = sources & _conda_alone(choice)
+    unbuilt = sources & _not_asked_for(choice)
     return msgspec.structs.replace(facts, build=tuple(sorted(sources - unbuilt))), sorted(unbuilt)
 
 
@@ -505,12 +521,13 @@ def _to_ask(variants: ProjectProfiles, kind: types.Accelerator) -> Profile | Non
     return msgspec.structs.replace(adapted, resolution=resolution)
 
 
-def _conda_alone(choice: draft.Choice) -> frozenset[str]:
-    """Return the names on the index of what lists of conda's have, and no list of Python's own."""
+def _not_asked_for(choice: draft.Choice) -> frozenset[str]:
+    """Return the names on the index that only lists of conda's, or imports, lead to."""
     listed = _condas(choice)
     places = {line.where for line in listed}
+    imported = {line.name for line in choice.unlisted if draft.IMPORTED in line.where}
     own = {line.name for line in choice.lines if line.where not in places}
-    return conda.distributions(listed) - own
+    return (conda.distributions(listed) - own) | imported
 
 
 def _condas(choice: draft.Choice) -> list[Line]:
@@ -518,7 +535,7 @@ def _condas(choice: draft.Choice) -> list[Line]:
     return [*chain.from_iterable(source.listed.conda for source in choice.sources)]
 
 
-def _main_framework(choice: draft.Choice, used: Iterable[str]) -> types.Framework | None:
+def _main_framework(choice: draft.Choice, used: Sequence[str]) -> types.Framework | None:
     """Return the one of several frameworks that a project is for; None if it has one at most.
 
     The first that is `used`: imported, most often first, or installed by texts, which may be the
@@ -526,12 +543,12 @@ def _main_framework(choice: draft.Choice, used: Iterable[str]) -> types.Framewor
     reads data.
     """
     names = [line.name for line in choice.lines]
-    required = {f for name in names if (f := frameworks.of_name(name))}
-    required = required or {f for name in names if (f := frameworks.of_user(name))}
+    stated = {f for name in names if (f := frameworks.of_name(name))}
+    stated = stated or {f for name in names if (f := frameworks.of_user(name))}
     by_use = [f for name in used if (f := frameworks.of_name(name))]
-    required = required.union(by_use[:1]) if required else required
+    required = stated.union(by_use[:1])
     if len(required) < 2:
-        return None
+        return None if required <= (stated or {frameworks.DEFAULT}) else by_use[0]
     required.discard("tensorflow")
     belonging = Counter(map(frameworks.of_user, names))
     return next(filter(required.__contains__, by_use), None) or max(
@@ -648,10 +665,9 @@ def _print(report: Report) -> None:
     _print_part("dropped", report.dropped)
     _print_part("needs you", report.needs_you)
     _print_part("not for all hardware", _impossible(report.impossible))
-    if report.suggested:
-        names = [each.requirement for each in report.suggested]
-        sources = ", ".join(dict.fromkeys(each.source for each in report.suggested))
-        _print_part("suggested, in comments", [f"{sources}: {first(names, 8)}"])
+    names = [s.requirement for s in report.suggested if repository.BASE not in s.source]
+    if names:
+        console.hints([Hint("suggested, in comments", ("add", *names))])
     if report.locked:
         console.result(f"locked: {report.locked}, for this machine. Others: `envbuilder lock`")
     console.result("Next:")

@@ -48,6 +48,8 @@ _HEAD = """\
 # What this project needs on any hardware. The framework comes from the profile of each machine.
 # To add packages: envbuilder add NAME. After other changes: envbuilder lock
 """
+IMPORTED = "imported by "
+"""What the place of a package that a file's code imports begins with."""
 _NO_LIST = 'requirements: []  # such as [einops, "rich>=13"]\n'
 _INSTEAD = "the nearest to what files say that there is"
 _TAIL = {
@@ -57,6 +59,14 @@ _TAIL = {
     "python": '# python: "3.12"\n',
 }
 """Keys that are often added, as comments."""
+
+
+class Suggested(Struct, frozen=True, kw_only=True):
+    """A package that is named by no list, only by a text or by code."""
+
+    requirement: str
+    source: str
+    """What names it."""
 
 
 class Source(Struct, frozen=True, kw_only=True):
@@ -81,11 +91,13 @@ class Choice(Struct, frozen=True, kw_only=True):
     """Why files that would have come first cannot be read."""
     notes: tuple[str, ...] = ()
     """What is said of files at the top that list nothing."""
+    unlisted: tuple[Line, ...] = ()
+    """What texts install or code imports (`IMPORTED`), and no file lists."""
 
     @property
     def lines(self) -> tuple[Line, ...]:
         """The requirements in all of them."""
-        return joined(source.listed for source in self.sources).requirements
+        return (*joined(source.listed for source in self.sources).requirements, *self.unlisted)
 
 
 def choose(folder: Path, files: Sequence[str], hints: InstallHints) -> Choice:
@@ -119,12 +131,15 @@ def choose(folder: Path, files: Sequence[str], hints: InstallHints) -> Choice:
             notes += source.listed.notes
     if sources and hints.itself and not _is_complete(sources[0]):
         for file in stating:
-            with suppress(InvalidError):
+            try:
                 source = _read(folder, file)
-                if _lists_something(source.listed):
-                    why = f"{hints.itself} installs the project itself"
-                    sources.append(msgspec.structs.replace(source, why=why))
-                    break
+            except InvalidError as error:
+                errors.append(error)
+                continue
+            if _lists_something(source.listed):
+                why = f"{hints.itself} installs the project itself"
+                sources.append(msgspec.structs.replace(source, why=why))
+                break
     left_out = {source.main.file for source in sources}
     if any(_form(file).keeps_versions for file in left_out):
         left_out.add("pyproject.toml")  # what the lock was made from
@@ -275,8 +290,7 @@ class Draft(Struct, frozen=True, kw_only=True):
     """Packages that cannot be had → why."""
     overrides: dict[str, tuple[str, str]] = {}
     """Packages → what is taken, whatever they require of each other, and why."""
-    requirements: tuple[tuple[str, str], ...] = ()
-    """Packages to suggest, each with what names it."""
+    suggested: tuple[Suggested, ...] = ()
     system: tuple[tuple[str, str], ...] = ()
     indexes: dict[str, str] = {}
     """Channels of conda that envbuilder does not know → their URLs."""
@@ -289,6 +303,7 @@ class Draft(Struct, frozen=True, kw_only=True):
             if line.source and not url_path(line.source).endswith(".whl")
         ]
         return Definition(
+            requirements=tuple(line.text for line in choice.unlisted),
             requirements_from=tuple(source.main for source in choice.sources),
             install_project=self.is_package,
             build_from_source=tuple(
@@ -331,10 +346,10 @@ def text(choice: Choice, draft: Draft) -> str:
     parts += _mappings(draft)
     if chosen.system_packages:
         parts.append(f"system_packages: {_items(chosen.system_packages)}  # in images\n")
-    if draft.requirements:
+    if draft.suggested:
         parts.append("# Suggested; uncomment what is needed:\n# requirements:\n")
-    for package, where in draft.requirements:
-        parts.append(f"#   - {scalar(package, in_flow=False)}  # {where}\n")
+    for each in draft.suggested:
+        parts.append(f"#   - {scalar(each.requirement, in_flow=False)}  # {each.source}\n")
     if draft.system:
         names = _items(dict(draft.system))
         parts.append(f"# system_packages: {names}  # {draft.system[0][1]}\n")
@@ -354,10 +369,14 @@ def _mappings(draft: Draft) -> Iterator[str]:
 
 
 def _requirements(choice: Choice) -> Iterator[str]:
-    """Yield the lines that list files."""
+    """Yield the lines that list files, and packages that none of them has."""
     more = choice.others[:_MOST_MENTIONED]
+    if choice.unlisted:
+        yield "requirements:\n"
+    for line in choice.unlisted:
+        yield f"  - {scalar(line.text, in_flow=False)}  # {line.where}\n"
     if not choice.sources:
-        yield _NO_LIST
+        yield "" if choice.unlisted else _NO_LIST
         yield f"# requirements_from: {_items(more or ['requirements.txt'])}\n"
         return
     yield "requirements_from:\n"

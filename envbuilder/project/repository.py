@@ -5,17 +5,13 @@ All of it is somebody else's: links are not followed out of it, and everything h
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import os
 import re
 import shlex
-import sys
-import warnings
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime
-from itertools import islice
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -26,6 +22,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.publishable import git
 from envbuilder.core.settings import ProjectPath
 from envbuilder.core.types import DebianPackage
+from envbuilder.project import notebooks
 from envbuilder.project.forms import form_of
 from envbuilder.project.lines import read_text
 from envbuilder.project.names import distribution_of
@@ -37,12 +34,12 @@ _MOST_COMMANDS = 2000
 _LONGEST_LINE = 4000
 """What is read of a repository, whose authors wrote it: entries and levels of its tree, texts of
 each kind, commands in them, characters of a line."""
-_KEPT = re.compile(r".+\.(py|sh|md|rst)|(?i:readme.*|.*dockerfile.*)")
+_KEPT = re.compile(r".+\.(py|ipynb|sh|md|rst)|(?i:readme.*|.*dockerfile.*)")
 """Code and texts, in addition to what requirements are read from."""
 _SKIPPED = frozenset({"node_modules", "__pycache__", "site-packages", "envbuilder.lock"})
 _README = re.compile(r"(?i)(readme(\.(md|rst|txt))?|install(ation)?\.(md|rst|txt))")
 _DOCKERFILE = re.compile(r"(?i)(.*\.)?dockerfile(\..*)?")
-_SCRIPT = re.compile(r"(?i)(install|setup)[\w-]*\.sh")
+_SCRIPT = re.compile(r"(?i)(install|setup)[\w-]*\.sh|.*\.ipynb")
 
 
 def files(folder: Path) -> Iterator[str]:
@@ -123,10 +120,14 @@ class InstallHints(Struct, kw_only=True):
     """What they start with Python."""
 
 
+BASE = "'s base image"
+"""What the place of the framework's release in a base image ends with: a hint, no list."""
 _START = re.compile(
     r"(?:^[\s$>#!%*+.)\-\d]*(?:RUN\s+)?|`+\s*|&&\s*|;\s*|\|\|\s*)(?:sudo\s+|-\S+\s+|[A-Z_]+=\S+\s+)*"
 )
-_PIP = re.compile(r"(?:(?:python[\d.]*|py)\s+-m\s+)?(?:uv\s+)?pip[\d.]*\s+install\s+")
+_PIP = re.compile(
+    r"(?:(?:python[\d.]*|py|\{sys\.executable\})\s+-m\s+)?(?:uv\s+)?pip[\d.]*\s+install\s+"
+)
 _KINDS = {
     "pip": _PIP,
     "env": re.compile(r"(?:conda|mamba|micromamba)\s+(?:env\s+)?(?:create|update)\s+"),
@@ -134,8 +135,9 @@ _KINDS = {
     "own": re.compile(
         r"(?:python[\d.]*\s+setup\.py\s+(?:install|develop)|(?:poetry|pdm)\s+install|uv\s+sync)\b"
     ),
+    "base": re.compile(r"FROM\s+(?=\S)"),
     "apt": re.compile(r"apt(?:-get)?\s+(?:-\S+\s+)*install\s+"),
-    "python": re.compile(r"python[\d.]*\s+(?=-m\s+\w|[\w./-]+\.py\b)"),
+    "python": re.compile(r"python[\d.]*\s+(?=-m\s+\w|(?!setup\.py)[\w./-]+\.py\b)"),
 }
 _WITH_VALUE = re.compile(
     r"-[ifcntpbPC]|--((extra-|default-)?index(-url)?|find-links|channel|name|target|prefix|root|python"
@@ -146,19 +148,29 @@ _SETTING = re.compile(
     r"|[a-z-]+-(action|backend|bar|host|mode|package|provider|settings?|strategy|version))"
 )
 """Options of pip, uv and conda whose value is the next word."""
-_REQUIREMENT = re.compile(r"[A-Za-z][A-Za-z0-9._-]*(\[[\w, .-]*\])?([=<>!~]=?=?[\w.*+,<>=!~]+)?")
-_CONDA = re.compile(r"(?:[\w-]+::)?([A-Za-z][A-Za-z0-9._-]*)(?:=([0-9][\w.]*)(?:=.*)?)?")
+_REQUIREMENT = re.compile(
+    r"([\w.-]+(\[.*\])? *@ *)?git\+\S+"
+    r"|[A-Za-z][A-Za-z0-9._-]*(\[[\w, .-]*\])?([=<>!~]=?=?[\w.*+,<>=!~]+)?"
+)
+_SPECS = {
+    "conda": re.compile(r"(?:[\w-]+::)?([A-Za-z][A-Za-z0-9._-]*)(?:=([0-9][\w.]*)(?:=.*)?)?"),
+    "base": re.compile(
+        r".*\b(pytorch|tensorflow)(?::|\S*?[:_-](?:pth|pytorch_))([0-9]\.[0-9]+(\.[0-9]+)?)(?![0-9.]).*"
+    ),
+}
+"""A package of conda, or a base image whose tag states a framework's release: NVIDIA's do not."""
 
 
 def install_hints(folder: Path, files: Iterable[str]) -> InstallHints:
-    """Return what the README, Dockerfiles and scripts of a repository install."""
+    """Return what the README, Dockerfiles, scripts and notebooks of a repository install."""
     result = InstallHints()
     upper = sorted((f.count("/"), f) for f in files if f.count("/") < 2)
     for kind in (_README, _DOCKERFILE, _SCRIPT):
         texts = [file for _, file in upper if kind.fullmatch(PurePosixPath(file).name)]
         for file in texts[:_MOST_TEXTS]:
+            read = notebooks.code if file.endswith(".ipynb") else read_text
             with contextlib.suppress(InvalidError):
-                for command, words in _commands(read_text(folder, file)):
+                for command, words in _commands(read(folder, file)):
                     _take(result, command, words, file)
     return result
 
@@ -209,8 +221,8 @@ def _take(hints: InstallHints, kind: str, words: list[str], where: str) -> None:
             hints.system.setdefault(word, where)
         elif kind == "pip" and _REQUIREMENT.fullmatch(word):
             hints.requirements.setdefault(word, where)
-        elif kind == "conda" and (spec := _CONDA.fullmatch(word)):
-            _take_conda(hints, spec[1], spec[2], where)
+        elif kind in _SPECS and (spec := _SPECS[kind].fullmatch(word)):
+            _take_conda(hints, spec[1], spec[2], f"{where}{BASE}" if kind == "base" else where)
         elif not word.startswith("-") and "/" not in word:
             return  # prose
 
@@ -224,107 +236,3 @@ def _take_conda(hints: InstallHints, name: str, version: str | None, where: str)
 
 def _path(text: str) -> str:
     return str(PurePosixPath(text)) if text else ""
-
-
-# Its own Python code: what it imports, and its program
-
-
-_MOST_FILES = 400
-_LARGEST_FILE = 1 << 18
-_MOST_BYTES = 8 << 20
-"""What is read of the code, which the repository's authors wrote: files, bytes of each, of all."""
-
-
-def imports(folder: Path, files: Sequence[str]) -> tuple[str, ...]:
-    """Return the modules of others that a repository's code imports, the most frequent first.
-
-    Neither the standard library's nor its own: a module or folder of that name somewhere in it.
-    """
-    code = [file for file in files if file.endswith(".py")]
-    local_names = {part.removesuffix(".py") for file in code for part in PurePosixPath(file).parts}
-    counts = Counter[str]()
-    left = _MOST_BYTES
-    for file in islice(code, _MOST_FILES):
-        if left > 0 and not _is_aside(PurePosixPath(file)):
-            try:
-                text = read_text(folder, file, _LARGEST_FILE)
-            except InvalidError:
-                continue
-            left -= len(text)
-            counts.update({*_imported(text)})
-    return tuple(name for name, _ in counts.most_common() if name not in local_names)
-
-
-def _imported(text: str) -> Iterator[str]:
-    """Yield the top-level names of modules that a file imports, none of the standard library."""
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return
-    for node in ast.walk(tree):
-        names = list[str]()
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            names = [node.module]
-        for module in names:
-            name = module.partition(".")[0]
-            if name not in sys.stdlib_module_names and name.isascii() and not name.startswith("_"):
-                yield name
-
-
-# The program of a folder
-
-_GUARD = re.compile(r"^if __name__ == ['\"]__main__['\"]", re.MULTILINE)
-_NEVER = re.compile(
-    r"(__.*|setup|conftest|noxfile|tasks|hubconf|config|utils|models?|datasets?)\.py|(.*_)?tests?(_.*)?\.py"
-    r"|(download|convert|prepare|preprocess|export|install|get|make|create|build|plot)_?.*\.py"
-)
-_USUAL = ("train.py", "main.py", "run.py", "training.py", "app.py")
-_MOST_SCRIPTS = 200
-"""Scripts at the top, written by the repository's authors, that are looked into."""
-
-
-def program_arguments(
-    folder: Path, files: Sequence[str], programs: Sequence[Sequence[str]] = ()
-) -> tuple[str, ...]:
-    """Return what follows `python` to run the program of a repository; empty if it is unclear.
-
-    `train.py` and the like come first, then the `programs` that its texts show, then the only one
-    that is meant to be run.
-    """
-    top = [file for file in files if "/" not in file and file.endswith(".py")]
-    scripts = [file for file in top if not _NEVER.fullmatch(file)]
-    for usual in _USUAL:
-        if usual in scripts:
-            return (usual,)
-    present = {*files}
-    for words in programs:
-        module = words[-1].replace(".", "/")
-        path = str(PurePosixPath(words[0]))
-        if words[0] == "-m" and {f"{module}.py", f"{module}/__main__.py"} & present:
-            return tuple(words)
-        if path in present and not _NEVER.fullmatch(PurePosixPath(path).name):
-            return (path,)
-    packages = [file for file in files if re.fullmatch(r"[^\W\d]\w*/__main__\.py", file)]
-    guarded = [file for file in scripts[:_MOST_SCRIPTS] if _is_program(folder, file)]
-    candidates = [*packages, *guarded] or scripts
-    if len(candidates) != 1:
-        return ()
-    if packages:
-        return ("-m", packages[0].removesuffix("/__main__.py"))
-    return (candidates[0],)
-
-
-def _is_aside(path: PurePosixPath) -> bool:
-    return path.name in {"setup.py", "conftest.py"} or any(
-        re.fullmatch(r"docs?|tests?", part) for part in path.parts[:-1]
-    )
-
-
-def _is_program(folder: Path, file: str) -> bool:
-    try:
-        return _GUARD.search(read_text(folder, file, _LARGEST_FILE)) is not None
-    except InvalidError:
-        return False

@@ -27,7 +27,7 @@ from envbuilder.profiles.profile import Profile
 from envbuilder.project import draft, repository
 from tests.support.command_line import run
 from tests.support.folders import names_in
-from tests.support.repositories import lay
+from tests.support.repositories import lay, notebook
 from tests.support.user_index import refused
 
 README = "```\npip install einops tqdm torch\napt-get install ffmpeg\n```\n"
@@ -239,10 +239,10 @@ def test_nobody_consents_to_a_build_for_a_name_that_only_conda_lists(
 def test_a_module_that_no_table_knows_is_only_named(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lay(folder, {"train.py": "import einops, mpi, torch\n"})
-    assert run("init", "--offline", "--json") == 2
-    result = json.loads(capsys.readouterr().out)
-    assert result["suggested"] == [{"requirement": "einops", "source": "imports"}]
+    lay(folder, {"train.py": "import einops, mpi, torch, own.x\n"})
+    lay(folder, {"requirements.txt": "my-own-x\n"})
+    result = report(capsys)
+    assert active(folder)[:2] == ["requirements:", "  - einops  # imported by train.py"]
     (needed,) = result["needs_you"]
     assert needed.startswith("imported, and no table says which packages bring them: mpi. ")
 
@@ -277,19 +277,138 @@ def test_a_long_list_takes_less_than_a_screen(
         {"README.md": README, "setup.sh": "pip install tqdm==4.66.1 && pip install einops"},
     ],
 )
-def test_what_only_texts_and_code_name_is_suggested_and_nothing_is_silently_empty(
+def test_where_no_file_lists_anything_texts_and_code_are_the_list(
     folder: Path, capsys: pytest.CaptureFixture[str], files: dict[str, str]
 ) -> None:
     lay(folder, files)
-    assert run("init", "--offline") == 2
-    captured = capsys.readouterr()
-    assert "suggested, in comments" in captured.out
-    assert "envbuilder add " in captured.err
-    text = (folder / "envbuilder.yaml").read_text()
-    assert {"einops", "tqdm"} == {
-        line.split()[2] for line in text.splitlines() if line.startswith("#   - ")
+    (taken,) = report(capsys)["taken"]
+    assert {"einops", "tqdm"} == {line.partition("=")[0] for line in taken["requirements"]}
+    assert taken["why"] == "no file lists them"
+    assert active(folder)[0] == "requirements:"
+    assert {line.split()[1].partition("=")[0] for line in active(folder)[1:]} == {"einops", "tqdm"}
+
+
+RESEARCH = {
+    "requirements.txt": "torch\nrich\n",
+    "README.md": "```\npip install -r requirements.txt\npython -m examples.sample\n```\n",
+    "train.py": "import torch, fire, yaml\nfrom models import net\n\ndef f():\n    import wandb\n",
+    "models/net.py": "import timm, rich\n",
+    "models/more.py": "import torchvision\nimport h5py\n",
+    "examples/sample.py": "import tqdm\n",
+    "examples/show.py": "import matplotlib\n",
+    "plot.ipynb": notebook("%pip install ipywidgets\nimport seaborn, torch"),
+}
+
+
+def test_what_programs_import_is_taken_and_what_examples_alone_do_is_offered(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lay(folder, RESEARCH)
+    assert run("init", "--offline") == 0
+    assert {*active(folder)} == {
+        "requirements:",
+        "  - fire  # imported by train.py",
+        "  - pyyaml  # imported by train.py",
+        "  - timm  # imported by models/net.py",
+        "  - tqdm  # imported by examples/sample.py",
+        "  - torchvision  # imported by models/more.py",
+        "requirements_from:",
+        "  - requirements.txt",
     }
-    assert active(folder) == ['requirements: []  # such as [einops, "rich>=13"]']
+    printed = capsys.readouterr().out
+    assert "taken: 5 packages of texts and code (no file lists them)\n" in printed
+    _, _, rest = printed.partition("suggested, in comments:\n  envbuilder add ")
+    assert {*rest.splitlines()[0].split()} == {
+        *("ipywidgets", "wandb", "h5py", "matplotlib", "seaborn"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"README.md": "pip install tensorflow\n", "tf/a.py": "import tensorflow\n"}, "tensorflow"),
+        ({"tf/a.py": "import tensorflow as tf\n"}, "tensorflow"),
+        ({"lib/a.py": "import jax, tensorflow\n", "lib/b.py": "import jax\n"}, "jax"),
+        ({"lib/a.py": "import torch\n"}, None),
+        ({"lib/a.py": "import numpy\n"}, None),
+    ],
+)
+def test_the_framework_is_what_code_imports_or_texts_install(
+    folder: Path, files: dict[str, str], expected: str | None
+) -> None:
+    lay(folder, {**files, "setup.py": "setup(name='x', install_requires=['rich'])"})
+    assert run("init", "--offline") == 0
+    (stated,) = [line for line in active(folder) if line.startswith("framework:")] or [""]
+    assert stated.partition("  #")[0] == (f"framework: {expected}" if expected else "")
+
+
+def test_notebooks_alone_are_read_like_texts_and_code(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = ("!pip install einops>=0.8 git+https://host.example/x.git", "import einops, cv2, torch")
+    lay(folder, {"demo.ipynb": notebook(*cells)})
+    result = report(capsys)
+    assert active(folder) == [
+        "requirements:",
+        "  - einops>=0.8  # demo.ipynb",
+        "  - opencv-python-headless  # imported by demo.ipynb",
+    ]
+    (needed,) = result["needs_you"]
+    assert needed.startswith("demo.ipynb: git+https://host.example/x.git: a version control ")
+    assert "write the line into a requirements.txt" in needed
+
+
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize(
+    ("image", "hint"),
+    [
+        ("pytorch/pytorch:2.1.0-cuda12.1-cudnn8-runtime", "torch==2.1.0"),
+        ("--platform=linux/amd64 host.example/x/pytorch:2.4 AS base", "torch==2.4"),
+        ("rocm/pytorch:rocm6.0_ubuntu22.04_py3.10_pytorch_2.1.1", "torch==2.1.1"),
+        ("nvcr.io/nvidia/l4t-pytorch:r35.2.1-pth2.0-py3", "torch==2.0"),
+        ("tensorflow/tensorflow:2.15.0-gpu", "tensorflow==2.15.0"),
+        ("nvcr.io/nvidia/pytorch:23.10-py3", ""),
+        ("nvidia/cuda:12.1.0-devel-ubuntu22.04", ""),
+    ],
+)
+def test_a_base_image_is_a_hint_to_the_release_and_no_list(
+    folder: Path, capsys: pytest.CaptureFixture[str], image: str, hint: str, listed: bool
+) -> None:
+    lay(folder, {"Dockerfile": f"FROM {image}\n", "README.md": "pip install tqdm\n"})
+    if listed:
+        lay(folder, {"requirements.txt": "torch\ntqdm\n"})
+    assert run("init", "--offline") == 0
+    comment = f"#   - {hint}  # Dockerfile's base image"
+    assert (comment in (folder / "envbuilder.yaml").read_text().splitlines()) == bool(hint)
+    assert hint not in active(folder)
+    assert "envbuilder add" not in capsys.readouterr().out
+
+
+def test_what_a_setup_py_computes_needs_the_user_and_the_rest_is_taken(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lay(folder, {"setup.py": "from x import r\nsetup(install_requires=r)\n"})
+    lay(folder, {"README.md": "pip install .\n", "main.py": "import einops\n"})
+    result = report(capsys)
+    assert result["needs_you"][0].startswith("setup.py:2: install_requires is computed")
+    assert active(folder)[1] == "  - einops  # imported by main.py"
+    lay(folder, {"requirements.txt": "rich\n", "envbuilder.yaml": ""})
+    assert report(capsys)["needs_you"][0].startswith("setup.py:2: install_requires is computed")
+
+
+def test_what_code_alone_imports_is_never_built(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    an_index(monkeypatch)
+    questions(monkeypatch, answered("einops", "tqdm"))
+    monkeypatch.setattr("envbuilder.commands.init._absent", lambda *_: {})
+    lay(folder, {"README.md": "pip install tqdm\n", "train.py": "import einops, timm\n"})
+    assert run("init", "--json") == 0
+    needed = json.loads(capsys.readouterr().out)["needs_you"]
+    assert [line.partition("  #")[0] for line in active(folder)] == [
+        *("requirements:", "  - tqdm", "  - timm", "build_from_source: [tqdm]"),
+    ]
+    assert any(text.endswith("build_from_source: [einops]") for text in needed)
 
 
 @pytest.mark.parametrize(

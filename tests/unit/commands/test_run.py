@@ -261,7 +261,7 @@ def test_a_script_that_states_its_requirements_needs_no_project(
     with BUILT:
         cli.main([*RUN, "train.py", "--epochs", "1"])
     assert words == [("python", "train.py", "--epochs", "1")]
-    assert (resolved, locks(tmp_path)) == (["cpu"], ["train.cpu.json"])
+    assert (resolved, locks(tmp_path)) == (["cpu"], ["train-py.cpu.json"])
 
 
 @pytest.mark.parametrize("lock", ["missing", "stale"])

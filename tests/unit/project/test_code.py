@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from envbuilder.project import repository
-from tests.support.repositories import lay
+from envbuilder.project import code, repository
+from tests.support.repositories import lay, notebook
 
 GUARD = 'def main(): ...\n\nif __name__ == "__main__":\n    main()\n'
 
@@ -35,7 +36,14 @@ def test_the_program(
 ) -> None:
     lay(tmp_path, files)
     found = [*repository.files(tmp_path)]
-    assert repository.program_arguments(tmp_path, found, shown) == expected
+    assert code.program_arguments(tmp_path, found, shown) == expected
+
+
+def imported(folder: Path, *programs: Sequence[str], all_start: bool = False) -> dict[str, str]:
+    """Return the modules that a repository's code imports → the file, with ! for those at start."""
+    files = [*repository.files(folder)]
+    uses = code.imports(folder, files, programs, all_start=all_start)
+    return {name: "!" * use.at_start + use.file for name, use in uses.items()}
 
 
 def test_imports_of_others_without_the_standard_library_and_its_own(tmp_path: Path) -> None:
@@ -46,11 +54,56 @@ def test_imports_of_others_without_the_standard_library_and_its_own(tmp_path: Pa
             "lib/nets.py": "def f():\n    import einops.layers, cv2\n",
             "tools/helper.py": "from yaml import safe_load\n",
             "tests/test_x.py": "import pytest\n",
+            "noxfile.py": "import nox\n",
             "old.py": "print 'two'\nimport six\n",
             "deep.py": f"x = {'(' * 5000}1{')' * 5000}\n",
             "nul.py": "import nul\0\n",
         },
     )
-    found = repository.imports(tmp_path, [*repository.files(tmp_path)])
-    assert found[0] == "cv2"
-    assert {*found} == {"cv2", "einops", "yaml"}
+    found = imported(tmp_path)
+    assert next(iter(found)) == "cv2"
+    assert found == {"cv2": "!train.py", "einops": "lib/nets.py", "yaml": "tools/helper.py"}
+
+
+def test_what_a_program_cannot_start_without(tmp_path: Path) -> None:
+    lay(
+        tmp_path,
+        {
+            "train.py": "import a1, pkg.sub.x\nfrom pkg import net\nif True:\n    import later\n"
+            "try:\n    import maybe\nexcept ImportError:\n    pass\n",
+            "pkg/__init__.py": "import a2\n",
+            "pkg/net.py": "from .blocks import b\nfrom ..top import c\n",
+            "pkg/blocks.py": "import a3, a1\n",
+            "pkg/sub/x.py": "import a4\n",
+            "top.py": "import a5\n",
+            "pkg/unused.py": "import b1\n",
+            "src/thing/go.py": "from thing import rest\n",
+            "src/thing/rest.py": "import a6\n",
+            "tests/run.py": "import a7\n",
+            "examples/show.py": "import b2, a1\n",
+            "plot.ipynb": notebook("import b3"),
+        },
+    )
+    found = imported(tmp_path, ("-m", "src.thing.go"), ("./tests/run.py", "--x"), ("gone.py",))
+    assert {name: file for name, file in found.items() if file[0] == "!"} == {
+        "a1": "!train.py",
+        "a2": "!pkg/__init__.py",
+        "a3": "!pkg/blocks.py",
+        "a4": "!pkg/sub/x.py",
+        "a5": "!top.py",
+        "a6": "!src/thing/rest.py",
+        "a7": "!tests/run.py",
+    }
+    assert {*found} >= {"b1", "b2", "b3", "later", "maybe"}
+
+
+def test_without_a_program_all_files_count_only_if_that_is_asked_for(tmp_path: Path) -> None:
+    lay(tmp_path, {"lib/x.py": "import a1\n", "plot.ipynb": notebook("import a2\n")})
+    assert imported(tmp_path) == {"a1": "lib/x.py", "a2": "plot.ipynb"}
+    assert {*imported(tmp_path, all_start=True).values()} == {"!lib/x.py", "!plot.ipynb"}
+
+
+def test_what_is_read_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lay(tmp_path, {f"m{number}.py": f"import m{number + 1}, a{number}\n" for number in range(30)})
+    monkeypatch.setattr(code, "_MOST_FILES", 10)
+    assert len(imported(tmp_path)) == 10

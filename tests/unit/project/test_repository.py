@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.project import repository
+from envbuilder.project import code, repository
 from tests.support.repositories import lay
 
 
@@ -64,6 +64,7 @@ def test_commands_of_a_readme(tmp_path: Path) -> None:
     assert shown.requirements == {
         **dict.fromkeys(["thing-runtime", "torch==1.6.0", "opencv-python", "einops"], "README.md"),
         "rich[jupyter]>=13": "README.md",
+        "git+https://host.example/x.git": "README.md",
         "nltk": "Dockerfile",
     }
     assert [*shown.system] == ["libgl1", "ffmpeg"]
@@ -91,9 +92,9 @@ def test_a_value_of_an_option_is_no_package(tmp_path: Path, option: str) -> None
 
 def test_what_makes_a_folder_a_package_is_no_program(tmp_path: Path) -> None:
     lay(tmp_path, {"__init__.py": "", "README.md": "python __init__.py\n"})
-    assert repository.program_arguments(tmp_path, ["__init__.py"], [("__init__.py",)]) == ()
+    assert code.program_arguments(tmp_path, ["__init__.py"], [("__init__.py",)]) == ()
     files = ["__init__.py", "play.py"]
-    assert repository.program_arguments(tmp_path, files) == ("play.py",)
+    assert code.program_arguments(tmp_path, files) == ("play.py",)
 
 
 @pytest.mark.parametrize(
