@@ -9,6 +9,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import date, timedelta
 from functools import partial
 from itertools import chain, product
@@ -35,7 +36,7 @@ from envbuilder.core.errors import (
 )
 from envbuilder.core.files import save
 from envbuilder.core.settings import DEFAULT
-from envbuilder.locks import chooser
+from envbuilder.locks import chooser, compare
 from envbuilder.packages.python import indexes
 from envbuilder.profiles import frameworks, profile as profile_files, releases
 from envbuilder.profiles.requirements import distribution
@@ -64,8 +65,8 @@ _MOST_RELEASES = 8
 _PYTHONS = range(8, 14)
 """The minor versions of Python that are tried."""
 _SHOWN = 3
-"""Items of each part that a terminal gets; --json has all."""
-_WIDTH = 80
+_MANY = 6
+"""Items of a part that a terminal gets, or one if all parts have more; --json has all."""
 _ABSENT = "no index has them"
 _TOO_OLD = "what files ask for is too old for Python 3.8 and later"
 _CONDAS = "only conda has them"
@@ -247,6 +248,7 @@ def _report(
             )
         except BuildError as error:
             failure = with_context(error, hint=Hint("Without an index", ("init", "--offline")))
+    variants = _variants(choice, facts, place)
     text = draft.text(choice, facts)
     settings.decoded(text, path)  # raises if it is not what every command reads
     program = code.program_arguments(folder, files, hints.programs) or ("FILE",)
@@ -260,13 +262,17 @@ def _report(
             *(n for n in notes if not isinstance(n, lines.Dropped | lines.Needed)),
             *(f"{taken}: {why}" for taken, why in facts.overrides.values()),
         ),
-        dropped=tuple(str(note) for note in notes if isinstance(note, lines.Dropped)),
+        dropped=(
+            *(str(note) for note in notes if isinstance(note, lines.Dropped)),
+            *_on_hardware(compare.left_out, variants, fit.possible),
+        ),
         needs_you=(
             *dict.fromkeys(f"{e.message}. {e.hint}".rstrip() for e in choice.errors),
             *(() if choice.sources else (*map(str, choice.notes), *forms.unread(folder))),
             *(f"{name}: {_EXCLUDED[why]}" for name, why in facts.exclude.items()),
             *(str(note) for note in notes if isinstance(note, lines.Needed)),
             *(f"{name}: {_UNBUILT} [{name}]" for name in unbuilt),
+            *_on_hardware(compare.other_cuda, variants, fit.possible),
             *unclear,
             *(f"{name}: {_UNSURE} ({problem})." for name, problem in unsure.items()),
         ),
@@ -661,10 +667,20 @@ def _print(report: Report) -> None:
         console.result(f"taken: {counted(len(taken.requirements), 'package')} of {taken.file}{why}")
     if report.others:
         console.result(f"not used: {first(report.others, 4)}")
-    _print_part("changed", report.changed)
-    _print_part("dropped", report.dropped)
-    _print_part("needs you", report.needs_you)
-    _print_part("not for all hardware", _impossible(report.impossible))
+    parts = {
+        "changed": report.changed,
+        "dropped": report.dropped,
+        "needs you": report.needs_you,
+        "not for all hardware": _by_profile((i.profile, i.reason) for i in report.impossible),
+    }
+    hidden = 0
+    is_long = sum(map(len, parts.values())) > _MANY
+    for title, items in parts.items():
+        most = 1 if is_long and title != "needs you" else _SHOWN
+        hidden += len(items[most:])
+        _print_part(title, items[:most])
+    if hidden:
+        console.result(f"and {hidden} more: `envbuilder init --json`")
     names = [s.requirement for s in report.suggested if repository.BASE not in s.source]
     if names:
         console.hints([Hint("suggested, in comments", ("add", *names))])
@@ -675,20 +691,34 @@ def _print(report: Report) -> None:
         console.result(f"  {line}")
 
 
-def _impossible(every: Sequence[Impossible]) -> Iterator[str]:
-    """Yield why profiles are impossible, each reason once."""
-    reasons: dict[str, list[str]] = {}
-    for each in every:
-        reasons.setdefault(f"{each.reason}. {each.hint}", []).append(each.profile)
-    yield from (f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
+def _on_hardware(
+    stated: Callable[[Profile, Iterable[str]], Iterator[str]],
+    variants: ProjectProfiles,
+    names: Iterable[str],
+) -> tuple[str, ...]:
+    """Return what is stated about the project's requirements on profiles, each once."""
+    texts = [line.text for line in variants.contents.requirements]
+    pairs = []
+    for name in sorted(names):
+        with suppress(InvalidError):
+            adapted = variants.of(variants.unadapted(name))
+            pairs += [(name, words) for words in stated(adapted, texts)]
+    return _by_profile(pairs)
 
 
-def _print_part(title: str, items: Iterable[str]) -> None:
-    every = [*items]
-    if every:
+def _by_profile(pairs: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Return what is said of profiles, each once."""
+    profiles: dict[str, list[str]] = {}
+    for profile, words in pairs:
+        profiles.setdefault(words, []).append(profile)
+    return tuple(f"{', '.join(names)}: {words}" for words, names in profiles.items())
+
+
+def _print_part(title: str, items: Sequence[str]) -> None:
+    if items:
         console.result(f"{title}:")
-    for item in every[:_SHOWN]:
-        for line in wrapped(escaped(item, console.LONGEST_LINE), _WIDTH, "  ", "    ").splitlines():
+    for item in items:
+        for line in wrapped(
+            escaped(item, console.LONGEST_LINE), console.width(), "  ", "    "
+        ).splitlines():
             console.result(line)
-    if len(every) > _SHOWN:
-        console.hints([Hint(f"  and {len(every) - _SHOWN} more", ("init", "--json"))])

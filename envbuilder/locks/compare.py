@@ -195,7 +195,10 @@ def other_cuda(profile: Profile, requirements: Iterable[str]) -> Iterator[str]:
     for name in dict.fromkeys(map(distribution, requirements)):
         cuda = frameworks.cuda_of(name)
         if cuda and cuda != frameworks.cuda_of(build.build):
-            yield f"{name} is made for CUDA {cuda}, which no build of {build.release} has"
+            yield (
+                f"{name} is made for CUDA {cuda}, for which profile '{profile.name}' has no build"
+                f" of {build.release}"
+            )
 
 
 def _versions(lock: Lock, *, of_python: bool = False) -> dict[str, str]:

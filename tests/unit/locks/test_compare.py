@@ -277,7 +277,7 @@ def test_a_second_triton(name: str) -> None:
 def test_what_is_made_for_another_cuda_is_named() -> None:
     listed = ["cupy-cuda12x", "cupy-cuda13x", "nvidia-cublas-cu12==12.1.3.1", "tensorrt-cu12-libs"]
     assert [*compare.other_cuda(shipped_profile("cuda"), listed)] == [
-        f"{name} is made for CUDA 12, which no build of 2.13.0 has"
+        f"{name} is made for CUDA 12, for which profile 'cuda' has no build of 2.13.0"
         for name in ("cupy-cuda12x", "tensorrt-cu12-libs")
     ]
     assert not [*compare.other_cuda(shipped_profile("cuda-legacy"), ["cupy-cuda12x"])]
