@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import re
+import signal
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import date, timedelta
 from functools import partial
 from itertools import chain, product
@@ -56,6 +58,8 @@ if TYPE_CHECKING:
 
 _OLD = timedelta(days=548)
 """Age of a last commit from which releases of then are taken."""
+_PATIENCE = 55.0
+"""Seconds after which no index is asked any more: `lock` goes on from there."""
 _TOOLS = frozenset({"pip", "setuptools", "wheel", "uv", "virtualenv", "conda", "poetry", "mamba"})
 _MOST_SUGGESTED = 40
 _MOST_ASKED = 300
@@ -143,18 +147,22 @@ def command(offline: bool, as_json: bool) -> None:
     """
     folder = Path.cwd()
     path = folder / settings.PROJECT_FILE
+    until = time.monotonic() + _PATIENCE
     if offline:
-        report, failure = _report(folder, path, None)
+        report, failure = _report(folder, path, None, until)
     else:
         from envbuilder.locks.blockers import Diagnosis
 
         with Diagnosis(load_settings()) as diagnosis:
-            report, failure = _report(folder, path, diagnosis)
+            report, failure = _report(folder, path, diagnosis, until)
     if report.written:
         save(path, report.text.encode(), InvalidError, "Check that the folder is yours.")
         if report.taken and not (offline or failure):
             try:
-                report = _locked(report)
+                with _interrupted(until):
+                    report = _locked(report)
+            except TimeoutError:
+                console.progress().note("nothing is locked yet, since the index takes its time")
             except EnvbuilderError as error:
                 failure = error
     if as_json:
@@ -166,6 +174,22 @@ def command(offline: bool, as_json: bool) -> None:
 
 
 command.help = str(command.help).format(forms=forms.supported())
+
+
+@contextmanager
+def _interrupted(until: float) -> Iterator[None]:
+    """Raise `TimeoutError` at a moment of the monotonic clock, as Ctrl-C would interrupt."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, max(until - time.monotonic(), 0.01))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _locked(report: Report) -> Report:
@@ -190,9 +214,9 @@ def _locked(report: Report) -> Report:
 
 
 def _report(
-    folder: Path, path: Path, diagnosis: Diagnosis | None
+    folder: Path, path: Path, diagnosis: Diagnosis | None, until: float
 ) -> tuple[Report, EnvbuilderError | None]:
-    """Read the repository; without a `diagnosis`, no index is asked.
+    """Read the repository; without a `diagnosis`, no index is asked, nor after a moment.
 
     Also return why an index could not be asked which versions fit together.
     """
@@ -242,10 +266,13 @@ def _report(
     failure: EnvbuilderError | None = None
     if choice.lines and ask:
         try:
-            facts, unbuilt = _resolvable(choice, facts, place, ask)
+            with _interrupted(until):
+                facts, unbuilt = _resolvable(choice, facts, place, ask)
             choice = msgspec.structs.replace(
                 choice, unlisted=tuple(u for u in choice.unlisted if u.name not in unbuilt)
             )
+        except TimeoutError:
+            console.progress().note("not all is asked, since the index takes its time: lock asks")
         except BuildError as error:
             failure = with_context(error, hint=Hint("Without an index", ("init", "--offline")))
     variants = _variants(choice, facts, place)

@@ -132,8 +132,11 @@ def _ways(
     for outcome in outcomes:
         entry = outcome.entry
         profile = outcome.entry.profile
-        if not outcome.obstacle or isinstance(profile, InvalidError) or entry.decision is None:
+        obstacle = outcome.obstacle
+        if not obstacle or isinstance(profile, InvalidError) or entry.decision is None:
             continue
+        if not (obstacle.items or obstacle.proof):
+            continue  # a wheel whose hash nobody states, say: other versions do not help
         if entry.decision.why:
             continue  # an exception already is no reason to move all others
         chooser = Chooser(profile, settings, diagnosis.index, read)

@@ -303,6 +303,9 @@ def recover(scene: Scene) -> None:
         path = scene.world.project / name
         if not path.exists() or path.read_bytes() != content:
             scene.world.write(name, content)
+    scene.lists.update(scene.good_lists)
+    if "pyproject.toml" not in scene.good_lists:
+        scene.lists.pop("pyproject.toml", None)
     scene.world.index.is_away = False
     scene.refused = False
 

@@ -77,6 +77,7 @@ class Scene:
         self.trial = False
         self.observing = True
         self.good: dict[str, bytes] | None = None
+        self.good_lists: dict[str, Listed] = {}
         self.refused = False
         self.ours: bytes | None = None
         """envbuilder.yaml as a command wrote it."""
@@ -171,7 +172,17 @@ class Scene:
         folder = self.world.folder
         saved = folder.with_name(f"{folder.name}.saved")
         subprocess.run(["cp", "-a", str(folder), str(saved)], check=True)
-        names = ("lists", "values", "wished", "made", "good", "refused", "ours", "locks_touched")
+        names = (
+            "lists",
+            "values",
+            "wished",
+            "made",
+            "good",
+            "good_lists",
+            "refused",
+            "ours",
+            "locks_touched",
+        )
         state = {name: copy.copy(getattr(self, name)) for name in names}
         history = list(self.world.history)
         project = self.world.project
@@ -192,6 +203,7 @@ class Scene:
         """Remember the project as it is, to return to it."""
         self.refused = False
         self.good = {}
+        self.good_lists = {**self.lists}
         project = self.world.project
         for path in project.rglob("*"):
             inside = path.relative_to(project)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import date
@@ -746,3 +747,19 @@ def test_if_no_file_can_be_read_nothing_is_written(
     err = capsys.readouterr().err
     assert "pyproject.toml:1: not valid TOML" in err
     assert "requirements.txt:1: a b c" in err
+
+
+def test_an_index_that_takes_its_time_leaves_the_rest_to_lock(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lay(folder, {"requirements.txt": "rich\n"})
+    an_index(monkeypatch)
+    monkeypatch.setattr(init, "_PATIENCE", 0.05)
+    monkeypatch.setattr(init, "_resolvable", lambda *_: threading.Event().wait(60))
+    monkeypatch.setattr(init, "_locked", lambda _: threading.Event().wait(60))
+    assert run("init") == 0
+    printed = capsys.readouterr()
+    assert "not all is asked, since the index takes its time" in printed.err
+    assert "nothing is locked yet" in printed.err
+    assert "envbuilder lock" in printed.out
+    assert "requirements.txt" in (folder / "envbuilder.yaml").read_text()
