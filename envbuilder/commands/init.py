@@ -260,8 +260,6 @@ def _report(
     place = _Place(folder, folders, offered)
     fit = _fitted(choice, facts, place)
     facts = fit.facts
-    notes = fit.notes
-    impossible = fit.impossible
     unbuilt: Sequence[str] = ()
     failure: EnvbuilderError | None = None
     if choice.lines and ask:
@@ -286,18 +284,18 @@ def _report(
         text=text,
         taken=tuple(_taken(choice)),
         changed=(
-            *(n for n in notes if not isinstance(n, lines.Dropped | lines.Needed)),
+            *(n for n in fit.notes if not isinstance(n, lines.Dropped | lines.Needed)),
             *(f"{taken}: {why}" for taken, why in facts.overrides.values()),
         ),
         dropped=(
-            *(str(note) for note in notes if isinstance(note, lines.Dropped)),
+            *(str(note) for note in fit.notes if isinstance(note, lines.Dropped)),
             *_on_hardware(compare.left_out, variants, fit.possible),
         ),
         needs_you=(
             *dict.fromkeys(f"{e.message}. {e.hint}".rstrip() for e in choice.errors),
             *(() if choice.sources else (*map(str, choice.notes), *forms.unread(folder))),
             *(f"{name}: {_EXCLUDED[why]}" for name, why in facts.exclude.items()),
-            *(str(note) for note in notes if isinstance(note, lines.Needed)),
+            *(str(note) for note in fit.notes if isinstance(note, lines.Needed)),
             *(f"{name}: {_UNBUILT} [{name}]" for name in unbuilt),
             *_on_hardware(compare.other_cuda, variants, fit.possible),
             *unclear,
@@ -305,7 +303,7 @@ def _report(
         ),
         suggested=suggested,
         others=choice.others,
-        impossible=impossible,
+        impossible=fit.impossible,
         next=tuple(Hint("", command).command_line() for command in (("lock",), run)),
     )
     return report, failure
