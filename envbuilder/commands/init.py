@@ -432,7 +432,9 @@ def _resolvable(
 
     These have to be built, and only lists of conda's name them: whose code it is, nobody has said.
     """
-    with console.progress().task("ask which versions fit together"):
+    progress = console.progress()
+    ask = partial(ask, report=progress.note)
+    with progress.task("ask which versions fit together"):
         kind = _reference(_variants(choice, facts, place))
         facts, sources = _fitting(choice, facts, place, kind, ask)
         if any(chooser.is_pin(line.text) for line in choice.lines):
@@ -661,7 +663,8 @@ def _variants(choice: draft.Choice, facts: draft.Draft, place: _Place) -> Projec
 def _absent(choice: draft.Choice, index: Index) -> dict[str, str]:
     """Return the packages that no index has, with the reason; none if not even one is found."""
     names = [line.name for line in choice.lines if not line.source][:_MOST_ASKED]
-    index.prefetch(names)
+    with console.progress().task(f"look up {counted(len(names), 'package')} on the index"):
+        index.prefetch(names)
     absent = [n for n in names if not index.releases(n) and n not in index.problems]
     condas = conda.distributions(_condas(choice))
     whys = {name: _CONDAS if name in condas else _ABSENT for name in absent}

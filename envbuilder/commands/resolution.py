@@ -139,7 +139,7 @@ def _ways(
             continue  # a wheel whose hash nobody states, say: other versions do not help
         if entry.decision.why:
             continue  # an exception already is no reason to move all others
-        chooser = Chooser(profile, settings, diagnosis.index, read)
+        chooser = Chooser(profile, settings, diagnosis.index, read, report=console.progress().note)
         ways = chooser.ways(entry.decision.python, entry.limits, entry.pythons)
         yield from ((entry.environment, way) for way in itertools.islice(ways, _MOST_WAYS))
         return

@@ -18,7 +18,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from envbuilder.core import pip, process, types
-from envbuilder.core.errors import first
+from envbuilder.core.errors import counted, first
 from envbuilder.locks.target_wheels import overriding, resolver, without
 from envbuilder.packages import upstream
 from envbuilder.packages.python.uv import Offer, UnresolvableError
@@ -85,7 +85,8 @@ class Chooser:
     """Asks uv what fits together for a profile, on the first of its platforms.
 
     `index` returns the user's indexes as of a day, `read` a page of one that the profile names.
-    `sources`: packages that are known to have no wheels. What may be built is left out.
+    `sources`: packages that are known to have no wheels. What may be built is left out. `report`
+    gets each question.
     """
 
     def __init__(
@@ -95,11 +96,13 @@ class Chooser:
         index: Callable[[str | None], upstream.Index],
         read: Callable[[str], bytes],
         sources: frozenset[str] = frozenset(),
+        report: Callable[[str], object] = lambda _: None,
     ) -> None:
         self._profile = profile
         self._settings = settings
         self._index = index
         self._read = read
+        self._report = report
         self.sources = sources
         """Packages that are known to have no wheel for any Python."""
 
@@ -180,6 +183,8 @@ class Chooser:
         sources = self.sources
         for _ in range(_MOST_SOURCES):
             asked = without(profile, sources)
+            packages = counted(len(asked.requirements), "package")
+            self._report(f"{profile.name}: asking for {packages} with Python {python}")
             with resolver(asked, self._settings, self._offers, process.run, os.environ) as started:
                 uv = overriding(started, asked, platform, python)
                 uv = replace(uv, options=(*uv.options, *options))

@@ -555,7 +555,9 @@ def test_names_that_no_index_has_are_excluded_and_said(
     assert "exclude: [gone]  # no index has them" in active(folder)
     built = "build_from_source: [x, of3.10]  # their own code runs while they are built"
     assert {built, 'python: "3.10"  # there are wheels of rich for it'} <= {*active(folder)}
-    assert "gone: no index has it, so it is excluded" in capsys.readouterr().out
+    captured = capsys.readouterr()
+    assert "gone: no index has it, so it is excluded" in captured.out
+    assert "· look up 2 packages on the index\n" in captured.err
     (folder / "envbuilder.yaml").unlink()
     del answers["rich"]
     assert run("init") == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
@@ -10,6 +12,7 @@ from envbuilder.locks import chooser
 from envbuilder.locks.chooser import Answer, Chooser
 from envbuilder.packages import upstream
 from envbuilder.packages.fetch import Place
+from envbuilder.packages.python.uv import UnresolvableError, Uv
 from envbuilder.profiles.profile import Profile
 from envbuilder.project.lines import Line
 from tests.support.shipped import shipped_profile
@@ -154,3 +157,17 @@ def test_what_has_neither_a_wheel_for_a_python_of_today_nor_a_source_is_too_old(
     profile = replace(CPU, requirements=("ancient", "sourced", listed))
     questions = Chooser(profile, load({}), opened, read)
     assert questions.too_old(["ancient", "sourced", "recent"]) == expected
+
+
+def test_each_question_is_reported_with_its_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    reported: list[str] = []
+
+    def answer(*_: Any) -> Any:
+        raise UnresolvableError("nothing fits")
+
+    monkeypatch.setattr(upstream, "offers", lambda *_: ())
+    monkeypatch.setattr(Uv, "compile", answer)
+    index = chooser_of(CPU)._index
+    questions = Chooser(CPU, load({}), index, upstream.read_url, report=reported.append)
+    assert isinstance(questions.answer(CPU, "3.10"), str)
+    assert reported == ["cpu: asking for 1 package with Python 3.10"]
