@@ -55,6 +55,5 @@ def of_script(settings: Settings, path: Path) -> Settings:
     if settings.definition is not None or not has_list(folder, path.name):
         return settings
     name = types.canonical(path.name)
-    environments = {name: Environment(requirements_from=(path.name,))}
-    definition = Definition(environments=environments)
+    definition = Definition(environments={name: Environment(requirements_from=(path.name,))})
     return replace(settings, project=folder, definition=definition, environment=name)

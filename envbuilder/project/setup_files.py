@@ -170,7 +170,7 @@ def _cfg_lines(value: str, file: str, key: str) -> list[tuple[str, str]]:
 # setup.py
 #
 # Understood are texts, lists, dicts, names, `+`, paths, and functions that read one file. What a
-# statement of any other kind mentions becomes unknown.
+# statement of any other kind sets becomes unknown, and what it may add to a list or dict is.
 
 _MOST_STEPS = 200_000
 """Expressions that are read of a repository's setup.py; a function's count for each call of it."""
@@ -307,7 +307,10 @@ class StaticReader:
         table: Names = {}
         for key, node in zip(keys, nodes, strict=True):
             value = self.value(node)
-            table[key] = value if key != REST else Unknown(node.lineno)
+            if key == REST and isinstance(value, dict):
+                table |= value
+            else:
+                table[key] = value
         return table
 
     def _keywords(self, call: ast.Call) -> Names:
@@ -394,17 +397,17 @@ def _calls(names: Collection[str], nodes: Iterable[ast.AST]) -> list[ast.Call]:
 
 
 def _forget(statement: ast.stmt, names: Names) -> None:
-    """Make unknown what a statement may change: the names in it, and their lists and dicts."""
+    """Make unknown what a statement may set, and what it may add to lists and dicts."""
     for node in ast.walk(statement):
         if isinstance(node, ast.Name):
             value = names.get(node.id)
             for part in [value, *(value.values() if isinstance(value, dict) else ())]:
                 if isinstance(part, list):
-                    part[:] = [Unknown(node.lineno)]
+                    part.append(Unknown(node.lineno))
             if isinstance(value, dict):
-                value.clear()
                 value[REST] = Unknown(node.lineno)
-            if isinstance(value, FileReference) or not isinstance(node.ctx, ast.Load):
+            grows = isinstance(statement, ast.AugAssign) and isinstance(value, list)
+            if isinstance(value, FileReference) or not (grows or isinstance(node.ctx, ast.Load)):
                 names[node.id] = Unknown(node.lineno)
 
 

@@ -17,7 +17,7 @@ def lay(folder: Path, files: Mapping[str, str | bytes]) -> Path:
 
 def notebook(*cells: str) -> str:
     """Return a notebook with a text, and cells of code."""
-    every = [{"cell_type": "markdown", "source": ["import nothing\n", "!pip install nothing"]}]
+    every = [{"cell_type": "markdown", "source": "import nothing\n!pip install nothing"}]
     for source in cells:
         outputs = [{"data": {"image/png": "iVBORw0KGgo="}, "output_type": "display_data"}]
         every.append({"cell_type": "code", "source": source.splitlines(True), "outputs": outputs})

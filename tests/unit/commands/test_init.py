@@ -327,9 +327,7 @@ def test_what_programs_import_is_taken_and_what_examples_alone_do_is_offered(
         "requirements_from:",
         "  - requirements.txt",
     }
-    printed = capsys.readouterr().out
-    assert "taken: 5 packages of texts and code (no file lists them)\n" in printed
-    _, _, rest = printed.partition("suggested, in comments:\n  envbuilder add ")
+    _, _, rest = capsys.readouterr().out.partition("suggested, in comments:\n  envbuilder add ")
     assert {*rest.splitlines()[0].split()} == {
         *("ipywidgets", "wandb", "h5py", "matplotlib", "seaborn"),
     }
@@ -341,8 +339,7 @@ def test_what_programs_import_is_taken_and_what_examples_alone_do_is_offered(
         ({"README.md": "pip install tensorflow\n", "tf/a.py": "import tensorflow\n"}, "tensorflow"),
         ({"tf/a.py": "import tensorflow as tf\n"}, "tensorflow"),
         ({"lib/a.py": "import jax, tensorflow\n", "lib/b.py": "import jax\n"}, "jax"),
-        ({"lib/a.py": "import torch\n"}, None),
-        ({"lib/a.py": "import numpy\n"}, None),
+        ({"lib/a.py": "import torch, numpy\n"}, None),
     ],
 )
 def test_the_framework_is_what_code_imports_or_texts_install(
@@ -370,7 +367,6 @@ def test_notebooks_alone_are_read_like_texts_and_code(
     assert "write the line into a requirements.txt" in needed
 
 
-@pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize(
     ("image", "hint"),
     [
@@ -380,15 +376,12 @@ def test_notebooks_alone_are_read_like_texts_and_code(
         ("nvcr.io/nvidia/l4t-pytorch:r35.2.1-pth2.0-py3", "torch==2.0"),
         ("tensorflow/tensorflow:2.15.0-gpu", "tensorflow==2.15.0"),
         ("nvcr.io/nvidia/pytorch:23.10-py3", ""),
-        ("nvidia/cuda:12.1.0-devel-ubuntu22.04", ""),
     ],
 )
 def test_a_base_image_is_a_hint_to_the_release_and_no_list(
-    folder: Path, capsys: pytest.CaptureFixture[str], image: str, hint: str, listed: bool
+    folder: Path, capsys: pytest.CaptureFixture[str], image: str, hint: str
 ) -> None:
-    lay(folder, {"Dockerfile": f"FROM {image}\n", "README.md": "pip install tqdm\n"})
-    if listed:
-        lay(folder, {"requirements.txt": "torch\ntqdm\n"})
+    lay(folder, {"Dockerfile": f"FROM {image}\n", "README.md": "pip install tqdm torch\n"})
     assert run("init", "--offline") == 0
     comment = f"#   - {hint}  # Dockerfile's base image"
     assert (comment in (folder / "envbuilder.yaml").read_text().splitlines()) == bool(hint)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -52,12 +51,6 @@ def test_what_its_cells_install(tmp_path: Path) -> None:
     ]
     assert {*hints.requirements.values()} == {"a.ipynb"}
     assert [*hints.system] == ["ffmpeg"]
-
-
-def test_a_source_may_be_one_text(tmp_path: Path) -> None:
-    cells = [{"cell_type": "code", "source": "import a\nimport b"}]
-    lay(tmp_path, {"a.ipynb": json.dumps({"cells": cells})})
-    assert notebooks.imports(tmp_path, "a.ipynb") == "import a\nimport b"
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"cells": 1}', "[" * 90_000, '{"cells": [{"x'])
