@@ -60,7 +60,6 @@ _OLD = timedelta(days=548)
 """Age of a last commit from which releases of then are taken."""
 _PATIENCE = 55.0
 """Seconds after which no index is asked any more: `lock` goes on from there."""
-_TOOLS = frozenset({"pip", "setuptools", "wheel", "uv", "virtualenv", "conda", "poetry", "mamba"})
 _MOST_SUGGESTED = 40
 _MOST_ASKED = 300
 """Of what a repository's authors require: what is suggested, and what the index is asked for."""
@@ -293,10 +292,11 @@ def _report(
         ),
         needs_you=(
             *dict.fromkeys(f"{e.message}. {e.hint}".rstrip() for e in choice.errors),
-            *(() if choice.sources else (*map(str, choice.notes), *forms.unread(folder))),
+            *(() if choice.sources else forms.unread(folder)),
             *(f"{name}: {_EXCLUDED[why]}" for name, why in facts.exclude.items()),
             *(str(note) for note in fit.notes if isinstance(note, lines.Needed)),
             *(f"{name}: {_UNBUILT} [{name}]" for name in unbuilt),
+            *draft.left_out(folder, choice, imports),
             *_on_hardware(compare.other_cuda, variants, fit.possible),
             *unclear,
             *(f"{name}: {_UNSURE} ({problem})." for name, problem in unsure.items()),
@@ -316,7 +316,9 @@ def _taken(choice: draft.Choice) -> Iterator[Taken]:
         texts = tuple(line.text for line in listed)
         yield Taken(file=source.main.file, why=source.why, requirements=texts)
     if unlisted := tuple(line.text for line in choice.unlisted):
-        yield Taken(file="texts and code", why="no file lists them", requirements=unlisted)
+        places = [li.where.removeprefix(draft.IMPORTED).partition(":")[0] for li in choice.unlisted]
+        named = first([*dict.fromkeys(places)], _SHOWN)
+        yield Taken(file=named, why="no file lists them", requirements=unlisted)
 
 
 def _package(folder: Path) -> package.Package | None:
@@ -340,7 +342,7 @@ def _with_unlisted(
     anything, what texts install.
     """
     row = frameworks.FRAMEWORKS[framework]
-    seen = {*_TOOLS, *(line.name for line in choice.lines)}
+    seen = {*draft.TOOLS, *(line.name for line in choice.lines)}
     if itself:
         seen.add(types.canonical(itself.name))
     taken: list[Line] = []
@@ -364,7 +366,7 @@ def _with_unlisted(
                 suggested.append(draft.Suggested(requirement=line.text, source=where))
 
     for text, where in hints.requirements.items():
-        add(text, where, not choice.sources and repository.BASE not in where)
+        add(text, where, not choice.lines and repository.BASE not in where)
     for module, use in imports.items():
         if name := distribution_of_module(module):
             add(name, f"{draft.IMPORTED}{use.file}", use.at_start or name in row.companions)
@@ -376,7 +378,7 @@ def _with_unlisted(
             " may have a stranger's package of such a name. To add the right one:"
             " `envbuilder add NAME`"
         )
-    choice = msgspec.structs.replace(choice, unlisted=tuple(taken))
+    choice = msgspec.structs.replace(choice, unlisted=(*choice.unlisted, *taken))
     return choice, tuple(suggested[:_MOST_SUGGESTED]), unclear
 
 
@@ -555,10 +557,14 @@ def _to_ask(variants: ProjectProfiles, kind: types.Accelerator) -> Profile | Non
 
 
 def _not_asked_for(choice: draft.Choice) -> frozenset[str]:
-    """Return the names on the index that only lists of conda's, or imports, lead to."""
+    """Return the names on the index that only conda's lists and commands, or imports, lead to."""
     listed = _condas(choice)
     places = {line.where for line in listed}
-    imported = {line.name for line in choice.unlisted if draft.IMPORTED in line.where}
+    imported = {
+        line.name
+        for line in choice.unlisted
+        if draft.IMPORTED in line.where or draft.OF_CONDA in line.where
+    }
     own = {line.name for line in choice.lines if line.where not in places}
     return (conda.distributions(listed) - own) | imported
 
@@ -591,7 +597,7 @@ def _main_framework(choice: draft.Choice, used: Sequence[str]) -> types.Framewor
 
 def _day(folder: Path, choice: draft.Choice) -> date | None:
     """Return the day of an old last commit if most lines leave versions open."""
-    free = [line for line in choice.lines if not re.search(r"[=<>~]", line.text.partition(";")[0])]
+    free = [line for line in choice.lines if not draft.is_bounded(line)]
     day = repository.last_commit(folder) if 2 * len(free) >= len(choice.lines) else None
     return day if day and date.today() - day > _OLD else None
 
@@ -605,7 +611,7 @@ def _alternatives(
     """
     from packaging.version import Version
 
-    lines = chain.from_iterable(source.listed.pythons for source in choice.sources)
+    lines = chain(*(source.listed.pythons for source in choice.sources), choice.pythons)
     asked = re.search(r"([0-9])(?:\.([0-9]+))?", " ".join(line.text for line in lines))
     pythons: list[str | None] = [None]
     if asked:
@@ -632,7 +638,7 @@ def _tried(
     variants = _variants(choice, facts, place)
     try:
         framework, _ = variants.framework
-        notes = variants.contents.notes
+        notes = (*choice.notes, *variants.contents.notes)
     except InvalidError as error:
         return _Fit(facts, impossible=(Impossible("any profile", error.message, error.hint),))
     impossible = []

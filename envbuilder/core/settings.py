@@ -112,7 +112,8 @@ class Environment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """What an environment holds in addition to the profile of the hardware."""
 
     requirements: tuple[RequirementLine, ...] = ()
-    """Packages (PEP 508 lines). The framework comes from the profile and need not be listed."""
+    """Packages (PEP 508 lines), also `name @ ./FOLDER` or `name @ git+https://…`. The framework
+    comes from the profile and need not be listed."""
     requirements_from: tuple[ProjectPath | RequirementFile, ...] = ()
     """Files that list more of them."""
     python: types.PythonChoice | None = None

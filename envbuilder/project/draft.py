@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import date
-from itertools import islice
+from itertools import product
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -14,18 +14,23 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder.core import decoding, types
-from envbuilder.core.errors import InvalidError
+from envbuilder.core.errors import InvalidError, first
 from envbuilder.core.settings import Definition, Extra, RequirementFile
 from envbuilder.core.yaml_files import scalar
+from envbuilder.profiles import frameworks
 from envbuilder.project import forms
-from envbuilder.project.conda import read_environment_yml
-from envbuilder.project.lines import Line, Listed, joined, read_text, url_path
+from envbuilder.project.conda import Packages, read_environment_yml
+from envbuilder.project.lines import Line, Listed, Needed, joined, read_text, url_path, with_marker
+from envbuilder.project.names import distribution_of_module
+from envbuilder.project.requirements_txt import read_lines
 from envbuilder.project.scripts import has_list
 from envbuilder.project.tables import pyproject
 
 if TYPE_CHECKING:
     from envbuilder.project.repository import InstallHints
 
+TOOLS = frozenset({"pip", "setuptools", "wheel", "uv", "virtualenv", "conda", "poetry", "mamba"})
+"""What texts install in order to install."""
 _MOST_MENTIONED = 5
 """Other files, and extras or groups, that the comments name."""
 _MOST_READ = 30
@@ -34,6 +39,8 @@ _CONDA = re.compile(r"^dependencies:\s*(#.*)?$", re.MULTILINE)
 _LATE = re.compile(r"docker|binder|demos?|examples?|notebooks?|benchmarks?|eval(uation)?s?|tools")
 _NEVER = re.compile(r"docs?|tests?|ci|submodules|third_?party|vendor|external")
 """Folders whose files come last, or only if a README names them."""
+_OF_LISTS = re.compile(r"(requirements?|envs?|environments?|conda|dependencies|deps|configs?)")
+"""Folders of lists that may be for what is above; all others may be programs of their own."""
 _OF_ITSELF = frozenset({*forms.OWN, "requirements.txt", "uv.lock"})
 """What is installed with the project: its list is what most packages read."""
 _ASIDE = re.compile(
@@ -50,6 +57,8 @@ _HEAD = """\
 """
 IMPORTED = "imported by "
 """What the place of a package that a file's code imports begins with."""
+OF_CONDA = " (conda)"
+"""What the place of a package ends with that a text installs with conda."""
 _NO_LIST = 'requirements: []  # such as [einops, "rich>=13"]\n'
 _INSTEAD = "the nearest to what files say that there is"
 _TAIL = {
@@ -90,9 +99,18 @@ class Choice(Struct, frozen=True, kw_only=True):
     errors: tuple[InvalidError, ...] = ()
     """Why files that would have come first cannot be read."""
     notes: tuple[str, ...] = ()
-    """What is said of files at the top that list nothing."""
+    """On the README's recipe, and of files at the top that list nothing if no other does."""
     unlisted: tuple[Line, ...] = ()
     """What texts install or code imports (`IMPORTED`), and no file lists."""
+    pythons: tuple[Line, ...] = ()
+    """The Python that the README's recipe has: only a hint, since it decides nothing."""
+
+    @property
+    def python(self) -> str:
+        """The comment on the Python to choose."""
+        for line in self.pythons:
+            return f'# python: "{line.text.lstrip("=").removesuffix(".*")}"  # {line.where}\n'
+        return _TAIL["python"]
 
     @property
     def lines(self) -> tuple[Line, ...]:
@@ -114,51 +132,101 @@ def choose(folder: Path, files: Sequence[str], hints: InstallHints) -> Choice:
     todo = usable[:_MOST_READ]
     while todo:
         file = todo.pop(0)
+        if sources and not _belongs(file, sources, hints):
+            continue
         try:
-            source = _read(folder, file)
+            source = _read(folder, file, hints)
         except InvalidError as error:
             errors.append(error)
             continue
         if _is_stub(source):
             todo = [*stating, *todo]
         elif _lists_something(source.listed):
-            if file not in hints.files:
-                source = _including(folder, file, usable) or source
-            file = source.main.file
-            sources = [msgspec.structs.replace(source, why=_reason(file, ordered, hints))]
-            break
-        if "/" not in file:
-            notes += source.listed.notes
-    if sources and hints.itself and not _is_complete(sources[0]):
-        for file in stating:
-            try:
-                source = _read(folder, file)
-            except InvalidError as error:
-                errors.append(error)
-                continue
-            if _lists_something(source.listed):
-                why = f"{hints.itself} installs the project itself"
-                sources.append(msgspec.structs.replace(source, why=why))
-                break
+            if not sources and file not in hints.files:
+                source = _including(folder, file, usable, hints) or source
+            why = _reason(source.main.file, ordered, hints)
+            sources.append(msgspec.structs.replace(source, why=why))
+        elif "/" not in file:
+            notes += map(Needed, source.listed.notes)
     left_out = {source.main.file for source in sources}
     if any(_form(file).keeps_versions for file in left_out):
         left_out.add("pyproject.toml")  # what the lock was made from
+    readme = _of_readme(folder, hints, joined(source.listed for source in sources))
     return Choice(
         sources=tuple(sources),
         others=tuple(file for file in ordered if file not in left_out),
         errors=tuple(errors),
-        notes=() if sources else tuple(notes),
+        notes=(*readme.notes, *(() if sources else notes)),
+        unlisted=readme.requirements,
+        pythons=readme.pythons,
     )
 
 
-def _including(folder: Path, file: str, usable: Iterable[str]) -> Source | None:
+def _belongs(file: str, sources: Iterable[Source], hints: InstallHints) -> bool:
+    """Return whether the README's recipe installs from a file in addition to others."""
+    if file in forms.OWN:
+        return bool(hints.itself) and not any(map(_is_complete, sources))
+    path = PurePosixPath(file)
+    is_aside = _ASIDE.fullmatch(path.stem) or _HARDWARE.fullmatch(path.stem)
+    is_late = any(map(_LATE.fullmatch, path.parts))
+    read = joined(source.listed for source in sources).read_from
+    return f"-r {file}" in hints.recipe and not (is_aside or is_late or file in read)
+
+
+def _including(
+    folder: Path, file: str, usable: Iterable[str], hints: InstallHints
+) -> Source | None:
     """Return the environment of conda's whose list for pip includes a file, if there is one."""
     for other in usable:
         if _form(other).read is read_environment_yml:
             with suppress(InvalidError):
-                if file in (source := _read(folder, other)).listed.read_from:
+                if file in (source := _read(folder, other, hints)).listed.read_from:
                     return source
     return None
+
+
+def _of_readme(folder: Path, hints: InstallHints, before: Listed) -> Listed:
+    """Return what the README's recipe installs, as far as files do not say more."""
+    conda = Packages()
+    parts = list[Listed]()
+    notes = list[str]()
+    for text, where in (*hints.conda.items(), *hints.recipe.items()):
+        try:
+            if text in hints.conda:
+                conda.take(text, f"{where}{OF_CONDA}")
+            elif not text.startswith("-r "):
+                parts.append(read_lines(folder, "", [(where, text)]))
+        except InvalidError as error:
+            notes.append(Needed(f"{error.message}. {error.hint}"))
+    stated = (*before.requirements, *before.constraints)
+    bounded = {_family(line) for line in stated if is_bounded(line)}
+    have = {line.name for line in before.requirements} | TOOLS
+    lines = dict[str, Line]()
+    listed = conda.listed("README", joined(parts))
+    hints.system.update(dict.fromkeys(listed.system, "README"))
+    for line in listed.requirements:
+        if _family(line) not in bounded and (is_bounded(line) or line.name not in have):
+            lines.setdefault(line.name, line)
+    notes += listed.notes
+    return msgspec.structs.replace(listed, requirements=tuple(lines.values()), notes=tuple(notes))
+
+
+def _written(line: Line) -> str:
+    """Return a requirement with where it comes from."""
+    named, _, marker = line.text.partition(";")
+    return with_marker(f"{named} @ {line.source}" if line.source else named, marker.strip())
+
+
+def _family(line: Line) -> str:
+    """Return what has one version for all its packages: a framework, or the package itself."""
+    framework = frameworks.of_build(line.name)
+    return framework.title if framework else line.name
+
+
+def is_bounded(line: Line) -> bool:
+    """Return whether a line bounds its package from above, or says where it comes from."""
+    versions = line.text.partition(";")[0]
+    return bool(line.source or re.search(r"(?<![>!])=|[<~]", versions))
 
 
 def _lists_something(listed: Listed) -> bool:
@@ -219,8 +287,13 @@ def _candidates(
             file,
         )
         ranked.append((rank, file))
-    ordered = sorted(ranked)
-    return [f for _, f in ordered], [f for (aside, *_), f in ordered if not aside or f in order]
+    ordered = [file for _, file in sorted(ranked)]
+    usable = [f for (aside, *_), f in sorted(ranked) if not aside or f in order]
+    if any("/" not in file for file in usable):
+        usable = [
+            f for f in usable if f in order or all(map(_OF_LISTS.fullmatch, f.split("/")[:-1]))
+        ]
+    return ordered, usable
 
 
 def _may_list(folder: Path, file: str) -> bool:
@@ -244,17 +317,31 @@ def _form(file: str) -> forms.Form:
     return form
 
 
-def _read(folder: Path, file: str) -> Source:
+def _read(folder: Path, file: str, hints: InstallHints) -> Source:
     """Return a file with what it lists. Raises `InvalidError`."""
-    main, optional = _entries(folder, file)
-    listed = forms.read(folder, file, main.extras, main.groups)
+    main, optional = _entries(folder, file, hints)
+    try:
+        listed = forms.read(folder, file, main.extras, main.groups)
+    except InvalidError as error:
+        if file not in forms.OWN or not main.extras:
+            raise
+        note = Needed(f"{error.message}, which the README installs. {error.hint}")
+        main = RequirementFile(file=file)
+        listed = forms.read(folder, file)
+        listed = msgspec.structs.replace(listed, notes=(*listed.notes, note))
     return Source(main=main, optional=optional, listed=listed)
 
 
-def _entries(folder: Path, file: str) -> tuple[RequirementFile, RequirementFile | None]:
-    """Return a file as it is listed, without and with its extras and groups, if it has any."""
-    main = RequirementFile(file=file)
+def _entries(
+    folder: Path, file: str, hints: InstallHints
+) -> tuple[RequirementFile, RequirementFile | None]:
+    """Return a file as it is listed, and with all its extras and groups, if it has any.
+
+    As it is listed, it has those that the README installs, or that its own tool does.
+    """
     path = PurePosixPath(file)
+    names = [*hints.chosen] if file in _OF_ITSELF else []
+    main = RequirementFile(file=file, extras=tuple(_valid(names, Extra)))
     if path.name not in {"pyproject.toml", "uv.lock"}:
         return main, None
     stated = (path.parent / "pyproject.toml").as_posix()
@@ -262,12 +349,42 @@ def _entries(folder: Path, file: str) -> tuple[RequirementFile, RequirementFile 
         tables = pyproject(read_text(folder, stated), stated)
     except InvalidError:
         return main, None
-    extras = tuple(islice(_valid(tables.extras, Extra), _MOST_MENTIONED))
-    groups = tuple(islice(_valid(tables.groups, Extra), _MOST_MENTIONED))
+    extras = tuple(_valid(tables.extras, Extra))
+    groups = tuple(_valid(tables.groups, Extra))
     optional = RequirementFile(file=file, extras=extras, groups=groups)
     if path.name == "pyproject.toml" and groups and not tables.project and not tables.tool.poetry:
         return optional, None  # nothing but groups
-    return main, optional if extras or groups else None
+    installed = [group for group in groups if group in tables.default_groups]
+    usual = [group for group in installed if not _ASIDE.fullmatch(group)]
+    if not (usual or tables.is_poetry or tables.about.dependencies):
+        usual = installed
+    taken = tuple(g for g in groups if g in usual or "--all-groups" in names or g in names)
+    named = [name for name in names if name not in {*groups, "--all-groups", "--all-extras"}]
+    main = RequirementFile(
+        file=file, extras=extras if "--all-extras" in names else tuple(named), groups=taken
+    )
+    return main, optional if (extras or groups) and main != optional else None
+
+
+def left_out(folder: Path, choice: Choice, modules: Iterable[str]) -> Iterator[str]:
+    """Yield which extras and groups have packages of imported modules that nothing else has."""
+    brought = {distribution_of_module(name) or types.canonical(name) for name in modules}
+    brought -= {line.name for line in choice.lines}
+    for source in choice.sources:
+        main = source.main
+        optional = source.optional or main
+        for key, name in (
+            *product(["extras"], optional.extras),
+            *product(["groups"], optional.groups),
+        ):
+            more = msgspec.structs.replace(main, **{key: (*getattr(main, key), name)})
+            with suppress(InvalidError):
+                listed = forms.read(folder, main.file, more.extras, more.groups)
+                if names := sorted(brought.intersection(line.name for line in listed.requirements)):
+                    yield (
+                        f"code also imports {first(names, 8)}: {key.removesuffix('s')} `{name}` of"
+                        f" {main.file} has it. To take it: requirements_from: [{_entry(more)}]"
+                    )
 
 
 # Its text
@@ -303,7 +420,7 @@ class Draft(Struct, frozen=True, kw_only=True):
             if line.source and not url_path(line.source).endswith(".whl")
         ]
         return Definition(
-            requirements=tuple(line.text for line in choice.unlisted),
+            requirements=tuple(map(_written, choice.unlisted)),
             requirements_from=tuple(source.main for source in choice.sources),
             install_project=self.is_package,
             build_from_source=tuple(
@@ -353,7 +470,8 @@ def text(choice: Choice, draft: Draft) -> str:
     if draft.system:
         names = _items(dict(draft.system))
         parts.append(f"# system_packages: {names}  # {draft.system[0][1]}\n")
-    parts += [line for key, line in _TAIL.items() if not getattr(chosen, key)]
+    tail = {**_TAIL, "python": choice.python}
+    parts += [line for key, line in tail.items() if not getattr(chosen, key)]
     return "".join(parts)
 
 
@@ -374,7 +492,7 @@ def _requirements(choice: Choice) -> Iterator[str]:
     if choice.unlisted:
         yield "requirements:\n"
     for line in choice.unlisted:
-        yield f"  - {scalar(line.text, in_flow=False)}  # {line.where}\n"
+        yield f"  - {scalar(_written(line), in_flow=False)}  # {line.where}\n"
     if not choice.sources:
         yield "" if choice.unlisted else _NO_LIST
         yield f"# requirements_from: {_items(more or ['requirements.txt'])}\n"
@@ -383,18 +501,18 @@ def _requirements(choice: Choice) -> Iterator[str]:
     for source in choice.sources:
         yield f"  - {_entry(source.main)}\n"
         if source.optional:
-            yield f"  # - {_entry(source.optional)}\n"
+            yield f"  # - {_entry(source.optional, _MOST_MENTIONED)}\n"
     for name in more:
         yield f"  # - {scalar(name, in_flow=False)}\n"
 
 
-def _entry(file: RequirementFile) -> str:
+def _entry(file: RequirementFile, most: int | None = None) -> str:
     """Return a file as it is written in `requirements_from:`."""
     chosen = ""
     if file.extras:
-        chosen += f", extras: {_items(file.extras)}"
+        chosen += f", extras: {_items(file.extras[:most])}"
     if file.groups:
-        chosen += f", groups: {_items(file.groups)}"
+        chosen += f", groups: {_items(file.groups[:most])}"
     name = scalar(file.file, in_flow=bool(chosen))
     return f"{{file: {name}{chosen}}}" if chosen else name
 

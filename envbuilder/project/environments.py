@@ -25,7 +25,16 @@ from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.profile import Resolution
 from envbuilder.profiles.requirements import SAME
 from envbuilder.project import release, sources
-from envbuilder.project.lines import SHOWN, Dropped, Line, Listed, joined, parse, rename
+from envbuilder.project.lines import (
+    SHOWN,
+    Dropped,
+    Line,
+    Listed,
+    joined,
+    parse,
+    parse_lenient,
+    rename,
+)
 
 
 class Contents(Listed, frozen=True, kw_only=True):
@@ -231,6 +240,11 @@ def _own_lines(definition: Definition, name: str, project: Path) -> Listed:
     lines = []
     notes = list[str]()
     for text, where in entries(definition, name, project, "requirements"):
+        if "@" in text:
+            required, note = parse_lenient(text, where)
+            lines.append(required)
+            notes += filter(None, [note])
+            continue
         requirement = parse(text, where)
         required = Line(text, where)
         if changes := rename(requirement, f"{where}: {escaped(text, SHOWN)}"):

@@ -224,7 +224,7 @@ def read_uv_lock(project: Path, file: str, extras: Sequence[str], groups: Sequen
         constraints=tuple(reader.constraints()),
         pythons=python_versions(lock.requires_python, file),
         overrides=overrides,
-        notes=notes,
+        notes=(*notes, *reader.notes),
     )
 
 
@@ -236,6 +236,7 @@ class _UvLockReader:
     ) -> None:
         self._lock = lock
         self._file = file
+        self.notes: list[str] = []
         self._root = root = self._project()
         of_groups = {types.canonical(name): e for name, e in root.metadata.requires_dev.items()}
         self._groups = chosen_names("group", groups, of_groups, file)
@@ -312,7 +313,9 @@ class _UvLockReader:
         for location, marker in locations:
             text = narrowed(required.text, marker)
             if location:
-                yield sourced(text, location, required.text, required.where, folder)[0]
+                located, note = sourced(text, location, required.text, required.where, folder)
+                self.notes += filter(None, [note])
+                yield located
             else:
                 yield replace(required, text=text)
 
@@ -429,14 +432,16 @@ def read_pylock(project: Path, file: str, extras: Sequence[str], groups: Sequenc
         environments = escaped(" | ".join(map(str, lock.environments)), 200)
         notes.append(f"{name}: locked for some environments only: {environments}.")
     return Listed(
-        requirements=tuple(filter(None, (_of_pylock(p, name, chosen) for p in lock.packages))),
+        requirements=tuple(
+            filter(None, (_of_pylock(p, name, chosen, notes) for p in lock.packages))
+        ),
         pythons=python_versions(str(lock.requires_python or ""), file),
         notes=tuple(notes),
     )
 
 
-def _of_pylock(package: Package, file: str, chosen: Chosen) -> Line | None:
-    """Return a package as a requirement of its version; None if it does not apply.
+def _of_pylock(package: Package, file: str, chosen: Chosen, notes: list[str]) -> Line | None:
+    """Return a package as a requirement of its version; None if it does not apply. Add `notes`.
 
     Of frameworks and their companions, the hardware decides the version, and what libraries they
     need.
@@ -447,7 +452,9 @@ def _of_pylock(package: Package, file: str, chosen: Chosen) -> Line | None:
         return None
     if (location := _pylock_location(package)) and not frameworks.of_build(package.name):
         named = with_marker(package.name, marker)
-        return sourced(named, location, package.name, where, posixpath.dirname(file))[0]
+        required, note = sourced(named, location, package.name, where, posixpath.dirname(file))
+        notes += filter(None, [note])
+        return required
     if package.version is None:
         raise InvalidError(
             f"{where}: the lock does not state its version",

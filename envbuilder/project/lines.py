@@ -387,6 +387,12 @@ def sourced(named: str, location: str, text: str, where: str, folder: str = "") 
     if not framework and not re.match(_ELSEWHERE, location):
         note = "its URL has a login, which is left out: git asks its credential helper for one."
         source = _source(bare, f"{where}: {escaped(text, SHOWN)}", folder)
+        if not source:
+            required = line(parse(narrowed(named, _NOWHERE), where), where)
+            return required, Needed(
+                f"{where}: {escaped(text, SHOWN)}: {escaped(bare, SHOWN)} leads out of the project,"
+                f" so {required.name} is left out. Copy the folder into the project."
+            )
         required = replace(required, source=source)
         return required, "" if bare == location else f"{where}: {required.name}: {note}"
     why = profile_decides(framework) if framework else "its location is of another machine"
@@ -414,6 +420,7 @@ def _first_text(table: Mapping[str, Any], keys: Iterable[str]) -> str:
     return next((table[key] for key in keys if isinstance(table.get(key), str)), "")
 
 
+_NOWHERE = 'python_version < "3"'
 _ELSEWHERE = r"(?i)file:|[/~\\]|[A-Za-z]:[/\\]"
 """What a path that no project has begins with."""
 
@@ -457,7 +464,10 @@ def of_file(location: str) -> tuple[str, str]:
 
 
 def _source(location: str, shown: str, folder: str) -> str:
-    """Return a location as in `profile.Source`; raise `InvalidError` if it can be none."""
+    """Return a location as in `profile.Source`; empty for a folder outside of the project.
+
+    Raise `InvalidError` if it can be none.
+    """
     address, _, fragment = location.partition("#")
     inside = re.findall(r"(?:\A|&)((?:subdirectory|sha256)=[^&]+)", fragment)
     end = f"#{'&'.join(inside)}" if inside else ""
@@ -474,9 +484,7 @@ def _source(location: str, shown: str, folder: str) -> str:
     elif not re.match(_URL, address):
         path = posixpath.normpath(posixpath.join(folder, address))
         if path == ".." or path.startswith(("../", "/")):
-            raise InvalidError(
-                f"{shown}: leads out of the project", "Copy the folder into the project."
-            )
+            return ""
         address = f"./{path}"
         end = ""
     elif not re.match(r"https?:", address, re.IGNORECASE):

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import posixpath
 import re
 import shlex
 from collections import deque
 from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime
+from itertools import islice
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -21,11 +24,11 @@ from envbuilder.core import decoding
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.publishable import git
 from envbuilder.core.settings import ProjectPath
-from envbuilder.core.types import DebianPackage
-from envbuilder.project import notebooks
+from envbuilder.project import notebooks, package
 from envbuilder.project.forms import form_of
-from envbuilder.project.lines import read_text
+from envbuilder.project.lines import exists, read_text
 from envbuilder.project.names import distribution_of
+from envbuilder.project.requirements_txt import logical
 
 _MOST_ENTRIES = 200_000
 _DEEPEST = 6
@@ -106,16 +109,22 @@ def last_commit(folder: Path) -> date | None:
 
 
 class InstallHints(Struct, kw_only=True):
-    """What commands in texts install, in order. Suggestions: nobody may ever have run them."""
+    """What commands in texts install, in order, each with its place. Nobody may have run them."""
 
     files: dict[str, str] = {}
-    """Files that they install from → the text that names them."""
+    """Files that they install from → the place that names them."""
     itself: str = ""
-    """The text that installs the repository itself; empty if none does."""
+    """The place that installs the repository itself; empty if none does."""
+    chosen: dict[str, str] = {}
+    """Extras and groups that the README installs with it, or an option that means all of them."""
+    recipe: dict[str, str] = {}
+    """Lines for pip that the README's own recipe has."""
+    conda: dict[str, str] = {}
+    """What it installs with conda."""
     requirements: dict[str, str] = {}
-    """Requirements → the text that names them."""
+    """Requirements of all texts."""
     system: dict[str, str] = {}
-    """Debian packages → the text that names them."""
+    """Debian packages."""
     programs: list[tuple[str, ...]] = []
     """What they start with Python."""
 
@@ -138,56 +147,109 @@ _KINDS = {
     "base": re.compile(r"FROM\s+(?=\S)"),
     "apt": re.compile(r"apt(?:-get)?\s+(?:-\S+\s+)*install\s+"),
     "python": re.compile(r"python[\d.]*\s+(?=-m\s+\w|(?!setup\.py)[\w./-]+\.py\b)"),
+    "cd": re.compile(r"cd\s+(?=[\w.])"),
+    "clone": re.compile(r"git\s+clone\s+(?=.*\S)"),
 }
-_WITH_VALUE = re.compile(
-    r"-[ifcntpbPC]|--((extra-|default-)?index(-url)?|find-links|channel|name|target|prefix|root|python"
-    r"|(constraint|override)s?|exclude-newer|extra|group)"
+_WITH_VALUE = (
+    r"-[ifcntprbPC]|--((extra-|default-)?index(-url)?|find-links|channel|name|target|prefix|root"
+    r"|python|(constraint|override)s?|exclude-newer|requirement|file|only|without|no-group|no-extra)"
 )
-_SETTING = re.compile(
+_SETTING = (
     r"--(resolution|prerelease|(no|only)-binary|cache-dir|timeout|retries|proxy|cert"
     r"|[a-z-]+-(action|backend|bar|host|mode|package|provider|settings?|strategy|version))"
 )
 """Options of pip, uv and conda whose value is the next word."""
-_REQUIREMENT = re.compile(
-    r"([\w.-]+(\[.*\])? *@ *)?git\+\S+"
-    r"|[A-Za-z][A-Za-z0-9._-]*(\[[\w, .-]*\])?([=<>!~]=?=?[\w.*+,<>=!~]+)?"
-)
-_SPECS = {
-    "conda": re.compile(r"(?:[\w-]+::)?([A-Za-z][A-Za-z0-9._-]*)(?:=([0-9][\w.]*)(?:=.*)?)?"),
+_OPTION = re.compile(rf"(?<!\S)(?:(?:{_WITH_VALUE}|{_SETTING})[ =]\s*\S+|-\S*)")
+_CHOOSING = re.compile(r"(?<!\S)--(extra|group)[ =]\s*\S+")
+_FILE = re.compile(r"(?<!\S)(?:-r|--requirement|--file)[ =]?\s*(\S+)")
+_ALL = re.compile(r"--all-(?:extras|groups)")
+_CONDA = re.compile(r"(?:[\w/-]+::)?([A-Za-z][\w.-]*)(?:[=<>]{1,2}([0-9][\w.*,<>]*)(?:=.*)?)?")
+_PACKAGE = {
+    "pip": re.compile(
+        r"([\w.-]+(\[.*\])? *@ *)?git\+\S+|https?://\S+\.(whl|zip|tar\.gz)"
+        r"|(?P<name>[A-Za-z][A-Za-z0-9._-]*)(\[[\w, .-]*\])?([=<>!~]=?=?[\w.*+,<>=!~]+)?"
+    ),
+    "own": re.compile(r"(?!)"),
+    "apt": re.compile(r"[a-z0-9][a-z0-9+.-]+"),
+    "env": _CONDA,
+    "conda": _CONDA,
     "base": re.compile(
         r".*\b(pytorch|tensorflow)(?::|\S*?[:_-](?:pth|pytorch_))([0-9]\.[0-9]+(\.[0-9]+)?)(?![0-9.]).*"
     ),
 }
-"""A package of conda, or a base image whose tag states a framework's release: NVIDIA's do not."""
+"""What commands name; of base images those whose tag states a framework's release, as NVIDIA's do
+not."""
+_CLONED = re.compile(
+    r"((?:https?://|ssh://|git@)\S+?/([^/\s]+?)(?:\.git)?/?)(?:\s+(\w\S*))?(?:\s|\Z)"
+)
+_HEADING = re.compile(r"\s?(#{1,6})\s(.*)")
+_INSTALLING = re.compile(
+    r"(?i)install|set-?up\b|environment|requirement|dependenc|prerequisite|preparation"
+    r"|getting started|quick[ -]?start"
+)
+_ASIDE = re.compile(r"(?im)\boptional|\balternativ|\boption [b-z2-9]\b|^\W*or\b|\bor\W*\n")
+_OTHER_PART = re.compile(
+    r"(?i)contribut|\bdevelop(er|ment)|\btest(s|ing)?\b|troubleshoot|\bfaq\b|docker|windows|\bdocs?\b"
+)
+_ON_CONDITION = re.compile(r"(?i)\b(if|in case) (you|your|there|it)\b")
+"""What tells the recipe from other commands: the headings of its part; what headings and lines say
+of one that is not for everybody; headings of other parts; what lines say of packages."""
 
 
 def install_hints(folder: Path, files: Iterable[str]) -> InstallHints:
     """Return what the README, Dockerfiles, scripts and notebooks of a repository install."""
-    result = InstallHints()
+    taker = _Taker(folder)
     upper = sorted((f.count("/"), f) for f in files if f.count("/") < 2)
     for kind in (_README, _DOCKERFILE, _SCRIPT):
         texts = [file for _, file in upper if kind.fullmatch(PurePosixPath(file).name)]
         for file in texts[:_MOST_TEXTS]:
             read = notebooks.code if file.endswith(".ipynb") else read_text
             with contextlib.suppress(InvalidError):
-                for command, words in _commands(read(folder, file)):
-                    _take(result, command, words, file)
-    return result
+                commands = [*islice(_commands(read(folder, file), file), _MOST_COMMANDS)]
+                part = [c for c in commands if _INSTALLING.search(c.section)] or commands
+                is_main = kind is _README and "/" not in file.removeprefix("docs/")
+                for command in commands:
+                    taker.take(command, is_recipe=is_main and command in part)
+    return taker.hints
 
 
-def _commands(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield the commands in a text that install or start something, each with its words."""
-    count = 0
-    for line in re.sub(r"\\\r?\n", " ", text).splitlines():
-        for start in _START.finditer(line[:_LONGEST_LINE]):
-            for kind, pattern in _KINDS.items():
-                if command := pattern.match(line, start.end()):
-                    count += 1
-                    if count > _MOST_COMMANDS:
-                        return
-                    rest = re.split(r"`|&&|\|\||[;|]|\s#", line[command.end() : _LONGEST_LINE])[0]
-                    yield kind, _words(rest)
-                    break
+class _Command(NamedTuple):
+    """A command in a text that installs or starts something."""
+
+    kind: str
+    arguments: str
+    where: str
+    section: str
+    """The headings above it, a line each."""
+    beside: str
+    """Its line, and the text above it."""
+
+
+def _commands(text: str, file: str) -> Iterator[_Command]:
+    titles = [file]
+    is_code = False
+    above = ""
+    for number, whole in logical(text):
+        line = whole[:_LONGEST_LINE]
+        heading = _HEADING.match(line)
+        if line.strip().startswith(("```", "~~~")):
+            is_code = not is_code
+        elif heading and not is_code:
+            level = len(heading[1])
+            titles[level:] = [""] * (level - len(titles))
+            titles.append(heading[2] if above else "")  # the first is the repository's name
+            above = "."
+        else:
+            beside = f"{above}\n{line}"
+            above = line if line.strip() else above
+            for start in _START.finditer(line):
+                for kind, pattern in _KINDS.items():
+                    if command := pattern.match(line, start.end()):
+                        rest = re.split(r"`|&&|\|\||[;|]|\s#", line[command.end() :])[0]
+                        where = file if file.endswith(".ipynb") else f"{file}:{number}"
+                        yield _Command(kind, rest, where, "\n".join(titles), beside)
+                        above = above if "`" in line else beside.partition("\n")[0]
+                        break
 
 
 def _words(text: str) -> list[str]:
@@ -197,42 +259,123 @@ def _words(text: str) -> list[str]:
         return text.replace('"', " ").replace("'", " ").split()
 
 
-def _take(hints: InstallHints, kind: str, words: list[str], where: str) -> None:
-    """Take what a command installs."""
-    if kind == "python":
-        program = ("-m", words[1]) if words[0] == "-m" else (words[0],)
-        hints.programs.append(program)
-        return
-    if kind == "own":
-        hints.itself = hints.itself or where
-        return
-    given = iter(words)
-    for word in given:
-        option, _, value = word.partition("=")
-        if option in {"-r", "--requirement", "--file"} or (option == "-f" and kind == "env"):
-            hints.files.setdefault(_path(value or next(given, "")), where)
-        elif re.match(r"-r.", word):
-            hints.files.setdefault(_path(word[2:]), where)
-        elif _WITH_VALUE.fullmatch(option) or _SETTING.fullmatch(option):
-            value or next(given, None)
-        elif kind == "pip" and re.fullmatch(r"\.(/)?(\[.*\])?", word):
-            hints.itself = hints.itself or where
-        elif kind == "apt" and _is_valid(word, DebianPackage):
+class _Taker:
+    """Takes what commands install, one after the other."""
+
+    def __init__(self, folder: Path) -> None:
+        self.hints = InstallHints()
+        self._folder = folder
+        origin = git(folder, "config", "--get", "remote.origin.url") or ""
+        self._names = {folder.resolve().name, PurePosixPath(origin.strip()).stem}
+        """Names of the repository, an empty one if nothing says where it is from."""
+        with contextlib.suppress(InvalidError):
+            self._names.add(package.read(folder).name)
+        self._clones: dict[str, str] = {}
+        """Folders into which others are cloned → from where."""
+        self._inside = "."
+        """The folder in which commands run."""
+        self._command = _Command("", "", "", "", "")
+        self._is_recipe = False
+        """Whether the command is part of the README's recipe."""
+
+    def take(self, command: _Command, *, is_recipe: bool) -> None:
+        """Take a command; `is_recipe`: whether it stands where a README has its recipe."""
+        kind, arguments, _, section, beside = command
+        if section != self._command.section:
+            self._inside = "."
+        self._command = command
+        is_aside = _OTHER_PART.search(section) or _ASIDE.search(f"{section}\n{beside}")
+        self._is_recipe = is_recipe and not is_aside
+        named = arguments if kind == "own" else _CHOOSING.sub(" ", arguments)
+        words = _words(_OPTION.sub(" ", named))
+        if kind == "clone":
+            self._clone(arguments)
+        elif kind == "cd":
+            self._inside = self._path(words[0], self._inside)
+        elif kind == "python":
+            program = arguments.split()
+            self.hints.programs.append(tuple(program[: 1 + program[0].count("-m")]))
+        else:
+            self._install(kind, arguments, words)
+
+    def _clone(self, text: str) -> None:
+        """Note another repository; the first is this one, if nothing says where that is from."""
+        if url := _CLONED.search(text):
+            is_own = not self._names.isdisjoint(("", url[2]))
+            self._names.discard("")
+            branch = re.search(r"(?:-b|--branch)[ =](\S+)", text)
+            at = f"@{branch[1]}" if branch else ""
+            if not is_own:
+                self._clones[url[3] or url[2]] = f"git+{url[1]}{at}"
+
+    def _path(self, text: str, otherwise: str) -> str:
+        """Return the path that a command names, in the repository or a clone, if it is there."""
+        path = posixpath.normpath(posixpath.join(self._inside, text))
+        is_there = path.partition("/")[0] in self._clones or exists(self._folder, path)
+        return path if is_there and not path.startswith(("..", "/")) else otherwise
+
+    def _install(self, kind: str, arguments: str, words: Iterable[str]) -> None:
+        hints = self.hints
+        where = self._command.where
+        if kind == "own":
+            words = [f".[{','.join([*words, *_ALL.findall(arguments)])}]"]
+        elif kind == "env":
+            arguments = arguments.replace("-f ", "--file ")
+        for file in _FILE.findall(arguments):
+            path = self._path(file, posixpath.normpath(file))
+            if path.partition("/")[0] not in self._clones:
+                hints.files.setdefault(path, where)
+                self._note(hints.recipe, f"-r {path}")
+        for word in words:
+            package = _PACKAGE[kind].fullmatch(word)
+            if re.match(r"\.|[\w.-]+/", word) and kind in {"pip", "own"}:
+                self._take_folder(word)
+            elif package:
+                self._take_package(kind, package)
+            elif "/" not in word:
+                break  # prose
+
+    def _take_package(self, kind: str, package: re.Match[str]) -> None:
+        hints = self.hints
+        word = package[0]
+        where = self._command.where
+        if kind == "apt":
             hints.system.setdefault(word, where)
-        elif kind == "pip" and _REQUIREMENT.fullmatch(word):
+        elif kind == "pip":
+            name = package["name"] or ""
             hints.requirements.setdefault(word, where)
-        elif kind in _SPECS and (spec := _SPECS[kind].fullmatch(word)):
-            _take_conda(hints, spec[1], spec[2], f"{where}{BASE}" if kind == "base" else where)
-        elif not word.startswith("-") and "/" not in word:
-            return  # prose
+            part = name.rpartition("-")[2]
+            if not name or not (
+                name in self._names or exists(self._folder, f"{part}/pyproject.toml")
+            ):
+                self._note(hints.recipe, word)
+        else:
+            if kind == "base":
+                where = f"{where.partition(':')[0]}{BASE}"
+            else:
+                self._note(hints.conda, word)
+            if distribution := distribution_of(package[1].lower()):
+                text = f"{distribution}=={package[2]}" if package[2] else distribution
+                hints.requirements.setdefault(text, where)
 
+    def _take_folder(self, text: str) -> None:
+        """Take a package from a folder, perhaps the repository itself, which may have extras."""
+        named, bracket, extras = text.partition("[")
+        path = self._path(named, posixpath.normpath(named))
+        clone, _, inside = path.partition("/")
+        hints = self.hints
+        if clone in self._clones:
+            end = f"#subdirectory={inside}" if inside else ""
+            self._note(hints.recipe, f"{self._clones[clone]}{end}")
+        elif path != ".":
+            self._note(hints.recipe, f"./{path}{bracket}{extras}")
+        else:
+            hints.itself = hints.itself or self._command.where
+            if self._is_recipe:
+                names = re.findall(r"[\w.-]+", extras)
+                hints.chosen.update(dict.fromkeys(names, self._command.where))
 
-def _take_conda(hints: InstallHints, name: str, version: str | None, where: str) -> None:
-    """Take a conda package by its name on the index; nothing, if no table says that it has one."""
-    if distribution := distribution_of(name.lower()):
-        text = f"{distribution}=={version}" if version else distribution
-        hints.requirements.setdefault(text, where)
-
-
-def _path(text: str) -> str:
-    return str(PurePosixPath(text)) if text else ""
+    def _note(self, items: dict[str, str], text: str) -> None:
+        """Note a part of the recipe, unless it is for some only."""
+        if self._is_recipe and not _ON_CONDITION.search(self._command.beside):
+            items.setdefault(text, self._command.where)

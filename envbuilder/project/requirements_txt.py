@@ -20,6 +20,7 @@ from envbuilder.project.lines import (
     Dropped,
     Line,
     Listed,
+    Needed,
     exists,
     is_location,
     joined,
@@ -149,7 +150,7 @@ class _Reader:
             return
         text = read_text(self._project, file, where=where)
         self._open.append(file)
-        numbered = ((f"{escaped(file)}:{number}", line) for number, line in _logical(text))
+        numbered = ((f"{escaped(file)}:{number}", line) for number, line in logical(text))
         self.take(file, numbered, constrains=constrains)
         self._open.pop()
         self._finished.add((file, constrains))
@@ -220,6 +221,11 @@ class _Reader:
                     f"{where}: {escaped(text, SHOWN)}: the project itself, whose requirements are"
                     " read; install_project: true makes it importable everywhere."
                 )
+            if not (name or any(exists(self._project, f"{location}/{each}") for each in _STATED)):
+                note = Needed(
+                    f"{where}: {escaped(text, SHOWN)}: no package is in this folder. If it is a"
+                    " submodule: git submodule update --init --recursive"
+                )
             stated = self._name(location)  # always: a bundle then has a file there, too
             name = name or stated
         elif not name and (name := _repository(path)):
@@ -278,7 +284,7 @@ def _repository(location: str) -> str:
     return types.canonical(last) if re.match(r"[A-Za-z0-9][\w.-]*\Z", last) else ""
 
 
-def _logical(text: str) -> Iterator[tuple[int, str]]:
+def logical(text: str) -> Iterator[tuple[int, str]]:
     r"""Yield lines with their numbers; one that ends in `\` goes on in the next, as in pip."""
     start = ""
     first = 0

@@ -120,6 +120,7 @@ class _Uv(Struct, frozen=True, rename="kebab"):
     override_dependencies: tuple[str, ...] = ()
     sources: dict[str, dict[str, Any] | tuple[dict[str, Any], ...]] = {}
     workspace: dict[str, Any] = {}
+    default_groups: tuple[str, ...] | str = ("dev",)
 
 
 class _Setuptools(Struct, frozen=True):
@@ -149,7 +150,7 @@ class Pyproject(Struct, frozen=True, rename="kebab", kw_only=True):
     @property
     def is_poetry(self) -> bool:
         """Whether Poetry's own tables state what it requires."""
-        return "dependencies" in self.tool.poetry and self.about.dependencies is None
+        return "dependencies" in self.tool.poetry and not self.about.dependencies
 
     @property
     def poetry_extras(self) -> dict[str, list[str]]:
@@ -176,6 +177,19 @@ class Pyproject(Struct, frozen=True, rename="kebab", kw_only=True):
     def groups(self) -> tuple[str, ...]:
         """The names of all its groups."""
         return tuple({**self.dependency_groups, **self.poetry_groups})
+
+    @property
+    def default_groups(self) -> tuple[str, ...]:
+        """The groups that uv or Poetry installs, too, unless it is told otherwise."""
+        of_uv = self.tool.uv.default_groups
+        if isinstance(of_uv, str):  # "all"
+            return self.groups
+        optional = {"optional": True}.items()
+        tables = mapping(self.tool.poetry.get("group"))
+        return (
+            *of_uv,
+            *(n for n, group in tables.items() if not optional <= mapping(group).items()),
+        )
 
     def leaves_open(self, extras: Collection[str]) -> bool:
         """Return whether another file states what it requires."""

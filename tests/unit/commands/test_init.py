@@ -153,14 +153,13 @@ def test_what_becomes_of_each_line(folder: Path, capsys: pytest.CaptureFixture[s
         "einops",
         "Write==1.0+cu118",  # what a note says of a line does not depend on the words in it
     )
-    lay(folder, {"requirements.txt": "\n".join(lines), "README.md": README})
+    docker = "RUN pip install nltk tqdm\n"
+    lay(folder, {"requirements.txt": "\n".join(lines), "README.md": README, "Dockerfile": docker})
     result = report(capsys)
+    requirements = ["torch==2.4.1", "scikit-learn", "x", "einops", "write==1.0"]
     assert result["taken"] == [
-        {
-            "file": "requirements.txt",
-            "why": "",
-            "requirements": ["torch==2.4.1", "scikit-learn", "x", "einops", "write==1.0"],
-        }
+        {"file": "requirements.txt", "why": "", "requirements": requirements},
+        {"file": "README.md", "why": "no file lists them", "requirements": ["tqdm"]},
     ]
     assert [text[:24] for text in result["changed"]] == [
         "requirements.txt:1: torc",
@@ -168,11 +167,12 @@ def test_what_becomes_of_each_line(folder: Path, capsys: pytest.CaptureFixture[s
         "requirements.txt:6: Writ",
     ]
     assert [text[:22] for text in result["dropped"]] == ["requirements.txt:3: -i"]
-    assert result["suggested"] == [{"requirement": "tqdm", "source": "README.md"}]
+    assert result["suggested"] == [{"requirement": "nltk", "source": "Dockerfile:1"}]
     assert "build_from_source: [x]  # their own code runs while they are built" in active(folder)
     text = (folder / "envbuilder.yaml").read_text()
-    assert "# requirements:\n#   - tqdm  # README.md\n" in text
-    assert "# system_packages: [ffmpeg]  # README.md\n" in text
+    assert "# requirements:\n#   - nltk  # Dockerfile:1\n" in text
+    assert "# system_packages: [ffmpeg]  # README.md:3\n" in text
+    assert active(folder)[:2] == ["requirements:", "  - tqdm  # README.md:2"]
 
 
 def test_a_program_of_conda_is_left_to_the_user_only_if_debian_is_not_known_to_have_it(
@@ -284,9 +284,9 @@ def test_what_is_for_other_hardware_is_named_by_it(
 @pytest.mark.parametrize(
     "files",
     [
-        {"README.md": README},
+        {"Dockerfile": README},
         {"model.py": "import einops, tqdm, torch, os\n", "x/y.py": "import model, tqdm\n"},
-        {"README.md": README, "setup.sh": "pip install tqdm==4.66.1 && pip install einops"},
+        {"README.md": f"Optional:\n{README}", "setup.sh": "pip install einops"},
     ],
 )
 def test_where_no_file_lists_anything_texts_and_code_are_the_list(
@@ -336,7 +336,7 @@ def test_what_programs_import_is_taken_and_what_examples_alone_do_is_offered(
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
-        ({"README.md": "pip install tensorflow\n", "tf/a.py": "import tensorflow\n"}, "tensorflow"),
+        ({"setup.sh": "pip install tensorflow\n", "tf/a.py": "import tensorflow\n"}, "tensorflow"),
         ({"tf/a.py": "import tensorflow as tf\n"}, "tensorflow"),
         ({"lib/a.py": "import jax, tensorflow\n", "lib/b.py": "import jax\n"}, "jax"),
         ({"lib/a.py": "import torch, numpy\n"}, None),
@@ -482,7 +482,7 @@ def test_profiles_with_another_torch_are_named(
             ["framework: torch"],
         ),
         (
-            {"requirements.txt": "jax\n", "README.md": "```\npip install torch==2.5.1\n```\n"},
+            {"requirements.txt": "jax\n", "Dockerfile": "RUN pip install torch==2.5.1\n"},
             ["framework: torch"],
         ),
     ],
@@ -534,6 +534,9 @@ def test_old_code_without_versions_gets_releases_of_its_day(
     lay(folder, {"requirements.txt": "numpy\ntqdm\nrich==13\n"})
     report(capsys)
     assert active(folder)[2].startswith("as_of: 2022-11-10  # the last commit's day")
+    (folder / "envbuilder.yaml").unlink()
+    lay(folder, {"requirements.txt": "numpy>=1.2,!=1.3\ntqdm>4\nrich>=13\nx<3\n"})
+    assert "as_of" in report(capsys)["text"], "nothing bounds most of them from above"
     lay(folder, {"requirements.txt": "numpy\ntqdm==4\nrich==13\n"})
     assert "as_of" not in report(capsys)["text"], "most lines say what they need"
 

@@ -11,6 +11,7 @@ from envbuilder.core import settings
 from envbuilder.core.settings import Definition, RequirementFile
 from envbuilder.project import draft, repository
 from envbuilder.project.draft import Source
+from envbuilder.project.lines import Needed
 from envbuilder.project.repository import InstallHints
 from tests.support.repositories import lay
 
@@ -135,7 +136,7 @@ requirements: []  # such as [einops, "rich>=13"]
         """\
 requirements_from:
   - env.yml
-  - pyproject.toml
+  - {file: pyproject.toml, extras: [viz]}
   # - {file: pyproject.toml, extras: [train, viz], groups: [dev]}
 """,
     ),
@@ -149,6 +150,97 @@ requirements_from:
   - training/pyproject.toml
   # - {file: training/pyproject.toml, extras: [train, viz], groups: [dev]}
   # - graphs/pyproject.toml
+""",
+    ),
+    "groups that uv installs": (
+        {
+            "pyproject.toml": "[project]\nname = 'x'\n[dependency-groups]\nmain = ['rich']\n"
+            "dev = ['pytest']\n[tool.uv]\ndefault-groups = ['main', 'dev']\n"
+        },
+        """\
+requirements_from:
+  - {file: pyproject.toml, groups: [main]}
+  # - {file: pyproject.toml, groups: [main, dev]}
+""",
+    ),
+    "nothing but the group dev": (
+        {"pyproject.toml": "[project]\nname = 'x'\n[dependency-groups]\ndev = ['rich']\n"},
+        "requirements_from:\n  - {file: pyproject.toml, groups: [dev]}\n",
+    ),
+    "Poetry's own groups, and the README's": (
+        {
+            "pyproject.toml": "[project]\nname = 'x'\ndependencies = []\n[tool.poetry]\n"
+            "dependencies.rich = '*'\ngroup.dev.dependencies.ruff = '*'\n"
+            "group.data.dependencies.a = '*'\n"
+            "group.more = {optional = true, dependencies.b = '*'}\n"
+            "group.docs = {optional = true, dependencies.c = '*'}\n",
+            "README.md": "`poetry install --with more`\n",
+            "tutorials/x/requirements.txt": "tqdm\n",
+        },
+        """\
+requirements_from:
+  - {file: pyproject.toml, groups: [data, more]}
+  # - {file: pyproject.toml, groups: [dev, data, more, docs]}
+  # - tutorials/x/requirements.txt
+""",
+    ),
+    "all extras": (
+        {"pyproject.toml": PYPROJECT, "README.md": "`uv sync --all-extras`"},
+        """\
+requirements_from:
+  - {file: pyproject.toml, extras: [train, viz]}
+  # - {file: pyproject.toml, extras: [train, viz], groups: [dev]}
+""",
+    ),
+    "a README that names an extra of setup.py, and one that is gone": (
+        {
+            "setup.py": "setup(install_requires=['a'], extras_require={'x': ['b']})",
+            "README.md": "`pip install -e .[x]`",
+        },
+        "requirements_from:\n  - {file: setup.py, extras: [x]}\n",
+    ),
+    "another program below is not what a program at the top requires": (
+        {
+            "pyproject.toml": "[project]\nname = 'x'\n",
+            "tool/requirements.txt": "a\n",
+            "requirements/base.txt": "b\n",
+        },
+        (
+            "requirements_from:\n  - requirements/base.txt\n  # - pyproject.toml\n"
+            "  # - tool/requirements.txt\n"
+        ),
+    ),
+    "a recipe": (
+        {
+            "requirements.txt": "numpy\ntorchvision\n",
+            "more.txt": "tqdm\n",
+            "ops/setup.py": "setup(name='fast-ops')",
+            "README.md": "```\nconda create -n x python=3.10\n"
+            "pip install torch==2.4.1 torchvision==0.19.1 pip numpy\n"
+            "pip install -r requirements.txt -r more.txt -r gpu.txt\npip install ./ops[a]\n```\n",
+        },
+        """\
+requirements:
+  - torch==2.4.1  # README.md:3
+  - torchvision==0.19.1  # README.md:3
+  - fast-ops[a] @ ./ops  # README.md:5
+requirements_from:
+  - requirements.txt
+  - more.txt
+  # - ops/setup.py
+build_from_source: [fast-ops]  # their own code runs while they are built
+""",
+    ),
+    "what files bound, as they do": (
+        {
+            "requirements.txt": "torch<2.3\nnumpy>=1\neinops\n",
+            "README.md": "`pip install torch==2.4.1 torchvision==0.19.1 numpy==1.26 einops`\n",
+        },
+        """\
+requirements:
+  - numpy==1.26  # README.md:1
+requirements_from:
+  - requirements.txt
 """,
     ),
     "sources": (
@@ -182,7 +274,8 @@ def test_the_text_for_a_shape_of_project(tmp_path: Path, shape: str) -> None:
     files, expected = SHAPES[shape]
     lay(tmp_path, files)
     text = started(tmp_path)
-    assert text == HEAD + expected + TAIL
+    tail = TAIL.replace('"3.12"', '"3.10"  # README.md:2 (conda)') if shape == "a recipe" else TAIL
+    assert text == HEAD + expected + tail
     definition(text)
 
 
@@ -193,6 +286,34 @@ def test_a_file_that_cannot_be_read_leaves_the_place_to_the_next_and_is_named(
     choice = draft.choose(tmp_path, [*repository.files(tmp_path)], InstallHints())
     assert [source.main.file for source in choice.sources] == ["environment.yml"]
     assert "requirements.txt:1" in choice.errors[0].message
+
+
+def test_what_of_a_recipe_cannot_be_followed_is_left_to_the_user(tmp_path: Path) -> None:
+    readme = "```\npip install -e .[gone] ./missing a==latest+cu1\nconda install gromacs\n```\n"
+    lay(tmp_path, {"README.md": readme, "setup.py": "setup(install_requires=['rich'])"})
+    files = [*repository.files(tmp_path)]
+    choice = draft.choose(tmp_path, files, repository.install_hints(tmp_path, files))
+    needed = "\n".join(note for note in choice.notes if isinstance(note, Needed))
+    for words in ("git submodule update", "a==latest+cu1: not a requirement", "gromacs"):
+        assert words in needed
+    (source,) = choice.sources
+    assert [str(note) for note in source.listed.notes if "no extra gone" in note]
+
+
+def test_extras_and_groups_with_what_code_imports_are_named(tmp_path: Path) -> None:
+    lay(tmp_path, {"pyproject.toml": PYPROJECT, "uv.lock": UV_LOCK})
+    choice = draft.choose(tmp_path, ["pyproject.toml"], InstallHints())
+    named = [*draft.left_out(tmp_path, choice, ["matplotlib", "pytest", "rich", "torch"])]
+    assert named == [
+        (
+            "code also imports matplotlib: extra `viz` of pyproject.toml has it. To take it:"
+            " requirements_from: [{file: pyproject.toml, extras: [viz]}]"
+        ),
+        (
+            "code also imports pytest: group `dev` of pyproject.toml has it. To take it:"
+            " requirements_from: [{file: pyproject.toml, groups: [dev]}]"
+        ),
+    ]
 
 
 def test_few_names_are_mentioned_and_none_can_add_a_line(tmp_path: Path) -> None:

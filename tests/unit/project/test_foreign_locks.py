@@ -278,10 +278,6 @@ def test_the_project_itself_is_left_out(tmp_path: Path) -> None:
         (f"{BARE.replace('1.0', '2.0')}packages = []\n", ": pylock version 2.0 is not supported"),
         (f"{BARE}packages = 3\n", ": not a valid pylock.toml (PEP 751): Unexpected type"),
         (
-            f'{BARE}[[packages]]\nname = "x"\ndirectory = {{ path = "../x" }}\n',
-            ": x: x: leads out of the project",
-        ),
-        (
             BARE + package("x").replace('version = "1.0"', ""),
             ": x: the lock does not state its version",
         ),
@@ -290,6 +286,32 @@ def test_the_project_itself_is_left_out(tmp_path: Path) -> None:
 def test_refused_pylock(tmp_path: Path, text: str, message: str) -> None:
     lay(tmp_path, {"pylock.toml": text})
     assert refusal(tmp_path, "pylock.toml")[0].startswith(f"pylock.toml{message}")
+
+
+def test_a_package_outside_of_the_project_is_left_out_and_said(tmp_path: Path) -> None:
+    listed = f'{BARE}[[packages]]\nname = "x"\ndirectory = {{ path = "../x" }}\n'
+    uv = """\
+version = 1
+[[package]]
+name = "thing"
+source = { virtual = "." }
+dependencies = [{ name = "x" }, { name = "rich" }]
+[package.metadata]
+requires-dist = [{ name = "x", editable = "../x" }, { name = "rich" }]
+[[package]]
+name = "x"
+version = "1"
+source = { editable = "../x" }
+[[package]]
+name = "rich"
+version = "13.0.0"
+source = { registry = "https://index.example/simple" }
+"""
+    lay(tmp_path, {"pylock.toml": listed, "uv.lock": uv})
+    for file, others in (("pylock.toml", []), ("uv.lock", ["rich"])):
+        result = read(tmp_path, file)
+        assert texts(result.requirements) == ['x; python_version < "3"', *others]
+        assert "../x leads out of the project, so x is left out" in result.notes[0]
 
 
 def test_sources_in_a_pylock(tmp_path: Path) -> None:

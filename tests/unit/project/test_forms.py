@@ -92,7 +92,7 @@ def test_a_form_is_a_row_and_its_reader(tmp_path: Path, monkeypatch: pytest.Monk
 
     row = Form(names="wishes.md", pattern=r"wishes\.md", read=read_wishes)
     monkeypatch.setattr(forms, "FORMS", (*forms.FORMS, row))
-    lay(tmp_path, {"below/wishes.md": "rich>=13", "README.md": "`pip install x`"})
+    lay(tmp_path, {"below/wishes.md": "rich>=13", "README.md": "Optional: `pip install x`"})
     files = [*repository.files(tmp_path)]
     choice = draft.choose(tmp_path, files, repository.install_hints(tmp_path, files))
     lay(tmp_path, {"envbuilder.yaml": draft.text(choice, draft.Draft())})

@@ -39,7 +39,7 @@ def test_a_large_folder_is_looked_through_up_to_a_limit(
 
 README = """\
 # Thing
-Install with `pip install thing-runtime`, or
+Install with `pip install thing-runtime`:
 
 ```bash
 $ conda env create -f env/gpu.yml
@@ -59,14 +59,21 @@ Then pip install whatever you like. You may pip install it twice.
 def test_commands_of_a_readme(tmp_path: Path) -> None:
     lay(tmp_path, {"README.md": README, "Dockerfile": "RUN apt-get update && pip install nltk\n"})
     shown = repository.install_hints(tmp_path, [*repository.files(tmp_path)])
-    assert shown.itself == "README.md"
+    assert shown.itself == "README.md:10"
     assert [*shown.files] == ["env/gpu.yml", "requirements/base.txt", "more.txt"]
     assert shown.requirements == {
-        **dict.fromkeys(["thing-runtime", "torch==1.6.0", "opencv-python", "einops"], "README.md"),
-        "rich[jupyter]>=13": "README.md",
-        "git+https://host.example/x.git": "README.md",
-        "nltk": "Dockerfile",
+        "thing-runtime": "README.md:2",
+        **dict.fromkeys(["torch==1.6.0", "opencv-python"], "README.md:6"),
+        **dict.fromkeys(["einops", "rich[jupyter]>=13"], "README.md:8"),
+        "git+https://host.example/x.git": "README.md:15",
+        "nltk": "Dockerfile:1",
     }
+    assert {*shown.recipe} == {
+        *("thing-runtime", "einops", "rich[jupyter]>=13", "git+https://host.example/x.git"),
+        *(f"-r {file}" for file in shown.files),
+    }
+    assert [*shown.conda] == ["pytorch=1.6.0", "opencv", "graphviz", "gromacs"]
+    assert shown.chosen == {"dev": "README.md:10"}
     assert [*shown.system] == ["libgl1", "ffmpeg"]
     assert shown.programs == [("-m", "thing.train"), ("train.py",)]
 
@@ -95,6 +102,71 @@ def test_what_makes_a_folder_a_package_is_no_program(tmp_path: Path) -> None:
     assert code.program_arguments(tmp_path, ["__init__.py"], [("__init__.py",)]) == ()
     files = ["__init__.py", "play.py"]
     assert code.program_arguments(tmp_path, files) == ("play.py",)
+
+
+SPLATTING = """\
+# Test-time Splats on Windows
+## Installation
+```
+git clone https://host.example/me/renamed && cd renamed
+conda create -n splat python=3.10
+pip install torch==2.4.1 torchvision==0.19.1 --index-url https://host.example/cu121
+pip install -r requirements.txt
+pip install submodules/knn --no-build-isolation
+cd submodules/raster; pip install .[all]; cd ../..
+git clone -b v2 https://host.example/other/ssim.git
+cd ssim; python setup.py install; cd ..
+pip install ./ssim/sub
+```
+(Optional) A faster viewer:
+```
+pip install viser
+```
+If you log, `pip install wandb`
+### In Docker
+    pip install nltk
+## Evaluation
+    pip install lpips
+"""
+
+
+def test_the_part_of_a_readme_that_installs_is_one_recipe_in_order(tmp_path: Path) -> None:
+    lay(tmp_path, dict.fromkeys(["submodules/knn/setup.py", "submodules/raster/setup.py"], ""))
+    lay(tmp_path, {"README.md": SPLATTING, "sub/README.md": "pip install -r more.txt einops"})
+    shown = repository.install_hints(tmp_path, [*repository.files(tmp_path)])
+    assert shown.recipe == {
+        "torch==2.4.1": "README.md:6",
+        "torchvision==0.19.1": "README.md:6",
+        "-r requirements.txt": "README.md:7",
+        "./submodules/knn": "README.md:8",
+        "./submodules/raster[all]": "README.md:9",
+        "git+https://host.example/other/ssim.git@v2": "README.md:11",
+        "git+https://host.example/other/ssim.git@v2#subdirectory=sub": "README.md:12",
+    }
+    assert shown.conda == {"python=3.10": "README.md:5"}
+    assert not shown.itself
+    assert {"viser", "wandb", "nltk", "lpips", "einops"} <= shown.requirements.keys()
+
+
+@pytest.mark.parametrize(
+    ("command", "chosen"),
+    [
+        ("pip install -e '.[all,dev]'", ["all", "dev"]),
+        ("uv sync --extra x --group y --frozen --python 3.11", ["x", "y"]),
+        ("uv sync --all-extras --no-dev", ["--all-extras"]),
+        ('poetry install --with a,b -E "c d" --without e', ["a", "b", "c", "d"]),
+        ("python setup.py develop", []),
+        ("cd thing; pip3 install .", []),
+    ],
+)
+def test_extras_and_groups_of_the_repository_itself(
+    tmp_path: Path, command: str, chosen: list[str]
+) -> None:
+    others = "## Tests\n    pip install .[test]\n"
+    lay(tmp_path, {"README.md": f"# Thing\n## Setup\n\n    {command}\n{others}"})
+    shown = repository.install_hints(tmp_path, ["README.md"])
+    assert shown.itself == "README.md:4"
+    assert [*shown.chosen] == chosen
 
 
 @pytest.mark.parametrize(
