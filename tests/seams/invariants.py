@@ -144,7 +144,8 @@ def foreign(scene: Scene, act: Act) -> Iterator[str]:
             if old and "folder" not in old and scene.made.get(first) != act.command:
                 yield f"a file that {act.command} did not make is overwritten: {shown}"
         elif _owned(scene, path):
-            if act.command in READING and path.suffix == ".json" and "lock" in path.parts[-2]:
+            reading = act.command in READING and not EDITING & {*act.words}
+            if reading and path.suffix == ".json" and "lock" in path.parts[-2]:
                 yield f"{act.command} changes a lock: {shown}"
         elif path.name == "envbuilder.yaml":
             if not {"--as-of", *EDITING} & {*act.words}:
