@@ -163,6 +163,8 @@ def _state(entry: entries.Entry) -> State:
         *compare.foreign_files(entry.profile, lock, entry.origin[1] if entry.origin else None),
         *entries.conda_problems(entry.profile, entry.path),
     )
+    if problems:
+        problems += (*compare.edited(lock, entry.decided),)
     if lock.obstacle and not problems:
         return state(state="unlocked", problems=(lock.obstacle.printed(),), failed=entry.required)
     return state(state=lock.state, problems=problems, failed=bool(problems))

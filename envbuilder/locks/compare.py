@@ -83,6 +83,14 @@ def _objection(
     return "is not the file that the profile locks" if other else ""
 
 
+def edited(lock: Lock, after: Decided | None) -> Iterator[str]:
+    """Yield which files are not those any more that a lock was made of."""
+    before = lock.decision.files if lock.decision else {}
+    for file, digest in after.files.items() if after else ():
+        if before.get(file, digest) != digest:
+            yield f"{file} was edited after the lock was made"
+
+
 def decided_again(before: Lock | None, after: Decided | None) -> str:
     """Return which release and Python moved since another lock was made, and what moved them.
 

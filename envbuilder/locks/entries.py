@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from envbuilder.core import decoding, files, types
 from envbuilder.core.errors import Hint, InvalidError
 from envbuilder.core.settings import LOCKS, PROJECT_FILE, Settings
+from envbuilder.locks import compare
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.profiles import library, lock as profile_lock, profile as profile_files
 from envbuilder.profiles.lock import Lock
@@ -218,6 +219,8 @@ def _entry(
             as_of=variant.resolution.as_of,
             packages=decision.packages,
             why=decision.why,
+            files=project.read_files(),
+            left_out=tuple(compare.left_out(variant, project.contents.places)),
         )
     return Entry(
         environment=project.environment,

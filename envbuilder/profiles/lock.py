@@ -26,6 +26,7 @@ from envbuilder.core.errors import (
     one_line,
     wrapped,
 )
+from envbuilder.core.settings import ProjectPath
 from envbuilder.profiles.profile import IMAGE_PYTHON
 from envbuilder.profiles.requirements import same_version
 
@@ -311,6 +312,10 @@ class Decided(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     """Digest of all that is required, if packages needed this release or Python; else empty."""
     why: types.Sentence = ""
     """Why it is another release than on the project's other profiles."""
+    files: dict[ProjectPath, types.Sha256] = {}
+    """The files that were read, each with its digest."""
+    left_out: tuple[types.Sentence, ...] = ()
+    """What the project requires, and this hardware goes without or has by another name."""
 
 
 class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

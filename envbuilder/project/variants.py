@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from envbuilder.core.decoding import dotted, place
 from envbuilder.core.errors import InvalidError, shown
-from envbuilder.core.files import read_text
+from envbuilder.core.files import file_sha256, read_text
 from envbuilder.core.settings import DEFAULT, LOCKS, PROJECT_FILE, Definition, Settings
 from envbuilder.profiles import backends, frameworks, profile as profile_files, releases
 from envbuilder.profiles.frameworks import FRAMEWORKS, is_build_extra
@@ -80,6 +80,10 @@ class ProjectProfiles:
         self._has_folders = has_folders
         self._decided: dict[str, Decision] = {}
         self._profiles: dict[str, Profile] = {}
+
+    def read_files(self) -> dict[str, str]:
+        """Return the files of the project that were read, each with its sha256."""
+        return {file: file_sha256(self._project / file) for file in self.contents.read_from}
 
     def names(self, folders: Sequence[Path]) -> tuple[str, ...]:
         """Return the profiles that the project lists, else all that differ from each other."""

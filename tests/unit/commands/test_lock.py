@@ -224,7 +224,8 @@ def test_a_release_that_a_package_needs_is_that_of_all_profiles(
         obstacle = None
         if profile.release != "2.4.1":
             state = "unlocked"
-            obstacle = Reason(text="ext==1.0 depends on torch==2.4.1")
+            proof = "" if profile.name == "xpu" else "by uv"
+            obstacle = Reason(text="ext==1.0 depends on torch==2.4.1", proof=proof)
             targets = ()
         else:
             file = "torch-2.4.1-py3-none-any.whl"

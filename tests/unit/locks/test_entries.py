@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import load as load_settings
+from envbuilder.locks import compare
 from envbuilder.locks.entries import Entry, of_project, unused_locks
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.profile import Profile
@@ -40,6 +41,21 @@ def test_each_requirement_has_its_place(tmp_path: Path) -> None:
     (entry,) = entries(tmp_path, text, "cpu")
     assert entry.places == {"einops": "envbuilder.yaml:1", "rich<14": "requirements.txt:1"}
     assert {*entry.places} < {*entry.profile.requirements}
+
+
+def test_what_was_read_and_left_out_is_decided_too(tmp_path: Path) -> None:
+    listed = tmp_path / "requirements.txt"
+    listed.write_text("rich\nxformers\n")
+    text = "requirements_from: [requirements.txt]\n"
+    (entry,) = entries(tmp_path, text, "cpu")
+    assert entry.decided is not None
+    assert entry.decided.left_out == ("without xformers",)
+    lock = replace(shipped_lock("cpu"), decision=entry.decided)
+    assert [*compare.edited(lock, entry.decided)] == []
+    listed.write_text("rich\n")
+    (later,) = entries(tmp_path, text, "cpu")
+    edited = "requirements.txt was edited after the lock was made"
+    assert [*compare.edited(lock, later.decided)] == [edited]
 
 
 def test_listed_profiles_are_required_opt_in_or_not(tmp_path: Path) -> None:
