@@ -21,7 +21,8 @@ RUN_FAILED = 125  # envbuilder's own failure: `run` and `shell` pass the command
 NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 INTERRUPTED = 130
-_COMMAND = re.compile(r"`[^`]*`")
+_PASTED = re.compile(r"`[^`]*`|\b[a-z_]+: (?:\[[^\]]*\]|\{[^}]*\}|\"[^\"]*\")")
+"""What is to be pasted: a command in backticks, or a line of envbuilder.yaml."""
 _LONGEST_LINE = 20_000
 """A reason may list dozens of packages, and repeat what git or a build printed."""
 _HARD_SPACE = "\N{NO-BREAK SPACE}"
@@ -108,13 +109,13 @@ def _shown(character: str) -> bool:
 
 
 def wrapped(text: str, width: int, first: str = "", rest: str = "  ") -> str:
-    """Wrap one line between words; a command in backticks stays whole, so that it can be copied.
+    """Wrap one line between words; what is to be pasted stays whole.
 
     `first` and `rest` are put before the first line and before the others.
     """
     import textwrap
 
-    protected = _COMMAND.sub(lambda match: match[0].replace(" ", _HARD_SPACE), text)
+    protected = _PASTED.sub(lambda match: match[0].replace(" ", _HARD_SPACE), text)
     lines = textwrap.wrap(
         protected,
         width,

@@ -21,7 +21,15 @@ from urllib.parse import quote, unquote, urlsplit
 from msgspec import Struct
 
 from envbuilder.core import pip, process, types
-from envbuilder.core.errors import BuildError, ChangedFileError, Hint, ToolError, WrongHashError
+from envbuilder.core.errors import (
+    BuildError,
+    ChangedFileError,
+    Hint,
+    ToolError,
+    WrongHashError,
+    counted,
+    first,
+)
 from envbuilder.core.files import file_sha256, full_or_broken
 from envbuilder.core.http import (
     OtherSizeError,
@@ -286,9 +294,9 @@ def _ask_uv(
                 _AGAIN,
                 names=[f.name for f in lacking],
             )
-        names = ", ".join(f.name for f in files[:5]) + (" …" if len(files) > 5 else "")
+        names = first([f.name for f in files], 5)
         raise BuildError(
-            f"cannot find {len(files)} file(s) of the lock ({names}) at '{source}':\n"
+            f"cannot find {counted(len(files), 'file')} of the lock ({names}) at '{source}':\n"
             f"{done.last_words}",
             f"Check the network. {_ELSEWHERE} A mirror: {indexes.mirror_setting(source)}.",
         )

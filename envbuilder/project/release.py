@@ -293,7 +293,8 @@ def impossible(profile: Profile, limits: Limits) -> InvalidError:
     profile_has = f"profile '{profile.name}' has {FRAMEWORKS[profile.framework].title} {has}"
     return InvalidError(
         f"{', '.join(dict.fromkeys(stated))}: {profile_has}{for_pythons}",
-        "Allow what it has. To support only profiles that fit, list them: profiles: [NAME, …]",
+        "Allow what it has. To support only profiles that fit, list them, as in profiles:"
+        " [cpu, cuda]",
     )
 
 

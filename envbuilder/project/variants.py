@@ -150,8 +150,8 @@ class ProjectProfiles:
                 raise InvalidError(
                     f"{where}: {package} comes from profile '{profile.name}', and all its"
                     " environments have it",
-                    "Remove the line. To support only profiles that fit, list them:"
-                    " profiles: [NAME, …]",
+                    "Remove the line. To support only profiles that fit, list them, as in"
+                    " profiles: [cpu, cuda]",
                 )
         return adapt(profile, self.contents, self.decision(profile) if profile.builds else None)
 
@@ -436,7 +436,7 @@ def _added(profile: Profile, pythons: Sequence[str], line: Line) -> Iterator[Req
             raise InvalidError(
                 f"{line.where}: {line.text}: profile '{profile.name}' has {need.name} {version}",
                 "Allow that version, or leave the line out: each profile has its own. To"
-                " support only profiles that fit, list them: profiles: [NAME, …]",
+                " support only profiles that fit, list them, as in profiles: [cpu, cuda]",
             )
         if extras or (not version and requirement.specifier):
             brackets = f"[{','.join(extras)}]" if extras else ""

@@ -194,7 +194,7 @@ def test_a_needless_lock_is_named_and_no_failure(project: Path, check: Check) ->
 def test_what_to_do_about_a_profile_that_does_not_fit(project: Path, check: Check) -> None:
     (project / "envbuilder.yaml").write_text("profiles: [cpu]\nrequirements: ['torch==1.0']\n")
     _, printed = check()
-    assert "list them: profiles: [NAME, …]\n" in printed
+    assert "list them, as in profiles: [cpu, cuda]\n" in printed
 
 
 def test_a_lock_of_the_users_own_that_hides_a_shipped_one(project: Path, check: Check) -> None:

@@ -268,7 +268,7 @@ def test_what_uv_does_not_find_is_named_with_the_reason(
     with pytest.raises(BuildError) as caught:
         fetch._ask_uv("linux/amd64", "3.11", "default", files, found)
     assert caught.value.message == (
-        f"cannot find 6 file(s) of the lock (p0, p1, p2, p3, p4 …) at 'default':\n{printed}"
+        f"cannot find 6 files of the lock (p0, p1, p2, p3, p4 and 1 more) at 'default':\n{printed}"
     )
 
 

@@ -297,7 +297,7 @@ def test_what_cannot_be_had_says_which_limit(
     with pytest.raises(InvalidError) as raised:
         of(project(tmp_path, text), name)
     assert raised.value.message == message
-    assert "list them: profiles: [NAME, …]" in raised.value.hint
+    assert "list them, as in profiles: [cpu, cuda]" in raised.value.hint
 
 
 def test_a_profile_of_the_user_s_own_with_a_pin_keeps_it(tmp_path: Path) -> None:
