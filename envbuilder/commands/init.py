@@ -81,7 +81,7 @@ _EXCLUDED = {
 }
 _UNBUILT = (
     "the index has its source alone, and no list of Python's own asks for it. To have it built, by"
-    " code of its own, sealed off: build_from_source:"
+    " code of its own, sealed off, list it under requirements:, and write build_from_source:"
 )
 _UNSURE = "not known whether an index has it, since one fails"
 
@@ -370,7 +370,7 @@ def _with_unlisted(
     for module, use in imports.items():
         if name := distribution_of_module(module):
             add(name, f"{draft.IMPORTED}{use.file}", use.at_start or name in row.companions)
-        elif use.at_start and types.canonical(module) not in " ".join(seen):
+        elif use.at_start and types.canonical(module) not in str(seen):
             unknown.append(module)
     if unknown:
         unclear.append(

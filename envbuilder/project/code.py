@@ -65,15 +65,17 @@ def imports(
         left -= len(text)
         read.add(file)
         is_started = file in started
-        for path, is_top in _imported(text):
+        for path, is_top in dict.fromkeys(_imported(text)):
             use = Use(file, is_started and is_top)
             if use.at_start:
                 started += (code.keys() & {*_places(path, file)}) - read
             name = path.partition("/")[0]
             if name[0].isalpha() and name not in own_names:
                 uses.setdefault(name, []).append(use)
-    ordered = sorted(uses, key=lambda name: -len(uses[name]))
-    return {name: max(uses[name], key=attrgetter("at_start")) for name in ordered}
+    return {
+        name: max(uses[name], key=attrgetter("at_start"))
+        for name in sorted(uses, key=lambda name: -len(uses[name]))
+    }
 
 
 def _text(folder: Path, file: str) -> str:
@@ -95,21 +97,23 @@ def _imported(text: str) -> Iterator[tuple[str, bool]]:
             tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
+    top = {*tree.body}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             above = "../" * getattr(node, "level", 0)
             for alias in node.names:
                 path = filter(None, (getattr(node, "module", ""), alias.name))
-                yield above + "/".join(path).replace(".", "/"), node in tree.body
+                yield above + "/".join(path).replace(".", "/"), node in top
 
 
 def _places(path: str, file: str) -> Iterator[str]:
     """Yield the files that may be a module which one of the repository imports."""
     for above in (file, f"{file}/..", "", "src"):
-        place = PurePosixPath(posixpath.normpath(posixpath.join(above, path)))
-        for module in (place, *place.parents):
+        module = posixpath.normpath(posixpath.join(above, path))
+        while module:
             yield f"{module}.py"
             yield f"{module}/__init__.py"
+            module = posixpath.dirname(module)
 
 
 # The program of a folder

@@ -301,8 +301,8 @@ def _may_list(folder: Path, file: str) -> bool:
 
     Any YAML may be conda's; of scripts, those at the top count.
     """
-    if file.endswith(".py"):
-        return "/" not in file and has_list(folder, file)
+    if "/" not in file and has_list(folder, file):
+        return True
     if not file.endswith((".yml", ".yaml")):
         return PurePosixPath(file).parent.name == "requirements"
     try:

@@ -103,6 +103,11 @@ def test_without_a_program_all_files_count_only_if_that_is_asked_for(tmp_path: P
     assert {*imported(tmp_path, all_start=True).values()} == {"!lib/x.py", "!plot.ipynb"}
 
 
+def test_hostile_code_is_read_in_no_time(tmp_path: Path) -> None:
+    lay(tmp_path, dict.fromkeys(["a.py", "b.py", "c.py"], "import a1\n" * 26_000))
+    assert imported(tmp_path) == {"a1": "!a.py"}
+
+
 def test_what_is_read_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lay(tmp_path, {f"m{number}.py": f"import m{number + 1}, a{number}\n" for number in range(30)})
     monkeypatch.setattr(code, "_MOST_FILES", 10)
