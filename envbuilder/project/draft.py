@@ -141,7 +141,7 @@ def choose(folder: Path, files: Sequence[str], hints: InstallHints) -> Choice:
             continue
         if _is_stub(source):
             todo = [*stating, *todo]
-        elif _lists_something(source.listed):
+        elif _lists_something(source, sources):
             if not sources and file not in hints.files:
                 source = _including(folder, file, usable, hints) or source
             why = _reason(source.main.file, ordered, hints)
@@ -190,10 +190,10 @@ def _of_readme(folder: Path, hints: InstallHints, before: Listed) -> Listed:
     conda = Packages()
     parts = list[Listed]()
     notes = list[str]()
-    for text, where in (*hints.conda.items(), *hints.recipe.items()):
+    for text, where in hints.recipe.items():
         try:
-            if text in hints.conda:
-                conda.take(text, f"{where}{OF_CONDA}")
+            if text.startswith("conda::"):
+                conda.take(text.removeprefix("conda::"), f"{where}{OF_CONDA}")
             elif not text.startswith("-r "):
                 parts.append(read_lines(folder, "", [(where, text)]))
         except InvalidError as error:
@@ -205,7 +205,10 @@ def _of_readme(folder: Path, hints: InstallHints, before: Listed) -> Listed:
     listed = conda.listed("README", joined(parts))
     hints.system.update(dict.fromkeys(listed.system, "README"))
     for line in listed.requirements:
-        if _family(line) not in bounded and (is_bounded(line) or line.name not in have):
+        part = line.name.rpartition("-")[2]
+        is_own = line.name in hints.names or (folder / part / "pyproject.toml").is_file()
+        is_new = is_bounded(line) or line.name not in have
+        if is_new and not is_own and _family(line) not in bounded:
             lines.setdefault(line.name, line)
     notes += listed.notes
     return msgspec.structs.replace(listed, requirements=tuple(lines.values()), notes=tuple(notes))
@@ -229,8 +232,13 @@ def is_bounded(line: Line) -> bool:
     return bool(line.source or re.search(r"(?<![>!])=|[<~]", versions))
 
 
-def _lists_something(listed: Listed) -> bool:
-    return bool(listed.requirements or listed.constraints or listed.conda)
+def _lists_something(source: Source, sources: Iterable[Source]) -> bool:
+    """Return whether a file lists anything that is not, for the most part, in others already."""
+    listed = source.listed
+    have = {line.name for line in joined(source.listed for source in sources).requirements}
+    names = {line.name for line in listed.requirements}
+    is_new = source.main.file in forms.OWN or 2 * len(names & have) <= len(names)
+    return is_new and bool(names or listed.constraints or listed.conda)
 
 
 def _is_stub(source: Source) -> bool:
@@ -340,7 +348,7 @@ def _entries(
     As it is listed, it has those that the README installs, or that its own tool does.
     """
     path = PurePosixPath(file)
-    names = [*hints.chosen] if file in _OF_ITSELF else []
+    names = [*hints.chosen] if file in {*forms.OWN, "uv.lock"} else []
     main = RequirementFile(file=file, extras=tuple(_valid(names, Extra)))
     if path.name not in {"pyproject.toml", "uv.lock"}:
         return main, None
@@ -359,7 +367,9 @@ def _entries(
     if not (usual or tables.is_poetry or tables.about.dependencies):
         usual = installed
     taken = tuple(g for g in groups if g in usual or "--all-groups" in names or g in names)
-    named = [name for name in names if name not in {*groups, "--all-groups", "--all-extras"}]
+    builds = [*filter(_HARDWARE.fullmatch, names)]
+    others = {*groups, "--all-groups", "--all-extras", *builds[1:]}
+    named = [name for name in names if name not in others]
     main = RequirementFile(
         file=file, extras=extras if "--all-extras" in names else tuple(named), groups=taken
     )

@@ -24,6 +24,7 @@ from envbuilder.core import decoding
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.publishable import git
 from envbuilder.core.settings import ProjectPath
+from envbuilder.core.types import canonical
 from envbuilder.project import notebooks, package
 from envbuilder.project.forms import form_of
 from envbuilder.project.lines import exists, read_text
@@ -118,9 +119,9 @@ class InstallHints(Struct, kw_only=True):
     chosen: dict[str, str] = {}
     """Extras and groups that the README installs with it, or an option that means all of them."""
     recipe: dict[str, str] = {}
-    """Lines for pip that the README's own recipe has."""
-    conda: dict[str, str] = {}
-    """What it installs with conda."""
+    """What the README's own recipe installs besides: lines for pip, or packages of `CONDA`."""
+    names: set[str] = set()
+    """Names of the repository (normalised), an empty one if nothing says where it is from."""
     requirements: dict[str, str] = {}
     """Requirements of all texts."""
     system: dict[str, str] = {}
@@ -129,6 +130,7 @@ class InstallHints(Struct, kw_only=True):
     """What they start with Python."""
 
 
+CONDA = "conda::"
 BASE = "'s base image"
 """What the place of the framework's release in a base image ends with: a hint, no list."""
 _START = re.compile(
@@ -162,12 +164,13 @@ _SETTING = (
 _OPTION = re.compile(rf"(?<!\S)(?:(?:{_WITH_VALUE}|{_SETTING})[ =]\s*\S+|-\S*)")
 _CHOOSING = re.compile(r"(?<!\S)--(extra|group)[ =]\s*\S+")
 _FILE = re.compile(r"(?<!\S)(?:-r|--requirement|--file)[ =]?\s*(\S+)")
+_PROSE = frozenset({"the", "required", "packages", "dependencies", "requirements", "it", "all"})
 _ALL = re.compile(r"--all-(?:extras|groups)")
 _CONDA = re.compile(r"(?:[\w/-]+::)?([A-Za-z][\w.-]*)(?:[=<>]{1,2}([0-9][\w.*,<>]*)(?:=.*)?)?")
 _PACKAGE = {
     "pip": re.compile(
         r"([\w.-]+(\[.*\])? *@ *)?git\+\S+|https?://\S+\.(whl|zip|tar\.gz)"
-        r"|(?P<name>[A-Za-z][A-Za-z0-9._-]*)(\[[\w, .-]*\])?([=<>!~]=?=?[\w.*+,<>=!~]+)?"
+        r"|[A-Za-z][A-Za-z0-9._-]*(\[[\w, .-]*\])?([=<>!~]=?=?[\w.*+,<>=!~]+)?"
     ),
     "own": re.compile(r"(?!)"),
     "apt": re.compile(r"[a-z0-9][a-z0-9+.-]+"),
@@ -266,10 +269,10 @@ class _Taker:
         self.hints = InstallHints()
         self._folder = folder
         origin = git(folder, "config", "--get", "remote.origin.url") or ""
-        self._names = {folder.resolve().name, PurePosixPath(origin.strip()).stem}
-        """Names of the repository, an empty one if nothing says where it is from."""
+        names = [folder.resolve().name, PurePosixPath(origin.strip()).stem]
         with contextlib.suppress(InvalidError):
-            self._names.add(package.read(folder).name)
+            names.append(package.read(folder).name)
+        self.hints.names.update(map(canonical, names))
         self._clones: dict[str, str] = {}
         """Folders into which others are cloned → from where."""
         self._inside = "."
@@ -291,28 +294,30 @@ class _Taker:
         if kind == "clone":
             self._clone(arguments)
         elif kind == "cd":
-            self._inside = self._path(words[0], self._inside)
+            is_itself = canonical(posixpath.normpath(words[0])) in self.hints.names
+            self._inside = "." if is_itself else self._path(words[0])
         elif kind == "python":
             program = arguments.split()
             self.hints.programs.append(tuple(program[: 1 + program[0].count("-m")]))
-        else:
+        elif _PROSE.isdisjoint(words):
             self._install(kind, arguments, words)
 
     def _clone(self, text: str) -> None:
         """Note another repository; the first is this one, if nothing says where that is from."""
         if url := _CLONED.search(text):
-            is_own = not self._names.isdisjoint(("", url[2]))
-            self._names.discard("")
+            is_own = not self.hints.names.isdisjoint(("", canonical(url[2])))
+            self.hints.names.discard("")
             branch = re.search(r"(?:-b|--branch)[ =](\S+)", text)
             at = f"@{branch[1]}" if branch else ""
             if not is_own:
                 self._clones[url[3] or url[2]] = f"git+{url[1]}{at}"
 
-    def _path(self, text: str, otherwise: str) -> str:
-        """Return the path that a command names, in the repository or a clone, if it is there."""
+    def _path(self, text: str) -> str:
+        """Return the path that a command names: in its folder, or at the top if it is not there."""
         path = posixpath.normpath(posixpath.join(self._inside, text))
         is_there = path.partition("/")[0] in self._clones or exists(self._folder, path)
-        return path if is_there and not path.startswith(("..", "/")) else otherwise
+        is_inside = not path.startswith(("..", "/"))
+        return path if is_there and is_inside else posixpath.normpath(text)
 
     def _install(self, kind: str, arguments: str, words: Iterable[str]) -> None:
         hints = self.hints
@@ -322,60 +327,52 @@ class _Taker:
         elif kind == "env":
             arguments = arguments.replace("-f ", "--file ")
         for file in _FILE.findall(arguments):
-            path = self._path(file, posixpath.normpath(file))
+            path = self._path(file)
             if path.partition("/")[0] not in self._clones:
                 hints.files.setdefault(path, where)
-                self._note(hints.recipe, f"-r {path}")
+                self._note(f"-r {path}")
         for word in words:
             package = _PACKAGE[kind].fullmatch(word)
             if re.match(r"\.|[\w.-]+/", word) and kind in {"pip", "own"}:
                 self._take_folder(word)
+            elif package and kind == "apt":
+                hints.system.setdefault(word, where)
             elif package:
                 self._take_package(kind, package)
             elif "/" not in word:
                 break  # prose
 
     def _take_package(self, kind: str, package: re.Match[str]) -> None:
-        hints = self.hints
-        word = package[0]
+        text = package[0]
         where = self._command.where
-        if kind == "apt":
-            hints.system.setdefault(word, where)
-        elif kind == "pip":
-            name = package["name"] or ""
-            hints.requirements.setdefault(word, where)
-            part = name.rpartition("-")[2]
-            if not name or not (
-                name in self._names or exists(self._folder, f"{part}/pyproject.toml")
-            ):
-                self._note(hints.recipe, word)
+        if kind == "base":
+            where = f"{where.partition(':')[0]}{BASE}"
         else:
-            if kind == "base":
-                where = f"{where.partition(':')[0]}{BASE}"
-            else:
-                self._note(hints.conda, word)
-            if distribution := distribution_of(package[1].lower()):
-                text = f"{distribution}=={package[2]}" if package[2] else distribution
-                hints.requirements.setdefault(text, where)
+            self._note(text if kind == "pip" else f"{CONDA}{text}")
+        if kind != "pip":
+            name = distribution_of(package[1].lower())
+            text = f"{name}=={package[2]}" if name and package[2] else name
+        if text:
+            self.hints.requirements.setdefault(text, where)
 
     def _take_folder(self, text: str) -> None:
         """Take a package from a folder, perhaps the repository itself, which may have extras."""
         named, bracket, extras = text.partition("[")
-        path = self._path(named, posixpath.normpath(named))
+        path = self._path(named)
         clone, _, inside = path.partition("/")
         hints = self.hints
         if clone in self._clones:
             end = f"#subdirectory={inside}" if inside else ""
-            self._note(hints.recipe, f"{self._clones[clone]}{end}")
+            self._note(f"{self._clones[clone]}{end}")
         elif path != ".":
-            self._note(hints.recipe, f"./{path}{bracket}{extras}")
+            self._note(f"./{path}{bracket}{extras}")
         else:
             hints.itself = hints.itself or self._command.where
             if self._is_recipe:
                 names = re.findall(r"[\w.-]+", extras)
                 hints.chosen.update(dict.fromkeys(names, self._command.where))
 
-    def _note(self, items: dict[str, str], text: str) -> None:
+    def _note(self, text: str) -> None:
         """Note a part of the recipe, unless it is for some only."""
         if self._is_recipe and not _ON_CONDITION.search(self._command.beside):
-            items.setdefault(text, self._command.where)
+            self.hints.recipe.setdefault(text, self._command.where)

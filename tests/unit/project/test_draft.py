@@ -231,6 +231,24 @@ requirements_from:
 build_from_source: [fast-ops]  # their own code runs while they are built
 """,
     ),
+    "one of two lists of the same, one extra for hardware, and no package of its own": (
+        {
+            "env.yml": "dependencies:\n- numpy\n- scipy\n",
+            "requirements.txt": "numpy==1.26\nscipy\ntqdm\n",
+            "pyproject.toml": "[project]\nname = 'Some_Thing'\ndependencies = ['numpy']\n"
+            "[project.optional-dependencies]\ncpu = ['torch']\ncu128 = ['torch']\n",
+            "README.md": "```\nconda env create -f env.yml\npip install -r requirements.txt\n"
+            "uv sync --extra cpu\nuv sync --extra cu128\npip install some-thing\n"
+            "pip install git+https://host.example/x/some-thing\n```\n",
+        },
+        """\
+requirements_from:
+  - requirements.txt
+  - {file: pyproject.toml, extras: [cpu]}
+  # - {file: pyproject.toml, extras: [cpu, cu128]}
+  # - env.yml
+""",
+    ),
     "what files bound, as they do": (
         {
             "requirements.txt": "torch<2.3\nnumpy>=1\neinops\n",
