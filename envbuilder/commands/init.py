@@ -291,8 +291,12 @@ def _report(
             *_on_hardware(compare.left_out, variants, fit.possible),
         ),
         needs_you=(
-            *dict.fromkeys(f"{e.message}. {e.hint}".rstrip() for e in choice.errors),
-            *(() if choice.sources else forms.unread(folder)),
+            *dict.fromkeys(
+                chain(
+                    (f"{e.message}. {e.hint}".rstrip() for e in choice.errors),
+                    () if choice.sources else forms.unread(folder),
+                )
+            ),
             *(f"{name}: {_EXCLUDED[why]}" for name, why in facts.exclude.items()),
             *(str(note) for note in fit.notes if isinstance(note, lines.Needed)),
             *(f"{name}: {_UNBUILT} [{name}]" for name in unbuilt),

@@ -392,8 +392,8 @@ def test_what_a_setup_py_computes_needs_the_user_and_the_rest_is_taken(
 ) -> None:
     lay(folder, {"setup.py": "from x import r\nsetup(install_requires=r)\n"})
     lay(folder, {"README.md": "pip install .\n", "main.py": "import einops\n"})
-    result = report(capsys)
-    assert result["needs_you"][0].startswith("setup.py:2: install_requires is computed")
+    (needed,) = report(capsys)["needs_you"]
+    assert needed.startswith("setup.py:2: install_requires is computed")
     assert active(folder)[1] == "  - einops  # imported by main.py"
     lay(folder, {"requirements.txt": "rich\n", "envbuilder.yaml": ""})
     assert report(capsys)["needs_you"][0].startswith("setup.py:2: install_requires is computed")
