@@ -20,7 +20,7 @@ from envbuilder.core.yaml_files import scalar
 from envbuilder.profiles import frameworks
 from envbuilder.project import forms
 from envbuilder.project.conda import Packages, read_environment_yml
-from envbuilder.project.lines import Line, Listed, Needed, joined, read_text, url_path, with_marker
+from envbuilder.project.lines import Line, Listed, Needed, joined, read_text, url_path
 from envbuilder.project.names import distribution_of_module
 from envbuilder.project.requirements_txt import read_lines
 from envbuilder.project.scripts import has_list
@@ -169,8 +169,7 @@ def _belongs(file: str, sources: Iterable[Source], hints: InstallHints) -> bool:
     path = PurePosixPath(file)
     is_aside = _ASIDE.fullmatch(path.stem) or _HARDWARE.fullmatch(path.stem)
     is_late = any(map(_LATE.fullmatch, path.parts))
-    read = joined(source.listed for source in sources).read_from
-    return f"-r {file}" in hints.recipe and not (is_aside or is_late or file in read)
+    return f"-r {file}" in hints.recipe and not (is_aside or is_late)
 
 
 def _including(
@@ -199,7 +198,7 @@ def _of_readme(folder: Path, hints: InstallHints, before: Listed) -> Listed:
         except InvalidError as error:
             notes.append(Needed(f"{error.message}. {error.hint}"))
     stated = (*before.requirements, *before.constraints)
-    bounded = {_family(line) for line in stated if is_bounded(line)}
+    bounded = {_family(line.name) for line in stated if is_bounded(line)}
     have = {line.name for line in before.requirements} | TOOLS
     lines = dict[str, Line]()
     listed = conda.listed("README", joined(parts))
@@ -208,7 +207,7 @@ def _of_readme(folder: Path, hints: InstallHints, before: Listed) -> Listed:
         part = line.name.rpartition("-")[2]
         is_own = line.name in hints.names or (folder / part / "pyproject.toml").is_file()
         is_new = is_bounded(line) or line.name not in have
-        if is_new and not is_own and _family(line) not in bounded:
+        if is_new and not is_own and _family(line.name) not in bounded:
             lines.setdefault(line.name, line)
     notes += listed.notes
     return msgspec.structs.replace(listed, requirements=tuple(lines.values()), notes=tuple(notes))
@@ -216,14 +215,13 @@ def _of_readme(folder: Path, hints: InstallHints, before: Listed) -> Listed:
 
 def _written(line: Line) -> str:
     """Return a requirement with where it comes from."""
-    named, _, marker = line.text.partition(";")
-    return with_marker(f"{named} @ {line.source}" if line.source else named, marker.strip())
+    location = f" @ {line.source}" if line.source else ""
+    return re.sub(r"\A[^;]*", lambda named: f"{named[0]}{location}", line.text)
 
 
-def _family(line: Line) -> str:
+def _family(name: str) -> str:
     """Return what has one version for all its packages: a framework, or the package itself."""
-    framework = frameworks.of_build(line.name)
-    return framework.title if framework else line.name
+    return getattr(frameworks.of_build(name), "title", name)
 
 
 def is_bounded(line: Line) -> bool:

@@ -161,11 +161,12 @@ _SETTING = (
     r"|[a-z-]+-(action|backend|bar|host|mode|package|provider|settings?|strategy|version))"
 )
 """Options of pip, uv and conda whose value is the next word."""
-_OPTION = re.compile(rf"(?<!\S)(?:(?:{_WITH_VALUE}|{_SETTING})[ =]\s*\S+|-\S*)")
+_OPTION = re.compile(
+    rf"(?<!\S)(?:(?:{_WITH_VALUE}|{_SETTING})[ =]\s*\S+|-(?!-all-(?:extras|groups))\S*)"
+)
 _CHOOSING = re.compile(r"(?<!\S)--(extra|group)[ =]\s*\S+")
-_FILE = re.compile(r"(?<!\S)(?:-r|--requirement|--file)[ =]?\s*(\S+)")
+_FILE = re.compile(r"(?<!\S)(?:-r|--requirement|--file|-f(?=\s+\S+\.ya?ml\b))[ =]?\s*(\S+)")
 _PROSE = frozenset({"the", "required", "packages", "dependencies", "requirements", "it", "all"})
-_ALL = re.compile(r"--all-(?:extras|groups)")
 _CONDA = re.compile(r"(?:[\w/-]+::)?([A-Za-z][\w.-]*)(?:[=<>]{1,2}([0-9][\w.*,<>]*)(?:=.*)?)?")
 _PACKAGE = {
     "pip": re.compile(
@@ -307,10 +308,9 @@ class _Taker:
         if url := _CLONED.search(text):
             is_own = not self.hints.names.isdisjoint(("", canonical(url[2])))
             self.hints.names.discard("")
-            branch = re.search(r"(?:-b|--branch)[ =](\S+)", text)
-            at = f"@{branch[1]}" if branch else ""
+            branch = re.findall(r"(?:-b|--branch)[ =](\S+)", text)
             if not is_own:
-                self._clones[url[3] or url[2]] = f"git+{url[1]}{at}"
+                self._clones[url[3] or url[2]] = "@".join([f"git+{url[1]}", *branch])
 
     def _path(self, text: str) -> str:
         """Return the path that a command names: in its folder, or at the top if it is not there."""
@@ -323,9 +323,7 @@ class _Taker:
         hints = self.hints
         where = self._command.where
         if kind == "own":
-            words = [f".[{','.join([*words, *_ALL.findall(arguments)])}]"]
-        elif kind == "env":
-            arguments = arguments.replace("-f ", "--file ")
+            words = [f".[{','.join(words)}]"]
         for file in _FILE.findall(arguments):
             path = self._path(file)
             if path.partition("/")[0] not in self._clones:
@@ -362,8 +360,7 @@ class _Taker:
         clone, _, inside = path.partition("/")
         hints = self.hints
         if clone in self._clones:
-            end = f"#subdirectory={inside}" if inside else ""
-            self._note(f"{self._clones[clone]}{end}")
+            self._note("#subdirectory=".join(filter(None, [self._clones[clone], inside])))
         elif path != ".":
             self._note(f"./{path}{bracket}{extras}")
         else:
