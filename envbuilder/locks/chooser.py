@@ -38,8 +38,6 @@ _MOST_SOURCES = 8
 """Questions about one Python: of the packages without wheels, uv names one at a time."""
 _MOST_NEEDS = 3
 """Packages that a line names as the reason of a choice."""
-_SOURCE = re.compile(r"([A-Za-z0-9][\w.-]*)(?:[=<>!,\d.]*)? ha(?:s|ve) no usable wheels")
-"""A package, as uv says that there is only its source."""
 _OF_PYTHON = re.compile(r"wheel|Python")
 """What a refusal says that another Python may change."""
 _LAST_DAYS = {
@@ -167,20 +165,21 @@ class Chooser:
             if isinstance(answer, Answer):
                 yield answer
                 continue
-            if answer in refusals and not _OF_PYTHON.search(answer):
+            proof = answer.reason.proof
+            if proof in refusals and not _OF_PYTHON.search(proof):
                 return
-            refusals.add(answer)
-            for name in _without_wheels(answer):
+            refusals.add(proof)
+            for name in answer.named.difference(profile.indexes):
                 possible &= self._having(self._fitting(profile, name))
 
-    def answer(self, profile: Profile, python: str, *options: str) -> Answer | str:
+    def answer(self, profile: Profile, python: str, *options: str) -> Answer | UnresolvableError:
         """Return what uv takes of all that a profile requires, or why it finds nothing.
 
         Raise `BuildError` if an index fails.
         """
         build = profile.resolution.build
         platform = profile.platforms[0]
-        sources = self.sources
+        sources = self.sources | self._never_built(profile)
         for _ in range(_MOST_SOURCES):
             asked = without(profile, sources)
             packages = counted(len(asked.requirements), "package")
@@ -191,19 +190,37 @@ class Chooser:
                 try:
                     wheels = uv.compile(asked.requirements, platform, python, {}, asked.constraints)
                 except UnresolvableError as error:
-                    proof = error.reason.proof
+                    refusal = error
                 else:
                     versions = {wheel.file.name: wheel.file.version for wheel in wheels}
                     return Answer(python, versions, sources)
-            named = _without_wheels(proof) - sources
-            more = {n for n in named if not self._having(self._fitting(profile, n))}
+            more = set[str]()
+            for name in refusal.named - sources:
+                fitting = self._fitting(profile, name)
+                if any(each.sdist for each in fitting) and not self._having(fitting):
+                    more.add(name)
             if build is not True:
                 more &= {*(build or ())}
             if not more:
                 break
             sources |= more
             self.sources = sources  # nor have they wheels for the next Python
-        return proof
+        return refusal
+
+    def _never_built(self, profile: Profile) -> frozenset[str]:
+        """Return the packages to build of whose releases that fit nobody has made a wheel.
+
+        uv would name them one by one.
+        """
+        build = profile.resolution.build
+        listed = map(distribution, profile.requirements)
+        names = listed if build is True else build or ()
+        alone = set[str]()
+        for name in names:
+            fitting = self._fitting(profile, name)
+            if any(each.sdist for each in fitting) and not any(each.wheels for each in fitting):
+                alone.add(name)
+        return frozenset(alone)
 
     def too_old(self, names: Iterable[str]) -> frozenset[str]:
         """Return the packages whose releases that fit have neither a source nor, here, a wheel."""
@@ -285,11 +302,6 @@ class Chooser:
                 if holds and not need.specifier.contains(profile.release or "0", True):
                     needing.append(f"{name} {version}")
         return first(needing, _MOST_NEEDS) or "the project"
-
-
-def _without_wheels(refusal: str) -> frozenset[str]:
-    """Return the packages that a refusal names because they have no wheel for the target."""
-    return frozenset(map(types.canonical, _SOURCE.findall(refusal)))
 
 
 def _without_release(profile: Profile, limits: Iterable[str], bound: str) -> Profile:

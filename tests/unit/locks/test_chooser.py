@@ -8,11 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder.core.settings import Settings, load
-from envbuilder.locks import chooser
 from envbuilder.locks.chooser import Answer, Chooser
 from envbuilder.packages import upstream
 from envbuilder.packages.fetch import Place
+from envbuilder.packages.python import uv
 from envbuilder.packages.python.uv import UnresolvableError, Uv
+from envbuilder.profiles.lock import reason
 from envbuilder.profiles.profile import Profile
 from envbuilder.project.lines import Line
 from tests.support.shipped import shipped_profile
@@ -20,14 +21,18 @@ from tests.support.shipped import shipped_profile
 CPU = shipped_profile("cpu")
 
 
+def refusal(proof: str, *names: str) -> UnresolvableError:
+    return UnresolvableError(reason("nothing fits", proof=proof), None, frozenset(names))
+
+
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Profile, str]]:
     """The questions that were asked: each is refused, for a reason of its own."""
     questions: list[tuple[Profile, str]] = []
 
-    def answer(_: Chooser, profile: Profile, python: str, *__: str) -> str:
+    def answer(_: Chooser, profile: Profile, python: str, *__: str) -> UnresolvableError:
         questions.append((profile, python))
-        return f"nothing for {python} and torch{profile.constraints[-1][5:]}"
+        return refusal(f"nothing for {python} and torch{profile.constraints[-1][5:]}")
 
     monkeypatch.setattr(upstream, "offers", lambda *_: ())
     monkeypatch.setattr(Chooser, "answer", answer)
@@ -77,9 +82,9 @@ def test_a_refusal_that_no_python_changes_is_the_last(
 ) -> None:
     pythons: list[str] = []
 
-    def answer(_: Chooser, __: Profile, python: str, *___: str) -> str:
+    def answer(_: Chooser, __: Profile, python: str, *___: str) -> UnresolvableError:
         pythons.append(python)
-        return "rich==1 needs what rich==2 excludes"
+        return refusal("rich==1 needs what rich==2 excludes")
 
     monkeypatch.setattr(Chooser, "answer", answer)
     assert chooser_of(CPU).moved("3.11", []) is None
@@ -125,12 +130,14 @@ def test_what_is_pinned_becomes_a_lower_bound_and_moves_to_what_uv_takes(
     assert question.constraints == ("six<2", f"torch>={releases[-1]},<={releases[0]}")
 
 
-def test_packages_that_uv_finds_only_the_source_of_are_named_by_its_refusal() -> None:
-    proof = (
-        "Because all versions of fire have no usable wheels and a==1 depends on fire, we can"
-        " conclude that a==1 cannot be used. And because some-thing==2.0 has no usable wheels"
+def test_packages_without_a_wheel_are_those_that_uv_hints_at() -> None:
+    printed = (
+        "cause: Because nosuch was not found in the package registry and you require nosuch\n"
+        "hint: Wheels are required for `some_thing` because building from source is disabled\n"
+        "hint: You require CPython 3.11 (`cp311`), but we only found wheels for `tensorflow`"
+        " (v2.10.0) with the following Python ABI tags: `cp310`"
     )
-    assert chooser._SOURCE.findall(proof) == ["fire", "some-thing"]
+    assert uv._named(printed) == {"nosuch", "some-thing", "tensorflow"}
 
 
 ANCIENT = "cp35-cp35m-manylinux1_x86_64.whl"
@@ -169,5 +176,5 @@ def test_each_question_is_reported_with_its_count(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Uv, "compile", answer)
     index = chooser_of(CPU)._index
     questions = Chooser(CPU, load({}), index, upstream.read_url, report=reported.append)
-    assert isinstance(questions.answer(CPU, "3.10"), str)
+    assert isinstance(questions.answer(CPU, "3.10"), UnresolvableError)
     assert reported == ["cpu: asking for 1 package with Python 3.10"]
