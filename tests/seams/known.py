@@ -11,7 +11,7 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
     (
         "lock is said to help",
         "hint, circle",
-        r"(?s)^envbuilder lock( --upgrade)? ends with [24](?!.*(not a lock|schema|damaged|of text))",
+        r"(?s)^envbuilder lock( --upgrade)? ends with [24](?!.*(not a lock|schema|damage|of text))",
     ),
 )
 """Row, the invariant that meets it, and what its message has."""
