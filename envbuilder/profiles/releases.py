@@ -159,6 +159,25 @@ def python_builds() -> dict[tuple[types.Platform, types.PythonVersion], PythonBu
     return builds
 
 
+class Unstated(Struct, frozen=True, kw_only=True):
+    """A release of a package whose wheels do not state for which framework they are made."""
+
+    distribution: types.Distribution
+    version: str
+    requires_dist: tuple[str, ...]
+    """All that it requires, with that."""
+    last: str
+    """What it requires of the framework, if no later release will be made; else empty."""
+
+
+@cache
+def unstated() -> tuple[Unstated, ...]:
+    """Return what wheels of the index do not state, from `unstated.csv`."""
+    rows = csv.DictReader(_lines("unstated"))
+    lists = ({**row, "requires_dist": row["requires_dist"].split(" | ")} for row in rows)
+    return tuple(decoding.convert(row, Unstated) for row in lists)
+
+
 class Release(Struct, frozen=True, kw_only=True):
     """A release of a framework, and what else an environment with it needs."""
 

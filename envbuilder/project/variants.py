@@ -189,23 +189,28 @@ class ProjectProfiles:
     def limits(self) -> Limits:
         """What the project says of its framework's release, and of Python."""
         name = self.framework[0]
-        row = FRAMEWORKS[name]
+        framework = FRAMEWORKS[name]
         contents = self.contents
         lines = []
         for version, where in self._stated("framework_version"):
             exact = version if version.count(".") > 1 else f"{version}.*"
-            lines.append(Line(f"{min(row.names)}=={exact}", where))
+            lines.append(Line(f"{min(framework.names)}=={exact}", where))
         every = (*contents.requirements, *contents.constraints)
-        brought = row.names | row.companions
+        brought = framework.names | framework.companions
         lines += [line for line in every if line.name in brought and not line.locked]
+        ended = {row.distribution: row for row in releases.unstated() if row.last}
+        for line in every:
+            row = ended.get(line.name)
+            if row and parse(line.text, line.where).specifier.contains(row.version):
+                lines.append(Line(row.last, f"{line.where} ({line.name})"))
         stated = {line.text for line in lines}
         stated.update(f"python {line.text}" for line in contents.pythons)
-        replaced = row.names.intersection(map(distribution, contents.resolution.overrides))
+        replaced = framework.names.intersection(map(distribution, contents.resolution.overrides))
         for day, where in self._stated("as_of"):
             newest = releases.newest(name, day.isoformat())
             stated.add(f"as_of {day}")
             if not replaced:  # an override holds whoever requires the package, and on any day
-                lines.append(Line(f"{min(row.names)}<={newest}", where))
+                lines.append(Line(f"{min(framework.names)}<={newest}", where))
         pythons = self._options.pythons.get(self.environment, ())
         required = self._options.required.get(self.environment)
         texts = (*(line.text for line in every), *contents.resolution.overrides)
@@ -213,7 +218,7 @@ class ProjectProfiles:
             framework=name,
             lines=tuple(lines),
             pythons=(*contents.pythons, *pythons),
-            preferred=release.of_lock(every, row.names),
+            preferred=release.of_lock(every, framework.names),
             required=required,
             stated=tuple(sorted(stated)),
             packages=hashlib.sha256("\n".join(sorted(texts)).encode()).hexdigest(),

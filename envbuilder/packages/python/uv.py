@@ -29,6 +29,7 @@ from envbuilder.core.errors import TOOL_MISSING, BuildError
 from envbuilder.core.files import file_sha256
 from envbuilder.core.settings import Settings, require_writable
 from envbuilder.packages.python import indexes
+from envbuilder.profiles import releases
 from envbuilder.profiles.lock import File, Reason, reason
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ def write_index(offers: Iterable[Offer], folder: Path) -> StaticIndex:
         if offer.requires_dist is not None:
             # uv knows requirements by release, not by file: they hold for all wheels of this one.
             claims[name, offer.version] = _requirements(offer, offer.requires_dist)
+    for row in releases.unstated():
+        claims[row.distribution, row.version] = _requirements(row, row.requires_dist)
     root = folder / "simple"
     root.mkdir()
     for name, links in pages.items():
@@ -124,14 +127,14 @@ def _link(offer: Offer, url: str) -> str:
     return f'<a href="{href}"{extra}>{html.escape(offer.file)}</a>\n'
 
 
-def _requirements(offer: Offer, requires_dist: tuple[str, ...]) -> str:
+def _requirements(offer: Offer | releases.Unstated, requires_dist: tuple[str, ...]) -> str:
     """Return an entry of uv.toml; a JSON string or list of such is the same in TOML."""
     entry = {
         "name": types.canonical(offer.distribution),
         "version": offer.version,
         "requires-dist": requires_dist,
     }
-    if offer.requires_python:
+    if isinstance(offer, Offer) and offer.requires_python:
         entry["requires-python"] = offer.requires_python
     lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in entry.items()]
     return f"[[dependency-metadata]]\n{''.join(lines)}\n"

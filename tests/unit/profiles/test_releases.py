@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from packaging.requirements import Requirement
 from packaging.version import Version
 
 from envbuilder.core import resources, types
@@ -52,6 +53,17 @@ def rows(name: str) -> list[dict[str, str]]:
 
 
 every_framework = pytest.mark.parametrize("framework", types.FRAMEWORKS)
+
+
+def test_what_wheels_do_not_state_names_the_framework() -> None:
+    for row in releases.unstated():
+        needs = [Requirement(text) for text in row.requires_dist]
+        (framework,) = [need for need in needs if need.name == "torch"]
+        assert framework.specifier, row
+        if row.last:
+            assert Requirement(row.last).name == "torch"
+    keys = [(row.distribution, row.version) for row in releases.unstated()]
+    assert len({*keys}) == len(keys)
 
 
 @every_framework

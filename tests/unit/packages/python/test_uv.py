@@ -14,6 +14,7 @@ from envbuilder.core.process import Completed
 from envbuilder.packages import upstream
 from envbuilder.packages.python import uv
 from envbuilder.packages.python.uv import Offer
+from envbuilder.profiles import releases
 
 HASH = "b" * 64
 
@@ -33,7 +34,21 @@ def listed(folder: Path, name: str = "some-thing") -> tuple[Offer, ...]:
 
 
 def settings(folder: Path) -> dict[str, Any]:
-    return tomllib.loads((folder / "uv.toml").read_text(encoding="utf-8"))
+    """What uv.toml says, without what a table of envbuilder's says of any index."""
+    stated = tomllib.loads((folder / "uv.toml").read_text(encoding="utf-8"))
+    names = {row.distribution for row in releases.unstated()}
+    entries = [e for e in stated.pop("dependency-metadata", ()) if e["name"] not in names]
+    return {**stated, "dependency-metadata": entries} if entries else stated
+
+
+def test_what_wheels_do_not_state_is_stated_for_them(tmp_path: Path) -> None:
+    uv.write_index([], tmp_path)
+    entries = tomllib.loads((tmp_path / "uv.toml").read_text())["dependency-metadata"]
+    assert {
+        "name": "torchtext",
+        "version": "0.18.0",
+        "requires-dist": ["tqdm", "requests", "torch>=2.3.0,<2.4", "numpy"],
+    } in entries
 
 
 def test_a_claim_is_listed_with_its_hash_and_requirements(tmp_path: Path) -> None:
