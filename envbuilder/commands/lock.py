@@ -30,7 +30,13 @@ from envbuilder.core.settings import LOCKS, PROJECT_FILE, Settings
 from envbuilder.host import probe
 from envbuilder.locks import compare, entries
 from envbuilder.packages.conda import lock as conda_lock
-from envbuilder.profiles import choice, lock as profile_lock, profile as profiles, releases
+from envbuilder.profiles import (
+    choice,
+    frameworks,
+    lock as profile_lock,
+    profile as profiles,
+    releases,
+)
 from envbuilder.profiles.library import Library, signature_of
 from envbuilder.project import environment_changes, variants
 
@@ -169,11 +175,12 @@ def _require_locked(
         raise InvalidError("--upgrade-package: nothing is locked yet", Hint("Lock it", ("lock",)))
     for name in names:
         if types.canonical(name) not in available | conda_names:
-            close = get_close_matches(name, available, n=1)
-            raise InvalidError(
-                f"--upgrade-package: no lock holds {shown(name)}",
-                f"Did you mean '{close[0]}'?" if close else Hint("Add it", ("add", name)),
-            )
+            advice: str | Hint = Hint("Add it", ("add", name))
+            if close := get_close_matches(name, available, n=1):
+                advice = f"Did you mean '{close[0]}'?"
+            elif frameworks.of_name(types.canonical(name)):
+                advice = "The project is for another framework."
+            raise InvalidError(f"--upgrade-package: no lock holds {shown(name)}", advice)
 
 
 def settle(

@@ -427,6 +427,8 @@ def test_only_the_named_package_is_upgraded(
     capsys.readouterr()
     assert run("lock", "--upgrade-package", "leav") == 2
     assert "Did you mean 'leaf'?" in capsys.readouterr().err
+    assert run("lock", "--upgrade-package", "jax") == 2
+    assert "The project is for another framework." in capsys.readouterr().err
 
 
 def test_nothing_of_what_is_not_locked_can_be_upgraded(
