@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from datetime import date, timedelta
 from functools import partial
-from itertools import chain, product
+from itertools import chain, filterfalse, product
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -41,7 +41,7 @@ from envbuilder.core.settings import DEFAULT
 from envbuilder.locks import chooser, compare
 from envbuilder.packages.python import indexes
 from envbuilder.profiles import frameworks, profile as profile_files, releases
-from envbuilder.profiles.requirements import distribution
+from envbuilder.profiles.requirements import SAME, distribution
 from envbuilder.project import code, conda, draft, forms, lines, package, repository
 from envbuilder.project.names import distribution_of_module
 from envbuilder.project.variants import ProjectProfiles, ReleaseOptions, framework_of
@@ -300,7 +300,7 @@ def _report(
             *(f"{name}: {_EXCLUDED[why]}" for name, why in facts.exclude.items()),
             *(str(note) for note in fit.notes if isinstance(note, lines.Needed)),
             *(f"{name}: {_UNBUILT} [{name}]" for name in unbuilt),
-            *draft.left_out(folder, choice, imports),
+            *draft.of_extras(folder, choice, imports),
             *_on_hardware(compare.other_cuda, variants, fit.possible),
             *unclear,
             *(f"{name}: {_UNSURE} ({problem})." for name, problem in unsure.items()),
@@ -349,6 +349,7 @@ def _with_unlisted(
     seen = {*draft.TOOLS, *(line.name for line in choice.lines)}
     if itself:
         seen.add(types.canonical(itself.name))
+    seen.update(*filterfalse(seen.isdisjoint, SAME))
     taken: list[Line] = []
     suggested: list[draft.Suggested] = []
     unclear: list[str] = []

@@ -204,8 +204,8 @@ def _of_readme(folder: Path, hints: InstallHints, before: Listed) -> Listed:
     listed = conda.listed("README", joined(parts))
     hints.system.update(dict.fromkeys(listed.system, "README"))
     for line in listed.requirements:
-        part = line.name.rpartition("-")[2]
-        is_own = line.name in hints.names or (folder / part / "pyproject.toml").is_file()
+        part = folder / line.name.rpartition("-")[2] / "pyproject.toml"
+        is_own = line.name in hints.names or (not line.source and part.is_file())
         is_new = is_bounded(line) or line.name not in have
         if is_new and not is_own and _family(line.name) not in bounded:
             lines.setdefault(line.name, line)
@@ -329,11 +329,11 @@ def _read(folder: Path, file: str, hints: InstallHints) -> Source:
     try:
         listed = forms.read(folder, file, main.extras, main.groups)
     except InvalidError as error:
-        if file not in forms.OWN or not main.extras:
+        if not main.extras:
             raise
         note = Needed(f"{error.message}, which the README installs. {error.hint}")
-        main = RequirementFile(file=file)
-        listed = forms.read(folder, file)
+        main = RequirementFile(file=file, groups=main.groups)
+        listed = forms.read(folder, file, (), main.groups)
         listed = msgspec.structs.replace(listed, notes=(*listed.notes, note))
     return Source(main=main, optional=optional, listed=listed)
 
@@ -374,24 +374,23 @@ def _entries(
     return main, optional if (extras or groups) and main != optional else None
 
 
-def left_out(folder: Path, choice: Choice, modules: Iterable[str]) -> Iterator[str]:
+def of_extras(folder: Path, choice: Choice, modules: Iterable[str]) -> Iterator[str]:
     """Yield which extras and groups have packages of imported modules that nothing else has."""
     brought = {distribution_of_module(name) or types.canonical(name) for name in modules}
     brought -= {line.name for line in choice.lines}
     for source in choice.sources:
         main = source.main
         optional = source.optional or main
-        for key, name in (
-            *product(["extras"], optional.extras),
-            *product(["groups"], optional.groups),
-        ):
-            more = msgspec.structs.replace(main, **{key: (*getattr(main, key), name)})
+        kinds = [*product(["extra"], optional.extras), *product(["group"], optional.groups)]
+        for kind, name in kinds:
+            names = (*getattr(main, f"{kind}s"), name)
+            more = msgspec.structs.replace(main, **{f"{kind}s": names})
             with suppress(InvalidError):
                 listed = forms.read(folder, main.file, more.extras, more.groups)
-                if names := sorted(brought.intersection(line.name for line in listed.requirements)):
+                if found := sorted(brought.intersection(li.name for li in listed.requirements)):
                     yield (
-                        f"code also imports {first(names, 8)}: {key.removesuffix('s')} `{name}` of"
-                        f" {main.file} has it. To take it: requirements_from: [{_entry(more)}]"
+                        f"code also imports {first(found, 8)}: {kind} `{name}` of {main.file} has"
+                        f" it. To take it: requirements_from: [{_entry(more)}]"
                     )
 
 

@@ -301,10 +301,10 @@ def test_where_no_file_lists_anything_texts_and_code_are_the_list(
 
 
 RESEARCH = {
-    "requirements.txt": "torch\nrich\n",
+    "requirements.txt": "torch\nrich\nopencv-python\n",
     "README.md": "```\npip install -r requirements.txt\npython -m examples.sample\n```\n",
     "train.py": "import torch, fire, yaml\nfrom models import net\n\ndef f():\n    import wandb\n",
-    "models/net.py": "import timm, rich\n",
+    "models/net.py": "import timm, rich, cv2\n",
     "models/more.py": "import torchvision\nimport h5py\n",
     "examples/sample.py": "import tqdm\n",
     "examples/show.py": "import matplotlib\n",

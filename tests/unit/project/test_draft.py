@@ -215,6 +215,7 @@ requirements_from:
             "requirements.txt": "numpy\ntorchvision\n",
             "more.txt": "tqdm\n",
             "ops/setup.py": "setup(name='fast-ops')",
+            "ops/pyproject.toml": "[build-system]\n",
             "README.md": "```\nconda create -n x python=3.10\n"
             "pip install torch==2.4.1 torchvision==0.19.1 pip numpy\n"
             "pip install -r requirements.txt -r more.txt -r gpu.txt\npip install ./ops[a]\n```\n",
@@ -227,6 +228,7 @@ requirements:
 requirements_from:
   - requirements.txt
   - more.txt
+  # - ops/pyproject.toml
   # - ops/setup.py
 build_from_source: [fast-ops]  # their own code runs while they are built
 """,
@@ -321,7 +323,7 @@ def test_what_of_a_recipe_cannot_be_followed_is_left_to_the_user(tmp_path: Path)
 def test_extras_and_groups_with_what_code_imports_are_named(tmp_path: Path) -> None:
     lay(tmp_path, {"pyproject.toml": PYPROJECT, "uv.lock": UV_LOCK})
     choice = draft.choose(tmp_path, ["pyproject.toml"], InstallHints())
-    named = [*draft.left_out(tmp_path, choice, ["matplotlib", "pytest", "rich", "torch"])]
+    named = [*draft.of_extras(tmp_path, choice, ["matplotlib", "pytest", "rich", "torch"])]
     assert named == [
         (
             "code also imports matplotlib: extra `viz` of pyproject.toml has it. To take it:"
