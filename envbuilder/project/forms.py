@@ -170,10 +170,19 @@ def _read(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]
 
 
 def unread(project: Path) -> Iterator[str]:
-    """Yield what to do about files at the top that are of no form that is read."""
-    for name, instead in _INSTEAD.items():
+    """Yield why nothing is read from files at the top that may list requirements, and what to do.
+
+    For a project that requires nothing: of one that lists a file, the others do not matter.
+    """
+    for name in (*OWN, *_INSTEAD):
         if (project / name).is_file():
-            yield f"{name}: not a kind of file that requirements are read from. {instead}"
+            try:
+                listed = read(project, name)
+            except InvalidError as error:
+                yield f"{error.message}. {error.hint}"
+            else:
+                if listed.requirements or listed.conda:
+                    yield f"{name} lists requirements. Name it: requirements_from: [{name}]"
 
 
 def _require_none(file: str, extras: Sequence[str], groups: Sequence[str]) -> None:
