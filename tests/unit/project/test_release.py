@@ -453,7 +453,7 @@ def test_with_a_wish_the_newest_that_most_have(tmp_path: Path) -> None:
         ("torchcodec", "2.13.0 (cpu) 3.11"),
         ("torchtext", "2.3.1 (cpu) 3.11"),  # the last one, which states no upper bound
         ("torchtext==0.6.0", "2.13.0 (cpu) 3.11"),  # Python alone
-        ("torchtext, torch==2.1.0", "2.1.0 (cpu) 3.11"),
+        ("torchtext', 'torch==2.1.0", "2.1.0 (cpu) 3.11"),
         ("intel-extension-for-pytorch", "2.8.0 (cpu) 3.11"),
     ],
 )
