@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -168,13 +168,12 @@ def _require_locked(
     for entry in chosen:
         lock, _ = entries.read_earlier(entry.earlier, profile_lock.load)
         available.update(file.name for file in (lock.files if lock else ()))
-    conda_names = set[str]()
     for each in of_conda:
-        conda_names |= entries.conda_names(each.earlier)
-    if not available | conda_names:
+        available |= entries.conda_names(each.earlier)
+    if not available:
         raise InvalidError("--upgrade-package: nothing is locked yet", Hint("Lock it", ("lock",)))
     for name in names:
-        if types.canonical(name) not in available | conda_names:
+        if types.canonical(name) not in available:
             advice: str | Hint = Hint("Add it", ("add", name))
             if close := get_close_matches(name, available, n=1):
                 advice = f"Did you mean '{close[0]}'?"
@@ -196,46 +195,17 @@ def settle(
     or not at all. Raise `InvalidError` with `hint` if a file cannot be written; then none is.
     """
     present = _save(outcomes, hint, change)
-    failures: dict[profile_lock.Reason | None, list[resolution.Outcome]] = {}
-    hints: list[Hint] = []
     detailed = of_this_machine((outcome.entry for outcome in outcomes), settings)
 
     def is_detailed(outcome: resolution.Outcome) -> bool:
         return console.VERBOSITY.verbose or outcome.entry.label in detailed
 
-    usable = [outcome for outcome in outcomes if not outcome.obstacle]
-    why = entries.reasons(outcome.entry for outcome in usable)
-    locks = ((o.entry.environment, o.entry.label, o.lock) for o in usable)
-    differing = dict(compare.differences(locks))
-    hidden = False
-    for outcome in outcomes:
-        entry = outcome.entry
-        lock = outcome.lock
-        if outcome.is_kept:
-            _print_kept(outcome)
-        elif lock is None or (lock.state == "unlocked" and entry.environment):
-            failures.setdefault(outcome.obstacle, []).append(outcome)
-            hints += outcome.hints
-        else:
-            details = [*filter(None, _details(outcome, lock))]
-            _report(outcome, lock, present[entry.path], settings)
-            _print_indented(filter(None, (why.get(entry.label), differing.get(entry.label))))
-            if is_detailed(outcome):
-                _print_indented(filter(None, (*details, lock.reason)))
-            elif details:
-                hidden = True
-    for obstacle, same in failures.items():
-        assert obstacle is not None, "there is no lock"
-        labels = ", ".join(outcome.entry.label for outcome in same)
-        if any(outcome.entry.required or is_detailed(outcome) for outcome in same):
-            _print(f"{labels}: cannot be locked: {obstacle.printed(console.width())}")
-            _print_indented(_places(same[-1]))
-        else:
-            _print(f"{labels}: cannot be locked: {obstacle.text}")
-            hidden = True
-    console.hints(dict.fromkeys(hints))
+    ordered = sorted(outcomes, key=is_detailed, reverse=True)
+    hidden = _print_locks(ordered, present, settings, is_detailed)
+    hidden = _print_failures(filter(_is_failure, ordered), is_detailed) or hidden
     if hidden:
         console.hints([Hint("More on other hardware", ("lock", "--verbose"))])
+    usable = [outcome for outcome in outcomes if not outcome.obstacle]
     platform = probe.host().platform
     lacking = [o for o in outcomes if _lacks(o, platform)]
     if any(profile_lock.first(outcome.lock, platform) for outcome in outcomes):
@@ -246,6 +216,70 @@ def settle(
         return INVALID
     failed = entries.failed((o.entry.required, not o.obstacle) for o in outcomes)
     return INVALID if failed or any(outcome.is_kept for outcome in outcomes) else 0
+
+
+def _print_locks(
+    outcomes: Sequence[resolution.Outcome],
+    present: Mapping[Path, Path | None],
+    settings: Settings,
+    is_detailed: Callable[[resolution.Outcome], bool],
+) -> bool:
+    """Print a line for each lock, with what came of it; return whether details are left out.
+
+    What moved is printed once; on other hardware, without what is its own.
+    """
+    why = entries.reasons(outcome.entry for outcome in outcomes if not outcome.obstacle)
+    locks = ((o.entry.environment, o.entry.label, o.lock) for o in outcomes if not o.obstacle)
+    differing = dict(compare.differences(locks))
+    shown = set[str]()
+    hidden = False
+    for outcome in itertools.filterfalse(_is_failure, outcomes):
+        entry = outcome.entry
+        lock = outcome.lock
+        if outcome.is_kept or lock is None:
+            _print_kept(outcome)
+            continue
+        changes = compare.changes(outcome.previous, lock)
+        details = [*filter(None, _details(outcome, lock))]
+        _report(outcome, lock, len(changes), present[entry.path], settings)
+        _print_indented(filter(None, (why.get(entry.label), differing.get(entry.label))))
+        if is_detailed(outcome):
+            _print_indented(filter(None, (*changes, *details, lock.reason)))
+        else:
+            _print_indented(compare.moved(line for line in changes if line not in shown))
+            hidden = hidden or bool(details) or not shown.issuperset(changes)
+        shown.update(changes)
+    return hidden
+
+
+def _is_failure(outcome: resolution.Outcome) -> bool:
+    """Return whether there is neither a lock to build from nor one that stays."""
+    lock = outcome.lock
+    is_usable = lock is not None and not (lock.state == "unlocked" and outcome.entry.environment)
+    return not (is_usable or outcome.is_kept)
+
+
+def _print_failures(
+    outcomes: Iterable[resolution.Outcome], is_detailed: Callable[[resolution.Outcome], bool]
+) -> bool:
+    """Print why locks cannot be made, each reason once; return whether details are left out."""
+    failures: dict[profile_lock.Reason | None, list[resolution.Outcome]] = {}
+    hints: list[Hint] = []
+    for outcome in outcomes:
+        failures.setdefault(outcome.obstacle, []).append(outcome)
+        hints += outcome.hints
+    hidden = False
+    for obstacle, same in failures.items():
+        assert obstacle is not None, "there is no lock"
+        labels = ", ".join(outcome.entry.label for outcome in same)
+        if any(outcome.entry.required or is_detailed(outcome) for outcome in same):
+            _print(f"{labels}: cannot be locked: {obstacle.printed(console.width())}")
+            _print_indented(_places(same[-1]))
+        else:
+            _print(f"{labels}: cannot be locked: {obstacle.text}")
+            hidden = True
+    console.hints(dict.fromkeys(hints))
+    return hidden
 
 
 def of_this_machine(chosen: Iterable[entries.Entry], settings: Settings) -> frozenset[str]:
@@ -345,6 +379,7 @@ def _holds(path: Path, lock: entries.AnyLock) -> bool:
 def _report(
     outcome: resolution.Outcome,
     lock: profile_lock.Lock,
+    changed: int,
     present: Path | None,
     settings: Settings,
 ) -> None:
@@ -354,8 +389,8 @@ def _report(
     assert not isinstance(profile, InvalidError), "it has a lock"
     words = [*_state(lock.state, present), *entry.release, counted(len(lock.files), "file")]
     words += compare.left_out(profile, entry.places)
-    if changed := compare.changes(outcome.previous, lock):
-        words.append(f"{len(changed)} changed")
+    if changed:
+        words.append(f"{changed} changed")
     words += [f"not for {target}" for target in lock.missing]
     console.result(f"{entry.label}: {', '.join(words)}{_place(present or entry.path, settings)}")
     _print_indented(compare.other_cuda(profile, entry.places))
@@ -378,13 +413,12 @@ def _place(path: Path, settings: Settings) -> str:
 
 
 def _details(outcome: resolution.Outcome, lock: profile_lock.Lock) -> Iterator[str]:
-    """Yield what moved in a lock, why it lacks targets, what was not compared."""
+    """Yield why a lock has another release, why it lacks targets, what was not compared."""
     profile = outcome.entry.profile
     assert not isinstance(profile, InvalidError), "it has a lock"
     yield releases.unknown(profile.framework, profile.release)
     yield compare.decided_again(outcome.previous, lock.decision)
     yield compare.later_day(lock.decision)
-    yield from compare.changes(outcome.previous, lock)
     for target, why in lock.missing.items():
         yield f"not for {target}: {why.printed(console.width() - 2)}"
     for name in sorted({file.basename for file in lock.files if file.unread}):

@@ -159,6 +159,14 @@ def changes(before: Lock | None, after: Lock) -> list[str]:
     return result
 
 
+def moved(changes: Iterable[str]) -> Iterator[str]:
+    """Yield the changes of packages that moved and are not the hardware's own."""
+    for line in changes:
+        name = line.partition(" ")[0]
+        if "→" in line and not (frameworks.of_build(name) or frameworks.is_runtime(name)):
+            yield line
+
+
 def differences(locks: Iterable[tuple[str, str, Lock | None]]) -> Iterator[tuple[str, str]]:
     """Yield locks that have other versions than most of their environment, with a line of these.
 
