@@ -387,8 +387,9 @@ def _finished(
     failures = {**solution.failures}
     targets = []
     for place, blockers in obstacles.items():
-        if blockers and not any(b.kind == "source" and foundry.allows(b.name) for b in blockers):
-            failures[place] = UnresolvableError(explained(blockers, place), place)
+        standing = [b for b in blockers if b.kind != "source" or not foundry.allows(b.name)]
+        if standing:
+            failures[place] = UnresolvableError(explained(standing, place), place)
     for target in solution.targets:
         try:
             targets.append(foundry.finish(target))

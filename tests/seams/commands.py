@@ -309,7 +309,7 @@ def agree(scene: Scene, profile: str = "cpu", environment: str = "default") -> N
     acts = {"build": plan, "sbom": sbom, "render": render, "pylock": pylock}
     codes = {name: act.ended.code for name, act in acts.items()}
     text = normalised("".join(act.ended.err for act in acts.values()))[-600:]
-    if len({code == 0 for code in codes.values()}) > 1:
+    if "is not used" not in text and len({code == 0 for code in codes.values()}) > 1:
         scene.trouble("agree", "build", f"{codes}, one lock: {text}")
     if state is not None and not state and plan.ended.code in (1, 2):
         scene.trouble("agree", "check", f"check: fresh, build {plan.ended.code}: {text}")
@@ -533,7 +533,7 @@ def _arrive(scene: Scene, path: Path) -> None:
         variables={"PIP_NO_INDEX": "1"},
     )
     # A bundle brings a Python only where it is `managed`; not every machine has 3.12.
-    if done.ended.code and "cpython-" not in done.ended.err:
+    if done.ended.code and not re.search("cpython-|is not used", done.ended.err):
         text = f"offline {done.ended.code}: {normalised(done.ended.err)}"
         scene.trouble("bundle", "run", text)
 

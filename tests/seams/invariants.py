@@ -165,7 +165,8 @@ def edits(scene: Scene, act: Act) -> Iterator[str]:
     """A command that fails has not edited what it was to edit."""
     path = str(scene.world.project / "envbuilder.yaml")
     changed = act.before.get(path) != act.after.get(path)
-    if changed and act.ended.code and not act.stopped and "--as-of" not in act.words:
+    edits = act.command in EDITING and not act.stopped
+    if changed and act.ended.code and edits:
         yield f"exit code {act.ended.code}, but envbuilder.yaml is changed"
 
 
