@@ -673,7 +673,8 @@ def _variants(choice: draft.Choice, facts: draft.Draft, place: _Place) -> Projec
 
 def _absent(choice: draft.Choice, index: Index) -> dict[str, str]:
     """Return the packages that no index has, with the reason; none if not even one is found."""
-    names = [line.name for line in choice.lines if not line.source][:_MOST_ASKED]
+    asked = [li for li in choice.lines if not (li.source or lines.NOWHERE in li.text)]
+    names = [line.name for line in asked[:_MOST_ASKED]]
     with console.progress().task(f"look up {counted(len(names), 'package')} on the index"):
         index.prefetch(names)
     absent = [n for n in names if not index.releases(n) and n not in index.problems]

@@ -388,7 +388,7 @@ def sourced(named: str, location: str, text: str, where: str, folder: str = "") 
         note = "its URL has a login, which is left out: git asks its credential helper for one."
         source = _source(bare, f"{where}: {escaped(text, SHOWN)}", folder)
         if not source:
-            required = line(parse(narrowed(named, _NOWHERE), where), where)
+            required = line(parse(narrowed(named, NOWHERE), where), where)
             return required, Needed(
                 f"{where}: {escaped(text, SHOWN)}: {escaped(bare, SHOWN)} leads out of the project,"
                 f" so {required.name} is left out. Copy the folder into the project."
@@ -420,7 +420,8 @@ def _first_text(table: Mapping[str, Any], keys: Iterable[str]) -> str:
     return next((table[key] for key in keys if isinstance(table.get(key), str)), "")
 
 
-_NOWHERE = 'python_version < "3"'
+NOWHERE = 'python_version < "3"'
+"""The marker of a package that is left out, though a file requires it."""
 _ELSEWHERE = r"(?i)file:|[/~\\]|[A-Za-z]:[/\\]"
 """What a path that no project has begins with."""
 

@@ -559,6 +559,22 @@ def test_names_that_no_index_has_are_excluded_and_said(
         assert not line.startswith("exclude"), "none answered"
 
 
+def test_what_is_outside_of_the_project_is_said_once_and_asked_of_no_index(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    an_index(monkeypatch, rich=b"<a href=rich-1.tar.gz></a>")
+    questions(monkeypatch, answered())
+    text = '[project]\nname = "x"\ndependencies = ["rich", "other"]\n[tool.uv.sources]\n'
+    lay(folder, {"pyproject.toml": f'{text}other = {{ path = "../other" }}\n'})
+    lay(folder, {"tool/uv.lock": "", "tool/requirements.txt": "tqdm\n"})
+    assert run("init", "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    (needed,) = result["needs_you"]
+    assert "../other leads out of the project, so other is left out" in needed
+    assert active(folder)[:2] == ["requirements_from:", "  - pyproject.toml"]
+    assert not any(line.startswith("exclude") for line in active(folder))
+
+
 def test_pins_that_stand_in_the_way_move_to_the_nearest_versions_that_fit(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
