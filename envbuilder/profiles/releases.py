@@ -164,18 +164,16 @@ class Unstated(Struct, frozen=True, kw_only=True):
 
     distribution: types.Distribution
     version: str
-    requires_dist: tuple[str, ...]
-    """All that it requires, with that."""
+    requires_dist: str
+    """All that it requires, with that; " | " stands between."""
     last: str
     """What it requires of the framework, if no later release will be made; else empty."""
 
 
 @cache
-def unstated() -> tuple[Unstated, ...]:
+def unstated() -> list[Unstated]:
     """Return what wheels of the index do not state, from `unstated.csv`."""
-    rows = csv.DictReader(_lines("unstated"))
-    lists = ({**row, "requires_dist": row["requires_dist"].split(" | ")} for row in rows)
-    return tuple(decoding.convert(row, Unstated) for row in lists)
+    return decoding.convert([*csv.DictReader(_lines("unstated"))], list[Unstated])
 
 
 class Release(Struct, frozen=True, kw_only=True):

@@ -81,7 +81,7 @@ def write_index(offers: Iterable[Offer], folder: Path) -> StaticIndex:
             # uv knows requirements by release, not by file: they hold for all wheels of this one.
             claims[name, offer.version] = _requirements(offer, offer.requires_dist)
     for row in releases.unstated():
-        claims[row.distribution, row.version] = _requirements(row, row.requires_dist)
+        claims[row.distribution, row.version] = _requirements(row, row.requires_dist.split(" | "))
     root = folder / "simple"
     root.mkdir()
     for name, links in pages.items():
@@ -127,7 +127,7 @@ def _link(offer: Offer, url: str) -> str:
     return f'<a href="{href}"{extra}>{html.escape(offer.file)}</a>\n'
 
 
-def _requirements(offer: Offer | releases.Unstated, requires_dist: tuple[str, ...]) -> str:
+def _requirements(offer: Offer | releases.Unstated, requires_dist: Sequence[str]) -> str:
     """Return an entry of uv.toml; a JSON string or list of such is the same in TOML."""
     entry = {
         "name": types.canonical(offer.distribution),
