@@ -309,7 +309,9 @@ def agree(scene: Scene, profile: str = "cpu", environment: str = "default") -> N
     acts = {"build": plan, "sbom": sbom, "render": render, "pylock": pylock}
     codes = {name: act.ended.code for name, act in acts.items()}
     text = normalised("".join(act.ended.err for act in acts.values()))[-600:]
-    if "is not used" not in text and len({code == 0 for code in codes.values()}) > 1:
+    if "is not used" in text:
+        return  # another user's folder is in the way
+    if len({code == 0 for code in codes.values()}) > 1:
         scene.trouble("agree", "build", f"{codes}, one lock: {text}")
     if state is not None and not state and plan.ended.code in (1, 2):
         scene.trouble("agree", "check", f"check: fresh, build {plan.ended.code}: {text}")
