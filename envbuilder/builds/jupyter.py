@@ -299,7 +299,7 @@ def server_command(
 def has_display(environ: Mapping[str, str], system: str = sys.platform) -> bool:
     """Return whether a browser can open; without a display, one for terminals would."""
     displays = ("DISPLAY", "WAYLAND_DISPLAY")
-    return system == "darwin" or any(environ.get(name) for name in displays)
+    return system == "darwin" or any(map(environ.get, displays))
 
 
 NAME = "jupyter"

@@ -85,7 +85,7 @@ def document(name: str, parts: Iterable[Component], facts: Mapping[str, str]) ->
     metadata = BomMetaData(
         tools=ToolRepository(components=[tool]), component=root, properties=properties
     )
-    bom = Bom(metadata=metadata, components=[_component(part) for part in ordered])
+    bom = Bom(metadata=metadata, components=list(map(_component, ordered)))
     bom.register_dependency(root, bom.components)
     data = json.loads(JsonV1Dot6(bom).output_as_string())
     del data["metadata"]["timestamp"], data["serialNumber"]
@@ -188,7 +188,7 @@ def of_base(ref: str, digest: str, platform: str) -> Component:
     engine's own id may be of another kind.
     """
     name, _, named = ref.partition("@")
-    digest = next((d for d in (named, digest) if _DIGEST.fullmatch(d)), "")
+    digest = next(filter(_DIGEST.fullmatch, (named, digest)), "")
     return Component(
         kind="container",
         name=name,

@@ -694,7 +694,7 @@ def _needed(manifest: Manifest, folder: Path) -> tuple[set[str], dict[str, File]
         needed |= {f"profiles/{p.name}" for p in profiles.chain(name, [folder])}
         needed.add(str(path.relative_to(folder)))
         interpreters = (t.interpreter for t in lock.targets if t.interpreter)
-        sources = chain.from_iterable(bundled_sources(target) for target in lock.targets)
+        sources = chain.from_iterable(map(bundled_sources, lock.targets))
         locked |= {f.sha256: f for f in (*lock.files, *interpreters, *sources)}
         _require_target(manifest, lock, managed=profile.python.managed)
         conda = conda_lock.find(name, library)

@@ -447,7 +447,7 @@ def trust(environ: Mapping[str, str], uid: int) -> Trust:
     behind = environ.get("SUDO_UID", "")
     if uid == 0 and behind.isascii() and behind.isdecimal() and len(behind) < 11:
         uids.add(int(behind))
-    named = (Path(f) for f in environ.get(TRUSTED_VARIABLE, "").split(os.pathsep))
+    named = map(Path, environ.get(TRUSTED_VARIABLE, "").split(os.pathsep))
     return Trust(uids=frozenset(uids), folders=frozenset(f for f in named if f.is_absolute()))
 
 

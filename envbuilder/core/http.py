@@ -66,7 +66,7 @@ def open_session(*, direct: bool = False) -> Session:
     session = Session()
     if configured.proxy:
         session.proxies = {"http": configured.proxy, "https": configured.proxy}
-    has_bundle = any(os.environ.get(v) for v in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"))
+    has_bundle = any(map(os.environ.get, ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")))
     bundle = os.environ.get("SSL_CERT_FILE") or configured.cert
     if bundle and not has_bundle:
         session.verify = bundle

@@ -63,7 +63,7 @@ def parse(text: str) -> dict[str, dict[str, str]]:
 
 def merged(environ: Mapping[str, str], texts: Iterable[str]) -> dict[str, str]:
     """Return the effective options by long name: contents of files (later ones win), variables."""
-    parsed = [parse(text) for text in texts]
+    parsed = list(map(parse, texts))
     options: dict[str, str] = {}
     for section in SECTIONS:
         for sections in parsed:

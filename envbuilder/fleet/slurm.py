@@ -249,7 +249,7 @@ def _node(line: str) -> Node:
 def _split(text: str) -> list[str]:
     if text == "(null)":
         return []
-    return [part for part in text.split(",") if part]
+    return list(filter(None, text.split(",")))
 
 
 def _resources(text: str) -> Iterator[Resource]:

@@ -233,7 +233,7 @@ def _arm_cores(processors: Iterable[_Processor]) -> str | None:
     """Return the names of all kinds of cores: some machines have big and small ones."""
     parts = dict.fromkeys(processor.part for processor in processors)
     names = (tables.arm_core(*part) for part in parts if None not in part)
-    return " + ".join(name for name in names if name) or None
+    return " + ".join(filter(None, names)) or None
 
 
 def _threads(allowed: int, quota: float | None, physical: int | None) -> int | None:
@@ -283,12 +283,12 @@ def _sockets(
     snapshot: Snapshot, processors: Iterable[_Processor], everything: frozenset[int]
 ) -> int | None:
     sockets = {processor.number: processor.socket for processor in processors}
-    ids = {sockets.get(cpu) for cpu in everything}
+    ids = set(map(sockets.get, everything))
     if None not in ids:
         return len(ids) or None
     # "-1", which is not parsed as a number, on boards whose firmware does not report it.
     path = f"{_CPUS}/cpu%d/topology/physical_package_id"
-    cores = {min(siblings) for siblings in _siblings(snapshot, everything)} or everything
+    cores = set(map(min, _siblings(snapshot, everything))) or everything
     ids = {integer(snapshot.files.get(path % cpu)) for cpu in cores}
     if None in ids or not ids:
         return None

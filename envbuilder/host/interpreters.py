@@ -267,7 +267,7 @@ class _Search:
             yield from (folder / name for folder in folders)
         home = self._environ.get("HOME")
         roots = [self._environ.get("PYENV_ROOT"), f"{home}/.pyenv" if home else None]
-        for root in dict.fromkeys(r for r in roots if r):
+        for root in dict.fromkeys(filter(None, roots)):
             installed = Path(root).glob(f"versions/*/bin/python{version}")
             yield from sorted(installed, key=_patch, reverse=True)
 
@@ -348,7 +348,7 @@ class _Search:
 
 def _patch(installed: Path) -> tuple[int, ...]:
     """Return the numbers in the name of a pyenv version's folder."""
-    return tuple(int(n) for n in re.findall(r"[0-9]{1,9}", installed.parts[-3]))
+    return tuple(map(int, re.findall(r"[0-9]{1,9}", installed.parts[-3])))
 
 
 def _spelled(machine: str) -> str:

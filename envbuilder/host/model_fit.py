@@ -212,7 +212,7 @@ def sentences(estimate: Estimate) -> tuple[str, ...]:
         size += f", {gibibytes(estimate.active_bytes)} read per token"
     spare = estimate.spare_bytes or 0
     if estimate.verdict == "unknown":
-        names = first([_short(name) for name in estimate.unknown_sizes], 1)
+        names = first(list(map(_short, estimate.unknown_sizes)), 1)
         lines = [size, f"cannot be determined: unknown size of {names}"]
     elif estimate.verdict == "no":
         lines = [size, f"does not fit: {gibibytes(-spare)} are missing"]

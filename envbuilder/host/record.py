@@ -61,7 +61,7 @@ class Scrubber:
         self._stand_ins: dict[str, str] = {}
         self._home = home.strip("/")
         words = sorted({name for name in names if name.lower() not in _PLAIN}, key=len)
-        either = "|".join(re.escape(word) for word in reversed(words))
+        either = "|".join(map(re.escape, reversed(words)))
         self._names = re.compile(rf"(?<![0-9A-Za-z])(?:{either})(?![0-9A-Za-z])") if words else None
 
     def public(self, text: str) -> str:
@@ -132,7 +132,7 @@ def recording(taken: Snapshot, scrubber: Scrubber) -> dict[str, Any]:
     # What only had to be there is "", also where it is a folder of something else.
     above = _above(planted)
     files = {path: text for path, text in files.items() if text or path not in above}
-    folders = {place(folder) for folder in (*taken.folders, *closed, *listed, *tops)}
+    folders = set(map(place, (*taken.folders, *closed, *listed, *tops)))
     for path in planted:
         folders = {folder for folder in folders if not f"{path}/".startswith(f"{folder}/")}
     return {
@@ -149,7 +149,7 @@ def reduced(path: str, text: str) -> str:
     pattern = next((pattern for end, pattern in _KEPT.items() if path.endswith(end)), None)
     if pattern is None:
         return text
-    return "".join(line for line in text.splitlines(keepends=True) if pattern.match(line))
+    return "".join(filter(pattern.match, text.splitlines(keepends=True)))
 
 
 def nameless(table: bytes) -> bytes:

@@ -279,4 +279,4 @@ def version(value: str | None) -> tuple[int, ...] | None:
     """Parse a dotted version into numbers, or return None."""
     if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6}){0,3}", value or "", re.ASCII):
         return None
-    return tuple(int(part) for part in (value or "").split("."))
+    return tuple(map(int, (value or "").split(".")))

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 def find_links() -> tuple[Path, ...]:
     """Return the existing local folders of wheels that uv or pip is configured with."""
     places = pip.links(pip.sources(), os.environ)
-    found = (pip.local_folder(place) for place in places)
+    found = map(pip.local_folder, places)
     return tuple(folder for folder in found if folder is not None and folder.is_dir())
 
 

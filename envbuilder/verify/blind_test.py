@@ -123,7 +123,7 @@ class BlindTest:
         """Return what is wrong with an event of answers; empty if nothing is."""
         if not self.requested:
             return "the payload answered before it had the images"
-        first, classes, scores = (event.get(key) for key in ("first", "classes", "scores"))
+        first, classes, scores = map(event.get, ("first", "classes", "scores"))
         if first != len(self._scores):
             return "the answers are not in order"
         if not isinstance(classes, list) or not isinstance(scores, list):
@@ -170,7 +170,7 @@ def _wrong_row(answer: Any, row: Any) -> str:
     )
     if not logarithms or len(row) != CLASSES:
         return "the scores of an image are not ten log-probabilities"
-    if abs(sum(math.exp(value) for value in row) - 1) > _APART:
+    if abs(sum(map(math.exp, row)) - 1) > _APART:
         return "the probabilities of an image do not add up to 1"
     if type(answer) is not int or not 0 <= answer < CLASSES:
         return "an answer names a class that does not exist"

@@ -159,7 +159,7 @@ def _absent(required: tuple[str, ...], checks: tuple[model.Check, ...]) -> list[
 
 def add(report: dict[str, Any], scaling: dict[str, Any]) -> dict[str, Any]:
     """Return the report with the result of several devices; it fails if they failed."""
-    reasons = [printable(reason) for reason in scaling.get("reasons", ())]
+    reasons = list(map(printable, scaling.get("reasons", ())))
     if scaling["status"] != "passed":
         failed = model.with_check(report, CHECK, "failed", "; ".join(reasons))
         return {

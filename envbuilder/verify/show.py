@@ -525,7 +525,7 @@ def render_comparison(rows: Sequence[comparison.Row]) -> str:
         title="Reports",
         header=comparison.COLUMNS,
         words=[place for place in places if place not in numbers],
-        rows=[comparison.cells(row) for row in rows],
+        rows=list(map(comparison.cells, rows)),
         notes=comparison.footnotes(rows),
     )
     return view.render(

@@ -228,7 +228,7 @@ def _orders(record: _Record, epochs: Sequence[int]) -> Iterator[str]:
     """
     numpy = record.numpy
     count = len(record.order(epochs[0]))
-    orders = [numpy.arange(count), *(record.order(epoch) for epoch in epochs)]
+    orders = [numpy.arange(count), *map(record.order, epochs)]
     most = _SIGMAS / math.sqrt(max(count - 1, 1))
     related = abs(numpy.corrcoef(numpy.array(orders)))
     for second, epoch in enumerate(epochs, 1):

@@ -198,7 +198,7 @@ def measure(
     """
     if not settings:
         return ()
-    series = [_Series(setting) for setting in settings]
+    series = list(map(_Series, settings))
     with progress.task(title, total=len(series) * PAIRS) as task:
         for done, each in enumerate(series * PAIRS, 1):
             if not each.error and not hopeless(each.pairs):
@@ -279,8 +279,8 @@ def summary(outcome: Outcome) -> dict[str, Any]:
         "defaults": outcome.defaults,
         "noise": outcome.noise,
         "speed": "not_judged" if outcome.busy else "judged",
-        "settings": [_entry(f) for f in outcome.findings],
-        "together": [_entry(f) for f in outcome.combined],
+        "settings": list(map(_entry, outcome.findings)),
+        "together": list(map(_entry, outcome.combined)),
         "compilers": outcome.compilers,
     }
 

@@ -57,7 +57,7 @@ LEAST_WINDOWS = 2
 """Steps that must agree: a schedule may begin or end with a rate of zero."""
 LEAST_LOSSES = 64
 LEAST_STEPS = 200
-CHANCE = tuple(math.log(classes) for classes in (*range(2, 11), 100, 1000))
+CHANCE = tuple(map(math.log, (*range(2, 11), 100, 1000)))
 """Cross entropy of guessing. A run that goes on from a checkpoint is flat too, but elsewhere."""
 NEAR_CHANCE = 0.04
 STEADY = 0.05

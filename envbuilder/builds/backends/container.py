@@ -205,7 +205,7 @@ class DockerEnvironment:
         """Tag the image with the names that it lacks, the plan's and our claim, and record them."""
         assert self._existing is not None, "the image was looked up"
         image, record = self._existing
-        present = {familiar(tag) for tag in image.tags}
+        present = set(map(familiar, image.tags))
         lacking = [name for name in self._names if familiar(name) not in present]
         for name in lacking:
             self._engine.tag(image, name)
@@ -300,7 +300,7 @@ class DockerEnvironment:
         """Return the variables, each once: of two values a process may see either."""
         caller = {name: os.environ.get(name, "") for name in access.passed}
         folders = project.inside(access.python_path, access.own_folders)
-        first = {variables.PYTHONPATH: [str(folder) for folder in folders]}
+        first = {variables.PYTHONPATH: list(map(str, folders))}
         if variables.PRELOAD in {*access.variables, *access.passed}:
             preloaded = conventions.variables(self.profile).get(variables.PRELOAD, "")
             first[variables.PRELOAD] = preloaded.split(":")

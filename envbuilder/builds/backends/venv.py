@@ -138,7 +138,7 @@ def preloaded(profile: Profile, target: Target) -> tuple[File, ...]:
 def check_tools(profile: Profile) -> None:
     """Raise `ToolError` if the host lacks what the environment needs from it at run time."""
     compilers = ("g++", "c++", "clang++")
-    if "g++" in profile.system_packages and not any(process.which(c) for c in compilers):
+    if "g++" in profile.system_packages and not any(map(process.which, compilers)):
         raise ToolError(
             f"profile '{profile.name}' needs a C++ compiler, and none of"
             f" {', '.join(compilers)} is on PATH",
@@ -285,7 +285,7 @@ class NativeEnvironment(Environment):
     ) -> dict[str, Variable]:
         """Return the variables of a command inside the environment, given the caller's own."""
         base = self.place(access.programs)
-        first = {**base.first, variables.PYTHONPATH: [str(folder) for folder in access.python_path]}
+        first = {**base.first, variables.PYTHONPATH: list(map(str, access.python_path))}
         base = msgspec.structs.replace(base, first=first)
         return variables.of_command(self.profile, base, self.device_variables, access, environ)
 

@@ -286,7 +286,7 @@ class DockerEngine(Engine):
         """Return the CDI devices that Docker lists, or its files if that version lists none."""
         listed = self._info.get("DiscoveredDevices")
         if listed is None and self.socket:  # else its files are on another machine
-            return cdi.devices(Path(folder) for folder in self._info.get("CDISpecDirs") or ())
+            return cdi.devices(map(Path, self._info.get("CDISpecDirs") or ()))
         return frozenset(str(d.get("ID")) for d in listed or () if d.get("Source") == "cdi")
 
     @cached_property

@@ -107,7 +107,7 @@ class Engine(abc.ABC):
     def variables(self, ref: str) -> tuple[str, ...]:
         """Return an image's own variables as `NAME=VALUE`; empty if the image is gone."""
         data = self._inspect(ref) or {}
-        return tuple(str(pair) for pair in (data.get("Config") or {}).get("Env") or ())
+        return tuple(map(str, (data.get("Config") or {}).get("Env") or ()))
 
     def labelled(self) -> tuple[Image, ...]:
         """Return the images that carry envbuilder's label, including those that inherited it."""

@@ -84,7 +84,7 @@ def compressor() -> Mapping[str, str | int]:
     """Return what determines a layer's bytes apart from its members: the compressor's settings."""
     import zstandard
 
-    version = ".".join(str(n) for n in zstandard.ZSTD_VERSION)
+    version = ".".join(map(str, zstandard.ZSTD_VERSION))
     return {"zstd": version, "level": _LEVEL, "job": _JOB}
 
 

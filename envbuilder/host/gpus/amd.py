@@ -87,7 +87,7 @@ def decide(snapshot: Snapshot, devices: Sequence[pci.Device], place: Place) -> t
             ),
         )
     drivers = snapshot.folders.get("usr/lib/wsl/drivers", ())
-    if not gpus and place.wsl and any(_WINDOWS_DRIVER.match(name) for name in drivers):
+    if not gpus and place.wsl and any(map(_WINDOWS_DRIVER.match, drivers)):
         # ROCm on WSL goes through librocdxg and needs settings of its own (ROCm/librocdxg).
         detail = (
             "Under WSL, ROCm uses a library of its own (librocdxg), which is not supported yet."

@@ -212,7 +212,7 @@ def order(gpus: Sequence[Gpu], selected: Sequence[Gpu]) -> Sequence[Gpu] | None:
     torch.xpu uses discrete GPUs alone if there is one (c10/xpu, note on device management). Level
     Zero numbers discrete GPUs first, by PCI address, then the integrated one.
     """
-    seen = [gpu for gpu in gpus if _is_seen(gpu)]
+    seen = list(filter(_is_seen, gpus))
     discrete = [gpu for gpu in seen if gpu.memory_kind == "dedicated"]
     if discrete and all(gpu in selected for gpu in discrete):
         return ()

@@ -227,4 +227,4 @@ def _of_fabric(snapshot: Snapshot, device: Device) -> pci.Access | None:
 
 def _has_switches(snapshot: Snapshot) -> bool:
     nodes = snapshot.folders.get("dev", ())
-    return any(_SWITCH.match(name) for name in nodes) or pci.has_nvswitch(snapshot)
+    return any(map(_SWITCH.match, nodes)) or pci.has_nvswitch(snapshot)

@@ -111,7 +111,7 @@ def _device(library: Any, bus: str, handle: Any) -> Device:
         memory_bytes=total,
         reserved_bytes=reserved,
         shared_memory=shared,
-        sm=".".join(str(part) for part in capability) if capability else None,
+        sm=".".join(map(str, capability)) if capability else None,
         memory_mhz=number("nvmlDeviceGetMaxClockInfo", _CLOCK_MEMORY),
         memory_bits=number("nvmlDeviceGetMemoryBusWidth"),
         mig=bool(modes[0]) if modes else None,
@@ -185,7 +185,7 @@ def parse(text: str | None) -> Answer | None:
         return Answer(error=f"nvml.json is damaged ({clean(str(error))})")
     return Answer(
         driver_version=clean(answer.driver_version),
-        devices=tuple(_checked(device) for device in answer.devices),
+        devices=tuple(map(_checked, answer.devices)),
         error=clean(answer.error) or "",
     )
 

@@ -73,7 +73,7 @@ class Package(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     @property
     def dependencies(self) -> frozenset[str]:
         """The names of the packages that it depends on; some have no space before the version."""
-        matches = (_DEPENDENCY.match(text) for text in self.depends)
+        matches = map(_DEPENDENCY.match, self.depends)
         return frozenset(match[0] for match in matches if match)
 
     @property
@@ -446,7 +446,7 @@ def virtual_text(virtual: Mapping[str, str]) -> str:
 def cuda(profile: Profile) -> str:
     """Return the CUDA version that the profile declares for the driver; empty if none."""
     stated = (v.get("__cuda", "") for v in profile.conda.virtual_packages.values())
-    return next((text for text in stated if text), "")
+    return next(filter(None, stated), "")
 
 
 def explicit_name(target: Target) -> str:

@@ -157,7 +157,7 @@ class _Solver(NamedTuple):
         import rattler
         from rattler.exceptions import SolverError
 
-        sources = [rattler.Channel(url) for url in self.channels.values()]
+        sources = list(map(rattler.Channel, self.channels.values()))
         subdirs: list[Any] = [SUBDIRS[platform], "noarch"]
         virtual = self.profile.conda.virtual_packages.get(platform, {})
         try:
@@ -280,7 +280,7 @@ def _explained(error: Exception, where: str, channels: Iterable[str]) -> Excepti
     """Return py-rattler's failures as errors of envbuilder; any other error unchanged."""
     from rattler.exceptions import GatewayError
 
-    variables = ", ".join(indexes.variable(name) for name in channels)
+    variables = ", ".join(map(indexes.variable, channels))
     hint = f"Check the network. A mirror can be set with {variables}."
     if isinstance(error, TimeoutError):
         seconds = f"{_CHANNEL_SECONDS:g} s"

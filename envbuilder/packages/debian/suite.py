@@ -341,7 +341,7 @@ def lock(
     names of its packages. Raise `InvalidError` for packages that are unavailable.
     """
     chosen = closure(names, suite.packages, base, rolling=suite.rolling)
-    return tuple(_file(p) for p in sorted(chosen, key=lambda p: p.name))
+    return tuple(map(_file, sorted(chosen, key=lambda p: p.name)))
 
 
 def lock_base(names: Sequence[str], suite: Suite) -> tuple[File, ...]:

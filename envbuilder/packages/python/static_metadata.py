@@ -102,7 +102,7 @@ def declared(folder: Path) -> Metadata | None:
         name=project.name,
         version=project.version,
         requires_dist=(
-            *(requirement(line) for line in project.dependencies),
+            *map(requirement, project.dependencies),
             *(requirement(line, extra) for extra, lines in extras for line in lines),
         ),
         requires_python=project.requires_python,

@@ -174,10 +174,10 @@ def target_tags(platform: types.Platform, python: str) -> tuple[Tag, ...]:
     """Return the wheel tags that a target accepts, best first."""
     from packaging import tags
 
-    version = tuple(int(part) for part in python.split("."))
+    version = tuple(map(int, python.split(".")))
     machine = types.machine(platform)
     if types.system(platform) == "darwin":
-        major, minor = (int(part) for part in MACOS.split("."))
+        major, minor = map(int, MACOS.split("."))
         platforms = list(tags.mac_platforms((major, minor), machine))
     else:
         platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(28, 16, -1)]
@@ -370,7 +370,7 @@ class Uv(Struct, frozen=True, kw_only=True):
     def _wheels(self, question: _Question, how: str) -> tuple[Found, ...]:
         written = self._output(question, how, "pylock.toml", "--no-annotate")
         wheels = parse_pylock(written, question.platform, question.python)
-        return tuple(self._resolved(wheel) for wheel in wheels)
+        return tuple(map(self._resolved, wheels))
 
     def _output(self, question: _Question, how: str, form: str, *options: str) -> str:
         """Return what uv resolves, in one of its forms: `pylock.toml` or `requirements.txt`."""
@@ -521,7 +521,7 @@ def links(locations: Sequence[str], offered: Iterable[str], work: Path) -> tuple
     """
     if not locations:
         return ()
-    names = {types.canonical(name) for name in offered}
+    names = set(map(types.canonical, offered))
     result = []
     mirror = work / "find-links"
     # Always passed, even if empty: it replaces the user's UV_FIND_LINKS.

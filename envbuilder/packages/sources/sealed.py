@@ -147,7 +147,7 @@ class Scratch:
                 raise BuildError(f"its build backend returns no JSON: {error}") from error
         log = done.stdout + done.stderr
         lines = log.strip().splitlines()
-        causes = [line for line in lines[:-_LAST] if _CAUSE.search(line)][-3:]
+        causes = list(filter(_CAUSE.search, lines[:-_LAST]))[-3:]
         words = "\n".join(line[-_LONGEST:] for line in (*causes, *lines[-_LAST:]))
         why = f"took more than {SECONDS / 3600:g} hours" if done.timed_out else "failed"
         raise FailedError(
@@ -490,7 +490,7 @@ def _of_cuda(
     nvcc names its intermediate files at random, and symbols after them: the linker strips these.
     """
     memory = probe.host().memory
-    room = min(size for size in (memory.total_bytes, memory.limit_bytes, _PLENTY) if size)
+    room = min(filter(None, (memory.total_bytes, memory.limit_bytes, _PLENTY)))
     return {
         "MAX_JOBS": str(max(1, min(int(variables["MAX_JOBS"]), room // _OF_A_JOB))),
         "FORCE_CUDA": "1",

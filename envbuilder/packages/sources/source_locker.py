@@ -133,7 +133,7 @@ class BuildRequirements(Struct, frozen=True, kw_only=True):
 
         It is not tried while locking, and they rarely say so themselves.
         """
-        named = {distribution(r) for r in self.requires}
+        named = set(map(distribution, self.requires))
         more = tuple(r for r in _BESIDE if r not in named)
         return replace(
             self,
