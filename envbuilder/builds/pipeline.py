@@ -350,18 +350,17 @@ def execute(build: Planned) -> tuple[Artifact, bool]:
     """
     from envbuilder.builds.execute import execute as execute_plan
 
-    plan = build.plan
     product = build.product
 
     def is_done() -> bool:
         return not build.request.rebuild and product.existing() is not None
 
-    is_new = execute_plan(plan, build.settings, build.progress, is_done)
+    is_new = execute_plan(build.plan, build.settings, build.progress, is_done)
     with build.progress.task("check what was built"):
         artifact = product.existing()
     if artifact is None:
         raise BuildError(
-            f"{plan.artifact.ref} is missing after its build, or was changed in the meantime",
+            f"{build.plan.artifact.ref} is missing after its build, or was changed in the meantime",
             "Run the same command again.",
         )
     return artifact, is_new
@@ -369,8 +368,7 @@ def execute(build: Planned) -> tuple[Artifact, bool]:
 
 def _what_decided(build: Planned, names: frozenset[str]) -> tuple[Hint, ...]:
     """Return what of the project decided the release of its framework, if that is among `names`."""
-    decision = build.lock.decision
-    limits = decision.limits if decision else ()
+    limits = build.lock.decision.limits if build.lock.decision else ()
     if not limits or names.isdisjoint(FRAMEWORKS[build.profile.framework].names):
         return ()
     return (Hint(f"What decided its release in {PROJECT_FILE}: {', '.join(limits)}."),)
@@ -392,22 +390,20 @@ def deliver(build: Planned, documents: Mapping[str, str]) -> None:
 
     That the project uses it is recorded, unless it is removed again.
     """
-    plan = build.plan
-    settings = build.settings
     if not build.request.only_tag:
         from envbuilder.builds import records
 
-        if not backends.makes_image(plan.backend):
+        if not backends.makes_image(build.plan.backend):
             from envbuilder.builds.backends.venv import NativeEnvironment
 
             if isinstance(product := build.product, NativeEnvironment):
                 # The folder above `bin`: on conda packages, the wheels are in a venv below the
                 # prefix.
                 prefix = (product.prefix / product.python).parent.parent
-                if note := project_folder.link(settings, prefix):
+                if note := project_folder.link(build.settings, prefix):
                     build.progress.note(f"note: {note}")
-        records.record_user(plan, settings)
+        records.record_user(build.plan, build.settings)
     if push := build.request.push:
         from envbuilder.builds import outputs
 
-        outputs.attach(push, plan.fingerprint, documents, settings, build.progress)
+        outputs.attach(push, build.plan.fingerprint, documents, build.settings, build.progress)

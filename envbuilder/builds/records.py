@@ -214,11 +214,10 @@ def record_user(plan: Plan, settings: Settings) -> None:
 
     What cannot be recorded works without.
     """
-    kind = plan.artifact.kind
-    if settings.project is None or kind not in NATIVE | {"image"}:
+    if settings.project is None or plan.artifact.kind not in NATIVE | {"image"}:
         return
     folder = settings.records_dir / plan.fingerprint / USERS
-    if kind in NATIVE:
+    if plan.artifact.kind in NATIVE:
         folder = users_of(Path(plan.artifact.ref))
     entry = folder / files.folder_identity(settings.project)
     with contextlib.suppress(OSError):

@@ -162,15 +162,14 @@ def _copy(product: Product, settings: Settings, elsewhere: Settings, progress: P
             except OSError as error:
                 raise files.full_or_broken(error, path) from error
             task.advance(1)
-    others = elsewhere.bases_dir
-    others.mkdir(parents=True)
+    elsewhere.bases_dir.mkdir(parents=True)
     # Existing base images are inputs, named by digest; bases made from packages are made twice.
     bases = _bases(settings)
     for step in plan.steps:
         if isinstance(step, MakeBase):
             bases.pop(Path(step.layout).name, None)
     for name, base in bases.items():
-        (others / name).symlink_to(base)
+        (elsewhere.bases_dir / name).symlink_to(base)
 
 
 def _bases(settings: Settings) -> dict[str, Path]:

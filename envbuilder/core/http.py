@@ -79,8 +79,7 @@ def open_session(*, direct: bool = False) -> Session:
 
 def _detail(response: requests.Response, **options: object) -> None:
     del options
-    request = response.request
-    console.detail(f"{request.method} {public(response.url)}: HTTP {response.status_code}")
+    console.detail(f"{response.request.method} {public(response.url)}: HTTP {response.status_code}")
 
 
 def origin(url: str) -> tuple[str, str, int | None] | None:

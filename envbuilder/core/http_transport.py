@@ -126,8 +126,7 @@ class _Adapter(HTTPAdapter):
 
     def send(self, request: Any, stream: bool = False, timeout: Any = None, **options: Any) -> Any:  # type: ignore[override]
         pair = timeout if isinstance(timeout, tuple) else (timeout, timeout)
-        usual = self._timeout
-        complete = (pair[0] or usual[0], pair[1] or usual[1])
+        complete = (pair[0] or self._timeout[0], pair[1] or self._timeout[1])
         return super().send(request, stream=stream, timeout=complete, **options)
 
 

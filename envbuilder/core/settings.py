@@ -578,8 +578,6 @@ def _key(named: str, folder: Path) -> str:
 
 
 def _over(below: Configuration, above: Configuration) -> Configuration:
-    users = below.signatures
-    projects = above.signatures
     return Configuration(
         base_images={**below.base_images, **above.base_images},
         indexes={**below.indexes, **above.indexes},
@@ -587,8 +585,8 @@ def _over(below: Configuration, above: Configuration) -> Configuration:
         plain_http=(*below.plain_http, *above.plain_http),
         profile=above.profile or below.profile,
         signatures=Signatures(
-            locks=users.locks or projects.locks,
-            bundles=users.bundles or projects.bundles,
+            locks=below.signatures.locks or above.signatures.locks,
+            bundles=below.signatures.bundles or above.signatures.bundles,
         ),
         shared_store=below.shared_store if above.shared_store is None else above.shared_store,
     )

@@ -57,9 +57,9 @@ class PublicKey:
             raise InvalidError(f"{where}: another kind of key: {_KINDS}")
         self._key = key
         self._is_p256 = is_p256
-        encoding = serialization.Encoding
-        form = serialization.PublicFormat
-        der = key.public_bytes(encoding.DER, form.SubjectPublicKeyInfo)
+        der = key.public_bytes(
+            serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
         self.id = hashlib.sha256(der).hexdigest()
 
     def verifies(self, signature: bytes, content: bytes) -> bool:
@@ -286,12 +286,10 @@ def signed_envelope(content: bytes, payload_type: str, key: PrivateKey) -> Envel
 
 def also_signed(envelope: Envelope, key: PrivateKey) -> Envelope:
     """Return the envelope with a further signature; unchanged if this key has signed it before."""
-    content = envelope.content
-    payload_type = envelope.payload_type
     if _signs(envelope, key.public):
         return envelope
     others = [s for s in envelope.signatures if s.keyid != key.public.id]
-    signatures = (*others, _signature(content, payload_type, key))
+    signatures = (*others, _signature(envelope.content, envelope.payload_type, key))
     if len(signatures) > MOST_SIGNATURES:
         raise InvalidError(f"more than {MOST_SIGNATURES} signatures of one file")
     return msgspec.structs.replace(envelope, signatures=signatures)

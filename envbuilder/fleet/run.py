@@ -267,8 +267,7 @@ class _Stage(Generic[_Subject, _Verdict]):
 
     def _examine(self, name: str, job: str, content: bytes) -> None:
         subject = self._subjects[name]
-        run = self._run.plan.run
-        self._end(name, self._kind.examined(subject, run, job, content))
+        self._end(name, self._kind.examined(subject, self._run.plan.run, job, content))
 
     def _give_up_on(self, name: str, outcome: Outcome, detail: str, job: str | None) -> None:
         self._end(name, self._kind.unexamined(self._subjects[name], outcome, detail, job))

@@ -405,16 +405,14 @@ def require_agreement(done: Completed, status: str, hint: str) -> None:
 
 def unfinished(job: Job, error: VerifyError) -> dict[str, Any]:
     """Return a failed report, with the reason, for a payload without a trustworthy report."""
-    expects = job.expects
-    dataset = job.dataset
     detail = printable(error.message)
     return {
         "schema": model.SCHEMA,
-        "device": {"requested": expects.device, "used": None},
+        "device": {"requested": job.expects.device, "used": None},
         "framework": {},
         "precision": None,
-        "dataset": {"name": dataset.name, "subset": dataset.subset},
-        "quick": job.quick or dataset.subset,
+        "dataset": {"name": job.dataset.name, "subset": job.dataset.subset},
+        "quick": job.quick or job.dataset.subset,
         "checks": [{"name": "run", "status": "failed", "seconds": 0.0, "detail": detail}],
         "training": None,
         "baseline": None,

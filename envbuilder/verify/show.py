@@ -245,10 +245,9 @@ def _training(report: Report) -> Iterator[str]:
             " for bit."
         )
     elif same:
-        apart = same.largest_difference
         by = ""
-        if apart is not None:
-            by = f" by at most {apart:.1e}"
+        if same.largest_difference is not None:
+            by = f" by at most {same.largest_difference:.1e}"
         yield (
             f"Two runs with the same seed differed over {same.steps:,} steps{by}: training is not"
             " reproducible here."
@@ -298,7 +297,6 @@ def measured(measurements: Measurements) -> Iterator[Fact]:
 def memories(report: Report) -> Iterator[Fact]:
     """Yield what training took of the device's memory, and the sizes of the memories involved."""
     size = report.device.memory_bytes
-    host = report.host
     peak = report.measurements.peak_memory_bytes if report.measurements else None
     if peak:
         of_all = ""
@@ -306,9 +304,9 @@ def memories(report: Report) -> Iterator[Fact]:
             of_all = f"of {memory(size)}, {percent(peak / size, 1)}"
         yield Fact("Highest use while training", memory(peak), of_all)
     sizes = {
-        "Host memory": host.memory.total_bytes,
-        "Limit of the container or group": host.memory.limit_bytes,
-        "Shared memory (/dev/shm)": host.memory.shm_bytes,
+        "Host memory": report.host.memory.total_bytes,
+        "Limit of the container or group": report.host.memory.limit_bytes,
+        "Shared memory (/dev/shm)": report.host.memory.shm_bytes,
     }
     for label, number in sizes.items():
         if number:
@@ -377,10 +375,9 @@ def _together(scaling: Scaling) -> Iterator[str]:
         if scaling.backend:
             through = f" through {scaling.backend}"
         speed = f"{amount(scaling.samples_per_second)} images a second"
-        efficiency = scaling.efficiency
         share = ""
-        if efficiency:
-            share = f", {percent(efficiency, 0)} of the sum of each alone"
+        if scaling.efficiency:
+            share = f", {percent(scaling.efficiency, 0)} of the sum of each alone"
         yield f"All {scaling.ranks} together{through}: {speed}{share}."
     if scaling.gradients_equal:
         yield (
@@ -460,15 +457,14 @@ def print_comparison(rows: Sequence[comparison.Row], console: Any) -> None:
 
 
 def _headline(report: Report) -> str:
-    device = report.device
     if report.status != "passed":
-        return printable(f"profile {report.profile or '-'} on {device.requested}")
+        return printable(f"profile {report.profile or '-'} on {report.device.requested}")
     last = report.epochs[-1]
     doubt = " (speed not judged)"
     if report.speed_counts:
         doubt = ""
     return (
-        f"{device.requested} did the work; epoch {last.seconds:.1f} s{doubt},"
+        f"{report.device.requested} did the work; epoch {last.seconds:.1f} s{doubt},"
         f" accuracy {percent(last.accuracy)}"
     )
 

@@ -88,11 +88,10 @@ def _built(
     require: Callable[[str, str, Expected], None],
 ) -> Started:
     build = pipeline.prepare(request, settings, progress, running=True)
-    profile = build.profile
     environment = build.environment
     artifact = build.plan.artifact
-    expected = profile.expected(build.plan.python)
-    require(profile.name, build.backend, expected)
+    expected = build.profile.expected(build.plan.python)
+    require(build.profile.name, build.backend, expected)
     if not environment.changed():  # else starting the payload fails, and the report states why
         artifact = pipeline.finish(build).result.artifact
     facts = _facts(build, build.backend, artifact, build.plan.fingerprint)
@@ -195,17 +194,15 @@ def prepare_image(image: Path, request: Request, settings: Settings, progress: P
     """
     request = replace(request, backend=IMAGE)
     build = pipeline.choose(request, settings, progress, running=True)
-    library = build.library
     profile = build.profile
-    host = build.host
     hiding = dict[str, str]()
     if not request.force:
-        fit = choice.require_host(profile, host, library, backend=IMAGE, building=False)
+        fit = choice.require_host(profile, build.host, build.library, backend=IMAGE, building=False)
         hiding = fit.environment
         for reason in fit.reasons if fit.verdict == "warnings" else ():
             progress.note(f"warning: {reason}")
-    lock = library.usable_lock(profile, IMAGE)
-    for text in (*profile.notes(host.cpu.flags), *library.notes):
+    lock = build.library.usable_lock(profile, IMAGE)
+    for text in (*profile.notes(build.host.cpu.flags), *build.library.notes):
         progress.note(f"note: {text}")
     apptainer.require()
     image = image.absolute()

@@ -226,11 +226,10 @@ def _orders(record: _Record, epochs: Sequence[int]) -> Iterator[str]:
 
     A correlation of random orders of n images has a standard deviation of 1 / √(n - 1).
     """
-    numpy = record.numpy
     count = len(record.order(epochs[0]))
-    orders = [numpy.arange(count), *map(record.order, epochs)]
+    orders = [record.numpy.arange(count), *map(record.order, epochs)]
     most = _SIGMAS / math.sqrt(max(count - 1, 1))
-    related = abs(numpy.corrcoef(numpy.array(orders)))
+    related = abs(record.numpy.corrcoef(record.numpy.array(orders)))
     for second, epoch in enumerate(epochs, 1):
         if related[0, second] > most:
             yield f"the images of epoch {epoch + 1} were not shuffled"

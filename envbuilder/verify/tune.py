@@ -352,9 +352,8 @@ def advice(findings: Sequence[Finding]) -> Iterator[str]:
             which = "these settings"
         yield f"None of {which} helps on this machine: keep the defaults."
     for finding in helpful:
-        setting = finding.setting
-        how = "; ".join(filter(None, (setting.advice, setting.caution)))
-        yield f"Helps: {setting.name}, {finding.gain:.2f}×: {how}"
+        how = "; ".join(filter(None, (finding.setting.advice, finding.setting.caution)))
+        yield f"Helps: {finding.setting.name}, {finding.gain:.2f}×: {how}"
     for f in _best_first(findings):
         if f.verdict.startswith("other"):
             yield f"Faster, but {f.verdict}: {f.setting.name}, {f.gain:.2f}×: {f.setting.advice}"

@@ -294,20 +294,18 @@ def autocast(process: Observed, run: Run) -> Iterator[Finding]:
 def waiting(process: Observed, run: Run) -> Iterator[Finding]:
     """Yield that the training waited for its data."""
     loader = process.loader
-    seconds = process.training_seconds
-    if loader is None or not loader.batches or not seconds:
+    if loader is None or not loader.batches or not process.training_seconds:
         return
-    share = loader.waited / seconds
+    share = loader.waited / process.training_seconds
     each = loader.waited / loader.batches
     if share < WAITING or each < WAITING_BATCH or loader.waited < WAITING_TOTAL:
         return
-    cpus = run.cpus_each
-    most = min(cpus, MOST_WORKERS)
+    most = min(run.cpus_each, MOST_WORKERS)
     yield finding(
         "data",
         f"The training waited {percent(share, 0)} of its time for data: {duration(each)} for each"
         f" of {loader.batches:,} batches, with {counted(loader.workers, 'worker')} in the loader"
-        f" and {counted(cpus, 'CPU')}.",
+        f" and {counted(run.cpus_each, 'CPU')}.",
         _LOADING[(loader.workers > 0) + (loader.workers >= most)].format(most=most),
         share,
     )
@@ -377,12 +375,11 @@ def gradients(process: Observed, _: Run) -> Iterator[Finding]:
     trainable = process.trainable or 0
     without = process.without_gradient or 0
     checked = process.checked_updates
-    unchanged = process.unchanged_updates
     share = 0.0
     if trainable:
         share = min(without / trainable, 1.0)
     # Libraries that shard parameters keep gradients elsewhere; what changes has some.
-    is_moving = share == 1 and checked > unchanged
+    is_moving = share == 1 and checked > process.unchanged_updates
     if share >= WITHOUT_GRADIENT and process.windows >= LEAST_WINDOWS and not is_moving:
         yield finding(
             "gradients",
@@ -393,7 +390,7 @@ def gradients(process: Observed, _: Run) -> Iterator[Finding]:
             " ones.",
             share,
         )
-    elif checked >= LEAST_UPDATES and unchanged == checked:
+    elif checked >= LEAST_UPDATES and process.unchanged_updates == checked:
         yield finding(
             "no update",
             f"None of {checked:,} compared steps of the optimizer changed any of the parameters"

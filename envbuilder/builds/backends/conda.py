@@ -79,10 +79,8 @@ def plan(
     version, which decides a prefix's own records; `channels` are public URLs by symbolic name.
     """
     profile = build.profile
-    lock = build.lock
-    settings = build.settings
     wheels = target.of_kind("wheel") if profile.framework_from_wheels("conda") else ()
-    tools = (lock.tool(target.platform),) if wheels else ()
+    tools = (build.lock.tool(target.platform),) if wheels else ()
     libraries = preloaded(profile, target)
     contents = (*(p.as_file for p in conda.packages), *wheels, *libraries)
     files = (*contents, *tools)
@@ -104,17 +102,15 @@ def plan(
     }
     digest = fingerprint(facts)
     name = f"{profile.name}-conda-py{target.python}-{digest[:12]}"
-    folders = folders_for(settings, name)
+    folders = folders_for(build.settings, name)
     prefix = folders.prefix
-    work = folders.work
-    env = folders.env
     steps: tuple[Step, ...] = (
-        *_conda_steps(conda, channels, work, prefix),
-        *(_venv_steps(build, target, conda, version, work, prefix) if wheels else ()),
-        *preload_steps(profile, libraries, env),
+        *_conda_steps(conda, channels, folders.work, prefix),
+        *(_venv_steps(build, target, conda, version, folders.work, prefix) if wheels else ()),
+        *preload_steps(profile, libraries, folders.env),
         conda_locks.WriteActivation(
             what="write activation scripts",
-            env=str(env),
+            env=str(folders.env),
             prefix=str(prefix),
             venv=str(prefix / VENV) if wheels else "",
             variables=variables,
@@ -130,12 +126,12 @@ def plan(
         python=target.python,
         fingerprint=digest,
         artifact=Artifact(kind="conda", ref=str(prefix)),
-        lock=lock_digest(lock) if profile.takes_lock("conda") else "",
+        lock=lock_digest(build.lock) if profile.takes_lock("conda") else "",
         conda_lock=lock_digest(conda_lock),
-        workdir=str(work),
+        workdir=str(folders.work),
         files=files,
         steps=steps,
-        room=(environment_room(settings, files),),
+        room=(environment_room(build.settings, files),),
         signatures=build.library.signed,
     )
 
@@ -268,20 +264,17 @@ def prepare(build: Locked) -> CondaEnvironment:
     lock assumes, `ToolError` (4) if py-rattler, bash or a compiler is missing.
     """
     profile = build.profile
-    lock = build.lock
-    request = build.request
-    settings = build.settings
     stored = conda_locks.find_for_use(profile.name, build.library)
     conda_lock = conda_locks.require_usable(profile, stored)
     platform = str(build.host.platform)
-    python = request.python or profile.python.default
+    python = build.request.python or profile.python.default
     conda = conda_locks.select(conda_lock, platform, python)
     target = (
-        select(lock, platform, python)
+        select(build.lock, platform, python)
         if profile.takes_lock("conda")
         else Target(platform=conda.platform, python=conda.python, base=None, files=())
     )
-    _check_folder(settings.envs_dir)
+    _check_folder(build.settings.envs_dir)
     _check_host(conda, build)
     rattler = prefixes.require_rattler()
     _bash()

@@ -91,15 +91,13 @@ def unavailable(profile: Profile, request: Request, settings: Settings) -> str:
 
 def prepare(build: Locked) -> Product:
     """Choose the builder and plan with it; `ToolError` (exit 4) if something is missing."""
-    profile = build.profile
-    request = build.request
-    target = image_base.target(profile, build.lock, build.host, request)
-    if needs_layers(request):
+    target = image_base.target(build.profile, build.lock, build.host, build.request)
+    if needs_layers(build.request):
         return prepare_layers(build, target)
     engine = connection.connect()
     reason = ""
-    if request.builder is None:
-        reason = unsuitable(engine.build_command, profile, target)
+    if build.request.builder is None:
+        reason = unsuitable(engine.build_command, build.profile, target)
         if not reason:
             return prepare_layers(build, target, engine, _notes(build, _FASTER))
     note = f"builder {engine.build_command.builder}: {reason}" if reason else ""
@@ -168,7 +166,6 @@ def plan(
     """Return the plan of the image; pure."""
     profile = build.profile
     lock = build.lock
-    settings = build.settings
     # The stages that download are replaced, so upstream URLs must not affect the fingerprint.
     urls = render.placeholder_urls(lock)
     files = render.render(profile, lock, "dockerfile", target.python, urls, project=project)
@@ -187,7 +184,7 @@ def plan(
     digest = fingerprint(facts)
     locked = lock_digest(lock)
     tags = image_base.names(build, target, digest, project)
-    work = settings.cache_dir / "build" / f"{profile.name}-{digest[:12]}"
+    work = build.settings.cache_dir / "build" / f"{profile.name}-{digest[:12]}"
     context = work / "context"
     uv = lock.tool(target.platform)  # runs in the image's build, not on this machine
     every = (*target.of_kind("wheel"), uv)
@@ -248,7 +245,7 @@ def plan(
             builder=command.builder,
             # The engine's version, if its builder is part of it.
             made_by={"docker": command.docker_version} if command.docker_version else {},
-            folder=str(settings.records_dir / digest),
+            folder=str(build.settings.records_dir / digest),
             metadata=str(work / "image.json"),
             versions=versions,
             names=tags,
@@ -333,10 +330,8 @@ def plan_layers(
     from envbuilder.containers.oci.layer import compressor
 
     profile = build.profile
-    lock = build.lock
-    settings = build.settings
     assert target.base is not None, "a target with a base"
-    uv = lock.tool(machine)
+    uv = build.lock.tool(machine)
     wheels = target.of_kind("wheel")
     debs = target.of_kind("deb")
     interpreter = [target.of_image] if target.of_image else []
@@ -360,13 +355,13 @@ def plan_layers(
     scripts = _runs_scripts(profile, target)
     digest = fingerprint(facts | ({"system": SYSTEM_FORMAT} if scripts else {}))
     tags = image_base.names(build, target, digest, project)
-    locked = lock_digest(lock)
+    locked = lock_digest(build.lock)
     labels = image_base.labels(profile, digest, locked)
-    work = settings.cache_dir / "build" / f"{profile.name}-{digest[:12]}"
+    work = build.settings.cache_dir / "build" / f"{profile.name}-{digest[:12]}"
     system = None
     if scripts:
         system = _system(build, target, base, labels, work, command)
-    cache = str(settings.cache_dir / "layers")
+    cache = str(build.settings.cache_dir / "layers")
     layout = str(work / "layout")
     is_delivered = build.request.output or build.request.push
     overlaps = command is not None and command.keeps_blobs and not is_delivered
@@ -395,7 +390,7 @@ def plan_layers(
             cache=cache,
             fresh=build.request.rebuild,
             work=str(work / "stage"),
-            records=str(settings.records_dir / digest),
+            records=str(build.settings.records_dir / digest),
         ),
     )
     artifact, delivery = _end(build, digest, layout, tags, made_by, ahead)
@@ -411,7 +406,7 @@ def plan_layers(
         base=None
         if base.make
         else UsedBase(ref=base.ref, digest=base.identity if base.identity != base.ref else ""),
-        base_check=image_base.python_check(lock, target, base) if base.folder else None,
+        base_check=image_base.python_check(build.lock, target, base) if base.folder else None,
         workdir=str(work),
         files=files,
         steps=(*steps, *delivery),
@@ -447,12 +442,11 @@ def _end(
     """
     request = build.request
     settings = build.settings
-    name = build.profile.name
     folder = str(settings.records_dir / digest)
     if not (request.push or request.output):
         load = Load(
             what="load the image into the engine",
-            profile=name,
+            profile=build.profile.name,
             fingerprint=digest,
             builder=LAYERS,
             made_by=made_by,
@@ -472,7 +466,7 @@ def _end(
     if request.push:
         push = Push(
             what=f"push {request.push}",
-            profile=name,
+            profile=build.profile.name,
             fingerprint=digest,
             builder=LAYERS,
             made_by=made_by,
@@ -594,24 +588,21 @@ def prepare_layers(
     """
     from envbuilder.builds.backends.container import DockerEnvironment
 
-    profile = build.profile
-    lock = build.lock
     request = build.request
-    settings = build.settings
     machine = own_platform()
-    lock.tool(machine)  # fails before an engine is queried
-    scripts = _runs_scripts(profile, target)
+    build.lock.tool(machine)  # fails before an engine is queried
+    scripts = _runs_scripts(build.profile, target)
     aside = request.output or request.push
     if engine is None and (not aside or scripts):
         engine = connection.connect()
     if engine and scripts:
         engine.require_builder()
-    base = image_base.find(target, engine, request, settings, scripts=scripts)
+    base = image_base.find(target, engine, request, build.settings, scripts=scripts)
     command = engine.build_command if engine else None
-    project = image_base.project_files(request, settings)
+    project = image_base.project_files(request, build.settings)
     planned = plan_layers(build, target, base, machine, command, project, notes)
     if aside or engine is None:
         from envbuilder.builds.outputs import Output
 
-        return Output(target, planned, settings)
+        return Output(target, planned, build.settings)
     return DockerEnvironment(build, target, planned, engine)

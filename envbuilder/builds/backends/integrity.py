@@ -119,13 +119,12 @@ def _entries(
             if path in skip or entry.name == "__pycache__":
                 continue
             status = entry.stat(follow_symlinks=follow and entry.is_file())
-            mode = status.st_mode
-            if stat.S_ISLNK(mode):
+            if stat.S_ISLNK(status.st_mode):
                 yield Entry(path, "link", str(Path(entry.path).readlink()))
-            elif stat.S_ISDIR(mode):
+            elif stat.S_ISDIR(status.st_mode):
                 yield Entry(path, "folder")
                 yield from _entries(root, skip, f"{path}/", follow=follow)
-            elif stat.S_ISREG(mode):
+            elif stat.S_ISREG(status.st_mode):
                 yield _file(path, status)
             else:
                 yield Entry(path, "other")

@@ -402,10 +402,8 @@ def plan(build: Locked, target: Target, interpreter: interpreters.Interpreter | 
     `interpreter`: one of this machine, or an archive of one that becomes part of the environment.
     """
     profile = build.profile
-    lock = build.lock
-    settings = build.settings
     libraries = preloaded(profile, target)
-    uv = lock.tool(target.platform)
+    uv = build.lock.tool(target.platform)
     contents = (*target.of_kind("wheel"), *libraries)
     brought = interpreter if isinstance(interpreter, File) else None
     files = (uv, *contents, *([brought] if brought else []))
@@ -423,7 +421,7 @@ def plan(build: Locked, target: Target, interpreter: interpreters.Interpreter | 
         "refused": refused_programs(profile),
     }
     digest = fingerprint(facts)
-    folders = folders_for(settings, f"{profile.name}-py{target.python}-{digest[:12]}")
+    folders = folders_for(build.settings, f"{profile.name}-py{target.python}-{digest[:12]}")
     steps: tuple[Step, ...] = (
         *(unpack_steps(brought, folders.work) if brought else ()),
         *wheel_steps(
@@ -456,11 +454,11 @@ def plan(build: Locked, target: Target, interpreter: interpreters.Interpreter | 
         python=target.python,
         fingerprint=digest,
         artifact=Artifact(kind="venv", ref=str(folders.prefix)),
-        lock=lock_digest(lock),
+        lock=lock_digest(build.lock),
         workdir=str(folders.work),
         files=files,
         steps=steps,
-        room=(environment_room(settings, files),),
+        room=(environment_room(build.settings, files),),
         signatures=build.library.signed,
     )
 

@@ -115,10 +115,11 @@ def repository(profile: str, settings: Settings) -> str:
     digits of the hash of both: folders of one name stay apart.
     """
     project = settings.project
-    environment = settings.environment
     if project is None or settings.definition is None:
         return f"envbuilder/{profile}"
-    words = (project.name,) if environment == DEFAULT else (project.name, environment)
+    words = (
+        (project.name,) if settings.environment == DEFAULT else (project.name, settings.environment)
+    )
     plain = re.sub(r"[^a-z0-9]+", "-", "-".join(words).lower())[:_LONGEST].strip("-")
     digits = files.folder_identity(project.joinpath(*words[1:]))[:6]
     return f"envbuilder/{plain or 'project'}-{digits}/{profile}"

@@ -142,9 +142,8 @@ def bound(source: str, target: str, *, writable: bool = False) -> str:
 def mount(volume: Volume) -> str:
     """Return the value of `--mount` for a volume; the clients read it as a line of CSV."""
     kind = "bind" if volume.is_folder else "volume"
-    writable = volume.writable
     fields = (f"type={kind}", f"source={volume.source}", f"target={volume.target}")
-    return ",".join(map(_quoted, fields if writable else (*fields, "readonly")))
+    return ",".join(map(_quoted, fields if volume.writable else (*fields, "readonly")))
 
 
 def _quoted(field: str) -> str:

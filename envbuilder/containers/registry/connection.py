@@ -480,12 +480,11 @@ class Login:
             except requests.RequestException as error:
                 problem = http.reason(error)
                 continue
-            status = response.status_code
-            token = parse_token(body) if status == requests.codes.ok else ""
+            token = parse_token(body) if response.status_code == requests.codes.ok else ""
             if token:
                 return token
             who = "anybody" if credential is None else "this login"
-            problem = f"no token for {who} (HTTP {status})"
+            problem = f"no token for {who} (HTTP {response.status_code})"
             if not attempts.may_repeat(response):
                 break
         raise DeniedError(f"its token server {server}: {problem}")

@@ -345,7 +345,6 @@ def receive(
     target = layout.blob(blob.digest)
     part = _part(layout, blob)
     url = f"blobs/{blob.digest}"
-    session = connection.session
     travelled = 0
 
     def ask(headers: dict[str, str]) -> requests.Response:
@@ -360,7 +359,7 @@ def receive(
         for _ in range(2 if part.exists() else 1):
             with contextlib.suppress(OtherSizeError):
                 travelled += download(
-                    session,
+                    connection.session,
                     connection.url(url),
                     part,
                     advance,

@@ -78,7 +78,6 @@ def package(solved: Any, channel: str, sha256: str) -> dict[str, Any]:
         noarch = "python"
     elif solved.noarch.generic:
         noarch = "generic"
-    when = solved.timestamp
     return {
         "name": solved.name.normalized,
         "version": str(solved.version),
@@ -92,7 +91,7 @@ def package(solved: Any, channel: str, sha256: str) -> dict[str, Any]:
         "depends": list(solved.depends),
         "constrains": list(solved.constrains),
         "noarch": noarch,
-        "timestamp": round(when.timestamp() * 1000) if when else None,
+        "timestamp": round(solved.timestamp.timestamp() * 1000) if solved.timestamp else None,
         "license": solved.license or "",
     }
 
@@ -320,10 +319,9 @@ def _require_contained(package: Package, path: Path, prefix: str) -> None:
         plain = str(relative)
         if wrong := path_objection(plain) or reserved_objection(plain, with_python=False):
             raise BuildError(f"{package.file}: {wrong}", "Leave the package out of the profile.")
-        stated = entry.prefix_placeholder
-        if stated is None or not stated.file_mode.binary:
+        if entry.prefix_placeholder is None or not entry.prefix_placeholder.file_mode.binary:
             continue
-        longest = len(stated.placeholder.encode())
+        longest = len(entry.prefix_placeholder.placeholder.encode())
         if len(os.fsencode(prefix)) > longest:
             raise BuildError(
                 f"{package.file}: cannot be installed in {prefix}: a path may have"

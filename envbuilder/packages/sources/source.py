@@ -244,12 +244,11 @@ def of_path(location: Location, settings: Settings) -> Recipe:
 
     Never reads a folder outside of the project, or one that other users can write.
     """
-    project = settings.project
-    if project is None:
+    if settings.project is None:
         raise InvalidError(f"{escaped(location.url)}: a folder, but this is no project")
-    folder = folders.within(project, location.url)
+    folder = folders.within(settings.project, location.url)
     files.require_own(folder)
-    relative = folder.relative_to(project.resolve()).as_posix()
+    relative = folder.relative_to(settings.project.resolve()).as_posix()
     return Recipe(
         kind="path",
         location=f"./{relative}" if relative != "." else ".",

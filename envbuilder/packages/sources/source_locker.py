@@ -913,9 +913,8 @@ def builders(file: File, target: Target) -> tuple[File, ...]:
 
 def _built(file: File, target: Target, builder: WheelBuilder) -> Wheel:
     """Return the wheel that is built from a locked source, with what the lock names for that."""
-    recipe = file.recipe
     needs = builders(file, target)
-    assert recipe is not None, "it is built"
+    assert file.recipe is not None, "it is built"
     foreign = [n.file for n in needs if not n.file.endswith("-any.whl")]
     compiled = file.kind == "source" or not file.file.endswith("-any.whl")
     if builder.platform != target.platform and (compiled or foreign):
@@ -928,4 +927,4 @@ def _built(file: File, target: Target, builder: WheelBuilder) -> Wheel:
             ),
         )
     builder.first([target.python])
-    return builder.built(file.name, recipe, file.version, target, needs)
+    return builder.built(file.name, file.recipe, file.version, target, needs)

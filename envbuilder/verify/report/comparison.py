@@ -99,13 +99,12 @@ def rows(reports: Iterable[StoredReport]) -> tuple[Row, ...]:
     """
 
     def order(row: Row) -> tuple[Any, ...]:
-        device_seconds = row.accelerator_seconds
-        seconds = row.cpu_seconds if device_seconds is None else device_seconds
+        seconds = row.cpu_seconds if row.accelerator_seconds is None else row.accelerator_seconds
         return (
             row.status == "failed",
             not row.standard,
             row.speed == "not_judged",
-            device_seconds is None,
+            row.accelerator_seconds is None,
             math.inf if seconds is None else seconds,
             row.machine,
             row.file,

@@ -140,7 +140,6 @@ def matmul_rate(measured: Measured) -> Check | None:
 def _unlike_request(request: Request, measured: Measured) -> Iterator[str]:
     data = measured.dataset
     training = measured.training
-    precision = measured.precision
     pairs: list[tuple[str, Any, Any]] = [
         ("device", request.device, measured.device.requested),
         ("data", request.name, data.name),
@@ -151,7 +150,7 @@ def _unlike_request(request: Request, measured: Measured) -> Iterator[str]:
         ("test images", request.test, data.test),
         ("the data's sha256", request.sha256, data.sha256),
         ("framework", request.framework, measured.framework.name),
-        ("precision", request.precision, precision.dtype if precision else None),
+        ("precision", request.precision, measured.precision.dtype if measured.precision else None),
         ("batch", BATCH, training.batch if training else None),
     ]
     for name, expected, reported in pairs:
@@ -173,8 +172,7 @@ def _unlike_request(request: Request, measured: Measured) -> Iterator[str]:
 
 
 def _sums(request: Request, measured: Measured) -> Iterator[str]:
-    epochs = measured.epochs
-    for number, epoch in enumerate(epochs, 1):
+    for number, epoch in enumerate(measured.epochs, 1):
         parts = (epoch.data_seconds, epoch.compute_seconds)
         if min(parts) < 0 or not _equal(sum(parts), epoch.seconds):
             yield (
@@ -189,14 +187,14 @@ def _sums(request: Request, measured: Measured) -> Iterator[str]:
         right = (epoch.accuracy or 0) * request.test
         if abs(right - round(right)) > _EXACT * request.test:
             yield f"epoch {number}: {epoch.accuracy} is not a fraction of {request.test} images"
-    last = epochs[-1].accuracy
+    last = measured.epochs[-1].accuracy
     if last is not None and last < request.gates.accuracy:
         yield f"accuracy {last:.2%}; at least {request.gates.accuracy:.2%} is needed"
     baseline = measured.baseline_seconds()
     if measured.baseline is not None and (baseline is None or baseline <= 0):
         yield "the baseline has no time"
     if measured.speedup is not None:
-        ratio = baseline / epochs[0].seconds if baseline is not None else math.nan
+        ratio = baseline / measured.epochs[0].seconds if baseline is not None else math.nan
         if not _equal(measured.speedup, ratio):
             yield f"the speed-up {measured.speedup:.2f} is not that of its epochs"
 
@@ -218,10 +216,9 @@ def _losses(request: Request, measured: Measured) -> Iterator[str]:
 
 
 def _times(measured: Measured, seconds: float) -> Iterator[str]:
-    training = measured.training
     trained = sum(epoch.seconds for epoch in measured.epochs) + (measured.baseline_seconds() or 0.0)
     checks = sum(check.seconds for check in measured.checks) - _ROUNDED * len(measured.checks)
-    started = (training.cold_start_seconds if training else None) or 0.0
+    started = (measured.training.cold_start_seconds if measured.training else None) or 0.0
     if started < 0:
         yield f"starting took {started:.2f} s"
     for name, claimed in (

@@ -375,8 +375,7 @@ def _with_check(report: dict[str, Any], status: str, detail: str) -> dict[str, A
 
 
 def _images(report: Report) -> tuple[object, ...]:
-    data = report.dataset
-    return report.partial, data.train, data.test, data.sha256
+    return report.partial, report.dataset.train, report.dataset.test, report.dataset.sha256
 
 
 def _framework(report: Report) -> str:
