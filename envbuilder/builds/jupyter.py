@@ -142,10 +142,8 @@ def remove(choice: Choice, data: Path) -> Path | None:
     folder = _installed(choice, data)
     if folder is None:
         return None
-    try:
+    with files.explained(folder, done="removed"):
         shutil.rmtree(folder)
-    except OSError as error:
-        raise InvalidError(f"{folder}: cannot be removed: {error.strerror or error}") from error
     return folder
 
 

@@ -191,16 +191,10 @@ def temporary(above: Path) -> Iterator[Path]:
         yield folder
 
 
-@contextlib.contextmanager
-def writing(folder: Path) -> Iterator[None]:
+def writing(folder: Path) -> contextlib.AbstractContextManager[None]:
     """Raise `InvalidError` if what is done within cannot write a folder."""
-    try:
-        yield
-    except OSError as error:
-        raise InvalidError(
-            f"{folder}: cannot be written: {error.strerror or error}",
-            "Set ENVBUILDER_DATA_DIR to a folder that you can write.",
-        ) from error
+    hint = "Set ENVBUILDER_DATA_DIR to a folder that you can write."
+    return files.explained(folder, hint=hint, done="written")
 
 
 def open_to_all(folder: Path) -> None:

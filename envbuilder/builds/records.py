@@ -19,7 +19,7 @@ from msgspec import Struct
 from envbuilder.builds.plan import NATIVE
 from envbuilder.core import decoding, files, types
 from envbuilder.core.errors import BuildError
-from envbuilder.core.settings import PROJECT_FILE, Settings
+from envbuilder.core.settings import PROJECT_FILE
 
 if TYPE_CHECKING:
     from envbuilder.builds.plan import Plan, Recording
@@ -90,7 +90,7 @@ def digests(text: str) -> tuple[str, ...]:
             bare = text.strip().removeprefix("sha256:")
             return (decoding.convert(f"sha256:{bare}", types.Digest),)
         metadata = decoding.from_json(text, _Metadata)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise BuildError(
             f"the builder did not report which image it built: {error}",
             "Build again with BuildKit or Buildah; no other builder is supported.",
@@ -191,7 +191,7 @@ def _read_files(paths: Iterable[Path], kind: type[_Record]) -> list[_Record]:
     """Return the records in files, in the order of their paths; damaged ones are skipped."""
     records = []
     for path in sorted(paths):
-        with contextlib.suppress(OSError, msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        with contextlib.suppress(OSError, ValueError, RecursionError):
             records.append(decoding.from_json(path.read_bytes(), kind))
     return records
 

@@ -242,12 +242,9 @@ def _checked(member: Member, content: bytes | Path) -> Iterator[bytes]:
 
 
 def _chunks(path: Path) -> Iterator[bytes]:
-    try:
-        with path.open("rb") as stream:
-            while chunk := stream.read(_CHUNK):
-                yield chunk
-    except OSError as error:
-        raise BuildError(f"{path}: cannot be read: {error.strerror or error}") from error
+    with files.explained(path, BuildError), path.open("rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            yield chunk
 
 
 # --- reading
@@ -305,10 +302,8 @@ class Reader:
         return BuildError(f"{self._where}: damaged: {what}{why and f': {why}'}", _AGAIN)
 
     def _read(self, size: int) -> bytes:
-        try:
+        with files.explained(self._where, BuildError):
             return self._stream.read(size)
-        except OSError as error:
-            raise BuildError(f"{self._where}: cannot be read: {error.strerror or error}") from error
 
     def _expect(self, expected: bytes, what: str) -> None:
         if self._read(len(expected)) != expected:
@@ -360,10 +355,8 @@ def parse(text: bytes, where: str) -> Manifest:
 @contextmanager
 def opened(path: Path) -> Iterator[Reader]:
     """Open the bundle in a file; `InvalidError` if it cannot be opened or is not a bundle."""
-    try:
+    with files.explained(path):
         stream = path.open("rb")
-    except OSError as error:
-        raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
     if not stream.seekable():
         stream.close()
         raise InvalidError(f"{path}: a pipe cannot be checked before it is used: give a file")

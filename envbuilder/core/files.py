@@ -57,6 +57,22 @@ TRUSTED_VARIABLE = "ENVBUILDER_TRUSTED_FOLDERS"
 """Folders, separated as in PATH, whose files are trusted regardless of their owner."""
 
 
+@contextlib.contextmanager
+def explained(
+    path: Path,
+    failure: type[EnvbuilderError] = InvalidError,
+    hint: str | Hint = "",
+    *,
+    done: str = "read",
+) -> Iterator[None]:
+    """Raise `failure` instead of `OSError`: what could not be `done` with a file, and why."""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or error
+        raise failure(f"{path}: cannot be {done}: {why}", hint) from error
+
+
 def read(path: Path, limit: int, *, pipes: bool = False) -> bytes:
     """Return the bytes of a regular file; raise `OSError` if it is none, or has more than `limit`.
 
@@ -75,18 +91,14 @@ def read(path: Path, limit: int, *, pipes: bool = False) -> bytes:
 
 def read_named(path: Path, limit: int, hint: str | Hint = "") -> bytes:
     """Return the bytes of a file or pipe that the user names; raise `InvalidError` if not."""
-    try:
+    with explained(path, hint=hint):
         return read(path, limit, pipes=True)
-    except OSError as error:
-        raise InvalidError(f"{path}: cannot be read: {error.strerror or error}", hint) from error
 
 
 def read_text(path: Path) -> str:
     """Return the UTF-8 text of a file of limited size. Raises `InvalidError` if that fails."""
-    try:
+    with explained(path):
         content = read(path, LARGEST_TEXT)
-    except OSError as error:
-        raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -133,10 +145,8 @@ def save(
     hint: str | Hint,
 ) -> Path:
     """Like `write`, but raise `failure` instead of `OSError`."""
-    try:
+    with explained(path, failure, hint, done="written"):
         write(path, content)
-    except OSError as error:
-        raise failure(f"{path}: cannot be written: {error.strerror or error}", hint) from error
     return path
 
 
@@ -296,7 +306,7 @@ def cached(entry: Path, kind: type[_T], make: Callable[[], _T]) -> _T:
     A file that is damaged or holds a value of another type counts as missing. A value that cannot
     be written, on a full disk or below a folder that may not be changed, is made each time.
     """
-    with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeError, RecursionError):
+    with contextlib.suppress(OSError, ValueError, RecursionError):
         digest, _, content = read(entry, _LARGEST).partition(b"\n")
         if digest.decode() == f"sha256:{hashlib.sha256(content).hexdigest()}":
             return decoding.from_json(content, kind)
@@ -451,9 +461,9 @@ def trust(environ: Mapping[str, str], uid: int) -> Trust:
     return Trust(uids=frozenset(uids), folders=frozenset(f for f in named if f.is_absolute()))
 
 
-def current_trust(environ: Mapping[str, str] | None = None) -> Trust:
+def current_trust(environ: Mapping[str, str] = os.environ) -> Trust:
     """Return the trust of this process's user."""
-    return trust(os.environ if environ is None else environ, os.geteuid())
+    return trust(environ, os.geteuid())
 
 
 def folders_above(start: Path, home: Path | None, look: Look = look) -> Iterator[Path]:

@@ -77,8 +77,7 @@ def open_session(*, direct: bool = False) -> Session:
     return session
 
 
-def _detail(response: requests.Response, **options: object) -> None:
-    del options
+def _detail(response: requests.Response, **_: object) -> None:
     console.detail(f"{response.request.method} {public(response.url)}: HTTP {response.status_code}")
 
 

@@ -144,9 +144,8 @@ def pip_sources(environ: Mapping[str, str], texts: Iterable[str]) -> Sources:
     )
 
 
-def sources(environ: Mapping[str, str] | None = None) -> Sources:
+def sources(environ: Mapping[str, str] = os.environ) -> Sources:
     """Return pip's configuration on this machine; unreadable files are skipped."""
-    environ = os.environ if environ is None else environ
     configuration = pip_sources(environ, texts(environ))
     named = {"pip's index-url": configuration.index_url, "pip's proxy": configuration.proxy}
     for number, url in enumerate(configuration.extra_index_urls, 1):

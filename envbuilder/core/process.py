@@ -166,7 +166,7 @@ def run(
     argv: Sequence[str],
     *,
     env: Mapping[str, str] | None = None,
-    base: Mapping[str, str] | None = None,
+    base: Mapping[str, str] = os.environ,
     cwd: Path | None = None,
     timeout: float | None = None,
     stdin: str = "",
@@ -200,7 +200,7 @@ def run(
             stdin=subprocess.PIPE if stdin or holds_stdin else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**(os.environ if base is None else base), **(env or {})},
+            env={**base, **(env or {})},
             cwd=cwd,
             encoding="utf-8",
             errors="replace",
@@ -300,8 +300,7 @@ class _HeldSignals:
             for number in STOP_SIGNALS:
                 self._previous[number] = signal.signal(number, self._note)
 
-    def _note(self, number: int, frame: object) -> None:
-        del frame
+    def _note(self, number: int, _: object) -> None:
         self._came.append(number)
 
     def release(self) -> None:
@@ -606,8 +605,7 @@ def accompany(argv: Sequence[str], env: Mapping[str, str]) -> int:
     child: subprocess.Popen[bytes] | None = None
     early: list[int] = []
 
-    def forward(number: int, frame: FrameType | None) -> None:
-        del frame
+    def forward(number: int, _: FrameType | None) -> None:
         if child is None:
             early.append(number)
         else:
@@ -697,12 +695,11 @@ def install_stop_handlers(*, owns_process: bool) -> None:
     threading.Thread(target=_guard, args=(reading, frozenset(handled)), daemon=True).start()
 
 
-def _ignore(number: int, frame: FrameType | None) -> None:
+def _ignore(number: int, _: FrameType | None) -> None:
     """Do nothing: children inherit signals that are really ignored."""
 
 
-def _raise(number: int, frame: FrameType | None) -> NoReturn:
-    del frame
+def _raise(number: int, _: FrameType | None) -> NoReturn:
     if number == signal.SIGINT:
         raise KeyboardInterrupt
     raise TerminatedError(number)

@@ -388,7 +388,7 @@ class _File(NamedTuple):
 
 
 def load(
-    environ: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] = os.environ,
     cwd: Path | None = None,
     note: Callable[[str], object] | None = None,
     environment: str = DEFAULT,
@@ -401,7 +401,6 @@ def load(
     """
     from platformdirs import PlatformDirs
 
-    environ = os.environ if environ is None else environ
     note = note or console.PlainProgress().note
     trusted = files.current_trust(environ)
     dirs = PlatformDirs("envbuilder", appauthor=False)

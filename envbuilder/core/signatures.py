@@ -264,7 +264,7 @@ def parse_envelope(data: bytes, where: str) -> Envelope:
         _unpacked(envelope.payload)
         for signature in envelope.signatures:
             _unpacked(signature.sig)
-    except (ValueError, msgspec.ValidationError) as error:
+    except ValueError as error:
         raise InvalidError(
             f"{where}: not a signature envelope (DSSE): {printable(str(error), 200)}",
             Hint(
@@ -402,7 +402,7 @@ def parse_statement(content: bytes, where: str) -> Statement:
     """Return a statement; raise `WrongTypeError` if the content is none."""
     try:
         statement = decoding.convert(decoding.strict_json(content), Statement)
-    except (ValueError, msgspec.ValidationError) as error:
+    except ValueError as error:
         problem = printable(str(error), 200)
         raise WrongTypeError(
             f"{where}: what is signed is no in-toto statement: {problem}"

@@ -136,13 +136,13 @@ def parse(text: str | None) -> dict[str, Answer]:
     """
     try:
         recorded = decoding.from_json(text or "{}", dict[str, Any])
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+    except (ValueError, RecursionError):
         return {}
     answers = {}
     for path, data in list(recorded.items())[:_MOST_ANSWERS]:
         try:
             answers[path] = decoding.convert(data, Answer)
-        except (msgspec.ValidationError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             answers[path] = Answer(error=str(error))
     return answers
 
@@ -161,7 +161,7 @@ def _answer(path: str, *, full: bool) -> Answer:
     seconds = _FULL_SECONDS if full else _SECONDS
     try:
         answer = decoding.from_json(get(path, "/version", seconds=seconds), Answer)
-    except (OSError, ValueError, msgspec.DecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else None
         return Answer(error=clean(reason or str(error)) or type(error).__name__)
     if not full:
@@ -169,7 +169,7 @@ def _answer(path: str, *, full: bool) -> Answer:
     try:
         body = get(path, "/info", seconds=seconds, limit=_INFO_LIMIT)
         info = decoding.from_json(body, Info)
-    except (OSError, ValueError, msgspec.DecodeError, RecursionError):
+    except (OSError, ValueError, RecursionError):
         return answer
     return msgspec.structs.replace(answer, info=info)
 
@@ -336,7 +336,7 @@ def _buildx_version(snapshot: Snapshot) -> str | None:
     """Return the version in a line such as "github.com/docker/buildx v0.30.1 9e66234"."""
     try:
         full = decoding.from_json(snapshot.files.get(_FULL, "{}"), dict[str, Any])
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+    except (ValueError, RecursionError):
         return None
     for word in str(full.get(_BUILDX_VERSION, ""))[:400].split():
         if match := _VERSION.match(word):

@@ -136,7 +136,7 @@ class Answers:
 def _read(file: Path) -> _Stored:
     try:
         return decoding.from_json(file.read_bytes(), _Stored)
-    except (OSError, msgspec.DecodeError, UnicodeError):  # a damaged file is replaced
+    except (OSError, ValueError):  # a damaged file is replaced
         return _Stored()
 
 
@@ -181,7 +181,7 @@ def find(
     machine: str,
     *,
     runner: Runner = process.run,
-    environ: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] = os.environ,
     answers: Answers | None = None,
 ) -> Interpreter:
     """Return the interpreter to build from.
@@ -191,8 +191,7 @@ def find(
     is added there. Raise `ToolError` with the interpreters that were found and why each was
     rejected.
     """
-    variables = os.environ if environ is None else environ
-    search = _Search(machine, runner, variables, Answers() if answers is None else answers)
+    search = _Search(machine, runner, environ, Answers() if answers is None else answers)
     versions = [version] if version else _order(supported)
     for look in (search.installed, search.managed):
         for release in versions:
@@ -342,7 +341,7 @@ class _Search:
             raise _RejectedError(f"exit status {done.returncode}{said}")
         try:
             return decoding.from_json(done.stdout, Answer)
-        except (msgspec.DecodeError, UnicodeError) as error:
+        except ValueError as error:
             raise _RejectedError("did not answer like a Python interpreter") from error
 
 

@@ -91,14 +91,13 @@ GPU_VARIABLE = "ENVBUILDER_TARGET_GPU"
 
 
 def target(
-    path: Path | None = None, environ: Mapping[str, str] | None = None, *, full: bool = False
+    path: Path | None = None, environ: Mapping[str, str] = os.environ, *, full: bool = False
 ) -> Host:
     """Return the host in `path` (written by `detect --json`) or this one, with assumed GPUs if any.
 
     For builds on machines without the target hardware. The host's notes list the assumptions.
     `full`: this one is probed in full. Raise `InvalidError` if the file or variable is invalid.
     """
-    environ = os.environ if environ is None else environ
     selected = model.read(path) if path else host(full=full)
     if path:
         selected = _noted(selected, f"this is the host of {path}, not this machine")
@@ -108,9 +107,8 @@ def target(
     return selected
 
 
-def is_target(path: Path | None, environ: Mapping[str, str] | None = None) -> bool:
+def is_target(path: Path | None, environ: Mapping[str, str] = os.environ) -> bool:
     """Return whether a host other than this machine was specified."""
-    environ = os.environ if environ is None else environ
     return path is not None or bool(environ.get(GPU_VARIABLE, "").strip())
 
 

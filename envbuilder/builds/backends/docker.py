@@ -53,10 +53,8 @@ from envbuilder.profiles.lock import File, Target, lock_digest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from envbuilder.builds.request import Locked, Product, Request
-    from envbuilder.containers.engine.interface import BuildCommand, Engine
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.profile import Profile
 

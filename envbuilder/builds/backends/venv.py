@@ -57,7 +57,6 @@ from envbuilder.profiles.lock import File, Target, lock_digest, pythons, select
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from envbuilder.builds.request import Locked
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.profile import Profile
 

@@ -106,7 +106,7 @@ def made_by(base: MakeBase) -> dict[str, str]:
     try:
         content = (Path(base.layout) / _MADE_BY).read_bytes()
         return decoding.from_json(content, dict[str, str])
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, ValueError):
         return {}
 
 

@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from envbuilder.core import decoding, files
@@ -65,7 +64,7 @@ def listed(path: str, text: str) -> set[str]:
             spec = decoding.from_json(text, _Spec)
         else:
             spec = decoding.convert(_yaml(text), _Spec)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(str(error)) from error
     names = {f"{spec.kind}={device.name}" for device in spec.devices}
     wrong = sorted(device for device in names if not is_device(device))

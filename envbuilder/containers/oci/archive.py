@@ -207,11 +207,8 @@ def unpack(path: Path, folder: Path) -> Layout:
     Raise `InvalidError` if the file is not an archive of an OCI layout, `BuildError` if it is
     damaged.
     """
-    try:
-        with path.open("rb") as stream:
-            return _received(stream, path.stat().st_size, folder, str(path))
-    except OSError as error:
-        raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
+    with files.explained(path), path.open("rb") as stream:
+        return _received(stream, path.stat().st_size, folder, str(path))
 
 
 def receive(stream: Iterator[bytes], folder: Path, where: str) -> Layout:

@@ -143,7 +143,7 @@ def decode(data: bytes, kind: type[_T], where: str) -> _T:
         raise InvalidError(f"{where}: {len(data)} bytes of JSON; at most {JSON_LIMIT} are read")
     try:
         return decoding.from_json(data, kind)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidError(f"{where}: does not follow the OCI specification: {error}") from error
 
 
@@ -246,10 +246,8 @@ class Layout:
     def index(self) -> Index:
         """Return the index of everything in the layout."""
         path = self.folder / "index.json"
-        try:
+        with files.explained(path):
             data = files.read(path, JSON_LIMIT)
-        except OSError as error:
-            raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
         return decode(data, Index, str(path))
 
     def write_index(self, index: Index) -> None:

@@ -51,8 +51,6 @@ from envbuilder.core.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import requests
 
 
@@ -342,7 +340,7 @@ class Connection:
         status = f"HTTP {response.status_code} {response.reason or ''}".strip()
         try:
             errors = decoding.from_json(_small(response), _Errors).errors
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except (ValueError, RecursionError):
             return status
         message = "; ".join(f"{e.code} {e.message}".strip() for e in errors[:3])
         if not message or any(secret in message for secret in self._login.secrets):
@@ -569,7 +567,7 @@ def parse_token(body: bytes) -> str:
     """Return the token in a token server's response; empty if there is none that fits a header."""
     try:
         answer = decoding.from_json(body, _TokenAnswer)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return ""
     given = answer.token or answer.access_token or ""
     return given if _TOKEN.fullmatch(given) else ""
@@ -605,7 +603,7 @@ class _HelperAnswer(Struct, frozen=True, rename="pascal"):
 
 
 def stored_credential(
-    host: str, environ: Mapping[str, str] | None = None, repository: str = ""
+    host: str, environ: Mapping[str, str] = os.environ, repository: str = ""
 ) -> Credential | None:
     """Return the credential for a repository of a registry; None if there is no login for it.
 
@@ -613,7 +611,7 @@ def stored_credential(
     podman does. Raise `InvalidError` for a damaged file, `ToolError` for a credential helper that
     is configured but does not work.
     """
-    paths = _login_files(os.environ if environ is None else environ)
+    paths = _login_files(environ)
     return next(filter(None, (_in_file(path, host, repository) for path in paths)), None)
 
 
@@ -638,7 +636,7 @@ def _in_file(path: Path, host: str, repository: str) -> Credential | None:
     content = files.read_named(path, _CONFIG_LIMIT)
     try:
         read = decoding.from_json(content or b"{}", _LoginFile)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         # The file holds secrets: messages name the problem, never the content.
         raise InvalidError(
             f"{path}: not a Docker configuration: {error}", "Log in again: docker login"

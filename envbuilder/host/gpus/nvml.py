@@ -181,7 +181,7 @@ def parse(text: str | None) -> Answer | None:
         return None
     try:
         answer = decoding.from_json(text, Answer)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         return Answer(error=f"nvml.json is damaged ({clean(str(error))})")
     return Answer(
         driver_version=clean(answer.driver_version),

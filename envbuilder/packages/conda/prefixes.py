@@ -17,7 +17,6 @@ import shlex
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 from msgspec import Meta, Struct
 
 from envbuilder.core import decoding, files, resources, types
@@ -396,6 +395,6 @@ def package_variables(env: Path) -> dict[str, str]:
         try:
             declared = json.loads(files.read(path, _LARGEST))
             variables |= decoding.convert(declared, dict[types.Variable, _Value])
-        except (OSError, ValueError, RecursionError, msgspec.ValidationError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise BuildError(f"{path.name}: sets invalid variables: {error}") from error
     return variables

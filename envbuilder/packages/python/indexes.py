@@ -62,9 +62,8 @@ def mirror_setting(name: str) -> str:
     return f"{variable(name)}=URL, or indexes: in envbuilder.yaml"
 
 
-def override(name: str, settings: Settings, environ: Mapping[str, str] | None = None) -> str:
+def override(name: str, settings: Settings, environ: Mapping[str, str] = os.environ) -> str:
     """Return the URL that the environment or the configuration sets for a source, else empty."""
-    environ = os.environ if environ is None else environ
     configured = environ.get(variable(name)) or settings.configuration.indexes.get(name, "")
     try:
         # The URL goes into rendered files. It may hold a token, so the message does not repeat it.
@@ -78,7 +77,7 @@ def override(name: str, settings: Settings, environ: Mapping[str, str] | None = 
         ) from error
 
 
-def url(name: str, settings: Settings, environ: Mapping[str, str] | None = None) -> str:
+def url(name: str, settings: Settings, environ: Mapping[str, str] = os.environ) -> str:
     """Return the URL of source `name`: environment, then configuration, then the shipped table.
 
     Raise `InvalidError` for a name that none of them has.

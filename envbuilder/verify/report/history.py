@@ -80,10 +80,8 @@ def entries(folder: Path, profile: str | None = None) -> tuple[Entry, ...]:
     Raise `InvalidError` if the folder cannot be read, or another user can put reports there.
     """
     require_unexposed(folder)
-    try:
+    with files.explained(folder):
         paths = list(folder.iterdir()) if folder.is_dir() else []
-    except OSError as error:
-        raise InvalidError(f"{folder}: cannot be read: {error.strerror or error}") from error
     named = ((path, match) for path in paths if (match := _NAME.fullmatch(path.name)))
     result = (
         Entry(
