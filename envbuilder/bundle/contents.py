@@ -415,8 +415,13 @@ def _of_base(needed: Needed, layout: Layout) -> Iterator[Part]:
     digest = needed.digest if listed and needed.digest else image.digest
     for blob in blobs(layout, image, digest):
         sha256 = blob.removeprefix("sha256:")
-        path = f"bases/blobs/sha256/{sha256}"
-        yield _of_path(path, layout.blob(blob), sha256, "base", "part of a base image")
+        yield _of_path(
+            f"bases/blobs/sha256/{sha256}",
+            layout.blob(blob),
+            sha256,
+            "base",
+            "part of a base image",
+        )
     if not reference.is_on_disk(needed.ref):
         image = replace(image, annotations=archive.named(needed.name))
     index = Index(schema_version=2, media_type=INDEX, manifests=(image,))
@@ -469,8 +474,9 @@ def of_bytes(path: str, content: bytes, kind: Kind, what: str) -> Part:
 
 
 def _stored(path: str, file: File, kind: Kind, store: Store) -> Part:
-    description = f"{file.kind} {file.name} {file.version}"
-    return _of_path(path, store.path(file.sha256), file.sha256, kind, description)
+    return _of_path(
+        path, store.path(file.sha256), file.sha256, kind, f"{file.kind} {file.name} {file.version}"
+    )
 
 
 def _of_path(path: str, source: Path, sha256: str, kind: Kind, description: str) -> Part:

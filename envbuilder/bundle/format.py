@@ -295,8 +295,10 @@ class Reader:
             on_bytes(len(chunk))
             yield chunk
         if digest.hexdigest() != member.sha256:
-            why = f"expected sha256 {member.sha256}, found {digest.hexdigest()}"
-            raise self._damaged(f"{member.path} ({member.what})", why)
+            raise self._damaged(
+                f"{member.path} ({member.what})",
+                f"expected sha256 {member.sha256}, found {digest.hexdigest()}",
+            )
 
     def _damaged(self, what: str, why: str = "") -> BuildError:
         return BuildError(f"{self._where}: damaged: {what}{why and f': {why}'}", _AGAIN)

@@ -109,8 +109,9 @@ def _repacked(installed: metadata.Distribution) -> Wheel:
     info = next(n.partition("/")[0] for n in members if ".dist-info/" in n)
     lines = [f"{n},sha256={_record_hash(c)},{len(c)}\n" for n, c in sorted(members.items())]
     members[f"{info}/RECORD"] = ("".join(lines) + f"{info}/RECORD,,\n").encode()
-    file_name = f"{info.removesuffix('.dist-info')}-py3-none-any.whl"
-    return Wheel(file=file_name, content=payload.zipped(members))
+    return Wheel(
+        file=f"{info.removesuffix('.dist-info')}-py3-none-any.whl", content=payload.zipped(members)
+    )
 
 
 def released(settings: Settings) -> Wheel:

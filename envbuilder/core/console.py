@@ -539,8 +539,12 @@ class Place(NamedTuple):
         from envbuilder.core import files
 
         self.require()
-        hint = f"Name another file with {self.option}."
-        return files.save(self.path, encodable(make()).encode(), BuildError, hint)
+        return files.save(
+            self.path,
+            encodable(make()).encode(),
+            BuildError,
+            f"Name another file with {self.option}.",
+        )
 
 
 def require_places(*places: Place) -> None:

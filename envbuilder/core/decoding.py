@@ -167,8 +167,9 @@ def parse_yaml(text: str, where: str) -> dict[str, Any]:
     try:
         data = yaml_files.load(text)
     except yaml_files.StrictYamlError as error:
-        message = f"{where}:{error.line}: not valid YAML: {error.problem}"
-        raise InvalidError(message, error.hint) from error
+        raise InvalidError(
+            f"{where}:{error.line}: not valid YAML: {error.problem}", error.hint
+        ) from error
     if data is None:
         return {}
     if not isinstance(data, dict):

@@ -518,8 +518,11 @@ def require_runnable(path: Path) -> None:
     if not path.exists():
         raise CommandError(f"{path}: there is no such file", run_code=NOT_FOUND)
     if path.is_dir() or not os.access(path, os.X_OK):
-        hint = f"Make it executable: chmod +x {quoted([str(path)])}"
-        raise CommandError(f"{path}: not executable", hint, run_code=NOT_EXECUTABLE)
+        raise CommandError(
+            f"{path}: not executable",
+            f"Make it executable: chmod +x {quoted([str(path)])}",
+            run_code=NOT_EXECUTABLE,
+        )
     with path.open("rb") as stream:
         head = stream.read(_HEAD)
     if head.isascii() and not head.startswith((b"#!", b"\x7fELF")):
@@ -531,8 +534,7 @@ _HEAD = 64
 
 def _not_executed(program: str, why: str) -> CommandError:
     hint = f"Name the program that runs it, too, such as: python {program}"
-    message = f"{program}: cannot be executed: {why}"
-    return CommandError(message, hint, run_code=NOT_EXECUTABLE)
+    return CommandError(f"{program}: cannot be executed: {why}", hint, run_code=NOT_EXECUTABLE)
 
 
 def when_ended(argv: Sequence[str]) -> int:

@@ -468,12 +468,11 @@ def read_definition(
     top = {**{key: f"Did you mean '{key}'?" for key in others}, **HINTS[Definition]}
     definition = decode(data, Definition, where, text, {**HINTS, Definition: top})
     if relative := next(_relative_python_path(definition), None):
-        problem = "has a relative path, which means another folder wherever a command is started"
         raise error_at(
             where,
             text,
             relative,
-            problem,
+            "has a relative path, which means another folder wherever a command is started",
             "Write folders of the project as python_path: [src]",
         )
     if DEFAULT in definition.environments:
@@ -488,8 +487,9 @@ def read_definition(
     for number, name in enumerate(profiles):
         if name in profiles[:number]:
             path = ["profiles", str(number)]
-            problem = f"{shown(name)} is listed twice"
-            raise error_at(where, text, path, problem, "Remove one of them.")
+            raise error_at(
+                where, text, path, f"{shown(name)} is listed twice", "Remove one of them."
+            )
     return definition
 
 

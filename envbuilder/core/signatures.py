@@ -443,8 +443,9 @@ def accepted(
         )
     for algorithm, digest in digests.items():
         if any(s.digest.get(algorithm) == digest for s in statement.subject):
-            signed = f"{algorithm}:{digest}"
-            return statement, Signed(name=where, digest=signed, type=predicate_type, keyid=key.id)
+            return statement, Signed(
+                name=where, digest=f"{algorithm}:{digest}", type=predicate_type, keyid=key.id
+            )
     raise other_subject(where, digests, digests_of(statement))
 
 
@@ -503,8 +504,9 @@ def write_signatures(path: Path, payload: bytes, key: PrivateKey) -> Path:
     same = (e for e in existing if e.payload_type == PAYLOAD_TYPE and e.content == payload)
     earlier = next(same, None)
     envelope = also_signed(earlier or signed_envelope(payload, PAYLOAD_TYPE, key), key)
-    hint = "Sign a copy in a folder of yours."
-    files.save(path, msgspec.json.encode(envelope) + b"\n", BuildError, hint)
+    files.save(
+        path, msgspec.json.encode(envelope) + b"\n", BuildError, "Sign a copy in a folder of yours."
+    )
     return path
 
 

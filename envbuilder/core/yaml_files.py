@@ -307,8 +307,10 @@ class _List:
         text = self._text
         item = scalar(value, in_flow=False)
         if holder and holder.flow_style:
-            new = f"{self._name}: [{scalar(value, in_flow=True)}]{', ' if holder.value else ''}"
-            return self._put(holder.start_mark.index + 1, new)
+            return self._put(
+                holder.start_mark.index + 1,
+                f"{self._name}: [{scalar(value, in_flow=True)}]{', ' if holder.value else ''}",
+            )
         indent = self._before(holder.start_mark.index) if holder else ""
         if not indent:
             start = self._newline if text and not text.endswith("\n") else ""

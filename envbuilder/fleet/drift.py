@@ -146,8 +146,9 @@ def _changes(before: Entry, now: Entry) -> Iterator[Change]:
         reason = ""
         if now.detail and kind != "better":
             reason = f": {now.detail}"
-        detail = f"was {before.outcome}, is {now.outcome}{reason}"
-        yield Change(node=now.node, kind=kind, detail=detail)
+        yield Change(
+            node=now.node, kind=kind, detail=f"was {before.outcome}, is {now.outcome}{reason}"
+        )
     # Without a report, `device` is what was seen there, not what did the work.
     if before.accelerator and now.accelerator:
         was = before.device

@@ -104,12 +104,22 @@ def examined(promise: Promise, run: str, job: str, content: bytes) -> Judged:
         return Judged(entry=replace(entry, device=_seen(result.detected)))
     profile = report.profile or ""
     if promise.profile is not None and profile != promise.profile:
-        detail = f"its report is of the profile {profile or 'none'}, expected {promise.profile}"
-        return unexamined(promise, "mixed-up", detail, job)
+        return unexamined(
+            promise,
+            "mixed-up",
+            f"its report is of the profile {profile or 'none'}, expected {promise.profile}",
+            job,
+        )
     judged = of_report(promise, job, report, result.gpus)
     if result.exit_code is None:
-        detail = f"stopped after {amount(result.seconds)} s"
-        return replace(judged, entry=replace(judged.entry, outcome="timed-out", detail=detail))
+        return replace(
+            judged,
+            entry=replace(
+                judged.entry,
+                outcome="timed-out",
+                detail=f"stopped after {amount(result.seconds)} s",
+            ),
+        )
     return judged
 
 
@@ -173,11 +183,13 @@ def _with_share(entry: Entry, share: float | None) -> Entry:
     # Negated so that NaN is slow.
     if share <= MAX_SLOWDOWN:
         return replace(entry, share=share)
-    detail = (
-        f"its epoch took {share:.2f} times as long as the median of its equals;"
-        f" at most {amount(MAX_SLOWDOWN)} is usual"
+    return replace(
+        entry,
+        share=share,
+        outcome="slow",
+        detail=f"its epoch took {share:.2f} times as long as the median of its equals;"
+        f" at most {amount(MAX_SLOWDOWN)} is usual",
     )
-    return replace(entry, share=share, outcome="slow", detail=detail)
 
 
 def _entry(promise: Promise, outcome: Outcome, detail: str, job: str | None) -> Entry:
@@ -354,8 +366,12 @@ def examined_group(members: Members, run: str, job: str, content: bytes) -> Grou
         return unexamined_group(members, "mixed-up", f"the result of the group: {message}", job)
     ranks = Counter(device.node for device in scaling.devices)
     if members.gpus and (short := [n for n in members.nodes if ranks[n] != members.gpus]):
-        detail = f"of {counted(members.gpus, 'GPU')} each, on {short[0]} {ranks[short[0]]} trained"
-        return unexamined_group(members, "wrong", detail, job)
+        return unexamined_group(
+            members,
+            "wrong",
+            f"of {counted(members.gpus, 'GPU')} each, on {short[0]} {ranks[short[0]]} trained",
+            job,
+        )
     return replace(
         unexamined_group(members, "verified", f"{scaling.ranks} ranks in step", job),
         ranks=scaling.ranks,

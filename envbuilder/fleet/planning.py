@@ -164,8 +164,11 @@ def promised(
     for node in nodes:
         promise = _promise(node, settings, profile)
         if promise is None:
-            text = "no rule in the settings is for it"
-            left_out.append(Entry(node=node.name, outcome="unmapped", detail=text))
+            left_out.append(
+                Entry(
+                    node=node.name, outcome="unmapped", detail="no rule in the settings is for it"
+                )
+            )
         elif node.usable:
             promises.append(promise)
         else:

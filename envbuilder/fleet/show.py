@@ -91,8 +91,9 @@ def _groups(groups: Sequence[Group]) -> Section:
 def _remark(terminal: Any, name: str, row: Entry | Group) -> None:
     """Print why a node or a group has its outcome, if that is known."""
     if row.detail:
-        line = f"{name}: {row.outcome}: {row.detail}"
-        wrapped = textwrap.wrap(line, console.WIDTH, subsequent_indent="  ")
+        wrapped = textwrap.wrap(
+            f"{name}: {row.outcome}: {row.detail}", console.WIDTH, subsequent_indent="  "
+        )
         terminal.print(Text("\n".join(wrapped)))
 
 

@@ -146,9 +146,14 @@ class Slurm:
 
     def jobs(self, run: str) -> dict[str, JobState]:
         """Return a run's jobs: Slurm forgets them some minutes after their end (MinJobAge)."""
-        named = f"--name={job_name(run)}"
         return parse_jobs(
-            _checked("squeue", "--noheader", "--states=all", named, f"--format={JOB_FORMAT}")
+            _checked(
+                "squeue",
+                "--noheader",
+                "--states=all",
+                f"--name={job_name(run)}",
+                f"--format={JOB_FORMAT}",
+            )
         )
 
     def exit_code(self, job: str) -> str:

@@ -273,8 +273,7 @@ def _cores(
 
 def _siblings(snapshot: Snapshot, cpus: Iterable[int]) -> Iterator[frozenset[int]]:
     for cpu in cpus:
-        path = f"{_CPUS}/cpu{cpu}/topology/thread_siblings_list"
-        siblings = cpu_list(snapshot.files.get(path))
+        siblings = cpu_list(snapshot.files.get(f"{_CPUS}/cpu{cpu}/topology/thread_siblings_list"))
         if siblings and cpu in siblings:
             yield siblings
 

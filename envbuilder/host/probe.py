@@ -184,8 +184,11 @@ def decide(snapshot: Snapshot, environ: Mapping[str, str]) -> Host:
         return _mac(snapshot)
     if snapshot.system == "other":
         where = "this system" if snapshot.live else "the recorded tree (no proc/, no sysctl.txt)"
-        note = f"Nothing could be read: {where} is neither Linux nor macOS."
-        return Host(os="other", machine=snapshot.machine or "unknown", notes=(note,))
+        return Host(
+            os="other",
+            machine=snapshot.machine or "unknown",
+            notes=(f"Nothing could be read: {where} is neither Linux nor macOS.",),
+        )
     return _linux(snapshot, environ)
 
 

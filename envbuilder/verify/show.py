@@ -259,11 +259,17 @@ def rates(measurements: Measurements) -> Iterator[Fact]:
     share = measurements.matmul_share
     for product in (measurements.matmul or ())[:MOST_RATES]:
         speed = product.flops_per_second
-        size = f"{product.size:,} × {product.size:,}"
-        yield Fact(f"{product.dtype} matrix product", rate(speed, "FLOP/s"), size)
+        yield Fact(
+            f"{product.dtype} matrix product",
+            rate(speed, "FLOP/s"),
+            f"{product.size:,} × {product.size:,}",
+        )
         if product.dtype == "float32" and share:
-            note = f"{percent(share, 0)} of float32's"
-            yield Fact("The last epoch's computing", rate(share * speed, "FLOP/s"), note)
+            yield Fact(
+                "The last epoch's computing",
+                rate(share * speed, "FLOP/s"),
+                f"{percent(share, 0)} of float32's",
+            )
 
 
 _PATHS = {
@@ -288,8 +294,11 @@ def measured(measurements: Measurements) -> Iterator[Fact]:
     if launch := measurements.launch_seconds:
         yield Fact("Launching an operation", duration(launch))
     if inference := measurements.inference:
-        speed = f"{amount(inference.samples_per_second)} images a second"
-        yield Fact("Inference", speed, f"batch {inference.batch}")
+        yield Fact(
+            "Inference",
+            f"{amount(inference.samples_per_second)} images a second",
+            f"batch {inference.batch}",
+        )
     if flops := measurements.epoch_flops:
         yield Fact("Work in an epoch", rate(flops, "FLOP"))
 

@@ -101,8 +101,7 @@ def plan(
         "py-rattler": rattler,
     }
     digest = fingerprint(facts)
-    name = f"{profile.name}-conda-py{target.python}-{digest[:12]}"
-    folders = folders_for(build.settings, name)
+    folders = folders_for(build.settings, f"{profile.name}-conda-py{target.python}-{digest[:12]}")
     prefix = folders.prefix
     steps: tuple[Step, ...] = (
         *_conda_steps(conda, channels, folders.work, prefix),

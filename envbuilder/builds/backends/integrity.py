@@ -106,8 +106,11 @@ def _is_file(entry: Entry) -> bool:
 
 def _file(path: str, status: os.stat_result) -> Entry:
     # A write changes the ctime, and no program can set it: unlike size and mtime it tells.
-    identity = f"{status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
-    return Entry(path, "executable" if status.st_mode & stat.S_IXUSR else "file", identity)
+    return Entry(
+        path,
+        "executable" if status.st_mode & stat.S_IXUSR else "file",
+        f"{status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}",
+    )
 
 
 def _entries(
@@ -322,8 +325,9 @@ def _reading(prefix: Path, python: str, what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        message = f"{what}: {error.filename}: cannot be read: {error.strerror}"
-        raise _error(message, prefix, python) from error
+        raise _error(
+            f"{what}: {error.filename}: cannot be read: {error.strerror}", prefix, python
+        ) from error
 
 
 def _named(changed: Sequence[Difference]) -> str:

@@ -372,8 +372,9 @@ class NativeEnvironment(Environment):
         if program is None:
             if unusable := shutil.which(argv[0], os.F_OK, path):
                 process.require_runnable(Path(unusable))
-            message = f"{argv[0]}: not found in the environment or on PATH"
-            raise CommandError(message, run_code=NOT_FOUND)
+            raise CommandError(
+                f"{argv[0]}: not found in the environment or on PATH", run_code=NOT_FOUND
+            )
         for name, each in sorted(decided.items()):
             detail(f"{name}: set by {each.source}")
         values = {name: each.value for name, each in decided.items()}
@@ -511,8 +512,13 @@ def prepare(build: Locked) -> NativeEnvironment:
 
 def unpack_steps(interpreter: File, work: Path) -> tuple[Step, ...]:
     """Return the step that unpacks an interpreter in a build's working folder."""
-    what = f"unpack Python {interpreter.version}"
-    return (UnpackPython(what=what, file=interpreter, folder=str(work / _FOLDER)),)
+    return (
+        UnpackPython(
+            what=f"unpack Python {interpreter.version}",
+            file=interpreter,
+            folder=str(work / _FOLDER),
+        ),
+    )
 
 
 def unpacked_program(work: Path, python: str) -> str:

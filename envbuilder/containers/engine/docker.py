@@ -360,8 +360,10 @@ def _removing(name: str) -> Iterator[None]:
         yield
     except (APIError, RequestException) as error:
         reason = getattr(error, "explanation", None) or short(error)
-        hint = "Stop the containers that use it, then try again."
-        raise BuildError(f"{name}: cannot be removed: {reason}", hint) from error
+        raise BuildError(
+            f"{name}: cannot be removed: {reason}",
+            "Stop the containers that use it, then try again.",
+        ) from error
 
 
 def _folder(user: str) -> bytes:

@@ -124,8 +124,10 @@ class PodmanEngine(Engine):
 
     def _removed(self, name: str, done: process.Completed) -> None:
         if done.returncode != 0:
-            hint = "Stop the containers that use it, then try again."
-            raise BuildError(f"{name}: cannot be removed: {done.last_words}", hint)
+            raise BuildError(
+                f"{name}: cannot be removed: {done.last_words}",
+                "Stop the containers that use it, then try again.",
+            )
 
     @property
     def build_command(self) -> BuildCommand:

@@ -156,5 +156,6 @@ def blocked(level: Level, gpu: Gpu, text: str = "") -> Finding:
 
 def unknown_kernels(gpu: Gpu) -> Finding:
     """Return the finding that no table states the kernels of a build."""
-    text = "which GPUs its wheels carry kernels for is not known"
-    return Finding("warning", text, "lock-unread", gpu)
+    return Finding(
+        "warning", "which GPUs its wheels carry kernels for is not known", "lock-unread", gpu
+    )

@@ -79,11 +79,14 @@ def decide(snapshot: Snapshot, devices: Sequence[pci.Device], place: Place) -> t
     gpus = tuple(gpu for _, gpu in placed)
     if gpus and all(node for node, _ in placed) and _unread(snapshot) - _hidden(snapshot):
         # Perhaps another partition.
-        detail = "A node of AMD's compute driver (kfd) could not be read."
         return (
             *gpus,
             Gpu(
-                vendor="unknown", name="unknown", state="unknown", detail=detail, obstacle="unread"
+                vendor="unknown",
+                name="unknown",
+                state="unknown",
+                detail="A node of AMD's compute driver (kfd) could not be read.",
+                obstacle="unread",
             ),
         )
     drivers = snapshot.folders.get("usr/lib/wsl/drivers", ())
@@ -160,14 +163,18 @@ def _unlisted(snapshot: Snapshot) -> pci.Access:
     """Return why the compute driver lists no node for a GPU, if it could be read."""
     unread = _unread(snapshot)
     if unread and unread <= _hidden(snapshot):
-        detail = "The container's device rules do not give it to this process."
-        return pci.Access("present", detail, "not-given")
+        return pci.Access(
+            "present", "The container's device rules do not give it to this process.", "not-given"
+        )
     if unread or not snapshot.folders.get(_NODES):
         return pci.Access(
             "unknown", "What the compute driver (kfd) lists could not be read.", "unread"
         )
-    detail = "The compute driver (kfd) does not list it: it does not support the chip or the slot."
-    return pci.Access("present", detail, "unsupported")
+    return pci.Access(
+        "present",
+        "The compute driver (kfd) does not list it: it does not support the chip or the slot.",
+        "unsupported",
+    )
 
 
 def _unread(snapshot: Snapshot) -> set[str]:
@@ -274,15 +281,28 @@ def _kernels(needs: Needs, gpu: Gpu) -> list[Finding]:
     if not needs.kernels:
         return [unknown_kernels(gpu)]
     if gpu.family is None:
-        text = f"which chip {named(gpu)} is could not be read"
-        return [Finding("warning", text, "gfx-unread", gpu)]
+        return [
+            Finding("warning", f"which chip {named(gpu)} is could not be read", "gfx-unread", gpu)
+        ]
     if gpu.family in needs.kernels:
         return [Finding("note", f"{gpu.name} is {gpu.family}")]
     if gpu.family in needs.partly:
-        text = f"{named(gpu)} is {gpu.family}, which only some of the wheels' libraries serve"
-        return [Finding("warning", text, "kernels-partly", gpu)]
-    text = f"{named(gpu)} is {gpu.family}; the wheels serve {', '.join(needs.kernels)}"
-    return [Finding("no", text, "kernels", gpu)]
+        return [
+            Finding(
+                "warning",
+                f"{named(gpu)} is {gpu.family}, which only some of the wheels' libraries serve",
+                "kernels-partly",
+                gpu,
+            )
+        ]
+    return [
+        Finding(
+            "no",
+            f"{named(gpu)} is {gpu.family}; the wheels serve {', '.join(needs.kernels)}",
+            "kernels",
+            gpu,
+        )
+    ]
 
 
 def _architecture(gpu: Gpu) -> str | None:

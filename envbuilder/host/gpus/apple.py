@@ -44,8 +44,15 @@ def decide(snapshot: Snapshot, _devices: Sequence[pci.Device], _place: Place) ->
     )
     if not _is_virtual(sysctl):
         return (gpu,)
-    detail = "macOS runs in a virtual machine, where Metal may be missing."
-    return (replace(gpu, state="unknown", detail=detail, obstacle="virtual", usable_bytes=None),)
+    return (
+        replace(
+            gpu,
+            state="unknown",
+            detail="macOS runs in a virtual machine, where Metal may be missing.",
+            obstacle="virtual",
+            usable_bytes=None,
+        ),
+    )
 
 
 def _is_virtual(sysctl: dict[str, str]) -> bool:

@@ -68,9 +68,14 @@ def decide(snapshot: Snapshot, devices: Sequence[pci.Device], place: Place) -> t
     )
     drivers = snapshot.folders.get("usr/lib/wsl/drivers", ())
     if not gpus and place.wsl and any(name.startswith("iigd") for name in drivers):
-        detail = "WSL does not show which Intel GPU Windows has."
         gpus = (
-            Gpu(vendor="intel", name="Intel GPU", state="unknown", detail=detail, obstacle="wsl"),
+            Gpu(
+                vendor="intel",
+                name="Intel GPU",
+                state="unknown",
+                detail="WSL does not show which Intel GPU Windows has.",
+                obstacle="wsl",
+            ),
         )
     return gpus
 
@@ -79,8 +84,7 @@ def _gpu(snapshot: Snapshot, device: pci.Device) -> Gpu:
     row = tables.intel_gpu(device.device_id or "")
     number = (device.device_id or "unknown id").upper()
     name = f"Intel {row.name or row.family}" if row else "Intel GPU"
-    folder = f"{pci.PCI}/{device.bus}"
-    size = _memory(snapshot, device, folder, row.memory if row else None)
+    size = _memory(snapshot, device, f"{pci.PCI}/{device.bus}", row.memory if row else None)
     readable = snapshot.nodes.get((device.render_node or "").lstrip("/"))
     access = (
         pci.driver(device, _DRIVERS, "torch.xpu")
@@ -90,8 +94,9 @@ def _gpu(snapshot: Snapshot, device: pci.Device) -> Gpu:
     if row is None and access.state == "usable":
         access = pci.Access("unknown", f"PCI id {number} is not in envbuilder's table.", "unlisted")
     if row is not None and row.support == "unsupported":
-        detail = f"{name} ({number}) is not supported by torch.xpu."
-        access = pci.Access("present", detail, "unsupported")
+        access = pci.Access(
+            "present", f"{name} ({number}) is not supported by torch.xpu.", "unsupported"
+        )
     return Gpu(
         vendor="intel",
         name=f"{name} ({number})",
@@ -188,15 +193,25 @@ def judge(gpu: Gpu, needs: Needs, native: bool) -> list[Finding]:
     if gpu.state == "unknown":
         return [blocked("warning", gpu, _sentence(gpu))]
     if gpu.support != "validated":
-        text = f"{gpu.name} is not on PyTorch's list of validated Intel GPUs; it may work"
-        return [Finding("warning", text, "unlisted", gpu)]
+        return [
+            Finding(
+                "warning",
+                f"{gpu.name} is not on PyTorch's list of validated Intel GPUs; it may work",
+                "unlisted",
+                gpu,
+            )
+        ]
     kernels = set(needs.kernels)
     if kernels and not tables.intel_targets(gpu.family or "") & kernels:
-        text = (
-            f"the wheels carry kernels for {', '.join(needs.kernels)}: for {named(gpu)} the driver"
-            " would compile them at first use, if it can"
-        )
-        return [Finding("warning", text, "kernels-ptx", gpu)]
+        return [
+            Finding(
+                "warning",
+                f"the wheels carry kernels for {', '.join(needs.kernels)}: for {named(gpu)} the driver"
+                " would compile them at first use, if it can",
+                "kernels-ptx",
+                gpu,
+            )
+        ]
     return [Finding("note", f"{gpu.name} with the kernel driver {gpu.kernel_driver}")]
 
 
@@ -239,13 +254,19 @@ def native(host: Host) -> list[Finding]:
     if host.level_zero:
         return []
     if host.level_zero is None:
-        text = "whether Level Zero is installed could not be read"
-        return [Finding("warning", text, "level-zero-unread")]
-    text = (
-        "Level Zero and Intel's GPU driver for it, which no wheel contains, are not installed "
-        "(libze1, libze-intel-gpu1)"
-    )
-    return [Finding("no", text, "level-zero")]
+        return [
+            Finding(
+                "warning", "whether Level Zero is installed could not be read", "level-zero-unread"
+            )
+        ]
+    return [
+        Finding(
+            "no",
+            "Level Zero and Intel's GPU driver for it, which no wheel contains, are not installed "
+            "(libze1, libze-intel-gpu1)",
+            "level-zero",
+        )
+    ]
 
 
 # How to repair it

@@ -103,8 +103,9 @@ def decide(snapshot: Snapshot, devices: Sequence[pci.Device], place: Place) -> t
         card = shown.get(bus)
         card_access = reached[bus]
         if card_access.state == "usable" and answer and bus not in reported and not unplaced:
-            detail = "The driver does not give this GPU to this process."
-            card_access = pci.Access("present", detail, "not-given")
+            card_access = pci.Access(
+                "present", "The driver does not give this GPU to this process.", "not-given"
+            )
         gpus.append(_gpu(snapshot, bus, card, reported.get(bus), driver, card_access))
     gpus.extend(_gpu(snapshot, None, None, device, driver, access) for device in unplaced)
     return tuple(gpus) or _without_pci(snapshot, wsl=place.wsl)
@@ -202,11 +203,15 @@ def _driver(snapshot: Snapshot, answer: nvml.Answer | None) -> str | None:
 def _bound(card: pci.Device, access: pci.Access) -> pci.Access:
     """Return `access`, corrected by what the card's own kernel driver implies."""
     if card.driver not in (None, "nvidia"):
-        detail = f"The kernel driver {card.driver} is bound to it; CUDA needs NVIDIA's own driver."
-        return pci.Access("present", detail, "driver-other")
+        return pci.Access(
+            "present",
+            f"The kernel driver {card.driver} is bound to it; CUDA needs NVIDIA's own driver.",
+            "driver-other",
+        )
     if card.bound is False and access.state != "unknown":
-        detail = "No kernel driver is bound to it: install NVIDIA's driver."
-        return pci.Access("present", detail, "driver-missing")
+        return pci.Access(
+            "present", "No kernel driver is bound to it: install NVIDIA's driver.", "driver-missing"
+        )
     if not card.certain and access.state == "usable":
         return pci.Access("unknown", "Its PCI class could not be read.", "unread")
     return access
@@ -221,11 +226,13 @@ def _access(
     """Return this process's access to the driver."""
     hidden = place.environ.get("CUDA_VISIBLE_DEVICES")
     if hidden is not None and hidden.strip() in ("", "-1", "NoDevFiles"):
-        detail = f"CUDA_VISIBLE_DEVICES={hidden!r} hides it from this process."
-        return pci.Access("present", detail, "hidden")
+        return pci.Access(
+            "present", f"CUDA_VISIBLE_DEVICES={hidden!r} hides it from this process.", "hidden"
+        )
     if answer and answer.error:
-        detail = f"NVIDIA's management library failed: {answer.error}."
-        return pci.Access("unknown", detail, "library-failed")
+        return pci.Access(
+            "unknown", f"NVIDIA's management library failed: {answer.error}.", "library-failed"
+        )
     told = bool(answer and answer.devices)
     if snapshot.has(VERSION) is False and not told and not place.wsl:
         return pci.Access("present", "NVIDIA's kernel driver is not loaded.", "driver-missing")
@@ -240,9 +247,14 @@ def _without_pci(snapshot: Snapshot, *, wsl: bool) -> tuple[Gpu, ...]:
     """Return GPUs visible only indirectly: behind WSL's /dev/dxg, or as part of a Tegra chip."""
     drivers = snapshot.folders.get("usr/lib/wsl/drivers", ())
     if wsl and any(driver.startswith("nv") and driver[:6] not in _INBOX for driver in drivers):
-        detail = "WSL does not show the GPU itself, and NVML did not answer."
         return (
-            Gpu(vendor="nvidia", name="NVIDIA GPU", state="unknown", detail=detail, obstacle="wsl"),
+            Gpu(
+                vendor="nvidia",
+                name="NVIDIA GPU",
+                state="unknown",
+                detail="WSL does not show the GPU itself, and NVML did not answer.",
+                obstacle="wsl",
+            ),
         )
     loaded = snapshot.has(VERSION)
     integrated = _tegra(snapshot, loaded=loaded)
@@ -250,9 +262,14 @@ def _without_pci(snapshot: Snapshot, *, wsl: bool) -> tuple[Gpu, ...]:
         if integrated:
             return (integrated,)
         return ()
-    detail = "NVIDIA's driver is loaded, but none of its GPUs could be listed."
     return (
-        Gpu(vendor="nvidia", name="NVIDIA GPU", state="unknown", detail=detail, obstacle="unread"),
+        Gpu(
+            vendor="nvidia",
+            name="NVIDIA GPU",
+            state="unknown",
+            detail="NVIDIA's driver is loaded, but none of its GPUs could be listed.",
+            obstacle="unread",
+        ),
     )
 
 
@@ -331,22 +348,32 @@ def _driver_findings(needs: Needs, gpu: Gpu) -> list[Finding]:
     minimum = version(needs.driver)
     installed = version(gpu.driver_version)
     if installed is None:
-        text = "the version of NVIDIA's driver could not be read"
-        return [Finding("warning", text, "driver-unread", gpu)]
+        return [
+            Finding(
+                "warning", "the version of NVIDIA's driver could not be read", "driver-unread", gpu
+            )
+        ]
     if minimum is None:
-        text = "which driver its CUDA runtime needs is not known"
-        return [Finding("warning", text, "lock-unread", gpu)]
+        return [
+            Finding(
+                "warning", "which driver its CUDA runtime needs is not known", "lock-unread", gpu
+            )
+        ]
     if gpu.detail == ASSUMED:
         minimum = minimum[: len(installed)]
     elif tables.tegra_of_sm(gpu.sm or ""):
         # JetPack numbers its drivers in another way: 580.00, of JetPack 7.0 and 7.1, has CUDA 13.0.
         minimum = minimum[:1]
     if installed < minimum:
-        text = (
-            f"NVIDIA driver {gpu.driver_version} is older than {needs.driver}, "
-            "which this profile's CUDA runtime needs"
-        )
-        return [Finding("no", text, "driver-old", gpu)]
+        return [
+            Finding(
+                "no",
+                f"NVIDIA driver {gpu.driver_version} is older than {needs.driver}, "
+                "which this profile's CUDA runtime needs",
+                "driver-old",
+                gpu,
+            )
+        ]
     return [Finding("note", f"NVIDIA driver {gpu.driver_version}")]
 
 

@@ -110,8 +110,11 @@ def of_cards(
 def _of_named(snapshot: Snapshot, minor: int, *, others: bool, container: bool) -> pci.Access:
     path = f"dev/nvidia{minor}"
     if others and container and snapshot.has(path) is False:
-        detail = f"/{path} is missing: this container was given other GPUs, not this one."
-        return pci.Access("present", detail, "not-given")
+        return pci.Access(
+            "present",
+            f"/{path} is missing: this container was given other GPUs, not this one.",
+            "not-given",
+        )
     return _node(snapshot, path, container=container) or pci.USABLE
 
 
@@ -157,8 +160,11 @@ def _missing(snapshot: Snapshot, path: str, *, container: bool) -> pci.Access:
     # unified memory node rarely exists before its first use; all others are created at boot.
     helps = snapshot.has(_MODPROBE)
     if helps or (path == _MEMORY and helps is None):
-        detail = f"/{path} is missing: CUDA creates it on first use, through nvidia-modprobe."
-        return pci.Access("unknown", detail, "node-missing")
+        return pci.Access(
+            "unknown",
+            f"/{path} is missing: CUDA creates it on first use, through nvidia-modprobe.",
+            "node-missing",
+        )
     return pci.Access("present", f"/{path} is missing: run nvidia-modprobe.", "node-missing")
 
 
@@ -182,13 +188,19 @@ def _of_instances(snapshot: Snapshot, device: Device, minor: int | None) -> pci.
             "no-instances",
         )
     if count is None and not closed:
-        detail = "MIG is on, and whether it has instances could not be read."
-        return pci.Access("unknown", detail, "no-instances")
+        return pci.Access(
+            "unknown", "MIG is on, and whether it has instances could not be read.", "no-instances"
+        )
     if closed:
-        detail = "It is split into MIG instances, and their nodes in /dev/nvidia-caps are missing."
-        return pci.Access("unknown", detail, "node-missing")
-    detail = "It is split into MIG instances: a process gets one of them, not all of its memory."
-    return pci.Access("usable", detail)
+        return pci.Access(
+            "unknown",
+            "It is split into MIG instances, and their nodes in /dev/nvidia-caps are missing.",
+            "node-missing",
+        )
+    return pci.Access(
+        "usable",
+        "It is split into MIG instances: a process gets one of them, not all of its memory.",
+    )
 
 
 def _instances(snapshot: Snapshot, minor: int | None) -> int | None:
@@ -221,8 +233,11 @@ def _of_fabric(snapshot: Snapshot, device: Device) -> pci.Access | None:
         what = "It is connected by NVSwitch, and no running fabric manager was found"
     else:
         what = "The fabric manager has not set up its NVLink fabric"
-    detail = f"{what}: without one, CUDA fails with error 802 (system not yet initialized)."
-    return pci.Access("unknown", detail, "fabric")
+    return pci.Access(
+        "unknown",
+        f"{what}: without one, CUDA fails with error 802 (system not yet initialized).",
+        "fabric",
+    )
 
 
 def _has_switches(snapshot: Snapshot) -> bool:

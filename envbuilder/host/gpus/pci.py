@@ -198,21 +198,22 @@ def driver(device: Device, names: Sequence[str], framework: str) -> Access | Non
     """Return the problem of a GPU's kernel driver, which must be one of `names`."""
     needs = f"{framework} needs {' or '.join(names)}"
     if device.bound is False:
-        detail = f"No kernel driver is bound to it: {needs}."
-        return Access("present", detail, "driver-missing")
+        return Access("present", f"No kernel driver is bound to it: {needs}.", "driver-missing")
     if device.driver is None:
         return Access("unknown", "Its kernel driver could not be read.", "driver-unread")
     if device.driver not in names:
-        detail = f"The kernel driver {device.driver} is bound to it; {needs}."
-        return Access("present", detail, "driver-other")
+        return Access(
+            "present", f"The kernel driver {device.driver} is bound to it; {needs}.", "driver-other"
+        )
     return None
 
 
 def render_node(snapshot: Snapshot, node: str | None) -> Access | None:
     """Return the problem of a GPU's render node, such as /dev/dri/renderD128."""
     if node is None:
-        detail = "Which node in /dev/dri is its render node could not be read."
-        return Access("unknown", detail, "node-unread")
+        return Access(
+            "unknown", "Which node in /dev/dri is its render node could not be read.", "node-unread"
+        )
     is_missing = "dev/dri" in snapshot.folders or snapshot.has("dev/dri") is False
     return opened(snapshot, node, "--device /dev/dri", is_missing=is_missing)
 

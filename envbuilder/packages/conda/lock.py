@@ -305,19 +305,26 @@ def _at_least(name: str, actual: str | None, required: str) -> Finding | None:
     least = version(required)
     current = version(actual)
     if current is None or least is None:
-        text = f"whether {name} is {required} or newer could not be read"
-        return Finding("warning", text, "system-unread")
+        return Finding(
+            "warning", f"whether {name} is {required} or newer could not be read", "system-unread"
+        )
     if current < least:
-        text = f"{name} {actual} is older than {required}, which its conda packages are locked for"
-        return Finding("impossible", text, "system-old")
+        return Finding(
+            "impossible",
+            f"{name} {actual} is older than {required}, which its conda packages are locked for",
+            "system-old",
+        )
     return None
 
 
 def _glibc(host: Host, required: str) -> Finding | None:
     name, _, number = (host.libc or "glibc").partition(" ")
     if name != "glibc":
-        text = f"the C library is {name}, and the conda packages need glibc"
-        return Finding("impossible", text, "libc-other")
+        return Finding(
+            "impossible",
+            f"the C library is {name}, and the conda packages need glibc",
+            "libc-other",
+        )
     return _at_least("glibc", number, required)
 
 
@@ -332,31 +339,42 @@ def _archspec(host: Host, wanted: str) -> Finding | None:
     if named in _ANY or not named:
         return None
     if flags is None or host.cpu.flags is None:
-        text = f"whether the CPU can do what {named} can is not known"
-        return Finding("warning", text, "unread")
+        return Finding("warning", f"whether the CPU can do what {named} can is not known", "unread")
     missing = sorted(flags - set(host.cpu.flags))
     if missing:
-        text = f"the CPU is not {named}, which the conda packages are locked for: no {missing[0]}"
-        return Finding("no", text, "cpu-flags")
+        return Finding(
+            "no",
+            f"the CPU is not {named}, which the conda packages are locked for: no {missing[0]}",
+            "cpu-flags",
+        )
     return None
 
 
 def _cuda(host: Host, required: str) -> Finding | None:
     gpus = [gpu for gpu in host.gpus if gpu.vendor in {"nvidia", "unknown"}]
     if not gpus:
-        text = f"no NVIDIA GPU was found, and the conda packages are locked for CUDA {required}"
-        return Finding("no", text, "no-gpu")
+        return Finding(
+            "no",
+            f"no NVIDIA GPU was found, and the conda packages are locked for CUDA {required}",
+            "no-gpu",
+        )
     major = required.partition(".")[0]
     oldest = tables.cuda_driver(int(major), wsl=host.wsl) if major.isdecimal() else None
     drivers = [v for v in (version(gpu.driver_version) for gpu in gpus) if v is not None]
     needed = version(oldest)
     if needed is None or not drivers:
-        text = f"whether NVIDIA's driver can do CUDA {required} could not be read"
-        return Finding("warning", text, "driver-unread")
+        return Finding(
+            "warning",
+            f"whether NVIDIA's driver can do CUDA {required} could not be read",
+            "driver-unread",
+        )
     if max(drivers) < needed:
         newest = ".".join(map(str, max(drivers)))
-        text = f"NVIDIA driver {newest} is older than {oldest}, which CUDA {required} needs"
-        return Finding("no", text, "driver-old")
+        return Finding(
+            "no",
+            f"NVIDIA driver {newest} is older than {oldest}, which CUDA {required} needs",
+            "driver-old",
+        )
     return None
 
 

@@ -86,8 +86,9 @@ def write_index(offers: Iterable[Offer], folder: Path) -> StaticIndex:
     root.mkdir()
     for name, links in pages.items():
         (root / name).mkdir()
-        text = f"<!DOCTYPE html><html><body>\n{''.join(links)}</body></html>\n"
-        (root / name / "index.html").write_text(text, encoding="utf-8")
+        (root / name / "index.html").write_text(
+            f"<!DOCTYPE html><html><body>\n{''.join(links)}</body></html>\n", encoding="utf-8"
+        )
     (folder / "uv.toml").write_text("".join(claims.values()), encoding="utf-8")
     return StaticIndex(url=root.as_uri(), offers=by_url)
 
@@ -267,8 +268,9 @@ class UnresolvableError(Exception):
         self.named = named
         self.reason = reason(why) if isinstance(why, str) else why
         if target:
-            where = f"{target[0]} with Python {target[1]}"
-            self.reason = msgspec.structs.replace(self.reason, target=where)
+            self.reason = msgspec.structs.replace(
+                self.reason, target=f"{target[0]} with Python {target[1]}"
+            )
         super().__init__(str(self.reason))
 
 

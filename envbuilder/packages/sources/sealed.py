@@ -167,8 +167,13 @@ class Scratch:
             "result": f"{where}/result.json",
             "arguments": [f"{where}/out"] if hook == "build_wheel" else [],
         }
-        python = f"{where}/venv/bin/python"
-        argv = [python, "-s", f"{where}/{_SCRIPT}", "hook", json.dumps(specification)]
+        argv = [
+            f"{where}/venv/bin/python",
+            "-s",
+            f"{where}/{_SCRIPT}",
+            "hook",
+            json.dumps(specification),
+        ]
         prefix = Path(os.path.realpath(self._interpreter)).parent.parent
         if self._sealed:
             # Not the prefix as a whole: it may be a home folder.

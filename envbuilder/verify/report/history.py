@@ -272,8 +272,10 @@ def judge(report: dict[str, Any], yardstick: Yardstick) -> dict[str, Any]:
     backend = report["backend"]
     earlier = yardstick.require(profile=profile, backend=backend, quick=new.partial, like=new)
     compared = compare(new, earlier, MAX_SLOWDOWN, named=yardstick.named is not None)
-    detail = f"{earlier.path.name}: {compared.detail}"
-    return {**_with_check(report, compared.status, detail), "against": compared.figures}
+    return {
+        **_with_check(report, compared.status, f"{earlier.path.name}: {compared.detail}"),
+        "against": compared.figures,
+    }
 
 
 def _require_usable(earlier: StoredReport) -> None:

@@ -277,8 +277,10 @@ def check(data: Any) -> Report:
         other = "a newer"
         if schema < SCHEMA:
             other = "an earlier"
-        stated = f"the report has schema {schema}, expected {SCHEMA}: {other} envbuilder made it"
-        raise VerifyError(stated, "Verify again with this one.")
+        raise VerifyError(
+            f"the report has schema {schema}, expected {SCHEMA}: {other} envbuilder made it",
+            "Verify again with this one.",
+        )
     measured = _typed(data, Report, "the payload's report")
     if measured.status != "failed":
         problem = _contradiction(measured)
