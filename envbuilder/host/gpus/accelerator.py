@@ -156,6 +156,5 @@ def blocked(level: Level, gpu: Gpu, text: str = "") -> Finding:
 
 def unknown_kernels(gpu: Gpu) -> Finding:
     """Return the finding that no table states the kernels of a build."""
-    return Finding(
-        "warning", "which GPUs its wheels carry kernels for is not known", "lock-unread", gpu
-    )
+    text = "which GPUs its wheels carry kernels for is not known"
+    return Finding("warning", text, "lock-unread", gpu)

@@ -206,8 +206,8 @@ def judge(gpu: Gpu, needs: Needs, native: bool) -> list[Finding]:
         return [
             Finding(
                 "warning",
-                f"the wheels carry kernels for {', '.join(needs.kernels)}: for {named(gpu)} the driver"
-                " would compile them at first use, if it can",
+                f"the wheels carry kernels for {', '.join(needs.kernels)}: for {named(gpu)} the"
+                " driver would compile them at first use, if it can",
                 "kernels-ptx",
                 gpu,
             )
