@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 DEEPEST = 10
 """Maximum depth of files that include others."""
 _COMMENT = r"(^|\s)#.*\Z"
+_COMMAND = r"(?:python[\d.]*\s+-m\s+)?pip3?\s+install\s+(?:(?:-[UIq]|--upgrade)\s+)*"
 _VARIABLE = r"\$\{[A-Za-z0-9_]+\}"
 _INCLUDE = r"(-[rc]|--(?:requirement|constraint)(?=[=\s]|\Z))\s*=?\s*(.*)\Z"
 _OPTION = re.compile(r"(-[eif]|--?[A-Za-z][A-Za-z0-9-]*|-)[\s=]*(.*)\Z", re.DOTALL)
@@ -166,7 +167,10 @@ class _Reader:
                     " depend on the machine that wrote it",
                     "Write the value out.",
                 )
-            if included := re.match(_INCLUDE, text):
+            if command := re.match(_COMMAND, text):
+                parts = re.split(r"(?<!-r)\s+(?!-|\S+://)", text[command.end() :])
+                self.take(file, ((where, part) for part in parts), constrains=constrains)
+            elif included := re.match(_INCLUDE, text):
                 below = constrains or included[1] in {"-c", "--constraint"}
                 self.include(_beside(file, included[2], where), where, constrains=below)
             elif option := _OPTION.match(text):
@@ -256,8 +260,12 @@ class _Reader:
             try:
                 text = read_text(self._project, f"{path}/{name}")
                 if name == "pyproject.toml":
-                    project = parse_toml(text, name).get("project")
-                    text = f"name={project.get('name', '')}" if isinstance(project, dict) else ""
+                    project = mapping(parse_toml(text, name).get("project"))
+                    text = f"name={project.get('name', '')}"
+                elif constant := re.search(r"\bsetup\(\s*name\s*=\s*([A-Za-z_]\w*)", text):
+                    text = text.replace(constant[1], "name")
+                elif name == "setup.py":
+                    text = text[text.rfind("setup(") :]
             except InvalidError:
                 continue
             if stated := pattern.search(text):

@@ -37,6 +37,10 @@ _LARGEST = 256 << 10
 """Maximum size in bytes of a setup.py; the parser takes a hundred times as much memory."""
 
 
+class ComputedError(InvalidError):
+    """What a setup.py states cannot be read without running it."""
+
+
 class _Stated(Struct):
     """What a package states; each list holds lines for pip, with their places."""
 
@@ -216,7 +220,7 @@ class StaticReader:
 
     def refuse(self, line: int, what: str) -> NoReturn:
         """Raise `InvalidError` for what cannot be read without running the file."""
-        raise InvalidError(
+        raise ComputedError(
             f"{escaped(self.file)}:{line}: {what}",
             "Write what it requires under requirements: in envbuilder.yaml, or list another file"
             " that says so under requirements_from:.",
@@ -234,6 +238,10 @@ class StaticReader:
             match statement:
                 case ast.ClassDef() | ast.Return():
                     pass
+                case ast.If() | ast.Try() | ast.FunctionDef() if _calls(
+                    {"setup"}, ast.walk(statement)
+                ):
+                    self.read([*statement.body, *getattr(statement, "orelse", ())])
                 case ast.FunctionDef(name=name):
                     self.names[name] = statement
                 case (
@@ -256,8 +264,6 @@ class StaticReader:
                     if self.setup is not None:
                         self.refuse(call.lineno, "setup() is called in a second place")
                     self.setup = self._keywords(call)
-                case ast.If() | ast.Try() if _calls({"setup"}, ast.walk(statement)):
-                    self.read([*statement.body, *statement.orelse])
                 case _:
                     _forget(statement, self.names)
 
@@ -467,9 +473,9 @@ def read_python(project: Path, file: str) -> StaticReader:
         reader.read(tree.body)
     except SyntaxError as error:
         line = f":{error.lineno}" if error.lineno else ""
-        raise InvalidError(f"{escaped(file)}{line}: not valid Python 3") from error
+        raise ComputedError(f"{escaped(file)}{line}: not valid Python 3") from error
     except (ValueError, MemoryError, RecursionError) as error:
-        raise InvalidError(f"{escaped(file)}: cannot be parsed") from error
+        raise ComputedError(f"{escaped(file)}: cannot be parsed") from error
     return reader
 
 

@@ -308,3 +308,23 @@ def test_any_text_is_read_or_refused(tmp_path: Path, text: str) -> None:
         again = outcome(tmp_path, "y.txt", line.text)
         assert again
         assert texts(again.requirements) == [line.text]
+
+
+def test_a_command_of_pip_stands_for_what_it_installs(tmp_path: Path) -> None:
+    text = (
+        "pip install torch==1.13.0 'rich' --extra-index-url https://host.example/simple\n"
+        "python3 -m pip install -U -r more.txt\n"
+    ).replace("'", "")
+    lay(tmp_path, {"requirements.txt": text, "more.txt": "tqdm\n"})
+    listed = read(tmp_path, "requirements.txt")
+    assert texts(listed.requirements) == ["torch==1.13.0", "rich", "tqdm"]
+    assert [note for note in listed.notes if "--extra-index-url is left out" in note]
+
+
+def test_the_name_of_a_folder_is_what_its_setup_call_says(tmp_path: Path) -> None:
+    setup = (
+        "NAME = 'mamba_ssm'\next = Extension(name='scan_cuda')\n"
+        "setup(name=NAME, ext_modules=[ext])\n"
+    )
+    lay(tmp_path, {"requirements.txt": "./scan\n", "scan/setup.py": setup})
+    assert [line.name for line in read(tmp_path, "requirements.txt").requirements] == ["mamba-ssm"]

@@ -112,6 +112,17 @@ READER = "def f(name='r.txt'):\n    r = open(name).read().split()\n    {}\n    r
 READER += "setup(install_requires=f())  # here"
 
 
+def test_a_call_within_a_function(tmp_path: Path) -> None:
+    text = (
+        "BASE = ['numpy']\ndef main():\n    requires = BASE\n    if cuda():\n"
+        "        requires.extend(MORE)\n    setup(install_requires=requires)\nmain()\n"
+    )
+    lay(tmp_path, {"setup.py": text})
+    listed = read(tmp_path, "setup.py")
+    assert texts(listed.requirements) == ["numpy"]
+    assert [note.partition(": ")[0] for note in listed.notes] == ["setup.py:5"]
+
+
 @pytest.mark.parametrize(
     "text",
     [
