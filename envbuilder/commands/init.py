@@ -44,6 +44,7 @@ from envbuilder.profiles import frameworks, profile as profile_files, releases
 from envbuilder.profiles.requirements import SAME, distribution
 from envbuilder.project import code, conda, draft, forms, lines, package, repository
 from envbuilder.project.names import distribution_of_module
+from envbuilder.project.setup_files import ComputedError
 from envbuilder.project.variants import ProjectProfiles, ReleaseOptions, framework_of
 
 if TYPE_CHECKING:
@@ -60,9 +61,10 @@ _OLD = timedelta(days=548)
 """Age of a last commit from which releases of then are taken."""
 _PATIENCE = 55.0
 """Seconds after which no index is asked any more: `lock` goes on from there."""
-_MOST_SUGGESTED = 40
+_MOST_SUGGESTED = 12
 _MOST_ASKED = 300
-"""Of what a repository's authors require: what is suggested, and what the index is asked for."""
+"""Of what a repository's authors require: what is suggested outside of --json, and what the index
+is asked for."""
 _MOST_RELEASES = 8
 """Releases of the framework that are tried: those nearest to the one asked for."""
 _PYTHONS = range(8, 14)
@@ -222,11 +224,12 @@ def _report(
     files = tuple(repository.files(folder))
     hints = repository.install_hints(folder, files)
     choice = draft.choose(folder, files, hints)
-    broken = [error for error in choice.errors if not error.message.startswith("setup.py:")]
+    broken = [error for error in choice.errors if not isinstance(error, ComputedError)]
     if broken and not choice.sources:
         advice = chain.from_iterable(error.hints for error in broken)
         raise InvalidError("\n".join(e.message for e in broken), dict.fromkeys(advice))
-    imports = code.imports(folder, files, hints.programs, all_start=not choice.sources)
+    lists = [source.main.file for source in choice.sources]
+    imports = code.imports(folder, files, hints.programs, lists)
     used = [*imports, *map(distribution, hints.requirements)]
     local_package = _package(folder)
     main = _main_framework(choice, used) or framework_of(settings.Definition(), choice.lines)[0]
@@ -251,7 +254,7 @@ def _report(
         as_of=_day(folder, choice),
         framework=_main_framework(choice, used),
         exclude=absent,
-        suggested=suggested,
+        suggested=suggested[:_MOST_SUGGESTED],
         system=tuple(hints.system.items())[:_MOST_SUGGESTED],
         indexes=_channels(choice),
     )
@@ -275,8 +278,7 @@ def _report(
     variants = _variants(choice, facts, place)
     text = draft.text(choice, facts)
     settings.decoded(text, path)  # raises if it is not what every command reads
-    program = code.program_arguments(folder, files, hints.programs) or ("FILE",)
-    run = ("run", "--", "python", *program)
+    run = _to_run(folder, files, hints, local_package)
     report = Report(
         file=str(path),
         written=not os.path.lexists(path) or (path.is_file() and not path.stat().st_size),
@@ -311,6 +313,23 @@ def _report(
         next=tuple(Hint("", command).command_line() for command in (("lock",), run)),
     )
     return report, failure
+
+
+def _to_run(
+    folder: Path,
+    files: Sequence[str],
+    hints: repository.InstallHints,
+    local_package: package.Package | None,
+) -> tuple[str, ...]:
+    """Return the command that starts the repository's program, its own command, or notebooks."""
+    program = code.program_arguments(folder, files, hints.programs)
+    commands = [*local_package.commands] if local_package else []
+    if not program and commands:
+        return "run", "--", commands[0]
+    endings = {Path(file).suffix for file in files}
+    if ".ipynb" in endings and ".py" not in endings:
+        return ("jupyter",)
+    return "run", "--", "python", *program
 
 
 def _taken(choice: draft.Choice) -> Iterator[Taken]:
@@ -384,7 +403,7 @@ def _with_unlisted(
             " `envbuilder add NAME`"
         )
     choice = msgspec.structs.replace(choice, unlisted=(*choice.unlisted, *taken))
-    return choice, tuple(suggested[:_MOST_SUGGESTED]), unclear
+    return choice, tuple(suggested[:_MOST_ASKED]), unclear
 
 
 # What makes it possible to lock
@@ -404,14 +423,7 @@ class _Fit(NamedTuple):
     facts: draft.Draft
     notes: tuple[str, ...] = ()
     possible: frozenset[str] = frozenset()
-    can_be_had: bool = False
-    """Whether the framework's wheel for some profile is at hand: its index answers, say."""
     impossible: tuple[Impossible, ...] = ()
-
-    @property
-    def rank(self) -> tuple[bool, int]:
-        """How good it is: something can be locked here, and how much anywhere."""
-        return self.can_be_had, len(self.possible)
 
 
 def _fitted(choice: draft.Choice, facts: draft.Draft, place: _Place) -> _Fit:
@@ -426,8 +438,9 @@ def _fitted(choice: draft.Choice, facts: draft.Draft, place: _Place) -> _Fit:
     for release, python in _alternatives(choice, framework):
         changed = msgspec.structs.replace(facts, framework_version=release, python=python)
         fit = _tried(choice, changed, place, usual)
-        best = fit if best is None or fit.rank > best.rank else best
-        if fit.rank == (True, len(usual)):
+        if best is None or len(fit.possible) > len(best.possible):
+            best = fit
+        if fit.possible == usual:
             break
     return _tried(choice, best.facts if best else facts, place)
 
@@ -617,22 +630,19 @@ def _alternatives(
     from packaging.version import Version
 
     lines = chain(*(source.listed.pythons for source in choice.sources), choice.pythons)
-    asked = re.search(r"([0-9])(?:\.([0-9]+))?", " ".join(line.text for line in lines))
+    asked = re.search(r"[0-9]+(?:\.([0-9]+))?", " ".join(line.text for line in lines))
     pythons: list[str | None] = [None]
     if asked:
-        wish = int(asked[2] or 11) if asked[1] == "3" else 0
+        wish = int(asked[1] or 11)
         pythons += [f"3.{minor}" for minor in sorted(_PYTHONS, key=lambda minor: abs(minor - wish))]
-    yield from product([None], pythons)
     named = (line.text for line in choice.lines if frameworks.of_name(line.name) == framework)
     release = re.search(r"[0-9]+\.[0-9]+", " ".join(named))
-    companions = frameworks.FRAMEWORKS[framework].companions
-    if release is None and not any(line.name in companions for line in choice.lines):
-        return
     every = sorted(map(Version, releases.table_of(framework)))
     versions = [str(every[0]), *dict.fromkeys(f"{v.major}.{v.minor}" for v in every)]
     # What only a companion asks for and no table has, is older.
     place = sum(Version(version) < Version(release[0]) for version in versions) if release else 0
     nearest = sorted(range(len(versions)), key=lambda number: abs(number - place))
+    yield from product([None], pythons)
     yield from product(map(versions.__getitem__, nearest[:_MOST_RELEASES]), pythons[:4])
 
 
@@ -648,7 +658,6 @@ def _tried(
         return _Fit(facts, impossible=(Impossible("any profile", error.message, error.hint),))
     impossible = []
     possible = []
-    can_be_had = False
     for name in names or profile_files.names(place.profiles):
         profile = variants.unadapted(name)
         if profile.opt_in or profile.framework != framework:
@@ -656,12 +665,9 @@ def _tried(
         try:
             variants.of(profile)
             possible.append(name)
-            chosen = variants.decision(profile) if profile.builds else None
-            # Its hash is known, or the index of its first platform answers.
-            can_be_had |= not chosen or chosen.python in place.offered(chosen.chosen.builds[0])
         except InvalidError as error:
             impossible.append(Impossible(name, error.message, error.hint))
-    return _Fit(facts, notes, frozenset(possible), can_be_had, tuple(impossible))
+    return _Fit(facts, notes, frozenset(possible), tuple(impossible))
 
 
 def _variants(choice: draft.Choice, facts: draft.Draft, place: _Place) -> ProjectProfiles:
@@ -713,7 +719,8 @@ def _print(report: Report) -> None:
         "needs you": report.needs_you,
         "not for all hardware": _by_profile((i.profile, i.reason) for i in report.impossible),
     }
-    hidden = 0
+    names = [s.requirement for s in report.suggested if repository.BASE not in s.source]
+    hidden = len(names[_MOST_SUGGESTED:])
     is_long = sum(map(len, parts.values())) > _MANY
     for title, items in parts.items():
         most = 1 if is_long and title != "needs you" else _SHOWN
@@ -721,9 +728,8 @@ def _print(report: Report) -> None:
         _print_part(title, items[:most])
     if hidden:
         console.result(f"and {hidden} more: `envbuilder init --json`")
-    names = [s.requirement for s in report.suggested if repository.BASE not in s.source]
     if names:
-        console.hints([Hint("suggested, in comments", ("add", *names))])
+        console.hints([Hint("suggested, in comments", ("add", *names[:_MOST_SUGGESTED]))])
     if report.locked:
         console.result(f"locked: {report.locked}, for this machine. Others: `envbuilder lock`")
     console.result("Next:")

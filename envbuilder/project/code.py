@@ -26,6 +26,10 @@ _ASIDE = re.compile(r"(.*/)?(docs?|tests?)/.*|(.*/)?((setup|conftest|noxfile|tas
 """Files that are no part of a program."""
 _SCRIPT = re.compile(r"[^/]+\.py")
 _PACKAGE = re.compile(r"[^\W\d]\w*/__main__\.py")
+_LIST = re.compile(r"(.*/)(setup\.(py|cfg)|pyproject\.toml|requirements\.txt)")
+_EXAMPLE = re.compile(r"(.*/)?(examples?|demos?|benchmarks?|scripts|tools)/.*|.*\.ipynb")
+_SHARED = frozenset({"azure", "google"})
+"""Modules of many packages, each of which has a part of it."""
 
 
 class Use(NamedTuple):
@@ -36,25 +40,37 @@ class Use(NamedTuple):
     """Whether a program does not start without it."""
 
 
+def without_projects(files: Collection[str], lists: Iterable[str]) -> list[str]:
+    """Return files without those of other projects: of folders that have a list of their own.
+
+    A folder with one of these `lists` is none.
+    """
+    taken = "\n".join(("", *lists))
+    folders = (named[1] for named in map(_LIST.fullmatch, files) if named)
+    foreign = tuple(folder for folder in folders if f"\n{folder}" not in taken)
+    return [file for file in files if not file.startswith(foreign)]
+
+
 def imports(
     folder: Path,
-    files: Iterable[str],
+    files: Collection[str],
     programs: Iterable[Sequence[str]],
-    *,
-    all_start: bool,
+    lists: Collection[str],
 ) -> dict[str, Use]:
     """Return the modules of others that a repository's code imports, the most frequent first.
 
-    Neither the standard library's nor its own: a module or folder of that name somewhere in it.
+    Neither the standard library's nor its own: a module or folder of that name somewhere in it. A
+    folder with a list of its own is another project, unless its list is one of those taken.
     Programs are the scripts at the top and those that its texts start, with what these import of
-    it; with `all_start`, if there are none, all files.
+    it; if there are none, its code without examples, and all of it if no list is taken.
     """
     code = dict.fromkeys(file for file in files if file.endswith((".py", ".ipynb")))
     own_names = {*re.split(r"\.py\n|[/\n]", "\n".join((*code, ""))), *sys.stdlib_module_names}
-    others = [*filterfalse(_ASIDE.fullmatch, code)]
+    own = without_projects(files, lists)
+    others = dict.fromkeys(f for f in own if f in code and not _ASIDE.fullmatch(f))
     started = [*filter(_SCRIPT.fullmatch, others)]
-    started += filter(None, (_program_file(words, code) for words in programs))
-    started = started or others * all_start
+    started += filter(others.__contains__, (_program_file(words, code) for words in programs))
+    started = started or [f for f in others if not (lists and _EXAMPLE.fullmatch(f))]
     uses: dict[str, list[Use]] = {}
     read = set[str]()
     left = _MOST_BYTES
@@ -68,8 +84,10 @@ def imports(
         for path, is_top in dict.fromkeys(_imported(text)):
             use = Use(file, is_started and is_top)
             if use.at_start:
-                started += (code.keys() & {*_places(path, file)}) - read
-            name = path.partition("/")[0]
+                started += (others.keys() & {*_places(path, file)}) - read
+            name, _, rest = path.partition("/")
+            if name in _SHARED:
+                name = f"{name}.{rest.partition('/')[0]}"
             if name[0].isalpha() and name not in own_names:
                 uses.setdefault(name, []).append(use)
     return {
@@ -121,7 +139,7 @@ def _places(path: str, file: str) -> Iterator[str]:
 _GUARD = re.compile(r"^if __name__ == ['\"]__main__['\"]", re.MULTILINE)
 _NEVER = re.compile(
     r"(__.*|setup|conftest|noxfile|tasks|hubconf|config|utils|models?|datasets?)\.py|(.*_)?tests?(_.*)?\.py"
-    r"|(download|convert|prepare|preprocess|export|install|get|make|create|build|plot)_?.*\.py"
+    r"|(download|convert|prepare|preprocess|export|generate|install|get|make|create|build|plot)_?.*\.py"
 )
 _USUAL = (("train.py",), ("main.py",), ("run.py",), ("training.py",), ("app.py",))
 _MOST_SCRIPTS = 200
@@ -129,7 +147,7 @@ _MOST_SCRIPTS = 200
 
 
 def program_arguments(
-    folder: Path, files: Sequence[str], programs: Sequence[Sequence[str]] = ()
+    folder: Path, files: Sequence[str], programs: Sequence[Sequence[str]]
 ) -> tuple[str, ...]:
     """Return what follows `python` to run the program of a repository; empty if it is unclear.
 
@@ -138,20 +156,15 @@ def program_arguments(
     """
     scripts = [*filterfalse(_NEVER.fullmatch, filter(_SCRIPT.fullmatch, files))]
     present = {*files}
-    for words in (*_USUAL, *programs):
+    packages = (("-m", file.rpartition("/")[0]) for file in filter(_PACKAGE.fullmatch, files))
+    shown = sorted(programs, key=lambda words: (PurePosixPath(words[-1]).name,) not in _USUAL)
+    for words in (*_USUAL, *shown, *packages):
         path = _program_file(words, present)
-        if path and words[0] == "-m":
-            return tuple(words)
-        if path and not _NEVER.fullmatch(PurePosixPath(path).name):
-            return (path,)
-    packages = [*filter(_PACKAGE.fullmatch, files)]
+        if path and not _NEVER.fullmatch(posixpath.basename(path.removesuffix("/__main__.py"))):
+            return tuple(words) if words[0] == "-m" else (path,)
     guarded = [file for file in scripts[:_MOST_SCRIPTS] if _GUARD.search(_text(folder, file))]
-    candidates = [*packages, *guarded] or scripts
-    if len(candidates) != 1:
-        return ()
-    if packages:
-        return ("-m", packages[0].removesuffix("/__main__.py"))
-    return (candidates[0],)
+    candidates = guarded or scripts
+    return tuple(candidates) if len(candidates) == 1 else ()
 
 
 def _program_file(words: Sequence[str], present: Collection[str]) -> str:

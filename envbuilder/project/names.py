@@ -19,8 +19,10 @@ from envbuilder.profiles.requirements import table
 _SHORTEST = 4
 """Letters of names that are compared: shorter ones are all nearly the same."""
 
-_GENERIC = frozenset({"common", "config", "data", "dataset", "tools", "utils"})
-"""Modules of many repositories, whose names popular packages have, too."""
+_GENERIC = frozenset(
+    {"azure", "common", "config", "data", "dataset", "google", "google-cloud", "tools", "utils"}
+)
+"""Modules of many repositories or packages, whose names popular packages have, too."""
 
 
 class _Conda(Struct, frozen=True, forbid_unknown_fields=True):

@@ -11,7 +11,7 @@ import posixpath
 import re
 import shlex
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, date, datetime
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -25,7 +25,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.publishable import git
 from envbuilder.core.settings import ProjectPath
 from envbuilder.core.types import canonical
-from envbuilder.project import notebooks, package
+from envbuilder.project import code, notebooks, package
 from envbuilder.project.forms import form_of
 from envbuilder.project.lines import exists, read_text
 from envbuilder.project.names import distribution_of
@@ -40,7 +40,7 @@ _LONGEST_LINE = 4000
 each kind, commands in them, characters of a line."""
 _KEPT = re.compile(r".+\.(py|ipynb|sh|md|rst)|(?i:readme.*|.*dockerfile.*)")
 """Code and texts, in addition to what requirements are read from."""
-_SKIPPED = frozenset({"node_modules", "__pycache__", "site-packages", "envbuilder.lock"})
+_SKIPPED = re.compile(r"\..*|.*\.egg-info|node_modules|__pycache__|site-packages|envbuilder\.lock")
 _README = re.compile(r"(?i)(readme(\.(md|rst|txt))?|install(ation)?\.(md|rst|txt))")
 _DOCKERFILE = re.compile(r"(?i)(.*\.)?dockerfile(\..*)?")
 _SCRIPT = re.compile(r"(?i)(install|setup)[\w-]*\.sh|.*\.ipynb")
@@ -62,7 +62,7 @@ def files(folder: Path) -> Iterator[str]:
                 seen += 1
                 if seen >= _MOST_ENTRIES:
                     break
-                if not entry.name.startswith(".") and entry.name not in _SKIPPED:
+                if not _SKIPPED.fullmatch(entry.name):
                     entries.append(entry)
         if any(entry.name == "pyvenv.cfg" for entry in entries):
             continue
@@ -148,7 +148,11 @@ _KINDS = {
     ),
     "base": re.compile(r"FROM\s+(?=\S)"),
     "apt": re.compile(r"apt(?:-get)?\s+(?:-\S+\s+)*install\s+"),
-    "python": re.compile(r"python[\d.]*\s+(?=-m\s+\w|(?!setup\.py)[\w./-]+\.py\b)"),
+    "python": re.compile(
+        r"(?:python[\d.]*|(?:torchrun|accelerate\s+launch|deepspeed)(?:\s+\S+)*?)\s+"
+        r"(?=-m\s+\w|(?!setup\.py)[\w./-]+\.py\b)"
+    ),
+    "script": re.compile(r"(?:(?:source|bash|sh|\.)\s+(?:-\w+\s+)*|(?=\./))(?=\S+\.sh\b)"),
     "cd": re.compile(r"cd\s+(?=[\w.])"),
     "clone": re.compile(r"git\s+clone\s+(?=.*\S)"),
 }
@@ -191,7 +195,10 @@ _INSTALLING = re.compile(
     r"(?i)install|set-?up\b|environment|requirement|dependenc|prerequisite|preparation"
     r"|getting started|quick[ -]?start"
 )
-_ASIDE = re.compile(r"(?im)\boptional|\balternativ|\boption [b-z2-9]\b|^\W*or\b|\bor\W*\n")
+_ASIDE = re.compile(
+    r"(?im)^ *#\s*(?:bash|sh|source)\s|\boptional|\balternativ|\boption [b-z2-9]\b"
+    r"|^\W*or\b|\bor\W*\n"
+)
 _OTHER_PART = re.compile(
     r"(?i)contribut|\bdevelop(er|ment)|\btest(s|ing)?\b|troubleshoot|\bfaq\b|docker|windows|\bdocs?\b"
 )
@@ -200,10 +207,11 @@ _ON_CONDITION = re.compile(r"(?i)\b(if|in case) (you|your|there|it)\b")
 of one that is not for everybody; headings of other parts; what lines say of packages."""
 
 
-def install_hints(folder: Path, files: Iterable[str]) -> InstallHints:
+def install_hints(folder: Path, files: Collection[str]) -> InstallHints:
     """Return what the README, Dockerfiles, scripts and notebooks of a repository install."""
     taker = _Taker(folder)
-    upper = sorted((f.count("/"), f) for f in files if f.count("/") < 2)
+    own = code.without_projects(files, ())
+    upper = sorted((f.count("/"), f) for f in own if f.count("/") < 2)
     for kind in (_README, _DOCKERFILE, _SCRIPT):
         texts = [file for _, file in upper if kind.fullmatch(PurePosixPath(file).name)]
         for file in texts[:_MOST_TEXTS]:
@@ -235,6 +243,8 @@ def _commands(text: str, file: str) -> Iterator[_Command]:
     above = ""
     for number, whole in logical(text):
         line = whole[:_LONGEST_LINE]
+        if file.endswith(".sh"):
+            line = re.sub(r"\A\s*#.*", "", line)
         heading = _HEADING.match(line)
         if line.strip().startswith(("```", "~~~")):
             is_code = not is_code
@@ -299,9 +309,24 @@ class _Taker:
             self._inside = "." if is_itself else self._path(words[0])
         elif kind == "python":
             program = arguments.split()
+            program[0] = self._path(program[0])
             self.hints.programs.append(tuple(program[: 1 + program[0].count("-m")]))
+        elif kind == "script":
+            self._follow(self._path(words[0]))
         elif _PROSE.isdisjoint(words):
             self._install(kind, arguments, words)
+
+    def _follow(self, script: str) -> None:
+        """Take the commands of a script that the recipe runs, but not those of further ones."""
+        section = self._command.section
+        if not self._is_recipe:
+            return
+        self.hints.names.discard("")
+        with contextlib.suppress(InvalidError):
+            text = read_text(self._folder, script)
+            for command in islice(_commands(text, script), _MOST_COMMANDS):
+                if command.kind != "script":
+                    self.take(command._replace(section=section), is_recipe=True)
 
     def _clone(self, text: str) -> None:
         """Note another repository; the first is this one, if nothing says where that is from."""
@@ -310,12 +335,17 @@ class _Taker:
             self.hints.names.discard("")
             branch = re.findall(r"(?:-b|--branch)[ =](\S+)", text)
             if not is_own:
-                self._clones[url[3] or url[2]] = "@".join([f"git+{url[1]}", *branch])
+                path = posixpath.normpath(posixpath.join(self._inside, url[3] or url[2]))
+                self._clones[path] = "@".join([f"git+{url[1]}", *branch])
+
+    def _clone_of(self, path: str) -> str:
+        """Return the folder of the clone that a path leads into; empty if there is none."""
+        return next((clone for clone in self._clones if f"{path}/".startswith(f"{clone}/")), "")
 
     def _path(self, text: str) -> str:
         """Return the path that a command names: in its folder, or at the top if it is not there."""
         path = posixpath.normpath(posixpath.join(self._inside, text))
-        is_there = path.partition("/")[0] in self._clones or exists(self._folder, path)
+        is_there = self._clone_of(path) or exists(self._folder, path)
         is_inside = not path.startswith(("..", "/"))
         return path if is_there and is_inside else posixpath.normpath(text)
 
@@ -326,7 +356,7 @@ class _Taker:
             words = [f".[{','.join(words)}]"]
         for file in _FILE.findall(arguments):
             path = self._path(file)
-            if path.partition("/")[0] not in self._clones:
+            if not self._clone_of(path):
                 hints.files.setdefault(path, where)
                 self._note(f"-r {path}")
         for word in words:
@@ -357,9 +387,9 @@ class _Taker:
         """Take a package from a folder, perhaps the repository itself, which may have extras."""
         named, bracket, extras = text.partition("[")
         path = self._path(named)
-        clone, _, inside = path.partition("/")
         hints = self.hints
-        if clone in self._clones:
+        if clone := self._clone_of(path):
+            inside = path[len(clone) + 1 :]
             self._note("#subdirectory=".join(filter(None, [self._clones[clone], inside])))
         elif path != ".":
             self._note(f"./{path}{bracket}{extras}")

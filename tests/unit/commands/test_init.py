@@ -130,6 +130,37 @@ def test_it_prints_what_it_wrote_and_what_comes_next(
     )
 
 
+@pytest.mark.parametrize(
+    ("files", "following"),
+    [
+        ({"play.ipynb": notebook("import rich")}, "jupyter"),
+        ({"play.ipynb": notebook("import rich"), "lib/x.py": ""}, "run -- python"),
+        ({"setup.py": "setup(entry_points={'console_scripts': ['go=a:b']})"}, "run -- go"),
+        ({"setup.py": "setup()", "train.py": ""}, "run -- python train.py"),
+    ],
+)
+def test_what_comes_next_can_be_pasted(
+    folder: Path, capsys: pytest.CaptureFixture[str], files: dict[str, str], following: str
+) -> None:
+    lay(folder, {"requirements.txt": "rich\n", **files})
+    assert report(capsys)["next"][-1] == f"envbuilder {following}"
+
+
+def test_no_more_than_a_dozen_packages_are_suggested_and_the_rest_is_counted(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["click", "dill", "einops", "fire", "gdown", "nltk", "pandas"]
+    names += ["rich", "scipy", "six", "timm", "tqdm", "wandb"]
+    text = "\n".join(f"import {name}" for name in names)
+    lay(folder, {"requirements.txt": "numpy\n", "a.py": "", "examples/x.py": text})
+    assert run("init", "--offline") == 0
+    printed = "".join(capsys.readouterr())
+    assert "timm tqdm" in printed
+    assert "wandb" not in printed
+    assert "and 1 more: `envbuilder init --json`" in printed
+    assert len(report(capsys)["suggested"]) == len(names)
+
+
 def test_the_result_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = report(capsys)
     assert result == {
@@ -140,7 +171,7 @@ def test_the_result_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) ->
         **{key: [] for key in ("taken", "changed", "dropped", "needs_you", "suggested")},
         **{key: [] for key in ("others", "impossible")},
         "locked": "",
-        "next": ["envbuilder lock", "envbuilder run -- python FILE"],
+        "next": ["envbuilder lock", "envbuilder run -- python"],
     }
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.project import code, repository
+from envbuilder.project import code, names, repository
 from tests.support.repositories import lay, notebook
 
 GUARD = 'def main(): ...\n\nif __name__ == "__main__":\n    main()\n'
@@ -23,9 +23,9 @@ GUARD = 'def main(): ...\n\nif __name__ == "__main__":\n    main()\n'
         ({"a.py": GUARD, "b.py": GUARD}, (), ()),
         ({"a.py": GUARD, "b.py": GUARD}, (("gone.py",), ("./b.py",)), ("b.py",)),
         ({"download_models.py": GUARD, "prepare_data.py": ""}, (("download_models.py",),), ()),
+        ({"a/make_x.py": "", "go.py": ""}, (("-m", "a.make_x"),), ("go.py",)),
         ({"a/run/go.py": "", "b.py": ""}, (("-m", "venv"), ("-m", "a.run.go")), ("-m", "a.run.go")),
         ({"thing/__main__.py": "", "thing/model.py": ""}, (), ("-m", "thing")),
-        ({"one/__main__.py": "", "two/__main__.py": ""}, (), ()),
     ],
 )
 def test_the_program(
@@ -39,10 +39,10 @@ def test_the_program(
     assert code.program_arguments(tmp_path, found, shown) == expected
 
 
-def imported(folder: Path, *programs: Sequence[str], all_start: bool = False) -> dict[str, str]:
+def imported(folder: Path, *programs: Sequence[str], lists: Sequence[str] = ()) -> dict[str, str]:
     """Return the modules that a repository's code imports → the file, with ! for those at start."""
     files = [*repository.files(folder)]
-    uses = code.imports(folder, files, programs, all_start=all_start)
+    uses = code.imports(folder, files, programs, lists)
     return {name: "!" * use.at_start + use.file for name, use in uses.items()}
 
 
@@ -95,10 +95,54 @@ def test_what_a_program_cannot_start_without(tmp_path: Path) -> None:
     assert {*found} >= {"b1", "b2", "b3", "later", "maybe"}
 
 
-def test_without_a_program_all_files_count_only_if_that_is_asked_for(tmp_path: Path) -> None:
-    lay(tmp_path, {"lib/x.py": "import a1\n", "plot.ipynb": notebook("import a2\n")})
-    assert imported(tmp_path) == {"a1": "lib/x.py", "a2": "plot.ipynb"}
-    assert {*imported(tmp_path, all_start=True).values()} == {"!lib/x.py", "!plot.ipynb"}
+def test_without_a_program_all_code_counts_but_examples_only_if_nothing_lists(
+    tmp_path: Path,
+) -> None:
+    lay(
+        tmp_path,
+        {
+            "lib/x.py": "import a1\n",
+            "examples/x.py": "import a2\n",
+            "plot.ipynb": notebook("import a3\n"),
+        },
+    )
+    assert {*imported(tmp_path).values()} == {"!lib/x.py", "!examples/x.py", "!plot.ipynb"}
+    assert imported(tmp_path, lists=["requirements.txt"]) == {
+        "a1": "!lib/x.py",
+        "a2": "examples/x.py",
+        "a3": "plot.ipynb",
+    }
+
+
+def test_folders_with_lists_of_their_own_are_other_projects_unless_these_are_taken(
+    tmp_path: Path,
+) -> None:
+    lay(
+        tmp_path,
+        {
+            "train.py": "import a1, harness.x\n",
+            "harness/setup.py": "",
+            "harness/x.py": "import a2\n",
+            "parts/seg/requirements.txt": "",
+            "parts/seg/train.py": "import a3\n",
+        },
+    )
+    assert imported(tmp_path, lists=["requirements.txt"]) == {"a1": "!train.py"}
+    assert {*imported(tmp_path, lists=["parts/seg/requirements.txt"])} == {"a1", "a3"}
+
+
+def test_of_modules_that_many_packages_share_the_part_is_named(tmp_path: Path) -> None:
+    text = (
+        "from google.cloud import vision\n"
+        "import google.protobuf.message, google.colab\nfrom azure.identity import Credential\n"
+    )
+    lay(tmp_path, {"train.py": text})
+    assert {name: names.distribution_of_module(name) for name in imported(tmp_path)} == {
+        "google.cloud": "",
+        "google.protobuf": "protobuf",
+        "google.colab": "",
+        "azure.identity": "azure-identity",
+    }
 
 
 def test_hostile_code_is_read_in_no_time(tmp_path: Path) -> None:

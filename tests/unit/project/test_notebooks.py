@@ -64,5 +64,5 @@ def test_what_is_no_notebook(tmp_path: Path, text: str) -> None:
 @given(edited(CELLS, ["import ", "from ", ",", " as x", ".", "\n", "(", "1", "%", "\\"]))
 def test_any_cell_is_read(tmp_path: Path, cell: str) -> None:
     lay(tmp_path, {"a.ipynb": notebook(cell)})
-    assert isinstance(code.imports(tmp_path, ["a.ipynb"], (), all_start=True), dict)
+    assert isinstance(code.imports(tmp_path, ["a.ipynb"], (), ()), dict)
     repository.install_hints(tmp_path, ["a.ipynb"])

@@ -101,7 +101,7 @@ def test_what_makes_a_folder_a_package_is_no_program(tmp_path: Path) -> None:
     lay(tmp_path, {"__init__.py": "", "README.md": "python __init__.py\n"})
     assert code.program_arguments(tmp_path, ["__init__.py"], [("__init__.py",)]) == ()
     files = ["__init__.py", "play.py"]
-    assert code.program_arguments(tmp_path, files) == ("play.py",)
+    assert code.program_arguments(tmp_path, files, ()) == ("play.py",)
 
 
 SPLATTING = """\
@@ -194,3 +194,53 @@ def test_a_text_that_is_too_large_or_no_text_says_nothing(tmp_path: Path) -> Non
     shown = repository.install_hints(tmp_path, ["README.md", "Dockerfile"])
     assert not (shown.requirements)
     assert not (shown.recipe)
+
+
+def test_a_script_that_the_recipe_runs_is_part_of_it(tmp_path: Path) -> None:
+    lay(
+        tmp_path,
+        {
+            "README.md": "# Thing\n## Install\n```\ngit clone https://host.example/a/thing\n"
+            "cd parts\nbash setup_env.sh\n# bash setup_other.sh\n```\n## Use\nsh train.sh\n",
+            "setup_env.sh": "# pip install nltk\npip install torch==2.2.0\nbash setup_other.sh\n"
+            "git clone https://host.example/b/knn && pip install ./knn/cuda\n"
+            "cd cpu && pip install -r requirements.txt && cd ..\npip install ./gone\n",
+            "setup_other.sh": "pip install einops\n",
+            "train.sh": "pip install rich\n",
+            "parts/cpu/requirements.txt": "",
+        },
+    )
+    hints = repository.install_hints(tmp_path, [*repository.files(tmp_path)])
+    assert hints.recipe == {
+        "torch==2.2.0": "setup_env.sh:2",
+        "git+https://host.example/b/knn#subdirectory=cuda": "setup_env.sh:4",
+        "-r parts/cpu/requirements.txt": "setup_env.sh:5",
+        "./gone": "setup_env.sh:6",
+    }
+    assert "rich" not in hints.requirements
+
+
+def test_programs_are_named_from_the_top_whatever_starts_them(tmp_path: Path) -> None:
+    text = (
+        "```\ncd seg\npython train.py\ntorchrun --nproc-per-node 4 \\\n pre.py --x a.py\n"
+        "accelerate launch -m lib.go\n```\n"
+    )
+    lay(tmp_path, {"README.md": text, "seg/train.py": "", "pre.py": ""})
+    hints = repository.install_hints(tmp_path, ["README.md"])
+    assert hints.programs == [("seg/train.py",), ("pre.py",), ("-m", "lib.go")]
+
+
+def test_texts_of_other_projects_below_say_nothing_of_this_one(tmp_path: Path) -> None:
+    lay(
+        tmp_path,
+        {
+            "requirements.txt": "torch\n",
+            "own/README.md": "pip install rich\n",
+            "other/README.md": "pip install einops\n",
+            "other/pyproject.toml": "",
+            "x.egg-info/requires.txt": "torch\n",
+        },
+    )
+    files = [*repository.files(tmp_path)]
+    assert [*repository.install_hints(tmp_path, files).requirements] == ["rich"]
+    assert "x.egg-info/requires.txt" not in files
