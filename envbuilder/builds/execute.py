@@ -74,8 +74,7 @@ def execute(
 
     workdir = Path(plan.workdir)
     require_writable(workdir.parent, marked=False)
-    logs = require_writable(settings.logs_dir)
-    log = logs / f"{plan.profile}-{plan.fingerprint[:12]}.log"
+    log = require_writable(settings.logs_dir) / f"{plan.profile}-{plan.fingerprint[:12]}.log"
     lock = FileLock(f"{workdir}.lock")
     try:
         held = lock.acquire(timeout=0)

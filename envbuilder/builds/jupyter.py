@@ -322,10 +322,9 @@ def prefix(project: Built, name: str = NAME, python: str | None = None) -> Path:
     tools = library()
     profile = tools.profile(name)
     # It is of no project, whose link to its own environment it must not take over.
-    settings = replace(project.settings, project=None, definition=None, environment=DEFAULT)
     build = Locked(
         request=Request(python=python),
-        settings=settings,
+        settings=replace(project.settings, project=None, definition=None, environment=DEFAULT),
         progress=project.progress,
         library=tools,
         host=project.host,

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from envbuilder.core import archives, process, resources
 from envbuilder.core.errors import EnvbuilderError, InvalidError
-from envbuilder.core.files import file_sha256, full_or_broken
+from envbuilder.core.files import explained, file_sha256, full_or_broken
 from envbuilder.core.http import UnavailableError, download, host_of, open_session
 from envbuilder.core.settings import Settings, require_writable
 from envbuilder.packages.python import indexes
@@ -58,10 +58,8 @@ def from_folder(folder: Path) -> Dataset:
         hint = "Leave out --data to have MNIST fetched, or use --quick."
         if path is None:
             raise InvalidError(f"{folder}: no {name} (nor {name}.gz)", hint)
-        try:
+        with explained(path, hint=hint):
             actual = _raw_sha256(path)
-        except OSError as error:
-            raise InvalidError(f"{path}: cannot be read: {error.strerror}", hint) from error
         if actual != expected:
             raise InvalidError(
                 f"{path}: not MNIST's file (truncated or changed): expected sha256 {expected} of"

@@ -157,8 +157,7 @@ def attach(
             content = Path(path).read_bytes()
             if name == "provenance":
                 content = attestations.also_about(content, about)
-            kind = attestations.MEDIA_TYPES[name]
-            made = transfer.make_referrer(layout, image, kind, content)
+            made = transfer.make_referrer(layout, image, attestations.MEDIA_TYPES[name], content)
             transfer.attach(connection, layout, made, settings.uploads_dir, silent)
     progress.note(f"attached to {connection.name}@{image.digest}: {', '.join(documents)}")
 

@@ -477,8 +477,7 @@ def bake_files(
         "amd": "linux-amd64" in platforms,
         "arm": "linux-arm64" in platforms,
     }
-    text = filled("bake/docker-bake.hcl.j2", context)
-    yield RenderedFile(name=_BAKE_FILE, content=text.encode())
+    yield RenderedFile(name=_BAKE_FILE, content=filled("bake/docker-bake.hcl.j2", context).encode())
     yield from rendered
 
 

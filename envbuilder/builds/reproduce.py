@@ -268,8 +268,7 @@ def contents(build: Built, folder: Path) -> dict[str, str]:
     digests: dict[str, str] = {}
     for key, value in config.items():
         if key != "rootfs":
-            encoded = msgspec.json.encode(value, order="sorted")
-            digests[f"configuration: {key}"] = digest_of(encoded)
+            digests[f"configuration: {key}"] = digest_of(msgspec.json.encode(value, order="sorted"))
     for number, diff_id in enumerate(config["rootfs"]["diff_ids"], 1):
         digests[f"layer {number}"] = diff_id
     return digests

@@ -681,9 +681,8 @@ def _needed(manifest: Manifest, folder: Path) -> tuple[set[str], dict[str, File]
         _, definition = decoded(files.read_text(path), path)
         if definition is None:
             raise InvalidError(f"{path}: lists no requirements")
-        project = folder / PROJECT
         variants = ProjectProfiles(
-            definition, manifest.environment, project, [folder], has_folders=False
+            definition, manifest.environment, folder / PROJECT, [folder], has_folders=False
         )
         needed |= {f"{PROJECT}/{file}" for file in (PROJECT_FILE, *variants.contents.read_from)}
         # The locks of the profiles themselves, of which the project has variants.

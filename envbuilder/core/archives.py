@@ -268,8 +268,7 @@ def open_zip(source: Path | IO[bytes] | io.RawIOBase) -> Iterator[zipfile.ZipFil
 
 def zip_content(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
     """Return a member's bytes; raise one of `BAD_ZIP` if it is damaged or has more than `limit`."""
-    size = archive.getinfo(name).file_size
-    if size > limit:
+    if archive.getinfo(name).file_size > limit:
         raise ValueError(f"{shown(name)} is larger than {binary_size(limit)}")
     return b"".join(zip_pieces(archive, name))
 

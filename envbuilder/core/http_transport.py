@@ -87,10 +87,10 @@ def _pool_classes(session: Session) -> dict[str, type[HTTPConnectionPool]]:
 
         def send(self, data: Any) -> None:
             # The time-out is for one call: so it limits the time between two writes.
-            view = memoryview(data) if isinstance(data, bytes) else None
-            if view is None:
+            if not isinstance(data, bytes):
                 super().send(data)
                 return
+            view = memoryview(data)
             for start in range(0, len(view), _WRITE):
                 super().send(view[start : start + _WRITE])
 

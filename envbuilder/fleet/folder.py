@@ -96,9 +96,8 @@ def read(folder: Path) -> Plan:
 def _reading(path: Path, what: str, hint: str) -> Iterator[None]:
     """Raise `InvalidError` for a file that cannot be read, or is not what it should be."""
     try:
-        yield
-    except OSError as error:
-        raise InvalidError(f"{path}: cannot be read: {error.strerror or error}", hint) from error
+        with files.explained(path, hint=hint):
+            yield
     except ValueError as error:
         problem = printable(str(error), LONGEST_REASON)
         raise InvalidError(f"{path}: not {what}: {problem}", hint) from error

@@ -266,8 +266,7 @@ class _Stage(Generic[_Subject, _Verdict]):
         self._settle({})
 
     def _examine(self, name: str, job: str, content: bytes) -> None:
-        subject = self._subjects[name]
-        self._end(name, self._kind.examined(subject, self._run.plan.run, job, content))
+        self._end(name, self._kind.examined(self._subjects[name], self._run.plan.run, job, content))
 
     def _give_up_on(self, name: str, outcome: Outcome, detail: str, job: str | None) -> None:
         self._end(name, self._kind.unexamined(self._subjects[name], outcome, detail, job))
@@ -325,8 +324,7 @@ class Run:
         folders.add_scripts(self.folder, scripts)
         if resumed:
             self._cancel_others({*scripts, *(promise.node for promise in self.plan.promises)})
-        minutes = planning.group_time_limit(common.limit_seconds)
-        stage = _Stage(self, _GROUPS, members, minutes)
+        stage = _Stage(self, _GROUPS, members, planning.group_time_limit(common.limit_seconds))
         if resumed:
             stage.take_up()
         self._groups = stage

@@ -225,8 +225,7 @@ def _epochs(entries: Sequence[Entry]) -> Section:
         seconds = [node.epoch_seconds or 0.0 for node in nodes]
         median = text.duration(statistics.median(seconds))
         spread = f"{text.duration(min(seconds))} to {text.duration(max(seconds))}"
-        where = " · ".join(filter(None, others))
-        rows.append((device, where, f"{len(nodes):,}", median, spread))
+        rows.append((device, " · ".join(filter(None, others)), f"{len(nodes):,}", median, spread))
     return Section(
         title="Epochs",
         header=("device", "environment", "nodes", "median", "fastest to slowest"),

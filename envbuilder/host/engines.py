@@ -167,8 +167,7 @@ def _answer(path: str, *, full: bool) -> Answer:
     if not full:
         return answer
     try:
-        body = get(path, "/info", seconds=seconds, limit=_INFO_LIMIT)
-        info = decoding.from_json(body, Info)
+        info = decoding.from_json(get(path, "/info", seconds=seconds, limit=_INFO_LIMIT), Info)
     except (OSError, ValueError, RecursionError):
         return answer
     return msgspec.structs.replace(answer, info=info)

@@ -362,8 +362,7 @@ def _read_mac(reader: Reader) -> None:
 
 def _mac(snapshot: Snapshot) -> Host:
     """Return the host that a macOS snapshot describes."""
-    text = snapshot.files.get("sysctl.txt")
-    sysctl = fields(text)
+    sysctl = fields(snapshot.files.get("sysctl.txt"))
     notes = []
     if not sysctl:
         why = snapshot.unreadable.get("sysctl.txt", "empty or damaged")

@@ -14,6 +14,7 @@ import re
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from envbuilder.core import files
 from envbuilder.core.errors import InvalidError
 from envbuilder.host import memory
 
@@ -175,13 +176,11 @@ def write(folder: Path, taken: Snapshot, scrubber: Scrubber) -> int:
     Raise `InvalidError` if the folder cannot take it.
     """
     data = recording(taken, scrubber)
-    try:
+    with files.explained(folder, done="written"):
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise InvalidError(f"{folder}: is not empty", "Name a folder that does not exist yet.")
         plant(folder, data)
-    except OSError as error:
-        raise InvalidError(f"{folder}: cannot be written: {error.strerror or error}") from error
     return sum(len(data[part]) for part in PLANTED if part != "folders")
 
 

@@ -165,8 +165,7 @@ class Reader:
     def _read(self, path: str, limit: int) -> bytes | None:
         try:
             # Non-blocking, since a recorded tree may contain a named pipe.
-            flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-            descriptor = os.open(f"{self.root}/{path}", flags)
+            descriptor = os.open(f"{self.root}/{path}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
                 if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                     self.unreadable[path] = "not a file"

@@ -226,8 +226,7 @@ class Events:
         self.close()
         # The name is shown on the user's terminal: no control characters from an environment.
         self.phase = name
-        clean = printable(name, 60)
-        self._task = self._open.enter_context(self._progress.task(clean))
+        self._task = self._open.enter_context(self._progress.task(printable(name, 60)))
 
     def close(self) -> None:
         """Close the open progress task, if any."""

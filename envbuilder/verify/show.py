@@ -99,8 +99,7 @@ def figures(report: Report) -> Iterator[Fact]:
         if last.samples_per_second > 0:
             yield Fact("Training", amount(last.samples_per_second), "images a second")
     if training and training.cold_start_seconds:
-        cold = duration(training.cold_start_seconds)
-        yield Fact("Cold start", cold, "process to first step")
+        yield Fact("Cold start", duration(training.cold_start_seconds), "process to first step")
 
 
 def facts(report: Report) -> list[Fact]:

@@ -172,8 +172,7 @@ def _each(rule: Callable[[Observed, Run], Iterator[Finding]]) -> Rule:
                     worst[each.kind] = each
         for kind, each in worst.items():
             if len(who[kind]) < len(run.trained):
-                says = clipped(f"{first(who[kind], 4)}: {each.says}", SENTENCE)
-                yield replace(each, says=says)
+                yield replace(each, says=clipped(f"{first(who[kind], 4)}: {each.says}", SENTENCE))
             else:
                 yield each
 

@@ -235,8 +235,7 @@ class CondaEnvironment(NativeEnvironment):
 
     def place(self, programs: Iterable[PurePath] = ()) -> Place:
         """Return the environment before its activation, which prepends its own programs."""
-        refused = self.prefix / foreign_programs.FOLDER
-        path = tuple(map(str, (refused, *programs)))
+        path = tuple(map(str, (self.prefix / foreign_programs.FOLDER, *programs)))
         return Place(first={variables.PATH: path}, sets_profile=True)
 
     def after_activation(self, names: Iterable[str]) -> dict[str, str]:

@@ -211,8 +211,7 @@ class DockerEnvironment:
             self._engine.tag(image, name)
         ref = self.plan.artifact.ref
         if lacking or record.ref != ref:
-            renamed = msgspec.structs.replace(record, ref=ref, names=self._names)
-            records.keep(self._records, renamed)
+            records.keep(self._records, msgspec.structs.replace(record, ref=ref, names=self._names))
 
     def made_by(self) -> dict[str, str]:
         """Return the programs that built the existing image (BuildKit, …) → their versions."""

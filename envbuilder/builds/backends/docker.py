@@ -148,8 +148,7 @@ def _linked(
         groups["interpreter"] = ("the interpreter", (target.of_image,))
     steps: dict[str, LinkFiles] = {}
     for name, (what, files) in groups.items():
-        folder = str(work / name / name)
-        steps[name] = LinkFiles(what=f"check {what}", files=files, folder=folder)
+        steps[name] = LinkFiles(what=f"check {what}", files=files, folder=str(work / name / name))
     return steps
 
 
@@ -201,7 +200,6 @@ def plan(
         contexts += ["--build-context", f"{name}={work / name}"]
     # BuildKit takes its timestamps from this argument; Buildah does not know it.
     epoch = target.base.epoch if target.base and command.takes_epoch else None
-    labels = image_base.labels(profile, digest, locked)
     steps.append(
         Run(
             what="build the image",
@@ -211,7 +209,7 @@ def plan(
                 command.digests_option,
                 str(work / "image.json"),
                 *contexts,
-                *_last_options(build, labels, tags, context),
+                *_last_options(build, image_base.labels(profile, digest, locked), tags, context),
             ),
             hints={
                 "failed to resolve source metadata": no_base(base.ref),

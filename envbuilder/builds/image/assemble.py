@@ -145,8 +145,7 @@ class Assembly:
         for blob in base.layers:
             place(base.layout.blob(blob.digest), layout.blob(blob.digest))
         for item in added:
-            stored = self._cache.layout.blob(item.layer.digest)
-            place(stored, layout.blob(item.layer.digest))
+            place(self._cache.layout.blob(item.layer.digest), layout.blob(item.layer.digest))
         configuration = image_config(
             base.config,
             added,
@@ -265,8 +264,7 @@ class Assembly:
         """Return the payload layer; it is last because it changes with envbuilder."""
         inputs = {"kind": "payload", "sha256": payload_sha256(), "epoch": self._step.epoch}
         member = layer.Member(path=conventions.PAYLOAD.lstrip("/"), content=payload_pyz())
-        result = self._ensure(inputs, [member])
-        return Added(layer=result, reason="payload")
+        return Added(layer=self._ensure(inputs, [member]), reason="payload")
 
     def _project(self) -> list[Added]:
         """Return the layer of the project's own files, if any: it changes most often."""
@@ -274,8 +272,7 @@ class Assembly:
         if not project:
             return []
         inputs = {"kind": "project", "files": project.digest, "epoch": self._step.epoch}
-        result = self._ensure(inputs, project_layer.members(project))
-        return [Added(layer=result, reason="project")]
+        return [Added(layer=self._ensure(inputs, project_layer.members(project)), reason="project")]
 
     def _ensure(
         self, inputs: Mapping[str, Any], members: Iterable[layer.Member], *, on_base: bool = False

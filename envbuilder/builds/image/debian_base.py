@@ -104,8 +104,7 @@ def make(base: MakeBase, store: Store, log: Callable[[str], None]) -> Layout:
 def made_by(base: MakeBase) -> dict[str, str]:
     """Return the programs that made a base → their versions; empty if none were recorded."""
     try:
-        content = (Path(base.layout) / _MADE_BY).read_bytes()
-        return decoding.from_json(content, dict[str, str])
+        return decoding.from_json((Path(base.layout) / _MADE_BY).read_bytes(), dict[str, str])
     except (OSError, ValueError):
         return {}
 
@@ -341,5 +340,4 @@ def without_scripts(entries: dict[str, Member], controls: dict[str, str]) -> Ite
     stanzas = []
     for _, control in sorted(controls.items()):
         stanzas.append(control.replace("\n", "\nStatus: install ok unpacked\n", 1))
-    text = "\n".join(stanzas)
-    yield Member(path=deb.STATUS, content=text.encode())
+    yield Member(path=deb.STATUS, content="\n".join(stanzas).encode())

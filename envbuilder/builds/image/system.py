@@ -311,8 +311,7 @@ def _package(
     listed = "".join(f"/{name}\n" for name in (".", *contents))
     yield layer.Member(path=f"{record}.list", content=listed.encode())
     for kind, content in parts.items():
-        time = int(control[kind][1])
-        yield layer.Member(path=f"{record}.{kind}", content=content, time=time)
+        yield layer.Member(path=f"{record}.{kind}", content=content, time=int(control[kind][1]))
 
 
 def _require_files_only(file: File, parts: Mapping[str, bytes]) -> None:

@@ -84,8 +84,7 @@ def compressor() -> Mapping[str, str | int]:
     """Return what determines a layer's bytes apart from its members: the compressor's settings."""
     import zstandard
 
-    version = ".".join(map(str, zstandard.ZSTD_VERSION))
-    return {"zstd": version, "level": _LEVEL, "job": _JOB}
+    return {"zstd": ".".join(map(str, zstandard.ZSTD_VERSION)), "level": _LEVEL, "job": _JOB}
 
 
 def write(

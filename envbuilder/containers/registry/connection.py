@@ -623,11 +623,10 @@ def _login_files(environ: Mapping[str, str]) -> tuple[Path, ...]:
     home = Path(environ.get("HOME") or Path.home())
     runtime = environ.get("XDG_RUNTIME_DIR")
     docker = Path(environ.get("DOCKER_CONFIG") or home / ".docker")
-    config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
     places = (
         docker / "config.json",
         *([Path(runtime) / "containers" / "auth.json"] if runtime else []),
-        config / "containers" / "auth.json",
+        Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "containers" / "auth.json",
     )
     return tuple(p for p in places if p.is_file())
 

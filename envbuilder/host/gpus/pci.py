@@ -155,7 +155,6 @@ def _device(snapshot: Snapshot, address: str) -> Device:
     number = integer(snapshot.files.get(f"{folder}/device"), 16)
     vendor = integer(snapshot.files.get(f"{folder}/vendor"), 16)
     nodes = [n for n in snapshot.folders.get(f"{folder}/drm", ()) if n.startswith("renderD")]
-    bound = snapshot.has(f"{folder}/driver")
     return Device(
         bus=clean(address) or "?",
         vendor=vendor,
@@ -163,7 +162,7 @@ def _device(snapshot: Snapshot, address: str) -> Device:
         # `read` has dropped the classes of other devices.
         certain=kind is not None and (vendor is not None or kind >> 16 == _DISPLAY),
         driver=clean(snapshot.links.get(f"{folder}/driver", "").rpartition("/")[2]),
-        bound=bound,
+        bound=snapshot.has(f"{folder}/driver"),
         render_node=f"/dev/dri/{clean(nodes[0])}" if nodes else None,
     )
 

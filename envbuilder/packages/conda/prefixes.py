@@ -352,8 +352,7 @@ _Value = Annotated[str, Meta(pattern=r"^[^\x00]*\Z", description="text without n
 
 def templates_sha256() -> str:
     """Return the sha256 of everything that determines the scripts except their values."""
-    folder = resources.folder("templates") / "conda"
-    found = sorted(folder.glob("*.sh.j2"))
+    found = sorted((resources.folder("templates") / "conda").glob("*.sh.j2"))
     texts = [[path.name, path.read_text(encoding="utf-8")] for path in found]
     return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
 

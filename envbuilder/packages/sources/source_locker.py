@@ -207,8 +207,7 @@ class WheelBuilder:
     def _interpreter(self, python: str) -> Path | None:
         answers = installed.Answers(self._settings.interpreters_dir)
         try:
-            machine = probe.host().machine
-            return installed.find(python, [python], machine, answers=answers).path
+            return installed.find(python, [python], probe.host().machine, answers=answers).path
         except ToolError:
             pass
         if self.platform is None:
@@ -798,11 +797,10 @@ def _named(
         return source.of_git(location, settings)
     if location.kind == "path":
         return source.of_path(location, settings), ""
-    sha256 = source.downloaded(location.url, location.sha256, location.file, settings)
     recipe = Recipe(
         kind=location.kind,
         location=location.url,
-        sha256=sha256,
+        sha256=source.downloaded(location.url, location.sha256, location.file, settings),
         subdirectory=location.subdirectory,
     )
     return recipe, ""
