@@ -158,7 +158,7 @@ def attach(
             if name == "provenance":
                 content = attestations.also_about(content, about)
             made = transfer.make_referrer(layout, image, attestations.MEDIA_TYPES[name], content)
-            transfer.attach(connection, layout, made, settings.uploads_dir, silent)
+            transfer.attach(connection, layout, made, image, settings.uploads_dir, silent)
     progress.note(f"attached to {connection.name}@{image.digest}: {', '.join(documents)}")
 
 

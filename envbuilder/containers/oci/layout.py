@@ -139,8 +139,6 @@ def encode(value: object) -> bytes:
 
 def decode(data: bytes, kind: type[_T], where: str) -> _T:
     """Return decoded and validated JSON; raise `InvalidError` naming `where` if it is invalid."""
-    if len(data) > JSON_LIMIT:
-        raise InvalidError(f"{where}: {len(data)} bytes of JSON; at most {JSON_LIMIT} are read")
     try:
         return decoding.from_json(data, kind)
     except (ValueError, RecursionError) as error:

@@ -212,14 +212,12 @@ def attach(
     connection: Connection,
     layout: Layout,
     attachment: Descriptor,
+    subject: Descriptor,
     notes: Path,
     progress: Progress,
 ) -> Pushed:
-    """Push a referrer to the image's repository, and ensure that it is listed."""
+    """Push a referrer of `subject` to the image's repository, and ensure that it is listed."""
     pushed = push(connection, attachment.digest, layout, attachment, notes, progress)
-    subject = layout.read_manifest(attachment).subject
-    if subject is None:
-        raise BuildError(f"{attachment.digest}: names no subject")
     # None: the registry keeps no list of its own.
     if _index(connection, f"referrers/{subject.digest}", (OK, *_NO_LISTS)) is None:
         _list_by_tag(connection, attachment, subject.digest)

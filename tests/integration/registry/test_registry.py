@@ -306,8 +306,8 @@ def test_attachments_leave_the_image_as_it_is(
     connection = connect(registry.host)
     for kind in ("application/vnd.cyclonedx+json", "application/vnd.in-toto+json"):
         made = transfer.make_referrer(layout, image, kind, kind.encode())
-        transfer.attach(connection, layout, made, found.uploads_dir, SILENT)
-        transfer.attach(connection, layout, made, found.uploads_dir, SILENT)
+        transfer.attach(connection, layout, made, image, found.uploads_dir, SILENT)
+        transfer.attach(connection, layout, made, image, found.uploads_dir, SILENT)
     listed = attached(connection, image.digest)
     assert [d.artifact_type for d in listed] == [
         "application/vnd.cyclonedx+json",

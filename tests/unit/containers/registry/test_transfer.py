@@ -267,7 +267,7 @@ def attach(
     content = f"content of {kind}".encode()
     made = transfer.make_referrer(source, image, kind, content)
 
-    transfer.attach(connect(server), source, made, found.uploads_dir, SILENT)
+    transfer.attach(connect(server), source, made, image, found.uploads_dir, SILENT)
     return made
 
 
