@@ -285,11 +285,11 @@ def _report(
         text=text,
         taken=tuple(_taken(choice)),
         changed=(
-            *(n for n in fit.notes if not isinstance(n, lines.Dropped | lines.Needed)),
+            *fit.said(str),
             *(f"{taken}: {why}" for taken, why in facts.overrides.values()),
         ),
         dropped=(
-            *(str(note) for note in fit.notes if isinstance(note, lines.Dropped)),
+            *fit.said(lines.Dropped),
             *_on_hardware(compare.left_out, variants, fit.possible),
         ),
         needs_you=(
@@ -300,7 +300,7 @@ def _report(
                 )
             ),
             *(f"{name}: {_EXCLUDED[why]}" for name, why in facts.exclude.items()),
-            *(str(note) for note in fit.notes if isinstance(note, lines.Needed)),
+            *fit.said(lines.Needed),
             *(f"{name}: {_UNBUILT} [{name}]" for name in unbuilt),
             *draft.of_extras(folder, choice, imports),
             *_on_hardware(compare.other_cuda, variants, fit.possible),
@@ -425,6 +425,10 @@ class _Fit(NamedTuple):
     possible: frozenset[str] = frozenset()
     impossible: tuple[Impossible, ...] = ()
 
+    def said(self, kind: type[str]) -> list[str]:
+        """Return the notes of a kind: on changes, or what is dropped or needs the user."""
+        return [str(note) for note in self.notes if type(note) is kind]
+
 
 def _fitted(choice: draft.Choice, facts: draft.Draft, place: _Place) -> _Fit:
     """Return facts with which the usual profiles can be locked, or as many of them as possible.
@@ -434,15 +438,14 @@ def _fitted(choice: draft.Choice, facts: draft.Draft, place: _Place) -> _Fit:
     """
     framework, _ = framework_of(facts.definition(choice), choice.lines)
     usual = frozenset(frameworks.first_profile(framework, kind) for kind in ("cpu", "cuda"))
-    best: _Fit | None = None
+    best = _Fit(facts)
     for release, python in _alternatives(choice, framework):
         changed = msgspec.structs.replace(facts, framework_version=release, python=python)
         fit = _tried(choice, changed, place, usual)
-        if best is None or len(fit.possible) > len(best.possible):
-            best = fit
+        best = max(best, fit, key=lambda fit: len(fit.possible))
         if fit.possible == usual:
             break
-    return _tried(choice, best.facts if best else facts, place)
+    return _tried(choice, best.facts, place)
 
 
 def _resolvable(

@@ -26,7 +26,9 @@ _ASIDE = re.compile(r"(.*/)?(docs?|tests?)/.*|(.*/)?((setup|conftest|noxfile|tas
 """Files that are no part of a program."""
 _SCRIPT = re.compile(r"[^/]+\.py")
 _PACKAGE = re.compile(r"[^\W\d]\w*/__main__\.py")
-_LIST = re.compile(r"(.*/)(setup\.(py|cfg)|pyproject\.toml|requirements\.txt)")
+_LIST = re.compile(
+    r"(?!(?:docker|src)/[^/]+\Z)(.*/)(setup\.(py|cfg)|pyproject\.toml|requirements\.txt)"
+)
 _EXAMPLE = re.compile(r"(.*/)?(examples?|demos?|benchmarks?|scripts|tools)/.*|.*\.ipynb")
 _SHARED = frozenset({"azure", "google"})
 """Modules of many packages, each of which has a part of it."""
@@ -170,5 +172,5 @@ def program_arguments(
 def _program_file(words: Sequence[str], present: Collection[str]) -> str:
     """Return the file that a command starts Python with; empty if the repository has none."""
     module = words[-1].replace(".", "/")
-    named = (posixpath.normpath(words[0]), f"{module}.py", f"{module}/__main__.py")
+    named = (words[0], f"{module}.py", f"{module}/__main__.py")
     return next(filter(present.__contains__, named), "")

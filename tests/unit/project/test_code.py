@@ -21,7 +21,7 @@ GUARD = 'def main(): ...\n\nif __name__ == "__main__":\n    main()\n'
         ({"train.py": "", "evaluate.py": GUARD, "sample.py": GUARD}, (), ("train.py",)),
         ({"thing/__main__.py": "", "main.py": GUARD}, (), ("main.py",)),
         ({"a.py": GUARD, "b.py": GUARD}, (), ()),
-        ({"a.py": GUARD, "b.py": GUARD}, (("gone.py",), ("./b.py",)), ("b.py",)),
+        ({"a.py": GUARD, "b.py": GUARD}, (("gone.py",), ("b.py",)), ("b.py",)),
         ({"download_models.py": GUARD, "prepare_data.py": ""}, (("download_models.py",),), ()),
         ({"a/make_x.py": "", "go.py": ""}, (("-m", "a.make_x"),), ("go.py",)),
         ({"a/run/go.py": "", "b.py": ""}, (("-m", "venv"), ("-m", "a.run.go")), ("-m", "a.run.go")),
@@ -122,13 +122,18 @@ def test_folders_with_lists_of_their_own_are_other_projects_unless_these_are_tak
         {
             "train.py": "import a1, harness.x\n",
             "harness/setup.py": "",
+            "src/requirements.txt": "",
+            "src/x.py": "import a4\n",
             "harness/x.py": "import a2\n",
             "parts/seg/requirements.txt": "",
             "parts/seg/train.py": "import a3\n",
         },
     )
-    assert imported(tmp_path, lists=["requirements.txt"]) == {"a1": "!train.py"}
-    assert {*imported(tmp_path, lists=["parts/seg/requirements.txt"])} == {"a1", "a3"}
+    assert imported(tmp_path, lists=["requirements.txt"]) == {
+        "a1": "!train.py",
+        "a4": "src/x.py",
+    }
+    assert {*imported(tmp_path, lists=["parts/seg/requirements.txt"])} == {"a1", "a3", "a4"}
 
 
 def test_of_modules_that_many_packages_share_the_part_is_named(tmp_path: Path) -> None:
