@@ -293,13 +293,13 @@ def _candidates(
             file,
         )
         ranked.append((rank, file))
-    ordered = [file for _, file in sorted(ranked)]
-    usable = [f for (aside, *_), f in sorted(ranked) if not aside or f in order]
+    ranked.sort()
+    usable = [f for (aside, *_), f in ranked if not aside or f in order]
     if any("/" not in file for file in usable):
         usable = [
             f for f in usable if f in order or all(map(_OF_LISTS.fullmatch, f.split("/")[:-1]))
         ]
-    return ordered, usable
+    return [file for _, file in ranked], usable
 
 
 def _may_list(folder: Path, file: str) -> bool:
@@ -449,27 +449,20 @@ def text(choice: Choice, draft: Draft) -> str:
     """Return the text of an `envbuilder.yaml` that lists files, with the rest in comments."""
     chosen = draft.definition(choice)
     parts = [_HEAD, *_requirements(choice)]
-    if chosen.install_project:
-        parts.append("install_project: true  # importable from any folder, with its commands\n")
-    if isinstance(chosen.build_from_source, tuple) and chosen.build_from_source:
-        names = _items(chosen.build_from_source)
-        parts.append(f"build_from_source: {names}  # their own code runs while they are built\n")
-    if chosen.as_of:
-        parts.append(f"as_of: {chosen.as_of}  # the last commit's day: no later release is taken\n")
-    if chosen.framework:
-        parts.append(f"framework: {chosen.framework}  # others are ordinary packages\n")
-    if chosen.framework_version:
-        parts.append(
-            f'framework_version: "{chosen.framework_version}"  # instead of what files say\n'
-        )
-    if chosen.python:
-        parts.append(f'python: "{chosen.python}"  # {draft.python_why}\n')
-    if chosen.exclude:
-        why = "; ".join(dict.fromkeys(draft.exclude.values()))
-        parts.append(f"exclude: {_items(chosen.exclude)}  # {why}\n")
+    built = _items(chosen.build_from_source) if isinstance(chosen.build_from_source, tuple) else ""
+    why = "; ".join(dict.fromkeys(draft.exclude.values()))
+    written = {
+        "install_project": "true  # importable from any folder, with its commands",
+        "build_from_source": f"{built}  # their own code runs while they are built",
+        "as_of": f"{chosen.as_of}  # the last commit's day: no later release is taken",
+        "framework": f"{chosen.framework}  # others are ordinary packages",
+        "framework_version": f'"{chosen.framework_version}"  # instead of what files say',
+        "python": f'"{chosen.python}"  # {draft.python_why}',
+        "exclude": f"{_items(chosen.exclude)}  # {why}",
+        "system_packages": f"{_items(chosen.system_packages)}  # in images",
+    }
+    parts += [f"{key}: {value}\n" for key, value in written.items() if getattr(chosen, key)]
     parts += _mappings(draft)
-    if chosen.system_packages:
-        parts.append(f"system_packages: {_items(chosen.system_packages)}  # in images\n")
     if draft.suggested:
         parts.append("# Suggested; uncomment what is needed:\n# requirements:\n")
     for each in draft.suggested:
