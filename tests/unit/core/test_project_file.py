@@ -189,7 +189,6 @@ WRONG_VALUES = {
     "a repository": Mistake(
         "requirements:\n  - git+https://h/x\n", 2, "git+https://h/x", "Name a released version"
     ),
-    "a URL": Mistake("requirements: ['x @ https://h/x.whl']\n", 1, "x.whl", "released version"),
     "one equals sign": Mistake("requirements: [rich=13]\n", 1, "rich=13", "rich>=13"),
     "another PyTorch": Mistake(
         "requirements: [torch==1.0]\n", 1, "torch==1.0", "Allow what it has"
