@@ -251,7 +251,9 @@ _CHECK_INDEX = "Check that your package index can be reached: pip download --no-
 _ANNOTATION = re.compile(r"^([a-z0-9-]+)==(\S+) +# via (.+)$", re.MULTILINE)
 """A line of a resolution: a package, its version, and what requires it."""
 
-_LACKING = re.compile(r"(?:required|wheels) for `([\w.-]+)`|([\w.-]+) was not found in the")
+_LACKING = re.compile(
+    r"(?:required|wheels) for `([\w.-]+)`|([\w.-]+)(?:[=<>!~]\S+)? was not found in the"
+)
 """A package, as uv says that it has no wheel for the target, or that no index has it."""
 
 

@@ -133,11 +133,12 @@ def test_what_is_pinned_becomes_a_lower_bound_and_moves_to_what_uv_takes(
 def test_packages_without_a_wheel_are_those_that_uv_hints_at() -> None:
     printed = (
         "cause: Because nosuch was not found in the package registry and you require nosuch\n"
+        "cause: Because old==2.7.4.post1 was not found in the package registry\n"
         "hint: Wheels are required for `some_thing` because building from source is disabled\n"
         "hint: You require CPython 3.11 (`cp311`), but we only found wheels for `tensorflow`"
         " (v2.10.0) with the following Python ABI tags: `cp310`"
     )
-    assert uv._named(printed) == {"nosuch", "some-thing", "tensorflow"}
+    assert uv._named(printed) == {"nosuch", "old", "some-thing", "tensorflow"}
 
 
 ANCIENT = "cp35-cp35m-manylinux1_x86_64.whl"
