@@ -160,7 +160,7 @@ def _state(entry: entries.Entry) -> State:
     problems = (
         *filter(None, [compare.decided_again(lock, entry.decided)]),
         *resolve.check(entry.profile, lock),
-        *compare.foreign_files(entry.profile, lock, entry.origin[1] if entry.origin else None),
+        *compare.foreign_files(entry.profile, lock, compare.own_lock(entry.origin)),
         *entries.conda_problems(entry.profile, entry.path),
     )
     if problems:

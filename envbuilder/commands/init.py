@@ -285,11 +285,11 @@ def _report(
         text=text,
         taken=tuple(_taken(choice)),
         changed=(
-            *fit.said(str),
+            *fit.notes_of(str),
             *(f"{taken}: {why}" for taken, why in facts.overrides.values()),
         ),
         dropped=(
-            *fit.said(lines.Dropped),
+            *fit.notes_of(lines.Dropped),
             *_on_hardware(compare.left_out, variants, fit.possible),
         ),
         needs_you=(
@@ -300,7 +300,7 @@ def _report(
                 )
             ),
             *(f"{name}: {_EXCLUDED[why]}" for name, why in facts.exclude.items()),
-            *fit.said(lines.Needed),
+            *fit.notes_of(lines.Needed),
             *(f"{name}: {_UNBUILT} [{name}]" for name in unbuilt),
             *draft.of_extras(folder, choice, imports),
             *_on_hardware(compare.other_cuda, variants, fit.possible),
@@ -425,7 +425,7 @@ class _Fit(NamedTuple):
     possible: frozenset[str] = frozenset()
     impossible: tuple[Impossible, ...] = ()
 
-    def said(self, kind: type[str]) -> list[str]:
+    def notes_of(self, kind: type[str]) -> list[str]:
         """Return the notes of a kind: on changes, or what is dropped or needs the user."""
         return [str(note) for note in self.notes if type(note) is kind]
 

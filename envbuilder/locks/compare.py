@@ -15,6 +15,7 @@ from envbuilder.packages.interpreters import SOURCE
 from envbuilder.packages.python.indexes import DEFAULT
 from envbuilder.profiles import frameworks
 from envbuilder.profiles.frameworks import FRAMEWORKS
+from envbuilder.profiles.lock import inputs_digest
 from envbuilder.profiles.profile import Profile, is_on_pypi
 from envbuilder.profiles.requirements import applies, distribution
 from envbuilder.project.lines import instead_of
@@ -29,6 +30,13 @@ _MOST_OTHERS = 5
 """Packages of other versions that are named for one lock."""
 _DIGITS = 9
 """Digits of a commit, or of a source's hash, that are printed."""
+
+
+def own_lock(origin: tuple[Profile, Lock] | None) -> Lock | None:
+    """Return the lock of a profile, unless it was made of another profile of that name."""
+    if origin and origin[1].inputs == inputs_digest(origin[0]):
+        return origin[1]
+    return None
 
 
 def foreign_files(profile: Profile, lock: Lock, origin: Lock | None) -> Iterator[str]:

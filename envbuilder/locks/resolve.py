@@ -183,7 +183,7 @@ def resolve(
                 break
     except UnresolvableError as error:
         return replace(nothing(profile), state="unlocked", obstacle=error.reason)
-    return _judged(lock, compare.foreign_files(profile, lock, of_origin))
+    return _judged(lock, compare.foreign_files(profile, lock, compare.own_lock(origin)))
 
 
 def _asking(
