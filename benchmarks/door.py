@@ -60,8 +60,17 @@ def of_uv(folder: Path, asked: list[tuple[str, str]]) -> float:
     for platform, python in asked:
         sum_ += seconds(
             (
-                *("uv", "pip", "compile", "-q", "requirements.txt", "--only-binary", ":all:"),
-                *("--python-platform", UV_PLATFORMS[platform], "--python-version", python),
+                "uv",
+                "pip",
+                "compile",
+                "-q",
+                "requirements.txt",
+                "--only-binary",
+                ":all:",
+                "--python-platform",
+                UV_PLATFORMS[platform],
+                "--python-version",
+                python,
             ),
             folder,
         )[0]

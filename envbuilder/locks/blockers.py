@@ -166,7 +166,8 @@ class Diagnosis:
         fitting = []
         for each in _fitting(profile, target, name, releases):
             release = releases[each]
-            usable = release.sdist or release.usable(ranks) or not _pythons([release], target)
+            is_for_others = upstream.pythons([release], target[0])
+            usable = release.sdist or release.usable(ranks) or not is_for_others
             if usable and release.is_for(target[1]):
                 fitting.append(each)
         chosen = Version(version)
@@ -212,7 +213,7 @@ class Diagnosis:
             blocker,
             kind="source" if built else "wheel",
             version=str((built or fitting)[-1]),
-            pythons=_pythons([releases[version] for version in fitting], target),
+            pythons=upstream.pythons([releases[version] for version in fitting], target[0]),
         )
 
     def _unbuilt(self, blocker: Blocker | None, as_of: str | None) -> tuple[str, ...]:
@@ -262,16 +263,6 @@ def _needs(name: str, refusal: UnresolvableError) -> list[tuple[str, SpecifierSe
         text = specifier[0].strip(",.") if specifier else ""
         needs.append((f"{package} {version}".strip(), SpecifierSet(text)))
     return needs
-
-
-def _pythons(every: Sequence[upstream.Release], target: upstream.Target) -> tuple[str, ...]:
-    """Return the Pythons for which one of some releases has a wheel on a target's platform."""
-    pythons = []
-    for python in upstream.PYTHONS:
-        ranks = upstream.ranks((target[0], python))
-        if any(each.usable(ranks) for each in every):
-            pythons.append(python)
-    return tuple(pythons)
 
 
 class PassedOverError(UnresolvableError):

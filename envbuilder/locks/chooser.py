@@ -242,14 +242,7 @@ class Chooser:
 
     def _having(self, releases: Iterable[upstream.Release]) -> frozenset[str]:
         """Return the Pythons for which one of some releases has a wheel on the platform."""
-        every = tuple(releases)
-        platform = self._profile.platforms[0]
-        having = set[str]()
-        for python in upstream.PYTHONS:
-            ranks = upstream.ranks((platform, python))
-            if any(each.usable(ranks) for each in every):
-                having.add(python)
-        return frozenset(having)
+        return frozenset(upstream.pythons(releases, self._profile.platforms[0]))
 
     def _pythons(self, python: str, limits: Sequence[Line]) -> list[str]:
         """Return the Pythons to ask for, the best one first."""

@@ -476,6 +476,17 @@ def ranks(target: Target) -> Mapping[Tag, int]:
     return {tag: rank for rank, tag in enumerate(target_tags(*target))}
 
 
+def pythons(releases: Iterable[Release], platform: types.Platform) -> tuple[str, ...]:
+    """Return the Pythons for which one of some releases has a wheel on a platform."""
+    every = tuple(releases)
+    having = []
+    for python in PYTHONS:
+        accepted = ranks((platform, python))
+        if any(each.usable(accepted) for each in every):
+            having.append(python)
+    return tuple(having)
+
+
 class Index:
     """The pages of a user's indexes, as they were on a day; each is read once."""
 

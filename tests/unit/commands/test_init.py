@@ -6,7 +6,7 @@ import contextlib
 import json
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from types import ModuleType
@@ -285,7 +285,8 @@ def test_a_script_lists_what_it_requires_itself(
     block = "# /// script\n# dependencies = ['einops', 'jax']\n# ///\nimport einops\n"
     lay(folder, {"train.py": block, "helper.py": "", "tools/other.py": block})
     (taken,) = report(capsys)["taken"]
-    assert (taken["file"], taken["requirements"]) == ("train.py", ["einops", "jax"])
+    assert taken["file"] == "train.py"
+    assert taken["requirements"] == ["einops", "jax"]
     assert active(folder) == ["requirements_from:", "  - train.py"]
 
 
@@ -360,7 +361,11 @@ def test_what_programs_import_is_taken_and_what_examples_alone_do_is_offered(
     }
     _, _, rest = capsys.readouterr().out.partition("suggested, in comments:\n  envbuilder add ")
     assert {*rest.splitlines()[0].split()} == {
-        *("ipywidgets", "wandb", "h5py", "matplotlib", "seaborn"),
+        "ipywidgets",
+        "wandb",
+        "h5py",
+        "matplotlib",
+        "seaborn",
     }
 
 
@@ -440,7 +445,10 @@ def test_what_code_alone_imports_is_never_built(
     assert run("init", "--json") == 0
     needed = json.loads(capsys.readouterr().out)["needs_you"]
     assert [line.partition("  #")[0] for line in active(folder)] == [
-        *("requirements:", "  - tqdm", "  - timm", "build_from_source: [tqdm]"),
+        "requirements:",
+        "  - tqdm",
+        "  - timm",
+        "build_from_source: [tqdm]",
     ]
     assert any(text.endswith("build_from_source: [einops]") for text in needed)
 
@@ -679,9 +687,8 @@ def test_a_machine_that_no_profile_fits_gets_the_file_without_a_lock(
     assert "Next:\n  envbuilder lock\n" in captured.out
 
 
-def test_an_index_that_fails_is_asked_once_and_said_after_what_was_written(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def asked_of(monkeypatch: pytest.MonkeyPatch, give: Callable[[], Answer]) -> list[str]:
+    """Let uv answer what is given; return the profiles that it is asked for."""
     asked: list[str] = []
 
     class Chooser:
@@ -689,11 +696,21 @@ def test_an_index_that_fails_is_asked_once_and_said_after_what_was_written(
             asked.append(profile.name)
 
         def answer(self, *_: object) -> Answer:
-            raise BuildError("uv could not resolve rich: the index is away")
+            return give()
+
+    monkeypatch.setattr(chooser, "Chooser", Chooser)
+    return asked
+
+
+def test_an_index_that_fails_is_asked_once_and_said_after_what_was_written(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> Answer:
+        raise BuildError("uv could not resolve rich: the index is away")
 
     lay(folder, {"requirements.txt": "rich==14\n"})
     an_index(monkeypatch)
-    monkeypatch.setattr(chooser, "Chooser", Chooser)
+    asked = asked_of(monkeypatch, fail)
     assert run("init") == 1
     captured = capsys.readouterr()
     assert "taken: 1 package of requirements.txt" in captured.out
@@ -724,17 +741,8 @@ def test_what_cannot_be_locked_here_is_said_after_what_was_written(
 def test_hardware_with_packages_of_its_own_decides(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
-
-    class Chooser:
-        def __init__(self, profile: Profile, **_: object) -> None:
-            asked.append(profile.name)
-
-        def answer(self, *_: object) -> Answer:
-            return answered()
-
     an_index(monkeypatch)
-    monkeypatch.setattr(chooser, "Chooser", Chooser)
+    asked = asked_of(monkeypatch, answered)
     for listed, expected in (
         ("rich", ["cpu"]),
         ("rich==14", ["cpu", "mps"]),

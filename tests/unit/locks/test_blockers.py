@@ -106,7 +106,8 @@ def test_all_that_has_no_wheel_is_named_and_what_sources_require(diagnosis: Diag
         ("deep", "source", "3.0", ()),
         ("transitive", "absent", "", ()),
     ]
-    assert (blockers[0].by, blockers[5].by) == (("requirements.txt:1",), ("old 1.0",))
+    assert blockers[0].by == ("requirements.txt:1",)
+    assert blockers[5].by == ("old 1.0",)
     assert rest is None
     text = str(explained(blockers, LINUX))
     assert "7 packages stand in the way" in text
@@ -125,7 +126,8 @@ def test_who_requires_a_package_and_in_which_versions_is_in_the_words_of_uv(
     asked = profile("app")
     standing, _ = diagnosis.blockers(asked, LINUX, refusal(proof, "old"), lambda _: None)
     (blocker,) = standing
-    assert (blocker.version, blocker.by) == ("0.9", ("app 2.0",))
+    assert blocker.version == "0.9"
+    assert blocker.by == ("app 2.0",)
 
 
 def test_what_has_a_wheel_that_fits_is_not_to_blame_and_uv_keeps_its_own_reason(

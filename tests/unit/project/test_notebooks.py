@@ -46,8 +46,12 @@ def test_what_its_cells_install(tmp_path: Path) -> None:
     lay(tmp_path, {"a.ipynb": notebook(*CELLS)})
     hints = repository.install_hints(tmp_path, [*repository.files(tmp_path)])
     assert [*hints.requirements] == [
-        *("einops==0.8.0", "timm>=0.9", "git+https://host.example/x.git"),
-        *("datasets", "rich", "pandas"),
+        "einops==0.8.0",
+        "timm>=0.9",
+        "git+https://host.example/x.git",
+        "datasets",
+        "rich",
+        "pandas",
     ]
     assert {*hints.requirements.values()} == {"a.ipynb"}
     assert [*hints.system] == ["ffmpeg"]

@@ -69,7 +69,10 @@ def test_commands_of_a_readme(tmp_path: Path) -> None:
         "nltk": "Dockerfile:1",
     }
     assert {*shown.recipe} == {
-        *("thing-runtime", "einops", "rich[jupyter]>=13", "git+https://host.example/x.git"),
+        "thing-runtime",
+        "einops",
+        "rich[jupyter]>=13",
+        "git+https://host.example/x.git",
         *(f"-r {file}" for file in shown.files),
         *(f"conda::{spec}" for spec in ("pytorch=1.6.0", "opencv", "graphviz", "gromacs")),
     }
@@ -87,7 +90,7 @@ def test_commands_of_a_readme(tmp_path: Path) -> None:
         "--python-version 3.11",
         "--exclude-newer 2024-01-01",
         "--no-build-isolation --no-cache-dir -U --prefer-binary",
-        "--default-index https://pypi.org/simple",
+        "--default-index https://index.example/simple",
         "-P tiny",
     ],
 )

@@ -103,10 +103,11 @@ def test_an_option_is_left_out_and_said(tmp_path: Path, line: str, why: str) -> 
 
 
 @pytest.mark.parametrize("option", ["-i", "--index-url=", "--extra-index-url"])
-@pytest.mark.parametrize("url", ["https://pypi.org/simple", "https://pypi.python.org/simple/"])
+@pytest.mark.parametrize(("host", "end"), [("pypi", "simple"), ("pypi.python", "simple/")])
 def test_the_public_index_is_the_one_that_pip_and_uv_are_set_up_with(
-    tmp_path: Path, option: str, url: str
+    tmp_path: Path, option: str, host: str, end: str
 ) -> None:
+    url = f"https://{host}.org/{end}"
     lay(tmp_path, {"requirements.txt": f"{option} {url}\nnumpy\n"})
     assert read(tmp_path, "requirements.txt").notes == ()
 

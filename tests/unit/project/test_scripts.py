@@ -55,7 +55,8 @@ def test_outside_of_a_project_it_is_one_of_its_own(tmp_path: Path) -> None:
     lay(tmp_path, {"Train_v2.py": SCRIPT, "plain.py": "", "train.sh": SCRIPT})
     outside = settings.load({}, tmp_path)
     own = scripts.of_script(outside, tmp_path / "Train_v2.py")
-    assert (own.project, own.environment) == (tmp_path, "train-v2-py")
+    assert own.project == tmp_path
+    assert own.environment == "train-v2-py"
     for name in ("plain.py", "train.sh", "gone.py"):
         assert scripts.of_script(outside, tmp_path / name) is outside
     assert scripts.of_script(own, tmp_path / "Train_v2.py") is own
