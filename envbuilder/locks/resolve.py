@@ -527,6 +527,7 @@ def _judged(lock: Lock, foreign: Iterable[str]) -> Lock:
     With files that are not the hardware's own, it is `unlocked`: `check` would refuse them.
     """
     if others := [*foreign]:
+        others.append("To go on: an index with upstream's own files, or another framework_version")
         why = reason("files of the indexes are not the hardware's own", others)
         return replace(lock, targets=(), tools={}, missing={}, state="unlocked", obstacle=why)
     named: list[tuple[File, str]] = [(tool, platform) for platform, tool in lock.tools.items()]

@@ -121,6 +121,7 @@ def test_an_index_with_other_bytes_than_the_profile_locks_is_refused(found: Sett
     assert lock.state == "unlocked"
     assert lock.obstacle
     assert "not the file that the profile locks" in lock.obstacle.items[0]
+    assert lock.obstacle.items[-1].startswith("To go on: an index with upstream's own files")
 
 
 def test_a_projects_lock_has_an_interpreter_that_stays(
