@@ -9,8 +9,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from envbuilder.builds import pipeline
 from envbuilder.builds.pipeline import prepare
@@ -82,7 +82,7 @@ def here(name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     """The recorded host of that name, with its own engine or with Docker."""
     recorded = host_trees.recorded(name)
     if request.param == "an engine":
-        recorded = msgspec.structs.replace(recorded, containers=DOCKER)
+        recorded = replace(recorded, containers=DOCKER)
     on(monkeypatch, recorded)
     return recorded
 
@@ -111,9 +111,7 @@ def test_detect_verify_and_build_agree(name: str, here: Host, found: Settings) -
                            if way.works]  # fmt: skip
                 assert did in working, (what, did)
             if backend is None and usable:
-                assert msgspec.structs.replace(fit, backend=None) == msgspec.structs.replace(
-                    shown[profile.name], backend=None
-                )
+                assert replace(fit, backend=None) == replace(shown[profile.name], backend=None)
                 # A build makes what cannot run here, but nothing that cannot be.
                 built = outcome(found, running=False, profile=profile.name)
                 assert isinstance(built, HostError) == fit.impossible, (what, built)
@@ -144,7 +142,7 @@ def test_a_native_environment_is_refused_with_the_way_out(
     found: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forky = {"containers": DOCKER, "os_version": "Debian GNU/Linux forky/sid"}
-    on(monkeypatch, msgspec.structs.replace(host_trees.recorded("lunar-lake"), **forky))
+    on(monkeypatch, replace(host_trees.recorded("lunar-lake"), **forky))
     refused = outcome(found, backend="venv")
     assert isinstance(refused, HostError)
     assert refused.message.startswith(

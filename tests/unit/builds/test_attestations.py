@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from packageurl import PackageURL
 
 from envbuilder import __version__
@@ -45,7 +45,7 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def image(found: Settings) -> tuple[plan.Plan, plan.Artifact]:
     made = docker_plan("cpu", found)
-    return made, msgspec.structs.replace(made.artifact, digest=DIGEST)
+    return made, replace(made.artifact, digest=DIGEST)
 
 
 def venv(found: Settings) -> tuple[plan.Plan, plan.Artifact]:
@@ -53,7 +53,7 @@ def venv(found: Settings) -> tuple[plan.Plan, plan.Artifact]:
     prefix = Path(made.artifact.ref)
     prefix.mkdir(parents=True)
     seal.close(prefix, {"fingerprint": made.fingerprint})
-    return made, msgspec.structs.replace(made.artifact, digest=DIGEST)
+    return made, replace(made.artifact, digest=DIGEST)
 
 
 def ensure(made: plan.Plan, artifact: plan.Artifact, found: Settings, **more: Any) -> Any:
@@ -86,7 +86,7 @@ def test_those_of_an_image_lie_beside_its_record_under_its_digest(found: Setting
     folder = found.records_dir / made.fingerprint
     assert written["sbom"] == str(folder / ("ab" * 32 + ".sbom.cdx.json"))
     assert {Path(p) for p in written.values()} == set(folder.iterdir())
-    pushed = msgspec.structs.replace(artifact, kind="registry", ref="registry.example/cpu:1")
+    pushed = replace(artifact, kind="registry", ref="registry.example/cpu:1")
     assert attestations.places(made, pushed, found) == written
     assert attestations.subject(pushed).name == "registry.example/cpu:1"
 
@@ -95,7 +95,7 @@ def test_they_name_the_digest_of_the_projects_files(found: Settings, tmp_path: P
     project = project_layers.lay(tmp_path / "code", {"train.py": b"1"})
     step = plan.CopyProject(what="copy", project=project, folder="/context")
     bare, artifact = image(found)
-    made = msgspec.structs.replace(bare, steps=(step, *bare.steps))
+    made = replace(bare, steps=(step, *bare.steps))
     for planned_image, named in ((bare, []), (made, [project.digest])):
         bill, statement = documents(planned_image, artifact, found)
         properties = {p["name"]: p["value"] for p in bill["metadata"]["properties"]}
@@ -128,7 +128,7 @@ def test_a_reused_artifact_records_the_signatures_that_were_accepted_since(
     paths = ensure(made, artifact, found, versions={"uv": "1.2.3"})
     before = read_json(Path(paths["provenance"]))
     signed = Signed(name="cpu.json", digest=f"sha256:{'ab' * 32}", type="urn:a", keyid="cd" * 32)
-    strict = msgspec.structs.replace(made, signatures=(signed,))
+    strict = replace(made, signatures=(signed,))
     for plan_ in (strict, strict, made):  # without a requirement, it stays as it is
         ensure(plan_, artifact, found, anew=False)
         after = read_json(Path(paths["provenance"]))
@@ -143,7 +143,7 @@ def test_a_reused_artifact_records_the_signatures_that_were_accepted_since(
 def test_the_base_image_that_was_used_is_in_both_not_the_locked_one(found: Settings) -> None:
     made, artifact = image(found)
     used = plan.UsedBase(ref="site/base:1", digest=DIGEST)
-    made = msgspec.structs.replace(made, base=used)
+    made = replace(made, base=used)
     for document in map(json.dumps, documents(made, artifact, found)):
         assert "site/base" in document
         assert "3.11-slim-bookworm" not in document
@@ -152,11 +152,9 @@ def test_the_base_image_that_was_used_is_in_both_not_the_locked_one(found: Setti
 def test_a_base_made_of_locked_packages_is_its_packages(found: Settings) -> None:
     profile, lock = shipped("zendnn")
     target = lockfile.select(lock, "linux/amd64", "3.11")
-    files = tuple(
-        msgspec.structs.replace(f, role="base") if f.kind == "deb" else f for f in target.files
-    )
-    own = msgspec.structs.replace(target.base, suite="bookworm", digest=None)
-    target = msgspec.structs.replace(target, base=own, files=files)
+    files = tuple(replace(f, role="base") if f.kind == "deb" else f for f in target.files)
+    own = replace(target.base, suite="bookworm", digest=None)
+    target = replace(target, base=own, files=files)
     step = image_base.debian_step(target, found)
     for made_base, packages in ((step, len(target.base_files)), (None, 0)):
         made = docker.plan(
@@ -165,7 +163,7 @@ def test_a_base_made_of_locked_packages_is_its_packages(found: Settings) -> None
             image_base.Base(ref="base:1", identity=DIGEST, make=(made_base,) if made_base else ()),
             BUILDKIT,
         )
-        artifact = msgspec.structs.replace(made.artifact, digest=DIGEST)
+        artifact = replace(made.artifact, digest=DIGEST)
         bill, statement = documents(made, artifact, found)
         listed = bill["components"]
         assert sum(c["purl"].startswith("pkg:deb") for c in listed) == packages
@@ -217,7 +215,7 @@ def test_of_layers_the_base_below_is_read_and_no_engine(
     step = SimpleNamespace(base="/base", platform="linux/amd64", cache=cache, project=None)
     for module in (plan, attestations):
         monkeypatch.setattr(module, "Assemble", SimpleNamespace)
-    made = msgspec.structs.replace(made, steps=(step,))
+    made = replace(made, steps=(step,))
     monkeypatch.setattr(connection, "connect", lambda: pytest.fail("the engine was asked"))
     root = SimpleNamespace(contents={"var/lib/dpkg/status": STATUS, "etc/passwd": b""})
     asked: list[tuple[str, str]] = []
@@ -227,7 +225,7 @@ def test_of_layers_the_base_below_is_read_and_no_engine(
         return SimpleNamespace(root=root, config={"rootfs": {}})
 
     monkeypatch.setattr(image_base, "read_contents", read)
-    archive = msgspec.structs.replace(artifact, kind="archive", ref=str(tmp_path / "cpu.tar"))
+    archive = replace(artifact, kind="archive", ref=str(tmp_path / "cpu.tar"))
     bill, statement = documents(made, archive, found)
     text = json.dumps(bill)
     assert "pkg:deb/debian/base-files@12.4?distro=bookworm" in text

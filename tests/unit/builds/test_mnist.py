@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from envbuilder.builds import mnist
 from envbuilder.core import archives, files, process
@@ -70,7 +70,7 @@ def mirrors(monkeypatch: pytest.MonkeyPatch) -> Mirrors:
 def here(found: Settings, mirrors: Mirrors) -> Settings:
     """Settings whose MNIST mirrors are the two of this test."""
     indexes = {"mnist-ossci": "http://127.0.0.1/first", "mnist-cvdf": "http://127.0.0.1/second"}
-    return msgspec.structs.replace(found, configuration=Configuration(indexes=indexes))
+    return replace(found, configuration=Configuration(indexes=indexes))
 
 
 def obtain(settings: Settings) -> tuple[mnist.Dataset, str]:
@@ -116,7 +116,7 @@ def test_what_is_in_the_cache_is_used_without_asking_anybody(
 def test_what_is_in_the_shared_store_is_used_where_it_is(
     here: Settings, mirrors: Mirrors, tmp_path: Path
 ) -> None:
-    shared = msgspec.structs.replace(here, shared_store=tmp_path / "shared")
+    shared = replace(here, shared_store=tmp_path / "shared")
     folder = lay(tmp_path / "shared/datasets/mnist", RAW)
     found, said = obtain(shared)
     assert (found.folder, found.subset) == (folder, False)

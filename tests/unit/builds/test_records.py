@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from hypothesis import given, strategies as st
+from msgspec.structs import replace
 
 from envbuilder.builds import records
 from envbuilder.core.errors import BuildError
@@ -77,7 +78,7 @@ def test_builders_tell_their_versions(text: str, versions: dict[str, str]) -> No
 def test_records_are_kept_by_fingerprint(tmp_path: Path) -> None:
     folder = tmp_path / RECORD.fingerprint
     assert records.read(folder) == ()
-    other = msgspec.structs.replace(RECORD, digest=TWO, ids=(TWO,))
+    other = replace(RECORD, digest=TWO, ids=(TWO,))
     records.keep(folder, RECORD)
     records.keep(folder, other)
     records.keep(folder, other)
@@ -93,7 +94,7 @@ def test_records_are_kept_by_fingerprint(tmp_path: Path) -> None:
         b"[" * 9999,
         msgspec.json.encode(RECORD)[:-1],
         msgspec.json.encode(RECORD).replace(b"sha256:0", b"sha256:x"),
-        msgspec.json.encode(msgspec.structs.replace(RECORD, fingerprint="0" * 64)),
+        msgspec.json.encode(replace(RECORD, fingerprint="0" * 64)),
     ],
 )
 def test_a_damaged_record_says_nothing(tmp_path: Path, content: bytes) -> None:

@@ -10,8 +10,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from envbuilder.builds.mnist import Dataset
 from envbuilder.core import console
@@ -40,7 +40,7 @@ PATHS = {"data": "/at/data", "questions": "/at/questions"}
 
 def job(**changes: Any) -> run.Job:
     given = run.Job(expects=EXPECTS, dataset=DATA, epochs=4, quick=False)
-    return msgspec.structs.replace(given, **changes)
+    return replace(given, **changes)
 
 
 def values(passed: tuple[str, ...], name: str) -> list[str]:

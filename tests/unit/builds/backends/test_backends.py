@@ -131,7 +131,7 @@ def test_a_venv_needs_only_its_own_files(found: Settings) -> None:
 
 def test_everything_that_decides_changes_the_fingerprint(found: Settings) -> None:
     base = venv_plan("cpu", found)
-    other = msgspec.structs.replace(PYTHON, version="3.11.10")
+    other = replace(PYTHON, version="3.11.10")
     assert venv_plan("cpu", found, other).fingerprint != base.fingerprint
     assert venv_plan("zendnn", found).fingerprint != base.fingerprint
     image = docker_plan("cpu", found)
@@ -145,8 +145,8 @@ def test_everything_that_decides_changes_the_fingerprint(found: Settings) -> Non
 
 def retooled(lock: Lock, **changes: Any) -> Lock:
     """The lock with a changed uv for every platform."""
-    tools = {p: msgspec.structs.replace(f, **changes) for p, f in lock.tools.items()}
-    return msgspec.structs.replace(lock, tools=tools)
+    tools = {p: replace(f, **changes) for p, f in lock.tools.items()}
+    return replace(lock, tools=tools)
 
 
 @pytest.mark.parametrize(
@@ -305,11 +305,9 @@ def test_podman_builds_the_same_from_the_same_folders(found: Settings) -> None:
 
 def test_the_base_image_comes_from_the_request_then_the_configuration(found: Settings) -> None:
     base = TARGET.base
-    configured = msgspec.structs.replace(
+    configured = replace(
         found,
-        configuration=msgspec.structs.replace(
-            found.configuration, base_images={base.ref: "mirror/python:3.11"}
-        ),
+        configuration=replace(found.configuration, base_images={base.ref: "mirror/python:3.11"}),
     )
     assert image_base.base_ref(base, Request(), found) == f"{base.ref}@{base.digest}"
     assert image_base.base_ref(base, Request(), configured) == "mirror/python:3.11"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from envbuilder.builds.backends import container, devices
 from envbuilder.builds.request import Request
@@ -20,7 +20,7 @@ from tests.unit.builds.backends.test_backends import docker_plan, shipped
 
 CUDA = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "1"}
 HIP = {"HIP_VISIBLE_DEVICES": "1"}
-ROCM = msgspec.structs.replace(
+ROCM = replace(
     shipped("xpu")[0],
     accelerator="rocm",
     run=Run(

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from envbuilder import cli
 from envbuilder.builds import plan
@@ -57,13 +58,13 @@ def test_a_projects_files_are_in_the_plan_and_decide(found: Settings, tmp_path: 
     assert assembled(first).variables["PYTHONPATH"] == "/work/src"
     others = [
         project_layers.lay(tmp_path, {"a.py": b"1", "b.py": b"3"}, python_path=("src",)),
-        msgspec.structs.replace(project, python_path=()),
-        msgspec.structs.replace(project, command=("x",)),
-        msgspec.structs.replace(project, ports=(1,)),
+        replace(project, python_path=()),
+        replace(project, command=("x",)),
+        replace(project, ports=(1,)),
     ]
     prints = {planned(found, project=p).fingerprint for p in (None, project, *others)}
     assert len(prints) == 6
-    moved = msgspec.structs.replace(project, folder="/elsewhere")
+    moved = replace(project, folder="/elsewhere")
     assert planned(found, project=moved).fingerprint == first.fingerprint
     assert msgspec.json.decode(msgspec.json.encode(first), type=plan.Plan) == first
 
@@ -76,10 +77,10 @@ def test_everything_that_decides_changes_the_fingerprint(
     found: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = planned(found).fingerprint
-    other = msgspec.structs.replace(BASE, identity="sha256:" + "2" * 64)
+    other = replace(BASE, identity="sha256:" + "2" * 64)
     assert planned(found, base=other).fingerprint != first
     assert planned(found, "zendnn").fingerprint != first
-    moved = msgspec.structs.replace(BASE, ref="mirror/base:1", folder="/elsewhere")
+    moved = replace(BASE, ref="mirror/base:1", folder="/elsewhere")
     assert planned(found, base=moved).fingerprint == first, "the same base elsewhere"
     assert planned(found, tag="me/x:1", rebuild=True).fingerprint == first
     assert planned(found, output="/x.tar", build=None).fingerprint == first
@@ -96,7 +97,7 @@ def test_packages_that_are_only_files_need_no_engine(found: Settings) -> None:
 
 
 def test_only_an_engine_that_keeps_layers_as_they_came_gets_some_ahead(found: Settings) -> None:
-    keeps = msgspec.structs.replace(BUILDKIT, keeps_blobs=True)
+    keeps = replace(BUILDKIT, keeps_blobs=True)
     made = planned(found, build=keeps)
     assert made.builder == "layers"
     assert assembled(made).ahead == f"envbuilder/ahead:{made.fingerprint[:12]}"
@@ -106,14 +107,14 @@ def test_only_an_engine_that_keeps_layers_as_they_came_gets_some_ahead(found: Se
     assert last.ahead not in last.names
     for options in ({"output": "oci:/x"}, {"push": "host/x:1"}):
         assert not assembled(planned(found, build=keeps, **options)).ahead
-    for other in (msgspec.structs.replace(BUILDKIT, keeps_blobs=False), BUILDAH):
+    for other in (replace(BUILDKIT, keeps_blobs=False), BUILDAH):
         assert not assembled(planned(found, build=other)).ahead
 
 
 def test_a_builder_that_writes_layouts_keeps_no_image_of_the_system_packages(
     found: Settings,
 ) -> None:
-    build = msgspec.structs.replace(BUILDKIT, layout_argv=("docker", "--output", "type=oci,dest="))
+    build = replace(BUILDKIT, layout_argv=("docker", "--output", "type=oci,dest="))
     system = assembled(planned(found, "zendnn", build=build)).system
     (run,) = (step for step in system.steps if isinstance(step, plan.Run))
     assert run.argv[:2] == ("docker", "--output")
@@ -131,7 +132,7 @@ def test_packages_with_scripts_are_installed_by_an_engine(found: Settings) -> No
     assert isinstance(run, plan.Run)
     assert "BASE_IMAGE=base:1" in run.argv
     assert system.ref in run.argv
-    on_disk = msgspec.structs.replace(BASE, ref="oci:/base")
+    on_disk = replace(BASE, ref="oci:/base")
     for options in ({"build": None}, {"base": on_disk}):
         with pytest.raises(ToolError, match="run scripts when they are installed"):
             planned(found, "zendnn", **options)
@@ -211,7 +212,7 @@ def test_a_base_on_disk_needs_no_engine(found: Settings, tmp_path: Path) -> None
 
 def test_a_configured_base_is_taken(found: Settings) -> None:
     configured = Configuration(base_images={TARGET.base.ref: "base:1"})
-    there = msgspec.structs.replace(found, configuration=configured)
+    there = replace(found, configuration=configured)
     request = Request(dry_run=True, output="oci:/x")
     assert image_base.find(TARGET, None, request, there, scripts=False).ref == "base:1"
 
@@ -259,7 +260,7 @@ def test_it_is_the_default_where_it_can_make_the_image(monkeypatch: pytest.Monke
     monkeypatch.setattr(docker, "own_platform", lambda: "linux/amd64")
     assert why_not() == ""
     assert why_not("zendnn") == ""
-    old = msgspec.structs.replace(BUILDKIT, docker_version="24.0.9", exports_layouts=False)
+    old = replace(BUILDKIT, docker_version="24.0.9", exports_layouts=False)
     assert "Docker 24.0.9 cannot export" in why_not(build=old)
     assert why_not(build=BUILDAH) == ""
     assert why_not(platform="linux/arm64") == "", "the locked uv of this machine installs"

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -198,11 +197,9 @@ def test_a_python_is_offered_only_where_the_lock_has_images_of_it(
     made = on_layout(found, tmp_path, "cpu", "3.12")
     check = made.base_check
     assert check.pythons == ("3.11", "3.12")
-    other = msgspec.structs.replace(check, pythons=("3.12",))
+    other = replace(check, pythons=("3.12",))
     with pytest.raises(BuildError) as caught:
-        build(
-            found, msgspec.structs.replace(made, base_check=other), parts(found, "cpu", "3.12")[1]
-        )
+        build(found, replace(made, base_check=other), parts(found, "cpu", "3.12")[1])
     assert "--python-version" not in caught.value.hint
 
 

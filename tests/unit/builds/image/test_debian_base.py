@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from envbuilder.builds.image import base as image_base, debian_base
 from envbuilder.builds.plan import MakeBase
@@ -48,7 +48,7 @@ def target(files: tuple[File, ...], **changes: Any) -> Target:
     )  # fmt: skip
     return Target(
         platform="linux/amd64", python="3.11", files=files,
-        base=msgspec.structs.replace(base, **changes),
+        base=replace(base, **changes),
     )  # fmt: skip
 
 
@@ -136,7 +136,7 @@ def test_the_same_packages_give_the_same_bytes(
         "var/log/dpkg.log": b"now", "usr/lib/python3/__pycache__/a.cpython-311.pyc": b"now",
         "var/cache/apt/pkgcache.bin": b"now",
     }  # fmt: skip
-    elsewhere = msgspec.structs.replace(wanted, layout=str(tmp_path / "other"))
+    elsewhere = replace(wanted, layout=str(tmp_path / "other"))
     other = make(elsewhere, store)
     assert one.index() == other.index()
     assert one.manifest("linux/amd64") == other.manifest("linux/amd64")
@@ -158,7 +158,7 @@ def test_a_base_says_what_made_it(
     make(wanted, store)
     assert debian_base.made_by(wanted) == told
     # Nor do they make other bytes, as far as they write the same files.
-    later = msgspec.structs.replace(wanted, layout=f"{wanted.layout}-later")
+    later = replace(wanted, layout=f"{wanted.layout}-later")
     assert make(later, store).index() == layout.index()
     assert debian_base.made_by(later)["dpkg"] == "1.921.922"
     # Made by an envbuilder that did not ask, or damaged.
@@ -174,7 +174,7 @@ def test_everything_that_decides_the_bytes_is_in_the_identity(
     for changed in (
         target(files[:1]), target(files, suite="trixie"), target(files, date="2026-07-12"),
         target(files, unpacked=True),
-        msgspec.structs.replace(target(files), platform="linux/arm64"),
+        replace(target(files), platform="linux/arm64"),
     ):  # fmt: skip
         assert image_base.debian_step(changed, found).identity != plain.identity
     assert image_base.debian_step(target(files[::-1]), found).identity == plain.identity

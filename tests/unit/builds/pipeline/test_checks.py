@@ -10,6 +10,7 @@ from unittest.mock import Mock
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from envbuilder.builds import attestations, plan
 from envbuilder.builds.backends.venv import NativeEnvironment
@@ -105,7 +106,7 @@ def test_a_required_signature_of_the_lock_comes_before_the_tools(
 ) -> None:
     key = signing.lay_key(tmp_path / "key.pem")
     required = Signatures(locks=(str(key.with_suffix(".pub")),))
-    strict = msgspec.structs.replace(found, configuration=Configuration(signatures=required))
+    strict = replace(found, configuration=Configuration(signatures=required))
     add(strict, COMPILER)
     asked = {"profile": "mine", "backend": backend}
     assert "not signed" in fails(strict, UnsignedError, **asked)
@@ -175,7 +176,7 @@ def test_another_profile_that_is_broken_is_no_obstacle(
     monkeypatch.setattr(
         NativeEnvironment,
         "existing",
-        lambda self: msgspec.structs.replace(self.plan.artifact, digest="sha256:" + "0" * 64),
+        lambda self: replace(self.plan.artifact, digest="sha256:" + "0" * 64),
     )
     assert go(found, profile="mine", backend="venv").profile == "mine"
 
@@ -186,7 +187,7 @@ def test_another_profile_that_is_broken_is_no_obstacle(
 def written(tmp_path: Path, **changes: Any) -> Path:
     """A host as `detect --json` writes it: an RTX card in a PC, changed."""
     gpu = host.Gpu(vendor="nvidia", name="RTX", state="usable", driver_version="590.1", sm="8.9")
-    other = msgspec.structs.replace(PLAIN, gpus=(gpu,), libc="glibc 2.36", **changes)
+    other = replace(PLAIN, gpus=(gpu,), libc="glibc 2.36", **changes)
     path = tmp_path / "other.json"
     path.write_bytes(msgspec.json.encode({"schema": 1, "host": other}))
     return path

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from envbuilder.builds import pipeline, records
 from envbuilder.builds.backends import docker
@@ -48,7 +48,7 @@ def test_where_nothing_fits_that_is_said(
 
 
 def configured(found: Settings, **options: Any) -> Settings:
-    return msgspec.structs.replace(found, configuration=Configuration(**options))
+    return replace(found, configuration=Configuration(**options))
 
 
 def test_the_configuration_names_the_profile(found: Settings, said: Said) -> None:
@@ -119,8 +119,8 @@ def test_a_project_with_a_venv_keeps_it(
     found: Settings, engine: FakeEngine, tmp_path: Path
 ) -> None:
     engine.add(f"{BASE.ref}@{BASE.digest}")
-    project = msgspec.structs.replace(found, project=tmp_path / "project")
-    other = msgspec.structs.replace(found, project=tmp_path / "other")
+    project = replace(found, project=tmp_path / "project")
+    other = replace(found, project=tmp_path / "other")
     prefix = found.envs_dir / f"cpu-py3.11-{'a' * 12}"
     artifact = Artifact(kind="venv", ref=str(prefix))
     plan = Mock(artifact=artifact, fingerprint="a" * 64)
@@ -159,7 +159,7 @@ def test_a_python_without_a_base_image_is_told(found: Settings, engine: FakeEngi
 def test_conda_is_chosen_only_where_there_is_nothing_else(
     found: Settings, backends: tuple[Any, ...], expected: str
 ) -> None:
-    profile = msgspec.structs.replace(CPU, backends=backends)
+    profile = replace(CPU, backends=backends)
     assert chosen(found, profile) == (expected, "the only one that 'cpu' has")
 
 

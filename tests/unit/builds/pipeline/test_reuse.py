@@ -12,6 +12,7 @@ from unittest.mock import Mock
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from envbuilder.builds import execute, pipeline, plan
 from envbuilder.builds.backends import docker, integrity
@@ -117,7 +118,7 @@ def test_what_made_the_base_is_told_with_what_made_the_rest(found: Settings) -> 
         files=(), epoch=0, unpacked=False, layout=str(folder),
     )  # fmt: skip
     finish(build.plan)
-    build.environment.plan = msgspec.structs.replace(build.plan, steps=(base,))
+    build.environment.plan = replace(build.plan, steps=(base,))
     result = pipeline.finish(build).result
     assert result.made_by == build.product.made_by() | {"mmdebstrap": "1.3.5"}
     told = read_json(Path(result.documents["provenance"]))
@@ -155,10 +156,10 @@ def test_a_build_that_is_removed_again_leaves_the_projects_link_alone(
     request = Request(profile="cpu", backend="venv")
     build = prepare(request, found, Said(), running=False)
     finish(build.plan)
-    project = msgspec.structs.replace(found, project=tmp_path, definition=Definition())
-    build = msgspec.structs.replace(build, settings=project)
-    removed = msgspec.structs.replace(request, only_tag="x")
-    pipeline.finish(msgspec.structs.replace(build, request=removed))
+    project = replace(found, project=tmp_path, definition=Definition())
+    build = replace(build, settings=project)
+    removed = replace(request, only_tag="x")
+    pipeline.finish(replace(build, request=removed))
     assert not (tmp_path / ".envbuilder").exists()
     pipeline.finish(build)
     assert (tmp_path / ".envbuilder/default").readlink() == Path(build.plan.artifact.ref)
@@ -285,7 +286,7 @@ OLD = host.Gpu(
     vendor="nvidia", name="GTX 1080", state="usable", bus="0000:01:00.0", sm="6.1",
     driver_version="580.95.05",
 )  # fmt: skip
-NEW = msgspec.structs.replace(OLD, name="RTX 5090", bus="0000:41:00.0", sm="12.0")
+NEW = replace(OLD, name="RTX 5090", bus="0000:41:00.0", sm="12.0")
 
 
 @pytest.mark.parametrize(
@@ -311,7 +312,7 @@ def test_gpus_that_do_not_work_are_hidden_from_what_runs(
     expected: dict[str, str],
     note: str,
 ) -> None:
-    machine(msgspec.structs.replace(PLAIN, gpus=gpus))
+    machine(replace(PLAIN, gpus=gpus))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if own:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", own)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -61,10 +60,10 @@ def test_a_base_is_fetched_once(server: FakeRegistry, index: Descriptor, found: 
 def test_a_base_of_the_shared_store_is_used_where_it_is(
     server: FakeRegistry, index: Descriptor, found: Settings, tmp_path: Path
 ) -> None:
-    admin = msgspec.structs.replace(found, cache_dir=tmp_path / "shared")
+    admin = replace(found, cache_dir=tmp_path / "shared")
     shared = obtain(server, index, admin, [])
     server.log.clear()
-    user = msgspec.structs.replace(found, shared_store=tmp_path / "shared")
+    user = replace(found, shared_store=tmp_path / "shared")
     assert obtain(server, index, user, []).folder == shared.folder
     assert transfer.has_base(index.digest, "linux/amd64", user)
     assert not transfer.has_base(index.digest, "linux/amd64", found)

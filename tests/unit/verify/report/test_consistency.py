@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from envbuilder.payload.options import FULL as MEASURED, QUICK, Gates
 from envbuilder.payload.training.dataset import SUBSET_SHA256, Dataset, Split
@@ -259,7 +259,7 @@ def test_what_a_report_says_is_quoted_in_part() -> None:
 def test_only_a_full_training_has_to_reach_the_profiles_accuracy(
     data: Dataset, quick: bool, accuracy: float
 ) -> None:
-    expects = msgspec.structs.replace(EXPECTS, accuracy=0.5)
+    expects = replace(EXPECTS, accuracy=0.5)
     asked = consistency.request_for(expects, data, epochs=1, quick=quick)
     assert asked.gates.accuracy == accuracy
 
@@ -312,7 +312,7 @@ def test_a_version_names_every_build_unless_it_has_a_local_part(
     requested: str, reported: str
 ) -> None:
     """An external torch may have any version."""
-    expects = msgspec.structs.replace(EXPECTS, version=requested)
+    expects = replace(EXPECTS, version=requested)
     asked = consistency.request_for(expects, SUBSET, epochs=1, quick=True)
     report = model.check(quick_report(framework__version=reported))
     assert consistency.contradictions(asked, report, LIVED) == []

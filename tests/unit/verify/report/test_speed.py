@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from hypothesis import example, given, strategies as st
+from msgspec.structs import replace
 
 from envbuilder.core.errors import VerifyError
 from envbuilder.verify.report import model, speed
@@ -264,13 +265,13 @@ def test_more_contention_never_makes_a_busy_machine_quiet(found: Contention, mor
         if value is not None:
             changes[name] = value + more
     changes["cpu_seconds"] = found.cpu_seconds / (1 + more)
-    assert speed.busy(msgspec.structs.replace(found, **changes))
+    assert speed.busy(replace(found, **changes))
 
 
 @given(some_facts)
 @example(facts(seconds=5e-324, cpu_seconds=0.0, quota=0.5, pressure_seconds=None))
 def test_a_machine_on_which_nothing_waits_is_quiet(found: Contention) -> None:
-    calm = msgspec.structs.replace(
+    calm = replace(
         found,
         cpu_seconds=max(found.cpu_seconds, found.seconds),
         pressure_seconds=0.0,
