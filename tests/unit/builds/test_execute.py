@@ -26,6 +26,7 @@ from tests.support.folders import names_in
 from tests.support.packed import zipped
 
 REAL_POPEN = subprocess.Popen
+SILENT = PlainProgress(lambda line: None)
 
 
 def stored(found: Settings, name: str, content: bytes, kind: str = "wheel") -> File:
@@ -63,7 +64,22 @@ def planned(found: Settings, *steps: plan.Step) -> plan.Plan:
 
 
 def run(found: Settings, *steps: plan.Step) -> None:
-    execute(planned(found, *steps), found, PlainProgress(lambda line: None))
+    execute(planned(found, *steps), found, SILENT)
+
+
+@pytest.fixture
+def work(found: Settings) -> Path:
+    """Where a plan does its work."""
+    return found.envs_dir / ".x.partial"
+
+
+def put_in_place(found: Settings, work: Path, name: str, text: str = "") -> None:
+    """Make an environment of one file, and move it into place."""
+    run(
+        found,
+        plan.Write(what="w", path=f"{work}/env/{name}", text=text),
+        plan.Move(what="m", source=f"{work}/env", target=f"{found.envs_dir}/x"),
+    )
 
 
 def test_what_another_process_built_meanwhile_is_left_alone(found: Settings) -> None:
@@ -71,15 +87,13 @@ def test_what_another_process_built_meanwhile_is_left_alone(found: Settings) -> 
     target.parent.mkdir(parents=True)
     target.write_text("in use")
     step = plan.Write(what="write", path=str(target), text="again")
-    progress = PlainProgress(lambda line: None)
-    assert execute(planned(found, step), found, progress, lambda: True) is False
+    assert execute(planned(found, step), found, SILENT, lambda: True) is False
     assert target.read_text() == "in use"
-    assert execute(planned(found, step), found, progress, lambda: False) is True
+    assert execute(planned(found, step), found, SILENT, lambda: False) is True
     assert target.read_text() == "again"
 
 
-def test_a_built_image_is_recorded_outside_of_it(found: Settings) -> None:
-    work = found.envs_dir / ".x.partial"
+def test_a_built_image_is_recorded_outside_of_it(found: Settings, work: Path) -> None:
     step = plan.RecordImage(
         what="record",
         profile="x",
@@ -106,18 +120,17 @@ def test_a_built_image_is_recorded_outside_of_it(found: Settings) -> None:
 
 
 def test_what_a_command_prints_is_kept_where_it_is_asked_for(
-    found: Settings, monkeypatch: pytest.MonkeyPatch
+    found: Settings, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run_it(argv: tuple[str, ...], **options: object) -> process.Completed:
         return process.Completed(argv=argv, returncode=0, stdout="1.2\n", stderr="x", seconds=0)
 
     monkeypatch.setattr(process, "run", run_it)
-    work = found.envs_dir / ".x.partial"
     kept = found.envs_dir / "x"
     run(
         found,
-        plan.Run(what="ask", argv=("tool",), output=str(work / "versions")),
-        plan.Move(what="m", source=str(work / "versions"), target=str(kept)),
+        plan.Run(what="ask", argv=("tool",), output=f"{work}/versions"),
+        plan.Move(what="m", source=f"{work}/versions", target=str(kept)),
     )
     assert kept.read_text() == "1.2\n"
 
@@ -149,14 +162,15 @@ def test_a_folder_that_is_still_written_to_is_removed_with_patience(
             module._remove(tmp_path / "work")
 
 
-def test_a_finished_folder_moves_into_place_and_the_work_is_removed(found: Settings) -> None:
-    work = found.envs_dir / ".x.partial"
+def test_a_finished_folder_moves_into_place_and_the_work_is_removed(
+    found: Settings, work: Path
+) -> None:
     target = found.envs_dir / "x"
     run(
         found,
-        plan.Write(what="w", path=str(work / "env/a"), text="hello"),
-        plan.WritePayload(what="p", path=str(work / "env/payload.pyz")),
-        plan.Move(what="m", source=str(work / "env"), target=str(target)),
+        plan.Write(what="w", path=f"{work}/env/a", text="hello"),
+        plan.WritePayload(what="p", path=f"{work}/env/payload.pyz"),
+        plan.Move(what="m", source=f"{work}/env", target=str(target)),
     )
     assert (target / "a").read_text() == "hello"
     assert zipfile.is_zipfile(target / "payload.pyz")
@@ -164,11 +178,10 @@ def test_a_finished_folder_moves_into_place_and_the_work_is_removed(found: Setti
 
 
 def test_what_is_replaced_is_never_half_there(
-    found: Settings, monkeypatch: pytest.MonkeyPatch
+    found: Settings, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kill while the old environment is being removed must not leave a part of it."""
     target = found.envs_dir / "x"
-    work = found.envs_dir / ".x.partial"
     target.mkdir(parents=True)
     (target / MARKER).write_text("old")
     removed: list[str] = []
@@ -179,11 +192,7 @@ def test_what_is_replaced_is_never_half_there(
         real(path)
 
     monkeypatch.setattr(shutil, "rmtree", watched)
-    run(
-        found,
-        plan.Write(what="w", path=str(work / "env" / MARKER), text="new"),
-        plan.Move(what="m", source=str(work / "env"), target=str(target)),
-    )
+    put_in_place(found, work, MARKER, "new")
     assert (target / MARKER).read_text() == "new"
     assert removed == [str(work)]
     assert not work.exists()
@@ -191,7 +200,7 @@ def test_what_is_replaced_is_never_half_there(
 
 @pytest.mark.parametrize("kind", ["folder", "link", "file"])
 def test_what_envbuilder_did_not_make_is_not_replaced(
-    found: Settings, tmp_path: Path, kind: str
+    found: Settings, work: Path, tmp_path: Path, kind: str
 ) -> None:
     place = found.envs_dir / "x"
     theirs = tmp_path / "theirs"
@@ -204,38 +213,28 @@ def test_what_envbuilder_did_not_make_is_not_replaced(
         (folder / "thesis.tex").write_text("theirs")
         if kind == "link":
             place.symlink_to(theirs)
-    work = found.envs_dir / ".x.partial"
     with pytest.raises(BuildError, match="exists already, and envbuilder did not make it"):
-        run(
-            found,
-            plan.Write(what="w", path=str(work / "env/new"), text=""),
-            plan.Move(what="m", source=str(work / "env"), target=str(place)),
-        )
+        put_in_place(found, work, "new")
     assert place.is_symlink() == (kind == "link")
     assert (place if kind == "file" else place / "thesis.tex").read_text() == "theirs"
 
 
-def test_what_a_killed_build_left_is_not_used(found: Settings) -> None:
-    left = found.envs_dir / ".x.partial/env/old"
+def test_what_a_killed_build_left_is_not_used(found: Settings, work: Path) -> None:
+    left = work / "env/old"
     left.parent.mkdir(parents=True)
     left.write_text("half")
-    work = found.envs_dir / ".x.partial"
-    run(
-        found,
-        plan.Write(what="w", path=str(work / "env/new"), text=""),
-        plan.Move(what="m", source=str(work / "env"), target=str(found.envs_dir / "x")),
-    )
+    put_in_place(found, work, "new")
     assert names_in(found.envs_dir / "x") == {"new"}
 
 
 def test_a_failing_command_ends_the_build_with_its_last_words(
-    found: Settings, monkeypatch: pytest.MonkeyPatch
+    found: Settings, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subprocess, "Popen", REAL_POPEN)
     script = "import sys; print('long story'); print('the reason', file=sys.stderr); sys.exit(3)"
     with pytest.raises(BuildError, match=r"install: failed .exit 3.:\nthe reason") as caught:
         run(found, plan.Run(what="install", argv=(sys.executable, "-c", script)))
-    assert not (found.envs_dir / ".x.partial").exists()
+    assert not work.exists()
     log = next(found.logs_dir.glob("*.log"))
     assert str(log) in caught.value.hint
     assert "long story" in log.read_text()
@@ -250,39 +249,35 @@ def test_a_tool_comes_out_of_its_wheel(found: Settings) -> None:
     assert target.stat().st_mode & 0o777 == 0o755
 
 
+def unpack_library(found: Settings, data: dict[str, bytes | str]) -> Path:
+    """Take `libz.so.1` out of a package of these files."""
+    file = stored(found, "pool/z_1_amd64.deb", debs.deb("z", data=data), kind="deb")
+    library = found.envs_dir / "lib/libz.so.1"
+    run(
+        found,
+        plan.UnpackLibraries(
+            what="l", files=(file,), libraries=(library.name,), folder=str(library.parent)
+        ),
+    )
+    return library
+
+
 @pytest.mark.parametrize("link", ["libz.so.1.2", "../x/libz.so.1.2", "/usr/lib/x/libz.so.1.2"])
 def test_a_library_comes_out_of_its_package_under_its_soname(found: Settings, link: str) -> None:
     library = "usr/lib/x/libz.so.1"
-    content = debs.deb("z", data={f"{library}.2": b"ELF", library: link})
-    file = stored(found, "pool/z_1_amd64.deb", content, kind="deb")
-    folder = found.envs_dir / "lib"
-    run(
-        found,
-        plan.UnpackLibraries(what="l", files=(file,), libraries=("libz.so.1",), folder=str(folder)),
-    )
-    assert (folder / "libz.so.1").read_bytes() == b"ELF"
-    assert not (folder / "libz.so.1").is_symlink()
+    unpacked = unpack_library(found, {f"{library}.2": b"ELF", library: link})
+    assert unpacked.read_bytes() == b"ELF"
+    assert not unpacked.is_symlink()
 
 
 @pytest.mark.parametrize("link", ["../../../../etc/passwd", "/etc/passwd", "libz.so.1"])
 def test_a_link_that_leaves_the_package_yields_nothing(found: Settings, link: str) -> None:
-    file = stored(
-        found, "pool/z_1_amd64.deb", debs.deb("z", data={"usr/lib/libz.so.1": link}), kind="deb"
-    )
     with pytest.raises(BuildError, match=r"libz\.so\.1: not in any of"):
-        run(
-            found,
-            plan.UnpackLibraries(
-                what="l",
-                files=(file,),
-                libraries=("libz.so.1",),
-                folder=str(found.envs_dir / "lib"),
-            ),
-        )
+        unpack_library(found, {"usr/lib/libz.so.1": link})
 
 
 def test_a_full_disk_is_said_and_nothing_stays(
-    found: Settings, monkeypatch: pytest.MonkeyPatch
+    found: Settings, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pathlib import Path as AnyPath
 
@@ -292,4 +287,4 @@ def test_a_full_disk_is_said_and_nothing_stays(
     monkeypatch.setattr(AnyPath, "write_bytes", full)
     with pytest.raises(BuildError, match="no space left on the disk"):
         run(found, plan.WritePayload(what="p", path=str(found.envs_dir / "a/b")))
-    assert not (found.envs_dir / ".x.partial").exists()
+    assert not work.exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 from collections.abc import Callable
@@ -24,6 +25,17 @@ from envbuilder.host import model as host
 from tests.support.folders import read_json
 from tests.support.pipeline import FITS, PLAIN, SHIPPED, Said, add, fails, go
 
+build_venv = functools.partial(go, profile="cpu", backend="venv")
+
+
+def prepared(
+    found: Settings, said: Said | None = None, name: str = "cpu", *, running: bool = False
+) -> Any:
+    """A native build of a profile as far as its plan."""
+    request = Request(profile=name, backend="venv")
+    return prepare(request, found, said or Said(), running=running)
+
+
 # ---- what is said about the profile and its lock
 
 
@@ -43,7 +55,7 @@ def relocked(found: Settings, provenance: str) -> None:
 @pytest.mark.parametrize("provenance", ["claim", "assumed"])
 def test_claimed_hashes_are_noted(found: Settings, said: Said, provenance: str) -> None:
     relocked(found, provenance)
-    prepare(Request(profile="mine", backend="venv"), found, said, running=True)
+    prepared(found, said, "mine", running=True)
     (note,) = [line for line in said.lines if "claimed" in line]
     assert note.endswith("confirms: torch 2.13.0+cpu (a stranger)")
     assert "note: It is slow" in said
@@ -51,7 +63,7 @@ def test_claimed_hashes_are_noted(found: Settings, said: Said, provenance: str) 
 
 def test_hashes_that_were_read_need_no_note(found: Settings, said: Said) -> None:
     relocked(found, "read")
-    prepare(Request(profile="mine", backend="venv"), found, said, running=True)
+    prepared(found, said, "mine", running=True)
     assert "claimed" not in said
 
 
@@ -62,13 +74,13 @@ def test_a_shipped_lock_that_is_newer_than_the_users_own_is_noted(
     own.parent.mkdir(parents=True)
     data = read_json(SHIPPED[0] / "locks/cpu.json")
     own.write_text(json.dumps(data))
-    prepare(Request(profile="cpu", backend="venv"), found, said, running=True)
+    prepared(found, said, running=True)
     assert "is used instead of" not in said
     for file in (f for target in data["targets"] for f in target["files"]):
         if file["name"] == "jinja2":
             file.update(version="1.0", file="jinja2-1.0-py3-none-any.whl")
     own.write_text(json.dumps(data))
-    prepare(Request(profile="cpu", backend="venv"), found, said, running=True)
+    prepared(found, said, running=True)
     (note,) = [line for line in said.lines if "is used instead of" in line]
     assert note.startswith(f"note: {own} is used")
 
@@ -94,11 +106,11 @@ def test_what_is_missing_is_built_and_what_exists_is_reused(
     clock = iter([100.0, 112.34567])  # from before the fetch until after the attestations
     monkeypatch.setattr(pipeline, "time", SimpleNamespace(monotonic=lambda: next(clock, 0.0)))
     monkeypatch.setattr(execute, "execute", performed)
-    first = go(found, profile="cpu", backend="venv")
+    first = build_venv(found)
     assert doings == ["fetch", "execute"]
     assert (first.status, first.seconds) == ("built", 12.346)
     assert Path(first.artifact.ref).is_dir()
-    second = go(found, profile="cpu", backend="venv")
+    second = build_venv(found)
     assert doings == ["fetch", "execute"]
     assert (second.status, second.seconds) == ("reused", 0.0)
     assert second.artifact == first.artifact
@@ -109,7 +121,7 @@ def test_what_is_missing_is_built_and_what_exists_is_reused(
 
 
 def test_what_made_the_base_is_told_with_what_made_the_rest(found: Settings) -> None:
-    build = prepare(Request(profile="cpu", backend="venv"), found, Said(), running=False)
+    build = prepared(found)
     folder = found.cache_dir / "bases/debian"
     folder.mkdir(parents=True)
     (folder / "made-by.json").write_text('{"mmdebstrap": "1.3.5"}')
@@ -126,13 +138,10 @@ def test_what_made_the_base_is_told_with_what_made_the_rest(found: Settings) -> 
 
 
 def test_rebuild_builds_although_it_exists(found: Settings, doings: list[str]) -> None:
-    environment = prepare(
-        Request(profile="cpu", backend="venv"), found, Said(), running=False
-    ).product
-    finish(environment.plan)
-    assert go(found, profile="cpu", backend="venv").status == "reused"
+    finish(prepared(found).plan)
+    assert build_venv(found).status == "reused"
     assert doings == []
-    assert go(found, profile="cpu", backend="venv", rebuild=True).status == "built"
+    assert build_venv(found, rebuild=True).status == "built"
     assert doings == ["fetch", "execute"]
 
 
@@ -140,7 +149,7 @@ def test_rebuild_builds_although_it_exists(found: Settings, doings: list[str]) -
 def test_what_is_reused_gets_its_names_whoever_built_it(
     found: Settings, monkeypatch: pytest.MonkeyPatch, meanwhile: bool
 ) -> None:
-    build = prepare(Request(profile="cpu", backend="venv"), found, Said(), running=False)
+    build = prepared(found)
     named = list[str]()
     monkeypatch.setattr(build.product, "restore_names", lambda: named.append("named"))
     monkeypatch.setattr(execute, "execute", lambda made, *rest: finish(made))
@@ -153,12 +162,11 @@ def test_what_is_reused_gets_its_names_whoever_built_it(
 def test_a_build_that_is_removed_again_leaves_the_projects_link_alone(
     found: Settings, doings: list[str], tmp_path: Path
 ) -> None:
-    request = Request(profile="cpu", backend="venv")
-    build = prepare(request, found, Said(), running=False)
+    build = prepared(found)
     finish(build.plan)
     project = replace(found, project=tmp_path, definition=Definition())
     build = replace(build, settings=project)
-    removed = replace(request, only_tag="x")
+    removed = replace(build.request, only_tag="x")
     pipeline.finish(replace(build, request=removed))
     assert not (tmp_path / ".envbuilder").exists()
     pipeline.finish(build)
@@ -178,11 +186,9 @@ def test_a_build_that_is_removed_again_leaves_the_projects_link_alone(
 def test_a_prefix_that_is_not_exactly_this_one_is_not_reused(
     found: Settings, doings: list[str], monkeypatch: pytest.MonkeyPatch, marker: str
 ) -> None:
-    environment = prepare(
-        Request(profile="cpu", backend="venv"), found, Said(), running=False
-    ).product
-    finish(environment.plan)
-    path = Path(environment.plan.artifact.ref) / integrity.MARKER
+    made = prepared(found).plan
+    finish(made)
+    path = Path(made.artifact.ref) / integrity.MARKER
     path.write_text(marker)
 
     def performed(made: Any, *rest: Any) -> bool:
@@ -191,7 +197,7 @@ def test_a_prefix_that_is_not_exactly_this_one_is_not_reused(
         return True
 
     monkeypatch.setattr(execute, "execute", performed)
-    assert go(found, profile="cpu", backend="venv").status == "built"
+    assert build_venv(found).status == "built"
     assert doings == ["fetch", "execute"]
 
 
@@ -216,7 +222,7 @@ def test_an_environment_that_has_lost_files_is_damaged_and_built_again(
     named: str,
 ) -> None:
     """Also by an upgrade of the system, which removes the interpreter that it links to."""
-    build = prepare(Request(profile="cpu", backend="venv"), found, said, running=False)
+    build = prepared(found, said)
     prefix = Path(build.plan.artifact.ref)
     for path in ("torch/__init__.py", "torch-2.13.0.dist-info/RECORD", "six.py"):
         (prefix / SITE / path).parent.mkdir(parents=True, exist_ok=True)
@@ -227,7 +233,7 @@ def test_an_environment_that_has_lost_files_is_damaged_and_built_again(
     (prefix / "bin").mkdir()
     (prefix / "bin/python").symlink_to(prefix.parent / "python3.11")
     integrity.close(prefix, {"fingerprint": build.plan.fingerprint})
-    assert go(found, said=said, profile="cpu", backend="venv").status == "reused"
+    assert build_venv(found, said=said).status == "reused"
     gone = prefix / lost
     shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
 
@@ -237,13 +243,13 @@ def test_an_environment_that_has_lost_files_is_damaged_and_built_again(
         return True
 
     monkeypatch.setattr(execute, "execute", performed)
-    assert go(found, said=said, profile="cpu", backend="venv").status == "built"
+    assert build_venv(found, said=said).status == "built"
     assert doings == ["fetch"]
     assert f"{prefix} is damaged: {named} is missing; it is built again" in said
 
 
 def test_what_a_command_runs_in_is_not_built_again(found: Settings, doings: list[str]) -> None:
-    build = prepare(Request(profile="cpu", backend="venv"), found, Said(), running=False)
+    build = prepared(found)
     finish(build.plan)
     running = pipeline.finish(build)
     asked: dict[str, Any] = {"profile": "cpu", "backend": "venv", "rebuild": True}
