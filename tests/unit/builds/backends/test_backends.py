@@ -88,6 +88,11 @@ def test_a_dockerfile_takes_the_projects_files_last(found: Settings, tmp_path: P
     assert json.loads(lines[-1].removeprefix("CMD ")) == [*command]
 
 
+def probe(environment: Any) -> None:
+    """Start the payload in it."""
+    environment.run_payload(lambda seen: ("probe",), {"data": Path("/data")}, lambda line: None)
+
+
 def commands(made: plan.Plan) -> list[tuple[str, ...]]:
     return [s.argv for s in made.steps if isinstance(s, plan.Run)]
 
@@ -236,7 +241,7 @@ def test_an_image_is_the_one_that_was_built(found: Settings) -> None:
     assert environment.existing() is None
     assert environment.changed().startswith(f"trial:1 was changed after the build: it is {HERE}")
     with pytest.raises(VerifyError, match="was changed after the build") as caught:
-        environment.run_payload(lambda seen: (), {"data": Path("/data")}, print)
+        probe(environment)
     assert "--rebuild" in caught.value.hint
 
 
@@ -362,14 +367,13 @@ def test_nvidias_gpus_come_by_the_runtime_or_cdi_and_force_leaves_out_what_neith
     found: Settings,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    engine, (profile, lock) = FakeEngine("trial:1"), shipped("cuda")
+    engine = FakeEngine("trial:1")
     monkeypatch.setattr(engine, "knows_gpus", lambda: knows)
     engine.described = frozenset(described)
-    target = lockfile.select(lock, "linux/amd64", "3.11")
     made = docker_plan("cuda", found, only_tag="trial:1")
-    build = a_build(found, profile, request=Request(force=force))
-    environment = container.DockerEnvironment(build, target, made, engine)
-    environment.run_payload(lambda seen: ("probe",), {"data": Path("/data")}, lambda line: None)
+    build = a_build(found, "cuda", request=Request(force=force))
+    environment = container.DockerEnvironment(build, TARGET, made, engine)
+    probe(environment)
     (started,) = engine.containers
     assert (started.devices.gpus, started.devices.cdi) == (gpus, cdi)
     assert (started.image, started.user) == ("sha256:trial:1", "1000:1000")
@@ -402,12 +406,12 @@ def test_an_environment_is_compared_once_however_often_its_payload_starts(
     started: list[str] = []
     monkeypatch.setattr(process, "run", lambda argv, **options: started.append(argv[3]))
     for _ in range(3):
-        environment.run_payload(lambda seen: ("probe",), {"data": Path("/data")}, lambda line: None)
+        probe(environment)
     assert compared == [environment.prefix]
     added = environment.prefix / "sitecustomize.py"
     monkeypatch.setattr(process, "run", lambda argv, **options: added.write_text(""))
     with pytest.raises(VerifyError, match=r"while it was used: sitecustomize\.py \(added\)"):
-        environment.run_payload(lambda seen: ("probe",), {"data": Path("/data")}, lambda line: None)
+        probe(environment)
     (option,) = set(started)
     folder = Path(option.removeprefix("pycache_prefix=")).parent
     assert [path.name for path in folder.rglob("*")] == ["work"], "its own folder, and no bytecode"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from msgspec.structs import replace
 
@@ -12,11 +10,10 @@ from envbuilder.builds.request import Request
 from envbuilder.containers.engine.container import Devices
 from envbuilder.core import types
 from envbuilder.core.settings import Settings
-from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles.profile import Run
 from tests.support.engines import FakeEngine
 from tests.support.pipeline import a_build
-from tests.unit.builds.backends.test_backends import docker_plan, shipped
+from tests.unit.builds.backends.test_backends import TARGET, docker_plan, probe, shipped
 
 CUDA = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "1"}
 HIP = {"HIP_VISIBLE_DEVICES": "1"}
@@ -104,14 +101,13 @@ def test_a_container_gets_what_its_engine_describes_and_its_host_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(devices, "host_nodes", lambda profile: nodes)
-    engine, (_, lock) = FakeEngine("trial:1"), shipped("cpu")
+    engine = FakeEngine("trial:1")
     engine.described = frozenset({"amd.com/gpu=all"})
-    target = lockfile.select(lock, "linux/amd64", "3.11")
     planned = docker_plan("cpu", found, only_tag="trial:1")
     request = Request(force=force)
     build = a_build(found, ROCM, request=request, device_variables=HIP)
-    environment = container.DockerEnvironment(build, target, planned, engine)
-    environment.run_payload(lambda seen: ("probe",), {"data": Path("/data")}, lambda line: None)
+    environment = container.DockerEnvironment(build, TARGET, planned, engine)
+    probe(environment)
     (started,) = engine.containers
     assert started.devices == expected
     assert started.variables["HIP_VISIBLE_DEVICES"] == "1"

@@ -6,6 +6,7 @@ import os
 import shlex
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -14,6 +15,7 @@ from envbuilder.builds.backends import foreign_programs as foreign
 from envbuilder.builds.backends.venv import NativeEnvironment
 from envbuilder.core import process
 from envbuilder.core.errors import EnvbuilderError, ToolError
+from tests.support.recorded import replaced
 from tests.support.shipped import shipped_profile
 
 
@@ -165,67 +167,65 @@ class Native(NativeEnvironment):
         self.profile = shipped_profile("cpu")
 
 
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The command lines and variables of the programs that replaced this process."""
+    return replaced(monkeypatch, process, "exec_program", None).calls
+
+
 @pytest.mark.parametrize(
     ("name", "runs"),
     [("pip", False), ("jupyter", False), ("make", True), ("python", True)],
 )
 def test_a_native_environment_starts_no_program_of_another_python(
-    name: str, runs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, runs: bool, tmp_path: Path, started: list[Any]
 ) -> None:
-    started: list[Any] = []
-    monkeypatch.setattr(process, "exec_program", lambda argv, env: started.append(argv))
     own = lay(tmp_path / "env/bin", "python")
     path = lay(tmp_path / "elsewhere", name)
     environment = Native(tmp_path / "env")
     environ = {**os.environ, "PATH": str(tmp_path / "elsewhere")}
     if runs:
         environment.become([name, "x"], environ)
-        assert started == [[own if name == "python" else path, "x"]]
+        program = own if name == "python" else path
     else:
         with pytest.raises(ToolError, match=f"{name} is not in this environment"):
             environment.become([name, "x"], environ)
         environment.become([path, "x"], environ)
-        assert started == [[path, "x"]]
+        program = path
+    ((argv, _),) = started
+    assert argv == [program, "x"]
 
 
 @pytest.mark.parametrize(
     ("value", "expected"), [("x.so", "{}/lib/envbuilder/libtcmalloc_minimal.so.4:x.so"), ("", "")]
 )
 def test_a_native_command_preloads_after_the_profile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, expected: str
+    tmp_path: Path, started: list[Any], value: str, expected: str
 ) -> None:
-    started: list[Any] = []
-    monkeypatch.setattr(
-        process, "exec_program", lambda argv, env: started.append(env["LD_PRELOAD"])
-    )
     lay(tmp_path / "bin", "python")
     for access in (Access(variables={"LD_PRELOAD": value}), Access(passed=("LD_PRELOAD",))):
         Native(tmp_path).become(["python"], {"PATH": "", "LD_PRELOAD": value}, access)
-    assert started == [expected.format(tmp_path)] * 2
+    assert [env["LD_PRELOAD"] for _, env in started] == [expected.format(tmp_path)] * 2
 
 
 def test_a_native_command_imports_from_the_project_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, started: list[Any]
 ) -> None:
-    started: list[Any] = []
-    monkeypatch.setattr(process, "exec_program", lambda argv, env: started.append(env))
     lay(tmp_path / "bin", "python")
     given = Access(python_path=(tmp_path / "src", tmp_path / "lib"))
     for own, others in (("", ""), ("/mine", ":/mine")):
         Native(tmp_path).become(["python"], {"PATH": "", "PYTHONPATH": own}, given)
-        assert started.pop()["PYTHONPATH"] == f"{tmp_path}/src:{tmp_path}/lib{others}"
+        assert started.pop()[1]["PYTHONPATH"] == f"{tmp_path}/src:{tmp_path}/lib{others}"
     for stated, others in (("", ""), ("/x::/y", ":/x:/y")):
         access = Access(python_path=(tmp_path / "src",), variables={"PYTHONPATH": stated})
         Native(tmp_path).become(["python"], {"PATH": "", "PYTHONPATH": "/mine"}, access)
-        assert started.pop()["PYTHONPATH"] == f"{tmp_path}/src{others}"
+        assert started.pop()[1]["PYTHONPATH"] == f"{tmp_path}/src{others}"
 
 
 @pytest.mark.parametrize("name", ["tool", "accelerate"])
 def test_a_command_of_the_project_is_found_after_the_environments(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    tmp_path: Path, started: list[Any], name: str
 ) -> None:
-    started: list[Any] = []
-    monkeypatch.setattr(process, "exec_program", lambda argv, env: started.append((argv[0], env)))
     own = lay(tmp_path / "bin", "python")
     lay(tmp_path / "elsewhere", name)
     command = lay(tmp_path / "own", name)
@@ -233,8 +233,8 @@ def test_a_command_of_the_project_is_found_after_the_environments(
     given = Access(programs=(tmp_path / "own",))
     for word, expected in ((name, command), ("python", own)):
         Native(tmp_path).become([word], {"PATH": str(tmp_path / "elsewhere")}, given)
-        program, variables = started.pop()
-        assert program == expected
+        argv, variables = started.pop()
+        assert argv[0] == expected
         refused = f"{tmp_path}/{foreign.FOLDER}"
         assert variables["PATH"] == f"{tmp_path}/bin:{refused}:{tmp_path}/own:{tmp_path}/elsewhere"
 
@@ -277,18 +277,17 @@ def test_the_programs_that_refuse_are_one_quoted_script(profile: str) -> None:
     ],
 )
 def test_a_script_of_another_python_is_refused_whatever_its_name(
-    text: str, runs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: str, runs: bool, tmp_path: Path, started: list[Any]
 ) -> None:
-    started: list[Any] = []
-    monkeypatch.setattr(process, "exec_program", lambda argv, env: started.append(argv))
     script = lay(tmp_path / "elsewhere", "pytest")
     Path(script).write_text(text.format(tmp_path))
+    environment = Native(tmp_path / "env")
     environ = {"PATH": str(tmp_path / "elsewhere")}
     if not runs:
         with pytest.raises(ToolError, match="a script of another Python") as caught:
-            Native(tmp_path / "env").become(["pytest"], environ)
+            environment.become(["pytest"], environ)
         assert f"give its path: {script}" in caught.value.hint
-        Native(tmp_path / "env").become([script], environ)
+        environment.become([script], environ)
     else:
-        Native(tmp_path / "env").become(["pytest"], environ)
-    assert started == [[script]]
+        environment.become(["pytest"], environ)
+    assert started == [([script], ANY)]

@@ -135,7 +135,9 @@ def on_layout(found: Settings, folder: Path, name: str, python: str) -> plan.Pla
     return docker.plan_layers(*asked, base, "linux/amd64", None)
 
 
-def on_engine(found: Settings, build: BuildCommand, name: str, python: str) -> plan.Plan:
+def on_engine(
+    found: Settings, build: BuildCommand = BUILDKIT, name: str = "cuda", python: str = "3.12"
+) -> plan.Plan:
     """A plan of the engine's own builder on an image that the engine has."""
     return docker.plan(
         *parts(found, name, python), image_base.Base(ref="base:1", identity=IMAGE.id), build
@@ -153,7 +155,8 @@ def doings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return done
 
 
-def build(found: Settings, made: plan.Plan, target: Target) -> None:
+def build(found: Settings, made: plan.Plan, name: str = "cuda", python: str = "3.12") -> None:
+    _, target = parts(found, name, python)
     product = Output(target, made, found)
     pipeline.finish(advance(a_build(found, "cpu", progress=QUIET), Planned, product=product))
 
@@ -183,7 +186,7 @@ def test_a_layout_with_another_python_is_refused_before_the_fetch(
 ) -> None:
     made = on_layout(found, tmp_path, name, python)
     with pytest.raises(BuildError, match=r"3\.12 is needed; the base image has 3\.11\.2") as caught:
-        build(found, made, parts(found, name, python)[1])
+        build(found, made, name, python)
     assert caught.value.exit_code == 1
     assert "ENVBUILDER_BASE_IMAGE=REF" in caught.value.hint
     assert "--python-version 3.11" in caught.value.hint
@@ -199,7 +202,7 @@ def test_a_python_is_offered_only_where_the_lock_has_images_of_it(
     assert check.pythons == ("3.11", "3.12")
     other = replace(check, pythons=("3.12",))
     with pytest.raises(BuildError) as caught:
-        build(found, replace(made, base_check=other), parts(found, "cpu", "3.12")[1])
+        build(found, replace(made, base_check=other), "cpu")
     assert "--python-version" not in caught.value.hint
 
 
@@ -208,7 +211,7 @@ def test_a_layout_with_the_python_is_built_on(
 ) -> None:
     made = on_layout(found, tmp_path, "cpu", "3.11")
     with pytest.raises(BuildError, match="is missing after its build"):
-        build(found, made, parts(found, "cpu", "3.11")[1])
+        build(found, made, "cpu", "3.11")
     assert doings == ["fetch", "execute"]
 
 
@@ -248,9 +251,9 @@ def test_an_image_with_another_python_is_refused_before_the_fetch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine = printing(answer).serve(monkeypatch)
-    made = on_engine(found, command, "cuda", "3.12")
+    made = on_engine(found, command)
     with pytest.raises(BuildError, match=f"3.12 is needed; the base image has {has}") as caught:
-        build(found, made, parts(found, "cuda", "3.12")[1])
+        build(found, made)
     assert ("--python-version 3.11" in caught.value.hint) == (has == "3.11")
     assert "--python-version 3.13" not in caught.value.hint, "there is no base image for it"
     assert doings == []
@@ -272,7 +275,7 @@ def test_the_right_python_or_no_answer_is_no_reason_to_refuse(
 ) -> None:
     printing(answer).serve(monkeypatch)
     with pytest.raises(BuildError, match="is missing after its build"):
-        build(found, on_engine(found, BUILDKIT, "cuda", "3.12"), parts(found, "cuda", "3.12")[1])
+        build(found, on_engine(found))
     assert doings == ["fetch", "execute"]
 
 
@@ -282,12 +285,12 @@ def test_an_image_that_the_engine_lacks_is_pulled_before_the_fetch(
     engine = printing("3.11\n").serve(monkeypatch)
     engine.images.clear()
     with pytest.raises(BuildError, match=r"has 3\.11"):
-        build(found, on_engine(found, BUILDKIT, "cuda", "3.12"), parts(found, "cuda", "3.12")[1])
+        build(found, on_engine(found))
     assert engine.done == ["pull base:1 for linux/amd64", "run"]
     engine.images.clear()
     monkeypatch.setattr(engine, "pull", Mock(side_effect=BuildError("cannot be pulled")))
     with pytest.raises(BuildError, match="cannot be pulled"):
-        build(found, on_engine(found, BUILDKIT, "cuda", "3.12"), parts(found, "cuda", "3.12")[1])
+        build(found, on_engine(found))
     assert doings == []
 
 
