@@ -24,6 +24,7 @@ from envbuilder.profiles.lock import File
 from tests.support import debs
 from tests.support.folders import names_in
 from tests.support.packed import zipped
+from tests.support.programs import completed
 
 REAL_POPEN = subprocess.Popen
 SILENT = PlainProgress(lambda line: None)
@@ -123,7 +124,7 @@ def test_what_a_command_prints_is_kept_where_it_is_asked_for(
     found: Settings, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run_it(argv: tuple[str, ...], **options: object) -> process.Completed:
-        return process.Completed(argv=argv, returncode=0, stdout="1.2\n", stderr="x", seconds=0)
+        return completed(0, "1.2\n", "x")
 
     monkeypatch.setattr(process, "run", run_it)
     kept = found.envs_dir / "x"

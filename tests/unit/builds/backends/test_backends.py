@@ -31,6 +31,7 @@ from tests.support.engines import BUILDAH, BUILDKIT, FakeEngine
 from tests.support.pipeline import a_build
 from tests.support.shipped import shipped_lock, shipped_profile
 from tests.unit.builds.backends import test_conda, test_docker
+from tests.unit.builds.backends.test_conda import commands
 
 BASE = image_base.Base(ref="base:1", identity="sha256:1")
 PYTHON = Interpreter(
@@ -91,10 +92,6 @@ def test_a_dockerfile_takes_the_projects_files_last(found: Settings, tmp_path: P
 def probe(environment: Any) -> None:
     """Start the payload in it."""
     environment.run_payload(lambda seen: ("probe",), {"data": Path("/data")}, lambda line: None)
-
-
-def commands(made: plan.Plan) -> list[tuple[str, ...]]:
-    return [s.argv for s in made.steps if isinstance(s, plan.Run)]
 
 
 @pytest.mark.parametrize(

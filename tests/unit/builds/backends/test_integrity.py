@@ -18,7 +18,7 @@ from envbuilder.builds.backends import integrity
 from envbuilder.builds.backends.integrity import Entry
 from envbuilder.core import process, resources
 from envbuilder.core.errors import BuildError, VerifyError
-from envbuilder.core.process import Completed
+from tests.support.programs import completed
 
 HELLO = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
 
@@ -171,7 +171,7 @@ def on_base(root: Path, base: Path) -> Path:
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
-    done = Completed(argv=(), returncode=0, stdout=answer, stderr="no library\n", seconds=0.0)
+    done = completed(0, answer, "no library\n")
     monkeypatch.setattr(process, "run", lambda argv, **options: done)
 
 

@@ -22,6 +22,7 @@ from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import File, LockedBase, Target
 from tests.support import debs
 from tests.support.packed import entry, tar
+from tests.support.programs import completed
 
 VERSIONS = {
     "mmdebstrap": "mmdebstrap 1.3.5\n",
@@ -39,6 +40,12 @@ def store(found: Settings) -> Store:
 @pytest.fixture
 def files(store: Store) -> tuple[File, ...]:
     return (debs.stored(store, "dpkg", Essential="yes"), debs.stored(store, "libc6", "2.36-9"))
+
+
+@pytest.fixture
+def wanted(files: tuple[File, ...], found: Settings) -> MakeBase:
+    """The base of these packages."""
+    return image_base.debian_step(target(files), found)
 
 
 def target(files: tuple[File, ...], **changes: Any) -> Target:
@@ -73,16 +80,14 @@ class Tool:
     def __call__(self, argv: Sequence[str], **options: Any) -> Completed:
         if argv[1:] == ["--version"]:
             said = self.versions[argv[0]]
-            return Completed(argv=tuple(argv), returncode=0, stdout=said, stderr="", seconds=0.0)
+            return completed(0, said)
         self.calls.append((list(argv), options["env"]))
         archive = Path(argv[-1].split("copy://")[1].split()[0])
         self.offered = {p.name: p.read_text("latin-1") for p in archive.iterdir()}
         at = 1_700_000_000 + len(self.calls)
         entries = (entry(f"./{name}", data, mtime=at) for name, data in self.members.items())
         Path(argv[-2]).write_bytes(tar(*entries))
-        return Completed(
-            argv=tuple(argv), returncode=self.code, stdout="", stderr=self.said, seconds=0.0
-        )
+        return completed(self.code, stderr=self.said)
 
 
 GOOD = SAME | {"var/lib/dpkg/status": status(("dpkg", "1"), ("libc6", "2.36-9"))}
@@ -104,8 +109,8 @@ def contents(layout: Layout) -> list[str]:
     return sorted(rootfs.read(layout, layout.manifest("linux/amd64")).entries)
 
 
-def test_the_call(files: tuple[File, ...], found: Settings, store: Store, tool: Tool) -> None:
-    make(image_base.debian_step(target(files), found), store)
+def test_the_call(files: tuple[File, ...], wanted: MakeBase, store: Store, tool: Tool) -> None:
+    make(wanted, store)
     ((argv, environment),) = tool.calls
     assert argv[0] == "mmdebstrap"
     assert "--variant=essential" in argv
@@ -123,9 +128,8 @@ def test_the_call(files: tuple[File, ...], found: Settings, store: Store, tool: 
 
 
 def test_the_same_packages_give_the_same_bytes(
-    files: tuple[File, ...], found: Settings, store: Store, tool: Tool, tmp_path: Path
+    wanted: MakeBase, store: Store, tool: Tool, tmp_path: Path
 ) -> None:
-    wanted = image_base.debian_step(target(files), found)
     one = make(wanted, store)
     again = make(wanted, store)
     assert len(tool.calls) == 1  # it was there
@@ -145,10 +149,7 @@ def test_the_same_packages_give_the_same_bytes(
     assert kept == ["blobs", "index.json", "made-by.json", "oci-layout"]
 
 
-def test_a_base_says_what_made_it(
-    files: tuple[File, ...], found: Settings, store: Store, tool: Tool
-) -> None:
-    wanted = image_base.debian_step(target(files), found)
+def test_a_base_says_what_made_it(wanted: MakeBase, store: Store, tool: Tool) -> None:
     assert debian_base.made_by(wanted) == {}
     layout = make(wanted, store)
     told = {"mmdebstrap": "1.3.5", "apt": "2.6.1", "dpkg": "1.21.22"}
@@ -168,16 +169,15 @@ def test_a_base_says_what_made_it(
 
 
 def test_everything_that_decides_the_bytes_is_in_the_identity(
-    files: tuple[File, ...], found: Settings
+    files: tuple[File, ...], wanted: MakeBase, found: Settings
 ) -> None:
-    plain = image_base.debian_step(target(files), found)
     for changed in (
         target(files[:1]), target(files, suite="trixie"), target(files, date="2026-07-12"),
         target(files, unpacked=True),
         replace(target(files), platform="linux/arm64"),
     ):  # fmt: skip
-        assert image_base.debian_step(changed, found).identity != plain.identity
-    assert image_base.debian_step(target(files[::-1]), found).identity == plain.identity
+        assert image_base.debian_step(changed, found).identity != wanted.identity
+    assert image_base.debian_step(target(files[::-1]), found).identity == wanted.identity
 
 
 @pytest.mark.parametrize(
@@ -189,42 +189,34 @@ def test_everything_that_decides_the_bytes_is_in_the_identity(
     ],
 )
 def test_another_set_of_packages_is_refused(
-    files: tuple[File, ...], found: Settings, store: Store, tool: Tool,
-    have: tuple[tuple[str, str], ...],
-) -> None:  # fmt: skip
+    wanted: MakeBase, store: Store, tool: Tool, have: tuple[tuple[str, str], ...]
+) -> None:
     tool.members["var/lib/dpkg/status"] = status(*have)
-    wanted = image_base.debian_step(target(files), found)
     with pytest.raises(BuildError, match=r"other packages than the lock states: (libc6|more)"):
         make(wanted, store)
     assert not Path(wanted.layout).exists()
 
 
 def test_a_package_that_is_not_configured_is_refused(
-    files: tuple[File, ...], found: Settings, store: Store, tool: Tool
+    wanted: MakeBase, store: Store, tool: Tool
 ) -> None:
     good = GOOD["var/lib/dpkg/status"]
     for bad in (b"", good.replace(b"ok installed", b"ok half-configured", 1)):
         tool.members["var/lib/dpkg/status"] = bad
         with pytest.raises(BuildError, match="not configured"):
-            make(image_base.debian_step(target(files), found), store)
+            make(wanted, store)
 
 
-def test_a_failing_tool_leaves_nothing_behind(
-    files: tuple[File, ...], found: Settings, store: Store, tool: Tool
-) -> None:
+def test_a_failing_tool_leaves_nothing_behind(wanted: MakeBase, store: Store, tool: Tool) -> None:
     tool.code = 25
     tool.said = "E: cannot execute arm64"
-    wanted = image_base.debian_step(target(files), found)
     with pytest.raises(BuildError, match=r"mmdebstrap failed \(exit 25\)") as caught:
         make(wanted, store)
     assert "unpacked" in caught.value.hint
     assert [p.suffix for p in Path(wanted.layout).parent.iterdir()] == [".lock"]
 
 
-def test_a_damaged_base_is_made_anew(
-    files: tuple[File, ...], found: Settings, store: Store, tool: Tool
-) -> None:
-    wanted = image_base.debian_step(target(files), found)
+def test_a_damaged_base_is_made_anew(wanted: MakeBase, store: Store, tool: Tool) -> None:
     layout = make(wanted, store)
     before = layout.index()
     blob = layout.blob(layout.manifest("linux/amd64").layers[0].digest)
@@ -238,12 +230,12 @@ def test_a_damaged_base_is_made_anew(
 
 
 def test_a_damaged_package_is_named(
-    files: tuple[File, ...], found: Settings, store: Store, tool: Tool
+    files: tuple[File, ...], wanted: MakeBase, store: Store, tool: Tool
 ) -> None:
     path = store.path(files[1].sha256)
     path.write_bytes(b"!<arch>\n")
     with pytest.raises(BuildError, match=r"libc6_2\.36-9_amd64\.deb: damaged in the store"):
-        make(image_base.debian_step(target(files), found), store)
+        make(wanted, store)
     assert tool.calls == []
 
 
@@ -262,10 +254,8 @@ def test_what_is_only_unpacked_gets_its_users_and_a_status(
 
 
 def test_without_the_tool(
-    files: tuple[File, ...], found: Settings, store: Store, tool: Tool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    wanted = image_base.debian_step(target(files), found)
+    wanted: MakeBase, store: Store, tool: Tool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(process, "which", lambda name: None)
     with pytest.raises(ToolError, match="mmdebstrap is not on PATH") as caught:
         image_base.require_maker(wanted)

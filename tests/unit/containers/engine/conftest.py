@@ -8,12 +8,16 @@ from typing import Any
 import pytest
 
 from envbuilder.core import process
+from tests.support.programs import completed
+
+Programs = dict[str, str | tuple[int, str, str]]
+"""Exit code 0 and what is printed, or exit code, stdout and stderr."""
 
 
 @pytest.fixture
-def programs(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[int, str, str]]:
-    """Programs on PATH: the start of a command line → exit code, stdout, stderr."""
-    known: dict[str, tuple[int, str, str]] = {}
+def programs(monkeypatch: pytest.MonkeyPatch) -> Programs:
+    """Programs on PATH: the start of a command line → what it prints or how it fails."""
+    known: Programs = {}
 
     def which(program: str) -> str | None:
         on_path = any(line.split()[0] == program for line in known)
@@ -21,10 +25,8 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[int, str, str]]
 
     def run(argv: Sequence[str], **options: Any) -> process.Completed:
         line = " ".join(argv)
-        code, out, err = next(known[k] for k in known if line.startswith(k))
-        return process.Completed(
-            argv=tuple(argv), returncode=code, stdout=out, stderr=err, seconds=0
-        )
+        answer = next(known[k] for k in known if line.startswith(k))
+        return completed(0, answer) if isinstance(answer, str) else completed(*answer)
 
     monkeypatch.setattr(process, "which", which)
     monkeypatch.setattr(process, "run", run)
@@ -39,9 +41,7 @@ def started(
 
     def run(argv: Sequence[str], **options: Any) -> process.Completed:
         calls.append((argv, options))
-        return process.Completed(
-            argv=(), returncode=returncode, stdout="", stderr=stderr, seconds=1, timed_out=late
-        )
+        return completed(returncode, stderr=stderr)._replace(timed_out=late)
 
     monkeypatch.setattr(process, "run", run)
     return calls

@@ -18,6 +18,7 @@ from envbuilder.containers.engine import connection, interface
 from envbuilder.containers.engine.docker import DockerEngine
 from envbuilder.containers.engine.podman import PodmanEngine
 from envbuilder.core.errors import ToolError
+from tests.unit.containers.engine.conftest import Programs
 
 
 def podman_info(version: str, *, rootless: bool = False) -> str:
@@ -102,15 +103,15 @@ def test_a_client_that_gets_no_answer_is_closed(error: Exception, answering: Any
 
 
 def test_podman_at_docker_host_is_spoken_to_by_its_own_client(
-    programs: dict[str, tuple[int, str, str]], answering: Any
+    programs: Programs, answering: Any
 ) -> None:
     clients = answering(PODMAN_ANSWERS)
     url = os.environ["DOCKER_HOST"]
     with pytest.raises(ToolError, match="its client is not on PATH"):
         connection.connect()
-    programs["docker"] = (0, "", "")
-    programs["podman --version"] = (0, "podman version 5.4.2\n", "")
-    programs[f"podman --url {url} info"] = (0, podman_info("5.4.2", rootless=True), "")
+    programs["docker"] = ""
+    programs["podman --version"] = "podman version 5.4.2\n"
+    programs[f"podman --url {url} info"] = podman_info("5.4.2", rootless=True)
     engine = connection.connect()
     assert isinstance(engine, PodmanEngine)
     assert engine.rootless
@@ -132,13 +133,13 @@ def test_an_old_podman_is_4(
     client: str,
     server: str,
     said: str,
-    programs: dict[str, tuple[int, str, str]],
+    programs: Programs,
     unconfigured: Path,
 ) -> None:
     """No docker, no socket, but podman: it is used, if it is new enough."""
     assert not interface.configured_docker()
-    programs["podman --version"] = (0, f"podman version {client}\n", "")
-    programs["podman info"] = (0, podman_info(server), "")
+    programs["podman --version"] = f"podman version {client}\n"
+    programs["podman info"] = podman_info(server)
     assert interface.configured_docker()
     if said:
         with pytest.raises(ToolError, match=said):
@@ -148,15 +149,15 @@ def test_an_old_podman_is_4(
 
 
 def test_podman_is_used_where_dockers_socket_may_not_be_opened(
-    programs: dict[str, tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, unconfigured: Path
+    programs: Programs, monkeypatch: pytest.MonkeyPatch, unconfigured: Path
 ) -> None:
     """Both are installed, and this user is in no group `docker`."""
     socket = unconfigured
     socket.touch()
     monkeypatch.setattr(os, "access", lambda path, mode: str(path) != str(socket))
-    programs["docker version"] = (0, "", "")
-    programs["podman --version"] = (0, "podman version 5.4.2\n", "")
-    programs["podman info"] = (0, podman_info("5.4.2", rootless=True), "")
+    programs["docker version"] = ""
+    programs["podman --version"] = "podman version 5.4.2\n"
+    programs["podman info"] = podman_info("5.4.2", rootless=True)
     assert connection.connect().rootless
 
     # One that somebody named is not passed over.
@@ -168,11 +169,9 @@ def test_podman_is_used_where_dockers_socket_may_not_be_opened(
         connection.connect()
 
 
-def test_a_podman_that_does_not_answer_is_4(
-    programs: dict[str, tuple[int, str, str]], answering: Any
-) -> None:
+def test_a_podman_that_does_not_answer_is_4(programs: Programs, answering: Any) -> None:
     answering(PODMAN_ANSWERS)
-    programs["podman --version"] = (0, "podman version 5.4.2\n", "")
+    programs["podman --version"] = "podman version 5.4.2\n"
     programs["podman --url"] = (125, "OS: linux/amd64\n", "Error: unable to connect\n")
     with pytest.raises(ToolError, match="does not answer: Error: unable to connect"):
         connection.connect()

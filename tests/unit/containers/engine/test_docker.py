@@ -22,14 +22,18 @@ from envbuilder.containers.engine.interface import VOLUME_LABEL, Endpoint, Image
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
 from tests.support import debs
-from tests.unit.containers.engine.conftest import started
+from tests.unit.containers.engine.conftest import Programs, started
 
 LIMIT = 1 << 20
 
 
-def engine(version: str = "26.1.5", url: str = "unix:///x", **client: Any) -> DockerEngine:
+HERE = Endpoint(url="unix:///x")
+THERE = Endpoint(url="tcp://there:2375", flags=("--host", "tcp://there:2375"))
+
+
+def engine(version: str = "26.1.5", endpoint: Endpoint = HERE, **client: Any) -> DockerEngine:
     sdk: Any = SimpleNamespace(close=lambda: None, **{"api": None, **client})
-    return DockerEngine(sdk, version, Endpoint(url=url))
+    return DockerEngine(sdk, version, endpoint)
 
 
 @pytest.mark.parametrize(
@@ -46,26 +50,24 @@ def test_the_containerd_store_keeps_layers_as_they_came(
 
 
 def test_a_build_goes_to_the_endpoint() -> None:
-    sdk: Any = SimpleNamespace(
-        api=None, close=lambda: None, info=lambda: {"DockerRootDir": "/var/lib/docker"}
-    )
-    flags = ("--host", "tcp://there:2375")
-    there = DockerEngine(sdk, "24.0.9", Endpoint(url="tcp://there:2375", flags=flags))
-    build = there.build_command
-    assert build.argv[:5] == ("docker", *flags, "buildx", "build")
-    assert build.version_argv == ("docker", *flags, "buildx", "inspect", "default")
+    info = {"DockerRootDir": "/var/lib/docker"}
+    build = engine("24.0.9", THERE, info=lambda: info).build_command
+    assert build.argv[:5] == ("docker", *THERE.flags, "buildx", "build")
+    assert build.version_argv == ("docker", *THERE.flags, "buildx", "inspect", "default")
     assert (build.docker_version, build.exports_layouts) == ("24.0.9", False)
     assert build.storage == "", "on another machine"
-    here = engine(info=sdk.info).build_command
+    here = engine(info=lambda: info).build_command
     assert here.storage == "/var/lib/docker"
     assert here.exports_layouts
 
 
 @pytest.mark.parametrize(
-    ("url", "socket"), [("unix:///run/x.sock", Path("/run/x.sock")), ("tcp://there:2375", None)]
+    ("endpoint", "socket"), [(HERE, Path("/x")), (THERE, None)], ids=["here", "there"]
 )
-def test_its_socket_is_known_if_it_is_on_this_machine(url: str, socket: Path | None) -> None:
-    assert engine(url=url).socket == socket
+def test_its_socket_is_known_if_it_is_on_this_machine(
+    endpoint: Endpoint, socket: Path | None
+) -> None:
+    assert engine(endpoint=endpoint).socket == socket
 
 
 def test_an_image_gets_a_further_name() -> None:
@@ -199,7 +201,7 @@ def test_earlier_versions_of_docker_only_name_their_folders(tmp_path: Path) -> N
     assert engine(info=lambda: info).cdi_devices() == {"nvidia.com/gpu=all"}
     listed = info | {"DiscoveredDevices": []}
     assert engine(info=lambda: listed).cdi_devices() == set()
-    remote = engine(info=lambda: info, url="tcp://there:2375")
+    remote = engine(endpoint=THERE, info=lambda: info)
     assert remote.cdi_devices() == set(), "its files are on another machine"
 
 
@@ -211,8 +213,7 @@ def test_the_client_adds_nothing_of_its_own_settings_to_a_verification(
     calls = started(monkeypatch)
     home = Container(image="x:1", user="1000:1001", limits=Limits(), home="/home/env")
     tls = TLSConfig(client_cert=(__file__, __file__), ca_cert=__file__, verify=True)
-    sdk: Any = SimpleNamespace(api=None, close=lambda: None)
-    there = DockerEngine(sdk, "26.1.5", Endpoint(url="tcp://there:2376", tls=tls, builder="a"))
+    there = engine(endpoint=Endpoint(url="tcp://there:2376", tls=tls, builder="a"))
     for used, flags in (
         (engine(), ["--host", "unix:///x", "run"]),
         (
@@ -300,7 +301,7 @@ def test_files_that_cannot_be_read_leave_no_container(
 
 
 @pytest.fixture
-def require(programs: dict[str, tuple[int, str, str]]) -> Callable[..., None]:
+def require(programs: Programs) -> Callable[..., None]:
     def check(text: str | None = None, code: int = 0) -> None:
         programs.clear()
         if text is not None:

@@ -36,6 +36,7 @@ from envbuilder.core import process, types
 from envbuilder.core.errors import BuildError
 from tests.support.folders import names_in
 from tests.support.images import BASE, image
+from tests.support.programs import completed
 
 
 class Docker:
@@ -230,10 +231,7 @@ class ByCommand:
             case ("image", "inspect", name):
                 code = 0 if name in self.images else 125
                 out = msgspec.json.encode([{"Id": self.images.get(name)}]).decode()
-        err = "Error: image not known"
-        return process.Completed(
-            argv=tuple(argv), returncode=code, stdout=out, stderr=err, seconds=0.0
-        )
+        return completed(code, out, "Error: image not known")
 
     def _take(self, layout: Layout) -> None:
         self.given.append(layout.index())

@@ -14,7 +14,7 @@ from envbuilder.containers.engine.container import Container, Devices, Limits, V
 from envbuilder.containers.engine.interface import VOLUME_LABEL, Image, StoredVolume
 from envbuilder.containers.engine.podman import PodmanEngine
 from envbuilder.core.errors import BuildError, ToolError
-from tests.unit.containers.engine.conftest import started
+from tests.unit.containers.engine.conftest import Programs, started
 
 PODMAN = PodmanEngine(["podman"], rootless=False)
 ROOTLESS = PodmanEngine(["podman"], rootless=True)
@@ -51,7 +51,7 @@ def test_device_flags(devices: Devices, engine: PodmanEngine, flags: list[str]) 
     ],
 )
 def test_limits_are_those_that_this_user_may_set(
-    controllers: list[str], limits: Limits, programs: dict[str, tuple[int, str, str]]
+    controllers: list[str], limits: Limits, programs: Programs
 ) -> None:
     """Without systemd's delegation, or with the old cgroups, a user may set none: it would fail."""
     machine = {
@@ -60,12 +60,8 @@ def test_limits_are_those_that_this_user_may_set(
         "cpus": 4,
         "cgroupControllers": controllers,
     }
-    programs["podman --version"] = (0, "podman version 5.4.2\n", "")
-    programs["podman info"] = (
-        0,
-        json.dumps({"host": machine, "version": {"Version": "5.4.2"}}),
-        "",
-    )
+    programs["podman --version"] = "podman version 5.4.2\n"
+    programs["podman info"] = json.dumps({"host": machine, "version": {"Version": "5.4.2"}})
     assert podman.connect(None).limits == limits
     assert podman.connect(None).socket is None
     programs["podman --url"] = programs["podman info"]
@@ -96,7 +92,7 @@ def test_a_container_becomes_flags_of_the_client(monkeypatch: pytest.MonkeyPatch
         assert calls[-1][0][1:-1] == ["rm", "--force", "--time", "0", "--ignore"]
 
 
-def test_it_is_asked_for_full_names(programs: dict[str, tuple[int, str, str]]) -> None:
+def test_it_is_asked_for_full_names(programs: Programs) -> None:
     assert PODMAN.pull_name("python:3.11") == "docker.io/library/python:3.11"
     programs["podman pull --quiet --platform linux/amd64 b:1"] = (1, "", "Error: denied\n")
     with pytest.raises(BuildError, match="b:1: cannot be pulled: Error: denied") as caught:
@@ -104,21 +100,21 @@ def test_it_is_asked_for_full_names(programs: dict[str, tuple[int, str, str]]) -
     assert "ENVBUILDER_BASE_IMAGE=REF" in caught.value.hint
 
 
-def test_an_image_gets_a_further_name(programs: dict[str, tuple[int, str, str]]) -> None:
+def test_an_image_gets_a_further_name(programs: Programs) -> None:
     image = Image(id="sha256:12", tags=(), labels={})
-    programs["podman tag 12 x:1"] = (0, "", "")
+    programs["podman tag 12 x:1"] = ""
     PODMAN.tag(image, "x:1")
     programs["podman tag 12 y:1"] = (125, "", "Error: 12: image not known\n")
     with pytest.raises(BuildError, match="podman tag: Error: 12: image not known"):
         PODMAN.tag(image, "y:1")
 
 
-def test_an_image_is_what_podman_says_of_it(programs: dict[str, tuple[int, str, str]]) -> None:
+def test_an_image_is_what_podman_says_of_it(programs: Programs) -> None:
     data = {
         "Id": "12", "RepoTags": ["localhost/x:1"], "Labels": {"a": "b"},
         "Config": {"Env": ["PATH=/bin"]},
     }  # fmt: skip
-    programs["podman image inspect x:1"] = (0, json.dumps([data]), "")
+    programs["podman image inspect x:1"] = json.dumps([data])
     programs["podman image inspect y:1"] = (125, "[]", "Error: y:1: image not known\n")
     programs["podman image inspect z:1"] = (125, "[]", "Error: database is locked\n")
     image = PODMAN.image("x:1")
@@ -130,22 +126,22 @@ def test_an_image_is_what_podman_says_of_it(programs: dict[str, tuple[int, str, 
 
 
 def test_volumes_are_made_once_and_listed_by_label(
-    programs: dict[str, tuple[int, str, str]],
+    programs: Programs,
 ) -> None:
     volume = Volume(source="models", target="/models")
     folder = Volume(source="/data", target="/data")
     container = Container(image="x", user="1:1", limits=Limits(), volumes=(folder, volume))
     create = f"podman volume create --ignore --label={VOLUME_LABEL}=1000 models"
-    programs[create] = (0, "models\n", "")
+    programs[create] = "models\n"
     PODMAN.make_volumes(container, {VOLUME_LABEL: "1000"})
     programs[create] = (125, "", "Error: no space\n")
     with pytest.raises(ToolError, match="cannot make the volume models: Error: no space"):
         PODMAN.make_volumes(container, {VOLUME_LABEL: "1000"})
     listing = f"podman volume ls --filter label={VOLUME_LABEL} --format json"
     labels = {VOLUME_LABEL: "1000"}
-    programs[listing] = (0, json.dumps([{"Name": "models", "Labels": labels}]), "")
+    programs[listing] = json.dumps([{"Name": "models", "Labels": labels}])
     assert PODMAN.volumes() == (StoredVolume(name="models", labels=labels),)
-    programs[listing] = (0, "[]\n", "")
+    programs[listing] = "[]\n"
     assert PODMAN.volumes() == ()
     programs[listing] = (125, "", "Error: it is broken\n")
     with pytest.raises(ToolError, match="cannot list its volumes: Error: it is broken"):
@@ -156,10 +152,10 @@ def test_volumes_are_made_once_and_listed_by_label(
 
 
 def test_its_images_have_names_and_no_digest_algorithm(
-    programs: dict[str, tuple[int, str, str]],
+    programs: Programs,
 ) -> None:
     listed = [{"Id": "2", "Names": ["localhost/x:1"], "Labels": {"a": "b"}}, {"Id": "1"}]
-    programs["podman images"] = (0, json.dumps(listed), "")
+    programs["podman images"] = json.dumps(listed)
     assert [(i.id, i.tags) for i in PODMAN.labelled()] == [
         ("sha256:1", ()),
         ("sha256:2", ("localhost/x:1",)),
@@ -169,7 +165,7 @@ def test_its_images_have_names_and_no_digest_algorithm(
         PODMAN.labelled()
 
 
-def test_an_image_that_cannot_be_removed_is_1(programs: dict[str, tuple[int, str, str]]) -> None:
+def test_an_image_that_cannot_be_removed_is_1(programs: Programs) -> None:
     programs["podman rmi x:1"] = (2, "", "Error: image is in use\n")
     with pytest.raises(BuildError, match="x:1: cannot be removed: Error: image is in use"):
         PODMAN.remove("x:1")
@@ -197,9 +193,9 @@ def test_cdi_devices_are_those_of_this_machines_files(
 
 
 def test_the_images_of_running_containers_are_used(
-    programs: dict[str, tuple[int, str, str]],
+    programs: Programs,
 ) -> None:
-    programs["podman ps --format json"] = (0, json.dumps([{"ImageID": "1" * 64}]), "")
+    programs["podman ps --format json"] = json.dumps([{"ImageID": "1" * 64}])
     assert PODMAN.used() == {"sha256:" + "1" * 64}
-    programs["podman ps --format json"] = (0, "[]\n", "")
+    programs["podman ps --format json"] = "[]\n"
     assert PODMAN.used() == frozenset()

@@ -26,6 +26,7 @@ from envbuilder.core import process
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
 from envbuilder.core.settings import Settings
 from tests.support import image_layouts as images
+from tests.support.programs import completed
 from tests.support.registry_fixture import FakeRegistry
 from tests.support.registry_requests import (
     BIG,
@@ -271,9 +272,7 @@ def helper(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def run(argv: list[str], **options: Any) -> process.Completed:
         state.append((argv, options["stdin"]))
-        return process.Completed(
-            argv=tuple(argv), returncode=state[1], stdout=state[0], stderr="", seconds=0.1
-        )
+        return completed(state[1], state[0])
 
     monkeypatch.setattr(process, "run", run)
     monkeypatch.setattr(process, "which", lambda name: f"/bin/{name}")

@@ -58,6 +58,11 @@ class Bench(Far):
         ]
 
 
+def begun() -> tuple[requests.Response, requests.Response]:
+    """The blob is not there, and an upload begins."""
+    return answer(404), answer(202, Location="/up")
+
+
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
     """`bench(*answers)`: pieces are of four bytes, and at most of eight."""
@@ -84,8 +89,7 @@ def test_a_small_blob_is_sent_as_a_whole(
 
 def test_a_large_blob_is_sent_in_pieces_to_where_each_answer_leads(bench: Make) -> None:
     made = bench(
-        answer(404),
-        answer(202, Location="/up"),
+        *begun(),
         answer(202, Location="/next?x=y", Range="0-3"),
         answer(204, Range="bytes=0-7"),
         answer(202, Location="/last"),
@@ -151,7 +155,7 @@ def test_a_blob_is_mounted(bench: Make) -> None:
 
 
 def test_a_registry_that_does_not_mount_may_begin_an_upload_at_once(bench: Make) -> None:
-    made = bench(answer(404), answer(202, Location="/up"), *[answer(202)] * 3, answer(201))
+    made = bench(*begun(), *[answer(202)] * 3, answer(201))
     assert made.send("b") == Sent(how="sent", bytes=10)
     assert made.requests[:3] == [ABSENT, MOUNT, ("PATCH", "https://far.example/up")]
 
@@ -168,8 +172,7 @@ def test_a_mount_that_is_refused_becomes_an_upload(bench: Make, status: int) -> 
 @pytest.mark.parametrize("status", [400, 404, 405, 410, 416])
 def test_an_upload_that_is_lost_goes_on_where_the_registry_says(bench: Make, status: int) -> None:
     made = bench(
-        answer(404),
-        answer(202, Location="/up"),
+        *begun(),
         answer(202, Location="/up?x=4", Range="0-3"),
         answer(status),  # the second piece
         answer(404),  # the blob is not there
@@ -193,7 +196,7 @@ def test_an_upload_that_is_lost_goes_on_where_the_registry_says(bench: Make, sta
 )
 def test_an_upload_that_is_gone_begins_again(bench: Make, state: requests.Response) -> None:
     made = bench(
-        answer(404), answer(202, Location="/up"), GONE,
+        *begun(), GONE,
         answer(404), state, answer(202, Location="/again"),
         *[answer(202)] * 3, answer(201),
     )  # fmt: skip
@@ -207,7 +210,7 @@ def test_an_upload_of_which_the_registry_has_nothing_goes_on_from_the_start(
     bench: Make, headers: dict[str, str]
 ) -> None:
     made = bench(
-        answer(404), answer(202, Location="/up"), answer(202), GONE,
+        *begun(), answer(202), GONE,
         answer(404), answer(204, **headers), *[answer(202)] * 3, answer(201),
     )  # fmt: skip
     assert made.send() == Sent(how="sent", bytes=18)
@@ -220,7 +223,7 @@ def test_a_small_blob_of_which_the_registry_has_a_part_goes_on_from_there(
     monkeypatch.setattr(push, "PIECE", 10)
     monkeypatch.setattr(push, "_PIECE_LIMIT", 10)
     made = bench(
-        answer(404), answer(202, Location="/up"), GONE,
+        *begun(), GONE,
         answer(404), answer(204, Range="0-5"), answer(202), answer(201),
     )  # fmt: skip
     assert made.send() == Sent(how="sent", bytes=14)
@@ -228,14 +231,14 @@ def test_a_small_blob_of_which_the_registry_has_a_part_goes_on_from_there(
 
 
 def test_an_upload_that_begins_again_does_not_go_where_the_first_one_went(bench: Make) -> None:
-    made = bench(answer(404), answer(202, Location="/up"), GONE, *[answer(404)] * 2, answer(202))
+    made = bench(*begun(), GONE, *[answer(404)] * 2, answer(202))
     with pytest.raises(BuildError, match="did not state where to upload it"):
         made.send()
 
 
 def test_an_upload_of_which_the_registry_has_all_is_only_closed(bench: Make) -> None:
     made = bench(
-        answer(404), answer(202, Location="/up"), GONE,
+        *begun(), GONE,
         answer(404), answer(202, Range="0-9"), answer(201),
     )  # fmt: skip
     assert made.send() == Sent(how="sent", bytes=4)
@@ -244,7 +247,7 @@ def test_an_upload_of_which_the_registry_has_all_is_only_closed(bench: Make) -> 
 
 
 def test_if_only_the_last_answer_was_lost_nothing_is_sent_again(bench: Make) -> None:
-    made = bench(answer(404), answer(202, Location="/up"), *[answer(202)] * 3, GONE, answer(200))
+    made = bench(*begun(), *[answer(202)] * 3, GONE, answer(200))
     assert made.send() == Sent(how="sent", bytes=10)
     assert made.requests[-1] == ABSENT
     assert sum(made.shown) == 10
@@ -252,7 +255,7 @@ def test_if_only_the_last_answer_was_lost_nothing_is_sent_again(bench: Make) -> 
 
 def test_a_registry_that_takes_only_a_part_is_asked_how_far_it_is(bench: Make) -> None:
     made = bench(
-        answer(404), answer(202, Location="/up"), answer(202, Range="0-1"),
+        *begun(), answer(202, Range="0-1"),
         answer(404), answer(204, Range="0-1"), *[answer(202)] * 2, answer(201),
     )  # fmt: skip
     assert made.send() == Sent(how="sent", bytes=12)
@@ -261,7 +264,7 @@ def test_a_registry_that_takes_only_a_part_is_asked_how_far_it_is(bench: Make) -
 
 def test_a_push_that_keeps_breaking_off_says_why(bench: Make) -> None:
     lost = (answer(404), answer(404), answer(202, Location="/up"), answer(410))
-    made = bench(answer(404), answer(202, Location="/up"), answer(410), *lost * 3)
+    made = bench(*begun(), answer(410), *lost * 3)
     with pytest.raises(BuildError, match=r"/a: .*: the registry refused it \(HTTP 410\)$"):
         made.send()
     assert made.pauses == [1.0, 2.0, 4.0]
@@ -294,7 +297,7 @@ def test_a_blob_that_changes_meanwhile(
     content: bytes | None,
     why: str,
 ) -> None:
-    made = bench(answer(404), answer(202, Location="/up"), answer(202))
+    made = bench(*begun(), answer(202))
     source = tmp_path / "changed"
     if content:
         source.write_bytes(content)

@@ -38,17 +38,23 @@ from tests.support.registry_requests import (
 )
 
 
+@pytest.fixture
+def into(tmp_path: Path) -> Path:
+    """The folder that is pulled into."""
+    return tmp_path / "b"
+
+
 def test_an_image_comes_back_as_it_went(
-    server: FakeRegistry, there: Descriptor, source: Layout, tmp_path: Path
+    server: FakeRegistry, there: Descriptor, source: Layout, into: Path
 ) -> None:
-    done = pull(server, there.digest, tmp_path / "b")
-    pulled = Layout.open(tmp_path / "b")
+    done = pull(server, there.digest, into)
+    pulled = Layout.open(into)
     assert pulled.find("linux/amd64").digest == there.digest
     manifest = pulled.manifest("linux/amd64")
     assert pulled.checked(manifest.layers[0]).read_bytes() == BIG
     assert pulled.read_config(manifest) == source.read_config(manifest)
     assert done == len(BIG) + len(SMALL) + manifest.config.size
-    assert names_in(tmp_path / "b") == {
+    assert names_in(into) == {
         "blobs",
         "index.json",
         "oci-layout",
@@ -56,46 +62,46 @@ def test_an_image_comes_back_as_it_went(
 
 
 def test_what_is_there_does_not_travel_again(
-    server: FakeRegistry, there: Descriptor, tmp_path: Path
+    server: FakeRegistry, there: Descriptor, into: Path
 ) -> None:
-    pull(server, "t", tmp_path / "b")
+    pull(server, "t", into)
     server.log.clear()
-    assert pull(server, "t", tmp_path / "b") == 0
+    assert pull(server, "t", into) == 0
     assert server.log == ["GET /v2/a/manifests/t"]
 
 
 def test_a_damaged_blob_is_brought_again(
-    server: FakeRegistry, there: Descriptor, tmp_path: Path
+    server: FakeRegistry, there: Descriptor, into: Path
 ) -> None:
-    pull(server, "t", tmp_path / "b")
-    layout = Layout.open(tmp_path / "b")
+    pull(server, "t", into)
+    layout = Layout.open(into)
     layer = layout.manifest("linux/amd64").layers[1]
     layout.blob(layer.digest).chmod(0o644)
     layout.blob(layer.digest).write_bytes(SMALL.upper())
-    assert pull(server, "t", tmp_path / "b") == len(SMALL)
+    assert pull(server, "t", into) == len(SMALL)
     assert layout.checked(layer).read_bytes() == SMALL
 
 
 def test_of_an_index_one_platform_comes(
-    server: FakeRegistry, source: Layout, found: Settings, tmp_path: Path
+    server: FakeRegistry, source: Layout, found: Settings, into: Path
 ) -> None:
     index = images.multi(source)
     push(server, source, index, found)
-    pull(server, index.digest, tmp_path / "b")
-    layout = Layout.open(tmp_path / "b")
+    pull(server, index.digest, into)
+    layout = Layout.open(into)
     assert [d.platform for d in layout.images()] == [Platform(os="linux", architecture="amd64")]
-    names = {p.read_bytes() for p in (tmp_path / "b/blobs/sha256").iterdir()}
+    names = {p.read_bytes() for p in (into / "blobs/sha256").iterdir()}
     assert b"layer for amd64" in names
     assert b"layer for arm64" not in names
     assert layout.blob(index.digest).is_file()
 
 
 def test_a_platform_that_is_not_there(
-    server: FakeRegistry, source: Layout, there: Descriptor, found: Settings, tmp_path: Path
+    server: FakeRegistry, source: Layout, there: Descriptor, found: Settings, into: Path
 ) -> None:
     index = images.multi(source)
     push(server, source, index, found, "index")
-    layout = Layout.create(tmp_path / "b")
+    layout = Layout.create(into)
     with pytest.raises(InvalidError, match="no images for macos/arm64") as caught:
         transfer.pull(connect(server), "index", layout, "macos/arm64", SILENT)
     assert "linux/amd64, linux/arm64" in caught.value.hint
@@ -109,40 +115,40 @@ def test_a_platform_that_is_not_there(
 def test_a_fault_that_passes_is_survived(
     server: FakeRegistry,
     there: Descriptor,
-    tmp_path: Path,
+    into: Path,
     fault: str,
     request_: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     impatient(monkeypatch, fault)
     server.faults = [(request_, fault)]
-    pull(server, there.digest, tmp_path / "b")
+    pull(server, there.digest, into)
     assert server.faults == []
-    layout = Layout.open(tmp_path / "b")
+    layout = Layout.open(into)
     for layer in layout.manifest("linux/amd64").layers:
         layout.checked(layer)
 
 
 def test_a_later_pull_goes_on_where_an_earlier_one_broke_off(
-    server: FakeRegistry, there: Descriptor, source: Layout, tmp_path: Path
+    server: FakeRegistry, there: Descriptor, source: Layout, into: Path
 ) -> None:
     big = source.manifest("linux/amd64").layers[0]
     server.faults = [(big.digest, "cut")] + [(big.digest, "drop")] * 16
     with pytest.raises(BuildError, match=rf"{big.digest}: .*connection reset"):
-        pull(server, there.digest, tmp_path / "b")
-    part = tmp_path / "b/partial" / big.digest.removeprefix("sha256:")
+        pull(server, there.digest, into)
+    part = into / "partial" / big.digest.removeprefix("sha256:")
     kept = part.stat().st_size
     assert 0 < kept < len(BIG)
-    assert Layout.open(tmp_path / "b").index().manifests == ()
+    assert Layout.open(into).index().manifests == ()
     server.faults = []
-    assert pull(server, there.digest, tmp_path / "b") <= len(BIG) - kept + 1000
+    assert pull(server, there.digest, into) <= len(BIG) - kept + 1000
     assert not part.parent.exists()
 
 
-def test_a_manifest_of_other_bytes(server: FakeRegistry, there: Descriptor, tmp_path: Path) -> None:
+def test_a_manifest_of_other_bytes(server: FakeRegistry, there: Descriptor, into: Path) -> None:
     server.faults = [("manifests", "wrong")]
     with pytest.raises(WrongHashError, match=rf"{there.digest}: the received content"):
-        pull(server, there.digest, tmp_path / "b")
+        pull(server, there.digest, into)
 
 
 @pytest.mark.parametrize(
@@ -157,31 +163,31 @@ def test_a_manifest_of_other_bytes(server: FakeRegistry, there: Descriptor, tmp_
         b'{"a": "' + b"x" * (4 << 20) + b'"}',
     ],
 )
-def test_what_is_no_image(server: FakeRegistry, tmp_path: Path, content: bytes) -> None:
+def test_what_is_no_image(server: FakeRegistry, into: Path, content: bytes) -> None:
     server.manifests["a", "t"] = (MANIFEST, content)
     with pytest.raises(InvalidError, match=rf"{server.host}/a: t: "):
-        pull(server, "t", tmp_path / "b")
+        pull(server, "t", into)
 
 
 def test_what_it_is_comes_from_the_bytes(
-    server: FakeRegistry, there: Descriptor, tmp_path: Path
+    server: FakeRegistry, there: Descriptor, into: Path
 ) -> None:
     """A registry cannot make an index of an image: the digest does not cover its header."""
     _, data = server.manifests["a", "t"]
     server.manifests["a", "t"] = (INDEX, data)
-    pull(server, "t", tmp_path / "b")
-    assert Layout.open(tmp_path / "b").find("linux/amd64").digest == there.digest
+    pull(server, "t", into)
+    assert Layout.open(into).find("linux/amd64").digest == there.digest
 
 
 def test_an_image_that_the_disk_has_no_room_for(
-    server: FakeRegistry, there: Descriptor, tmp_path: Path
+    server: FakeRegistry, there: Descriptor, into: Path
 ) -> None:
     _, data = server.manifests["a", "t"]
     read = json.loads(data)
     read["layers"][0]["size"] = 1 << 49
     server.manifests["a", "t"] = (MANIFEST, json.dumps(read).encode())
     with pytest.raises(BuildError, match=r"not enough space .* 562950\.0 GB are needed"):
-        pull(server, "t", tmp_path / "b")
+        pull(server, "t", into)
     assert server.requests("GET") == ["GET /v2/a/manifests/t"]
 
 
@@ -189,15 +195,15 @@ def test_an_image_that_the_disk_has_no_room_for(
 
 
 def test_a_layout_lists_each_image_that_was_pulled_once(
-    server: FakeRegistry, source: Layout, found: Settings, tmp_path: Path
+    server: FakeRegistry, source: Layout, found: Settings, into: Path
 ) -> None:
     one = images.image(source, BIG)
     other = images.image(source, SMALL)
     for tag, image in (("one", one), ("other", other)):
         push(server, source, image, found, tag)
     for tag in ("one", "other", "one"):
-        pull(server, tag, tmp_path / "b")
-    listed = Layout.open(tmp_path / "b").index()
+        pull(server, tag, into)
+    listed = Layout.open(into).index()
     assert [d.digest for d in listed.manifests] == [other.digest, one.digest]
     assert (listed.schema_version, listed.media_type) == (2, INDEX)
 
@@ -227,7 +233,7 @@ def test_an_index_of_indexes_goes_with_all_of_its_parts(
 
 
 def test_the_first_failure_stops_the_other_transfers(
-    server: FakeRegistry, there: Descriptor, source: Layout, tmp_path: Path
+    server: FakeRegistry, there: Descriptor, source: Layout, into: Path
 ) -> None:
     config = source.read_manifest(there).config
     big = source.read_manifest(there).layers[0]
@@ -235,7 +241,7 @@ def test_the_first_failure_stops_the_other_transfers(
     made = connect(server)
     started = time.monotonic()
     with pytest.raises(BuildError, match=rf"{config.digest}: HTTP 403"):
-        transfer.pull(made, "t", Layout.create(tmp_path / "b"), "linux/amd64", SILENT)
+        transfer.pull(made, "t", Layout.create(into), "linux/amd64", SILENT)
     assert time.monotonic() - started < 10
     with pytest.raises(BuildError, match="does not answer"):
         made.ask("GET", made.url("x"), "later", accept=(404,))

@@ -21,6 +21,7 @@ from envbuilder.payload.training.dataset import Split
 from envbuilder.verify import blind_test
 from envbuilder.verify.report import consistency, model
 from envbuilder.verify.run import Events, run_payload
+from tests.support.programs import completed
 
 
 def passing() -> dict[str, Any]:
@@ -227,9 +228,7 @@ def ended(
     def start(on_line: Callable[[str], None]) -> Completed:
         for line in lines:
             on_line(line)
-        return Completed(
-            argv=("x",), returncode=code, stdout="", stderr=stderr, seconds=1, timed_out=timed_out
-        )
+        return completed(code, stderr=stderr)._replace(timed_out=timed_out)
 
     return start
 
