@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from envbuilder.builds import records
 from envbuilder.builds.backends.integrity import MARKER
 from envbuilder.containers.engine.interface import Image
 from envbuilder.core import files, settings
 from envbuilder.core.errors import BuildError, ToolError
-from tests.support import command_line
 from tests.support.engines import FakeEngine
 
-Shown = pytest.CaptureFixture[str]
-
+Report = Callable[..., Any]
+"""What the fixture `report` is."""
 OURS = {"envbuilder/cpu:latest": "cpu", "envbuilder/xpu:latest": "xpu"}
 
 
@@ -62,20 +59,6 @@ class Labelled(FakeEngine):
         if ref in self.stuck:
             raise BuildError(f"{ref}: cannot be removed: in use", "Stop the containers")
         self.removed.append(ref)
-
-
-asking = functools.partial(command_line.run, "clean")
-run = functools.partial(asking, "--yes")
-
-
-def printed(capsys: Shown, *arguments: str) -> str:
-    """What the command prints, which must come to a good end."""
-    assert run(*arguments) == 0
-    return capsys.readouterr().out
-
-
-def report(capsys: Shown, *arguments: str) -> Any:
-    return json.loads(printed(capsys, *arguments, "--json"))
 
 
 def folder(path: Path, marker: Any = None) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
@@ -28,3 +29,18 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> Ended:
     """Return how `envbuilder ARGUMENTS` ended."""
     code = run(*arguments)
     return Ended(code, *capsys.readouterr())
+
+
+Command = Callable[..., Ended]
+
+
+@pytest.fixture
+def envbuilder(capsys: pytest.CaptureFixture[str]) -> Command:
+    """`envbuilder(*arguments, code=0)`: what a command printed that had to end with this code."""
+
+    def command(*arguments: str, code: int = 0) -> Ended:
+        ended = printed(capsys, *arguments)
+        assert ended.code == code, ended
+        return ended
+
+    return command

@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 
 from envbuilder.core import settings
+from tests.support.command_line import envbuilder
 from tests.support.registry_requests import server, source, there
 
-__all__ = ["server", "source", "there"]  # fixtures: a registry, and what is pushed to it
+# Fixtures: the command line, a registry, and what is pushed to it.
+__all__ = ["envbuilder", "server", "source", "there"]
 
 
 MEMORY = Path("/dev/shm")

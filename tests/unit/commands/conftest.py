@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import signal
 from pathlib import Path
 
@@ -10,7 +12,8 @@ import pytest
 from envbuilder.containers.engine import connection, interface
 from envbuilder.core import settings
 from envbuilder.core.settings import load as load_settings
-from tests.support.cleaning import Labelled
+from tests.support.cleaning import Labelled, Report
+from tests.support.command_line import Command
 
 
 @pytest.fixture
@@ -27,3 +30,14 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Labelled:
 def own() -> settings.Settings:
     """The folders that the command itself will see."""
     return load_settings()
+
+
+@pytest.fixture
+def cleaned(envbuilder: Command) -> Command:
+    """`cleaned(*options)`: what `clean` printed, which was not to ask."""
+    return functools.partial(envbuilder, "clean", "--yes")
+
+
+@pytest.fixture
+def report(cleaned: Command) -> Report:
+    return lambda *options: json.loads(cleaned(*options, "--json").out)

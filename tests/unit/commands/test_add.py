@@ -20,7 +20,7 @@ from envbuilder.locks.chooser import Chooser
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import Reason
 from tests.support.broken_hosts import LINUX
-from tests.support.command_line import run
+from tests.support.command_line import Command, run
 from tests.support.tools import tools
 
 PROFILE = """\
@@ -90,17 +90,13 @@ def packages(project: Path, name: str) -> set[str]:
     return {f.name for f in lock.files if f.kind == "wheel"}
 
 
-def test_a_package_is_added_and_locked_everywhere(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("lock") == 0
+def test_a_package_is_added_and_locked_everywhere(project: Path, envbuilder: Command) -> None:
+    envbuilder("lock")
     path = project / "envbuilder.yaml"
     path.chmod(0o640)
-    capsys.readouterr()
-    assert run("add", "more>=1") == 0
+    out = envbuilder("add", "more>=1").out
     assert path.read_text() == TEXT.replace("[leaf]", "[leaf, more>=1]")
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
-    out = capsys.readouterr().out
     assert out.startswith("envbuilder.yaml: added more>=1\n")
     assert "\ndefault.small: locked, 6 files, 1 changed\n  + more 1.0\n" in out
     assert out.endswith(
@@ -110,31 +106,27 @@ def test_a_package_is_added_and_locked_everywhere(
     assert packages(project, "notebooks.tiny") == {"torch", "leaf", "lab", "more"}
 
 
-def test_what_is_not_locked_yet_stays_so(project: Path) -> None:
-    assert run("lock", "--profile", "tiny") == 0
+def test_what_is_not_locked_yet_stays_so(project: Path, envbuilder: Command) -> None:
+    envbuilder("lock", "--profile", "tiny")
     before = locks(project)
-    assert run("add", "more") == 0
+    envbuilder("add", "more")
     assert locks(project) == before == {"default.tiny.json", "notebooks.tiny.json"}
 
 
-def test_it_is_removed_again_and_the_text_is_the_same(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("add", "more") == 0
-    capsys.readouterr()
-    assert run("remove", "More") == 0
+def test_it_is_removed_again_and_the_text_is_the_same(project: Path, envbuilder: Command) -> None:
+    envbuilder("add", "more")
+    assert "- more 1.0" in envbuilder("remove", "More").out
     assert (project / "envbuilder.yaml").read_text() == TEXT
-    assert "- more 1.0" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("arguments", [("add", "more"), ("remove", "leaf")])
 def test_an_edit_that_is_saved_meanwhile_is_not_lost(
     project: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    envbuilder: Command,
     arguments: tuple[str, ...],
 ) -> None:
-    assert run("lock") == 0
+    envbuilder("lock")
     before = {path: path.read_text() for path in project.glob("envbuilder.lock/*")}
     path = project / "envbuilder.yaml"
     edited = TEXT.replace("[leaf]", "[leaf, theirs]")
@@ -144,68 +136,53 @@ def test_an_edit_that_is_saved_meanwhile_is_not_lost(
         return locked(profile)
 
     monkeypatch.setattr(resolve, "resolve", resolve_while_somebody_saves)
-    assert run(*arguments) == 2
+    printed = envbuilder(*arguments, code=2).err
     assert path.read_text() == edited
     assert {each: each.read_text() for each in before} == before
-    printed = capsys.readouterr().err
     assert "was changed by somebody else meanwhile" in printed
     assert "Run the command again." in printed
 
 
-def test_what_is_replaced_or_left_out_is_told(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_replaced_or_left_out_is_told(project: Path, envbuilder: Command) -> None:
     text = f"{TEXT}exclude: [More]\noverrides: {{Other: 'other<2', lab: leaf}}\n"
     (project / "envbuilder.yaml").write_text(text)
     for name in ("more", "lab"):
-        assert run("add", name) == 2
-        error = capsys.readouterr().err
+        error = envbuilder("add", name, code=2).err
         assert f"{name} is left out of every environment, by exclude: or overrides: in" in error
         assert "envbuilder.yaml is left as it was.\nRemove that line first.\n" in error
     assert (project / "envbuilder.yaml").read_text() == text
-    assert run("add", "other>=2", "einops") == 0
-    output = capsys.readouterr().out
+    output = envbuilder("add", "other>=2", "einops").out
     assert "note: other<2 replaces other>=2, as envbuilder.yaml or a file that it lists" in output
     assert output.count("replaces") == 1
 
 
-def test_one_environment_alone_is_locked(project: Path) -> None:
-    assert run("add", "--environment", "notebooks", "more") == 0
+def test_one_environment_alone_is_locked(project: Path, envbuilder: Command) -> None:
+    envbuilder("add", "--environment", "notebooks", "more")
     assert (project / "envbuilder.yaml").read_text() == TEXT + "      - more\n"
     assert locks(project) == {"notebooks.small.json", "notebooks.tiny.json"}
 
 
-def test_what_cannot_be_locked_at_all_changes_nothing(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("add", "never") == 2
+def test_what_cannot_be_locked_at_all_changes_nothing(project: Path, envbuilder: Command) -> None:
+    err = envbuilder("add", "never", code=2).err
     assert (project / "envbuilder.yaml").read_text() == TEXT
     assert locks(project) == set()
-    err = capsys.readouterr().err
     assert "default.small cannot be locked (and for 3 more): seldom does not exist" in err
     assert "envbuilder.yaml is left as it was." in err
 
 
-def test_what_can_be_locked_for_some_profiles_is_added(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("add", "seldom") == 2
-    assert "seldom" in (project / "envbuilder.yaml").read_text()
-    assert "seldom" in packages(project, "default.small")
-    assert capsys.readouterr().out.endswith(
+def test_what_can_be_locked_for_some_profiles_is_added(project: Path, envbuilder: Command) -> None:
+    assert envbuilder("add", "seldom", code=2).out.endswith(
         "default.tiny, notebooks.tiny: cannot be locked: seldom does not exist\n"
         "  envbuilder.yaml:3: seldom\n"
     )
+    assert "seldom" in (project / "envbuilder.yaml").read_text()
+    assert "seldom" in packages(project, "default.small")
 
 
-def test_a_lock_that_can_no_longer_be_made_is_kept(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("lock", "--profile", "tiny") == 0
+def test_a_lock_that_can_no_longer_be_made_is_kept(project: Path, envbuilder: Command) -> None:
+    envbuilder("lock", "--profile", "tiny")
     (project / "envbuilder.yaml").write_text(TEXT.replace("[leaf]", "[leaf, seldom]"))
-    capsys.readouterr()
-    assert run("lock", "--profile", "tiny") == 2
-    out = capsys.readouterr().out
+    out = envbuilder("lock", "--profile", "tiny", code=2).out
     path = project / "envbuilder.lock/default.tiny.json"
     stays = f"cannot be locked now; the lock in {path} is kept: seldom does not exist"
     assert f"default.tiny: {stays}\n  envbuilder.yaml:3: seldom\n" in out
@@ -220,42 +197,37 @@ def test_a_project_that_can_be_locked_for_no_profile_is_2(
     assert run("lock") == code
 
 
-def test_check_fails_where_lock_does(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_fails_where_lock_does(project: Path, envbuilder: Command) -> None:
     (project / "envbuilder.yaml").write_text("requirements: [never]\n")
-    assert run("lock") == 2
-    capsys.readouterr()
-    assert run("check") == 2
-    assert "✗ default.tiny             unlocked\n" in capsys.readouterr().out
+    envbuilder("lock", code=2)
+    assert "✗ default.tiny             unlocked\n" in envbuilder("check", code=2).out
 
 
 @pytest.mark.parametrize(("key", "kind"), [("python_path", "folder"), ("files", "file or folder")])
 def test_a_path_that_does_not_exist_is_2(
-    project: Path, capsys: pytest.CaptureFixture[str], key: str, kind: str
+    project: Path, envbuilder: Command, key: str, kind: str
 ) -> None:
     (project / "envbuilder.yaml").write_text(f"{TEXT}{key}: [profiles, missing]\n")
     wrong = f"envbuilder.yaml:9: {key}: 'missing' is not a {kind} of the project\n"
     for command in ("check", "build", "lock"):
-        assert run(command) == 2
-        assert wrong in capsys.readouterr().err
+        assert wrong in envbuilder(command, code=2).err
 
 
 def test_what_stands_in_the_way_of_a_build_is_the_lock_that_failed(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    project: Path, monkeypatch: pytest.MonkeyPatch, envbuilder: Command
 ) -> None:
     monkeypatch.setattr(probe, "host", lambda: LINUX)
     (project / "envbuilder.yaml").write_text("profiles: [tiny]\nrequirements: [seldom]\n")
-    assert run("lock") == 2
-    capsys.readouterr()
-    assert run("build") == 2
-    error = capsys.readouterr().err
+    envbuilder("lock", code=2)
+    error = envbuilder("build", code=2).err
     assert "profile 'tiny' is not locked: linux/amd64 with Python 3.11: seldom does not" in error
     assert error.endswith("Run:\n  envbuilder lock\n")
 
 
 def test_a_project_file_that_cannot_be_written_changes_no_lock(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    project: Path, monkeypatch: pytest.MonkeyPatch, envbuilder: Command
 ) -> None:
-    assert run("lock") == 0
+    envbuilder("lock")
     replace = Path.replace
 
     def replaced(part: Path, path: Path) -> Path:
@@ -264,21 +236,21 @@ def test_a_project_file_that_cannot_be_written_changes_no_lock(
         return replace(part, path)
 
     monkeypatch.setattr(Path, "replace", replaced)
-    capsys.readouterr()
-    assert run("add", "more") == 2
-    assert "envbuilder.yaml: cannot be written: No space left" in capsys.readouterr().err
+    assert (
+        "envbuilder.yaml: cannot be written: No space left" in envbuilder("add", "more", code=2).err
+    )
     assert (project / "envbuilder.yaml").read_text() == TEXT
     assert packages(project, "default.small") == {"torch", "leaf"}
 
 
 @pytest.mark.parametrize("again", [("add", "more"), ("lock",)])
 def test_what_was_killed_before_the_project_file_was_written_is_finished(
-    project: Path, again: tuple[str, ...]
+    project: Path, again: tuple[str, ...], envbuilder: Command
 ) -> None:
     """That file comes last: adding does it all, and locking goes back to what the file says."""
-    assert run("add", "more") == 0
+    envbuilder("add", "more")
     (project / "envbuilder.yaml").write_text(TEXT)
-    assert run(*again) == 0
+    envbuilder(*again)
     is_added = "more" in (project / "envbuilder.yaml").read_text()
     assert is_added == ("more" in packages(project, "default.small")) == (again[0] == "add")
 
@@ -295,15 +267,13 @@ CONFLICT = b"<<<<<<< HEAD\n{}\n=======\n{}\n>>>>>>> other\n"
     ],
 )
 def test_what_cannot_be_read_is_made_anew_with_the_others(
-    project: Path, capsys: pytest.CaptureFixture[str], damage: bytes, reason: str
+    project: Path, envbuilder: Command, damage: bytes, reason: str
 ) -> None:
     path = project / "envbuilder.lock/default.small.json"
     path.parent.mkdir()
     path.write_bytes(damage)
-    assert run("check") == 2
-    assert "envbuilder lock" in capsys.readouterr().out
-    assert run("lock") == 0
-    out = capsys.readouterr().out
+    assert "envbuilder lock" in envbuilder("check", code=2).out
+    out = envbuilder("lock").out
     assert f"{path}: {reason} (made anew)\n" in out
     assert out.count("made anew") == 1
     assert len(locks(project)) == 4
@@ -311,65 +281,63 @@ def test_what_cannot_be_read_is_made_anew_with_the_others(
 
 
 def test_what_cannot_be_read_is_kept_if_nothing_can_be_locked(
-    project: Path, capsys: pytest.CaptureFixture[str]
+    project: Path, envbuilder: Command
 ) -> None:
     path = project / "envbuilder.lock/default.tiny.json"
     path.parent.mkdir()
     path.write_bytes(CONFLICT)
     (project / "envbuilder.yaml").write_text("profiles: [tiny]\nrequirements: [seldom]\n")
-    assert run("lock") == 2
-    assert f"{path}: not a lock: Exp" in capsys.readouterr().out
+    assert f"{path}: not a lock: Exp" in envbuilder("lock", code=2).out
     assert path.read_bytes() == CONFLICT
 
 
 def test_what_no_command_could_read_is_not_written(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    project: Path, monkeypatch: pytest.MonkeyPatch, envbuilder: Command
 ) -> None:
     wrong = {"state": "unlocked", "obstacle": Reason(text="two\nlines")}
     monkeypatch.setattr(resolve, "resolve", lambda p, *_, **__: replace(locked(p), **wrong))
-    assert run("lock") == 2
-    assert "no command could read the new lock, so nothing was written" in capsys.readouterr().err
+    assert (
+        "no command could read the new lock, so nothing was written"
+        in envbuilder("lock", code=2).err
+    )
     assert not (project / "envbuilder.lock").exists()
 
 
 def test_a_broken_index_changes_nothing(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    project: Path, monkeypatch: pytest.MonkeyPatch, envbuilder: Command
 ) -> None:
     monkeypatch.setattr(
         resolve,
         "resolve",
         Mock(side_effect=BuildError("the index does not answer", "Try again later.")),
     )
-    assert run("add", "more") == 1
+    assert (
+        "envbuilder.yaml is left as it was.\nTry again later."
+        in envbuilder("add", "more", code=1).err
+    )
     assert (project / "envbuilder.yaml").read_text() == TEXT
-    assert "envbuilder.yaml is left as it was.\nTry again later." in capsys.readouterr().err
 
 
-def test_locks_that_the_project_rules_out_are_removed(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("lock") == 0
+def test_locks_that_the_project_rules_out_are_removed(project: Path, envbuilder: Command) -> None:
+    envbuilder("lock")
     (project / "envbuilder.yaml").write_text("profiles: [small]\nrequirements: [leaf]\n")
     (project / "envbuilder.lock/notes.tiny.json").write_text("{}")
-    assert run("lock", "--profile", "small") == 0
+    envbuilder("lock", "--profile", "small")
     assert len(locks(project)) == 5
     signature = project / "envbuilder.lock/default.tiny.json.intoto.jsonl"
     signature.write_text("{}")
-    capsys.readouterr()
-    assert run("lock") == 0
+    out = envbuilder("lock").out
     assert locks(project) == {"default.small.json", "notes.tiny.json"}
     assert not signature.exists()
-    out = capsys.readouterr().out
     path = project / "envbuilder.lock"
     assert f"removed {path / 'default.tiny.json'}: profiles: in envbuilder.yaml does not" in out
     assert f"removed {path / 'notebooks.small.json'}: envbuilder.yaml has no environment" in out
 
 
 def test_what_is_there_already_is_no_change_and_is_locked(
-    project: Path, capsys: pytest.CaptureFixture[str]
+    project: Path, envbuilder: Command
 ) -> None:
-    assert run("add", "leaf", "torch") == 0
-    out = capsys.readouterr().out
+    out = envbuilder("add", "leaf", "torch").out
     assert "note: torch comes from the profile of the hardware" in out
     assert "nothing to change" in out
     assert (project / "envbuilder.yaml").read_text() == TEXT
@@ -390,32 +358,32 @@ def test_what_is_there_already_is_no_change_and_is_locked(
     ],
 )
 def test_a_mistake_is_2_and_changes_nothing(
-    project: Path, arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+    project: Path, arguments: tuple[str, ...], message: str, envbuilder: Command
 ) -> None:
-    assert run(*arguments) == 2
-    assert message in capsys.readouterr().err
+    assert message in envbuilder(*arguments, code=2).err
     assert (project / "envbuilder.yaml").read_text() == TEXT
 
 
 def test_without_a_project_init_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, envbuilder: Command
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run("add", "a") == 2
-    assert "envbuilder init" in capsys.readouterr().err
+    assert "envbuilder init" in envbuilder("add", "a", code=2).err
 
 
-def test_an_empty_file_is_a_project_once_it_lists_something(project: Path) -> None:
+def test_an_empty_file_is_a_project_once_it_lists_something(
+    project: Path, envbuilder: Command
+) -> None:
     (project / "envbuilder.yaml").write_text("# nothing yet\n")
-    assert run("add", "torchvision") == 0
+    envbuilder("add", "torchvision")
     text = (project / "envbuilder.yaml").read_text()
     assert text == "# nothing yet\nrequirements:\n  - torchvision\n"
 
 
 def test_only_the_named_package_is_upgraded(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    project: Path, monkeypatch: pytest.MonkeyPatch, envbuilder: Command
 ) -> None:
-    assert run("lock", "--profile", "tiny") == 0
+    envbuilder("lock", "--profile", "tiny")
     names: list[Any] = []
 
     def resolved(profile: Any, *_: Any, **options: Any) -> profile_lock.Lock:
@@ -423,24 +391,24 @@ def test_only_the_named_package_is_upgraded(
         return locked(profile)
 
     monkeypatch.setattr(resolve, "resolve", resolved)
-    assert run("lock", "--profile", "tiny", "--upgrade-package", "torch") == 0
+    envbuilder("lock", "--profile", "tiny", "--upgrade-package", "torch")
     assert names == [("torch",)] * 2
-    capsys.readouterr()
-    assert run("lock", "--upgrade-package", "leav") == 2
-    assert "Did you mean 'leaf'?" in capsys.readouterr().err
-    assert run("lock", "--upgrade-package", "jax") == 2
-    assert "The project is for another framework." in capsys.readouterr().err
+    assert "Did you mean 'leaf'?" in envbuilder("lock", "--upgrade-package", "leav", code=2).err
+    assert (
+        "The project is for another framework."
+        in envbuilder("lock", "--upgrade-package", "jax", code=2).err
+    )
 
 
-def test_nothing_of_what_is_not_locked_can_be_upgraded(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("lock", "--upgrade-package", "leaf") == 2
-    assert "nothing is locked yet\nLock it:\n  envbuilder lock\n" in capsys.readouterr().err
+def test_nothing_of_what_is_not_locked_can_be_upgraded(project: Path, envbuilder: Command) -> None:
+    assert (
+        "nothing is locked yet\nLock it:\n  envbuilder lock\n"
+        in envbuilder("lock", "--upgrade-package", "leaf", code=2).err
+    )
 
 
 def test_a_day_that_the_locks_are_made_as_of_is_the_file_s(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    project: Path, monkeypatch: pytest.MonkeyPatch, envbuilder: Command
 ) -> None:
     path = project / "envbuilder.yaml"
     days = []
@@ -450,38 +418,37 @@ def test_a_day_that_the_locks_are_made_as_of_is_the_file_s(
         return locked(profile)
 
     monkeypatch.setattr(resolve, "resolve", resolved)
-    assert run("lock", "--as-of", "2031-01-02") == 0
+    assert "envbuilder.yaml: as_of: 2031-01-02\n" in envbuilder("lock", "--as-of", "2031-01-02").out
     assert path.read_text() == f"{TEXT}as_of: 2031-01-02\n"
-    assert "envbuilder.yaml: as_of: 2031-01-02\n" in capsys.readouterr().out
-    assert run("lock", "--as-of", "2032-01-02", "--profile", "tiny") == 0
+    envbuilder("lock", "--as-of", "2032-01-02", "--profile", "tiny")
     assert path.read_text() == f"{TEXT}as_of: 2032-01-02\n"
-    assert run("lock", "--as-of", "2033-01-02", "--output-dir", "elsewhere") == 0
+    envbuilder("lock", "--as-of", "2033-01-02", "--output-dir", "elsewhere")
     assert path.read_text() == f"{TEXT}as_of: 2032-01-02\n", "those locks are not the project's"
     assert days == ["2031-01-02"] * 4 + ["2032-01-02"] * 2 + ["2033-01-02"] * 4
     path.write_text(before := "requirements: [never]\n")
-    assert run("lock", "--as-of", "2031-01-02") == 2
+    envbuilder("lock", "--as-of", "2031-01-02", code=2)
     assert path.read_text() == before
     for wrong in (("--as-of", "yesterday"), ("--as-of", "2031-01-02", "--backend", "conda")):
-        assert run("lock", *wrong) == 2
+        envbuilder("lock", *wrong, code=2)
 
 
 @pytest.mark.parametrize("other", [("--upgrade",), ("--backend", "conda")])
 def test_options_that_exclude_an_upgrade_of_one(
-    project: Path, other: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+    project: Path, other: tuple[str, ...], envbuilder: Command
 ) -> None:
-    assert run("lock", "--upgrade-package", "leaf", *other) == 2
-    assert f"cannot be combined with {other[0]}" in capsys.readouterr().err
+    assert (
+        f"cannot be combined with {other[0]}"
+        in envbuilder("lock", "--upgrade-package", "leaf", *other, code=2).err
+    )
 
 
 def test_a_lock_of_nothing_beside_a_file_that_is_not_read(
-    project: Path, capsys: pytest.CaptureFixture[str]
+    project: Path, envbuilder: Command
 ) -> None:
     (project / "setup.py").write_text("setup(install_requires=['leaf'])")
-    assert run("lock") == 0
-    assert "setup.py" not in capsys.readouterr().out
+    assert "setup.py" not in envbuilder("lock").out
     (project / "envbuilder.yaml").write_text("requirements: []\nprofiles: [small]\n")
-    assert run("lock") == 0
     assert (
         "note: envbuilder.yaml requires nothing, and setup.py lists requirements. Name it:"
         " requirements_from: [setup.py]\n"
-    ) in capsys.readouterr().out
+    ) in envbuilder("lock").out

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 
-from envbuilder import cli
 from envbuilder.builds import pipeline
 from envbuilder.builds.plan import Artifact, BuildResult
 from envbuilder.builds.request import Request
 from envbuilder.core.errors import BuildError, EnvbuilderError, HostError
-from tests.support import command_line
+from tests.support.command_line import Command
 
 LONG = "/home/somebody/.local/share/envbuilder/envs/" + "zendnn-" * 20
 
@@ -67,19 +64,16 @@ def finish(build: Any) -> Any:
     return SimpleNamespace(result=profile.result)
 
 
-@pytest.fixture
-def run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str, str]]:
-    """Run the command line, whose builds go as above."""
+@pytest.fixture(autouse=True)
+def building(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Builds go as above."""
     monkeypatch.setattr(pipeline, "prepare", prepare)
     monkeypatch.setattr(pipeline, "finish", finish)
-    return functools.partial(command_line.printed, capsys)
 
 
-def test_one_table_and_each_error_in_full(run: Callable[..., tuple[int, str, str]]) -> None:
-    code, out, err = run(*ALL)
-    assert code == 3, "the host is checked before anything is built"
+def test_one_table_and_each_error_in_full(envbuilder: Command) -> None:
+    # The host is checked before anything is built.
+    _, out, err = envbuilder(*ALL, code=3)
     lines = out.splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[0].split() == ["profile", "status", "backend", "seconds", "result"]
@@ -95,10 +89,9 @@ def test_one_table_and_each_error_in_full(run: Callable[..., tuple[int, str, str
     assert "cpu: is planned" in err
 
 
-def test_as_json_each_build_is_an_object(run: Callable[..., tuple[int, str, str]]) -> None:
-    code, out, _ = run(*ALL, "--json")
-    data = json.loads(out)
-    assert (code, data["schema"]) == (3, 1)
+def test_as_json_each_build_is_an_object(envbuilder: Command) -> None:
+    data = json.loads(envbuilder(*ALL, "--json", code=3).out)
+    assert data["schema"] == 1
     assert [build["status"] for build in data["builds"]] == ["reused", "built", "failed", "failed"]
     rocm, cuda = data["builds"][2:]
     assert (rocm["backend"], rocm["error"]["exit_code"]) == ("docker", 1)
@@ -107,18 +100,17 @@ def test_as_json_each_build_is_an_object(run: Callable[..., tuple[int, str, str]
 
 
 def test_a_dry_run_prints_the_plans_that_there_are(
-    run: Callable[..., tuple[int, str, str]],
+    envbuilder: Command,
 ) -> None:
-    code, out, _ = run(*ALL, "--dry-run")
-    assert code == 3
-    assert [plan["profile"] for plan in json.loads(out)["plans"]] == ["cpu", "zendnn", "rocm"]
+    plans = json.loads(envbuilder(*ALL, "--dry-run", code=3).out)["plans"]
+    assert [plan["profile"] for plan in plans] == ["cpu", "zendnn", "rocm"]
 
 
 def test_the_exit_code_is_0_if_all_are_built_and_that_of_the_failure_if_one_is_not(
-    run: Callable[..., tuple[int, str, str]],
+    envbuilder: Command,
 ) -> None:
-    assert run("build", "--profile", "cpu,zendnn")[0] == 0
-    assert run("build", "--profile", "cpu,rocm")[0] == 1
+    envbuilder("build", "--profile", "cpu,zendnn")
+    envbuilder("build", "--profile", "cpu,rocm", code=1)
 
 
 @pytest.mark.parametrize(
@@ -136,27 +128,24 @@ def test_the_exit_code_is_0_if_all_are_built_and_that_of_the_failure_if_one_is_n
     ],
 )
 def test_what_several_profiles_cannot_mean_is_2(
-    arguments: list[str], said: str, run: Callable[..., tuple[int, str, str]]
+    arguments: list[str], said: str, envbuilder: Command
 ) -> None:
-    code, out, err = run(*arguments)
-    assert (code, out) == (2, "")
-    assert said in err
+    ended = envbuilder(*arguments, code=2)
+    assert ended.out == ""
+    assert said in ended.err
 
 
 def test_an_unknown_profile_is_2_before_anything_is_planned(
-    capsys: pytest.CaptureFixture[str],
+    envbuilder: Command,
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["build", "--profile", "cpu,zendn", "--dry-run"])
-    assert ended.value.code == 2
-    err = capsys.readouterr().err
+    err = envbuilder("build", "--profile", "cpu,zendn", "--dry-run", code=2).err
     assert "Did you mean 'zendnn'?" in err
     assert "cpu:" not in err
 
 
 def test_a_bake_file_is_printed_for_several_profiles(
-    run: Callable[..., tuple[int, str, str]],
+    envbuilder: Command,
 ) -> None:
-    code, out, err = run("render", "--profile", "cpu,cuda", "--target", "bake")
-    assert (code, err) == (0, "")
-    assert 'target "cuda-linux-arm64" {' in out
+    rendered = envbuilder("render", "--profile", "cpu,cuda", "--target", "bake")
+    assert rendered.err == ""
+    assert 'target "cuda-linux-arm64" {' in rendered.out

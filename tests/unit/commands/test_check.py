@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 from collections.abc import Callable
@@ -14,11 +15,9 @@ from msgspec.structs import replace
 from envbuilder.core import resources
 from envbuilder.host import probe
 from envbuilder.profiles import lock as profile_lock
-from tests.support import command_line
 from tests.support.broken_hosts import LINUX
+from tests.support.command_line import Command
 from tests.support.projects import LOCK, lay_locked, write_lock
-
-Check = Callable[..., tuple[int, str]]
 
 FOLDERS = (resources.profiles_dir(),)
 
@@ -32,21 +31,13 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def check(project: Path, capsys: pytest.CaptureFixture[str]) -> Check:
-    """Run the command in the project; return its exit code and all that it printed."""
-
-    def run(*options: str) -> tuple[int, str]:
-        ended = command_line.printed(capsys, "check", *options)
-        return ended.code, ended.out + ended.err
-
-    return run
+def check(project: Path, envbuilder: Command) -> Command:
+    return functools.partial(envbuilder, "check")
 
 
-def test_a_fresh_lock(project: Path, check: Check) -> None:
-    assert check() == (0, "✓ default.cpu              claimed    2.13.0 (cpu), Python 3.11\n")
-    code, printed = check("--json")
-    assert code == 0
-    assert json.loads(printed) == {
+def test_a_fresh_lock(project: Path, check: Command) -> None:
+    assert check() == (0, "✓ default.cpu              claimed    2.13.0 (cpu), Python 3.11\n", "")
+    assert json.loads("".join(check("--json")[1:])) == {
         "schema": 1,
         "failed": False,
         "locks": [
@@ -71,30 +62,26 @@ def test_a_fresh_lock(project: Path, check: Check) -> None:
         ("profiles: [cpu]\npython: '3.11'\nenvironments: {test: {}}\n", "it is not locked"),
     ],
 )
-def test_what_changed_since(project: Path, check: Check, text: str, words: str) -> None:
+def test_what_changed_since(project: Path, check: Command, text: str, words: str) -> None:
     (project / "envbuilder.yaml").write_text(text)
-    code, printed = check()
-    assert code == 2
+    printed = check(code=2).out
     assert words in printed
     # Making the locks again does not help where the file itself is wrong.
     assert printed.endswith("Run:\n  envbuilder lock\n") == ("impossible" not in printed)
 
 
-def test_conda_packages_without_a_lock(project: Path, check: Check) -> None:
+def test_conda_packages_without_a_lock(project: Path, check: Command) -> None:
     text = "profiles: [cpu]\nrequirements_from: [environment.yml]\n"
     (project / "envbuilder.yaml").write_text(text)
     (project / "environment.yml").write_text("dependencies: [python=3.11, ffmpeg]\n")
     write_lock(project)
-    code, printed = check()
-    assert code == 2
-    assert "its conda packages are not locked" in printed
+    assert "its conda packages are not locked" in check(code=2).out
 
 
-def test_pytorch_that_was_swapped(project: Path, check: Check) -> None:
+def test_pytorch_that_was_swapped(project: Path, check: Command) -> None:
     write_lock(project, source="default", version="2.13.0",
           file="torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl")  # fmt: skip
-    code, printed = check()
-    assert code == 2
+    printed = check(code=2).out
     words = "is from default, not from pytorch-cpu: another hardware's build"
     assert f"linux/amd64 Python 3.11: torch 2.13.0 {words}" in printed
 
@@ -138,7 +125,7 @@ def _add(data: dict[str, Any], name: str) -> None:
 
 
 @pytest.mark.parametrize("change", ALTERED)
-def test_a_lock_that_somebody_altered(project: Path, check: Check, change: str) -> None:
+def test_a_lock_that_somebody_altered(project: Path, check: Command, change: str) -> None:
     text = (
         "profiles: [cpu]\npython: '3.11'\nrequirements: ['rich; platform_machine == \"x86_64\"']\n"
     )
@@ -151,30 +138,27 @@ def test_a_lock_that_somebody_altered(project: Path, check: Check, change: str) 
             "sha256": "1" * 64, "source": "default", "requires": []}  # fmt: skip
     _files(data).append(rich)
     path.write_text(json.dumps(data))
-    assert check() == (0, "✓ default.cpu              claimed    2.13.0 (cpu), Python 3.11\n")
+    assert check() == (0, "✓ default.cpu              claimed    2.13.0 (cpu), Python 3.11\n", "")
     alter, words = ALTERED[change]
     alter(data)
     path.write_text(json.dumps(data))
-    code, printed = check()
-    assert (code, words in printed) == (2, True), printed
+    assert words in check(code=2).out
 
 
-def test_a_damaged_lock(project: Path, check: Check) -> None:
+def test_a_damaged_lock(project: Path, check: Command) -> None:
     (project / "envbuilder.lock/default.cpu.json").write_text("{")
-    code, printed = check()
-    assert code == 2
-    assert "✗ default.cpu              damaged" in printed
+    assert "✗ default.cpu              damaged" in check(code=2).out
 
 
-def test_a_profile_that_is_not_listed_may_be_impossible(project: Path, check: Check) -> None:
+def test_a_profile_that_is_not_listed_may_be_impossible(project: Path, check: Command) -> None:
     text = "python: '3.11'\nrequirements: [\"torch==1.0; sys_platform == 'darwin'\"]\n"
     (project / "envbuilder.yaml").write_text(text)
-    _, printed = check()
+    printed = check(code=2).out
     assert "✓ default.cpu " in printed
     assert "– default.mps              impossible" in printed
 
 
-def test_a_needless_lock_is_named_and_no_failure(project: Path, check: Check) -> None:
+def test_a_needless_lock_is_named_and_no_failure(project: Path, check: Command) -> None:
     folder = project / "envbuilder.lock"
     shutil.copy(folder / "default.cpu.json", folder / "gone.cpu.json")
     assert check() == (
@@ -184,27 +168,25 @@ def test_a_needless_lock_is_named_and_no_failure(project: Path, check: Check) ->
             "– envbuilder.lock/gone.cpu.json is needless\n"
             "    envbuilder.yaml has no environment 'gone': `envbuilder lock` removes it\n"
         ),
+        "",
     )
-    _, printed = check("--json")
-    assert json.loads(printed)["needless"] == [
+    assert json.loads("".join(check("--json")[1:]))["needless"] == [
         {"file": "gone.cpu.json", "why": "envbuilder.yaml has no environment 'gone'"}
     ]
 
 
-def test_what_to_do_about_a_profile_that_does_not_fit(project: Path, check: Check) -> None:
+def test_what_to_do_about_a_profile_that_does_not_fit(project: Path, check: Command) -> None:
     (project / "envbuilder.yaml").write_text("profiles: [cpu]\nrequirements: ['torch==1.0']\n")
-    _, printed = check()
-    assert "list them, as in profiles: [cpu, cuda]\n" in printed
+    assert "list them, as in profiles: [cpu, cuda]\n" in check(code=2).out
 
 
-def test_a_lock_of_the_users_own_that_hides_a_shipped_one(project: Path, check: Check) -> None:
+def test_a_lock_of_the_users_own_that_hides_a_shipped_one(project: Path, check: Command) -> None:
     own = project / "config/profiles/locks/cpu.json"
     own.parent.mkdir(parents=True)
     shutil.copy(resources.profiles_dir() / "locks/cpu.json", own)
-    assert check() == (0, "✓ default.cpu              claimed    2.13.0 (cpu), Python 3.11\n")
+    assert check() == (0, "✓ default.cpu              claimed    2.13.0 (cpu), Python 3.11\n", "")
     own.write_text(profile_lock.dump(replace(LOCK, reason="made by hand")))
-    code, printed = check()
-    assert code == 0
+    printed = check().out
     assert f"note: {own} is used instead of the lock that came with envbuilder" in printed
 
 
@@ -219,20 +201,17 @@ def test_a_lock_of_the_users_own_that_hides_a_shipped_one(project: Path, check: 
     ],
 )
 def test_a_file_of_which_no_environment_can_be_made(
-    project: Path, check: Check, text: str, words: str
+    project: Path, check: Command, text: str, words: str
 ) -> None:
     (project / "envbuilder.yaml").write_text(text)
-    code, printed = check()
-    assert code == 2
-    assert words in printed
+    assert words in check(code=2).err
 
 
-def test_an_environment_that_fits_no_profile(project: Path, check: Check) -> None:
+def test_an_environment_that_fits_no_profile(project: Path, check: Command) -> None:
     text = (project / "envbuilder.yaml").read_text()
     other = "environments: {other: {requirements_from: [gone.txt]}}\n"
     (project / "envbuilder.yaml").write_text(text + other)
-    code, printed = check()
-    assert code == 2
+    printed = check(code=2).out
     first, second, *_ = printed.splitlines()
     assert first.split()[:3] == ["✓", "default.cpu", "claimed"]
     assert second.split() == ["✗", "other", "impossible"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -22,18 +21,16 @@ from tests.support.cleaning import (
     DOWNLOADED,
     OURS,
     Labelled,
-    Shown,
+    Report,
     folder,
     leftover,
     ours,
-    printed,
     record,
-    report,
-    run,
     sha_of,
     store,
     working,
 )
+from tests.support.command_line import Command
 from tests.support.folders import names_in
 from tests.support.watched import watched
 
@@ -41,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("fake")
 
 
 def test_only_what_carries_our_mark_is_removed(
-    own: settings.Settings, fake: Labelled, capsys: Shown
+    own: settings.Settings, fake: Labelled, cleaned: Command
 ) -> None:
     removed = [ours(own, "cpu"), ours(own, "xpu"), leftover(own)]
     removed.append(working(own.cache_dir / "build/cpu-0123456789ab"))
@@ -66,17 +63,16 @@ def test_only_what_carries_our_mark_is_removed(
     ]
     (own.envs_dir / "a-file").write_text("x")
     (own.envs_dir / ".x.partial").write_text("a file, too")
-    assert run() == 0
+    shown = cleaned().out
     assert [p for p in removed if p.exists()] == []
     assert [p for p in kept if not (p / "bin/python").exists()] == []
     assert (own.envs_dir / "a-file").exists()
     assert (own.envs_dir / ".x.partial").exists()
-    shown = capsys.readouterr().out
     assert sorted(shown.splitlines()) == sorted(f"removed {x}" for x in [*removed, *OURS])
     assert fake.removed == list(OURS)
 
 
-def test_no_link_is_followed(own: settings.Settings, tmp_path: Path) -> None:
+def test_no_link_is_followed(own: settings.Settings, tmp_path: Path, cleaned: Command) -> None:
     marker = {"made_by": "envbuilder", "profile": "cpu"}
     elsewhere = [folder(tmp_path / name, marker) for name in ("env", "work", "store", "build")]
     own.envs_dir.mkdir(parents=True)
@@ -91,46 +87,46 @@ def test_no_link_is_followed(own: settings.Settings, tmp_path: Path) -> None:
         link.symlink_to(target)
     inside = folder(ours(own, "xpu") / "data")
     (inside / "elsewhere").symlink_to(elsewhere[0])
-    assert run("--store") == 0
+    cleaned("--store")
     for p in elsewhere:
         assert (p / "bin/python").exists()
     assert all(link.is_symlink() for link in links)
     assert not inside.exists()
 
 
-def test_a_running_build_is_left_alone(own: settings.Settings) -> None:
+def test_a_running_build_is_left_alone(own: settings.Settings, cleaned: Command) -> None:
     """Also the environment that it makes anew."""
     killed = working(own.envs_dir / ".xpu-py3.11-0123456789ab.partial")
     running = [leftover(own), working(own.cache_dir / "build/cpu-0123456789ab"), ours(own)]
     with FileLock(f"{running[0]}.lock"), FileLock(f"{running[1]}.lock"):
-        assert run() == 0
+        cleaned()
         assert all(path.exists() for path in running)
         assert not killed.exists()
-    assert run() == 0
+    cleaned()
     for path in running:
         assert not path.exists()
 
 
 def test_an_environment_in_which_a_command_runs_is_in_use(
-    own: settings.Settings, capsys: Shown
+    own: settings.Settings, report: Report
 ) -> None:
     prefix = ours(own)
     held = in_use.hold(prefix)
-    assert {"name": str(prefix), "reason": inventory.IN_USE} in report(capsys)["kept"]
+    assert {"name": str(prefix), "reason": inventory.IN_USE} in report()["kept"]
     assert prefix.exists()
     del held
-    assert report(capsys)["removed"] == [str(prefix)]
+    assert report()["removed"] == [str(prefix)]
 
 
 def test_a_dry_run_says_exactly_what_a_run_removes_and_its_bytes(
-    own: settings.Settings, fake: Labelled, capsys: Shown
+    own: settings.Settings, fake: Labelled, report: Report
 ) -> None:
     fake.sizes = {sha_of("cpu"): 123}
     record(own, "cpu")
     prefix = ours(own)
     leftover(own)
-    planned = report(capsys, "--dry-run")
-    done = report(capsys)
+    planned = report("--dry-run")
+    done = report()
     assert planned == {**done, "dry_run": True}
     assert (done["schema"], done["dry_run"]) == (1, False)
     assert list(done["sizes"]) == done["removed"]
@@ -139,25 +135,29 @@ def test_a_dry_run_says_exactly_what_a_run_removes_and_its_bytes(
     assert done["bytes"] == sum(done["sizes"].values())
 
 
-def test_one_profile(own: settings.Settings, fake: Labelled, capsys: Shown) -> None:
+def test_one_profile(own: settings.Settings, fake: Labelled, cleaned: Command) -> None:
     cpu = ours(own, "cpu")
     xpu = ours(own, "xpu")
     rest = leftover(own)
     record(own, "cpu")
     record(own, "xpu")
     for option, subject in (("--store", "downloads"), ("--volumes", "they")):
-        assert run("--profile", "cpu", option) == 2
-        assert f"{option}: {subject} belong to no profile" in capsys.readouterr().err
-    assert printed(capsys, "--profile", "nope") == "nothing to remove\n"
+        assert (
+            f"{option}: {subject} belong to no profile"
+            in cleaned("--profile", "cpu", option, code=2).err
+        )
+    assert cleaned("--profile", "nope").out == "nothing to remove\n"
     assert cpu.exists()
-    assert run("--profile", "cpu") == 0
+    cleaned("--profile", "cpu")
     assert not cpu.exists()
     assert xpu.exists()
     assert rest.exists()
     assert fake.removed == ["envbuilder/cpu:latest"]
 
 
-def test_an_environments_documents_go_with_it_and_nobody_elses(own: settings.Settings) -> None:
+def test_an_environments_documents_go_with_it_and_nobody_elses(
+    own: settings.Settings, cleaned: Command
+) -> None:
     gone = folder(own.envs_dir / "cpu-py3.11-aa", {"made_by": "envbuilder", "profile": "cpu"})
     kept = folder(own.envs_dir / "xpu-py3.11-bb", {"made_by": "envbuilder", "profile": "xpu"})
     for prefix in (gone, kept):
@@ -165,7 +165,7 @@ def test_an_environments_documents_go_with_it_and_nobody_elses(own: settings.Set
             Path(f"{prefix}{suffix}").write_text("{}")
     theirs = own.envs_dir / "cpu-py3.11-aa.notes.json"
     theirs.write_text("mine")
-    assert run("--profile", "cpu") == 0
+    cleaned("--profile", "cpu")
     left = names_in(own.envs_dir)
     assert left == {
         *(kept.name + suffix for suffix in ("", *attestations.SUFFIXES.values())),
@@ -173,22 +173,21 @@ def test_an_environments_documents_go_with_it_and_nobody_elses(own: settings.Set
     }
 
 
-def test_the_store_only_when_asked(own: settings.Settings, capsys: Shown) -> None:
+def test_the_store_only_when_asked(own: settings.Settings, cleaned: Command) -> None:
     made = [store(own, name, *contents) for name, contents in DOWNLOADED.items()]
     strange = folder(own.cache_dir / "somebody's")
     report = folder(own.reports_dir)
-    assert run() == 0
+    assert cleaned().out == "nothing to remove\n"
     for p in made:
         assert p.exists()
-    assert run("--store") == 0
+    assert cleaned("--store").out.count("removed ") == len(DOWNLOADED)
     assert not any(p.exists() for p in made)
     assert strange.exists()
     assert report.exists()
-    assert capsys.readouterr().out.count("removed ") == len(DOWNLOADED)
 
 
 def test_what_cannot_be_removed_is_named(
-    own: settings.Settings, monkeypatch: pytest.MonkeyPatch, capsys: Shown
+    own: settings.Settings, monkeypatch: pytest.MonkeyPatch, cleaned: Command
 ) -> None:
     def refuse(path: str, dir_fd: int) -> None:
         raise PermissionError(13, "Permission denied", path)
@@ -197,8 +196,7 @@ def test_what_cannot_be_removed_is_named(
     left = own.envs_dir / "cpu-py3.11-0123456789ab.provenance.json"
     left.write_text("{}")
     monkeypatch.setattr(shutil, "rmtree", refuse)
-    assert run() == 1
-    shown = capsys.readouterr()
+    shown = cleaned(code=1)
     assert f"{prefix}: cannot be removed: Permission denied" in shown.err
     assert shown.out == f"removed {left}\n", "the rest is done"
 
@@ -206,7 +204,9 @@ def test_what_cannot_be_removed_is_named(
 # --- what is not ours
 
 
-def test_nothing_below_a_link_is_removed(own: settings.Settings, capsys: Shown) -> None:
+def test_nothing_below_a_link_is_removed(
+    own: settings.Settings, report: Report, cleaned: Command
+) -> None:
     """A link to another installation's cache: everything in there has its marks."""
     other = own.cache_dir.with_name("other")
     made = msgspec.structs.replace(own, cache_dir=other / "cache", data_dir=other / "data")
@@ -214,10 +214,9 @@ def test_nothing_below_a_link_is_removed(own: settings.Settings, capsys: Shown) 
     mine += [store(made, name, *contents) for name, contents in DOWNLOADED.items()]
     for link, target in ((own.cache_dir, made.cache_dir), (own.data_dir, made.data_dir)):
         link.symlink_to(target)
-    assert run("--store") == 0
+    said = cleaned("--store")
     for p in mine:
         assert p.exists()
-    said = capsys.readouterr()
     assert said.out == "nothing to remove\n"
     assert f"  {own.cache_dir}\n" in said.err
 
@@ -228,14 +227,13 @@ def test_nothing_below_a_link_is_removed(own: settings.Settings, capsys: Shown) 
     for name in names:
         (own.cache_dir / name).symlink_to(made.cache_dir / name)
     own.envs_dir.symlink_to(made.envs_dir)
-    assert run("--store", "--json") == 0
+    kept = {Path(k["name"]).name for k in report("--store")["kept"]}
     assert all(p.exists() for p in mine)
-    kept = {Path(k["name"]).name for k in json.loads(capsys.readouterr().out)["kept"]}
     assert kept == {*names, "envs", *(tag.rpartition("/")[2] for tag in OURS)}
 
 
 def test_a_link_above_the_folders_is_no_obstacle(
-    own: settings.Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    own: settings.Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cleaned: Command
 ) -> None:
     """~/.cache may be a link to a larger disk."""
     (tmp_path / "link").symlink_to(own.cache_dir.parent)
@@ -243,29 +241,28 @@ def test_a_link_above_the_folders_is_no_obstacle(
     for name, path in (("CACHE", own.cache_dir), ("DATA", own.data_dir)):
         monkeypatch.setenv(f"ENVBUILDER_{name}_DIR", str(tmp_path / "link" / path.name))
     gone = [ours(own), store(own, "store", *DOWNLOADED["store"])]
-    assert run("--store") == 0
+    cleaned("--store")
     for p in gone:
         assert not p.exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_what_holds_files_of_another_user_stays(own: settings.Settings, capsys: Shown) -> None:
+def test_what_holds_files_of_another_user_stays(own: settings.Settings, report: Report) -> None:
     made = store(own, "store", *DOWNLOADED["store"], "partial/planted")
     os.chown(made / "partial/planted", 4711, -1)
-    kept = report(capsys, "--store")["kept"]
+    kept = report("--store")["kept"]
     assert {"name": str(made), "reason": inventory.FOREIGN} in kept
     assert (made / "sha256").exists()
 
 
-def test_folders_that_were_there_before_us_stay(own: settings.Settings, capsys: Shown) -> None:
+def test_folders_that_were_there_before_us_stay(own: settings.Settings, cleaned: Command) -> None:
     """It says which, and what to do."""
     for name, contents in DOWNLOADED.items():
         (own.cache_dir / name).mkdir(parents=True)
         store(own, name, *contents)
     before = set(own.cache_dir.rglob("*"))
-    assert run("--store") == 0
+    said = cleaned("--store")
     assert set(own.cache_dir.rglob("*")) == before
-    said = capsys.readouterr()
     assert said.out == "nothing to remove\n"
     assert all(f"  {own.cache_dir / name}\n" in said.err for name in DOWNLOADED)
     assert "rm -r" in said.err
@@ -273,7 +270,7 @@ def test_folders_that_were_there_before_us_stay(own: settings.Settings, capsys: 
 
 @pytest.mark.parametrize("forged", ["a link", "a folder", "other text"])
 def test_a_marker_that_is_not_ours_says_nothing(
-    own: settings.Settings, tmp_path: Path, forged: str
+    own: settings.Settings, tmp_path: Path, forged: str, cleaned: Command
 ) -> None:
     environment = folder(own.envs_dir / "thesis")
     (environment / MARKER).symlink_to(ours(own) / MARKER)
@@ -286,29 +283,30 @@ def test_a_marker_that_is_not_ours_says_nothing(
         marker.mkdir()
     else:
         marker.write_text("mine")
-    assert run() == 0
+    cleaned()
     assert theirs.exists()
     assert environment.exists()
 
 
 def test_downloads_stay_while_a_build_or_a_download_is_running(
-    own: settings.Settings, capsys: Shown
+    own: settings.Settings, cleaned: Command
 ) -> None:
     made = [store(own, name, *contents) for name, contents in DOWNLOADED.items()]
     building = working(own.cache_dir / "build/cpu-0123456789ab")
     with FileLock(f"{building}.lock"):
-        assert run("--store") == 0
+        assert "in use by another envbuilder" in cleaned("--store").err
         for p in made:
             assert p.exists()
-    assert "in use by another envbuilder" in capsys.readouterr().err
     with FileLock(made[0] / f"partial/{DIGEST}.lock"):
-        assert run("--store") == 0
+        cleaned("--store")
         assert [p for p in made if p.exists()] == [made[0]]
-    assert run("--store") == 0
+    cleaned("--store")
     assert not made[0].exists()
 
 
-def test_reports_go_only_when_asked_and_of_one_profile(own: settings.Settings) -> None:
+def test_reports_go_only_when_asked_and_of_one_profile(
+    own: settings.Settings, cleaned: Command
+) -> None:
     files.ensure_folder(own.reports_dir)
     for name in ("000001-20260101T000000Z-cpu", "000002-20260101T000000Z-xpu", "mine"):
         reports.written(own.reports_dir / f"{name}-venv.json")
@@ -319,40 +317,39 @@ def test_reports_go_only_when_asked_and_of_one_profile(own: settings.Settings) -
         (("--reports", "--profile", "cpu"), 2),
         (("--reports",), 1),
     ):
-        assert run(*options) == 0
+        cleaned(*options)
         assert len([*own.reports_dir.glob("*.json")]) == left
     assert (own.reports_dir / "mine-venv.json").exists()
 
 
 def test_a_folder_that_cannot_be_read_stays_and_is_named(
-    own: settings.Settings, monkeypatch: pytest.MonkeyPatch, capsys: Shown
+    own: settings.Settings, monkeypatch: pytest.MonkeyPatch, report: Report
 ) -> None:
     def refuse(*about: object, **more: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     unreadable = [store(own, "build"), files.ensure_folder(own.reports_dir)]
     monkeypatch.setattr(Path, "iterdir", refuse)
-    kept = report(capsys, "--store", "--reports")["kept"]
+    kept = report("--store", "--reports")["kept"]
     reason = "cannot be read: Permission denied"
     for path in unreadable:
         assert {"name": str(path), "reason": reason} in kept
 
 
 def test_a_folder_that_holds_a_mount_stays(
-    own: settings.Settings, capsys: Shown, monkeypatch: pytest.MonkeyPatch
+    own: settings.Settings, monkeypatch: pytest.MonkeyPatch, cleaned: Command
 ) -> None:
     left = working(own.cache_dir / "build/cpu-0123456789ab")
     (left / "home").mkdir()
     table = f"41 36 98:0 / {left}/home rw - ext4 a rw\n"
     monkeypatch.setattr(files, "mount_table", lambda: table)
-    assert run() == 1
-    assert f"{left}: cannot be removed: something is mounted at" in capsys.readouterr().err
+    assert f"{left}: cannot be removed: something is mounted at" in cleaned(code=1).err
     assert left.exists()
 
 
-def test_reports_of_watched_trainings_are_reports(own: settings.Settings) -> None:
+def test_reports_of_watched_trainings_are_reports(own: settings.Settings, cleaned: Command) -> None:
     kept = watch.keep(watched(), own.watches_dir)
-    assert run("--reports", "--profile", "other") == 0
+    cleaned("--reports", "--profile", "other")
     assert kept.exists()
-    assert run("--reports") == 0
+    cleaned("--reports")
     assert not kept.exists()

@@ -16,44 +16,40 @@ from envbuilder.core import console, settings
 from envbuilder.core.errors import BuildError
 from tests.support.cleaning import (
     Labelled,
-    Shown,
+    Report,
     image,
     named,
     ours,
-    printed,
     record,
-    report,
-    run,
     sha,
     sha_of,
     working,
 )
+from tests.support.command_line import Command
 
 pytestmark = pytest.mark.usefixtures("fake")
 
 
 @pytest.mark.parametrize("configured", [True, False])
 def test_a_silent_engine_is_a_note_only_where_one_is_configured(
-    own: settings.Settings, fake: Labelled, capsys: Shown, configured: bool
+    own: settings.Settings, fake: Labelled, configured: bool, cleaned: Command
 ) -> None:
     fake.answers = False
     fake.configured = configured
     prefix = ours(own)
-    assert run() == 0
+    shown = cleaned()
     assert not prefix.exists()
-    shown = capsys.readouterr()
     assert shown.out == f"removed {prefix}\n"
     note = "images were not examined: no container engine answers: connection refused\n"
     assert shown.err.startswith(note if configured else "· measure")
 
 
-def test_an_image_in_use_is_named(own: settings.Settings, fake: Labelled, capsys: Shown) -> None:
+def test_an_image_in_use_is_named(own: settings.Settings, fake: Labelled, cleaned: Command) -> None:
     fake.stuck.add("envbuilder/cpu:latest")
     prefix = ours(own)
     kept = record(own, "cpu")
     gone = record(own, "xpu")
-    assert run("--json") == 1
-    shown = capsys.readouterr()
+    shown = cleaned("--json", code=1)
     assert "envbuilder/cpu:latest: cannot be removed: in use" in shown.err
     said = json.loads(shown.out)
     why = "envbuilder/cpu:latest: cannot be removed: in use"
@@ -63,17 +59,17 @@ def test_an_image_in_use_is_named(own: settings.Settings, fake: Labelled, capsys
 
 
 def test_an_image_that_a_container_runs_is_in_use(
-    own: settings.Settings, fake: Labelled, capsys: Shown
+    own: settings.Settings, fake: Labelled, report: Report
 ) -> None:
     path = record(own, "cpu")
     fake.running = [sha("cpu")]  # as podman writes it
-    kept = {each["name"]: each["reason"] for each in report(capsys)["kept"]}
+    kept = {each["name"]: each["reason"] for each in report()["kept"]}
     assert kept["envbuilder/cpu:latest"] == inventory.IN_USE
     assert (fake.removed, path.exists()) == ([], True)
 
 
 def test_images_of_others_stay_and_are_listed(
-    own: settings.Settings, fake: Labelled, capsys: Shown
+    own: settings.Settings, fake: Labelled, report: Report
 ) -> None:
     record(own, "cpu")
     fake.images.clear()
@@ -81,7 +77,7 @@ def test_images_of_others_stay_and_are_listed(
     fake.add(image("cpu", "thesis:1", content="FROM ours"))
     fake.add(image("cpu", content="FROM ours, without a name"))
     fake.add(image("xpu", named("xpu"), "envbuilder/xpu:latest"))
-    said = report(capsys)
+    said = report()
     assert said["removed"] == fake.removed == ["envbuilder/cpu:latest"]
     nameless = f"sha256:{sha('FROM ours, without a name')}"
     kept = {k["name"]: k["reason"] for k in said["kept"]}
@@ -92,7 +88,7 @@ def test_images_of_others_stay_and_are_listed(
 
 
 def test_an_image_that_two_data_folders_built_goes_with_the_last(
-    own: settings.Settings, fake: Labelled, capsys: Shown
+    own: settings.Settings, fake: Labelled, report: Report
 ) -> None:
     """Podman spells their names in its own way."""
     other = msgspec.structs.replace(own, data_dir=own.data_dir / "other")
@@ -102,19 +98,19 @@ def test_an_image_that_two_data_folders_built_goes_with_the_last(
     records.keep(path, msgspec.structs.replace(read, names=(named("cpu"), claims[0])))
     fake.images.clear()
     fake.add(image("cpu", named("cpu"), *claims))
-    said = report(capsys)
+    said = report()
     assert said["removed"] == fake.removed == claims[:1]
     assert {k["name"]: k["reason"] for k in said["kept"]} == {
         **dict.fromkeys((named("cpu"), claims[1]), inventory.SHARED)
     }
     assert path.exists()
     fake.add(image("cpu", named("cpu"), claims[0]))
-    assert report(capsys)["removed"] == [named("cpu"), claims[0], str(path)]
+    assert report()["removed"] == [named("cpu"), claims[0], str(path)]
 
 
 @pytest.mark.parametrize("tags", [("docker.io/me/x:1",), ("me/x:1",), ("localhost/me/x:1",), ()])
 def test_names_that_a_build_gave_go_however_an_engine_spells_them(
-    own: settings.Settings, fake: Labelled, tags: tuple[str, ...]
+    own: settings.Settings, fake: Labelled, tags: tuple[str, ...], cleaned: Command
 ) -> None:
     """An image that has lost its names goes by its id."""
     path = record(own, "cpu")
@@ -122,13 +118,13 @@ def test_names_that_a_build_gave_go_however_an_engine_spells_them(
     records.keep(path, msgspec.structs.replace(read, names=(read.ref, "me/x:1")))
     fake.images.clear()
     fake.add(image("cpu", *tags))
-    assert run() == 0
+    cleaned()
     assert fake.removed == [*(tags or [sha_of("cpu")])]
     assert not path.exists()
 
 
 def test_images_that_a_killed_build_gave_to_the_engine_go(
-    own: settings.Settings, fake: Labelled
+    own: settings.Settings, fake: Labelled, cleaned: Command
 ) -> None:
     fake.images.clear()
     loaded = fake.add(image("cpu", "envbuilder/ahead:1", content="lower layers"))
@@ -144,21 +140,21 @@ def test_images_that_a_killed_build_gave_to_the_engine_go(
     noted = records.note(own.records_dir / sha("cpu"), part)
     work = working(own.cache_dir / f"build/cpu-{sha('cpu')[:12]}")
     with FileLock(f"{work}.lock"):
-        assert run("--profile", "xpu") == 0
+        cleaned("--profile", "xpu")
         assert fake.removed == list(twice.tags)
         assert trial.exists(), "it is no profile's"
-        assert run("--profile", "cpu") == 0
-        assert run() == 0
+        cleaned("--profile", "cpu")
+        cleaned()
         assert loaded.tags[0] not in fake.removed
         assert not trial.exists()
     assert noted.exists()
-    assert run() == 0
+    cleaned()
     assert fake.removed[-1:] == list(loaded.tags)
     assert not noted.parent.parent.exists()
 
 
 def test_the_records_of_two_profiles_with_one_fingerprint_go_with_the_last_image(
-    own: settings.Settings, fake: Labelled
+    own: settings.Settings, fake: Labelled, cleaned: Command
 ) -> None:
     path = record(own, "cpu")
     (read,) = records.read(path)
@@ -166,33 +162,30 @@ def test_the_records_of_two_profiles_with_one_fingerprint_go_with_the_last_image
         read, profile="xpu", digest=sha_of("xpu"), ids=(sha_of("xpu"),)
     )
     records.keep(path, second)
-    assert run("--profile", "cpu") == 0
+    cleaned("--profile", "cpu")
     assert second in records.read(path)
     fake.images.pop("envbuilder/cpu:latest")
-    assert run() == 0
+    cleaned()
     assert not path.exists()
 
 
-def test_volumes_stay_unless_asked_for(fake: Labelled, capsys: Shown) -> None:
+def test_volumes_stay_unless_asked_for(fake: Labelled, cleaned: Command) -> None:
     shared, own = names = ("envbuilder-cache-7", "envbuilder-cache-7-0123456789ab")
     for name, uid in ((shared, os.getuid()), (own, os.getuid()), ("theirs", 4321)):
         labels = {VOLUME_LABEL: str(uid)}
         fake.stored_volumes[name] = StoredVolume(name=name, labels=labels)
-    assert run() == 0
-    shown = capsys.readouterr()
+    shown = cleaned()
     assert shown.out == "nothing to remove\n"
     assert f"(--volumes removes them)\n  {shared}\n  {own}\n" in shown.err
     assert "theirs" not in shown.err
-    assert (
-        printed(capsys, "--volumes", "--dry-run") == f"would remove {shared}\nwould remove {own}\n"
-    )
+    assert cleaned("--volumes", "--dry-run").out == f"would remove {shared}\nwould remove {own}\n"
     assert [*fake.stored_volumes] == [*names, "theirs"]
-    assert printed(capsys, "--volumes") == f"removed {shared}\nremoved {own}\n"
+    assert cleaned("--volumes").out == f"removed {shared}\nremoved {own}\n"
     assert [*fake.stored_volumes] == ["theirs"]
 
 
 def test_a_volume_in_use_is_named(
-    fake: Labelled, monkeypatch: pytest.MonkeyPatch, capsys: Shown
+    fake: Labelled, monkeypatch: pytest.MonkeyPatch, cleaned: Command
 ) -> None:
     labels = {VOLUME_LABEL: str(os.getuid())}
     fake.stored_volumes["cache"] = StoredVolume(name="cache", labels=labels)
@@ -201,8 +194,7 @@ def test_a_volume_in_use_is_named(
         raise BuildError(f"{name}: cannot be removed: volume is in use")
 
     monkeypatch.setattr(fake, "remove_volume", refuse)
-    assert run("--volumes") == 1
-    assert "cache: cannot be removed: volume is in use" in capsys.readouterr().err
+    assert "cache: cannot be removed: volume is in use" in cleaned("--volumes", code=1).err
 
 
 def test_an_image_counts_once_with_its_last_name(own: settings.Settings, fake: Labelled) -> None:

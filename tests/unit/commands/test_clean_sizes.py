@@ -14,8 +14,6 @@ from envbuilder.core import console, settings
 from tests.support.cleaning import (
     DIGEST,
     Labelled,
-    Shown,
-    asking,
     image,
     leftover,
     named,
@@ -23,6 +21,7 @@ from tests.support.cleaning import (
     record,
     store,
 )
+from tests.support.command_line import Command
 
 pytestmark = pytest.mark.usefixtures("fake")
 
@@ -43,37 +42,39 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_terminal_is_asked_once_after_the_sizes(
-    own: settings.Settings, terminal: list[str], capsys: Shown
+    own: settings.Settings, terminal: list[str], envbuilder: Command
 ) -> None:
     made = [ours(own), leftover(own), record(own, "cpu")]
-    assert asking() == 0
+    assert "at least" in envbuilder("clean").err
     assert terminal == ["Remove all of it?"]
     for p in made:
         assert not p.exists()
-    assert "at least" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("options", [("--yes",), ("--yes", "--json"), ("--dry-run",)])
 def test_nobody_is_asked(
-    own: settings.Settings, fake: Labelled, terminal: list[str], options: tuple[str, ...]
+    own: settings.Settings,
+    fake: Labelled,
+    terminal: list[str],
+    options: tuple[str, ...],
+    envbuilder: Command,
 ) -> None:
     prefix = ours(own)
-    assert asking(*options) == 0
+    envbuilder("clean", *options)
     assert terminal == []
     assert prefix.exists() == ("--dry-run" in options)
     shutil.rmtree(prefix, ignore_errors=True)
     fake.images = {}
-    assert asking() == 0
+    envbuilder("clean")
     assert terminal == [], "nothing is there"
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)])
 def test_without_a_terminal_and_consent_all_is_listed_and_nothing_removed(
-    own: settings.Settings, fake: Labelled, capsys: Shown, options: tuple[str, ...]
+    own: settings.Settings, fake: Labelled, options: tuple[str, ...], envbuilder: Command
 ) -> None:
     made = [ours(own), leftover(own), record(own, "cpu")]
-    assert asking(*options) == 2
-    shown = capsys.readouterr()
+    shown = envbuilder("clean", *options, code=2)
     assert "nothing was removed" in shown.err
     assert "To remove what is listed, add --yes." in shown.err
     for path in made:
@@ -87,21 +88,23 @@ def test_no_removes_nothing(
     fake: Labelled,
     terminal: list[str],
     monkeypatch: pytest.MonkeyPatch,
-    capsys: Shown,
+    envbuilder: Command,
 ) -> None:
     prefix = ours(own)
     record(own, "cpu")
     monkeypatch.setattr(click, "confirm", lambda question, **options: False)
-    assert asking() == 0
+    shown = envbuilder("clean")
     assert prefix.exists()
     assert fake.removed == []
-    shown = capsys.readouterr()
     assert shown.out == ""
     assert "nothing was removed" in shown.err
 
 
 def test_what_changed_during_the_question_stays(
-    own: settings.Settings, terminal: list[str], monkeypatch: pytest.MonkeyPatch
+    own: settings.Settings,
+    terminal: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    envbuilder: Command,
 ) -> None:
     """A build that began meanwhile, and one that ended, are not what was shown."""
     shown = ours(own, "cpu")
@@ -116,7 +119,7 @@ def test_what_changed_during_the_question_stays(
     monkeypatch.setattr(click, "confirm", confirm)
     with lock:
         lock.release()
-        assert asking() == 0
+        envbuilder("clean")
         assert begun.exists()
     assert not shown.exists()
     assert (own.envs_dir / "zendnn-py3.11-0123456789ab").exists()

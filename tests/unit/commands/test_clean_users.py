@@ -16,18 +16,15 @@ from envbuilder.commands import inventory
 from envbuilder.core import settings
 from tests.support.cleaning import (
     Labelled,
-    Shown,
-    asking,
+    Report,
     image,
     leftover,
     ours,
-    printed,
     record,
-    report,
-    run,
     sha,
     working,
 )
+from tests.support.command_line import Command
 
 pytestmark = pytest.mark.usefixtures("fake")
 Project = Callable[[str], Path]
@@ -65,7 +62,7 @@ def test_in_a_project_what_it_alone_uses_goes(
     fake: Labelled,
     project: Project,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: Shown,
+    report: Report,
 ) -> None:
     mine = project("mine")
     other = project("other")
@@ -76,7 +73,7 @@ def test_in_a_project_what_it_alone_uses_goes(
     left = leftover(own)
     images = [use(own, record(own, "cpu"), mine), use(own, record(own, "xpu"), other)]
     monkeypatch.chdir(mine)
-    said = report(capsys)
+    said = report()
     assert {str(alone), str(left), "envbuilder/cpu:latest"} < {*said["removed"]}
     assert said["users"] == {name: [str(mine)] for name in (str(alone), "envbuilder/cpu:latest")}
     assert fake.removed == ["envbuilder/cpu:latest"]
@@ -91,15 +88,15 @@ def test_in_a_project_what_it_alone_uses_goes(
 
 
 def test_elsewhere_what_no_project_uses_any_more_goes(
-    own: settings.Settings, fake: Labelled, project: Project, capsys: Shown
+    own: settings.Settings, fake: Labelled, project: Project, report: Report
 ) -> None:
     theirs = use(own, ours(own, "cpu"), project("other"), project("gone"))
     abandoned = use(own, ours(own, "xpu"), project("gone"))
     nobodys = ours(own, "cuda")
     images = [use(own, record(own, "cpu"), project("other")), record(own, "xpu")]
-    assert str(abandoned) in kept(report(capsys))
+    assert str(abandoned) in kept(report())
     shutil.rmtree(project("gone"))
-    said = report(capsys)
+    said = report()
     assert {str(abandoned), str(nobodys)} & {*said["removed"]} == {str(abandoned)}
     assert not nobodys.exists(), "it went with the first"
     assert kept(said)[str(theirs)] == f"used by {project('other')} (--all removes it)"
@@ -108,47 +105,52 @@ def test_elsewhere_what_no_project_uses_any_more_goes(
 
 
 def test_all_of_all_projects_goes_only_with_all_and_names_them(
-    own: settings.Settings, project: Project, capsys: Shown
+    own: settings.Settings, project: Project, cleaned: Command, envbuilder: Command
 ) -> None:
     shared = use(own, ours(own), project("a"), project("b"))
     use(own, record(own, "cpu"), project("a"))
-    assert printed(capsys) == "nothing to remove\n"
-    assert asking("--all") == 2
-    said = capsys.readouterr().err
+    assert cleaned().out == "nothing to remove\n"
+    said = envbuilder("clean", "--all", code=2).err
     for name in ("a", "b"):
         assert f"    used by {project(name)}\n" in said
-    assert run("--all") == 0
+    cleaned("--all")
     assert not shared.exists()
     assert not records.users_of(shared).exists()
     assert not (own.records_dir / sha("cpu")).exists()
 
 
 def test_an_image_that_a_killed_build_left_goes_from_any_project(
-    own: settings.Settings, fake: Labelled, project: Project, monkeypatch: pytest.MonkeyPatch
+    own: settings.Settings,
+    fake: Labelled,
+    project: Project,
+    monkeypatch: pytest.MonkeyPatch,
+    cleaned: Command,
 ) -> None:
     fake.images.clear()
     twice = fake.add(image("xpu", "envbuilder/xpu:latest"))
     trial = working(own.cache_dir / "reproduce/tmp123")
     record(msgspec.structs.replace(own, data_dir=trial / "second/data"), "xpu")
     monkeypatch.chdir(project("mine"))
-    assert run() == 0
+    cleaned()
     assert fake.removed == list(twice.tags)
 
 
 @pytest.mark.parametrize("damage", ["", "\0", "x" * 5000])
-def test_a_damaged_record_names_no_user(own: settings.Settings, damage: str) -> None:
+def test_a_damaged_record_names_no_user(
+    own: settings.Settings, damage: str, cleaned: Command
+) -> None:
     prefix = ours(own)
     folder = records.users_of(prefix)
     folder.mkdir()
     (folder / sha("x")).write_text(damage)
-    assert run() == 0
+    cleaned()
     assert not prefix.exists()
     assert folder.exists(), "envbuilder did not make it"
 
 
-def test_many_users_are_counted(own: settings.Settings, project: Project, capsys: Shown) -> None:
+def test_many_users_are_counted(own: settings.Settings, project: Project, report: Report) -> None:
     prefix = use(own, ours(own), *map(project, "abcde"))
-    assert kept(report(capsys))[str(prefix)].endswith("/c and 2 more (--all removes it)")
+    assert kept(report())[str(prefix)].endswith("/c and 2 more (--all removes it)")
 
 
 def test_a_project_is_recorded_once_and_nothing_else_is(own: settings.Settings) -> None:

@@ -26,7 +26,7 @@ from envbuilder.core.errors import (
 )
 from envbuilder.host import model as host, probe
 from envbuilder.verify import start
-from tests.support.command_line import run
+from tests.support.command_line import Command
 
 HERE = host.Host(os="linux", machine="x86_64", platform="linux/amd64")
 
@@ -38,18 +38,16 @@ def plain_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--help") == 0
-    shown = capsys.readouterr().out
+def test_help_names_every_command(envbuilder: Command) -> None:
+    shown = envbuilder("--help").out
     for name in cli.COMMANDS:
         assert f"\n  {name} " in shown
     assert max(map(len, shown.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("name", sorted(cli.COMMANDS))
-def test_each_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(name, "--help") == 0
-    shown = capsys.readouterr().out
+def test_each_command_explains_itself(name: str, envbuilder: Command) -> None:
+    shown = envbuilder(name, "--help").out
     assert "Example" in shown
     assert max(map(len, shown.splitlines())) <= 100
 
@@ -76,9 +74,8 @@ def test_each_command_explains_itself(name: str, capsys: pytest.CaptureFixture[s
         (["verify", "--python", "/does/not/exist"], "does not exist"),
     ],
 )
-def test_usage_is_2(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(*arguments) == 2
-    captured = capsys.readouterr()
+def test_usage_is_2(arguments: list[str], said: str, envbuilder: Command) -> None:
+    captured = envbuilder(*arguments, code=2)
     assert said in captured.err
     assert captured.out == ""
     assert "Traceback" not in captured.err
@@ -92,22 +89,21 @@ def test_each_error_has_its_code(
     error: type[EnvbuilderError],
     code: int,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    envbuilder: Command,
 ) -> None:
     monkeypatch.setattr(
         pipeline, "prepare", Mock(side_effect=error("what happened", "what to do next"))
     )
-    assert run("build", "--profile", "cpu") == code
-    assert capsys.readouterr().err == "error: what happened\nwhat to do next\n"
-    assert run("run", "--profile", "cpu", "--", "true") == 125
+    assert (
+        envbuilder("build", "--profile", "cpu", code=code).err
+        == "error: what happened\nwhat to do next\n"
+    )
+    envbuilder("run", "--profile", "cpu", "--", "true", code=125)
 
 
-def test_interrupted_is_130(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_interrupted_is_130(monkeypatch: pytest.MonkeyPatch, envbuilder: Command) -> None:
     monkeypatch.setattr(pipeline, "prepare", Mock(side_effect=KeyboardInterrupt))
-    assert run("build", "--profile", "cpu") == 130
-    assert "interrupted" in capsys.readouterr().err
+    assert "interrupted" in envbuilder("build", "--profile", "cpu", code=130).err
 
 
 def test_interrupted_before_anything_is_imported_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,11 +114,10 @@ def test_interrupted_before_anything_is_imported_is_130(monkeypatch: pytest.Monk
 
 
 def test_a_defect_has_no_traceback_without_debug(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, envbuilder: Command
 ) -> None:
     monkeypatch.setattr(pipeline, "prepare", Mock(side_effect=ZeroDivisionError("oops")))
-    assert run("build", "--profile", "cpu") == 1
-    shown = capsys.readouterr().err
+    shown = envbuilder("build", "--profile", "cpu", code=1).err
     assert "ZeroDivisionError: oops" in shown
     assert "Traceback" not in shown
     for words in (
@@ -132,52 +127,44 @@ def test_a_defect_has_no_traceback_without_debug(
         with pytest.raises(ZeroDivisionError):
             cli.main(words)
     # What follows `--` is the program's.
-    assert run("run", "--profile", "cpu", "--", "python", "x.py", "--debug") == 125
+    envbuilder("run", "--profile", "cpu", "--", "python", "x.py", "--debug", code=125)
 
 
 def test_no_gpu_is_3_before_anything_is_built(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, envbuilder: Command
 ) -> None:
     monkeypatch.setattr(pipeline, "finish", Mock(side_effect=AssertionError("must not be reached")))
-    assert run("verify", "--profile", "cuda") == 3
-    assert "NVIDIA" in capsys.readouterr().err
-    assert run("run", "--profile", "cuda", "--", "true") == 125
-    assert run("build", "--profile", "mps") == 3
-    assert "macos" in capsys.readouterr().err
+    assert "NVIDIA" in envbuilder("verify", "--profile", "cuda", code=3).err
+    envbuilder("run", "--profile", "cuda", "--", "true", code=125)
+    assert "macos" in envbuilder("build", "--profile", "mps", code=3).err
 
 
-def test_render_writes_only_over_its_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_render_writes_only_over_its_own(tmp_path: Path, envbuilder: Command) -> None:
     folder = tmp_path / "image"
-    assert run("render", "--profile", "cpu", "-o", str(folder)) == 0
+    envbuilder("render", "--profile", "cpu", "-o", str(folder))
     first = {p.name: p.read_bytes() for p in folder.iterdir()}
     assert set(first) == {"Dockerfile", "requirements.txt", "payload.pyz"}
-    assert run("render", "--profile", "cpu", "-o", str(folder)) == 0
+    envbuilder("render", "--profile", "cpu", "-o", str(folder))
     assert {p.name: p.read_bytes() for p in folder.iterdir()} == first
     (folder / "Dockerfile").write_text("FROM mine\n")
     (folder / "requirements.txt").unlink()
-    capsys.readouterr()
-    assert run("render", "--profile", "cpu", "-o", str(folder)) == 2
-    assert "was not made by envbuilder" in capsys.readouterr().err
+    assert (
+        "was not made by envbuilder"
+        in envbuilder("render", "--profile", "cpu", "-o", str(folder), code=2).err
+    )
     assert (folder / "Dockerfile").read_text() == "FROM mine\n"
     assert not (folder / "requirements.txt").exists()
 
 
-def test_check_of_a_profile_says_fresh_and_stale(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("check", "cpu") == 0
-    assert "fresh" in capsys.readouterr().out
+def test_check_of_a_profile_says_fresh_and_stale(tmp_path: Path, envbuilder: Command) -> None:
+    assert "fresh" in envbuilder("check", "cpu").out
     (tmp_path / "envbuilder.yaml").write_text("")
     (tmp_path / "profiles").mkdir()
     (tmp_path / "profiles/mine.yaml").write_text(
         "extends: cpu\ndescription: Mine\nrequirements: ['torch==2.13.0+cpu', numpy]\n"
     )
-    assert run("check", "mine") == 2
-    assert "no lock" in capsys.readouterr().out
-    assert run("build", "--profile", "mine") == 2
-    assert "envbuilder lock --profile mine" in capsys.readouterr().err
+    assert "no lock" in envbuilder("check", "mine", code=2).out
+    assert "envbuilder lock --profile mine" in envbuilder("build", "--profile", "mine", code=2).err
 
 
 @pytest.mark.parametrize(
@@ -198,13 +185,12 @@ def test_check_of_a_profile_says_fresh_and_stale(
     ],
 )
 def test_bad_profiles_are_2_with_the_place(
-    tmp_path: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, text: str, said: str, envbuilder: Command
 ) -> None:
     (tmp_path / "envbuilder.yaml").write_text("")
     (tmp_path / "profiles").mkdir()
     (tmp_path / "profiles/mine.yaml").write_text(text)
-    assert run("build", "--profile", "mine") == 2
-    shown = capsys.readouterr().err
+    shown = envbuilder("build", "--profile", "mine", code=2).err
     assert said in shown
     assert "Traceback" not in shown
 
@@ -220,12 +206,11 @@ def test_completion_beside_a_broken_file_offers_nothing(
         assert complete(None, None, "") == []  # type: ignore[arg-type]
 
 
-def test_completion_knows_the_profiles(capsys: pytest.CaptureFixture[str]) -> None:
+def test_completion_knows_the_profiles(envbuilder: Command) -> None:
     from envbuilder.commands.options import _complete_profile
 
     assert "cpu-ipex" in _complete_profile(None, None, "cpu")  # type: ignore[arg-type]
-    assert run("completion", "zsh") == 0
-    assert "_ENVBUILDER_COMPLETE" in capsys.readouterr().out
+    assert "_ENVBUILDER_COMPLETE" in envbuilder("completion", "zsh").out
 
 
 # --- text and names of files are UTF-8, whatever the locale
@@ -268,7 +253,7 @@ def test_how_much_is_reported(
     reported: list[str],
     before: bool,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    envbuilder: Command,
 ) -> None:
     def prepare(*arguments: Any, **options: Any) -> None:
         console.detail("uv --version")
@@ -278,8 +263,7 @@ def test_how_much_is_reported(
     monkeypatch.setattr(pipeline, "prepare", prepare)
     given = [option] if option else []
     command = ["build", "--profile", "cpu"]
-    assert run(*(given + command if before else command + given)) == 1
-    shown = capsys.readouterr()
+    shown = envbuilder(*(given + command if before else command + given), code=1)
     assert shown.out == ""
     assert shown.err.splitlines() == [*reported, "error: it failed", "Do this."]
     assert not console.VERBOSITY.quiet
@@ -308,12 +292,11 @@ def test_every_command_takes_the_global_options() -> None:
     ],
 )
 def test_what_is_for_images_is_refused_without_one(
-    command: str, backend: str, option: str, capsys: pytest.CaptureFixture[str]
+    command: str, backend: str, option: str, envbuilder: Command
 ) -> None:
     rest = ["--", "true"] if command == "run" else []
     code = 125 if command in cli.PASSES_CODE_THROUGH else 2
-    assert run(command, "--backend", backend, option, *rest) == code
-    shown = capsys.readouterr().err
+    shown = envbuilder(command, "--backend", backend, option, *rest, code=code).err
     name = option.partition("=")[0]
     assert f"{name} is for images, and the backend {backend} makes none" in shown
     assert "Add --backend docker" in shown
@@ -321,15 +304,16 @@ def test_what_is_for_images_is_refused_without_one(
 
 
 def test_a_base_image_from_a_variable_is_for_images_only(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, envbuilder: Command
 ) -> None:
     monkeypatch.setattr(pipeline, "prepare", Mock(side_effect=BuildError("reached")))
     monkeypatch.setenv("ENVBUILDER_BASE_IMAGE", "python:3.11")
-    assert run("build", "--backend", "venv") == 1
-    assert "reached" in capsys.readouterr().err
+    assert "reached" in envbuilder("build", "--backend", "venv", code=1).err
 
 
-def test_an_interpreter_is_found_on_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_interpreter_is_found_on_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, envbuilder: Command
+) -> None:
     seen: list[Any] = []
 
     def prepare(request: Any, executable: Any, *rest: Any, **options: Any) -> None:
@@ -340,6 +324,6 @@ def test_an_interpreter_is_found_on_path(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(start, "prepare", prepare)
     monkeypatch.chdir("/")
-    assert run("verify", "--quick", "--python", "mypython") == 1
+    envbuilder("verify", "--quick", "--python", "mypython", code=1)
     assert seen == [tmp_path / "mypython"]
-    assert run("verify", "--quick", "--python", "nopython") == 2
+    envbuilder("verify", "--quick", "--python", "nopython", code=2)

@@ -26,11 +26,12 @@ from envbuilder.packages.fetch import Place
 from envbuilder.profiles import requirements as requirement
 from envbuilder.profiles.profile import Profile
 from envbuilder.project import draft, repository
-from tests.support.command_line import run
+from tests.support.command_line import Command
 from tests.support.folders import names_in
 from tests.support.repositories import lay, notebook
 from tests.support.user_index import refused
 
+Report = Callable[..., dict[str, Any]]
 README = "```\npip install einops tqdm torch\napt-get install ffmpeg\n```\n"
 
 
@@ -41,10 +42,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def report(capsys: pytest.CaptureFixture[str], code: int = 0) -> dict[str, Any]:
-    assert run("init", "--offline", "--json") == code
-    result: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return result
+@pytest.fixture
+def report(envbuilder: Command) -> Report:
+    """`report(*options)`: what `init --json` says."""
+
+    def report(*options: str) -> dict[str, Any]:
+        result: dict[str, Any] = json.loads(envbuilder("init", "--json", *options).out)
+        return result
+
+    return report
 
 
 def an_index(monkeypatch: pytest.MonkeyPatch, **pages: bytes | Exception) -> dict[str, Any]:
@@ -109,17 +115,9 @@ def active(folder: Path) -> list[str]:
     return [line for line in lines if not line.lstrip().startswith("#")]
 
 
-def test_it_prints_what_it_wrote_and_what_comes_next(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_prints_what_it_wrote_and_what_comes_next(folder: Path, envbuilder: Command) -> None:
     lay(folder, {"requirements.txt": "rich>=13\ntorch>=2\n", "train.py": ""})
-    assert run("init", "--offline") == 0
-    assert names_in(folder) == {
-        "envbuilder.yaml",
-        "requirements.txt",
-        "train.py",
-    }
-    assert capsys.readouterr().out == (
+    assert envbuilder("init", "--offline").out == (
         f"wrote {folder / 'envbuilder.yaml'}:\n"
         "  requirements_from:\n"
         "    - requirements.txt\n"
@@ -128,6 +126,11 @@ def test_it_prints_what_it_wrote_and_what_comes_next(
         "  envbuilder lock\n"
         "  envbuilder run -- python train.py\n"
     )
+    assert names_in(folder) == {
+        "envbuilder.yaml",
+        "requirements.txt",
+        "train.py",
+    }
 
 
 @pytest.mark.parametrize(
@@ -140,29 +143,28 @@ def test_it_prints_what_it_wrote_and_what_comes_next(
     ],
 )
 def test_what_comes_next_can_be_pasted(
-    folder: Path, capsys: pytest.CaptureFixture[str], files: dict[str, str], following: str
+    folder: Path, report: Report, files: dict[str, str], following: str
 ) -> None:
     lay(folder, {"requirements.txt": "rich\n", **files})
-    assert report(capsys)["next"][-1] == f"envbuilder {following}"
+    assert report("--offline")["next"][-1] == f"envbuilder {following}"
 
 
 def test_no_more_than_a_dozen_packages_are_suggested_and_the_rest_is_counted(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, report: Report, envbuilder: Command
 ) -> None:
     names = ["click", "dill", "einops", "fire", "gdown", "nltk", "pandas"]
     names += ["rich", "scipy", "six", "timm", "tqdm", "wandb"]
     text = "\n".join(f"import {name}" for name in names)
     lay(folder, {"requirements.txt": "numpy\n", "a.py": "", "examples/x.py": text})
-    assert run("init", "--offline") == 0
-    printed = "".join(capsys.readouterr())
+    printed = "".join(envbuilder("init", "--offline")[1:])
     assert "timm tqdm" in printed
     assert "wandb" not in printed
     assert "and 1 more: `envbuilder init --json`" in printed
-    assert len(report(capsys)["suggested"]) == len(names)
+    assert len(report("--offline")["suggested"]) == len(names)
 
 
-def test_the_result_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = report(capsys)
+def test_the_result_as_json(folder: Path, report: Report) -> None:
+    result = report("--offline")
     assert result == {
         "schema": 2,
         "file": str(folder / "envbuilder.yaml"),
@@ -175,7 +177,7 @@ def test_the_result_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) ->
     }
 
 
-def test_what_becomes_of_each_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_becomes_of_each_line(folder: Path, report: Report) -> None:
     lines = (
         "torch==2.4.1+cu124",
         "sklearn",
@@ -186,7 +188,7 @@ def test_what_becomes_of_each_line(folder: Path, capsys: pytest.CaptureFixture[s
     )
     docker = "RUN pip install nltk tqdm\n"
     lay(folder, {"requirements.txt": "\n".join(lines), "README.md": README, "Dockerfile": docker})
-    result = report(capsys)
+    result = report("--offline")
     requirements = ["torch==2.4.1", "scikit-learn", "x", "einops", "write==1.0"]
     assert result["taken"] == [
         {"file": "requirements.txt", "why": "", "requirements": requirements},
@@ -207,10 +209,10 @@ def test_what_becomes_of_each_line(folder: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_a_program_of_conda_is_left_to_the_user_only_if_debian_is_not_known_to_have_it(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, report: Report
 ) -> None:
     lay(folder, {"environment.yml": "dependencies: [numpy, ffmpeg, r-ggplot2]\n"})
-    (needed,) = report(capsys)["needs_you"]
+    (needed,) = report("--offline")["needs_you"]
     assert needed == (
         "environment.yml: no Python package of the name: r-ggplot2. Use --backend conda; if the"
         " package index has the same, list it under requirements:."
@@ -218,12 +220,10 @@ def test_a_program_of_conda_is_left_to_the_user_only_if_debian_is_not_known_to_h
     assert "system_packages: [ffmpeg]  # in images" in active(folder)
 
 
-def test_channels_of_a_list_get_their_urls(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_channels_of_a_list_get_their_urls(folder: Path, report: Report) -> None:
     channels = "channels: [pytorch, pyg, conda-forge, defaults]\n"
     lay(folder, {"environment.yml": f"{channels}dependencies: [numpy, r-ggplot2]\n"})
-    report(capsys)
+    report("--offline")
     text = (folder / "envbuilder.yaml").read_text()
     assert (
         "indexes:  # where the list's channels are\n  pyg: https://conda.anaconda.org/pyg\n" in text
@@ -231,19 +231,18 @@ def test_channels_of_a_list_get_their_urls(
     assert settings.load({}, folder).configuration.indexes["pyg"].endswith("/pyg")
     lay(folder, {"environment.yml": f"{channels}dependencies: [pytorch]\n"})
     (folder / "envbuilder.yaml").unlink()
-    report(capsys)
+    report("--offline")
     assert "indexes:" not in (folder / "envbuilder.yaml").read_text()
 
 
 def test_what_only_conda_has_is_not_called_misspelled(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     an_index(monkeypatch, numpy=b"<a href=numpy-1.tar.gz></a>")
     questions(monkeypatch, answered())
     listed = "dependencies: [numpy, mdtraj, {pip: [gone]}]\n"
     lay(folder, {"environment.yml": listed})
-    assert run("init", "--json") == 0
-    needed = json.loads(capsys.readouterr().out)["needs_you"]
+    needed = report()["needs_you"]
     assert sorted(text.partition(":")[0] for text in needed) == ["gone", "mdtraj"]
     conda_alone = "no package index has it: use --backend conda, or leave it out of the list."
     assert f"mdtraj: {conda_alone}" in needed
@@ -251,7 +250,7 @@ def test_what_only_conda_has_is_not_called_misspelled(
 
 
 def test_nobody_consents_to_a_build_for_a_name_that_only_conda_lists(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     an_index(monkeypatch)
     questions(monkeypatch, answered("mdtraj", "mrcfile", "of-stated", "stated"))
@@ -260,53 +259,43 @@ def test_nobody_consents_to_a_build_for_a_name_that_only_conda_lists(
         "dependencies:\n- mdtraj\n- mrcfile\n- gromacs=2025.4\n- pip: \n  - stated\n  - mrcfile\n"
     )
     lay(folder, {"environment.yml": conda})
-    assert run("init", "--json") == 0
-    needed = json.loads(capsys.readouterr().out)["needs_you"]
+    needed = report()["needs_you"]
     (built,) = (line for line in active(folder) if line.startswith("build_from_source"))
     assert built.startswith("build_from_source: [mrcfile, of-stated, stated]  #")
     assert any(text.endswith("build_from_source: [mdtraj]") for text in needed)
     assert any("no Python package of the name: gromacs" in text for text in needed)
 
 
-def test_a_module_that_no_table_knows_is_only_named(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_module_that_no_table_knows_is_only_named(folder: Path, report: Report) -> None:
     lay(folder, {"train.py": "import einops, mpi, torch, own.x\n"})
     lay(folder, {"requirements.txt": "my-own-x\n"})
-    result = report(capsys)
+    result = report("--offline")
     assert active(folder)[:2] == ["requirements:", "  - einops  # imported by train.py"]
     (needed,) = result["needs_you"]
     assert needed.startswith("imported, and no table says which packages bring them: mpi. ")
 
 
-def test_a_script_lists_what_it_requires_itself(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_script_lists_what_it_requires_itself(folder: Path, report: Report) -> None:
     block = "# /// script\n# dependencies = ['einops', 'jax']\n# ///\nimport einops\n"
     lay(folder, {"train.py": block, "helper.py": "", "tools/other.py": block})
-    (taken,) = report(capsys)["taken"]
+    (taken,) = report("--offline")["taken"]
     assert taken["file"] == "train.py"
     assert taken["requirements"] == ["einops", "jax"]
     assert active(folder) == ["requirements_from:", "  - train.py"]
 
 
-def test_a_long_list_takes_less_than_a_screen(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_long_list_takes_less_than_a_screen(folder: Path, envbuilder: Command) -> None:
     lines = [f"package-{number}==1.0+cu118" for number in range(100)]
     lay(folder, {"requirements.txt": "\n".join([*lines, *(f"-f {line}" for line in lines)])})
-    assert run("init", "--offline") == 0
-    printed = capsys.readouterr().out.splitlines()
+    printed = envbuilder("init", "--offline").out.splitlines()
     assert len(printed) <= 24
     assert max(map(len, printed)) <= 80 or str(folder) in max(printed, key=len)
     assert "and 198 more: `envbuilder init --json`" in printed
 
 
-def test_what_is_for_other_hardware_is_named_by_it(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_for_other_hardware_is_named_by_it(folder: Path, report: Report) -> None:
     lay(folder, {"requirements.txt": "torch==2.15.0\nxformers\nflash-attn\ncupy-cuda12x\n"})
-    result = report(capsys)
+    result = report("--offline")
     assert result["dropped"] == ["cpu, mps: without xformers and flash-attn and cupy-cuda12x"]
     assert result["needs_you"] == [
         "cuda: cupy-cuda12x is made for CUDA 12, for which profile 'cuda' has no build of 2.15.0"
@@ -322,10 +311,10 @@ def test_what_is_for_other_hardware_is_named_by_it(
     ],
 )
 def test_where_no_file_lists_anything_texts_and_code_are_the_list(
-    folder: Path, capsys: pytest.CaptureFixture[str], files: dict[str, str]
+    folder: Path, report: Report, files: dict[str, str]
 ) -> None:
     lay(folder, files)
-    (taken,) = report(capsys)["taken"]
+    (taken,) = report("--offline")["taken"]
     assert {"einops", "tqdm"} == {line.partition("=")[0] for line in taken["requirements"]}
     assert taken["why"] == "no file lists them"
     assert active(folder)[0] == "requirements:"
@@ -345,10 +334,12 @@ RESEARCH = {
 
 
 def test_what_programs_import_is_taken_and_what_examples_alone_do_is_offered(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, envbuilder: Command
 ) -> None:
     lay(folder, RESEARCH)
-    assert run("init", "--offline") == 0
+    _, _, rest = envbuilder("init", "--offline").out.partition(
+        "suggested, in comments:\n  envbuilder add "
+    )
     assert {*active(folder)} == {
         "requirements:",
         "  - fire  # imported by train.py",
@@ -359,7 +350,6 @@ def test_what_programs_import_is_taken_and_what_examples_alone_do_is_offered(
         "requirements_from:",
         "  - requirements.txt",
     }
-    _, _, rest = capsys.readouterr().out.partition("suggested, in comments:\n  envbuilder add ")
     assert {*rest.splitlines()[0].split()} == {
         "ipywidgets",
         "wandb",
@@ -378,20 +368,18 @@ def test_what_programs_import_is_taken_and_what_examples_alone_do_is_offered(
     ],
 )
 def test_the_framework_is_what_code_imports_or_texts_install(
-    folder: Path, files: dict[str, str], expected: str | None
+    folder: Path, files: dict[str, str], expected: str | None, envbuilder: Command
 ) -> None:
     lay(folder, {**files, "setup.py": "setup(name='x', install_requires=['rich'])"})
-    assert run("init", "--offline") == 0
+    envbuilder("init", "--offline")
     (stated,) = [line for line in active(folder) if line.startswith("framework:")] or [""]
     assert stated.partition("  #")[0] == (f"framework: {expected}" if expected else "")
 
 
-def test_notebooks_alone_are_read_like_texts_and_code(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_notebooks_alone_are_read_like_texts_and_code(folder: Path, report: Report) -> None:
     cells = ("!pip install einops>=0.8 git+https://host.example/x.git", "import einops, cv2, torch")
     lay(folder, {"demo.ipynb": notebook(*cells)})
-    result = report(capsys)
+    result = report("--offline")
     assert active(folder) == [
         "requirements:",
         "  - einops>=0.8  # demo.ipynb",
@@ -413,37 +401,37 @@ def test_notebooks_alone_are_read_like_texts_and_code(
     ],
 )
 def test_a_base_image_is_a_hint_to_the_release_and_no_list(
-    folder: Path, capsys: pytest.CaptureFixture[str], image: str, hint: str
+    folder: Path, envbuilder: Command, image: str, hint: str
 ) -> None:
     lay(folder, {"Dockerfile": f"FROM {image}\n", "README.md": "pip install tqdm torch\n"})
-    assert run("init", "--offline") == 0
+    assert "envbuilder add" not in envbuilder("init", "--offline").out
     comment = f"#   - {hint}  # Dockerfile's base image"
     assert (comment in (folder / "envbuilder.yaml").read_text().splitlines()) == bool(hint)
     assert hint not in active(folder)
-    assert "envbuilder add" not in capsys.readouterr().out
 
 
 def test_what_a_setup_py_computes_needs_the_user_and_the_rest_is_taken(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, report: Report
 ) -> None:
     lay(folder, {"setup.py": "from x import r\nsetup(install_requires=r)\n"})
     lay(folder, {"README.md": "pip install .\n", "main.py": "import einops\n"})
-    (needed,) = report(capsys)["needs_you"]
+    (needed,) = report("--offline")["needs_you"]
     assert needed.startswith("setup.py:2: install_requires is computed")
     assert active(folder)[1] == "  - einops  # imported by main.py"
     lay(folder, {"requirements.txt": "rich\n", "envbuilder.yaml": ""})
-    assert report(capsys)["needs_you"][0].startswith("setup.py:2: install_requires is computed")
+    assert report("--offline")["needs_you"][0].startswith(
+        "setup.py:2: install_requires is computed"
+    )
 
 
 def test_what_code_alone_imports_is_never_built(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     an_index(monkeypatch)
     questions(monkeypatch, answered("einops", "tqdm"))
     monkeypatch.setattr("envbuilder.commands.init._absent", lambda *_: {})
     lay(folder, {"README.md": "pip install tqdm\n", "train.py": "import einops, timm\n"})
-    assert run("init", "--json") == 0
-    needed = json.loads(capsys.readouterr().out)["needs_you"]
+    needed = report()["needs_you"]
     assert [line.partition("  #")[0] for line in active(folder)] == [
         "requirements:",
         "  - tqdm",
@@ -461,45 +449,40 @@ def test_what_code_alone_imports_is_never_built(
     ],
 )
 def test_what_it_does_not_read_is_said(
-    folder: Path, capsys: pytest.CaptureFixture[str], file: str, text: str, words: str
+    folder: Path, envbuilder: Command, file: str, text: str, words: str
 ) -> None:
     lay(folder, {file: text})
-    run("init", "--offline")
-    captured = capsys.readouterr()
-    assert words in captured.out + captured.err
+    assert words in "".join(envbuilder("init", "--offline")[1:])
 
 
 def test_again_it_changes_nothing_and_says_what_it_would_write(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, envbuilder: Command
 ) -> None:
     lay(folder, {"requirements.txt": "rich\n"})
-    assert run("init", "--offline") == 0
+    envbuilder("init", "--offline")
     text = (folder / "envbuilder.yaml").read_text()
     (folder / "envbuilder.yaml").write_text(text.replace("requirements.txt", "list.txt"))
-    assert run("init", "--offline") == 0
-    printed = capsys.readouterr().out
+    printed = envbuilder("init", "--offline").out
     assert "exists already, and stays as it is. A new one would be:\n" in printed
     assert "    - requirements.txt\ntaken: 1 package" in printed
     assert "list.txt" in (folder / "envbuilder.yaml").read_text()
     (folder / "envbuilder.yaml").write_text("not: [valid\n")
-    assert run("init", "--offline") == 2
+    envbuilder("init", "--offline", code=2)
     assert (folder / "envbuilder.yaml").read_text() == "not: [valid\n"
     (folder / "envbuilder.yaml").write_text("")
-    assert run("init", "--offline") == 0
+    envbuilder("init", "--offline")
     assert "requirements.txt" in (folder / "envbuilder.yaml").read_text()
 
 
-def test_a_link_that_leads_nowhere_is_never_followed(folder: Path) -> None:
+def test_a_link_that_leads_nowhere_is_never_followed(folder: Path, envbuilder: Command) -> None:
     (folder / "envbuilder.yaml").symlink_to("elsewhere.yaml")
-    assert run("init", "--offline") == 0
+    envbuilder("init", "--offline")
     assert not (folder / "elsewhere.yaml").exists()
 
 
-def test_profiles_with_another_torch_are_named(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_profiles_with_another_torch_are_named(folder: Path, report: Report) -> None:
     lay(folder, {"requirements.txt": "torch==1.13.1\n"})
-    names = {each["profile"] for each in report(capsys)["impossible"]}
+    names = {each["profile"] for each in report("--offline")["impossible"]}
     assert names == {"zendnn", "xpu"}
     assert active(folder) == ["requirements_from:", "  - requirements.txt"]
 
@@ -525,10 +508,10 @@ def test_profiles_with_another_torch_are_named(
     ],
 )
 def test_where_nothing_fits_the_nearest_is_taken_and_said(
-    folder: Path, capsys: pytest.CaptureFixture[str], files: dict[str, str], expected: list[str]
+    folder: Path, report: Report, files: dict[str, str], expected: list[str]
 ) -> None:
     lay(folder, files)
-    result = report(capsys)
+    result = report("--offline")
     written = active(folder)[2:]
     assert len(written) == len(expected)
     for line, words in zip(written, expected, strict=True):
@@ -538,7 +521,7 @@ def test_where_nothing_fits_the_nearest_is_taken_and_said(
 
 
 def test_the_text_is_written_and_read_back_once_however_much_is_tried(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = Counter[str]()
     read_back = list[str]()
@@ -557,7 +540,7 @@ def test_the_text_is_written_and_read_back_once_however_much_is_tried(
     counted(settings, "decoded")
     counted(init, "_tried")
     lay(folder, {"env.yml": "dependencies: [python=3.7, pytorch=1.4]\n"})
-    found = report(capsys)
+    found = report("--offline")
     assert found["written"]
     assert read_back == [found["text"]]
     assert calls.pop("_tried") > 10
@@ -565,49 +548,47 @@ def test_the_text_is_written_and_read_back_once_however_much_is_tried(
 
 
 def test_old_code_without_versions_gets_releases_of_its_day(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(repository, "last_commit", lambda _: date(2022, 11, 10))
     lay(folder, {"requirements.txt": "numpy\ntqdm\nrich==13\n"})
-    report(capsys)
+    report("--offline")
     assert active(folder)[2].startswith("as_of: 2022-11-10  # the last commit's day")
     (folder / "envbuilder.yaml").unlink()
     lay(folder, {"requirements.txt": "numpy>=1.2,!=1.3\ntqdm>4\nrich>=13\nx<3\n"})
-    assert "as_of" in report(capsys)["text"], "nothing bounds most of them from above"
+    assert "as_of" in report("--offline")["text"], "nothing bounds most of them from above"
     lay(folder, {"requirements.txt": "numpy\ntqdm==4\nrich==13\n"})
-    assert "as_of" not in report(capsys)["text"], "most lines say what they need"
+    assert "as_of" not in report("--offline")["text"], "most lines say what they need"
 
 
 def test_names_that_no_index_has_are_excluded_and_said(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, envbuilder: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = an_index(monkeypatch, rich=b"<a href=rich-1.tar.gz></a>")
     questions(monkeypatch, ways=[Way("3.10", ("rich",), None, frozenset({"of3.10"}))])
     lay(folder, {"requirements.txt": "rich\ngone>=2\nx @ git+https://host.example/x\n"})
-    assert run("init") == 0
+    captured = envbuilder("init")
     assert "exclude: [gone]  # no index has them" in active(folder)
     built = "build_from_source: [x, of3.10]  # their own code runs while they are built"
     assert {built, 'python: "3.10"  # there are wheels of rich for it'} <= {*active(folder)}
-    captured = capsys.readouterr()
     assert "gone: no index has it, so it is excluded" in captured.out
     assert "· look up 2 packages on the index\n" in captured.err
     (folder / "envbuilder.yaml").unlink()
     del answers["rich"]
-    assert run("init") == 0
+    envbuilder("init")
     for line in active(folder):
         assert not line.startswith("exclude"), "none answered"
 
 
 def test_what_is_outside_of_the_project_is_said_once_and_asked_of_no_index(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     an_index(monkeypatch, rich=b"<a href=rich-1.tar.gz></a>")
     questions(monkeypatch, answered())
     text = '[project]\nname = "x"\ndependencies = ["rich", "other"]\n[tool.uv.sources]\n'
     lay(folder, {"pyproject.toml": f'{text}other = {{ path = "../other" }}\n'})
     lay(folder, {"tool/uv.lock": "", "tool/requirements.txt": "tqdm\n"})
-    assert run("init", "--json") == 0
-    result = json.loads(capsys.readouterr().out)
+    result = report()
     (needed,) = result["needs_you"]
     assert "../other leads out of the project, so other is left out" in needed
     assert active(folder)[:2] == ["requirements_from:", "  - pyproject.toml"]
@@ -615,7 +596,7 @@ def test_what_is_outside_of_the_project_is_said_once_and_asked_of_no_index(
 
 
 def test_pins_that_stand_in_the_way_move_to_the_nearest_versions_that_fit(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = "torch==2.0.1+cu117\ntorchtext==0.15\nnumba[x]==0.55; python_version > '3'\nrich\n"
     lay(folder, {"requirements.txt": lines})
@@ -626,8 +607,7 @@ def test_pins_that_stand_in_the_way_move_to_the_nearest_versions_that_fit(
     }
     an_index(monkeypatch)
     questions(monkeypatch, moved=moved)
-    assert run("init", "--json") == 0
-    result = json.loads(capsys.readouterr().out)
+    result = report()
     nearest = "the nearest that fits the others; requirements.txt:2 has torchtext==0.15"
     mac = 'the next for Macs; requirements.txt:3 has numba[x]==0.55; python_version > "3"'
     assert active(folder)[2:] == [
@@ -642,26 +622,25 @@ def test_pins_that_stand_in_the_way_move_to_the_nearest_versions_that_fit(
 
 
 def test_nothing_is_written_that_was_tried_in_vain(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch, envbuilder: Command
 ) -> None:
     lay(folder, {"requirements.txt": "torch==2.0.1\ntorchtext==0.15\nrich\n"})
     an_index(monkeypatch)
     questions(monkeypatch)
     nearest = (answered(python="3.10"), {"torchtext": "0.16.2"})
     monkeypatch.setattr(chooser.Chooser, "moved", lambda *_: nearest)
-    assert run("init", "--json") == 0
+    envbuilder("init", "--json")
     assert active(folder) == ["requirements_from:", "  - requirements.txt"]
 
 
 def test_a_second_framework_that_is_too_old_for_any_python_is_left_out_and_said(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lay(folder, {"requirements.txt": "torch\ntensorflow<1.16\nrich==14\n"})
     an_index(monkeypatch)
     # Of the others none counts: what uses a framework may be built, or moved.
     questions(monkeypatch, old=["tensorflow", "rich"])
-    assert run("init", "--json") == 0
-    needed = json.loads(capsys.readouterr().out)["needs_you"]
+    needed = report()["needs_you"]
     old = "what files ask for is too old for Python 3.8 and later"
     assert f"exclude: [tensorflow]  # {old}" in active(folder)
     assert f"tensorflow: {old}, so it is excluded. What imports it will fail." in needed
@@ -671,7 +650,7 @@ LOCKED = init._locked
 
 
 def test_a_machine_that_no_profile_fits_gets_the_file_without_a_lock(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, envbuilder: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise HostError("no profile fits this machine")
@@ -681,8 +660,7 @@ def test_a_machine_that_no_profile_fits_gets_the_file_without_a_lock(
     questions(monkeypatch, answered())
     monkeypatch.setattr(pipeline, "choose", refuse)
     monkeypatch.setattr(init, "_locked", LOCKED)
-    assert run("init") == 0
-    captured = capsys.readouterr()
+    captured = envbuilder("init")
     assert "nothing is locked: no profile fits this machine" in captured.err
     assert "Next:\n  envbuilder lock\n" in captured.out
 
@@ -703,7 +681,7 @@ def asked_of(monkeypatch: pytest.MonkeyPatch, give: Callable[[], Answer]) -> lis
 
 
 def test_an_index_that_fails_is_asked_once_and_said_after_what_was_written(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, envbuilder: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail() -> Answer:
         raise BuildError("uv could not resolve rich: the index is away")
@@ -711,8 +689,7 @@ def test_an_index_that_fails_is_asked_once_and_said_after_what_was_written(
     lay(folder, {"requirements.txt": "rich==14\n"})
     an_index(monkeypatch)
     asked = asked_of(monkeypatch, fail)
-    assert run("init") == 1
-    captured = capsys.readouterr()
+    captured = envbuilder("init", code=1)
     assert "taken: 1 package of requirements.txt" in captured.out
     assert "the index is away" in captured.err
     assert "envbuilder init --offline" in captured.err
@@ -721,7 +698,7 @@ def test_an_index_that_fails_is_asked_once_and_said_after_what_was_written(
 
 
 def test_what_cannot_be_locked_here_is_said_after_what_was_written(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, envbuilder: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(report: init.Report) -> init.Report:
         raise InvalidError("default.cpu cannot be locked: for a reason")
@@ -730,16 +707,15 @@ def test_what_cannot_be_locked_here_is_said_after_what_was_written(
     an_index(monkeypatch)
     questions(monkeypatch, answered())
     monkeypatch.setattr(init, "_locked", refuse)
-    assert run("init") == 2
-    captured = capsys.readouterr()
+    captured = envbuilder("init", code=2)
     assert "taken: 1 package of requirements.txt" in captured.out
     assert "default.cpu cannot be locked: for a reason" in captured.err
     assert (folder / "envbuilder.yaml").exists()
-    assert run("init") == 0, "what exists stays, and is not locked again"
+    envbuilder("init")  # what exists stays, and is not locked again
 
 
 def test_hardware_with_packages_of_its_own_decides(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, envbuilder: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     an_index(monkeypatch)
     asked = asked_of(monkeypatch, answered)
@@ -751,8 +727,7 @@ def test_hardware_with_packages_of_its_own_decides(
         asked.clear()
         (folder / "envbuilder.yaml").unlink(missing_ok=True)
         lay(folder, {"requirements.txt": listed})
-        assert run("init", "--json") == 0
-        capsys.readouterr()
+        envbuilder("init", "--json")
         assert asked == expected
 
 
@@ -761,7 +736,7 @@ def test_hardware_with_packages_of_its_own_decides(
 )
 def test_an_index_that_fails_midway_excludes_no_package(
     folder: Path,
-    capsys: pytest.CaptureFixture[str],
+    report: Report,
     monkeypatch: pytest.MonkeyPatch,
     failure: Exception,
 ) -> None:
@@ -770,46 +745,39 @@ def test_an_index_that_fails_midway_excludes_no_package(
     monkeypatch.setattr(upstream, "PARALLEL", 1)
     questions(monkeypatch, answered())
     lay(folder, {"requirements.txt": "rich\ngone\neinops\n"})
-    assert run("init", "--json") == 0
-    result = json.loads(capsys.readouterr().out)
+    result = report()
     excluded = [line for line in active(folder) if line.startswith("exclude")]
     assert excluded == ["exclude: [gone]  # no index has them"]
     (unsure,) = (line for line in result["needs_you"] if line.startswith("einops: "))
     assert "not known whether an index has it, since one fails (index.example: " in unsure
 
 
-def test_a_file_that_cannot_be_read_is_left_out(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_cannot_be_read_is_left_out(folder: Path, report: Report) -> None:
     lay(
         folder,
         {"pyproject.toml": "[project\n", "setup.cfg": "[options]\ninstall_requires = rich\n"},
     )
-    assert report(capsys)["needs_you"][0].startswith("pyproject.toml:1: not valid TOML")
+    assert report("--offline")["needs_you"][0].startswith("pyproject.toml:1: not valid TOML")
     assert active(folder)[:2] == ["requirements_from:", "  - setup.cfg"]
 
 
-def test_if_no_file_can_be_read_nothing_is_written(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_if_no_file_can_be_read_nothing_is_written(folder: Path, envbuilder: Command) -> None:
     lay(folder, {"pyproject.toml": "[project\n", "requirements.txt": "a b c\n"})
-    assert run("init", "--offline") == 2
+    err = envbuilder("init", "--offline", code=2).err
     assert not (folder / "envbuilder.yaml").exists()
-    err = capsys.readouterr().err
     assert "pyproject.toml:1: not valid TOML" in err
     assert "requirements.txt:1: a b c" in err
 
 
 def test_an_index_that_takes_its_time_leaves_the_rest_to_lock(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, envbuilder: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lay(folder, {"requirements.txt": "rich\n"})
     an_index(monkeypatch)
     monkeypatch.setattr(init, "_PATIENCE", 0.05)
     monkeypatch.setattr(init, "_resolvable", lambda *_: threading.Event().wait(60))
     monkeypatch.setattr(init, "_locked", lambda _: threading.Event().wait(60))
-    assert run("init") == 0
-    printed = capsys.readouterr()
+    printed = envbuilder("init")
     assert "not all is asked, since the index takes its time" in printed.err
     assert "nothing is locked yet" in printed.err
     assert "envbuilder lock" in printed.out

@@ -29,7 +29,7 @@ from envbuilder.profiles.profile import Profile, load as load_profile
 from envbuilder.profiles.releases import Build
 from envbuilder.project.lines import Line
 from tests.support import conda_locks
-from tests.support.command_line import run
+from tests.support.command_line import Command
 from tests.support.shipped import shipped_profile
 from tests.support.tools import tools
 
@@ -84,20 +84,21 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_a_lock_of_another_schema_is_2_and_the_way_out_is_named(
-    project: Path, command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+    project: Path, command: tuple[str, ...], envbuilder: Command
 ) -> None:
-    assert run(*command[:1], "--profile", "tiny", *command[1:]) == 2
-    printed = capsys.readouterr().err
+    printed = envbuilder(*command[:1], "--profile", "tiny", *command[1:], code=2).err
     assert "lock schema 1 is unknown to this envbuilder (it reads 2)" in printed
     assert "envbuilder lock" in printed
 
 
 def test_the_way_out_makes_it_again(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    project: Path, monkeypatch: pytest.MonkeyPatch, envbuilder: Command
 ) -> None:
     monkeypatch.setattr(resolve, "resolve", lambda *_, **__: new_lock(project))
-    assert run("lock", "--profile", "tiny") == 0
-    assert "tiny: locked, 4 files → profiles/locks/tiny.json" in capsys.readouterr().out
+    assert (
+        "tiny: locked, 4 files → profiles/locks/tiny.json"
+        in envbuilder("lock", "--profile", "tiny").out
+    )
     path = project / "profiles/locks/tiny.json"
     assert profile_lock.load(path) == new_lock(project)
 
@@ -116,31 +117,31 @@ def shipped(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_shipped_lock_that_stays_is_not_copied(
-    shipped: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    shipped: Path, monkeypatch: pytest.MonkeyPatch, envbuilder: Command
 ) -> None:
     lock = profile_lock.load(shipped)
     monkeypatch.setattr(resolve, "resolve", lambda *_, **__: lock)
-    assert run("lock", "--profile", "tiny") == 0
-    assert capsys.readouterr().out == "tiny: locked, unchanged, 4 files → shipped/locks/tiny.json\n"
-    assert run("lock", "--profile", "tiny", "--output-dir", "copy") == 0
+    assert (
+        envbuilder("lock", "--profile", "tiny").out
+        == "tiny: locked, unchanged, 4 files → shipped/locks/tiny.json\n"
+    )
+    envbuilder("lock", "--profile", "tiny", "--output-dir", "copy")
     assert profile_lock.load(Path("copy/tiny.json")) == lock
 
 
 def test_a_lock_that_hides_a_shipped_one_says_so(
-    shipped: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    shipped: Path, monkeypatch: pytest.MonkeyPatch, envbuilder: Command
 ) -> None:
     lock = profile_lock.load(shipped)
     older = replace(LEAF, version="0.9", file="leaf-0.9-py3-none-any.whl")
     other = replace(lock, targets=(replace(lock.targets[0], files=(older,)),))
     monkeypatch.setattr(resolve, "resolve", lambda *_, **__: other)
-    assert run("lock", "--profile", "tiny") == 0
+    out = envbuilder("lock", "--profile", "tiny").out
     own = Path("config/profiles/locks/tiny.json").absolute()
     assert profile_lock.load(own) == other
-    out = capsys.readouterr().out
     assert "  it is used instead of the lock that came with envbuilder" in out
     assert "  leaf 1.0 → 0.9\n" in out
-    assert run("profiles", "tiny") == 0
-    assert f"{own} is used instead of the lock that came" in capsys.readouterr().out
+    assert f"{own} is used instead of the lock that came" in envbuilder("profiles", "tiny").out
 
 
 @pytest.fixture
@@ -174,13 +175,11 @@ default.rocm: locked, 2.14.0 (rocm7.2), Python 3.11, 4 files
 
 @pytest.mark.parametrize("command", [["lock"], ["add", "einops"]])
 def test_a_profile_with_another_release_says_why(
-    elsewhere: list[Profile], capsys: pytest.CaptureFixture[str], command: list[str]
+    elsewhere: list[Profile], envbuilder: Command, command: list[str]
 ) -> None:
-    assert run(*command) == 0
+    assert TABLE in envbuilder(*command).out
     assert [(p.name, p.release) for p in elsewhere] == [("mps", "2.13.0"), ("rocm", "2.14.0")]
-    assert TABLE in capsys.readouterr().out
-    run("check")
-    checked = capsys.readouterr().out
+    checked = envbuilder("check", code=2).out
     assert " 2.13.0 (macos), Python 3.11\n" in checked
     assert " 2.14.0 (rocm7.2), Python 3.11\n" in checked
     assert f"    {WHY}" in checked
@@ -189,12 +188,11 @@ def test_a_profile_with_another_release_says_why(
 
 
 def test_each_lock_is_one_line(
-    elsewhere: list[Profile], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    elsewhere: list[Profile], tmp_path: Path, envbuilder: Command
 ) -> None:
     text = "requirements: [torch==2.14.1]\nprofiles: [mps, rocm]\n"
     (tmp_path / "envbuilder.yaml").write_text(text)
-    assert run("lock") == 0
-    assert capsys.readouterr().out == (
+    assert envbuilder("lock").out == (
         "default.mps: locked, 2.14.1 (macos), Python 3.11, 4 files\n"
         "default.rocm: locked, 2.14.1 (rocm7.2), Python 3.11, 4 files\n"
     )
@@ -214,7 +212,7 @@ def test_a_release_that_a_package_needs_is_that_of_all_profiles(
     elsewhere: list[Profile],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    envbuilder: Command,
     command: list[str],
 ) -> None:
     asked: list[str] = []
@@ -243,23 +241,21 @@ def test_a_release_that_a_package_needs_is_that_of_all_profiles(
     monkeypatch.setattr(Chooser, "ways", ways)
     listed = "" if command[0] == "add" else "requirements: [ext==1.0]\n"
     (tmp_path / "envbuilder.yaml").write_text(f"{listed}profiles: [mps, rocm, xpu]\n")
-    assert run(*command) == 2  # xpu is listed, and has no 2.4.1
-    out = capsys.readouterr().out
+    # xpu is listed, and has no 2.4.1
+    out = envbuilder(*command, code=2).out
     assert asked == ["mps"]
     if command == ["lock"]:
         assert out == NEEDED
     # What is locked stays, and the exception moves nothing.
-    assert run("lock") == 2
+    assert "mps: locked, unchanged" in envbuilder("lock", code=2).out
     assert "xpu" not in asked
-    assert "mps: locked, unchanged" in capsys.readouterr().out
 
 
 def test_a_release_that_no_profile_has_is_an_error(
-    elsewhere: list[Profile], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    elsewhere: list[Profile], tmp_path: Path, envbuilder: Command
 ) -> None:
     (tmp_path / "envbuilder.yaml").write_text('framework_version: "9"\nprofiles: [mps]\n')
-    assert run("lock") == 2
-    out = capsys.readouterr().out
+    out = envbuilder("lock", code=2).out
     assert "envbuilder.yaml:1: torch==9.*: profile 'mps' has PyTorch 1.12.0 and later" in out
     assert "Allow what it has." in out
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import base64
-import functools
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,25 +27,20 @@ from envbuilder.containers.oci.layout import (
 )
 from envbuilder.core import resources, signatures
 from envbuilder.core.console import PlainProgress
-from tests.support import command_line, signing
+from tests.support import signing
+from tests.support.command_line import Command
 from tests.support.folders import read_json
 
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """`run(*arguments)`: exit code, stdout and stderr of a command in the test's folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(module.PASSPHRASE, raising=False)
-
-    return functools.partial(command_line.printed, capsys)
+SIGN = ("sign", "--key", "key.pem")
+VERIFY = ("verify-signature", "--key", "key.pub")
 
 
 @pytest.fixture(autouse=True)
-def keys(tmp_path: Path) -> None:
+def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     signing.lay_key(tmp_path / "key.pem")
     signing.lay_key(tmp_path / "other.pem", "ed25519")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(module.PASSPHRASE, raising=False)
 
 
 def statement(
@@ -102,45 +95,43 @@ KINDS = ("lock", "bundle", "sbom", "provenance")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_is_signed_and_verified(kind: str, run: Run, tmp_path: Path) -> None:
+def test_each_kind_is_signed_and_verified(kind: str, envbuilder: Command, tmp_path: Path) -> None:
     name = lay(kind, tmp_path)
-    code, out, _ = run("sign", "--key", "key.pem", name)
-    assert (code, f"{name}.intoto.jsonl" in out) == (0, True)
-    code, out, _ = run("verify-signature", "--key", "other.pub", "--key", "key.pub", name, "--json")
-    assert code == 0
+    assert f"{name}.intoto.jsonl" in envbuilder(*SIGN, name).out
+    verify = (*VERIFY, name)
+    out = envbuilder(*verify, "--key", "other.pub", "--json").out
     (signed,) = json.loads(out)["signed"]
     assert signed["keyid"] == signing.read_key(tmp_path / "key.pem").public.id
-    code, out, _ = run("verify-signature", "--key", "key.pub", name)
-    assert signed["digest"] in out
+    assert signed["digest"] in envbuilder(*verify).out
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_five_refusals_for_each_kind(kind: str, run: Run, tmp_path: Path) -> None:
+def test_five_refusals_for_each_kind(kind: str, envbuilder: Command, tmp_path: Path) -> None:
     name = lay(kind, tmp_path)
-    verify = ("verify-signature", "--key", "key.pub", name)
+    verify = (*VERIFY, name)
     signature = tmp_path / f"{name}.intoto.jsonl"
 
-    code, _, unsigned = run(*verify)
-    assert (code, "not signed" in unsigned) == (5, True)
+    unsigned = envbuilder(*verify, code=5).err
+    assert "not signed" in unsigned
 
-    run("sign", "--key", "other.pem", name)
-    code, _, unknown = run(*verify)
-    assert (code, "not by a trusted key" in unknown) == (5, True)
+    envbuilder("sign", "--key", "other.pem", name)
+    unknown = envbuilder(*verify, code=5).err
+    assert "not by a trusted key" in unknown
     signature.unlink()
 
-    run("sign", "--key", "key.pem", name)
+    envbuilder(*SIGN, name)
     right = signature.read_bytes()
     envelope = json.loads(right)
     payload = base64.b64decode(envelope["payload"]) + b" "
     signature.write_text(json.dumps(envelope | {"payload": base64.b64encode(payload).decode()}))
-    code, _, changed = run(*verify)
-    assert (code, "was changed" in changed) == (5, True)
+    changed = envbuilder(*verify, code=5).err
+    assert "was changed" in changed
 
     other = lay("sbom" if kind == "lock" else "lock", tmp_path)
-    run("sign", "--key", "key.pem", other)
+    envbuilder(*SIGN, other)
     (tmp_path / f"{other}.intoto.jsonl").replace(signature)
-    code, _, wrong_type = run(*verify)
-    assert (code, "signed as urn:envbuilder:" in wrong_type) == (5, True)
+    wrong_type = envbuilder(*verify, code=5).err
+    assert "signed as urn:envbuilder:" in wrong_type
 
     signature.write_bytes(right)
     if kind == "bundle":
@@ -150,30 +141,30 @@ def test_five_refusals_for_each_kind(kind: str, run: Run, tmp_path: Path) -> Non
     else:
         document = read_json(tmp_path / name)
         (tmp_path / name).write_text(json.dumps(document, indent=3))
-    code, _, elsewhere = run(*verify)
-    assert (code, "about other content" in elsewhere) == (5, True)
+    elsewhere = envbuilder(*verify, code=5).err
+    assert "about other content" in elsewhere
     assert len({unsigned, unknown, changed, wrong_type, elsewhere}) == 5
 
 
-def test_a_provenance_that_differs_from_what_was_signed(run: Run, tmp_path: Path) -> None:
+def test_a_provenance_that_differs_from_what_was_signed(
+    envbuilder: Command, tmp_path: Path
+) -> None:
     """The subject is the same, the rest of it is not."""
     digest = {"sha256": "a" * 64}
     path = statement(tmp_path / "a.provenance.json", digest)
-    run("sign", "--key", "key.pem", path.name)
+    envbuilder(*SIGN, path.name)
     statement(path, digest, baseImage="somebody else's")
-    code, _, error = run("verify-signature", "--key", "key.pub", path.name)
-    assert (code, "another than the file's" in error) == (5, True)
+    assert "another than the file's" in envbuilder(*VERIFY, path.name, code=5).err
 
 
-def test_another_builder_is_refused(run: Run, tmp_path: Path) -> None:
+def test_another_builder_is_refused(envbuilder: Command, tmp_path: Path) -> None:
     path = statement(tmp_path / "a.provenance.json", {"sha256": "a" * 64}, "urn:somebody")
-    for command in (("sign", "--key", "key.pem"), ("verify-signature", "--key", "key.pub")):
-        code, _, error = run(*command, path.name)
-        assert (code, "names the builder 'urn:somebody'" in error) == (5, True)
+    for command in (SIGN, VERIFY):
+        assert "names the builder 'urn:somebody'" in envbuilder(*command, path.name, code=5).err
     for predicate in (None, [], {"buildDefinition": []}, {"buildDefinition": {"buildType": 1}}):
         subject = signatures.Subject(digest={"sha256": "a" * 64})
         path.write_bytes(signatures.make_statement([subject], attestations.PREDICATE, predicate))
-        assert run("sign", "--key", "key.pem", path.name)[0] == 5
+        envbuilder(*SIGN, path.name, code=5)
 
 
 def lay_image(folder: Path, *layers: bytes, named: tuple[bytes, ...] = ()) -> str:
@@ -192,115 +183,108 @@ def lay_image(folder: Path, *layers: bytes, named: tuple[bytes, ...] = ()) -> st
     return manifest.config.digest
 
 
-def test_the_image_next_to_its_provenance_is_compared(run: Run, tmp_path: Path) -> None:
+def test_the_image_next_to_its_provenance_is_compared(envbuilder: Command, tmp_path: Path) -> None:
     folder = tmp_path / "image"
     config = lay_image(folder, b"a layer")
     path = statement(tmp_path / "image.provenance.json", {"sha256": config[7:]})
-    verify = ("verify-signature", "--key", "key.pub", path.name)
-    assert run("sign", "--key", "key.pem", path.name)[0] == 0
-    code, out, error = run(*verify)
-    assert (code, config in out, "was not compared" in error) == (0, True, False)
+    verify = (*VERIFY, path.name)
+    envbuilder(*SIGN, path.name)
+    compared = envbuilder(*verify)
+    assert config in compared.out
+    assert "was not compared" not in compared.err
     folder.rename(tmp_path / "elsewhere")
-    code, _, error = run(*verify)
-    assert (code, "was not compared" in error) == (0, True)
+    assert "was not compared" in envbuilder(*verify).err
     lay_image(folder, b"another layer")
-    for command in (verify, ("sign", "--key", "key.pem", path.name)):
-        code, _, error = run(*command)
-        assert (code, "about other content" in error) == (5, True)
+    for command in (verify, (*SIGN, path.name)):
+        assert "about other content" in envbuilder(*command, code=5).err
     # The configuration is the one that was signed, but the layers are not those that it names.
     shutil.rmtree(folder)
     assert lay_image(folder, b"another layer", named=(b"a layer",)) == config
-    code, _, error = run(*verify)
-    assert (code, "not the ones that its configuration names" in error) == (1, True)
+    assert "not the ones that its configuration names" in envbuilder(*verify, code=1).err
 
 
-def test_an_environment_next_to_its_provenance_is_read_again(run: Run, tmp_path: Path) -> None:
+def test_an_environment_next_to_its_provenance_is_read_again(
+    envbuilder: Command, tmp_path: Path
+) -> None:
     env = tmp_path / "env"
     (env / "lib").mkdir(parents=True)
     (env / "lib/a.py").write_text("a = 1\n")
     integrity.close(env, {"made_by": "envbuilder"})
     digest = integrity.marker(env)["digest"].removeprefix("sha256:")
     path = statement(tmp_path / "env.provenance.json", {"envbuilderTree": digest})
-    run("sign", "--key", "key.pem", path.name)
-    assert run("verify-signature", "--key", "key.pub", path.name)[0] == 0
+    envbuilder(*SIGN, path.name)
+    envbuilder(*VERIFY, path.name)
     (env / "lib/a.py").write_text("a = 2\n")
-    code, _, error = run("verify-signature", "--key", "key.pub", path.name)
-    assert (code, "about other content" in error) == (5, True)
+    assert "about other content" in envbuilder(*VERIFY, path.name, code=5).err
     # Nor does it help to declare the file, and the list of such files, as host-dependent.
     (env / integrity.PLACED).write_text(f"lib/a.py\n{integrity.PLACED}\n")
-    assert run("verify-signature", "--key", "key.pub", path.name)[0] == 5
+    envbuilder(*VERIFY, path.name, code=5)
 
 
-def test_a_signature_replaces_no_other_file(run: Run, tmp_path: Path) -> None:
+def test_a_signature_replaces_no_other_file(envbuilder: Command, tmp_path: Path) -> None:
     name = lay("lock", tmp_path)
     path = tmp_path / f"{name}.intoto.jsonl"
     path.write_text("mine")
-    code, _, error = run("sign", "--key", "key.pem", name)
-    assert (code, "is no signature file" in error) == (2, True)
+    assert "is no signature file" in envbuilder(*SIGN, name, code=2).err
     assert path.read_text() == "mine"
 
 
-def test_other_files_are_not_signed(run: Run, tmp_path: Path) -> None:
+def test_other_files_are_not_signed(envbuilder: Command, tmp_path: Path) -> None:
     for content in (b"", b"{}", b"[1]", b"\xff", b"text", b"{" * 100_000):
         (tmp_path / "a.json").write_bytes(content)
-        code, _, error = run("sign", "--key", "key.pem", "a.json")
-        assert (code, "neither a lock nor" in error) == (2, True)
+        assert "neither a lock nor" in envbuilder(*SIGN, "a.json", code=2).err
     path = lay_bundle(tmp_path / "a.tar")
     path.write_bytes(path.read_bytes().replace(b"itself", b"itsalf"))
-    code, _, error = run("sign", "--key", "key.pem", "a.tar")
-    assert (code, "damaged" in error) == (1, True)
+    assert "damaged" in envbuilder(*SIGN, "a.tar", code=1).err
 
 
 @pytest.mark.parametrize("how", ["variable", "terminal"])
 def test_a_passphrase_is_never_an_argument(
-    how: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    how: str, envbuilder: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signing.lay_key(tmp_path / "closed.pem", "p256", b"open sesame")
     name = lay("lock", tmp_path)
     command = ["sign", "--key", "closed.pem", name]
-    code, _, error = run(*command)
-    assert (code, f"Set {module.PASSPHRASE}" in error) == (2, True)
+    assert f"Set {module.PASSPHRASE}" in envbuilder(*command, code=2).err
     for passphrase, expected in (("wrong", 2), ("open sesame", 0)):
         if how == "variable":
             monkeypatch.setenv(module.PASSPHRASE, passphrase)
-            code, out, error = run(*command)
         else:
             monkeypatch.setattr("sys.stdin.isatty", lambda: True)
             monkeypatch.setattr(module.click, "prompt", lambda text, p=passphrase, **o: p)
-            code, out, error = run(*command)
-        assert code == expected
-        assert "sesame" not in out + error
+        assert "sesame" not in "".join(envbuilder(*command, code=expected)[1:])
 
 
-def test_options_that_do_not_go_together(run: Run, tmp_path: Path) -> None:
+def test_options_that_do_not_go_together(envbuilder: Command, tmp_path: Path) -> None:
     name = lay("lock", tmp_path)
     for arguments in (
-        ("sign", "--key", "key.pem"),
-        ("verify-signature", "--key", "key.pub"),
+        SIGN,
+        VERIFY,
         ("verify-signature", name),
         ("verify-signature", "--key", "key.pem", name),
         ("verify-signature", "--key", "none.pub", name),
     ):
-        code, out, error = run(*arguments)
-        assert (code, out) == (2, ""), arguments
-        assert "Traceback" not in error
+        ended = envbuilder(*arguments, code=2)
+        assert ended.out == "", arguments
+        assert "Traceback" not in ended.err
 
 
-def test_the_configuration_s_keys(run: Run, tmp_path: Path) -> None:
+def test_the_configuration_s_keys(envbuilder: Command, tmp_path: Path) -> None:
     name = lay("lock", tmp_path)
-    run("sign", "--key", "key.pem", name)
+    envbuilder(*SIGN, name)
     (tmp_path / "envbuilder.yaml").write_text("signatures:\n  locks: [key.pub]\n")
-    assert run("verify-signature", name)[0] == 0
+    envbuilder("verify-signature", name)
     (tmp_path / "envbuilder.yaml").write_text("signatures:\n  locks: [other.pub]\n")
-    assert run("verify-signature", name)[0] == 5
-    assert run("verify-signature", name, "--key", "key.pub")[0] == 0
+    envbuilder("verify-signature", name, code=5)
+    envbuilder("verify-signature", name, "--key", "key.pub")
 
 
 @pytest.mark.parametrize("kind", ["sbom", "provenance"])
-def test_attestations_have_no_key_in_the_configuration(kind: str, run: Run, tmp_path: Path) -> None:
+def test_attestations_have_no_key_in_the_configuration(
+    kind: str, envbuilder: Command, tmp_path: Path
+) -> None:
     (tmp_path / "envbuilder.yaml").write_text("signatures: {locks: [key.pub], bundles: [key.pub]}")
-    code, _, error = run("verify-signature", lay(kind, tmp_path))
-    assert (code, "Add --key PUB" in error) == (2, True)
+    assert "Add --key PUB" in envbuilder("verify-signature", lay(kind, tmp_path), code=2).err
 
 
 KEPT = Path(__file__).parents[2] / "data/signed"
@@ -313,16 +297,22 @@ KEY_IDS = {
 
 @pytest.mark.parametrize("name", ["tiny.json", "tiny.tar"])
 @pytest.mark.parametrize("kind", [*KEY_IDS])
-def test_signatures_of_earlier_versions_are_valid(kind: str, name: str, run: Run) -> None:
-    code, out, _ = run("verify-signature", "--key", str(KEPT / f"{kind}.pub"), str(KEPT / name))
-    assert (code, f"signed by {KEY_IDS[kind]}" in out) == (0, True)
+def test_signatures_of_earlier_versions_are_valid(
+    kind: str, name: str, envbuilder: Command
+) -> None:
+    assert (
+        f"signed by {KEY_IDS[kind]}"
+        in envbuilder("verify-signature", "--key", str(KEPT / f"{kind}.pub"), str(KEPT / name)).out
+    )
 
 
-def test_a_signature_is_the_one_that_earlier_versions_made(run: Run, tmp_path: Path) -> None:
+def test_a_signature_is_the_one_that_earlier_versions_made(
+    envbuilder: Command, tmp_path: Path
+) -> None:
     """ed25519 is deterministic: key id, statement and envelope must be the same."""
     for name in ("tiny.json", "tiny.tar"):
         shutil.copyfile(KEPT / name, tmp_path / name)
-        assert run("sign", "--key", str(KEPT / "ed25519.pem"), name)[0] == 0
+        envbuilder("sign", "--key", str(KEPT / "ed25519.pem"), name)
         made, kept = (read_json(folder / f"{name}.intoto.jsonl") for folder in (tmp_path, KEPT))
         assert made == kept | {
             "signatures": [s for s in kept["signatures"] if s["keyid"] == KEY_IDS["ed25519"]]

@@ -18,7 +18,7 @@ from envbuilder.core.settings import Settings, load as load_settings
 from envbuilder.host import model as host, probe
 from envbuilder.verify import show
 from envbuilder.verify.report import history
-from tests.support import command_line
+from tests.support.command_line import Command
 from tests.support.folders import read_json
 from tests.support.pretended_payload import LIFE, Clock, perform, quick_report
 from tests.support.reports import BUSY, QUIET, epoch, measured, written
@@ -30,7 +30,6 @@ HERE = host.Host(
     platform="linux/amd64",
     cpu=host.Cpu(model_name="AMD EPYC", threads=2),
 )
-Shown = pytest.CaptureFixture[str]
 
 
 class Payload:
@@ -72,17 +71,19 @@ def own() -> Settings:
     return load_settings()
 
 
-run = functools.partial(
-    command_line.run,
-    "verify",
-    "--python",
-    sys.executable,
-    "--profile",
-    "cpu",
-    "--quick",
-    "--epochs",
-    "1",
-)
+@pytest.fixture
+def verify(envbuilder: Command) -> Command:
+    return functools.partial(
+        envbuilder,
+        "verify",
+        "--python",
+        sys.executable,
+        "--profile",
+        "cpu",
+        "--quick",
+        "--epochs",
+        "1",
+    )
 
 
 def kept(own: Settings) -> list[dict[str, Any]]:
@@ -90,26 +91,25 @@ def kept(own: Settings) -> list[dict[str, Any]]:
     return [read_json(e.path) for e in history.entries(own.reports_dir)]
 
 
-def test_every_report_is_kept(own: Settings, payload: Payload, capsys: Shown) -> None:
-    assert run() == 0
+def test_every_report_is_kept(own: Settings, payload: Payload, verify: Command) -> None:
+    verify()
     payload.says(status="failed", reasons=["device: none"])
-    assert run() == 5
+    said = verify(code=5).err
     assert [r["status"] for r in kept(own)] == ["passed", "failed"]
     assert [r["profile"] for r in kept(own)] == ["cpu", "cpu"]
     names = [e.path.name for e in history.entries(own.reports_dir)]
     assert [n[:7] for n in names] == ["000001-", "000002-"]
-    assert str(own.reports_dir / names[1]) in capsys.readouterr().err
+    assert str(own.reports_dir / names[1]) in said
 
 
 def test_more_than_the_matmul_rate_is_told_everywhere(
-    own: Settings, payload: Payload, capsys: Shown
+    own: Settings, payload: Payload, verify: Command
 ) -> None:
     payload.says(measurements={"matmul_share": 1.27, "epoch_flops": 2e11})
-    assert run("--html", "page.html") == 0
+    out = " ".join(verify("--html", "page.html").out.split())
     (report,) = kept(own)
     assert (report["status"], report["checks"][-1]["name"]) == ("passed", "matmul rate")
     assert "127 % of the matmul rate" in report["warnings"][-1]
-    out = " ".join(capsys.readouterr().out.split())
     assert "matmul rate warning" in out
     assert "VERIFIED" in out
     page = Path("page.html").read_text()
@@ -119,18 +119,18 @@ def test_more_than_the_matmul_rate_is_told_everywhere(
 
 @pytest.mark.parametrize("lie", [{"against": 5}, {"host": []}, {"warnings": 3}])
 def test_what_no_page_could_show_is_refused_with_the_report(
-    own: Settings, payload: Payload, lie: dict[str, Any]
+    own: Settings, payload: Payload, lie: dict[str, Any], verify: Command
 ) -> None:
     payload.report = {**payload.report, **lie}
-    assert run("--html", "page.html") == 5
+    verify("--html", "page.html", code=5)
     assert "malformed" in kept(own)[-1]["reasons"][0]
     assert "NOT VERIFIED" in Path("page.html").read_text()
 
 
-def test_no_payload_says_who_it_is(own: Settings, payload: Payload) -> None:
+def test_no_payload_says_who_it_is(own: Settings, payload: Payload, verify: Command) -> None:
     lies = {"profile": "cuda", "backend": "venv", "time": "20990101T000000Z", "fingerprint": "x"}
     payload.report = {**payload.report, **lies}
-    assert run() == 0
+    verify()
     (report,) = kept(own)
     assert (report["profile"], report["backend"]) == ("cpu", "external")
     assert report["time"] < "2099"
@@ -152,15 +152,14 @@ def test_a_payload_that_gave_no_report_is_reported(
     own: Settings,
     payload: Payload,
     tmp_path: Path,
-    capsys: Shown,
+    verify: Command,
     code: int,
     report: Any,
     said: str,
 ) -> None:
     payload.code = code
     payload.report = report
-    assert run("--output", "here.json", "--json") == 5
-    captured = capsys.readouterr()
+    captured = verify("--output", "here.json", "--json", code=5)
     assert said in captured.err
     (stored,) = kept(own)
     assert stored == json.loads(captured.out) == read_json(tmp_path / "here.json")
@@ -171,21 +170,22 @@ def test_a_payload_that_gave_no_report_is_reported(
 
 @pytest.mark.parametrize("forged", [f for f in FORGED if not f.in_ci], ids=lambda f: f.name)
 def test_a_forged_report_is_5(
-    own: Settings, payload: Payload, capsys: Shown, forged: Forged
+    own: Settings, payload: Payload, verify: Command, forged: Forged
 ) -> None:
     """Also where its process ran for as long as it says and answered the blind test."""
     payload.report = quick_report(**forged.changes)
     payload.code = 0
-    assert run() == 5
-    assert "\nNOT VERIFIED" in capsys.readouterr().out
+    assert "\nNOT VERIFIED" in verify(code=5).out
     (stored,) = kept(own)
     assert stored["status"] == "failed"
     assert forged.words in stored["reasons"][0]
 
 
-def test_what_a_forged_report_changes_is_what_gives_it_away(payload: Payload) -> None:
+def test_what_a_forged_report_changes_is_what_gives_it_away(
+    payload: Payload, verify: Command
+) -> None:
     payload.report = quick_report(**SHORT)
-    assert run() == 0
+    verify()
 
 
 # ---- what cannot be written
@@ -208,7 +208,7 @@ def test_a_report_that_cannot_be_written_hides_no_verdict(
     own: Settings,
     payload: Payload,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: Shown,
+    verify: Command,
     tmp_path: Path,
     place: str,
     passed: bool,
@@ -222,8 +222,7 @@ def test_a_report_that_cannot_be_written_hides_no_verdict(
             and place in {"both", "output" if p.name == "here.json" else "history"}
         ),
     )
-    assert run("--output", "here.json") == (1 if passed else 5)
-    captured = capsys.readouterr()
+    captured = verify("--output", "here.json", code=1 if passed else 5)
     assert ("VERIFIED" if passed else "NOT VERIFIED") in captured.out
     assert captured.err.count("No space left on device") == (2 if place == "both" else 1)
     # One that fails does not keep the other from being written.
@@ -231,15 +230,14 @@ def test_a_report_that_cannot_be_written_hides_no_verdict(
     assert len(kept(own)) == (1 if place == "output" else 0)
 
 
-def test_a_log_that_cannot_be_written_hides_no_verdict(own: Settings, capsys: Shown) -> None:
+def test_a_log_that_cannot_be_written_hides_no_verdict(own: Settings, verify: Command) -> None:
     own.cache_dir.mkdir(parents=True)
     own.logs_dir.write_text("in the way")
-    assert run() == 0
-    assert "cannot be written" in capsys.readouterr().err
+    assert "cannot be written" in verify().err
 
 
-def test_the_log_keeps_what_is_no_text(own: Settings) -> None:
-    assert run() == 0
+def test_the_log_keeps_what_is_no_text(own: Settings, verify: Command) -> None:
+    verify()
     (log,) = own.logs_dir.glob("*.log")
     assert log.read_text() == "\\udce9 said"
 
@@ -247,27 +245,25 @@ def test_the_log_keeps_what_is_no_text(own: Settings) -> None:
 # ---- against
 
 
-def test_last_needs_a_predecessor(own: Settings, payload: Payload, capsys: Shown) -> None:
-    assert run("--against", "last") == 2
-    said = capsys.readouterr().err
+def test_last_needs_a_predecessor(own: Settings, payload: Payload, verify: Command) -> None:
+    said = verify("--against", "last", code=2).err
     assert "no report of a passed verification" in said
     assert "Verify once without --against" in said
     assert payload.started == 0, "nothing is trained in vain"
     payload.says(status="failed", reasons=["no"])
-    assert run() == 5
-    assert run("--against", "last") == 2
+    verify(code=5)
+    verify("--against", "last", code=2)
 
 
 def test_a_regression_is_5_and_never_becomes_the_yardstick(
-    own: Settings, payload: Payload, capsys: Shown
+    own: Settings, payload: Payload, verify: Command
 ) -> None:
-    assert run() == 0
+    verify()
     payload.says(training__epochs=[epoch(25.0)])
-    assert run("--against", "last") == 0
+    verify("--against", "last")
     payload.says(training__epochs=[epoch(40.0)])
     for _ in range(2):
-        assert run("--against", "last") == 5
-        shown = capsys.readouterr().out
+        shown = verify("--against", "last", code=5).out
         assert "NOT VERIFIED" in shown
         assert "40.0 s against 25.0 s" in " ".join(shown.split())
     assert [r["status"] for r in kept(own)] == ["passed", "passed", "failed", "failed"]
@@ -279,10 +275,10 @@ def busy(payload: Payload, **changes: Any) -> None:
 
 
 def test_a_busy_machine_changes_no_verdict_and_is_told_everywhere(
-    own: Settings, payload: Payload, capsys: Shown
+    own: Settings, payload: Payload, verify: Command
 ) -> None:
     busy(payload)
-    assert run("--html", "page.html") == 0
+    shown = " ".join(verify("--html", "page.html").out.split())
     why = "machine busy: epoch 1: tasks waited for a CPU 95 % of the time"
     (report,) = kept(own)
     assert (report["status"], report["speed"], report["speed_reason"]) == (
@@ -290,76 +286,74 @@ def test_a_busy_machine_changes_no_verdict_and_is_told_everywhere(
         "not_judged",
         why,
     )
-    shown = " ".join(capsys.readouterr().out.split())
     assert f"Speed not judged ({why})" in shown
     assert "epoch 20.0 s (speed not judged), accuracy" in shown
     page = " ".join(Path("page.html").read_text().split())
     assert why in page
     assert "the first one, speed not judged" in page
-    assert run("--json") == 0
-    assert json.loads(capsys.readouterr().out)["speed"] == "not_judged"
+    assert json.loads(verify("--json").out)["speed"] == "not_judged"
 
 
-def test_a_busy_machine_is_no_regression(own: Settings, payload: Payload, capsys: Shown) -> None:
-    assert run("--output", "before.json") == 0
+def test_a_busy_machine_is_no_regression(own: Settings, payload: Payload, verify: Command) -> None:
+    verify("--output", "before.json")
     busy(payload, training__epochs=[epoch(90.0)])
-    assert run("--against", "before.json") == 0
-    assert run("--against", "last") == 0
-    assert "speed not judged in this verification" in " ".join(capsys.readouterr().out.split())
+    verify("--against", "before.json")
+    assert "speed not judged in this verification" in " ".join(
+        verify("--against", "last").out.split()
+    )
     payload.says(training__epochs=[epoch(90.0)])
-    assert run("--against", "last") == 5, "the yardstick is the quiet one, not the busy ones"
-    assert "90.0 s against 20.0 s" in " ".join(capsys.readouterr().out.split())
+    # The yardstick is the quiet one, not the busy ones.
+    shown = verify("--against", "last", code=5).out
+    assert "90.0 s against 20.0 s" in " ".join(shown.split())
 
 
-def test_a_busy_report_is_no_yardstick(own: Settings, payload: Payload, capsys: Shown) -> None:
+def test_a_busy_report_is_no_yardstick(own: Settings, payload: Payload, verify: Command) -> None:
     busy(payload, training__epochs=[epoch(2.0)])
-    assert run("--output", "busy.json") == 0
-    assert run("--against", "last") == 2
-    assert "whose speed was judged" in capsys.readouterr().err
+    verify("--output", "busy.json")
+    assert "whose speed was judged" in verify("--against", "last", code=2).err
     payload.says()
-    assert run("--against", "busy.json") == 0
-    shown = " ".join(capsys.readouterr().out.split())
+    shown = " ".join(verify("--against", "busy.json").out.split())
     assert "speed not judged in the earlier verification: machine busy" in shown
 
 
-def test_less_accurate_is_5(payload: Payload, capsys: Shown) -> None:
-    assert run() == 0
+def test_less_accurate_is_5(payload: Payload, verify: Command) -> None:
+    verify()
     payload.says(training__epochs=[epoch(20.0, 0.97)])
-    assert run("--against", "last", "--json") == 5
-    data = json.loads(capsys.readouterr().out.splitlines()[-1])
+    data = json.loads(verify("--against", "last", "--json", code=5).out)
     assert "less accurate" in data["reasons"][0]
 
 
-def test_another_device_has_no_predecessor(own: Settings, payload: Payload, capsys: Shown) -> None:
-    assert run() == 0
+def test_another_device_has_no_predecessor(
+    own: Settings, payload: Payload, verify: Command
+) -> None:
+    verify()
     payload.says(device__name="Intel Xeon")
-    assert run("--against", "last") == 2
-    captured = capsys.readouterr()
+    captured = verify("--against", "last", code=2)
     assert "on Intel Xeon" in captured.err
     assert "\nVERIFIED" in captured.out, "the verdict itself stands, and is kept"
     assert [r["status"] for r in kept(own)] == ["passed", "passed"]
 
 
 def test_another_torch_is_refused_unless_named(
-    own: Settings, payload: Payload, capsys: Shown
+    own: Settings, payload: Payload, verify: Command
 ) -> None:
-    assert run("--output", "before.json") == 0
+    verify("--output", "before.json")
     payload.says(framework__version="2.14.1+cpu", training__epochs=[epoch(99.0)])
-    assert run("--against", "last") == 2
-    assert "framework: torch 2.14.1+cpu, then torch 2.13.0+cpu" in capsys.readouterr().err
-    assert run("--against", "before.json") == 5
+    assert (
+        "framework: torch 2.14.1+cpu, then torch 2.13.0+cpu"
+        in verify("--against", "last", code=2).err
+    )
+    verify("--against", "before.json", code=5)
     payload.says(framework__version="2.14.1+cpu")
-    assert run("--against", "before.json") == 0
     assert "framework: torch 2.14.1+cpu, then torch 2.13.0+cpu" in " ".join(
-        capsys.readouterr().out.split()
+        verify("--against", "before.json").out.split()
     )
 
 
-def test_a_failed_verification_stays_5(payload: Payload, capsys: Shown) -> None:
-    assert run() == 0
+def test_a_failed_verification_stays_5(payload: Payload, verify: Command) -> None:
+    verify()
     payload.says(status="failed", reasons=["device: none"], training=None)
-    assert run("--against", "last") == 5
-    assert "not compared" in capsys.readouterr().out
+    assert "not compared" in verify("--against", "last", code=5).out
 
 
 @pytest.mark.parametrize(
@@ -371,12 +365,11 @@ def test_a_failed_verification_stays_5(payload: Payload, capsys: Shown) -> None:
     ],
 )
 def test_a_comparison_that_makes_no_sense_is_2(
-    payload: Payload, tmp_path: Path, capsys: Shown, arguments: list[str], said: str
+    payload: Payload, tmp_path: Path, verify: Command, arguments: list[str], said: str
 ) -> None:
     (tmp_path / "damaged.json").write_text("{")
     written(tmp_path / "full.json")
-    assert run(*arguments) == 2
-    assert said in capsys.readouterr().err
+    assert said in verify(*arguments, code=2).err
     assert payload.started == 0
 
 
@@ -385,19 +378,21 @@ def test_a_comparison_that_makes_no_sense_is_2(
 PAGE = '<meta name="generator" content="envbuilder">'
 
 
-def test_a_report_and_a_page_replace_earlier_ones(payload: Payload) -> None:
+def test_a_report_and_a_page_replace_earlier_ones(payload: Payload, verify: Command) -> None:
     for _ in range(2):
-        assert run("--output", "r.json", "--html", "r.html", "-q") == 0
+        verify("--output", "r.json", "--html", "r.html", "-q")
         report = read_json(Path("r.json"))
         Path("r.json").write_text(json.dumps(report, sort_keys=True))  # as jq does
 
 
-def test_bytes_that_are_no_text_lose_no_report(own: Settings, tmp_path: Path) -> None:
+def test_bytes_that_are_no_text_lose_no_report(
+    own: Settings, tmp_path: Path, verify: Command
+) -> None:
     folder = tmp_path / "caf\udce9"
     folder.mkdir()
     (folder / "python").symlink_to(sys.executable)
     arguments = ("--python", str(folder / "python"), "--output", "r.json", "--html", "r.html")
-    assert run(*arguments) == 0
+    verify(*arguments)
     report = read_json(Path("r.json"))
     assert report["artifact"]["ref"] == str(folder / "python").replace("\udce9", "\\udce9")
     assert history.read(Path("r.json")).report.status == "passed"
@@ -405,10 +400,11 @@ def test_bytes_that_are_no_text_lose_no_report(own: Settings, tmp_path: Path) ->
 
 
 def test_two_verifications_in_one_second_have_a_log_each(
-    own: Settings, monkeypatch: pytest.MonkeyPatch
+    own: Settings, monkeypatch: pytest.MonkeyPatch, verify: Command
 ) -> None:
     monkeypatch.setattr(text, "stamp_now", lambda: "20261128T120000Z")
-    assert [run(), run()] == [0, 0]
+    verify()
+    verify()
     assert len([*own.logs_dir.glob("20261128T120000Z-cpu-external-*-payload.log")]) == 2
 
 
@@ -423,28 +419,28 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("drawn")
 def test_the_page_is_written_for_failures_too(
-    payload: Payload, tmp_path: Path, capsys: Shown
+    payload: Payload, tmp_path: Path, verify: Command
 ) -> None:
     path = tmp_path / "deep/report.html"
-    assert run("--html", str(path)) == 0
+    verify("--html", str(path))
     assert path.read_text().endswith("passed")
     payload.code = -9
     payload.report = None
-    assert run("--html", str(path)) == 5
+    verify("--html", str(path), code=5)
     assert path.read_text().endswith("failed")
     payload.code = None
     payload.says()
     (tmp_path / "file").write_text("")
-    capsys.readouterr()
     payload.started = 0
-    assert run("--html", "file/report.html") == 2
-    assert "file/report.html: cannot be written" in capsys.readouterr().err
+    assert "file/report.html: cannot be written" in verify("--html", "file/report.html", code=2).err
     assert payload.started == 0
 
 
 def test_an_error_without_a_file_names_none(
-    payload: Payload, monkeypatch: pytest.MonkeyPatch, capsys: Shown
+    payload: Payload, monkeypatch: pytest.MonkeyPatch, verify: Command
 ) -> None:
     monkeypatch.setattr(show, "render", Mock(side_effect=OSError("the template is gone")))
-    assert run("--html", "page.html") == 1
-    assert "the page cannot be written: the template is gone" in capsys.readouterr().err
+    assert (
+        "the page cannot be written: the template is gone"
+        in verify("--html", "page.html", code=1).err
+    )
