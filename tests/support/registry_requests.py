@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tests.support.registry_fixture import PASSWORD, USER, FakeRegistry
 BIG = bytes(range(256)) * 8192  # 2 MiB
 SMALL = b"a small layer"
 SILENT = PlainProgress(lambda line: None)
+Send = Callable[..., transfer.Pushed]
 
 
 @pytest.fixture
@@ -86,6 +88,12 @@ def impatient(monkeypatch: pytest.MonkeyPatch, fault: str = "hang") -> None:
 @pytest.fixture
 def source(tmp_path: Path) -> Layout:
     return Layout.create(tmp_path / "source")
+
+
+@pytest.fixture
+def send(server: FakeRegistry, source: Layout, found: Settings) -> Send:
+    """`send(image)` pushes an image of the source; `push` has the options."""
+    return functools.partial(push, server, source, found=found)
 
 
 @pytest.fixture

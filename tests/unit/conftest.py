@@ -16,10 +16,10 @@ import pytest
 
 from envbuilder.core import settings
 from tests.support.command_line import envbuilder
-from tests.support.registry_requests import server, source, there
+from tests.support.registry_requests import send, server, source, there
 
 # Fixtures: the command line, a registry, and what is pushed to it.
-__all__ = ["envbuilder", "server", "source", "there"]
+__all__ = ["envbuilder", "send", "server", "source", "there"]
 
 
 MEMORY = Path("/dev/shm")

@@ -271,13 +271,19 @@ def test_a_browser_opens_where_there_is_a_display(
     assert jupyter.has_display(environ, system) is expected
 
 
-def test_it_is_whole_for_every_platform_and_python_of_envbuilders(repository: Path) -> None:
+def whole_lock(name: str) -> profile_lock.Lock:
+    """The shipped lock of this name, which lacks nothing and is up to date."""
     library = jupyter.library()
-    profile = library.profile(jupyter.NAME)
+    profile = library.profile(name)
     lock = library.usable_lock(profile)
     assert resolve.check(profile, lock) == ()
     assert lock.state == "locked"
     assert lock.missing == {}
+    return lock
+
+
+def test_it_is_whole_for_every_platform_and_python_of_envbuilders(repository: Path) -> None:
+    lock = whole_lock(jupyter.NAME)
     project = tomllib.loads((repository / "pyproject.toml").read_text())
     pythons = refresh_requirements.pythons(project)
     pairs = {(target.platform, target.python) for target in lock.targets}
@@ -287,12 +293,7 @@ def test_it_is_whole_for_every_platform_and_python_of_envbuilders(repository: Pa
 
 
 def test_kernels_are_there_for_every_python_of_environments() -> None:
-    library = jupyter.library()
-    profile = library.profile(jupyter.KERNEL)
-    lock = library.usable_lock(profile)
-    assert resolve.check(profile, lock) == ()
-    assert lock.state == "locked"
-    assert lock.missing == {}
+    lock = whole_lock(jupyter.KERNEL)
     pythons = [f"3.{minor}" for minor in range(8, 15)]
     assert [(t.platform, t.python) for t in lock.targets] == [
         (platform, python) for platform in types.PLATFORMS for python in pythons

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -11,23 +10,15 @@ from typing import Any
 import pytest
 
 from envbuilder.payload import checks, torch_checks
-from envbuilder.payload.events import Events
 from envbuilder.payload.frameworks import torch_
 from envbuilder.payload.frameworks.torch_ import Torch
 from envbuilder.payload.numerics import compilers
-from envbuilder.payload.options import Options
 from envbuilder.payload.report import PASSED, WARNING, CheckError
-from envbuilder.payload.run import Run
 from envbuilder.payload.training import eager
-from envbuilder.payload.training.dataset import SUBSET_SHA256, Dataset, Split
 from tests.support.recorded import replaced
+from tests.unit.payload.test_checks import a_run
 
-DATA = Dataset("few", Split(b"aabbcc", b"abc", 2), Split(b"ddee", b"de", 2), dict(SUBSET_SHA256))
 TORCH: Any = SimpleNamespace(__version__="2.13.0+cpu", set_num_threads=lambda count: None)
-
-
-def a_run(device: str = "cpu", data: Dataset = DATA, **options: Any) -> Run:
-    return Run(Options(device, **options), data, Events(io.StringIO()))
 
 
 @pytest.mark.parametrize(("names", "loaded"), [(("ipex",), True), (("zentorch",), False)])

@@ -37,7 +37,11 @@ HONEST = Faults()
 def proved(folder: Path, faults: Faults = HONEST, framework: str = "jax") -> step.Proof:
     split = digits(IMAGES)
     train_and_record(folder, split, NUMBERS, EPOCHS, faults, Numpy(rows_first=framework == "torch"))
-    return step.prove(folder, NUMBERS, split, framework, QUIET)
+    return prove(folder, framework=framework)
+
+
+def prove(folder: Path, numbers: tuple[int, ...] = NUMBERS, framework: str = "jax") -> step.Proof:
+    return step.prove(folder, numbers, digits(IMAGES), framework, QUIET)
 
 
 @pytest.mark.parametrize("framework", ["torch", "jax", "tensorflow"])
@@ -148,10 +152,7 @@ def test_averages_that_are_not_zero_at_first(tmp_path: Path) -> None:
     state = bytearray((tmp_path / "state-0").read_bytes())
     state[-4:] = struct.pack("<f", 1e-9)
     (tmp_path / "state-0").write_bytes(state)
-    assert (
-        "not zero before the first step"
-        in step.prove(tmp_path, NUMBERS, digits(IMAGES), "jax", QUIET).problem
-    )
+    assert "not zero before the first step" in prove(tmp_path).problem
 
 
 def test_a_unit_at_zero_may_be_on_either_side(tmp_path: Path, monkeypatch: Any) -> None:
@@ -163,14 +164,14 @@ def test_a_unit_at_zero_may_be_on_either_side(tmp_path: Path, monkeypatch: Any) 
         active[0, 5] ^= True
         return real(numpy, passed, active)
 
-    split = digits(IMAGES)
     monkeypatch.setattr(step.reference, "backward", other_side)
-    train_and_record(tmp_path, split, (0,), 1, Faults(kept=lambda r, n: [r[0], r[1] | True]))
+    all_kept = Faults(kept=lambda right, n: [right[0], right[1] | True])
+    train_and_record(tmp_path, digits(IMAGES), (0,), 1, all_kept)
     monkeypatch.setattr(step.reference, "backward", real)
-    assert "changes" in step.prove(tmp_path, (0,), split, "jax", QUIET).problem
+    assert "changes" in prove(tmp_path, (0,)).problem
     monkeypatch.setattr(step, "_NEAR", 1e9)
     monkeypatch.setattr(step, "_choices", lambda near: ((), (near[5],)))
-    assert "changes" not in step.prove(tmp_path, (0,), split, "jax", QUIET).problem
+    assert "changes" not in prove(tmp_path, (0,)).problem
 
 
 def test_of_too_many_units_at_zero_no_side_is_tried() -> None:
@@ -224,7 +225,7 @@ def test_a_record_without_a_part_is_no_proof(
     elif change != "missing":
         file.write_bytes(content[:-1] if change == "shorter" else content + b"\0")
     with pytest.raises(VerifyError, match=name):
-        step.prove(tmp_path, NUMBERS, digits(IMAGES), "jax", QUIET)
+        prove(tmp_path)
 
 
 def test_an_order_that_repeats_an_image_is_no_proof(tmp_path: Path) -> None:

@@ -32,6 +32,9 @@ class Bench:
     def cache(self, *, fresh: bool = False) -> LayerCache:
         return LayerCache(self.folder, self.notes.append, fresh=fresh)
 
+    def find(self) -> Layer | None:
+        return self.cache().find(INPUTS)
+
     def keep(self, inputs: dict[str, Any] = INPUTS, content: bytes = b"x") -> Layer:
         made = layer.write([Member(path="a", content=content)], self._written, 0)
         assert self.cache().keep(inputs, made, self._written) is made
@@ -48,7 +51,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_a_layer_is_found_by_its_inputs_whatever_their_order(bench: Bench) -> None:
-    assert bench.cache().find(INPUTS) is None
+    assert bench.find() is None
     made = bench.keep()
     bench.keep({**INPUTS, "python": "3.12"}, b"y")
     assert bench.cache().find(dict(reversed(INPUTS.items()))) == made
@@ -69,7 +72,7 @@ def test_a_layer_of_another_format_or_compressor_is_not_found(
 ) -> None:
     bench.keep()
     monkeypatch.setattr(f"envbuilder.builds.image.{place}", value)
-    assert bench.cache().find(INPUTS) is None
+    assert bench.find() is None
 
 
 def test_later_versions_find_the_same_entries(
@@ -87,7 +90,7 @@ def test_a_fresh_build_uses_no_layer_and_replaces_it(bench: Bench) -> None:
     bench.keep()
     assert bench.cache(fresh=True).find(INPUTS) is None
     made = bench.keep(content=b"of the fresh build")
-    assert bench.cache().find(INPUTS) == made
+    assert bench.find() == made
 
 
 @pytest.mark.parametrize("damage", [b"", b"!", None])
@@ -98,14 +101,14 @@ def test_a_damaged_layer_is_reported_once_and_removed(bench: Bench, damage: byte
     blob.unlink()
     if damage is not None:
         blob.write_bytes(damage and damage + whole[1:])
-    assert bench.cache().find(INPUTS) is None
+    assert bench.find() is None
     (note,) = bench.notes
     assert note.startswith("warning: ")
     assert made.digest.removeprefix("sha256:") in note
     assert note.endswith("; it is made again")
     assert bench.entries() == []
     assert not blob.exists()
-    assert bench.cache().find(INPUTS) is None
+    assert bench.find() is None
     assert len(bench.notes) == 1
 
 
@@ -114,7 +117,7 @@ def test_a_damaged_entry_is_reported_and_removed_but_no_blob(bench: Bench, text:
     made = bench.keep()
     (entry,) = bench.entries()
     entry.write_bytes(text)
-    assert bench.cache().find(INPUTS) is None
+    assert bench.find() is None
     assert [str(entry) in note for note in bench.notes] == [True]
     assert bench.entries() == []
     assert bench.cache().layout.blob(made.digest).is_file()
@@ -142,7 +145,7 @@ def test_a_result_is_remembered_until_its_entry_is_damaged(bench: Bench) -> None
 def test_a_fresh_cache_makes_what_exists_again(bench: Bench) -> None:
     bench.keep(content=b"of an earlier command")
     assert bench.cache(fresh=True).find(INPUTS) is None
-    assert bench.cache(fresh=True).ensure(INPUTS, bench.keep) == bench.cache().find(INPUTS)
+    assert bench.cache(fresh=True).ensure(INPUTS, bench.keep) == bench.find()
 
 
 EPOCH = 1000

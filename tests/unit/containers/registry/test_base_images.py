@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -18,6 +18,8 @@ from envbuilder.core.settings import Settings
 from tests.support import image_layouts as images
 from tests.support.registry_fixture import FakeRegistry
 from tests.support.registry_requests import connect, push
+
+Obtain = Callable[..., Layout]
 
 
 @pytest.fixture
@@ -35,19 +37,31 @@ def patient(server: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "connect", lambda *args: connect(server))
 
 
-def obtain(
-    server: FakeRegistry, index: Descriptor, found: Settings, notes: list[str], **options: Any
-) -> Layout:
-    platform = options.get("platform", "linux/amd64")
-    ref = f"{server.host}/a:t"
-    return transfer.obtain_base(ref, index.digest, platform, found, PlainProgress(notes.append))
+@pytest.fixture
+def notes() -> list[str]:
+    """What is said while a base is obtained."""
+    return []
 
 
-def test_a_base_is_fetched_once(server: FakeRegistry, index: Descriptor, found: Settings) -> None:
-    first = obtain(server, index, found, [])
+@pytest.fixture
+def obtain(server: FakeRegistry, index: Descriptor, found: Settings, notes: list[str]) -> Obtain:
+    """`obtain()` returns the base of the index; another image or other settings may be given."""
+
+    def obtained(of: Descriptor = index, settings: Settings = found) -> Layout:
+        progress = PlainProgress(notes.append)
+        ref = f"{server.host}/a:t"
+        return transfer.obtain_base(ref, of.digest, "linux/amd64", settings, progress)
+
+    return obtained
+
+
+def test_a_base_is_fetched_once(
+    server: FakeRegistry, index: Descriptor, found: Settings, obtain: Obtain
+) -> None:
+    first = obtain()
     assert server.log
     server.log.clear()
-    again = obtain(server, index, found, [])
+    again = obtain()
     assert server.log == []
     assert (
         again.folder
@@ -58,37 +72,42 @@ def test_a_base_is_fetched_once(server: FakeRegistry, index: Descriptor, found: 
 
 
 def test_a_base_of_the_shared_store_is_used_where_it_is(
-    server: FakeRegistry, index: Descriptor, found: Settings, tmp_path: Path
+    server: FakeRegistry, index: Descriptor, found: Settings, obtain: Obtain, tmp_path: Path
 ) -> None:
     admin = replace(found, cache_dir=tmp_path / "shared")
-    shared = obtain(server, index, admin, [])
+    shared = obtain(settings=admin)
     server.log.clear()
     user = replace(found, shared_store=tmp_path / "shared")
-    assert obtain(server, index, user, []).folder == shared.folder
+    assert obtain(settings=user).folder == shared.folder
     assert transfer.has_base(index.digest, "linux/amd64", user)
     assert not transfer.has_base(index.digest, "linux/amd64", found)
     assert server.log == []
     layer = shared.manifest("linux/amd64").layers[0]
     shared.blob(layer.digest).unlink()
-    own = obtain(server, index, user, [])
+    own = obtain(settings=user)
     assert own.folder == transfer.base_folder(user.cache_dir, index.digest, "linux/amd64")
     assert not shared.blob(layer.digest).exists(), "it is somebody else's"
 
 
 def test_the_digest_of_an_image_works_as_that_of_an_index(
-    server: FakeRegistry, index: Descriptor, found: Settings
+    server: FakeRegistry, obtain: Obtain
 ) -> None:
-    image = obtain(server, index, found, []).find("linux/amd64")
+    image = obtain().find("linux/amd64")
     server.manifests["a", image.digest] = server.manifests["a", image.digest]
-    assert obtain(server, image, found, []).find("linux/amd64").digest == image.digest
+    assert obtain(image).find("linux/amd64").digest == image.digest
 
 
 @pytest.mark.parametrize("victim", ["index", "manifest", "config", "layer"])
 @pytest.mark.parametrize("harm", ["damaged", "missing"])
 def test_damage_is_named_and_mended(
-    server: FakeRegistry, index: Descriptor, found: Settings, victim: str, harm: str
+    server: FakeRegistry,
+    index: Descriptor,
+    obtain: Obtain,
+    notes: list[str],
+    victim: str,
+    harm: str,
 ) -> None:
-    layout = obtain(server, index, found, [])
+    layout = obtain()
     image = layout.find("linux/amd64")
     manifest = layout.read_manifest(image)
     of = {"index": index, "manifest": image, "config": manifest.config}
@@ -99,24 +118,23 @@ def test_damage_is_named_and_mended(
         data = path.read_bytes()
         path.chmod(0o644)
         path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    notes: list[str] = []
-    obtain(server, index, found, notes)
+    notes.clear()
+    obtain()
     assert "fetched again" in notes[0]
     assert path.name in notes[0]
     notes.clear()
     server.log.clear()
-    obtain(server, index, found, notes)
+    obtain()
     assert (notes, server.log) == ([], [])
 
 
 def test_a_base_of_another_index_is_not_taken(
-    server: FakeRegistry, index: Descriptor, found: Settings
+    index: Descriptor, found: Settings, obtain: Obtain, notes: list[str]
 ) -> None:
     """A folder under a digest's name with a right image of something else."""
     layout = Layout.create(transfer.base_folder(found.cache_dir, index.digest, "linux/amd64"))
     images.image(layout, b"something else")
-    notes: list[str] = []
-    found_ = obtain(server, index, found, notes).manifest("linux/amd64")
+    found_ = obtain().manifest("linux/amd64")
     assert "fetched again" in notes[0]
     assert found_.layers[0].size == len(b"layer for amd64")
 
@@ -140,12 +158,12 @@ def test_a_mirror_that_lacks_it_or_lies_is_passed_over(
 
 
 def test_a_fetch_that_broke_off_is_no_base(
-    server: FakeRegistry, index: Descriptor, found: Settings
+    server: FakeRegistry, obtain: Obtain, notes: list[str]
 ) -> None:
     server.faults = [("blobs", "drop")] * 40
     with pytest.raises(BuildError):
-        obtain(server, index, found, [])
+        obtain()
     server.faults = []
-    notes: list[str] = []
-    obtain(server, index, found, notes)
+    notes.clear()
+    obtain()
     assert not [n for n in notes if "warning" in n]

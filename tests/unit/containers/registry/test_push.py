@@ -14,46 +14,44 @@ from envbuilder.core.errors import InvalidError, WrongHashError
 from envbuilder.core.settings import Settings
 from tests.support import image_layouts as images
 from tests.support.registry_fixture import FakeRegistry, digest_of
-from tests.support.registry_requests import BIG, SMALL, impatient, push
+from tests.support.registry_requests import BIG, SMALL, Send, impatient
 
 
-def test_only_what_is_missing_travels(
-    server: FakeRegistry, source: Layout, found: Settings
-) -> None:
+def test_only_what_is_missing_travels(send: Send, server: FakeRegistry, source: Layout) -> None:
     first = images.image(source, BIG, SMALL)
     second = images.image(source, BIG, b"another layer")
-    done = push(server, source, first, found)
+    done = send(first)
     assert (done.sent, done.present, done.mounted) == (3, 0, 0)
     assert done.bytes == sum(b.size for b in source.read_manifest(first).blobs) + first.size
-    done = push(server, source, second, found, "u")
+    done = send(second, tag="u")
     assert (done.sent, done.present) == (1, 2)
     assert done.bytes == len(b"another layer") + second.size
-    assert push(server, source, second, found, "u").bytes == 0
+    assert send(second, tag="u").bytes == 0
     assert server.manifests["a", "t"] == server.manifests["a", first.digest]
 
 
 def test_blobs_are_mounted_from_another_repository(
-    server: FakeRegistry, source: Layout, there: Descriptor, found: Settings, tmp_path: Path
+    send: Send, there: Descriptor, found: Settings, tmp_path: Path
 ) -> None:
-    done = push(server, source, there, found, name="b")
+    done = send(there, name="b")
     assert (done.mounted, done.sent, done.bytes) == (3, 0, there.size)
     forgetful = replace(found, cache_dir=tmp_path / "elsewhere")
-    assert push(server, source, there, forgetful, name="c").sent == 3
+    assert send(there, found=forgetful, name="c").sent == 3
 
 
 def test_a_note_of_a_repository_that_is_none(
-    server: FakeRegistry, source: Layout, there: Descriptor, found: Settings
+    send: Send, there: Descriptor, found: Settings
 ) -> None:
     for note in found.uploads_dir.glob("*.repository"):
         note.write_bytes(b"../../x?y=z\n")
-    assert push(server, source, there, found, name="b").sent == 3
+    assert send(there, name="b").sent == 3
 
 
-def test_a_tag_or_the_right_digest(server: FakeRegistry, source: Layout, found: Settings) -> None:
+def test_a_tag_or_the_right_digest(send: Send, source: Layout) -> None:
     image = images.image(source, SMALL)
-    push(server, source, image, found, image.digest)
+    send(image, tag=image.digest)
     with pytest.raises(InvalidError, match="the image has another digest"):
-        push(server, source, image, found, digest_of(b"other"))
+        send(image, tag=digest_of(b"other"))
 
 
 REQUESTS = ["HEAD .*blobs", "POST", "PATCH", "PUT .*uploads", "PUT .*manifests"]
@@ -67,9 +65,9 @@ REQUESTS = ["HEAD .*blobs", "POST", "PATCH", "PUT .*uploads", "PUT .*manifests"]
     ],
 )
 def test_a_push_survives_a_fault_that_passes(
+    send: Send,
     server: FakeRegistry,
     source: Layout,
-    found: Settings,
     fault: str,
     request_: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -77,7 +75,7 @@ def test_a_push_survives_a_fault_that_passes(
     impatient(monkeypatch, fault)
     image = images.image(source, BIG, SMALL)
     server.faults = [(request_, fault)]
-    done = push(server, source, image, found)
+    done = send(image)
     assert server.faults == []
     for b in source.read_manifest(image).blobs:
         assert ("a", b.digest) in server.blobs
@@ -86,45 +84,40 @@ def test_a_push_survives_a_fault_that_passes(
         assert done.bytes < 2 * len(BIG)
 
 
-def test_only_what_is_right_is_sent(server: FakeRegistry, source: Layout, found: Settings) -> None:
+def test_only_what_is_right_is_sent(send: Send, server: FakeRegistry, source: Layout) -> None:
     image = images.image(source, BIG)
     layer = source.read_manifest(image).layers[0]
     source.blob(layer.digest).chmod(0o644)
     source.blob(layer.digest).write_bytes(b"!" + BIG[1:])
     with pytest.raises(WrongHashError, match="damaged"):
-        push(server, source, image, found)
+        send(image)
     assert ("a", layer.digest) not in server.blobs
     assert server.manifests == {}
 
 
 def test_a_registry_that_changes_manifests_is_found_out(
-    server: FakeRegistry, source: Layout, found: Settings
+    send: Send, server: FakeRegistry, source: Layout
 ) -> None:
     image = images.image(source, SMALL)
     server.faults = [("PUT .*manifests", f"201 Docker-Content-Digest: {digest_of(b'other')}")]
     with pytest.raises(WrongHashError, match="the registry reports digest"):
-        push(server, source, image, found)
+        send(image)
 
 
 def test_a_registry_that_reports_no_digest_is_believed(
-    server: FakeRegistry, source: Layout, found: Settings
+    send: Send, server: FakeRegistry, source: Layout
 ) -> None:
     """The header is required of an answer to a pull alone (OCI distribution 1.1)."""
     image = images.image(source, SMALL)
     server.faults = [("PUT .*manifests", "201 X-Served-By: me")]
-    push(server, source, image, found)
+    send(image)
     assert server.requests("PUT")
 
 
-def test_two_pushes_at_once_send_each_blob_once(
-    server: FakeRegistry, source: Layout, found: Settings
-) -> None:
+def test_two_pushes_at_once_send_each_blob_once(send: Send, source: Layout) -> None:
     image = images.image(source, BIG, SMALL)
     results: list[Pushed] = []
-    threads = [
-        threading.Thread(target=lambda: results.append(push(server, source, image, found)))
-        for _ in range(3)
-    ]
+    threads = [threading.Thread(target=lambda: results.append(send(image))) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,12 +31,14 @@ from tests.support.registry_requests import (
     BIG,
     SILENT,
     SMALL,
+    Send,
     attached,
     connect,
     impatient,
     pull,
-    push,
 )
+
+Take = Callable[[str], int]
 
 
 @pytest.fixture
@@ -44,10 +47,16 @@ def into(tmp_path: Path) -> Path:
     return tmp_path / "b"
 
 
+@pytest.fixture
+def take(server: FakeRegistry, into: Path) -> Take:
+    """`take("t")` pulls the image of a tag or digest."""
+    return lambda wanted: pull(server, wanted, into)
+
+
 def test_an_image_comes_back_as_it_went(
-    server: FakeRegistry, there: Descriptor, source: Layout, into: Path
+    take: Take, there: Descriptor, source: Layout, into: Path
 ) -> None:
-    done = pull(server, there.digest, into)
+    done = take(there.digest)
     pulled = Layout.open(into)
     assert pulled.find("linux/amd64").digest == there.digest
     manifest = pulled.manifest("linux/amd64")
@@ -62,32 +71,28 @@ def test_an_image_comes_back_as_it_went(
 
 
 def test_what_is_there_does_not_travel_again(
-    server: FakeRegistry, there: Descriptor, into: Path
+    take: Take, server: FakeRegistry, there: Descriptor
 ) -> None:
-    pull(server, "t", into)
+    take("t")
     server.log.clear()
-    assert pull(server, "t", into) == 0
+    assert take("t") == 0
     assert server.log == ["GET /v2/a/manifests/t"]
 
 
-def test_a_damaged_blob_is_brought_again(
-    server: FakeRegistry, there: Descriptor, into: Path
-) -> None:
-    pull(server, "t", into)
+def test_a_damaged_blob_is_brought_again(take: Take, there: Descriptor, into: Path) -> None:
+    take("t")
     layout = Layout.open(into)
     layer = layout.manifest("linux/amd64").layers[1]
     layout.blob(layer.digest).chmod(0o644)
     layout.blob(layer.digest).write_bytes(SMALL.upper())
-    assert pull(server, "t", into) == len(SMALL)
+    assert take("t") == len(SMALL)
     assert layout.checked(layer).read_bytes() == SMALL
 
 
-def test_of_an_index_one_platform_comes(
-    server: FakeRegistry, source: Layout, found: Settings, into: Path
-) -> None:
+def test_of_an_index_one_platform_comes(send: Send, take: Take, source: Layout, into: Path) -> None:
     index = images.multi(source)
-    push(server, source, index, found)
-    pull(server, index.digest, into)
+    send(index)
+    take(index.digest)
     layout = Layout.open(into)
     assert [d.platform for d in layout.images()] == [Platform(os="linux", architecture="amd64")]
     names = {p.read_bytes() for p in (into / "blobs/sha256").iterdir()}
@@ -97,10 +102,10 @@ def test_of_an_index_one_platform_comes(
 
 
 def test_a_platform_that_is_not_there(
-    server: FakeRegistry, source: Layout, there: Descriptor, found: Settings, into: Path
+    send: Send, server: FakeRegistry, source: Layout, there: Descriptor, into: Path
 ) -> None:
     index = images.multi(source)
-    push(server, source, index, found, "index")
+    send(index, tag="index")
     layout = Layout.create(into)
     with pytest.raises(InvalidError, match="no images for macos/arm64") as caught:
         transfer.pull(connect(server), "index", layout, "macos/arm64", SILENT)
@@ -113,6 +118,7 @@ def test_a_platform_that_is_not_there(
 @pytest.mark.parametrize("fault", ["500", "503 Retry-After: 1", "429", "drop", "hang", "cut"])
 @pytest.mark.parametrize("request_", ["GET .*manifests", "GET .*blobs"])
 def test_a_fault_that_passes_is_survived(
+    take: Take,
     server: FakeRegistry,
     there: Descriptor,
     into: Path,
@@ -122,7 +128,7 @@ def test_a_fault_that_passes_is_survived(
 ) -> None:
     impatient(monkeypatch, fault)
     server.faults = [(request_, fault)]
-    pull(server, there.digest, into)
+    take(there.digest)
     assert server.faults == []
     layout = Layout.open(into)
     for layer in layout.manifest("linux/amd64").layers:
@@ -130,25 +136,25 @@ def test_a_fault_that_passes_is_survived(
 
 
 def test_a_later_pull_goes_on_where_an_earlier_one_broke_off(
-    server: FakeRegistry, there: Descriptor, source: Layout, into: Path
+    take: Take, server: FakeRegistry, there: Descriptor, source: Layout, into: Path
 ) -> None:
     big = source.manifest("linux/amd64").layers[0]
     server.faults = [(big.digest, "cut")] + [(big.digest, "drop")] * 16
     with pytest.raises(BuildError, match=rf"{big.digest}: .*connection reset"):
-        pull(server, there.digest, into)
+        take(there.digest)
     part = into / "partial" / big.digest.removeprefix("sha256:")
     kept = part.stat().st_size
     assert 0 < kept < len(BIG)
     assert Layout.open(into).index().manifests == ()
     server.faults = []
-    assert pull(server, there.digest, into) <= len(BIG) - kept + 1000
+    assert take(there.digest) <= len(BIG) - kept + 1000
     assert not part.parent.exists()
 
 
-def test_a_manifest_of_other_bytes(server: FakeRegistry, there: Descriptor, into: Path) -> None:
+def test_a_manifest_of_other_bytes(take: Take, server: FakeRegistry, there: Descriptor) -> None:
     server.faults = [("manifests", "wrong")]
     with pytest.raises(WrongHashError, match=rf"{there.digest}: the received content"):
-        pull(server, there.digest, into)
+        take(there.digest)
 
 
 @pytest.mark.parametrize(
@@ -163,31 +169,31 @@ def test_a_manifest_of_other_bytes(server: FakeRegistry, there: Descriptor, into
         b'{"a": "' + b"x" * (4 << 20) + b'"}',
     ],
 )
-def test_what_is_no_image(server: FakeRegistry, into: Path, content: bytes) -> None:
+def test_what_is_no_image(take: Take, server: FakeRegistry, content: bytes) -> None:
     server.manifests["a", "t"] = (MANIFEST, content)
     with pytest.raises(InvalidError, match=rf"{server.host}/a: t: "):
-        pull(server, "t", into)
+        take("t")
 
 
 def test_what_it_is_comes_from_the_bytes(
-    server: FakeRegistry, there: Descriptor, into: Path
+    take: Take, server: FakeRegistry, there: Descriptor, into: Path
 ) -> None:
     """A registry cannot make an index of an image: the digest does not cover its header."""
     _, data = server.manifests["a", "t"]
     server.manifests["a", "t"] = (INDEX, data)
-    pull(server, "t", into)
+    take("t")
     assert Layout.open(into).find("linux/amd64").digest == there.digest
 
 
 def test_an_image_that_the_disk_has_no_room_for(
-    server: FakeRegistry, there: Descriptor, into: Path
+    take: Take, server: FakeRegistry, there: Descriptor
 ) -> None:
     _, data = server.manifests["a", "t"]
     read = json.loads(data)
     read["layers"][0]["size"] = 1 << 49
     server.manifests["a", "t"] = (MANIFEST, json.dumps(read).encode())
     with pytest.raises(BuildError, match=r"not enough space .* 562950\.0 GB are needed"):
-        pull(server, "t", into)
+        take("t")
     assert server.requests("GET") == ["GET /v2/a/manifests/t"]
 
 
@@ -195,14 +201,14 @@ def test_an_image_that_the_disk_has_no_room_for(
 
 
 def test_a_layout_lists_each_image_that_was_pulled_once(
-    server: FakeRegistry, source: Layout, found: Settings, into: Path
+    send: Send, take: Take, source: Layout, into: Path
 ) -> None:
     one = images.image(source, BIG)
     other = images.image(source, SMALL)
     for tag, image in (("one", one), ("other", other)):
-        push(server, source, image, found, tag)
+        send(image, tag=tag)
     for tag in ("one", "other", "one"):
-        pull(server, tag, into)
+        take(tag)
     listed = Layout.open(into).index()
     assert [d.digest for d in listed.manifests] == [other.digest, one.digest]
     assert (listed.schema_version, listed.media_type) == (2, INDEX)
@@ -210,7 +216,7 @@ def test_a_layout_lists_each_image_that_was_pulled_once(
 
 @pytest.mark.parametrize(("depth", "allowed"), [(2, True), (3, False)])
 def test_an_index_of_indexes_goes_with_all_of_its_parts(
-    server: FakeRegistry, source: Layout, found: Settings, depth: int, allowed: bool
+    send: Send, server: FakeRegistry, source: Layout, depth: int, allowed: bool
 ) -> None:
     image = images.image(source, SMALL)
     described = [image]
@@ -220,10 +226,10 @@ def test_an_index_of_indexes_goes_with_all_of_its_parts(
         described.append(source.add(encode(index), INDEX))
     if not allowed:
         with pytest.raises(InvalidError, match=f"^{described[1].digest}: .* nested too deeply"):
-            push(server, source, described[-1], found)
+            send(described[-1])
         assert server.requests("PUT") == []
         return
-    done = push(server, source, described[-1], found)
+    done = send(described[-1])
     puts = [p.rpartition("/")[2] for p in server.requests("PUT") if "manifests" in p]
     assert puts == [*[d.digest for d in described[:-1]], "t"]
     assert done.digest == described[-1].digest
@@ -261,9 +267,9 @@ PROVENANCE = "application/vnd.in-toto+json"
 
 
 @pytest.fixture
-def image(server: FakeRegistry, source: Layout, found: Settings) -> Descriptor:
+def image(send: Send, source: Layout) -> Descriptor:
     made = images.image(source, b"a layer")
-    push(server, source, made, found)
+    send(made)
     return made
 
 

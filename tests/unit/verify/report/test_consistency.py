@@ -17,24 +17,31 @@ from tests.support.reports import BUSY, QUIET, epoch, measured
 SUBSET = Dataset(
     "MNIST subset (shipped)", Split(b"", b"", 3000), Split(b"", b"", 1000), dict(SUBSET_SHA256)
 )
+FULL = Dataset("MNIST", Split(b"", b"", 60000), Split(b"", b"", 10000), {})
 EXPECTS = Expected(device="cpu", version="2.13.0+cpu")
 LIVED = 60.0
 ONE = QUICK[0]
 """The gates after one epoch of the subset."""
 
 
+def contradictions_of(
+    data: dict[str, Any], seconds: float = LIVED, epochs: int = 1, expects: Expected = EXPECTS
+) -> list[str]:
+    """The contradictions of a report after a quick request."""
+    asked = consistency.request_for(expects, SUBSET, epochs=epochs, quick=True)
+    return consistency.contradictions(asked, model.check(data), seconds)
+
+
 def contradictions(seconds: float = LIVED, **changes: Any) -> list[str]:
-    asked = consistency.request_for(EXPECTS, SUBSET, epochs=1, quick=True)
-    return consistency.contradictions(asked, model.check(quick_report(**changes)), seconds)
+    return contradictions_of(quick_report(**changes), seconds)
 
 
 def test_fewer_images_than_mnist_has_are_one_epoch_with_the_profiles_own_gate() -> None:
-    whole = Dataset("MNIST", Split(b"", b"", 60_000), Split(b"", b"", 10_000), {})
     few = Expected(device="cpu", version="1", images=20_032, accuracy=0.96)
-    asked = consistency.request_for(few, whole, epochs=None, quick=False)
+    asked = consistency.request_for(few, FULL, epochs=None, quick=False)
     assert (asked.train, asked.test, asked.subset) == (20_032, 10_000, True)
     assert (asked.epochs, asked.gates.accuracy) == (1, 0.96)
-    quick = consistency.request_for(few, whole, epochs=None, quick=True)
+    quick = consistency.request_for(few, FULL, epochs=None, quick=True)
     assert (quick.train, quick.epochs, quick.gates) == (3_000, 3, QUICK[2])
 
 
@@ -144,11 +151,10 @@ def test_a_report_that_is_odd_and_may_be_true(changes: dict[str, Any]) -> None:
 def test_the_loss_curve_is_near_the_mean_of_the_epochs(
     points: int, loss: float, plausible: bool
 ) -> None:
-    request = consistency.request_for(EXPECTS, SUBSET, epochs=2, quick=True)
     epochs = [epoch(10.0) | {"loss": 0.4}, epoch(10.0)]
     curve = [[step, loss] for step in range(1, points + 1)]
     data = quick_report(training__epochs=epochs, training__losses=[*curve, [999, None]])
-    found = consistency.contradictions(request, model.check(data), LIVED)
+    found = contradictions_of(data, epochs=2)
     assert (found == []) is plausible, found
 
 
@@ -167,11 +173,10 @@ def test_the_loss_curve_is_near_the_mean_of_the_epochs(
 def test_an_earlier_epoch_that_is_impossible_counts_as_much_as_the_last(
     impossible: dict[str, Any],
 ) -> None:
-    request = consistency.request_for(EXPECTS, SUBSET, epochs=2, quick=True)
     good = quick_report(training__epochs=[epoch(10.0), epoch(10.0)])
-    assert consistency.contradictions(request, model.check(good), LIVED) == []
+    assert contradictions_of(good, epochs=2) == []
     good["training"]["epochs"][0].update(impossible)
-    assert consistency.contradictions(request, model.check(good), LIVED) != []
+    assert contradictions_of(good, epochs=2) != []
 
 
 PROFILE = Expected(
@@ -182,7 +187,6 @@ PROFILE = Expected(
     compile=("zentorch",),
 )
 NEEDED = ("extension zentorch", "kernels", "compile zentorch")
-FULL = Dataset("MNIST", Split(b"", b"", 60000), Split(b"", b"", 10000), {})
 
 
 def of_profile(*, without: str = "", status: str = "passed") -> list[str]:
@@ -214,8 +218,7 @@ def test_epochs_that_do_not_fit_their_rate() -> None:
     data = quick_report()
     short = {"seconds": 0.001, "data_seconds": 0.0005, "compute_seconds": 0.0005}
     data["training"]["epochs"][0] |= short
-    asked = consistency.request_for(EXPECTS, SUBSET, epochs=1, quick=True)
-    (problem,) = consistency.contradictions(asked, model.check(data), LIVED)
+    (problem,) = contradictions_of(data)
     assert problem == "epoch 1: 3000 images in 0.001 s are not 150.0 a second"
 
 
@@ -228,8 +231,7 @@ def at_once(seconds: float, lived: float) -> list[str]:
     """The contradictions of a report whose work took `seconds`, and its checks no time."""
     data = quick_report(training__epochs=[epoch(seconds)], training__cold_start_seconds=None)
     data["checks"] = [{**check, "seconds": 0.0} for check in data["checks"]]
-    request = consistency.request_for(EXPECTS, SUBSET, epochs=1, quick=True)
-    return consistency.contradictions(request, model.check(data), lived)
+    return contradictions_of(data, lived)
 
 
 def test_work_may_take_all_of_a_process_and_no_more() -> None:
@@ -241,8 +243,7 @@ def test_work_may_take_all_of_a_process_and_no_more() -> None:
 def test_the_time_of_each_check_may_be_rounded_up(lacking: float, plausible: bool) -> None:
     data = quick_report(training__epochs=[epoch(1e-4)], training__cold_start_seconds=None)
     lived = sum(check["seconds"] - lacking for check in data["checks"]) + 1e-4
-    request = consistency.request_for(EXPECTS, SUBSET, epochs=1, quick=True)
-    found = consistency.contradictions(request, model.check(data), lived)
+    found = contradictions_of(data, lived)
     assert (found == []) is plausible, found
 
 
@@ -313,6 +314,5 @@ def test_a_version_names_every_build_unless_it_has_a_local_part(
 ) -> None:
     """An external torch may have any version."""
     expects = replace(EXPECTS, version=requested)
-    asked = consistency.request_for(expects, SUBSET, epochs=1, quick=True)
-    report = model.check(quick_report(framework__version=reported))
-    assert consistency.contradictions(asked, report, LIVED) == []
+    report = quick_report(framework__version=reported)
+    assert contradictions_of(report, expects=expects) == []

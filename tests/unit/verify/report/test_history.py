@@ -21,6 +21,11 @@ def names(folder: Path) -> list[str]:
     return [e.path.name for e in history.entries(folder)]
 
 
+def keep(folder: Path, **changes: Any) -> Path:
+    """Keep a report with these changes."""
+    return history.keep(whole(**changes), folder)
+
+
 def last(folder: Path, **changes: Any) -> str | None:
     """The `time` of the report that --against last would take for a run with these changes."""
     like = loaded(**changes).report
@@ -35,18 +40,20 @@ def last(folder: Path, **changes: Any) -> str | None:
 
 
 def test_a_name_says_what_it_is(tmp_path: Path) -> None:
-    path = history.keep(whole(), tmp_path / "reports")
+    path = keep(tmp_path / "reports")
     assert path.name == "000001-20261120T095103Z-cpu-venv-0123456789ab.json"
     assert history.read(path).report == model.check(whole())
-    path = history.keep(
-        whole(known__profile="cpu-ipex", known__backend="external", known__fingerprint=None),
+    path = keep(
         tmp_path / "reports",
+        known__profile="cpu-ipex",
+        known__backend="external",
+        known__fingerprint=None,
     )
     assert path.name == "000002-20261120T095103Z-cpu-ipex-external.json"
     (first, second) = history.entries(tmp_path / "reports")
     assert (first.profile, first.backend) == ("cpu", "venv")
     assert (second.profile, second.backend) == ("cpu-ipex", "external")
-    path = history.keep(whole(known__backend="apptainer"), tmp_path / "reports")
+    path = keep(tmp_path / "reports", known__backend="apptainer")
     assert history.entries(tmp_path / "reports")[-1].path == path
 
 
@@ -54,7 +61,7 @@ def test_a_clock_that_runs_backwards_changes_no_order(tmp_path: Path) -> None:
     # From the future, then right, then before the epoch of everything.
     times = ["20391231T235959Z", "20261120T095103Z", "19700101T000000Z"]
     for time in times:
-        history.keep(whole(known__time=time), tmp_path)
+        keep(tmp_path, known__time=time)
     assert [e.time for e in history.entries(tmp_path)] == times
     assert names(tmp_path) == sorted(names(tmp_path))
     assert last(tmp_path) == "19700101T000000Z"
@@ -62,16 +69,16 @@ def test_a_clock_that_runs_backwards_changes_no_order(tmp_path: Path) -> None:
 
 def test_the_number_goes_on_after_a_gap(tmp_path: Path) -> None:
     for _ in range(3):
-        history.keep(whole(), tmp_path)
+        keep(tmp_path)
     history.entries(tmp_path)[0].path.unlink()
-    assert history.keep(whole(), tmp_path).name.startswith("000004-")
+    assert keep(tmp_path).name.startswith("000004-")
     written(tmp_path / "9999999-20261120T095103Z-cpu-venv.json")
-    assert history.keep(whole(), tmp_path).name.startswith("10000000-")
+    assert keep(tmp_path).name.startswith("10000000-")
     assert history.entries(tmp_path)[-1].number == 10_000_000
 
 
 def test_other_files_are_no_reports_of_ours(tmp_path: Path) -> None:
-    kept = history.keep(whole(), tmp_path)
+    kept = keep(tmp_path)
     for name in ("notes.json", f".{kept.name}.1.part", "000002-x-cpu-venv.json", "x"):
         (tmp_path / name).write_text("{}")
     (tmp_path / "000003-20261120T095103Z-cpu-venv.json").mkdir()
@@ -82,17 +89,17 @@ def test_other_files_are_no_reports_of_ours(tmp_path: Path) -> None:
 
 
 def test_last_is_the_newest_that_passed_of_the_same_kind(tmp_path: Path) -> None:
-    def keep(second: int, **changes: Any) -> None:
-        history.keep(whole(known__time=f"20261120T0000{second:02}Z", **changes), tmp_path)
+    def keep_at(second: int, **changes: Any) -> None:
+        keep(tmp_path, known__time=f"20261120T0000{second:02}Z", **changes)
 
     assert last(tmp_path) is None
-    keep(1)
-    keep(2, device__name="Intel Xeon")
-    keep(3, quick=True)
-    keep(4, dataset__subset=True)
-    keep(5, known__backend="docker")
-    keep(6, **CUDA)
-    keep(7, status="failed", reasons=["no"])
+    keep_at(1)
+    keep_at(2, device__name="Intel Xeon")
+    keep_at(3, quick=True)
+    keep_at(4, dataset__subset=True)
+    keep_at(5, known__backend="docker")
+    keep_at(6, **CUDA)
+    keep_at(7, status="failed", reasons=["no"])
     damaged = tmp_path / "000099-20261120T000008Z-cpu-venv.json"
     damaged.write_text('{"schema": 1')
     assert last(tmp_path) == "20261120T000001Z"
@@ -107,10 +114,9 @@ def test_last_is_the_newest_that_passed_of_the_same_kind(tmp_path: Path) -> None
 
 def test_a_busy_machine_is_no_yardstick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "KEPT", 1)
-    history.keep(whole(known__time="20261120T000001Z"), tmp_path)
+    keep(tmp_path, known__time="20261120T000001Z")
     for second in (2, 3):
-        busy = whole(known__time=f"20261120T00000{second}Z", speed="not_judged")
-        history.keep(busy, tmp_path)
+        keep(tmp_path, known__time=f"20261120T00000{second}Z", speed="not_judged")
         assert last(tmp_path) == "20261120T000001Z"
     # The newest is kept as the newest; the one before it serves no comparison.
     assert [e.number for e in history.entries(tmp_path)] == [1, 3]
@@ -119,7 +125,7 @@ def test_a_busy_machine_is_no_yardstick(tmp_path: Path, monkeypatch: pytest.Monk
 def test_each_external_interpreter_has_its_own_history(tmp_path: Path) -> None:
     mine: dict[str, Any] = {"known__backend": "external", "known__fingerprint": None}
     one, two = ({**mine, "known__artifact": {"ref": f"{n}/bin/python"}} for n in ("a", "b"))
-    history.keep(whole(**one), tmp_path)
+    keep(tmp_path, **one)
     assert last(tmp_path, **one) is not None
     assert last(tmp_path, **two) is None
 
@@ -128,14 +134,14 @@ def test_the_newest_stay_and_so_does_a_yardstick(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history, "KEPT", 3)
-    history.keep(whole(), tmp_path)
-    history.keep(whole(quick=True), tmp_path)
-    history.keep(whole(known__profile="xpu"), tmp_path)
-    history.keep(whole(), tmp_path)
+    keep(tmp_path)
+    keep(tmp_path, quick=True)
+    keep(tmp_path, known__profile="xpu")
+    keep(tmp_path)
     foreign = tmp_path / "20261120-cpu.json"
     foreign.write_text("{}")
     for _ in range(5):
-        history.keep(whole(status="failed", reasons=["no"]), tmp_path)
+        keep(tmp_path, status="failed", reasons=["no"])
     # The newest passed one of each kind outlives any number of failed ones.
     assert [e.number for e in history.entries(tmp_path)] == [2, 3, 4, 7, 8, 9]
     assert foreign.exists()
@@ -159,10 +165,10 @@ def test_a_report_that_cannot_be_kept_is_1(
     if obstacle == "locked":
         folder.mkdir()
         with FileLock(folder / ".lock"), pytest.raises(BuildError, match=r"cannot be stored"):
-            history.keep(whole(), folder)
+            keep(folder)
     else:
         with pytest.raises(BuildError, match=r"No space left|File exists") as caught:
-            history.keep(whole(), folder)
+            keep(folder)
         assert "ENVBUILDER_DATA_DIR" in caught.value.hint
         assert caught.value.exit_code == 1
     assert history.entries(folder) == ()
