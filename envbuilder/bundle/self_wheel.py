@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from envbuilder import __version__
 from envbuilder.builds import payload
-from envbuilder.core import archives, pip, process, resources, types
+from envbuilder.core import archives, process, resources, types
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.settings import Settings, require_writable
 from envbuilder.packages.fetch import compiled, fetch, uv_variables
@@ -224,18 +224,9 @@ def dependencies(
     The versions installed here are preferred, because they are known to work; for uv the locked
     one, which a bundle holds already. Raise `BuildError` if they are unavailable.
     """
-    from envbuilder.packages.python.uv import StaticIndex, UnresolvableError, Uv, links
+    from envbuilder.packages.python.uv import UnresolvableError, started
 
-    sources = pip.sources(os.environ)
-    with tempfile.TemporaryDirectory(prefix="envbuilder-own-") as work:
-        uv = Uv(
-            run=process.run,
-            folder=Path(work),
-            cache=require_writable(settings.uv_dir),
-            environment=indexes.uv_environment(sources, os.environ),
-            find_links=links(pip.links(sources, os.environ), {}, Path(work)),
-            index=StaticIndex(url="", offers={}),
-        )
+    with started(settings, process.run, os.environ) as uv:
         direct = requirements(wheel, extra)[0]
         known = [d for d in metadata.distributions() if d.metadata["Name"]]
         preferred = {types.canonical(d.metadata["Name"]): d.version for d in known}

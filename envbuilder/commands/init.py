@@ -11,7 +11,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import date, timedelta
 from functools import partial
 from itertools import chain, filterfalse, product
@@ -149,23 +149,23 @@ def command(offline: bool, as_json: bool) -> None:
     folder = Path.cwd()
     path = folder / settings.PROJECT_FILE
     until = time.monotonic() + _PATIENCE
-    if offline:
-        report, failure = _report(folder, path, None, until)
-    else:
-        from envbuilder.locks.blockers import Diagnosis
+    with ExitStack() as stack:
+        diagnosis: Diagnosis | None = None
+        if not offline:
+            from envbuilder.locks import blockers
 
-        with Diagnosis(load_settings()) as diagnosis:
-            report, failure = _report(folder, path, diagnosis, until)
-    if report.written:
-        save(path, report.text.encode(), InvalidError, "Check that the folder is yours.")
-        if report.taken and not (offline or failure):
-            try:
-                with _interrupted(until):
-                    report = _locked(report)
-            except TimeoutError:
-                console.progress().note("nothing is locked yet, since the index takes its time")
-            except EnvbuilderError as error:
-                failure = error
+            diagnosis = stack.enter_context(blockers.Diagnosis(load_settings()))
+        report, failure = _report(folder, path, diagnosis, until)
+        if report.written:
+            save(path, report.text.encode(), InvalidError, "Check that the folder is yours.")
+            if report.taken and diagnosis and not failure:
+                try:
+                    with _interrupted(until):
+                        report = _locked(report, diagnosis)
+                except TimeoutError:
+                    console.progress().note("nothing is locked yet, since the index takes its time")
+                except EnvbuilderError as error:
+                    failure = error
     if as_json:
         console.data(report)
     else:
@@ -193,7 +193,7 @@ def _interrupted(until: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _locked(report: Report) -> Report:
+def _locked(report: Report, diagnosis: Diagnosis) -> Report:
     """Make the lock of this machine's profile; return the report of it.
 
     Where no profile fits the machine, none is made: the file is for others, too.
@@ -209,7 +209,7 @@ def _locked(report: Report) -> Report:
     except HostError as error:
         progress.note(f"nothing is locked: {error.message}")
         return report
-    lock_profile(build.profile.name, own_settings, progress)
+    lock_profile(build.profile.name, own_settings, progress, diagnosis)
     following = report.next[1:]
     return msgspec.structs.replace(report, locked=build.profile.name, next=following)
 
@@ -241,14 +241,12 @@ def _report(
     ask: Ask | None = None
     if diagnosis:
         from envbuilder.locks import target_wheels
-        from envbuilder.packages import upstream
 
-        read = upstream.Pages().read
-        ask = partial(chooser.Chooser, settings=own_settings, index=diagnosis.index, read=read)
+        ask = partial(chooser.Chooser, settings=own_settings, diagnosis=diagnosis)
         index = diagnosis.index()
         absent = _absent(choice, index)
         unsure = {n: why for n, why in index.problems.items() if not index.releases(n)}
-        offered = target_wheels.Hashes(own_settings, read)
+        offered = target_wheels.Hashes(own_settings, diagnosis.read)
     facts = draft.Draft(
         is_package=local_package is not None and local_package.is_installed,
         as_of=_day(folder, choice),
@@ -259,7 +257,7 @@ def _report(
         indexes=_channels(choice),
     )
     folders = profile_files.search_path(folder, own_settings.config_dir)
-    place = _Place(folder, folders, offered)
+    place = _Place(folder, folders, offered, {})
     fit = _fitted(choice, facts, place)
     facts = fit.facts
     unbuilt: Sequence[str] = ()
@@ -415,6 +413,8 @@ class _Place(NamedTuple):
     folder: Path
     profiles: Sequence[Path]
     offered: Offered
+    loaded: dict[str, Profile]
+    """The profiles that were read so far."""
 
 
 class _Fit(NamedTuple):
@@ -489,13 +489,18 @@ def _fitting(
 
     They stay as they are if nothing that was tried fits.
     """
+    from envbuilder.locks import entries, resolve
+
     variants = _variants(choice, facts, place)
     adapted = _to_ask(variants, kind)
     if adapted is None:
         return facts, frozenset()
     questions = ask(adapted)
     python = facts.python or adapted.python.default
-    answer = questions.answer(adapted, python)
+    # As the lock will ask, so that its answer is at hand.
+    own = entries.lock_of(variants.unadapted(adapted.name), place.profiles)
+    before = resolve.preferred(own, (), adapted.platforms[0], python)
+    answer = questions.answer(adapted, python, before=before)
     if isinstance(answer, chooser.Answer):
         return facts, answer.sources
     if kind != "mps":
@@ -677,7 +682,9 @@ def _variants(choice: draft.Choice, facts: draft.Draft, place: _Place) -> Projec
     """Return what the project makes of profiles if its file says so."""
     definition = facts.definition(choice)
     options = ReleaseOptions(place.offered)
-    return ProjectProfiles(definition, DEFAULT, place.folder, place.profiles, options)
+    return ProjectProfiles(
+        definition, DEFAULT, place.folder, place.profiles, options, loaded=place.loaded
+    )
 
 
 def _absent(choice: draft.Choice, index: Index) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -76,34 +77,32 @@ def solved(
     upgrade: bool = False,
     packages: Sequence[str] = (),
     report: Callable[[str], object] = console.result,
+    diagnosis: Diagnosis | None = None,
 ) -> tuple[Outcome, ...]:
     """Resolve what is to be locked; return the result of each, of which nothing is written.
 
     `listed` returns the entries to lock by a choice of releases and Pythons. Where packages turn
     out to have wheels for another Python only, or to need another release of the framework, that is
-    chosen, reported, and resolved again.
+    chosen, reported, and resolved again. `diagnosis`: what the command learned before.
     """
     from envbuilder.locks import target_wheels
     from envbuilder.locks.blockers import Diagnosis
-    from envbuilder.packages import upstream
 
-    read = upstream.Pages().read
     keep: Literal["usable", "none"] = "usable"
     if upgrade:
         keep = "none"
     upgraded = frozenset(map(types.canonical, packages))
-    choosing = ReleaseOptions(target_wheels.Hashes(settings, read), keep, upgraded)
-    with Diagnosis(settings) as diagnosis:
+    with nullcontext(diagnosis) if diagnosis else Diagnosis(settings) as learned:
+        choosing = ReleaseOptions(target_wheels.Hashes(settings, learned.read), keep, upgraded)
         resolve = partial(
             resolved,
             settings=settings,
-            read=read,
-            diagnosis=diagnosis,
+            diagnosis=learned,
             upgrade=upgrade,
             packages=packages,
         )
         outcomes = resolve([*listed(choosing)])
-        for environment, way in _ways(outcomes, settings, read, diagnosis):
+        for environment, way in _ways(outcomes, settings, learned):
             other = choosing._replace(
                 pythons={environment: (Line(f"=={way.python}.*", ""),)},
                 required={environment: way.release} if way.release else {},
@@ -123,7 +122,6 @@ _MOST_WAYS = 3
 def _ways(
     outcomes: Sequence[Outcome],
     settings: Settings,
-    read: Callable[[str], bytes],
     diagnosis: Diagnosis,
 ) -> Iterator[tuple[str, Way]]:
     """Yield other choices for the first environment that cannot be locked, the best one first."""
@@ -139,7 +137,7 @@ def _ways(
             continue  # a wheel whose hash nobody states, say: other versions do not help
         if entry.decision.why:
             continue  # an exception already is no reason to move all others
-        chooser = Chooser(profile, settings, diagnosis.index, read, report=console.progress().note)
+        chooser = Chooser(profile, settings, diagnosis, report=console.progress().note)
         ways = chooser.ways(entry.decision.python, entry.limits, entry.pythons)
         yield from ((entry.environment, way) for way in itertools.islice(ways, _MOST_WAYS))
         return
@@ -173,7 +171,6 @@ def _moved(
 def resolved(
     chosen: Sequence[entries.Entry],
     settings: Settings,
-    read: Callable[[str], bytes],
     diagnosis: Diagnosis,
     *,
     upgrade: bool,
@@ -181,7 +178,7 @@ def resolved(
 ) -> tuple[Outcome, ...]:
     """Resolve locks, a few at a time; one that cannot be made does not stop the others.
 
-    `read` returns a page of an index; `diagnosis` finds what stands in the way of a target.
+    `diagnosis` finds what stands in the way of a target.
     """
     import sysconfig
     from concurrent import futures
@@ -205,7 +202,8 @@ def resolved(
             progress.note,
             origin=entry.origin,
             upgrade_packages=packages,
-            read=read,
+            read=diagnosis.read,
+            answers=diagnosis.answers,
             explain=partial(diagnosis.blockers, places=entry.places),
             doubt=partial(diagnosis.passed_over, places=entry.places),
             elsewhere=partial(diagnosis.elsewhere, as_of=profile.resolution.as_of),

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from envbuilder.containers.engine.container import Port
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
+    from envbuilder.locks.blockers import Diagnosis
     from envbuilder.locks.entries import Entry
     from envbuilder.project.variants import ReleaseOptions
 
@@ -270,10 +271,13 @@ def prepare_locked(request: Request, settings: Settings, progress: Progress) -> 
     return pipeline.prepare(named, settings, progress, running=True)
 
 
-def lock_profile(name: str, settings: Settings, progress: Progress) -> None:
+def lock_profile(
+    name: str, settings: Settings, progress: Progress, diagnosis: Diagnosis | None = None
+) -> None:
     """Make the lock of a project's environment for one profile; `init` and `run` do.
 
-    Raise `InvalidError` if that is not possible; the lock so far is kept then.
+    `diagnosis`: what the command learned of indexes before. Raise `InvalidError` if that is not
+    possible; the lock so far is kept then.
     """
     from envbuilder.commands import resolution
     from envbuilder.locks import entries
@@ -283,7 +287,7 @@ def lock_profile(name: str, settings: Settings, progress: Progress) -> None:
             every = [*entries.entries(settings, name, choosing=choosing)]
         return [entry for entry in every if entry.environment == settings.environment]
 
-    for outcome in resolution.solved(settings, listed, report=progress.note):
+    for outcome in resolution.solved(settings, listed, report=progress.note, diagnosis=diagnosis):
         if outcome.obstacle or outcome.lock is None:
             what = f"{outcome.entry.label} cannot be locked"
             raise InvalidError(f"{what}: {outcome.problem}", outcome.hints)

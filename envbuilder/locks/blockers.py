@@ -23,7 +23,7 @@ from envbuilder.core.errors import counted
 from envbuilder.locks.target_wheels import without
 from envbuilder.packages import upstream
 from envbuilder.packages.python import indexes
-from envbuilder.packages.python.uv import Found, UnresolvableError
+from envbuilder.packages.python.uv import Answers, Found, UnresolvableError
 from envbuilder.packages.sources import source_locker
 from envbuilder.profiles.lock import Reason, reason
 from envbuilder.profiles.requirements import applies, distribution
@@ -71,7 +71,10 @@ class Blocker(Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis:
-    """The pages of the user's indexes, opened when something cannot be resolved, and kept."""
+    """What a command learned of indexes, so that each is asked once.
+
+    The pages of the user's own are opened when something cannot be resolved.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -79,6 +82,10 @@ class Diagnosis:
         self._lock = threading.RLock()
         self._indexes: dict[str, upstream.Index] = {}
         self._stated: dict[str, tuple[str, ...]] = {}
+        self.answers: Answers = {}
+        """What uv answered so far."""
+        self.read = upstream.Pages().read
+        """Returns a page of an index that a profile names."""
 
     def __enter__(self) -> Self:
         return self

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from envbuilder.core.settings import Settings
+    from envbuilder.locks.blockers import Diagnosis
     from envbuilder.profiles.profile import Profile
 
 _MOST_SOURCES = 8
@@ -82,24 +83,21 @@ class Way(NamedTuple):
 class Chooser:
     """Asks uv what fits together for a profile, on the first of its platforms.
 
-    `index` returns the user's indexes as of a day, `read` a page of one that the profile names.
-    `sources`: packages that are known to have no wheels. What may be built is left out. `report`
-    gets each question.
+    `diagnosis` has what the command learned of indexes. `sources`: packages that are known to have
+    no wheels. What may be built is left out. `report` gets each question.
     """
 
     def __init__(
         self,
         profile: Profile,
         settings: Settings,
-        index: Callable[[str | None], upstream.Index],
-        read: Callable[[str], bytes],
+        diagnosis: Diagnosis,
         sources: frozenset[str] = frozenset(),
         report: Callable[[str], object] = lambda _: None,
     ) -> None:
         self._profile = profile
         self._settings = settings
-        self._index = index
-        self._read = read
+        self._diagnosis = diagnosis
         self._report = report
         self.sources = sources
         """Packages that are known to have no wheel for any Python."""
@@ -108,7 +106,7 @@ class Chooser:
     def _offers(self) -> tuple[Offer, ...]:
         links = pip.links(pip.sources(os.environ), os.environ)
         return upstream.offers(
-            self._profile.indexes, self._settings, links, lambda _: None, self._read
+            self._profile.indexes, self._settings, links, lambda _: None, self._diagnosis.read
         )
 
     def ways(
@@ -172,10 +170,17 @@ class Chooser:
             for name in answer.named.difference(profile.indexes):
                 possible &= self._having(self._fitting(profile, name))
 
-    def answer(self, profile: Profile, python: str, *options: str) -> Answer | UnresolvableError:
+    def answer(
+        self,
+        profile: Profile,
+        python: str,
+        *options: str,
+        before: Mapping[str, str] | None = None,
+    ) -> Answer | UnresolvableError:
         """Return what uv takes of all that a profile requires, or why it finds nothing.
 
-        Raise `BuildError` if an index fails.
+        `before`: versions (by name) that are kept if possible. Raise `BuildError` if an index
+        fails.
         """
         build = profile.resolution.build
         platform = profile.platforms[0]
@@ -184,11 +189,20 @@ class Chooser:
             asked = without(profile, sources)
             packages = counted(len(asked.requirements), "package")
             self._report(f"{profile.name}: asking for {packages} with Python {python}")
-            with resolver(asked, self._settings, self._offers, process.run, os.environ) as started:
+            with resolver(
+                asked,
+                self._settings,
+                self._offers,
+                process.run,
+                os.environ,
+                self._diagnosis.answers,
+            ) as started:
                 uv = overriding(started, asked, platform, python)
                 uv = replace(uv, options=(*uv.options, *options))
                 try:
-                    wheels = uv.compile(asked.requirements, platform, python, {}, asked.constraints)
+                    wheels = uv.compile(
+                        asked.requirements, platform, python, before or {}, asked.constraints
+                    )
                 except UnresolvableError as error:
                     refusal = error
                 else:
@@ -233,7 +247,7 @@ class Chooser:
 
     def _fitting(self, profile: Profile, name: str) -> list[upstream.Release]:
         """Return the releases of a package that a profile's own requirements allow."""
-        releases = self._index(profile.resolution.as_of).releases(name)
+        releases = self._diagnosis.index(profile.resolution.as_of).releases(name)
         allowed = SpecifierSet()
         for line in profile.requirements:
             if distribution(line) == name:
@@ -260,7 +274,7 @@ class Chooser:
     def _way(self, before: str, answer: Answer) -> Way:
         """Return a choice, with the packages that made it necessary."""
         profile = self._profile
-        index = self._index(profile.resolution.as_of)
+        index = self._diagnosis.index(profile.resolution.as_of)
         required = sorted({*map(distribution, profile.requirements)} & answer.versions.keys())
         index.prefetch(required)
         ranks = upstream.ranks((profile.platforms[0], before))
@@ -280,7 +294,7 @@ class Chooser:
         """Return the packages that need another release of the framework than the profile has."""
         profile = self._profile
         framework = FRAMEWORKS[profile.framework]
-        index = self._index(profile.resolution.as_of)
+        index = self._diagnosis.index(profile.resolution.as_of)
         others = [name for name in answer.versions if name not in framework.builds]
         index.prefetch(others)
         needing = []

@@ -203,7 +203,7 @@ def _entry(
     except InvalidError as error:
         variant = error
     try:
-        lock = _lock_of(origin, folders)
+        lock = lock_of(origin, folders)
     except InvalidError as error:
         variant = error
         required = True
@@ -239,7 +239,7 @@ def _entry(
     )
 
 
-def _lock_of(profile: Profile, folders: Sequence[Path]) -> Lock | None:
+def lock_of(profile: Profile, folders: Sequence[Path]) -> Lock | None:
     """Return the lock of a profile; the shipped one if the user's own is damaged or stale."""
     path = profile_lock.path_for(profile.name, folders)
     try:

@@ -25,7 +25,7 @@ from envbuilder.locks.target_wheels import ClashError
 from envbuilder.packages import interpreters, upstream
 from envbuilder.packages.debian.suite import Debs, is_current
 from envbuilder.packages.python import wheel_conflicts
-from envbuilder.packages.python.uv import Found, Offer, Runner, UnresolvableError, Uv
+from envbuilder.packages.python.uv import Answers, Found, Offer, Runner, UnresolvableError, Uv
 from envbuilder.packages.sources.source_locker import SourceLocker
 from envbuilder.profiles.lock import (
     File,
@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     Preferred = Callable[[str, str], dict[str, str]]
     Measure = Callable[[Iterable[str]], Mapping[str, int]]
     Place = tuple[types.Platform, types.PythonVersion]
+    Start = Callable[..., contextlib.AbstractContextManager[Uv]]
+    """Starts uv for a profile, with `offers`."""
     Standing = tuple[Sequence[Blocker], UnresolvableError | None]
     Explain = Callable[[Profile, Place, UnresolvableError, Ask], Standing]
     Doubt = Callable[[Profile, Place, Iterable[Found], Ask], Sequence[Blocker]]
@@ -82,10 +84,11 @@ def resolve(
     read: Callable[[str], bytes] = upstream.read_url,
     measure: Measure = target_wheels.sizes,
     contents: Contents | None = None,
-    environ: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] = os.environ,
     explain: Explain | None = None,
     doubt: Doubt = lambda *_: (),
     elsewhere: Callable[[str, str], Sequence[str] | None] = lambda *_: None,
+    answers: Answers | None = None,
 ) -> Lock:
     """Make the lock of a profile.
 
@@ -96,11 +99,13 @@ def resolve(
     If neither an index nor a claim provides a distribution, the lock is `unlocked` and gives the
     reason; `explain` finds what stands in a target's way, `doubt` which versions of those that no
     earlier lock has are too old, and `elsewhere` what a release requires by a wheel for another
-    platform. Packages that have no wheel are built, if the project allows that. Raise `BuildError`
-    if an index fails, `ToolError` without uv, `InvalidError` if the bytes of a local wheel differ
-    from what its index or a claim states.
+    platform. `answers`: what uv answered in this command. Packages that have no wheel are built, if
+    the project allows that. Raise `BuildError` if an index fails, `ToolError` without uv,
+    `InvalidError` if the bytes of a local wheel differ from what its index or a claim states.
     """
-    environ = os.environ if environ is None else environ
+    start = partial(
+        target_wheels.resolver, settings=settings, run=run, environ=environ, answers=answers
+    )
     offers = upstream.offers(
         profile.indexes, settings, pip.links(pip.sources(environ), environ), on_progress, read
     )
@@ -108,7 +113,7 @@ def resolve(
     of_origin = origin[1] if origin else None
     first = basis or (None if upgrade else of_origin)
     free = set(map(types.canonical, upgrade_packages))
-    before = partial(_preferred, first, free)
+    before = partial(preferred, first, free)
     debs = Debs(profile, settings, basis, on_progress, origin)
     staying = [file for file in basis.files if file.name not in free] if basis else []
     foundry = SourceLocker(
@@ -120,7 +125,7 @@ def resolve(
         accepted.update(f"{file.name} {file.version}" for file in lock.files)
 
     offered = _Offered(offers, {}, [])
-    ask_of = partial(_asking, settings, offered, run, environ)
+    ask_of = partial(_asking, start, offered)
 
     def require_recent(place: Place, wheels: Iterable[Found]) -> None:
         new = [w for w in wheels if f"{w.file.name} {w.file.version}" not in accepted]
@@ -140,7 +145,7 @@ def resolve(
         asked = profile
         offered.named.update(_named_sources(profile, foundry))
         for left in reversed(range(_MOST_ROUNDS)):
-            with _uv_of_targets(asked, settings, offered, run, environ) as uv_of:
+            with _uv_of_targets(asked, start, offered) as uv_of:
                 uv = next(iter(uv_of.values()))
                 read_contents = contents or partial(
                     wheel_conflicts.remote_contents, settings=settings, variables=uv.environment
@@ -186,14 +191,11 @@ def resolve(
     return _judged(lock, compare.foreign_files(profile, lock, compare.own_lock(origin)))
 
 
-def _asking(
-    settings: Settings, offered: _Offered, run: Runner, environ: Mapping[str, str], place: Place
-) -> Ask:
+def _asking(start: Start, offered: _Offered, place: Place) -> Ask:
     """Return what asks uv whether a profile can be resolved for a target."""
 
     def ask(profile: Profile) -> UnresolvableError | None:
-        resolver = target_wheels.resolver(profile, settings, offered.on(place), run, environ)
-        with resolver as uv:
+        with start(profile, offers=offered.on(place)) as uv:
             try:
                 overridden = target_wheels.overriding(uv, profile, *place)
                 target_wheels.of_target(profile, *place, {}, overridden)
@@ -205,20 +207,12 @@ def _asking(
 
 
 @contextlib.contextmanager
-def _uv_of_targets(
-    profile: Profile,
-    settings: Settings,
-    offered: _Offered,
-    run: Runner,
-    environ: Mapping[str, str],
-) -> Iterator[dict[Place, Uv]]:
+def _uv_of_targets(profile: Profile, start: Start, offered: _Offered) -> Iterator[dict[Place, Uv]]:
     """Yield uv for each target of a profile, with an index of what is offered for it."""
     uv_of = {}
     with contextlib.ExitStack() as stack:
         for place in itertools.product(profile.platforms, profile.python.supported):
-            offers = offered.on(place)
-            started = target_wheels.resolver(profile, settings, offers, run, environ)
-            uv_of[place] = stack.enter_context(started)
+            uv_of[place] = stack.enter_context(start(profile, offers=offered.on(place)))
         yield uv_of
 
 
@@ -512,7 +506,7 @@ def _sized(
     return replace(lock, tools=tools, targets=tuple(targets))
 
 
-def _preferred(
+def preferred(
     basis: Lock | None, free: Collection[str], platform: str, python: str
 ) -> dict[str, str]:
     """Return the versions of a target's wheels in an earlier lock, without those that may move."""

@@ -21,7 +21,15 @@ from envbuilder.core import http, pip, process, types
 from envbuilder.core.errors import escaped
 from envbuilder.packages import upstream
 from envbuilder.packages.python import indexes, wheel_conflicts
-from envbuilder.packages.python.uv import Found, Offer, Runner, UnresolvableError, Uv, started
+from envbuilder.packages.python.uv import (
+    Answers,
+    Found,
+    Offer,
+    Runner,
+    UnresolvableError,
+    Uv,
+    started,
+)
 from envbuilder.profiles import frameworks, releases
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.lock import OF_NO_INDEX, PRUNED, File, Recipe
@@ -91,9 +99,10 @@ def resolver(
     offers: Iterable[Offer],
     run: Runner,
     environ: Mapping[str, str],
+    answers: Answers | None = None,
 ) -> Iterator[Uv]:
     """Yield uv for a profile's resolutions, with an index of what is offered."""
-    with started(settings, run, environ, offers, profile.indexes) as uv:
+    with started(settings, run, environ, offers, profile.indexes, answers) as uv:
         excludes = uv.folder / "excludes.txt"
         resolution = profile.resolution
         names = sorted(left_out(profile))

@@ -264,28 +264,22 @@ class Pages:
 def read_wheel(path: Path) -> Offer:
     """Read a wheel on disk with its hash; raise `InvalidError` if damaged."""
     try:
-        return _read_wheel(path, path.stat().st_mtime_ns)
+        name, version, _, _ = parse_wheel_filename(path.name)
+        with archives.open_zip(path) as archive:
+            next(filter(_METADATA.fullmatch, archive.namelist()))
+        return Offer(
+            distribution=name,
+            version=str(version),
+            file=path.name,
+            sha256=file_sha256(path),
+            source="",
+            provenance="read",
+            by="the file itself, in a find-links folder",
+            size=path.stat().st_size,
+            location=str(path),
+        )
     except (OSError, *archives.BAD_ZIP, InvalidWheelFilename, StopIteration) as error:
         raise InvalidError(f"{path}: not a readable wheel: {error}") from error
-
-
-@functools.cache
-def _read_wheel(path: Path, _changed: int) -> Offer:
-    """Read a wheel, once until it changes: every profile asks for the same large ones."""
-    name, version, _, _ = parse_wheel_filename(path.name)
-    with archives.open_zip(path) as archive:
-        next(filter(_METADATA.fullmatch, archive.namelist()))
-    return Offer(
-        distribution=name,
-        version=str(version),
-        file=path.name,
-        sha256=file_sha256(path),
-        source="",
-        provenance="read",
-        by="the file itself, in a find-links folder",
-        size=path.stat().st_size,
-        location=str(path),
-    )
 
 
 def claims(distribution: str, source: str) -> tuple[Offer, ...]:
@@ -328,14 +322,27 @@ def claims(distribution: str, source: str) -> tuple[Offer, ...]:
     return tuple(offers)
 
 
-def local_wheels(locations: Iterable[str], distribution: str) -> list[Offer]:
-    """Return the wheels of a distribution in folders on this machine."""
+def local_wheels(locations: Iterable[str], distribution: str, store: Store) -> list[Offer]:
+    """Return the wheels of a distribution in folders on this machine.
+
+    Each is read once until it changes: those of frameworks are large.
+    """
+
+    def offer(path: Path) -> Offer:
+        try:
+            status = path.stat()
+        except OSError:
+            return read_wheel(path)  # which says that it is not readable
+        times = f"{status.st_mtime_ns} {status.st_ctime_ns}"
+        facts = f"{status.st_dev} {status.st_ino} {status.st_size} {times}"
+        return store.remembered(f"wheel 1 {path} {facts}", Offer, lambda: read_wheel(path))
+
     name = types.canonical(distribution)
     result: list[Offer] = []
     for location in locations:
         folder = pip.local_folder(location)
         wheels = sorted(folder.glob("*.whl")) if folder else []
-        result += [read_wheel(w) for w in wheels if types.canonical(w.name.split("-")[0]) == name]
+        result += [offer(w) for w in wheels if types.canonical(w.name.split("-")[0]) == name]
     return result
 
 
@@ -406,6 +413,7 @@ def offers(
     without a URL, or a local wheel that contradicts its index or a claim.
     """
     result: list[Offer] = []
+    store = Store.of(settings)
     silent: set[str] = set()
     answering: set[str] = set()
     for distribution, source in sorted(sources.items()):
@@ -425,7 +433,7 @@ def offers(
                     claimed = ()
                 elif claimed:
                     on_progress(f"{source}: has no page of {distribution}; using claims")
-        merged, notes = merge(page, local_wheels(find_links, distribution), claimed, source)
+        merged, notes = merge(page, local_wheels(find_links, distribution, store), claimed, source)
         for note in notes:
             on_progress(note)
         result += merged

@@ -69,8 +69,12 @@ class ProjectProfiles:
         options: ReleaseOptions = ANY,
         *,
         has_folders: bool = True,
+        loaded: dict[str, Profile] | None = None,
     ) -> None:
-        """Keep what decides; `has_folders`: whether its sources are there, as in no bundle."""
+        """Keep what decides; `has_folders`: whether its sources are there, as in no bundle.
+
+        `loaded`: profiles of the folders that were read before, by name.
+        """
         environments.merged(definition, environment)  # raises, before anything is done, if missing
         self.environment = environment
         self._definition = definition
@@ -79,7 +83,7 @@ class ProjectProfiles:
         self._options = options
         self._has_folders = has_folders
         self._decided: dict[str, Decision] = {}
-        self._profiles: dict[str, Profile] = {}
+        self._profiles: dict[str, Profile] = {} if loaded is None else loaded
 
     def read_files(self) -> dict[str, str]:
         """Return the files of the project that were read, each with its sha256."""

@@ -142,8 +142,8 @@ def test_check_has_an_answer_for_every_repository(
     # They do not change between 300 projects.
     monkeypatch.setattr(profiles, "load", functools.cache(profiles.load))
     of_origin = functools.cache(lambda name: entries_lock(shipped_profile(name), FOLDERS))
-    entries_lock = entries._lock_of
-    monkeypatch.setattr(entries, "_lock_of", lambda profile, _: of_origin(profile.name))
+    entries_lock = entries.lock_of
+    monkeypatch.setattr(entries, "lock_of", lambda profile, _: of_origin(profile.name))
     repositories = sorted(path for path in CORPUS.iterdir() if path.is_dir())
     assert len(repositories) >= 90
     readable = variants = 0

@@ -14,7 +14,7 @@ import re
 import sys
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -311,6 +311,10 @@ class _Question(NamedTuple):
     constraints: Sequence[str]
 
 
+Answers = dict[tuple[Hashable, ...], tuple[Found, ...] | UnresolvableError]
+"""What uv answered to each question during a command, by all that decides it."""
+
+
 class Uv(Struct, frozen=True, kw_only=True):
     """How uv is run for one lock."""
 
@@ -323,6 +327,8 @@ class Uv(Struct, frozen=True, kw_only=True):
     """Written into `folder`, so that uv reads its uv.toml."""
     options: tuple[str, ...] = ()
     """More options of uv, for each run."""
+    answers: Answers
+    """What it answered before, which is not asked again."""
 
     def compile(
         self,
@@ -340,13 +346,13 @@ class Uv(Struct, frozen=True, kw_only=True):
         # First with every earlier version fixed, so that nothing moves without a reason. If a
         # requirement needs another version, in uv's own way: prefer each earlier one that fits.
         # That comes second because of several indexes: if one has a preferred version for other
-        # machines only, uv looks no further and takes another version. Only as a last resort may
-        # all versions change.
+        # machines only, uv looks no further and takes another version.
         question = _Question(requirements, platform, python, preferred, constraints)
-        for how in ("fix", "prefer") if preferred else ():
-            with suppress(UnresolvableError):
-                return self._wheels(question, how)
-        return self._wheels(question, "free")
+        if not preferred:
+            return self._wheels(question, "free")
+        with suppress(UnresolvableError):
+            return self._wheels(question, "fix")
+        return self._wheels(question, "prefer")
 
     def edges(
         self,
@@ -372,9 +378,29 @@ class Uv(Struct, frozen=True, kw_only=True):
             yield Requirers(name, version, tuple(packages))
 
     def _wheels(self, question: _Question, how: str) -> tuple[Found, ...]:
-        written = self._output(question, how, "pylock.toml", "--no-annotate")
-        wheels = parse_pylock(written, question.platform, question.python)
-        return tuple(map(self._resolved, wheels))
+        asked = (
+            *(str(part) for part in question),
+            how,
+            *map(self._content, self.options),
+            *self.index.offers.values(),
+        )
+        if asked not in self.answers:
+            try:
+                written = self._output(question, how, "pylock.toml", "--no-annotate")
+            except UnresolvableError as error:
+                self.answers[asked] = error
+            else:
+                wheels = parse_pylock(written, question.platform, question.python)
+                self.answers[asked] = tuple(map(self._resolved, wheels))
+        answer = self.answers[asked]
+        if isinstance(answer, UnresolvableError):
+            raise answer
+        return answer
+
+    def _content(self, option: str) -> str:
+        """Return what an option says: the text, if it names a file of the scratch folder."""
+        path = Path(option)
+        return path.read_text(encoding="utf-8") if path.parent == self.folder else option
 
     def _output(self, question: _Question, how: str, form: str, *options: str) -> str:
         """Return what uv resolves, in one of its forms: `pylock.toml` or `requirements.txt`."""
@@ -450,7 +476,7 @@ class Uv(Struct, frozen=True, kw_only=True):
         url = wheel.location
         local = pip.local_folder(url)
         if local is not None:
-            path = (self.folder / local).absolute()
+            path = (self.folder / local).resolve()
             url = path.as_uri()
             if not sha256:
                 sha256 = file_sha256(path)
@@ -496,11 +522,12 @@ def started(
     environ: Mapping[str, str],
     offers: Iterable[Offer] | None = None,
     named: Iterable[str] = (),
+    answers: Answers | None = None,
 ) -> Iterator[Uv]:
     """Yield uv in a scratch folder, with the user's own index and what is offered.
 
     Without `offers` no other index is searched. `named`: distributions that come from one of these
-    alone.
+    alone. `answers`: what uv answered in this command, to which its new answers are added.
     """
     sources = pip.sources(environ)
     with tempfile.TemporaryDirectory(prefix="envbuilder-lock-") as name:
@@ -515,6 +542,7 @@ def started(
             | index_variables(work, environ),
             find_links=links(pip.links(sources, environ), named, work),
             index=index,
+            answers={} if answers is None else answers,
         )
 
 

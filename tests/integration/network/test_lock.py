@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 import pytest
 
+from envbuilder.core import process
 from envbuilder.core.errors import BuildError
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.locks import blockers, resolve
 from envbuilder.locks.chooser import Chooser
 from envbuilder.packages import upstream
-from envbuilder.packages.python.uv import Offer
+from envbuilder.packages.python.uv import Answers, Offer
 from envbuilder.profiles import lock as lockfile, profile as profiles
 from envbuilder.profiles.lock import Lock
-from envbuilder.profiles.profile import Profile
+from envbuilder.profiles.profile import Profile, Resolution
 from envbuilder.project.lines import Line
 from tests.support import index_server, make_wheels as small_wheels
 from tests.support.shipped import shipped_profile
@@ -111,6 +112,25 @@ def profile(*requirements: str, **changes: object) -> Profile:
 
 def versions(lock: Lock) -> dict[str, str]:
     return {f.name: f.version for f in lock.files}
+
+
+def test_what_uv_answered_in_a_command_is_not_asked_again(default: Default, own: Settings) -> None:
+    questions: list[str] = []
+
+    def run(argv: Sequence[str], **options: Any) -> process.Completed:
+        questions.append(" ".join(argv))
+        return process.run(argv, **options)
+
+    answers: Answers = {}
+    first = default.lock(profile(), own, run=run, answers=answers)
+    number = len(questions)
+    assert number > 1
+    assert default.lock(profile(), own, run=run, answers=answers) == first
+    assert len(questions) == number
+    excluded = Resolution(exclude=("leaf",))
+    less = default.lock(profile(resolution=excluded), own, run=run, answers=answers)
+    assert versions(less) == {"top": "1.0", "uv": "0.13.8"}
+    assert len(questions) > number
 
 
 def test_names_versions_and_hashes(default: Default, wheels: Path, own: Settings) -> None:
@@ -257,7 +277,7 @@ def test_the_release_that_a_package_needs(default: Default, wheels: Path, own: S
 
     def releases(*limits: str) -> list[Line | None]:
         with blockers.Diagnosis(own) as diagnosis:
-            chooser = Chooser(asked, own, diagnosis.index, upstream.read_url)
+            chooser = Chooser(asked, own, diagnosis)
             ways = default.serving(lambda: [*chooser.ways("3.11", limits)])
         return [way.release for way in ways if way.python == "3.11"]
 
@@ -282,7 +302,7 @@ def test_pins_that_no_longer_fit_move_to_the_nearest_later_versions(
         shipped_profile("cuda"), release="2.1.0", requirements=texts, constraints=()
     )
     with blockers.Diagnosis(own) as diagnosis:
-        chooser = Chooser(asked, own, diagnosis.index, upstream.read_url)
+        chooser = Chooser(asked, own, diagnosis)
         nearest = default.serving(lambda: chooser.moved("3.11", lines))
     assert nearest is not None
     assert nearest[0].release(asked) == "2.2.0"

@@ -38,7 +38,7 @@ README = "```\npip install einops tqdm torch\napt-get install ffmpeg\n```\n"
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(init, "_locked", lambda report: report)  # which takes a network
+    monkeypatch.setattr(init, "_locked", lambda report, _: report)  # which takes a network
     return tmp_path
 
 
@@ -89,7 +89,7 @@ def questions(
         def too_old(self, names: Collection[str]) -> frozenset[str]:
             return frozenset(old).intersection(names)
 
-        def answer(self, profile: Profile, python: str) -> Answer | str:
+        def answer(self, profile: Profile, python: str, **_: object) -> Answer | str:
             if not moved or self.platform not in moved:
                 return answer
             nearest, versions = moved[self.platform]
@@ -673,7 +673,7 @@ def asked_of(monkeypatch: pytest.MonkeyPatch, give: Callable[[], Answer]) -> lis
         def __init__(self, profile: Profile, **_: object) -> None:
             asked.append(profile.name)
 
-        def answer(self, *_: object) -> Answer:
+        def answer(self, *_: object, **__: object) -> Answer:
             return give()
 
     monkeypatch.setattr(chooser, "Chooser", Chooser)
@@ -700,7 +700,7 @@ def test_an_index_that_fails_is_asked_once_and_said_after_what_was_written(
 def test_what_cannot_be_locked_here_is_said_after_what_was_written(
     folder: Path, envbuilder: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(report: init.Report) -> init.Report:
+    def refuse(*_: object) -> init.Report:
         raise InvalidError("default.cpu cannot be locked: for a reason")
 
     lay(folder, {"requirements.txt": "rich\n"})
@@ -776,7 +776,7 @@ def test_an_index_that_takes_its_time_leaves_the_rest_to_lock(
     an_index(monkeypatch)
     monkeypatch.setattr(init, "_PATIENCE", 0.05)
     monkeypatch.setattr(init, "_resolvable", lambda *_: threading.Event().wait(60))
-    monkeypatch.setattr(init, "_locked", lambda _: threading.Event().wait(60))
+    monkeypatch.setattr(init, "_locked", lambda *_: threading.Event().wait(60))
     printed = envbuilder("init")
     assert "not all is asked, since the index takes its time" in printed.err
     assert "nothing is locked yet" in printed.err

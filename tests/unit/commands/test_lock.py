@@ -20,7 +20,6 @@ from envbuilder.locks import entries, resolve, target_wheels
 from envbuilder.locks.blockers import Diagnosis
 from envbuilder.locks.chooser import Chooser, Way
 from envbuilder.locks.entries import Entry
-from envbuilder.packages import upstream
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.conda.lock import Lock as CondaLock
 from envbuilder.profiles import lock as profile_lock
@@ -322,7 +321,6 @@ def test_locks_are_resolved_side_by_side_and_stay_in_order(
     made = resolution.resolved(
         [entry(project, n) for n in "abcd"],
         settings,
-        upstream.read_url,
         Diagnosis(settings),
         upgrade=False,
     )
@@ -347,7 +345,7 @@ def test_what_threads_must_not_set_up_is_set_up_before_them(
     monkeypatch.setattr(resolve, "resolve", resolved)
     entries = [entry(project, n) for n in "ab"]
     settings = load_settings()
-    asked_for = (entries, settings, upstream.read_url, Diagnosis(settings))
+    asked_for = (entries, settings, Diagnosis(settings))
     assert len(resolution.resolved(*asked_for, upgrade=False)) == 2
 
 
@@ -371,9 +369,7 @@ def test_one_that_fails_ends_the_programs_that_the_others_wait_for(
     entries = [entry(project, n) for n in "ab"]
     settings = load_settings()
     with pytest.raises(BuildError, match="broken"):
-        resolution.resolved(
-            entries, settings, upstream.read_url, Diagnosis(settings), upgrade=False
-        )
+        resolution.resolved(entries, settings, Diagnosis(settings), upgrade=False)
     assert ended.wait(10)
     for each in entries:
         assert not each.path.exists()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.core.settings import Settings, load
+from envbuilder.core.settings import load
+from envbuilder.locks.blockers import Diagnosis
 from envbuilder.locks.chooser import Answer, Chooser
 from envbuilder.packages import upstream
 from envbuilder.packages.fetch import Place
@@ -19,6 +21,7 @@ from envbuilder.project.lines import Line
 from tests.support.shipped import shipped_profile
 
 CPU = shipped_profile("cpu")
+SETTINGS = load({})
 
 
 def refusal(proof: str, *names: str) -> UnresolvableError:
@@ -41,12 +44,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Profile, str]]:
 
 def chooser_of(profile: Profile) -> Chooser:
     """Return a chooser that reads no index."""
-
-    def index(day: str | None) -> upstream.Index:
-        raise AssertionError(f"no index is read as of {day}")
-
-    settings: Settings = load({})
-    return Chooser(profile, settings, index, upstream.read_url)
+    return Chooser(profile, SETTINGS, Diagnosis(SETTINGS))
 
 
 @pytest.mark.parametrize(
@@ -154,16 +152,15 @@ PAGES = {
     [("recent", {"ancient"}), ("recent<2", {"ancient", "recent"})],
 )
 def test_what_has_neither_a_wheel_for_a_python_of_today_nor_a_source_is_too_old(
-    listed: str, expected: set[str]
+    monkeypatch: pytest.MonkeyPatch, listed: str, expected: set[str]
 ) -> None:
     def read(url: str) -> bytes:
         return PAGES[url.split("/")[-2]].encode()
 
-    def opened(_: str | None) -> upstream.Index:
-        return upstream.Index([Place(url="https://index.example/simple")], read, lambda _: [])
-
+    index = upstream.Index([Place(url="https://index.example/simple")], read, lambda _: [])
+    monkeypatch.setattr(upstream, "opened", lambda *_: nullcontext(index))
     profile = replace(CPU, requirements=("ancient", "sourced", listed))
-    questions = Chooser(profile, load({}), opened, read)
+    questions = chooser_of(profile)
     assert questions.too_old(["ancient", "sourced", "recent"]) == expected
 
 
@@ -175,7 +172,6 @@ def test_each_question_is_reported_with_its_count(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(upstream, "offers", lambda *_: ())
     monkeypatch.setattr(Uv, "compile", answer)
-    index = chooser_of(CPU)._index
-    questions = Chooser(CPU, load({}), index, upstream.read_url, report=reported.append)
+    questions = Chooser(CPU, SETTINGS, Diagnosis(SETTINGS), report=reported.append)
     assert isinstance(questions.answer(CPU, "3.10"), UnresolvableError)
     assert reported == ["cpu: asking for 1 package with Python 3.10"]

@@ -23,6 +23,7 @@ from envbuilder.packages import upstream
 from envbuilder.packages.fetch import Place
 from envbuilder.packages.python import indexes
 from envbuilder.packages.python.uv import Offer
+from envbuilder.packages.store import Store
 from envbuilder.profiles import releases
 
 FILE = "torch-9.0+x-cp311-cp311-linux_x86_64.whl"
@@ -67,14 +68,26 @@ def test_html_pages() -> None:
     assert (second.version, second.sha256, second.core_metadata) == ("8.0", "", False)
 
 
-def test_a_wheel_on_disk_is_read_and_hashed(tmp_path: Path) -> None:
+def test_a_wheel_on_disk_is_hashed_once_until_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = wheel(tmp_path)
-    for changed in (1, 2):  # the same file, then another one in its place
-        os.utime(path, (changed, changed))
-        found = upstream.read_wheel(path)
-        assert found.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    store = Store(tmp_path / "store")
+    hashed: list[str] = []
+    read = upstream.read_wheel
+    monkeypatch.setattr(upstream, "read_wheel", lambda path: hashed.append(path.name) or read(path))
+    for changed in (1, 2):
+        for _ in range(2):
+            [offered] = upstream.local_wheels([str(tmp_path)], "torch", store)
+            assert offered.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+        assert len(hashed) == changed
+        status = path.stat()
         with zipfile.ZipFile(path, "a") as archive:
             archive.writestr(f"more{changed}", "")
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    (tmp_path / "torch-1-py3-none-any.whl").symlink_to("nothing")
+    with pytest.raises(InvalidError, match=r"torch-1-py3-none-any\.whl: not a readable wheel"):
+        upstream.local_wheels([str(tmp_path)], "torch", store)
 
 
 @pytest.mark.parametrize("name", [FILE, "nonsense.whl"])
@@ -88,7 +101,7 @@ def test_only_wanted_wheels_of_local_folders(tmp_path: Path) -> None:
     wheel(tmp_path)
     (tmp_path / "other-1-py3-none-any.whl").write_bytes(b"not looked at")
     places = (str(tmp_path), "https://remote", str(tmp_path / "gone"))
-    assert [o.file for o in upstream.local_wheels(places, "torch")] == [FILE]
+    assert [o.file for o in upstream.local_wheels(places, "torch", Store(tmp_path))] == [FILE]
 
 
 def test_the_index_wins_over_a_claim_and_says_so() -> None:
