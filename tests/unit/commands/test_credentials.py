@@ -13,6 +13,7 @@ import pytest
 from envbuilder import cli
 from envbuilder.core import http, process
 from envbuilder.core.errors import ToolError
+from tests.support.command_line import Command
 
 CANARY = "c4nary"
 URLS = {
@@ -106,23 +107,20 @@ def test_no_reason_of_a_failed_request_holds_a_credential(
     [("requirements", "the index 'pytorch-cpu' wants"), ("dockerfile", "the secret `netrc`")],
 )
 def test_a_file_says_that_credentials_are_wanted(
-    target: str, note: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    target: str, note: str, monkeypatch: pytest.MonkeyPatch, envbuilder: Command
 ) -> None:
-    arguments = ["render", "--profile", "cpu", "--target", target]
-    assert cli._run(arguments) == 0
-    assert note not in capsys.readouterr().out
+    arguments = ("render", "--profile", "cpu", "--target", target)
+    assert note not in envbuilder(*arguments).out
     monkeypatch.setenv("ENVBUILDER_INDEX_PYTORCH_CPU", URLS["password"])
-    assert cli._run(arguments) == 0
-    text = capsys.readouterr().out
+    text = envbuilder(*arguments).out
     assert note in text
     assert "https://index.example/simple" in text
 
 
 def test_an_archive_with_a_login_is_given_as_a_folder(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, envbuilder: Command
 ) -> None:
     monkeypatch.setenv("ENVBUILDER_INDEX_DEBIAN", URLS["password"])
-    assert cli._run(["render", "--profile", "cpu", "--target", "dockerfile"]) == 0
-    text = capsys.readouterr().out
+    text = envbuilder("render", "--profile", "cpu", "--target", "dockerfile").out
     assert "'debian' wants credentials: give its files with --build-context debs=DIR" in text
     assert "ARG DEBIAN_MIRROR=https://index.example/simple\n" in text

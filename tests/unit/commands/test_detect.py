@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,15 @@ from unittest.mock import Mock
 import msgspec
 import pytest
 
-from envbuilder import cli
 from envbuilder.commands import detect
 from envbuilder.core import process, resources
 from envbuilder.host import probe
 from envbuilder.host.model import Cpu, Gpu, Host, Memory
 from envbuilder.profiles.library import Library
 from envbuilder.project import variants
-from tests.support import command_line, host_trees
+from tests.support import host_trees
 from tests.support.broken_hosts import ADA, ARC, GIB, LINUX, changed, with_gpu
+from tests.support.command_line import Command
 
 REAL = probe.host
 SHIPPED = Library((resources.profiles_dir(),))
@@ -37,13 +38,9 @@ def show(monkeypatch: pytest.MonkeyPatch, here: Host) -> None:
     monkeypatch.setattr(probe, "host", lambda *arguments, **options: here)
 
 
-def run(*arguments: str) -> int:
-    return cli._run(["detect", *arguments])
-
-
-def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert run(*arguments) == 0
-    return capsys.readouterr().out
+@pytest.fixture
+def detected(envbuilder: Command) -> Command:
+    return functools.partial(envbuilder, "detect")
 
 
 def plant(tmp_path: Path, name: str) -> str:
@@ -61,18 +58,17 @@ def plant(tmp_path: Path, name: str) -> str:
     ],
 )
 def test_what_is_no_model_is_refused_with_a_hint(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], said: str, detected: Command
 ) -> None:
-    assert run(*arguments) == 2
-    caught = capsys.readouterr()
+    caught = detected(*arguments, code=2)
     assert caught.out == ""
     assert said in caught.err
 
 
 def test_a_profile_that_fits_without_a_word_says_so(
-    capsys: pytest.CaptureFixture[str],
+    detected: Command,
 ) -> None:
-    lines = shown(capsys).splitlines()
+    lines = detected().out.splitlines()
     (row,) = [line for line in lines if line.split()[:2] == ["✓", "cpu"]]
     assert row.split() == ["✓", "cpu", "fits"]
     profiles = [line for line in lines if line[:1] in ("✓", "!", "✗")]
@@ -81,33 +77,33 @@ def test_a_profile_that_fits_without_a_word_says_so(
 
 
 def test_it_ends_with_what_the_accelerators_memory_holds(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    detected: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     show(monkeypatch, with_gpu(FAST))
-    assert shown(capsys).splitlines()[-2:] == [
+    assert detected().out.splitlines()[-2:] == [
         "memory for models: 23.0 GiB, 1008 GB/s (NVIDIA GeForce RTX 4090)",
         "  weights of up to 12.3B at bf16 or 43.9B at q4; more with --model SIZE",
     ]
 
 
 def test_several_gpus_hold_a_model_together(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    detected: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slower = changed(FAST, bandwidth=900 * 10**9)
     show(monkeypatch, with_gpu(FAST, slower))
-    line = shown(capsys).splitlines()[-2]
+    line = detected().out.splitlines()[-2]
     assert line == "memory for models: 46.0 GiB, 900 GB/s each (2 × NVIDIA GeForce RTX 4090)"
     show(monkeypatch, with_gpu(FAST, changed(FAST, bandwidth=None)))
-    assert "46.0 GiB, speed unknown (2 × " in shown(capsys)
+    assert "46.0 GiB, speed unknown (2 × " in detected().out
     show(monkeypatch, with_gpu(FAST, changed(FAST, usable_bytes=None, memory_bytes=None)))
-    assert "size unknown (2 × NVIDIA" in shown(capsys).splitlines()[-1]
+    assert "size unknown (2 × NVIDIA" in detected().out.splitlines()[-1]
 
 
 def test_a_model_is_judged_below_the_memory(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    detected: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     show(monkeypatch, with_gpu(FAST))
-    last = shown(capsys, "--model", "70B", "--quant", "Q4").splitlines()[-4:]
+    last = detected("--model", "70B", "--quant", "Q4").out.splitlines()[-4:]
     assert last[0].startswith("memory for models: 23.0 GiB")
     assert last[1] == "70B as q4: 36.7 GiB of weights"
     assert last[2].startswith("split: 23.0 GiB in NVIDIA GeForce RTX 4090")
@@ -115,20 +111,20 @@ def test_a_model_is_judged_below_the_memory(
 
 
 def test_without_an_accelerator_main_memory_counts(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    detected: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "memory for models: 64.0 GiB, speed unknown (main memory)" in shown(capsys)
+    assert "memory for models: 64.0 GiB, speed unknown (main memory)" in detected().out
     show(monkeypatch, changed(LINUX, memory=Memory()))
-    assert shown(capsys).splitlines()[-1] == "memory for models: size unknown (main memory)"
+    assert detected().out.splitlines()[-1] == "memory for models: size unknown (main memory)"
 
 
 @pytest.mark.parametrize("model", [None, "7B"])
 def test_json_is_one_object_with_everything(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, model: str | None
+    detected: Command, monkeypatch: pytest.MonkeyPatch, model: str | None
 ) -> None:
     here = with_gpu(FAST)
     show(monkeypatch, here)
-    said = json.loads(shown(capsys, "--json", *(["--model", model] if model else [])))
+    said = json.loads(detected("--json", *(["--model", model] if model else [])).out)
     assert set(said) == {
         "schema",
         "host",
@@ -155,34 +151,34 @@ def test_json_is_one_object_with_everything(
 
 
 def test_its_json_can_be_a_target(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    detected: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     show(monkeypatch, with_gpu(ARC))
     path = tmp_path / "laptop.json"
-    path.write_text(shown(capsys, "--json"))
+    path.write_text(detected("--json").out)
     show(monkeypatch, LINUX)
-    assert json.loads(shown(capsys, "--json", "--target-host", str(path)))["profile"] == "xpu"
+    assert json.loads(detected("--json", "--target-host", str(path)).out)["profile"] == "xpu"
     path.write_text("{}")
-    assert run("--target-host", str(path)) == 2
+    detected("--target-host", str(path), code=2)
 
 
 @pytest.mark.parametrize("name", host_trees.NAMES)
 def test_every_tree_is_printed_within_80_columns_and_starts_nothing(
     name: str,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    detected: Command,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(probe, "host", REAL)
     monkeypatch.setattr(process, "run", Mock(side_effect=AssertionError("a process was started")))
     monkeypatch.setattr(variants, "library", lambda *_: SHIPPED)  # is read once for all
     root = plant(tmp_path, name)
-    out = shown(capsys, "--root", root)
+    out = detected("--root", root).out
     assert max(map(len, out.splitlines())) <= 80
     assert "memory for models: " in out
     chosen = host_trees.load(name)["chosen"]
     assert f"→ profile {chosen}: " in out or chosen is None
-    said = json.loads(shown(capsys, "--root", root, "--json"))
+    said = json.loads(detected("--root", root, "--json").out)
     assert said["profile"] == chosen
     assert said["host"] == json.loads((host_trees.FOLDER / f"{name}.json").read_bytes())
     for fit in said["fits"]:
@@ -219,45 +215,39 @@ def test_facts_promise_no_memory_of_a_gpu_that_does_not_work() -> None:
 
 
 def test_a_recording_of_this_machine_decides_as_here(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    detected: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(probe, "host", REAL)
     folder = tmp_path / "machine"
-    said = shown(capsys, "--record", str(folder))
+    said = detected("--record", str(folder)).out
     assert "Look at it before you send it" in said
     assert f"This decides as here:\n  envbuilder detect --root {folder}\n" in said
     assert (folder / "proc/cpuinfo").is_file()
-    assert run("--record", str(folder)) == 2
-    assert "is not empty" in capsys.readouterr().err
-    replayed = json.loads(shown(capsys, "--json", "--root", str(folder)))
+    assert "is not empty" in detected("--record", str(folder), code=2).err
+    replayed = json.loads(detected("--json", "--root", str(folder)).out)
     assert replayed["host"]["kernel"] == REAL(environ={}).kernel
 
 
 @pytest.mark.parametrize("command", ["detect", "doctor"])
-def test_one_host_is_looked_at(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_host_is_looked_at(command: str, tmp_path: Path, envbuilder: Command) -> None:
     (tmp_path / "host.json").write_text("{}")
     given = ("--root", str(tmp_path), "--target-host", str(tmp_path / "host.json"))
-    assert command_line.run(command, *given) == 2
-    assert "--root cannot be combined with --target-host" in capsys.readouterr().err
+    assert "--root cannot be combined with --target-host" in envbuilder(command, *given, code=2).err
 
 
 @pytest.mark.parametrize("more", [["--root", "."], ["--model", "7B"]])
-def test_only_this_machine_is_recorded(
-    more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("--record", str(tmp_path / "machine"), *more) == 2
-    assert "--record records this machine" in capsys.readouterr().err
+def test_only_this_machine_is_recorded(more: list[str], tmp_path: Path, detected: Command) -> None:
+    given = ("--record", str(tmp_path / "machine"))
+    assert "--record records this machine" in detected(*given, *more, code=2).err
     assert not (tmp_path / "machine").exists()
 
 
 @pytest.mark.parametrize("name", ["wsl2", "wsl2-nvidia-silent"])
 def test_one_cause_is_one_sentence(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, detected: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probe, "host", REAL)
-    lines = shown(capsys, "--root", plant(tmp_path, name)).splitlines()
+    lines = detected("--root", plant(tmp_path, name)).out.splitlines()
     rows = [line for line in lines if line[:1] in ("✓", "!", "✗")]
     assert sum("WSL" in row for row in rows) == 1, rows
     assert sum("mps" in row for row in rows) == 1
@@ -265,29 +255,29 @@ def test_one_cause_is_one_sentence(
 
 
 def test_a_hidden_gpu_is_in_the_json(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    detected: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(probe, "host", REAL)
-    said = json.loads(shown(capsys, "--json", "--root", plant(tmp_path, "rtx5090-gtx1080")))
+    said = json.loads(detected("--json", "--root", plant(tmp_path, "rtx5090-gtx1080")).out)
     (cuda,) = [fit for fit in said["fits"] if fit["profile"] == "cuda"]
     assert cuda["environment"]["CUDA_VISIBLE_DEVICES"] == "1"
 
 
 def test_one_framework_is_shown_and_the_others_are_a_word(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    detected: Command, tmp_path: Path
 ) -> None:
-    out = shown(capsys)
+    out = detected().out
     assert "framework: torch; others: `--framework jax`, `--framework tensorflow`" in out
     assert "jax-cpu" not in out
-    jax = shown(capsys, "--framework", "jax")
+    jax = detected("--framework", "jax").out
     assert "→ profile jax-cpu: " in jax
     assert "framework: jax; others: `--framework torch`, `--framework tensorflow`" in jax
-    fits = json.loads(shown(capsys, "--framework", "jax", "--json"))["fits"]
+    fits = json.loads(detected("--framework", "jax", "--json").out)["fits"]
     assert {fit["profile"] for fit in fits} == {"jax-cpu", "jax-cuda", "jax-xpu"}
     (tmp_path / "envbuilder.yaml").write_text("requirements: [flax]\n")
-    project = " ".join(shown(capsys).split())
+    project = " ".join(detected().out.split())
     assert "framework: jax, because envbuilder.yaml:1 requires flax; others: " in project
-    assert "→ profile cpu: " in shown(capsys, "--framework", "torch")
+    assert "→ profile cpu: " in detected("--framework", "torch").out
 
 
 @pytest.mark.parametrize(
@@ -318,45 +308,42 @@ def test_which_releases_serve_the_gpu(
     gpu: Gpu,
     line: str,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    detected: Command,
 ) -> None:
     show(monkeypatch, with_gpu(gpu, cpu=Cpu(flags=("sse2", "sse4_1", "avx"))))
-    out = shown(capsys, "--framework", framework)
+    out = detected("--framework", framework).out
     lines = [each for each in out.splitlines() if each.startswith("releases of")]
     assert lines == ([line] if line else [])
 
 
 def test_a_driver_too_old_for_all_releases_is_told_the_oldest_that_would_do(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, detected: Command
 ) -> None:
     show(monkeypatch, with_gpu(changed(ADA, driver_version="390.1")))
-    out = " ".join(shown(capsys).split())
+    out = " ".join(detected().out.split())
     assert "The oldest driver that would do is 450.80.02, for PyTorch 2.7.1 (cu118)." in out
     assert "releases of PyTorch that" not in out
 
 
 def test_profiles_show_marks_the_builds_that_fit(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, envbuilder: Command
 ) -> None:
     show(monkeypatch, with_gpu(changed(ADA, sm="6.0", driver_version="470.82")))
-    assert cli._run(["profiles", "cuda"]) == 0
-    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    lines = [" ".join(line.split()) for line in envbuilder("profiles", "cuda").out.splitlines()]
     assert "2.7.1 ✓ cu118 cu126 cu128 3.9 to 3.13" in lines
     assert "2.14.1 cu126 cu130 cu132 3.10 to 3.14" in lines
     assert "driver 525.60.13 and later: cu121, cu124, cu126, cu128, cu129" in lines
-    assert cli._run(["profiles", "cuda", "--json"]) == 0
-    builds = json.loads(capsys.readouterr().out)["releases"]
+    builds = json.loads(envbuilder("profiles", "cuda", "--json").out)["releases"]
     fitting = {each["build"] for each in builds if each["fits"] == "fits"}
     assert fitting == {"cu102", "cu113", "cu115", "cu116", "cu117", "cu118"}
 
 
 def test_another_framework_lists_its_own_releases(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, envbuilder: Command
 ) -> None:
     show(monkeypatch, with_gpu(changed(ADA, sm="7.5"), cpu=Cpu(flags=("sse2", "sse4_1", "avx"))))
-    assert cli._run(["profiles", "jax-cuda"]) == 0
-    out = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    shown = envbuilder("profiles", "jax-cuda").out.splitlines()
+    out = [" ".join(line.split()) for line in shown]
     assert "0.12.0.1 ✓ cuda12 ✓ cuda13 3.12 to 3.15" in out
     assert "driver 580.65.06 and later: cuda13" in out
-    assert cli._run(["profiles", "jax-xpu"]) == 0
-    assert "builds (" not in capsys.readouterr().out
+    assert "builds (" not in envbuilder("profiles", "jax-xpu").out

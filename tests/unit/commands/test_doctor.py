@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from unittest.mock import Mock
 
 import msgspec
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, strategies as st
 
-from envbuilder import cli
 from envbuilder.core import process
 from envbuilder.core.errors import HostError, wrapped
 from envbuilder.doctor import accelerators, surroundings
@@ -31,6 +30,7 @@ from tests.support.broken_hosts import (
     only,
     with_gpu,
 )
+from tests.support.command_line import Command
 
 # The commands of a fix.
 
@@ -98,28 +98,23 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     return found
 
 
-def run(*arguments: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(cli.cli, ["doctor", *arguments], standalone_mode=False)
-    if result.exception:
-        raise result.exception
-    return result.return_value, result.stdout, result.stderr
+@pytest.fixture
+def doctor(envbuilder: Command) -> Command:
+    return functools.partial(envbuilder, "doctor")
 
 
-def test_exit_codes(machine: Machine) -> None:
-    assert run()[0] == 3
+def test_exit_codes(machine: Machine, doctor: Command) -> None:
+    doctor(code=3)
     machine.here = with_gpu(ADA, containers=Containers())
-    status, out, _ = run()
-    assert (status, out) == (0, "no problems found\n")
-    assert run("--profile", "xpu")[0] == 3
+    assert doctor().out == "no problems found\n"
+    doctor("--profile", "xpu", code=3)
     memory = changed(LINUX.memory, shm_bytes=1 << 20)
     machine.here = with_gpu(ADA, memory=memory, containers=Containers())
-    status, out, _ = run()
-    assert status == 0
-    assert "performance: " in out
+    assert "performance: " in doctor().out
 
 
 def test_a_machine_without_any_profile_is_diagnosed(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, doctor: Command
 ) -> None:
     monkeypatch.setattr(
         choice,
@@ -127,14 +122,14 @@ def test_a_machine_without_any_profile_is_diagnosed(
         Mock(side_effect=HostError("no profile fits this machine", "See: envbuilder detect")),
     )
     machine.here = changed(LINUX, machine="riscv64", platform=None)
-    status, out, _ = run()
-    assert status == 3
-    assert "riscv64" in out
+    assert "riscv64" in doctor(code=3).out
 
 
-def test_what_is_printed_fits_80_columns_and_keeps_commands_whole(machine: Machine) -> None:
+def test_what_is_printed_fits_80_columns_and_keeps_commands_whole(
+    machine: Machine, doctor: Command
+) -> None:
     machine.here = with_gpu(ARC, level_zero=False, containers=Containers())
-    _, out, _ = run()
+    out = doctor(code=3).out
     assert max(map(len, out.splitlines())) <= 80
     for line in out.splitlines():
         assert line == line.rstrip()
@@ -154,11 +149,10 @@ def test_lines_are_short_and_a_command_is_never_broken(words: list[str], place: 
     assert " ".join(said.split()) == " ".join(words)
 
 
-def test_json_has_a_schema_and_says_everything(machine: Machine) -> None:
-    status, out, _ = run("--json")
-    said = json.loads(out)
+def test_json_has_a_schema_and_says_everything(machine: Machine, doctor: Command) -> None:
+    said = json.loads(doctor("--json", code=3).out)
     (found,) = said.pop("problems")
-    assert (status, said) == (3, {"schema": 2})
+    assert said == {"schema": 2}
     assert set(found) == {"severity", "code", "text", "fix"}
     assert found["code"] == "node-closed"
     assert "`sudo usermod -aG render $USER`" in found["fix"]
@@ -166,7 +160,7 @@ def test_json_has_a_schema_and_says_everything(machine: Machine) -> None:
 
 @pytest.mark.parametrize("name", ["arc-b580-unreadable", "container-without-gpu", "zen3"])
 def test_a_tree_is_diagnosed_without_this_machine(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, doctor: Command
 ) -> None:
     root = tmp_path / "root"
     root.mkdir()
@@ -175,19 +169,16 @@ def test_a_tree_is_diagnosed_without_this_machine(
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     for place in ((surroundings, "look"), (choice, "choose"), (process, "run")):
         monkeypatch.setattr(*place, Mock(side_effect=AssertionError("this machine was looked at")))
-    status, out, _ = run("--root", str(root), "--json")
-    found = json.loads(out)["problems"]
+    code = 0 if name == "zen3" else 3
+    found = json.loads(doctor("--root", str(root), "--json", code=code).out)["problems"]
     assert found
     for problem in found:
         assert problem["fix"]
-    assert status == (0 if name == "zen3" else 3)
 
 
-def test_findings_for_another_machine(machine: Machine, tmp_path: Path) -> None:
+def test_findings_for_another_machine(machine: Machine, tmp_path: Path, doctor: Command) -> None:
     """Only what its recording shows, not this machine's disks."""
     other = tmp_path / "other.json"
     other.write_bytes(msgspec.json.encode(with_gpu(changed(ADA, driver_version="470.82"))))
-    status, out, _ = run("--target-host", str(other))
-    assert status == 3
-    assert "470.82 is older than" in out
+    assert "470.82 is older than" in doctor("--target-host", str(other), code=3).out
     assert machine.looks == 0

@@ -13,7 +13,7 @@ from envbuilder.builds import mnist
 from envbuilder.core import process
 from envbuilder.host import probe
 from envbuilder.profiles import choice
-from tests.support import command_line
+from tests.support.command_line import Command, Ended
 from tests.support.folders import read_json
 from tests.support.reports import report_line
 from tests.unit.verify.test_parallel import FAILED, HERE, device, scaled
@@ -48,35 +48,44 @@ def payload(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Payload:
     return pretended
 
 
-def run(*arguments: str, rank: int = 0, profile: str = "cpu", named: bool = True) -> int:
-    return command_line.run(
-        "fleet",
-        "join",
-        "--profile",
-        profile,
-        "--folder",
-        ".",
-        "--attempt",
-        "17",
-        "--nodes",
-        "2",
-        "--node-rank",
-        str(rank),
-        *(("--node-name", f"n{rank}") if named else ()),
-        "--master-address",
-        "10.1.0.1",
-        "--master-port",
-        "29500",
-        "--limit",
-        "300",
-        "--output",
-        "result.json",
-        *arguments,
-    )
+@pytest.fixture
+def join(payload: Payload, envbuilder: Command) -> Command:
+    """`join(*arguments, rank=0, profile="cpu", named=True, code=0)`."""
+
+    def join(
+        *arguments: str, rank: int = 0, profile: str = "cpu", named: bool = True, code: int = 0
+    ) -> Ended:
+        return envbuilder(
+            "fleet",
+            "join",
+            "--profile",
+            profile,
+            "--folder",
+            ".",
+            "--attempt",
+            "17",
+            "--nodes",
+            "2",
+            "--node-rank",
+            str(rank),
+            *(("--node-name", f"n{rank}") if named else ()),
+            "--master-address",
+            "10.1.0.1",
+            "--master-port",
+            "29500",
+            "--limit",
+            "300",
+            "--output",
+            "result.json",
+            *arguments,
+            code=code,
+        )
+
+    return join
 
 
-def test_node_0_writes_the_result_of_all(payload: Payload, tmp_path: Path) -> None:
-    assert run("--python", sys.executable) == 0
+def test_node_0_writes_the_result_of_all(payload: Payload, tmp_path: Path, join: Command) -> None:
+    join("--python", sys.executable)
     (call,) = payload.calls
     run_id = call[call.index("--run-id") + 1]
     assert call == [
@@ -119,9 +128,9 @@ def test_node_0_writes_the_result_of_all(payload: Payload, tmp_path: Path) -> No
     assert (scaling["efficiency"], scaling["devices"][1]["node"]) == (0.9, "n1")
 
 
-def test_other_nodes_write_nothing(payload: Payload, tmp_path: Path) -> None:
+def test_other_nodes_write_nothing(payload: Payload, tmp_path: Path, join: Command) -> None:
     payload.report = PART
-    assert run("--python", sys.executable, rank=1) == 0
+    join("--python", sys.executable, rank=1)
     assert not (tmp_path / "result.json").exists()
 
 
@@ -140,14 +149,13 @@ def test_other_nodes_write_nothing(payload: Payload, tmp_path: Path) -> None:
 def test_what_fails_says_why(
     payload: Payload,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    join: Command,
     rank: int,
     report: Any,
     reason: str,
 ) -> None:
     payload.report = report
-    assert run("--python", sys.executable, rank=rank) == 5
-    shown = " ".join(capsys.readouterr().err.split())
+    shown = " ".join(join("--python", sys.executable, rank=rank, code=5).err.split())
     assert reason in shown
     assert "\x1b" not in shown
     if rank == 0:
@@ -168,10 +176,9 @@ def test_what_fails_says_why(
     ],
 )
 def test_what_is_refused(
-    payload: Payload, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], reason: str
+    payload: Payload, join: Command, arguments: tuple[str, ...], reason: str
 ) -> None:
-    assert run(*arguments) == 2
-    assert reason in " ".join(capsys.readouterr().err.split())
+    assert reason in " ".join(join(*arguments, code=2).err.split())
     assert payload.calls == []
 
 
@@ -181,20 +188,22 @@ def test_what_is_refused(
 )
 def test_profiles_that_cannot_train_across_nodes(
     payload: Payload,
-    capsys: pytest.CaptureFixture[str],
+    join: Command,
     monkeypatch: pytest.MonkeyPatch,
     profile: str,
     reason: str,
 ) -> None:
     monkeypatch.setattr(choice, "require_host", lambda *args, **options: None)
-    assert run("--python", sys.executable, profile=profile) == 2
-    assert reason in " ".join(capsys.readouterr().err.split())
+    shown = join("--python", sys.executable, profile=profile, code=2).err
+    assert reason in " ".join(shown.split())
     assert payload.calls == []
 
 
-def test_slurm_names_the_node(payload: Payload, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurm_names_the_node(
+    payload: Payload, monkeypatch: pytest.MonkeyPatch, join: Command
+) -> None:
     monkeypatch.setenv("SLURMD_NODENAME", "gpu-7")
     payload.report = FAILED
-    assert run("--master-address", "fd00::1", "--python", sys.executable, named=False) == 5
+    join("--master-address", "fd00::1", "--python", sys.executable, named=False, code=5)
     (call,) = payload.calls
     assert call[call.index("--node-name") + 1] == "gpu-7"

@@ -19,6 +19,7 @@ from envbuilder.commands import jupyter as module
 from envbuilder.core import process
 from envbuilder.core.settings import Settings
 from tests.support import command_line
+from tests.support.command_line import Command
 from tests.support.pipeline import a_build
 from tests.unit.commands.test_add import PROFILE
 
@@ -80,27 +81,23 @@ run = functools.partial(command_line.run, "jupyter")
 
 
 def test_outside_of_a_project_it_says_how_to_begin(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, envbuilder: Command
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run() == 125
-    assert "envbuilder init" in capsys.readouterr().err
+    assert "envbuilder init" in envbuilder("jupyter", code=125).err
 
 
 def test_a_kernel_is_installed_for_editors_and_removed(
-    project: Path, planned: list[FakeEnvironment], capsys: pytest.CaptureFixture[str]
+    project: Path, planned: list[FakeEnvironment], envbuilder: Command
 ) -> None:
-    assert run("--install-kernel", "--backend", "venv") == 0
-    out = capsys.readouterr().out.splitlines()[-1]
+    out = envbuilder("jupyter", "--install-kernel", "--backend", "venv").out.splitlines()[-1]
     assert out.startswith("kernel 'mine (default)' → ")
     folder = Path(out.partition("→ ")[2])
     argv = json.loads((folder / "kernel.json").read_text())["argv"]
     assert argv[argv.index("--backend") + 1] == "venv"
     assert "--profile" not in argv
-    assert run("--remove-kernel") == 0
-    assert capsys.readouterr().out == f"removed {folder}\n"
-    assert run("--remove-kernel") == 0
-    assert capsys.readouterr().out == "nothing to remove\n"
+    assert envbuilder("jupyter", "--remove-kernel").out == f"removed {folder}\n"
+    assert envbuilder("jupyter", "--remove-kernel").out == "nothing to remove\n"
 
 
 def test_the_server_gets_what_was_decided(

@@ -35,7 +35,8 @@ from envbuilder.packages.debian import deb
 from envbuilder.packages.python import wheel_conflicts
 from envbuilder.profiles import lock as profile_lock, profile as profiles
 from envbuilder.project import variants
-from tests.support import command_line, images, signing
+from tests.support import images, signing
+from tests.support.command_line import Command
 from tests.support.engines import FakeEngine
 from tests.support.pipeline import PLAIN, PYTHON
 from tests.support.projects import LOCK
@@ -425,10 +426,9 @@ def test_hardware_means_the_profile_of_the_projects_framework(
     command: tuple[str, ...],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    envbuilder: Command,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "envbuilder.yaml").write_text("framework: jax\n")
-    ended = command_line.printed(capsys, *command, "--profile", "cpu")
-    assert ended.code == 2
-    assert "profile 'jax-cpu' has no lock" in ended.err
+    printed = envbuilder(*command, "--profile", "cpu", code=2).err
+    assert "profile 'jax-cpu' has no lock" in printed

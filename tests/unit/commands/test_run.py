@@ -28,9 +28,10 @@ from envbuilder.locks.chooser import Chooser
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import Reason
 from envbuilder.profiles.profile import Profile
-from tests.support import command_line
+from tests.support.command_line import Command
 from tests.support.projects import LOCK, lay_locked
 
+RUN = ("run", "--profile", "cpu", "--backend", "venv")
 NOTES = ("profile cpu: it fits", "backend venv: no engine answers", "note: slow", "warning: busy")
 
 
@@ -134,7 +135,7 @@ def run(
 
     def command(*argv: str) -> dict[str, str]:
         with pytest.raises(ReplacedError) as replaced:
-            cli.main(["run", "--profile", "cpu", "--backend", "venv", "--", *argv])
+            cli.main([*RUN, "--", *argv])
         variables: dict[str, str] = replaced.value.args[1]
         return variables
 
@@ -167,16 +168,14 @@ def test_an_installer_in_a_project_is_refused_before_anything_is_built(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     run: Callable[[str], dict[str, str]],
-    capsys: pytest.CaptureFixture[str],
+    envbuilder: Command,
 ) -> None:
     lay_locked(tmp_path, monkeypatch)
     monkeypatch.setattr(pipeline, "finish", lambda *_: pytest.fail("built"))
     for project, words in ((True, "envbuilder add scipy"), (False, "add_requirements")):
         if not project:
             (tmp_path / "envbuilder.yaml").unlink()
-        command = ("run", "--profile", "cpu", "--backend", "venv", "--", "pip", "install", "scipy")
-        assert command_line.run(*command) == 125
-        assert words in capsys.readouterr().err
+        assert words in envbuilder(*RUN, "--", "pip", "install", "scipy", code=125).err
 
 
 @pytest.fixture
@@ -216,7 +215,6 @@ def locks(project: Path) -> list[str]:
     return sorted(path.name for path in project.glob("envbuilder.lock/*"))
 
 
-RUN = ("run", "--profile", "cpu", "--backend", "venv")
 BUILT = pytest.raises(pytest.fail.Exception, match="built")
 
 
@@ -271,7 +269,7 @@ def test_a_lock_that_may_not_or_cannot_be_made(
     resolved: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    envbuilder: Command,
     lock: str,
     why: str,
 ) -> None:
@@ -290,8 +288,7 @@ def test_a_lock_that_may_not_or_cannot_be_made(
     before = {name: (tmp_path / "envbuilder.lock" / name).read_bytes() for name in locks(tmp_path)}
     resolved.clear()
     options = ("--locked",) if why == "--locked" else ()
-    assert command_line.run(*RUN, *options, "--", "true") == 125
-    printed = capsys.readouterr().err
+    printed = envbuilder(*RUN, *options, "--", "true", code=125).err
     if why == "never":
         assert "default.cpu cannot be locked: no never" in printed
     else:
@@ -305,9 +302,10 @@ def test_a_stale_lock_is_made_again_before_an_installer_is_not(
     resolved: list[str],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+    envbuilder: Command,
 ) -> None:
-    assert command_line.run(*RUN, "--", "pip", "install", "scipy") == 125
-    assert "envbuilder add scipy" in capsys.readouterr().err
+    printed = envbuilder(*RUN, "--", "pip", "install", "scipy", code=125).err
+    assert "envbuilder add scipy" in printed
     assert resolved == []
     for requirements in ("[a]", "[a, b]"):
         (tmp_path / "envbuilder.yaml").write_text(
@@ -360,17 +358,19 @@ def test_a_command_that_cannot_start_is_refused_before_anything_is_built(
     said: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    envbuilder: Command,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     if content is not None:
         (tmp_path / "train.sh").write_text(content)
         (tmp_path / "train.sh").chmod(mode)
-    assert command_line.run(command, "--profile", "cpu", "--", "./train.sh") == code
-    assert said.removeprefix("./") in capsys.readouterr().err
+    printed = envbuilder(command, "--profile", "cpu", "--", "./train.sh", code=code).err
+    assert said.removeprefix("./") in printed
 
 
 @pytest.mark.parametrize("command", ["run", "watch"])
-def test_a_misspelt_option_is_no_program(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command_line.run(command, "--profil", "cpu", "--", "true") == 125
-    assert "No such option '--profil'. Did you mean '--profile'?" in capsys.readouterr().err
+def test_a_misspelt_option_is_no_program(command: str, envbuilder: Command) -> None:
+    assert (
+        "No such option '--profil'. Did you mean '--profile'?"
+        in envbuilder(command, "--profil", "cpu", "--", "true", code=125).err
+    )

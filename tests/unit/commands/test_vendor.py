@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from envbuilder import cli
 from envbuilder.builds import isolation
 from envbuilder.builds.backends import devices
 from envbuilder.core import resources
@@ -26,6 +25,7 @@ from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.library import Library
 from envbuilder.profiles.profile import load as load_profile, search_path
 from tests.support import host_trees
+from tests.support.command_line import Command
 
 NODE = "dev/acme0"
 PROFILE = """\
@@ -161,16 +161,8 @@ def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return host_trees.plant(root, data)
 
 
-def detected(root: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    assert cli._run(["detect", "--json", "--root", str(root)]) == 0
-    data: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return data
-
-
-def test_its_gpu_is_named_and_its_profile_chosen(
-    acme: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data = detected(acme, capsys)
+def test_its_gpu_is_named_and_its_profile_chosen(acme: Path, envbuilder: Command) -> None:
+    data = json.loads(envbuilder("detect", "--json", "--root", str(acme)).out)
     (gpu,) = data["host"]["gpus"]
     assert gpu["vendor"] == "acme"
     assert gpu["name"] == "ACME Roadrunner"
@@ -181,33 +173,30 @@ def test_its_gpu_is_named_and_its_profile_chosen(
 
 
 def test_kernels_for_another_chip_do_not_fit(
-    acme: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    acme: Path, monkeypatch: pytest.MonkeyPatch, envbuilder: Command
 ) -> None:
     monkeypatch.setenv("ENVBUILDER_TARGET_GPU", "acme:chip=tortoise")
-    assert cli._run(["detect", "--json"]) == 0
-    data = json.loads(capsys.readouterr().out)
+    data = json.loads(envbuilder("detect", "--json").out)
     (fit,) = [fit for fit in data["fits"] if fit["profile"] == "acme"]
     assert fit["verdict"] == "no"
     assert data["profile"] == "cpu"
     monkeypatch.setenv("ENVBUILDER_TARGET_GPU", "acme:chip=7")
-    assert cli._run(["detect"]) == 2
-    assert "acme:chip=roadrunner" in capsys.readouterr().err
+    assert "acme:chip=roadrunner" in envbuilder("detect", code=2).err
 
 
-def test_the_doctor_says_how_its_node_gets_there(
-    acme: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_doctor_says_how_its_node_gets_there(acme: Path, envbuilder: Command) -> None:
     (acme / NODE).unlink()
-    assert cli._run(["doctor", "--json", "--root", str(acme)]) == 3
-    problems = json.loads(capsys.readouterr().out)["problems"]
+    said = envbuilder("doctor", "--json", "--root", str(acme), code=3).out
+    problems = json.loads(said)["problems"]
     (problem,) = [p for p in problems if p["code"] == "node-missing"]
     assert problem["fix"] == "Run `sudo modprobe acme`."
     assert "ACME Roadrunner" in problem["text"]
 
 
-def test_a_rendered_compose_file_passes_its_node_on(acme: Path, tmp_path: Path) -> None:
-    render = ["render", "--profile", "acme", "--target", "compose", "-o", str(tmp_path / "out")]
-    assert cli._run(render) == 0
+def test_a_rendered_compose_file_passes_its_node_on(
+    acme: Path, tmp_path: Path, envbuilder: Command
+) -> None:
+    envbuilder("render", "--profile", "acme", "--target", "compose", "-o", str(tmp_path / "out"))
     assert any("/dev/acme0" in p.read_text() for p in (tmp_path / "out").iterdir() if p.is_file())
 
 
@@ -221,11 +210,8 @@ def test_its_variables_and_its_device_of_all_reach_an_environment(acme: Path) ->
     assert devices.by_cdi(access, profile, {"acme.com/gpu=all"}).cdi == ("acme.com/gpu=all",)
 
 
-def test_its_other_names_lead_to_its_profile(
-    acme: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli._run(["profiles", "coyote"]) == 2
-    assert "Did you mean 'acme'?" in capsys.readouterr().err
+def test_its_other_names_lead_to_its_profile(acme: Path, envbuilder: Command) -> None:
+    assert "Did you mean 'acme'?" in envbuilder("profiles", "coyote", code=2).err
 
 
 def test_the_payload_asks_its_row(acme: Path) -> None:

@@ -24,7 +24,7 @@ from envbuilder.core.settings import Settings, load
 from envbuilder.verify.report import history
 from envbuilder.watch import judge, model
 from envbuilder.watch.model import Loader, Watched
-from tests.support import command_line
+from tests.support.command_line import Command
 from tests.support.folders import names_in
 from tests.support.watched import observed, on_cpu, placed, watched, work
 
@@ -143,13 +143,10 @@ def test_a_report_that_cannot_be_written_changes_no_code_and_loses_no_other(
 
 
 def test_a_place_that_cannot_be_written_is_refused_before_the_command_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, envbuilder: Command
 ) -> None:
     (tmp_path / "lock.json").write_text('{"schema": 1, "profile": "cpu", "targets": []}')
-    code, _, error = command_line.printed(
-        capsys, "watch", "--output", str(tmp_path / "lock.json"), "--", "true"
-    )
-    assert code == 125
+    error = envbuilder("watch", "--output", str(tmp_path / "lock.json"), "--", "true", code=125).err
     assert "lock.json: exists, and is another kind of file" in error
 
 
@@ -206,13 +203,13 @@ def test_wrong_arguments_are_125_before_anything_is_built(
     arguments: tuple[str, ...],
     words: str,
     settings: Settings,
-    capsys: pytest.CaptureFixture[str],
+    envbuilder: Command,
     tmp_path: Path,
 ) -> None:
     (tmp_path / "other.json").write_text("{}")
-    code, out, error = command_line.printed(capsys, "watch", *arguments, "--", "true")
-    assert (code, out) == (125, "")
-    assert words in error
+    ended = envbuilder("watch", *arguments, "--", "true", code=125)
+    assert ended.out == ""
+    assert words in ended.err
     assert names_in(tmp_path) == {"other.json"}
 
 
