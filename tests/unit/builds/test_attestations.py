@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +27,7 @@ from envbuilder.core.signatures import Signed, Subject
 from envbuilder.packages.debian import deb as base_status
 from envbuilder.profiles import lock as lockfile
 from tests.support import project_layers
-from tests.support.command_line import run
+from tests.support.command_line import Command
 from tests.support.engines import BUILDKIT, FakeEngine
 from tests.support.folders import read_json
 from tests.support.pipeline import a_build
@@ -270,20 +271,16 @@ def test_a_full_disk_is_said_and_leaves_no_half_document(
 
 
 def test_a_profiles_bill_is_printed_or_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, envbuilder: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run("sbom", "--profile", "cpu") == 0
-    printed = json.loads(capsys.readouterr().out)
+    bill = functools.partial(envbuilder, "sbom", "--profile", "cpu")
+    printed = json.loads(bill().out)
     assert printed["specVersion"] == "1.6"
-    assert run("sbom", "--profile", "cpu", "--output", "cpu.json") == 0
+    said = bill("--output", "cpu.json").out
     assert read_json(tmp_path / "cpu.json") == printed
-    assert capsys.readouterr().out == "cpu.json: cpu, linux/amd64, Python 3.11\n"
-    assert (
-        run("sbom", "--profile", "cpu", "--platform", "linux/arm64", "--python-version", "3.12")
-        == 0
-    )
-    other = capsys.readouterr().out
+    assert said == "cpu.json: cpu, linux/amd64, Python 3.11\n"
+    other = bill("--platform", "linux/arm64", "--python-version", "3.12").out
     assert "arm64" in other
     assert json.loads(other)["serialNumber"] != printed["serialNumber"]
 
@@ -298,8 +295,10 @@ def test_a_profiles_bill_is_printed_or_written(
         ("--profile", "cpu", "--output", "/proc/nowhere/x.json"),
     ],
 )
-def test_what_cannot_be_written_is_a_usage_error(arguments: tuple[str, ...]) -> None:
-    assert run("sbom", *arguments) == 2
+def test_what_cannot_be_written_is_a_usage_error(
+    arguments: tuple[str, ...], envbuilder: Command
+) -> None:
+    envbuilder("sbom", *arguments, code=2)
 
 
 LOCKS = {p.stem: lockfile.load(p) for p in (resources.profiles_dir() / "locks").glob("*.json")}

@@ -116,7 +116,3 @@ def test_shipped_locks_are_fresh(name: str) -> None:
 @pytest.mark.parametrize("name", LOCKED)
 def test_locks_name_no_index(name: str) -> None:
     assert "://" not in (FOLDERS[0] / f"locks/{name}.json").read_text()
-
-
-def test_rendering_twice_gives_the_same_bytes(found: settings.Settings) -> None:
-    assert rendered("cpu", "dockerfile", found) == rendered("cpu", "dockerfile", found)

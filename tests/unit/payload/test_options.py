@@ -7,11 +7,12 @@ import pytest
 from envbuilder.payload import options as gates
 from envbuilder.payload.options import Options
 from envbuilder.payload.report import BLIND_TEST, REQUIRED
-from envbuilder.payload.training.dataset import Dataset, Split
+from envbuilder.payload.training.dataset import Dataset
+from tests.support.datasets import sized
 
-FULL = Dataset("mnist", Split(b"", b"", 60_000), Split(b"", b"", 10_000), {})
+FULL = sized("mnist", 60_000, 10_000)
 PART = FULL.first(20_032)
-SUBSET = Dataset("mnist-subset", Split(b"", b"", 3_000), Split(b"", b"", 1_000), {})
+SUBSET = sized("mnist-subset", 3_000, 1_000)
 
 
 def test_full_data_is_trained_once_and_has_gates_for_it() -> None:

@@ -22,11 +22,16 @@ def job() -> Any:
     return SimpleNamespace(predict=lambda images: iter([pair, pair]))
 
 
+def answered(job: Any, folder: Path) -> list[dict[str, Any]]:
+    """The events of answering the questions in a folder, of which there are four."""
+    stream = io.StringIO()
+    assert outside.answer(FRAMEWORK, job, folder, Events(stream)) == 4
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
 def test_it_asks_and_answers_in_order(job: Any, tmp_path: Path) -> None:
     (tmp_path / outside.IMAGES).write_bytes(bytes(4 * 784))
-    stream = io.StringIO()
-    assert outside.answer(FRAMEWORK, job, tmp_path, Events(stream)) == 4
-    events = [json.loads(line) for line in stream.getvalue().splitlines()]
+    events = answered(job, tmp_path)
     assert events[0] == {"event": "questions"}
     assert [(e["first"], e["classes"]) for e in events[1:]] == [(0, [0, 1]), (2, [0, 1])]
 
@@ -35,7 +40,7 @@ def test_it_asks_and_answers_in_order(job: Any, tmp_path: Path) -> None:
 def test_what_is_no_image_is_refused(job: Any, tmp_path: Path, size: int) -> None:
     (tmp_path / outside.IMAGES).write_bytes(bytes(size))
     with pytest.raises(CheckError, match=f"sent {size} bytes, which are not images"):
-        outside.answer(FRAMEWORK, job, tmp_path, Events(io.StringIO()))
+        answered(job, tmp_path)
 
 
 def test_questions_that_never_come(
@@ -44,4 +49,4 @@ def test_questions_that_never_come(
     monkeypatch.setattr(outside, "PATIENCE", 0.0)
     monkeypatch.setattr(outside, "PAUSE", 0.0)
     with pytest.raises(CheckError, match="did not arrive within"):
-        outside.answer(FRAMEWORK, job, tmp_path, Events(io.StringIO()))
+        answered(job, tmp_path)

@@ -15,6 +15,7 @@ from envbuilder.payload.report import (
     Check,
     CheckError,
     Checks,
+    Verdict,
     judge,
     not_run,
 )
@@ -24,25 +25,30 @@ def check(name: str, status: str = PASSED, detail: str = "why") -> Check:
     return Check(name, status, 0.1, detail)
 
 
+def judged(checks: list[Check], *, proven: bool = True) -> Verdict:
+    """The verdict on checks of a run that asked for the CPU and used it."""
+    return judge(checks, REQUIRED, "cpu", "cpu", proven=proven)
+
+
 ALL = [check(name) for name in REQUIRED]
 
 
 def test_all_required_checks_passed_on_the_right_device() -> None:
-    verdict = judge(ALL, REQUIRED, "cpu", "cpu", proven=True)
+    verdict = judged(ALL)
     assert (verdict.status, verdict.reasons, verdict.warnings) == (PASSED, (), ())
 
 
 def test_without_a_recorded_step_nothing_is_proven() -> None:
-    verdict = judge(ALL, REQUIRED, "cpu", "cpu", proven=False)
+    verdict = judged(ALL, proven=False)
     assert (verdict.status, verdict.reasons) == (UNPROVEN, (UNREPEATED,))
     failing = [*ALL, check("kernels", FAILED)]
-    assert judge(failing, REQUIRED, "cpu", "cpu", proven=False).status == FAILED
+    assert judged(failing, proven=False).status == FAILED
 
 
 @pytest.mark.parametrize("name", REQUIRED)
 def test_each_required_check_can_fail_the_verification(name: str) -> None:
     checks = [check(c.name, FAILED, "broken") if c.name == name else c for c in ALL]
-    verdict = judge(checks, REQUIRED, "cpu", "cpu", proven=True)
+    verdict = judged(checks)
     assert verdict.status == FAILED
     assert verdict.reasons == (f"{name}: broken",)
 
@@ -51,7 +57,7 @@ def test_each_required_check_can_fail_the_verification(name: str) -> None:
 @pytest.mark.parametrize("skipped", [True, False])
 def test_a_required_check_that_did_not_run_fails_the_verification(name: str, skipped: bool) -> None:
     checks = [c for c in ALL if c.name != name] + ([check(name, SKIPPED)] if skipped else [])
-    verdict = judge(checks, REQUIRED, "cpu", "cpu", proven=True)
+    verdict = judged(checks)
     assert verdict.status == FAILED
     assert verdict.reasons == (f"{name}: this check did not run",)
 
@@ -64,9 +70,7 @@ def test_another_device_than_asked_for_fails_the_verification(used: str | None) 
 
 
 def test_a_warning_is_told_but_does_not_fail() -> None:
-    verdict = judge(
-        [*ALL, check("compile inductor", WARNING, "wrong")], REQUIRED, "cpu", "cpu", proven=True
-    )
+    verdict = judged([*ALL, check("compile inductor", WARNING, "wrong")])
     assert verdict.status == PASSED
     assert verdict.warnings == ("compile inductor: wrong",)
 

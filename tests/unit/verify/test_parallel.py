@@ -19,7 +19,7 @@ from envbuilder.host import probe
 from envbuilder.host.model import Cpu, Host
 from envbuilder.verify import parallel, show
 from envbuilder.verify.report import history, model
-from tests.support import command_line
+from tests.support.command_line import Command, Ended
 from tests.support.pretended_payload import LIFE, Clock, perform, quick_report
 from tests.support.reports import measured, removals, whole
 
@@ -219,9 +219,15 @@ def payload(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Payload:
     return made
 
 
-def run(*arguments: str, profile: str = "cpu") -> int:
-    command = ["verify", "--python", sys.executable, "--profile", profile, "--quick", "--force"]
-    return command_line.run(*command, "--epochs", "1", *arguments)
+@pytest.fixture
+def verify(payload: Payload, envbuilder: Command) -> Command:
+    """`verify(*arguments, profile="cpu", code=0)`: one epoch of the pretended payload."""
+    quick = ("--python", sys.executable, "--quick", "--force", "--epochs", "1")
+
+    def verified(*arguments: str, profile: str = "cpu", code: int = 0) -> Ended:
+        return envbuilder("verify", *quick, "--profile", profile, *arguments, code=code)
+
+    return verified
 
 
 def kept() -> dict[str, Any]:
@@ -230,21 +236,21 @@ def kept() -> dict[str, Any]:
     return stored
 
 
-def test_without_devices_nothing_is_run_in_parallel(payload: Payload) -> None:
-    assert run() == 0
+def test_without_devices_nothing_is_run_in_parallel(payload: Payload, verify: Command) -> None:
+    verify()
     assert [call[0] for call in payload.calls] == ["verify"]
     assert "scaling" not in kept()
 
 
 def test_the_payload_is_started_twice_and_both_are_reported(
-    payload: Payload, capsys: pytest.CaptureFixture[str]
+    payload: Payload, verify: Command
 ) -> None:
-    assert run("--devices", "2", "--html", "page.html") == 0
-    verify, parallel = payload.calls
-    assert "--index" not in verify
-    data = verify[verify.index("--data") + 1]
+    shown = " ".join(verify("--devices", "2", "--html", "page.html").out.split())
+    alone, parallel = payload.calls
+    assert "--index" not in alone
+    data = alone[alone.index("--data") + 1]
     own = parallel[parallel.index("--run-id") + 1]
-    assert own != verify[verify.index("--run-id") + 1]
+    assert own != alone[alone.index("--run-id") + 1]
     assert parallel == [
         "parallel",
         "--device",
@@ -259,7 +265,6 @@ def test_the_payload_is_started_twice_and_both_are_reported(
     ]
     stored = kept()["scaling"]
     assert (stored["ranks"], stored["efficiency"], "schema" in stored) == (2, 0.9, False)
-    shown = " ".join(capsys.readouterr().out.split())
     assert "All 2 together through gloo: 900 images a second, 90 % of the sum of each" in shown
     logs = [p for p in load_settings().logs_dir.iterdir() if p.name.endswith("-devices.log")]
     assert [log.read_text() for log in logs] == ["rank 1 said"]
@@ -274,29 +279,25 @@ def test_the_payload_is_started_twice_and_both_are_reported(
     ],
 )
 def test_a_report_is_about_the_devices_that_were_asked_for(
-    payload: Payload, capsys: pytest.CaptureFixture[str], asked: str, devices: Any, code: int
+    payload: Payload, verify: Command, asked: str, devices: Any, code: int
 ) -> None:
     payload.parallel = scaled(backend="gloo", devices=devices)
-    assert run("--devices", asked) == code
-    shown = " ".join(capsys.readouterr().out.split())
+    shown = " ".join(verify("--devices", asked, code=code).out.split())
     assert ("the report is about the devices" in shown) is bool(code)
 
 
-def test_an_index_goes_to_both(payload: Payload) -> None:
+def test_an_index_goes_to_both(payload: Payload, verify: Command) -> None:
     payload.verify = quick_report(device={"requested": "cuda", "used": "cuda"})
     payload.parallel = scaled(**{**ONE, "devices": [device(1)]})
-    assert run("--devices", "1", profile="cuda") == 0
-    verify, parallel = payload.calls
-    assert verify[verify.index("--index") + 1] == "1"
+    verify("--devices", "1", profile="cuda")
+    alone, parallel = payload.calls
+    assert alone[alone.index("--index") + 1] == "1"
     assert parallel[parallel.index("--devices") + 1] == "1"
 
 
-def test_devices_that_fail_fail_the_verification(
-    payload: Payload, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_devices_that_fail_fail_the_verification(payload: Payload, verify: Command) -> None:
     payload.parallel = FAILED
-    assert run("--devices", "all") == 5
-    out = capsys.readouterr().out
+    out = verify("--devices", "all", code=5).out
     assert "NOT VERIFIED" in out
     assert "\x1b[2J" not in out
     stored = kept()
@@ -315,19 +316,21 @@ def test_devices_that_fail_fail_the_verification(
     ],
 )
 def test_a_payload_that_is_not_to_be_believed_fails(
-    payload: Payload, parallel: Any, code: int, said: str
+    payload: Payload, verify: Command, parallel: Any, code: int, said: str
 ) -> None:
     payload.parallel = parallel
     payload.code = code
-    assert run("--devices", "all") == 5
+    verify("--devices", "all", code=5)
     stored = kept()
     assert said in stored["reasons"][0]
     assert (stored["scaling"]["status"], stored["scaling"]["devices"]) == ("failed", [])
 
 
-def test_after_a_failed_verification_nothing_more_is_tried(payload: Payload) -> None:
+def test_after_a_failed_verification_nothing_more_is_tried(
+    payload: Payload, verify: Command
+) -> None:
     payload.verify = measured(status="failed", reasons=["device: none"])
-    assert run("--devices", "all") == 5
+    verify("--devices", "all", code=5)
     assert len(payload.calls) == 1
     stored = kept()
     assert (stored["checks"][-1]["status"], stored["reasons"]) == ("skipped", ["device: none"])

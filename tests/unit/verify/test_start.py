@@ -22,13 +22,13 @@ from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import HostError, InvalidError, ToolError, VerifyError
 from envbuilder.core.settings import Settings
 from envbuilder.host import interpreters, probe
-from envbuilder.host.model import Cpu, Host
+from envbuilder.host.model import Host
 from envbuilder.packages import fetch
 from envbuilder.payload import start as payload_start
 from envbuilder.payload.machine import threads
 from envbuilder.profiles import lock as locks, profile as profiles
 from envbuilder.verify import start
-from tests.support.pipeline import PYTHON
+from tests.support.pipeline import PLAIN, PYTHON
 from tests.support.programs import completed
 from tests.support.shipped import shipped_lock, shipped_profile
 
@@ -42,13 +42,6 @@ def test_another_framework_is_refused_in_a_sentence() -> None:
     assert raised.value.exit_code == 2
 
 
-PLAIN = Host(
-    os="linux",
-    machine="x86_64",
-    platform="linux/amd64",
-    libc="glibc 2.39",
-    cpu=Cpu(flags=("avx2",), threads=2),
-)
 PROGRAM = Path("mine/python")
 DRIVERS = "/usr/lib/wsl/lib"
 
@@ -273,13 +266,8 @@ def test_what_cannot_run_here_is_not_built(found: Settings, plans: list[Plan]) -
     assert plans == []
 
 
-HOST = Host(
-    os="linux",
-    machine="x86_64",
-    platform="linux/amd64",
-    libc="glibc 2.17",  # too old for the wheels, which the image's glibc serves
-    cpu=Cpu(flags=("avx2",), threads=2),
-)
+# Too old for the wheels, which the image's glibc serves.
+HOST = msgspec.structs.replace(PLAIN, libc="glibc 2.17")
 FINGERPRINT = "f" * 64
 
 

@@ -32,6 +32,7 @@ from tests.support.pipeline import a_build
 from tests.support.shipped import shipped_lock, shipped_profile
 from tests.unit.builds.backends import test_conda, test_docker
 from tests.unit.builds.backends.test_conda import commands
+from tests.unit.builds.test_records import RECORD, TWO as OTHER
 
 BASE = image_base.Base(ref="base:1", identity="sha256:1")
 PYTHON = Interpreter(
@@ -211,22 +212,13 @@ def built_image(
     """The `cpu` image, of which a build recorded these ids; the engine has "sha256:<its name>"."""
     made = docker_plan("cpu", found, only_tag="trial:1")
     if ids:
-        record = records.ImageRecord(
-            profile="cpu",
-            fingerprint=made.fingerprint,
-            ref="trial:1",
-            digest=f"sha256:{1:064}",
-            ids=ids,
-            builder="buildkit",
-            made_by={"buildkit": "v0.13.2"},
-        )
+        record = replace(RECORD, fingerprint=made.fingerprint, ref="trial:1", ids=ids)
         records.keep(found.records_dir / made.fingerprint, record)
     engine = FakeEngine("trial:1")
     return container.DockerEnvironment(a_build(found, CPU), TARGET, made, engine), engine
 
 
 HERE = "sha256:trial:1"
-OTHER = f"sha256:{2:064}"
 
 
 def test_an_image_is_the_one_that_was_built(found: Settings) -> None:
@@ -234,7 +226,7 @@ def test_an_image_is_the_one_that_was_built(found: Settings) -> None:
     assert environment.existing() is None
     assert environment.changed() == "", "nobody knows what it was"
 
-    environment, _ = built_image(found, (f"sha256:{1:064}", OTHER))
+    environment, _ = built_image(found, RECORD.ids)
     assert environment.existing() is None
     assert environment.changed().startswith(f"trial:1 was changed after the build: it is {HERE}")
     with pytest.raises(VerifyError, match="was changed after the build") as caught:
@@ -246,7 +238,7 @@ def test_a_recorded_image_is_reused_by_the_digest_of_its_configuration(found: Se
     environment, engine = built_image(found, (OTHER,))
     engine.images["trial:1"] = Image(id=OTHER, tags=("trial:1",), labels={})
     existing = environment.existing()
-    assert existing.digest == f"sha256:{1:064}"
+    assert existing.digest == RECORD.digest
     assert environment.changed() == ""
     assert environment.made_by() == {"buildkit": "v0.13.2"}
     engine.images.clear()
@@ -256,7 +248,6 @@ def test_a_recorded_image_is_reused_by_the_digest_of_its_configuration(found: Se
 
 def test_an_image_that_exists_gets_the_names_that_it_lacks(found: Settings) -> None:
     folder = found.records_dir
-    ids = [f"sha256:{number:064}" for number in (1, 2)]
     engine = FakeEngine("envbuilder/cpu:latest")
 
     def environment(**options: Any) -> container.DockerEnvironment:
@@ -264,27 +255,25 @@ def test_an_image_that_exists_gets_the_names_that_it_lacks(found: Settings) -> N
         return container.DockerEnvironment(a_build(found, CPU), TARGET, made, engine)
 
     usual = environment()
-    record = records.ImageRecord(
-        profile="cpu", fingerprint=usual.plan.fingerprint, ref="x:1", digest=ids[0],
-        ids=tuple(ids), builder="buildkit", made_by={}, names=("x:1",),
-    )  # fmt: skip
-    records.keep(folder / usual.plan.fingerprint, record)
-    engine.images["localhost/x:1"] = Image(id=ids[1], tags=(), labels={})
+    fingerprint = usual.plan.fingerprint
+    record = replace(RECORD, fingerprint=fingerprint, ref="x:1", names=("x:1",))
+    records.keep(folder / fingerprint, record)
+    engine.images["localhost/x:1"] = Image(id=OTHER, tags=(), labels={})
     for product, names in ((usual, 3), (environment(tag="me/x"), 1), (environment(), 0)):
         engine.done.clear()
         assert product.existing() is not None, "it is there, under another name"
         product.restore_names()
         assert [line.split()[0] for line in engine.done] == ["tag"] * names
     first = usual.plan.artifact.ref
-    claim = records.claim(usual.plan.fingerprint, found)
-    assert {n for n, i in engine.images.items() if i.id == ids[1]} == {
+    claim = records.claim(fingerprint, found)
+    assert {n for n, i in engine.images.items() if i.id == OTHER} == {
         "localhost/x:1",
         first,
         "envbuilder/cpu:latest",
         "me/x",
         claim,
     }
-    (kept,) = records.read(folder / usual.plan.fingerprint)
+    (kept,) = records.read(folder / fingerprint)
     assert {*kept.names} == {"x:1", first, "envbuilder/cpu:latest", "me/x", claim}, "for `clean`"
 
 

@@ -10,7 +10,6 @@ import pytest
 import rich.console
 
 from envbuilder.core.errors import EnvbuilderError, InvalidError
-from envbuilder.payload.training.dataset import Dataset, Split
 from envbuilder.profiles.profile import Expected
 from envbuilder.verify import run, show
 from envbuilder.verify.report import (
@@ -20,6 +19,7 @@ from envbuilder.verify.report import (
     model,
     speed,
 )
+from tests.support.datasets import sized
 from tests.support.pages import whole as page_report
 from tests.support.reports import BUSY, CUDA, QUIET, epoch, loaded, removals, whole
 
@@ -44,7 +44,7 @@ SAMPLES = {
 }
 EARLIER = loaded("report.json")
 EXPECTS = Expected(device="cpu", version="2.13.0+cpu")
-DATA = Dataset("MNIST", Split(b"", b"", 60000), Split(b"", b"", 10000), {"train": "00"})
+DATA = sized("MNIST", 60000, 10000, {"train": "00"})
 RANKS = ("failed", "warning", "passed")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from envbuilder.verify.report import comparison, history
-from tests.support import command_line
+from tests.support.command_line import Command
 from tests.support.reports import epoch, loaded, written
 
 FAST = {"training__epochs": [epoch(20.0)]}
@@ -55,27 +56,20 @@ def test_no_name_breaks_the_markdown_table() -> None:
     assert r"| a\|b\<c\>.json | not compared |" in comparison.markdown_table("abc", [judgement.row])
 
 
-def run(*arguments: object) -> int:
-    return command_line.run("compare", *map(str, arguments))
-
-
-def test_the_command_fails_on_what_became_worse(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_fails_on_what_became_worse(tmp_path: Path, envbuilder: Command) -> None:
     now = tmp_path / "now"
     before = tmp_path / "before"
     written(now / "cpu.json", **SLOW)
     before.mkdir()
-    assert run(now, "--against", before) == 0
-    assert "cpu.json: not compared" in capsys.readouterr().out
+    compare = functools.partial(envbuilder, "compare", str(now), "--against")
+    against = functools.partial(compare, str(before))
+    assert "cpu.json: not compared" in against().out
     written(before / "cpu.json", **FAST)
-    assert run(now, "--against", before, "--format", "markdown") == 5
-    assert "| cpu.json | worse | slower" in capsys.readouterr().out
-    assert run(now, "--against", before, "--json") == 5
-    (judgement,) = json.loads(capsys.readouterr().out)["against"]
+    assert "| cpu.json | worse | slower" in against("--format", "markdown", code=5).out
+    (judgement,) = json.loads(against("--json", code=5).out)["against"]
     assert judgement["status"] == "failed"
     output = tmp_path / "table.md"
-    assert run(now, "--against", before, "--output", output) == 5
+    against("--output", str(output), code=5)
     assert "worse" in output.read_text()
-    assert run(now, "--against", before, "--format", "html") == 2
-    assert run(now, "--against", tmp_path / "nowhere") == 2
+    against("--format", "html", code=2)
+    compare(str(tmp_path / "nowhere"), code=2)

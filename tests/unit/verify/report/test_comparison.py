@@ -19,10 +19,8 @@ from hypothesis import given, strategies as st
 from envbuilder.core.errors import InvalidError, VerifyError
 from envbuilder.verify import show
 from envbuilder.verify.report import comparison, history
-from tests.support import command_line
+from tests.support.command_line import Command
 from tests.support.reports import CUDA, epoch, loaded, whole, written
-
-Shown = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +29,9 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-run = functools.partial(command_line.run, "compare")
+@pytest.fixture
+def compare(envbuilder: Command) -> Command:
+    return functools.partial(envbuilder, "compare")
 
 
 def gpu(name: str, first: float, *warm: float, cpu: float | None = 25.0, **more: Any) -> Any:
@@ -135,14 +135,13 @@ def test_markdown_is_not_markup() -> None:
 # ---- compare
 
 
-def test_compare_as_a_table_is_80_wide(tmp_path: Path, capsys: Shown) -> None:
+def test_compare_as_a_table_is_80_wide(tmp_path: Path, compare: Command) -> None:
     written(tmp_path / "r/a.json", device__name="A CPU with a very long name " * 3)
     written(tmp_path / "r/b.json", **CUDA, baseline={"seconds": 12345.0})
     written(tmp_path / "r/c.json", quick=True)
     (tmp_path / "r/.hidden.json").write_text("damaged")
     (tmp_path / "r/notes.txt").write_text("no report")
-    assert run("r", "r/a.json") == 0
-    shown = capsys.readouterr().out
+    shown = compare("r", "r/a.json").out
     assert max(map(len, shown.splitlines())) <= 80
     assert "\x1b" not in shown
     assert shown.index("NVIDIA H200") < shown.index("A CPU")
@@ -150,19 +149,17 @@ def test_compare_as_a_table_is_80_wide(tmp_path: Path, capsys: Shown) -> None:
     assert "617×" in shown
     assert "20.0 s*" in shown
     assert "* not the standard epoch" in shown
-    assert run("r", "--format", "table", "-o", "table.txt") == 0
-    assert capsys.readouterr().out == ""
+    assert compare("r", "--format", "table", "-o", "table.txt").out == ""
     assert "NVIDIA H200" in (tmp_path / "table.txt").read_text()
 
 
-def test_compare_for_machines(tmp_path: Path, capsys: Shown) -> None:
+def test_compare_for_machines(tmp_path: Path, compare: Command) -> None:
     written(tmp_path / "a.json", **CUDA, baseline={"seconds": 30.0})
-    assert run("a.json", "--json") == 0
-    data = json.loads(capsys.readouterr().out)
+    data = json.loads(compare("a.json", "--json").out)
     assert data["schema"] == 1
     (row,) = data["reports"]
     assert (row["file"], row["speedup"], row["memory_bytes"]) == ("a.json", 1.5, 141 * 2**30)
-    assert run("a.json", "--format", "markdown", "-o", "deep/table.md") == 0
+    compare("a.json", "--format", "markdown", "-o", "deep/table.md")
     text = (tmp_path / "deep/table.md").read_text()
     assert (
         "| NVIDIA H200 | 141 GiB | cuda | venv | torch 2.14.1+cu130 | 30.0 s | 20.0 s | - | 1.50× |"
@@ -171,13 +168,12 @@ def test_compare_for_machines(tmp_path: Path, capsys: Shown) -> None:
     assert "standard" not in text
 
 
-def test_damaged_reports_are_all_named(tmp_path: Path, capsys: Shown) -> None:
+def test_damaged_reports_are_all_named(tmp_path: Path, compare: Command) -> None:
     written(tmp_path / "r/good.json")
     (tmp_path / "r/empty.json").write_text("")
     (tmp_path / "r/other.json").write_text('{"schema": 2}')
     (tmp_path / "no").mkdir()
-    assert run("r", "no", "-o", "out") == 2
-    said = capsys.readouterr().err
+    said = compare("r", "no", "-o", "out", code=2).err
     assert "empty.json: damaged" in said
     assert "other.json: damaged" in said
     assert "no: no report" in said
@@ -194,12 +190,11 @@ def test_damaged_reports_are_all_named(tmp_path: Path, capsys: Shown) -> None:
     ],
 )
 def test_compare_refuses_what_makes_no_sense(
-    tmp_path: Path, capsys: Shown, arguments: list[str], said: str
+    tmp_path: Path, compare: Command, arguments: list[str], said: str
 ) -> None:
     written(tmp_path / "a.json")
     (tmp_path / "empty").mkdir()
-    assert run(*arguments) == 2
-    assert said in capsys.readouterr().err
+    assert said in compare(*arguments, code=2).err
 
 
 @pytest.mark.parametrize(
@@ -212,16 +207,17 @@ def test_compare_refuses_what_makes_no_sense(
     ],
 )
 def test_only_an_earlier_comparison_is_replaced(
-    name: str, content: str, tmp_path: Path, capsys: Shown
+    name: str, content: str, tmp_path: Path, compare: Command
 ) -> None:
     for report in ("a.json", "b.json"):
         written(tmp_path / report)
     (tmp_path / name).write_text(content)
-    assert run("a.json", "-o", name) == 2
-    assert f"{name}: exists, and is another kind of file" in capsys.readouterr().err
+    said = compare("a.json", "-o", name, code=2).err
+    assert f"{name}: exists, and is another kind of file" in said
     assert (tmp_path / name).read_text() == content
     (tmp_path / name).unlink()
-    assert run("a.json", "-o", name) == run("a.json", "b.json", "-o", name) == 0
+    compare("a.json", "-o", name)
+    compare("a.json", "b.json", "-o", name)
 
 
 # ---- against
@@ -279,14 +275,15 @@ def test_a_busy_machine_is_no_regression_and_it_is_said(
     assert "less accurate" in worse["reasons"][0], "whatever the machine did"
 
 
-def test_times_of_a_busy_machine_are_marked_and_come_later(tmp_path: Path, capsys: Shown) -> None:
+def test_times_of_a_busy_machine_are_marked_and_come_later(
+    tmp_path: Path, compare: Command
+) -> None:
     fast = written(tmp_path / "fast.json", training__epochs=[epoch(5.0)], **NOT_JUDGED)
     slow = written(tmp_path / "slow.json", training__epochs=[epoch(50.0)])
     shown = comparison.rows([history.read(fast), history.read(slow)])
     assert [row.file for row in shown] == ["slow.json", "fast.json"]
     assert [row.speed for row in shown] == [None, "not_judged"]
-    assert run(str(fast), str(slow)) == 0
-    table = capsys.readouterr().out
+    table = compare(str(fast), str(slow)).out
     assert "5.00 s†" in table
     assert "† the machine was busy: its speed was not judged" in table
     markdown = comparison.markdown(shown)
@@ -370,19 +367,21 @@ def test_a_bad_report_is_no_yardstick(tmp_path: Path, changes: Any, said: str) -
     ("name", "begins"),
     [("x.html", "<!DOCTYPE html>"), ("x.md", "| machine"), ("x.csv", "file,"), ("x.json", "{")],
 )
-def test_the_name_of_the_output_says_its_form(name: str, begins: str, tmp_path: Path) -> None:
+def test_the_name_of_the_output_says_its_form(
+    name: str, begins: str, tmp_path: Path, compare: Command
+) -> None:
     written(tmp_path / "a.json")
-    assert run("a.json", "-o", name) == 0
+    compare("a.json", "-o", name)
     assert (tmp_path / name).read_text().startswith(begins)
 
 
-def test_a_report_may_come_through_a_pipe(tmp_path: Path, capsys: Shown) -> None:
+def test_a_report_may_come_through_a_pipe(tmp_path: Path, compare: Command) -> None:
     """A pipe can be read once, before it is known what comes through it."""
     content = written(tmp_path / "report.json").read_bytes()
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     writer = threading.Thread(target=lambda: pipe.write_bytes(content))
     writer.start()
-    assert run("pipe", "--json") == 0
+    shown = compare("pipe", "--json").out
     writer.join()
-    assert len(json.loads(capsys.readouterr().out)["reports"]) == 1
+    assert len(json.loads(shown)["reports"]) == 1

@@ -8,16 +8,15 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder.payload.options import FULL as MEASURED, QUICK, Gates
-from envbuilder.payload.training.dataset import SUBSET_SHA256, Dataset, Split
+from envbuilder.payload.training.dataset import SUBSET_SHA256, Dataset
 from envbuilder.profiles.profile import Expected
 from envbuilder.verify.report import consistency, model
+from tests.support.datasets import sized
 from tests.support.pretended_payload import quick_report
 from tests.support.reports import BUSY, QUIET, epoch, measured
 
-SUBSET = Dataset(
-    "MNIST subset (shipped)", Split(b"", b"", 3000), Split(b"", b"", 1000), dict(SUBSET_SHA256)
-)
-FULL = Dataset("MNIST", Split(b"", b"", 60000), Split(b"", b"", 10000), {})
+SUBSET = sized("MNIST subset (shipped)", 3000, 1000, SUBSET_SHA256)
+FULL = sized("MNIST", 60000, 10000)
 EXPECTS = Expected(device="cpu", version="2.13.0+cpu")
 LIVED = 60.0
 ONE = QUICK[0]
