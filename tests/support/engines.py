@@ -14,6 +14,7 @@ from envbuilder.containers.engine.interface import BuildCommand, Engine, Image, 
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.core.process import Completed
 
+BARE = Container(image="x:1", user="1:1", limits=Limits())
 BUILDKIT = BuildCommand(
     builder="buildkit",
     argv=("docker", "buildx", "build", "--output", "x"),

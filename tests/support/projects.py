@@ -8,10 +8,19 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from envbuilder.core.settings import Settings, load as load_settings
 from envbuilder.profiles import lock as profile_lock
 from tests.support.shipped import shipped_lock, shipped_profile
 
 LOCK = shipped_lock("cpu")
+
+
+def project_settings(folder: Path, text: str) -> Settings:
+    """The settings of a project with this envbuilder.yaml, and of a user who has nothing else."""
+    (folder / "envbuilder.yaml").write_text(text)
+    names = ("CONFIG", "CACHE", "DATA")
+    environ = {f"ENVBUILDER_{name}_DIR": f"{folder}/own-{name.lower()}" for name in names}
+    return load_settings(environ, folder)
 
 
 def lay_profile(folder: Path, name: str, text: str) -> None:
@@ -31,7 +40,6 @@ def lay_locked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def write_lock(folder: Path, **torch: Any) -> None:
     """Write the lock of that project, with another file of torch."""
-    from envbuilder.core.settings import load as load_settings
     from envbuilder.project import variants
 
     project = variants.of_project(load_settings())

@@ -16,14 +16,13 @@ from envbuilder.containers.oci.layout import Descriptor, Index, Layout, decode
 from envbuilder.containers.registry import push as blobs, transfer
 from envbuilder.containers.registry.connection import ACCEPT, OK, Connection
 from envbuilder.core import http_transport, types
-from envbuilder.core.console import PlainProgress
 from envbuilder.core.settings import Settings
 from tests.support import image_layouts as images, registry_fixture as fake_registry
+from tests.support.progress import SILENT
 from tests.support.registry_fixture import PASSWORD, USER, FakeRegistry
 
 BIG = bytes(range(256)) * 8192  # 2 MiB
 SMALL = b"a small layer"
-SILENT = PlainProgress(lambda line: None)
 Send = Callable[..., transfer.Pushed]
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from envbuilder.core import console
 from envbuilder.core.errors import VerifyError
 from envbuilder.profiles.profile import Expected
 from envbuilder.verify import tune
 from envbuilder.verify.tune_settings import Finding, Pair, Setting, Survey, Trial, candidates
+from tests.support.progress import SILENT
 
 TCMALLOC = "/prefix/lib/envbuilder/libtcmalloc_minimal.so.4"
 SURVEY: dict[str, Any] = {
@@ -105,7 +105,6 @@ def effects(arguments: tuple[str, ...]) -> dict[str, Any]:
 
 
 EXPECTS = Expected(device="cpu", version="2.13.0+cpu")
-SILENT = console.PlainProgress(lambda line: None)
 
 
 def run(machine: Machine, *, quick: bool = True) -> tune.Outcome:

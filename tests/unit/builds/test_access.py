@@ -14,7 +14,8 @@ from envbuilder.builds import access
 from envbuilder.builds.access import NOTHING, Access
 from envbuilder.containers.engine.container import Port, Volume
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.settings import Settings, load as load_settings
+from envbuilder.core.settings import Settings
+from tests.support.projects import project_settings
 
 ENVIRON = {"HF_TOKEN": "secret", "EMPTY": ""}
 
@@ -177,9 +178,7 @@ environments:
 
 
 def of(folder: Path, text: str, environment: str) -> Settings:
-    (folder / "envbuilder.yaml").write_text(text)
-    settings = load_settings({"ENVBUILDER_CONFIG_DIR": str(folder / "c")}, folder)
-    return replace(settings, environment=environment)
+    return replace(project_settings(folder, text), environment=environment)
 
 
 def stated(folder: Path, text: str = TEXT, environment: str = "default") -> Access:

@@ -16,7 +16,6 @@ from envbuilder.builds import pipeline
 from envbuilder.builds.pipeline import prepare
 from envbuilder.builds.request import Request
 from envbuilder.containers.engine import connection, interface
-from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import EnvbuilderError, HostError, ToolError
 from envbuilder.core.settings import Settings
 from envbuilder.host import probe
@@ -28,6 +27,7 @@ from envbuilder.profiles.library import Library
 from envbuilder.project import variants
 from tests.support import host_trees
 from tests.support.engines import FakeEngine
+from tests.support.progress import SILENT
 from tests.support.shipped import FOLDERS
 
 LIBRARY = Library(FOLDERS)
@@ -67,9 +67,8 @@ def on(monkeypatch: pytest.MonkeyPatch, here: Host) -> None:
 
 def outcome(found: Settings, *, running: bool = True, **asked: Any) -> str | EnvbuilderError:
     """The backend of the environment that would be planned, or the error."""
-    progress = PlainProgress(lambda line: None)
     try:
-        prepare(Request(**asked), found, progress, running=running)
+        prepare(Request(**asked), found, SILENT, running=running)
     except Planned as planned:
         return str(planned)
     except EnvbuilderError as error:

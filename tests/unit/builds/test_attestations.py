@@ -31,10 +31,10 @@ from tests.support.command_line import Command
 from tests.support.engines import BUILDKIT, FakeEngine
 from tests.support.folders import read_json
 from tests.support.pipeline import a_build
+from tests.support.progress import SILENT
 from tests.support.provenance import read
 from tests.unit.builds.backends.test_backends import docker_plan, shipped, venv_plan
 
-QUIET = PlainProgress(lambda line: None)
 DIGEST = "sha256:" + "ab" * 32
 
 
@@ -59,7 +59,7 @@ def venv(found: Settings) -> tuple[plan.Plan, plan.Artifact]:
 
 def ensure(made: plan.Plan, artifact: plan.Artifact, found: Settings, **more: Any) -> Any:
     """Where the documents of an artifact that was built are."""
-    return attestations.ensure(made, artifact, found, QUIET, **{"anew": True, **more})
+    return attestations.ensure(made, artifact, found, SILENT, **{"anew": True, **more})
 
 
 def documents(*build: Any, **more: Any) -> tuple[Any, Any]:

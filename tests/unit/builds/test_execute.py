@@ -16,7 +16,6 @@ from envbuilder.builds import plan, records
 from envbuilder.builds.backends.integrity import MARKER
 from envbuilder.builds.execute import execute
 from envbuilder.core import process
-from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError
 from envbuilder.core.settings import Settings
 from envbuilder.packages.store import Store
@@ -25,9 +24,10 @@ from tests.support import debs
 from tests.support.folders import names_in
 from tests.support.packed import zipped
 from tests.support.programs import completed
+from tests.support.progress import SILENT
+from tests.support.recorded import replaced
 
 REAL_POPEN = subprocess.Popen
-SILENT = PlainProgress(lambda line: None)
 
 
 def stored(found: Settings, name: str, content: bytes, kind: str = "wheel") -> File:
@@ -123,10 +123,7 @@ def test_a_built_image_is_recorded_outside_of_it(found: Settings, work: Path) ->
 def test_what_a_command_prints_is_kept_where_it_is_asked_for(
     found: Settings, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run_it(argv: tuple[str, ...], **options: object) -> process.Completed:
-        return completed(0, "1.2\n", "x")
-
-    monkeypatch.setattr(process, "run", run_it)
+    replaced(monkeypatch, process, "run", completed(0, "1.2\n", "x"))
     kept = found.envs_dir / "x"
     run(
         found,

@@ -27,8 +27,9 @@ from envbuilder.profiles import lock as lockfile
 from tests.support import image_layouts as images
 from tests.support.images import image
 from tests.support.pipeline import a_build
+from tests.support.progress import SILENT
 from tests.support.registry_fixture import FakeRegistry, digest_of
-from tests.support.registry_requests import SILENT, attached, connect, push
+from tests.support.registry_requests import attached, connect, push
 
 FINGERPRINT = "ab" * 32
 BARE = plan.Plan(

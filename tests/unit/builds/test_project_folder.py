@@ -14,19 +14,17 @@ from msgspec.structs import replace
 from envbuilder.builds import access, project_folder
 from envbuilder.builds.inside import sitecustomize
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.settings import Definition, Settings, load as load_settings
+from envbuilder.core.settings import Definition, Settings
 from envbuilder.project.package import FOLDER, Package
 from tests.support.folders import names_in
+from tests.support.projects import project_settings
 
 ADDER = Package(name="My.Adder", version="1.0-beta", commands={"add": "adder.cli:main.run"})
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    (tmp_path / "envbuilder.yaml").write_text("requirements: [einops]\n")
-    folders = ("CONFIG", "CACHE", "DATA")
-    environ = {f"ENVBUILDER_{name}_DIR": str(tmp_path / name.lower()) for name in folders}
-    return load_settings(environ, tmp_path)
+    return project_settings(tmp_path, "requirements: [einops]\n")
 
 
 # --- links to environments
@@ -207,9 +205,8 @@ def test_commands_of_a_project_find_it_from_any_folder(tmp_path: Path, wanted: b
     (tmp_path / "lib/adder/__init__.py").write_text("")
     text = "[project]\nname = 'adder'\n[project.scripts]\nadd = 'adder:main'\n"
     (tmp_path / "pyproject.toml").write_text(f"{text}[tool.pdm.build]\npackage-dir = 'lib'\n")
-    (tmp_path / "envbuilder.yaml").write_text(f"install_project: {str(wanted).lower()}\n")
-    environ = {f"ENVBUILDER_{name}_DIR": str(tmp_path / name) for name in ("CONFIG", "DATA")}
-    found = access.of_project(load_settings(environ, tmp_path))
+    settings = project_settings(tmp_path, f"install_project: {str(wanted).lower()}\n")
+    found = access.of_project(settings)
     if not wanted:
         assert found == access.NOTHING
         return

@@ -13,7 +13,7 @@ from envbuilder.builds.image.base import image_config
 from envbuilder.builds.project_layer import ProjectLayer
 from envbuilder.containers.oci import layer
 from envbuilder.core.errors import BuildError
-from envbuilder.core.settings import load as load_settings
+from tests.support.projects import project_settings
 
 TEXT = """\
 files: [train.py, src]
@@ -34,8 +34,7 @@ def planned(folder: Path, environment: str = "default", text: str = TEXT) -> Pro
     for name in ("train.py", "src/pkg/a.py", "src/.env", "tests/t.py"):
         (folder / name).write_text("x")
     (folder / "train.py").chmod(0o700)
-    (folder / "envbuilder.yaml").write_text(text)
-    settings = load_settings({"ENVBUILDER_CONFIG_DIR": str(folder / "c")}, folder)
+    settings = project_settings(folder, text)
     return project_layer.planned(replace(settings, environment=environment))
 
 

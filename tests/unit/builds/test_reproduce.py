@@ -30,8 +30,8 @@ from tests.support import project_layers
 from tests.support.engines import FakeEngine
 from tests.support.folders import names_in
 from tests.support.pipeline import a_build
+from tests.support.progress import SILENT
 
-QUIET = PlainProgress(lambda line: None)
 CONTENT = b"a wheel"
 
 
@@ -67,7 +67,7 @@ def with_result(build: Planned, content: bytes) -> Built:
 
 
 def run(settings: Settings) -> Any:
-    return reproduce.run(Request(profile="x"), settings, QUIET)
+    return reproduce.run(Request(profile="x"), settings, SILENT)
 
 
 def shown(*options: str) -> Any:

@@ -49,7 +49,7 @@ def test_no_element_of_the_path_is_empty(path: str | None, expected: str) -> Non
     [
         ("", None, "", "/own"),
         ("/mine", None, "", "/own:/mine"),
-        ("/mine", "/x", "", "/own:/x"),
+        ("/mine", "/x::/y", "", "/own:/x:/y"),
         ("/mine", "", "", "/own"),
         ("/mine", None, "/p", "/own:/p"),
     ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from envbuilder.containers.engine.container import Devices
 from envbuilder.core import process
 from envbuilder.core.errors import InvalidError, ToolError
 from tests.support.programs import completed
+from tests.support.recorded import replaced
 
 Answers = Callable[..., None]
 
@@ -34,12 +35,8 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
     """An Apptainer on PATH that answers everything with this."""
 
     def answer(out: str = "", code: int = 0, err: str = "") -> None:
-        def run(argv: Sequence[str], **options: Any) -> process.Completed:
-            del options
-            return completed(code, out, err)
-
         monkeypatch.setattr(process, "which", lambda program: f"/usr/bin/{program}")
-        monkeypatch.setattr(process, "run", run)
+        replaced(monkeypatch, process, "run", completed(code, out, err))
 
     return answer
 

@@ -102,10 +102,8 @@ def test_a_loss_that_does_not_fall(losses: list[float]) -> None:
 
 
 def ending(monkeypatch: pytest.MonkeyPatch, code: int, stdout: str = "", stderr: str = "") -> None:
-    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-        return subprocess.CompletedProcess(command, code, stdout, stderr)
-
-    monkeypatch.setattr(subprocess, "run", run)
+    done = subprocess.CompletedProcess((), code, stdout, stderr)
+    replaced(monkeypatch, subprocess, "run", done)
 
 
 def test_an_extension_that_imports(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given
 
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.settings import load as load_settings
@@ -16,6 +16,7 @@ from envbuilder.payload.training.dataset import Split
 from envbuilder.payload.training.outside import IMAGES
 from envbuilder.verify import blind_test
 from envbuilder.verify.blind_test import PIXELS, BlindTest, Score
+from tests.support.json_values import json_values
 from tests.support.pretended_payload import coarse, scores
 
 COUNT = 40
@@ -170,14 +171,7 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     assert refusal(test) == f"the blind test failed: {tmp_path / 'file'}: File exists"
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner),
-    max_leaves=20,
-)
-
-
-@given(JSON, JSON, JSON)
+@given(json_values, json_values, json_values)
 def test_no_answer_breaks_the_scoring(first: Any, classes: Any, rows: Any) -> None:
     test = BlindTest(SPLIT, Path("/nonexistent/folder"))
     test.requested = True

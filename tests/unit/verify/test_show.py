@@ -18,6 +18,7 @@ from envbuilder.verify import run, show
 from envbuilder.verify.report import model
 from envbuilder.verify.view import curve, templates
 from tests.support.colours import contrast, scheme
+from tests.support.json_values import json_values
 from tests.support.pages import POLICY, Seen, changed, checked, epoch, failing, whole
 
 
@@ -260,12 +261,6 @@ def test_nothing_of_a_report_is_markup(poison: str) -> None:
     text.encode()
 
 
-odd = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
-odd_values = st.recursive(
-    odd, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)
-)
-
-
 def places(value: Any, prefix: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     inner: list[Any] = []
     if isinstance(value, dict):
@@ -278,7 +273,7 @@ def places(value: Any, prefix: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 PLACES = [place for place in places(whole()) if place]
 
 
-@given(st.sampled_from(PLACES), odd_values)
+@given(st.sampled_from(PLACES), json_values)
 @settings(max_examples=300, deadline=None)
 def test_a_value_is_refused_at_the_door_or_has_a_page(place: tuple[Any, ...], value: Any) -> None:
     data = copy.deepcopy(whole())

@@ -30,6 +30,8 @@ from envbuilder.profiles import lock as locks, profile as profiles
 from envbuilder.verify import start
 from tests.support.pipeline import PLAIN, PYTHON
 from tests.support.programs import completed
+from tests.support.progress import SILENT
+from tests.support.recorded import replaced
 from tests.support.shipped import shipped_lock, shipped_profile
 
 
@@ -51,7 +53,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[Host], None]:
     """A plain host; `machine(other)` changes it."""
 
     def become(other: Host) -> None:
-        monkeypatch.setattr(probe, "host", lambda *args, **options: other)
+        replaced(monkeypatch, probe, "host", other)
 
     become(PLAIN)
     return become
@@ -212,8 +214,8 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
         integrity.close(Path(plan.artifact.ref), {"fingerprint": plan.fingerprint})
         return True
 
-    monkeypatch.setattr(interpreters, "find", lambda *args, **options: PYTHON)
-    monkeypatch.setattr(fetch, "fetch", lambda *args: 0)
+    replaced(monkeypatch, interpreters, "find", PYTHON)
+    replaced(monkeypatch, fetch, "fetch", 0)
     monkeypatch.setattr(execute, "execute", execute_plan)
     return executed
 
@@ -222,12 +224,11 @@ def verify_venv(
     settings: Settings, require: Callable[[str, str, profiles.Expected], None]
 ) -> dict[str, Any]:
     """Return what a report says of an environment on `cpu`, after checking the expectations."""
-    progress = PlainProgress(lambda line: None)
     request = Request(profile="cpu", backend="venv")
-    expects, facts, begin = start.prepare(request, None, settings, progress, require=require)
+    expects, facts, begin = start.prepare(request, None, settings, SILENT, require=require)
     assert expects == shipped().expected("3.11")
     with pytest.raises(VerifyError, match=r"payload\.pyz: was changed after the build"):
-        begin(lambda paths: (), {}, progress.note)
+        begin(lambda paths: (), {}, SILENT.note)
     return facts
 
 
@@ -262,7 +263,7 @@ def test_an_environment_is_built_once_and_verified_as_it_is(
 def test_what_cannot_run_here_is_not_built(found: Settings, plans: list[Plan]) -> None:
     request = Request(profile="cuda", backend="venv")
     with pytest.raises(HostError, match="NVIDIA"):
-        start.prepare(request, None, found, PlainProgress(lambda line: None))
+        start.prepare(request, None, found, SILENT)
     assert plans == []
 
 
@@ -305,7 +306,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Apptainer:
     monkeypatch.setattr(apptainer, "require", lambda: None)
     monkeypatch.setattr(apptainer, "labels", lambda image: program.labels)
     monkeypatch.setattr(process, "run", program.run)
-    monkeypatch.setattr(probe, "host", lambda *args, **options: HOST)
+    replaced(monkeypatch, probe, "host", HOST)
     return program
 
 
@@ -317,9 +318,7 @@ def image(tmp_path: Path) -> Path:
 
 
 def prepare_image(image: Path, settings: Settings, **asked: Any) -> Any:
-    return start.prepare_image(
-        image, Request(**{"profile": "cpu", **asked}), settings, PlainProgress(lambda line: None)
-    )
+    return start.prepare_image(image, Request(**{"profile": "cpu", **asked}), settings, SILENT)
 
 
 def run(started: Any, folders: Mapping[str, Path]) -> process.Completed:
@@ -434,7 +433,7 @@ def test_one_thing_is_verified(other: dict[str, str], image: Path, found: Settin
             Request(profile="cpu", **other),  # type: ignore[arg-type]
             executable,
             found,
-            PlainProgress(lambda line: None),
+            SILENT,
             image=image,
         )
 
@@ -444,9 +443,8 @@ def test_a_measurement_may_refuse_what_an_interpreter_has(found: Settings) -> No
         start.require_torch(f"`tune` with {backend}", profile, expected)
 
     request = Request(profile="jax-cpu")
-    progress = PlainProgress(lambda line: None)
     with pytest.raises(InvalidError, match=r"external measures PyTorch alone.*'jax-cpu' has JAX"):
-        start.prepare(request, PROGRAM, found, progress, require=require)
+        start.prepare(request, PROGRAM, found, SILENT, require=require)
 
 
 def test_variables_are_passed_to_an_interpreter_of_the_user_alone(found: Settings) -> None:

@@ -13,16 +13,15 @@ from typing import Any
 import numpy
 import pytest
 
-from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import VerifyError
 from envbuilder.payload.training import model, train
 from envbuilder.verify import step
+from tests.support.progress import SILENT
 from tests.support.recorded_training import Faults, Numpy, digits, train_and_record
 
 EPOCHS = 2
 IMAGES = 4
 NUMBERS = (0, 1)
-QUIET = PlainProgress(lambda text: None)
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +40,7 @@ def proved(folder: Path, faults: Faults = HONEST, framework: str = "jax") -> ste
 
 
 def prove(folder: Path, numbers: tuple[int, ...] = NUMBERS, framework: str = "jax") -> step.Proof:
-    return step.prove(folder, numbers, digits(IMAGES), framework, QUIET)
+    return step.prove(folder, numbers, digits(IMAGES), framework, SILENT)
 
 
 @pytest.mark.parametrize("framework", ["torch", "jax", "tensorflow"])

@@ -19,6 +19,7 @@ from envbuilder.builds.backends.integrity import Entry
 from envbuilder.core import process, resources
 from envbuilder.core.errors import BuildError, VerifyError
 from tests.support.programs import completed
+from tests.support.recorded import replaced
 
 HELLO = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
 
@@ -171,8 +172,7 @@ def on_base(root: Path, base: Path) -> Path:
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
-    done = completed(0, answer, "no library\n")
-    monkeypatch.setattr(process, "run", lambda argv, **options: done)
+    replaced(monkeypatch, process, "run", completed(0, answer, "no library\n"))
 
 
 def test_a_folder_inside_of_another_one_is_sealed_once(monkeypatch: pytest.MonkeyPatch) -> None:

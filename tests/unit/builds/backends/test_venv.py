@@ -11,17 +11,17 @@ from envbuilder.builds.backends import venv
 from envbuilder.builds.plan import Plan, Seal
 from envbuilder.builds.request import Request
 from envbuilder.core.errors import InvalidError, ToolError
-from envbuilder.core.settings import Settings, load as load_settings
+from envbuilder.core.settings import Settings
 from envbuilder.host import interpreters
 from envbuilder.packages.conda.lock import Rehome
 from envbuilder.profiles.lock import File
 from tests.support.pipeline import a_build
+from tests.support.projects import project_settings
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    (tmp_path / "envbuilder.yaml").write_text("requirements: [einops]\n")
-    return load_settings({"ENVBUILDER_CONFIG_DIR": str(tmp_path / "config")}, tmp_path)
+    return project_settings(tmp_path, "requirements: [einops]\n")
 
 
 # Which interpreter

@@ -21,7 +21,6 @@ from envbuilder.builds.request import Locked, Planned, Request, advance
 from envbuilder.containers.engine import images
 from envbuilder.containers.engine.interface import BuildCommand, Image
 from envbuilder.containers.oci import reference
-from envbuilder.core import console
 from envbuilder.core.errors import BuildError, ToolError, VerifyError
 from envbuilder.core.files import file_sha256
 from envbuilder.core.settings import Definition, Settings
@@ -33,6 +32,7 @@ from tests.support import make_wheels, project_layers
 from tests.support.engines import BUILDAH, BUILDKIT, FakeEngine
 from tests.support.images import BASE, Member, image
 from tests.support.pipeline import a_build
+from tests.support.progress import SILENT
 from tests.support.shipped import shipped_lock, shipped_profile
 
 LOCK = shipped_lock("cpu")
@@ -118,7 +118,6 @@ def test_images_of_no_project_have_the_name_of_their_profile(found: Settings) ->
         assert names == ("envbuilder/cpu:py3.11-abababababab", "envbuilder/cpu:project")
 
 
-QUIET = console.PlainProgress(lambda _: None)
 IMAGE = Image(id="sha256:" + "a" * 64, tags=("base:1",), labels={})
 
 
@@ -158,7 +157,7 @@ def doings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def build(found: Settings, made: plan.Plan, name: str = "cuda", python: str = "3.12") -> None:
     _, target = parts(found, name, python)
     product = Output(target, made, found)
-    pipeline.finish(advance(a_build(found, "cpu", progress=QUIET), Planned, product=product))
+    pipeline.finish(advance(a_build(found, "cpu", progress=SILENT), Planned, product=product))
 
 
 def test_the_projects_files_are_read_from_a_copy_if_one_is_named(
@@ -225,7 +224,7 @@ def test_nothing_is_looked_at_in_a_dry_run_or_where_the_base_is_made(found: Sett
     asked = parts(found, "cpu", "3.12", dry_run=True)
     made = docker.plan_layers(*asked, base, "linux/amd64", None)
     assert made.base_check is None
-    image_base.require_python(made, found, QUIET)
+    image_base.require_python(made, found, SILENT)
 
 
 # --- in an engine
@@ -350,10 +349,10 @@ def test_what_was_compiled_against_a_newer_glibc_is_refused(
         made = replace(made, steps=(replace(assemble, base=str(layout.folder)),))
     made = replace(made, files=(file,))
     if not has:
-        image_base.require_libc(made, target, found, QUIET)
+        image_base.require_libc(made, target, found, SILENT)
         return
     with pytest.raises(BuildError, match=f"2.{needed}, and the base image {has}") as bad:
-        image_base.require_libc(made, target, found, QUIET)
+        image_base.require_libc(made, target, found, SILENT)
     assert "envbuilder render" in bad.value.hint
     pure = replace(file, file="x-1.0-py3-none-any.whl")
-    image_base.require_libc(replace(made, files=(pure,)), target, found, QUIET)
+    image_base.require_libc(replace(made, files=(pure,)), target, found, SILENT)

@@ -15,6 +15,7 @@ from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.host import interpreters, model as host, probe
 from envbuilder.packages import fetch
 from tests.support.pipeline import PLAIN, PYTHON, Said
+from tests.support.recorded import replaced
 
 
 @pytest.fixture
@@ -27,10 +28,10 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[host.Host], None]:
     """A plain host with a Python and a compiler, without an engine; `machine(other)` changes it."""
 
     def become(other: host.Host) -> None:
-        monkeypatch.setattr(probe, "host", lambda *args, **options: other)
+        replaced(monkeypatch, probe, "host", other)
 
     become(PLAIN)
-    monkeypatch.setattr(interpreters, "find", lambda *args, **options: PYTHON)
+    replaced(monkeypatch, interpreters, "find", PYTHON)
     monkeypatch.setattr(process, "which", lambda program: f"/usr/bin/{program}")
     monkeypatch.setattr(interface, "configured_docker", lambda: False)
     return become

@@ -14,6 +14,7 @@ from unittest.mock import MagicMock
 import pytest
 from docker.errors import APIError, ImageNotFound, NotFound
 from docker.tls import TLSConfig
+from msgspec.structs import replace
 from requests import ReadTimeout
 
 from envbuilder.containers.engine.container import Container, Devices, Limits, Volume
@@ -22,6 +23,7 @@ from envbuilder.containers.engine.interface import VOLUME_LABEL, Endpoint, Image
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
 from tests.support import debs
+from tests.support.engines import BARE
 from tests.unit.containers.engine.conftest import Programs, started
 
 LIMIT = 1 << 20
@@ -142,12 +144,12 @@ def test_a_projects_user_is_the_hosts_however_docker_maps_users(
     options: list[str], flags: list[str]
 ) -> None:
     docker_engine = engine(info=lambda: {"SecurityOptions": options})
-    made = Container(image="sha256:1", user="7:8", limits=Limits(), project=("/p", "/work"))
+    made = replace(BARE, user="7:8", project=("/p", "/work"))
     argv = docker_engine.run_command(made, terminal=False)
     start = argv.index("--user")
     assert list(argv[start : start + len(flags)]) == flags
     assert ("--userns" in argv) == ("--userns" in flags)
-    assert argv[-1] == "sha256:1"
+    assert argv[-1] == "x:1"
 
 
 @pytest.mark.parametrize(
@@ -156,7 +158,7 @@ def test_a_projects_user_is_the_hosts_however_docker_maps_users(
 )
 def test_gpus_are_named_as_docker_names_them(gpus: str, flags: set[str]) -> None:
     devices = Devices(gpus=gpus, shm_size="1g")
-    made = Container(image="x", user="1:1", limits=Limits(), devices=devices)
+    made = replace(BARE, devices=devices)
     argv = set(engine().run_command(made, terminal=True))
     assert {"--gpus", "all", "device=0"} & argv == flags
     assert "--tty" in argv
@@ -211,7 +213,7 @@ def test_the_client_adds_nothing_of_its_own_settings_to_a_verification(
     """Its configuration may hold proxies, and lead it elsewhere."""
     monkeypatch.setattr(process, "which", lambda program: f"/usr/bin/{program}")
     calls = started(monkeypatch)
-    home = Container(image="x:1", user="1000:1001", limits=Limits(), home="/home/env")
+    home = replace(BARE, user="1000:1001", home="/home/env")
     tls = TLSConfig(client_cert=(__file__, __file__), ca_cert=__file__, verify=True)
     there = engine(endpoint=Endpoint(url="tcp://there:2376", tls=tls, builder="a"))
     for used, flags in (

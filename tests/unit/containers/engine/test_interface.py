@@ -6,14 +6,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from envbuilder.containers.engine.container import Container, Limits
 from envbuilder.containers.engine.docker import DockerEngine
 from envbuilder.containers.engine.interface import Endpoint, Engine, short
 from envbuilder.containers.engine.podman import PodmanEngine
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError, EnvbuilderError
-from tests.support.engines import FakeEngine
+from tests.support.engines import BARE, FakeEngine
 from tests.unit.containers.engine.conftest import started
 
 
@@ -87,7 +87,7 @@ def test_every_end_of_a_client(
         if client == "docker"
         else PodmanEngine(["podman"], rootless=False)
     )
-    container = Container(image="x:1", user="1:1", limits=Limits(), arguments=("verify",))
+    container = replace(BARE, arguments=("verify",))
     if exit_code is None or late:
         assert engine.run(container, print, 9.0).returncode == code
     else:

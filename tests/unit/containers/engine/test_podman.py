@@ -8,12 +8,14 @@ import os
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from envbuilder.containers.engine import cdi, podman
-from envbuilder.containers.engine.container import Container, Devices, Limits, Volume
+from envbuilder.containers.engine.container import Devices, Limits, Volume
 from envbuilder.containers.engine.interface import VOLUME_LABEL, Image, StoredVolume
 from envbuilder.containers.engine.podman import PodmanEngine
 from envbuilder.core.errors import BuildError, ToolError
+from tests.support.engines import BARE
 from tests.unit.containers.engine.conftest import Programs, started
 
 PODMAN = PodmanEngine(["podman"], rootless=False)
@@ -37,7 +39,7 @@ XPU = Devices(nodes=("/dev/dri",), groups=(992,), volumes=("/dev/dri/by-path",),
 )
 def test_device_flags(devices: Devices, engine: PodmanEngine, flags: list[str]) -> None:
     """Its documentation's: no GPU of either make was at hand with podman."""
-    container = Container(image="x:1", user="1:1", limits=Limits(), devices=devices)
+    container = replace(BARE, devices=devices)
     made = list(engine.run_command(container, terminal=False))
     assert made[made.index("--shm-size") :] == ["--shm-size", "1g", *flags, "x:1"]
 
@@ -70,11 +72,10 @@ def test_limits_are_those_that_this_user_may_set(
 
 @pytest.mark.parametrize("engine", [PODMAN, ROOTLESS])
 def test_a_projects_user_is_the_hosts(engine: PodmanEngine) -> None:
-    project = Container(image="x", user="7:8", limits=Limits(), project=("/p", "/work"))
-    own = Container(image="x", user="7:8", limits=Limits())
-    for container in (project, own):
+    project = replace(BARE, project=("/p", "/work"))
+    for container in (project, BARE):
         argv = engine.run_command(container, terminal=False)
-        assert ("--user", "7:8") in itertools.pairwise(argv)
+        assert ("--user", "1:1") in itertools.pairwise(argv)
         mapped = engine.rootless and container is project
         assert (("--userns", "keep-id") in itertools.pairwise(argv)) == mapped
 
@@ -82,7 +83,7 @@ def test_a_projects_user_is_the_hosts(engine: PodmanEngine) -> None:
 def test_a_container_becomes_flags_of_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tried with 5.4.2: with `--url` it refuses --env-host, and can pass no such variables."""
     calls = started(monkeypatch)
-    made = Container(image="x:1", user="1:1", limits=Limits(), home="/home/env", is_held=True)
+    made = replace(BARE, home="/home/env", is_held=True)
     for remote in (False, True):
         PodmanEngine(["podman"], rootless=False, remote=remote).run(made, print, 60)
         argv, options = calls[-2]
@@ -130,7 +131,7 @@ def test_volumes_are_made_once_and_listed_by_label(
 ) -> None:
     volume = Volume(source="models", target="/models")
     folder = Volume(source="/data", target="/data")
-    container = Container(image="x", user="1:1", limits=Limits(), volumes=(folder, volume))
+    container = replace(BARE, volumes=(folder, volume))
     create = f"podman volume create --ignore --label={VOLUME_LABEL}=1000 models"
     programs[create] = "models\n"
     PODMAN.make_volumes(container, {VOLUME_LABEL: "1000"})

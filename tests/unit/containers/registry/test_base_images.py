@@ -16,6 +16,7 @@ from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError
 from envbuilder.core.settings import Settings
 from tests.support import image_layouts as images
+from tests.support.progress import SILENT
 from tests.support.registry_fixture import FakeRegistry
 from tests.support.registry_requests import connect, push
 
@@ -148,12 +149,11 @@ def test_a_mirror_that_lacks_it_or_lies_is_passed_over(
     monkeypatch.setattr(transfer, "connect", connect_to)
     mirrors = {"docker.io": "mirror.example/hub"}
     mirrored = replace(found, configuration=replace(found.configuration, mirrors=mirrors))
-    silent = PlainProgress(lambda line: None)
     with pytest.raises(BuildError, match=r"/b: .*404.*; .*/a: .*404"):
-        transfer.obtain_base("a", "sha256:" + "0" * 64, "linux/amd64", mirrored, silent)
+        transfer.obtain_base("a", "sha256:" + "0" * 64, "linux/amd64", mirrored, SILENT)
     media_type, data = server.manifests["a", index.digest]
     server.manifests["b", index.digest] = (media_type, data.replace(b"amd64", b"amd46"))
-    layout = transfer.obtain_base("a", index.digest, "linux/amd64", mirrored, silent)
+    layout = transfer.obtain_base("a", index.digest, "linux/amd64", mirrored, SILENT)
     assert layout.blob(index.digest).read_bytes() == data
 
 

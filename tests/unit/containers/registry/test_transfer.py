@@ -26,10 +26,10 @@ from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
 from envbuilder.core.settings import Configuration, Settings
 from tests.support import image_layouts as images
 from tests.support.folders import names_in
+from tests.support.progress import SILENT
 from tests.support.registry_fixture import FakeRegistry
 from tests.support.registry_requests import (
     BIG,
-    SILENT,
     SMALL,
     Send,
     attached,

@@ -20,6 +20,7 @@ from envbuilder.core.errors import InvalidError, VerifyError
 from envbuilder.verify import show
 from envbuilder.verify.report import comparison, history
 from tests.support.command_line import Command
+from tests.support.json_values import json_values
 from tests.support.reports import CUDA, epoch, loaded, whole, written
 
 
@@ -76,17 +77,6 @@ def test_time_on_another_device_is_not_the_accelerators() -> None:
     device = {**CUDA["device"], "used": "cpu"}  # type: ignore[dict-item]
     (row,) = comparison.rows([loaded(status="failed", **{**CUDA, "device": device})])
     assert (row.accelerator_seconds, row.cpu_seconds, row.speedup) == (None, None, None)
-
-
-json_values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=5,
-)
 
 
 @given(json_values, json_values, json_values, json_values, st.integers(), st.text())

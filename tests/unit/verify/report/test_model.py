@@ -22,6 +22,7 @@ from envbuilder.verify import blind_test
 from envbuilder.verify.report import consistency, model
 from envbuilder.verify.run import Events, run_payload
 from tests.support.programs import completed
+from tests.support.progress import SILENT
 
 
 def passing() -> dict[str, Any]:
@@ -212,7 +213,7 @@ def test_an_epoch_shows_its_share_and_its_loss(monkeypatch: pytest.MonkeyPatch) 
 
 @given(st.text())
 def test_no_line_breaks_the_events(line: str) -> None:
-    events = Events(PlainProgress(lambda text: None))
+    events = Events(SILENT)
     events.line(line)
     events.line(json.dumps({"event": "phase", "name": line}))
     events.line(json.dumps({"event": "progress", "phase": line, "done": line, "total": line}))
@@ -250,7 +251,7 @@ def run(start: Any, tmp_path: Path) -> dict[str, Any]:
         gates=Gates(accuracy=0.9, loss=1.0, blind_loss=1.0),
     )
     test = blind_test.BlindTest(Split(b"", b"", 0), tmp_path)
-    return run_payload(start, PlainProgress(lambda text: None), log, RUN, asked, test)
+    return run_payload(start, SILENT, log, RUN, asked, test)
 
 
 def report_line(data: dict[str, Any], run_id: str = RUN) -> str:
