@@ -10,12 +10,12 @@ from envbuilder.containers.oci.layout import (
     LAYER_ZSTD,
     MANIFEST,
     Descriptor,
-    Index,
     Layout,
     Manifest,
     Platform,
     encode,
 )
+from tests.support.images import index_of
 
 
 def image(layout: Layout, *layers: bytes, architecture: str = "amd64") -> Descriptor:
@@ -30,14 +30,14 @@ def image(layout: Layout, *layers: bytes, architecture: str = "amd64") -> Descri
     platform = Platform(os="linux", architecture=architecture)
     made = layout.add(encode(manifest), MANIFEST, platform=platform)
     others = layout.index().manifests
-    layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=(*others, made)))
+    layout.write_index(index_of(*others, made))
     return made
 
 
 def multi(layout: Layout) -> Descriptor:
     """An index of two platforms."""
-    parts = tuple(
+    parts = (
         image(layout, f"layer for {name}".encode(), architecture=name)
         for name in ("amd64", "arm64")
     )
-    return layout.add(encode(Index(schema_version=2, media_type=INDEX, manifests=parts)), INDEX)
+    return layout.add(encode(index_of(*parts)), INDEX)

@@ -81,10 +81,13 @@ def image(
     return layout
 
 
+def index_of(*manifests: Descriptor) -> Index:
+    return Index(schema_version=2, media_type=INDEX, manifests=manifests)
+
+
 def add(layout: Layout, *found: Descriptor) -> None:
     """List something more in a layout's index."""
-    manifests = (*layout.index().manifests, *found)
-    layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=manifests))
+    layout.write_index(index_of(*layout.index().manifests, *found))
 
 
 def record(info: str, files: Mapping[str, bytes]) -> bytes:

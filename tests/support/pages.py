@@ -5,6 +5,7 @@ from __future__ import annotations
 import html.parser
 from typing import Any
 
+from envbuilder.verify import show
 from envbuilder.verify.report import model
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -47,6 +48,11 @@ class Seen(html.parser.HTMLParser):
 
     def all(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for name, attributes in self.tags if name == tag]
+
+
+def page(data: Any) -> Seen:
+    """The page of a report."""
+    return Seen(show.render(data))
 
 
 def epoch(seconds: float, accuracy: float = 0.984) -> dict[str, Any]:

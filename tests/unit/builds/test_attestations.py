@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import ANY, Mock
 
 import pytest
 from msgspec.structs import replace
@@ -33,6 +33,7 @@ from tests.support.folders import read_json
 from tests.support.pipeline import a_build
 from tests.support.progress import SILENT
 from tests.support.provenance import read
+from tests.support.recorded import replaced
 from tests.unit.builds.backends.test_backends import docker_plan, shipped, venv_plan
 
 DIGEST = "sha256:" + "ab" * 32
@@ -44,61 +45,80 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeEngine().serve(monkeypatch)
 
 
-def image(found: Settings) -> tuple[plan.Plan, plan.Artifact]:
-    made = docker_plan("cpu", found)
-    return made, replace(made.artifact, digest=DIGEST)
+@pytest.fixture
+def image(found: Settings) -> plan.Plan:
+    """The plan of an image."""
+    return docker_plan("cpu", found)
 
 
-def venv(found: Settings) -> tuple[plan.Plan, plan.Artifact]:
+@pytest.fixture
+def venv(found: Settings) -> plan.Plan:
+    """The plan of an environment that is there."""
     made = venv_plan("cpu", found)
     prefix = Path(made.artifact.ref)
     prefix.mkdir(parents=True)
     seal.close(prefix, {"fingerprint": made.fingerprint})
-    return made, replace(made.artifact, digest=DIGEST)
+    return made
 
 
-def ensure(made: plan.Plan, artifact: plan.Artifact, found: Settings, **more: Any) -> Any:
+def built(made: plan.Plan, **changes: Any) -> plan.Artifact:
+    """The artifact of a plan, after its build."""
+    return replace(made.artifact, digest=DIGEST, **changes)
+
+
+def ensure(
+    made: plan.Plan,
+    found: Settings,
+    progress: PlainProgress = SILENT,
+    *,
+    anew: bool = True,
+    **more: Any,
+) -> Any:
     """Where the documents of an artifact that was built are."""
-    return attestations.ensure(made, artifact, found, SILENT, **{"anew": True, **more})
+    return attestations.ensure(made, built(made), found, progress, anew=anew, **more)
 
 
-def documents(*build: Any, **more: Any) -> tuple[Any, Any]:
+def documents(made: plan.Plan, found: Settings) -> tuple[Any, Any]:
     """The SBOM and the provenance of an artifact that was built."""
-    bill, statement = (read_json(Path(p)) for p in ensure(*build, **more).values())
+    bill, statement = (read_json(Path(p)) for p in ensure(made, found).values())
     return bill, statement
 
 
-def test_those_of_an_environment_lie_beside_it_and_leave_it_as_it_was(found: Settings) -> None:
-    made, artifact = venv(found)
-    written = ensure(made, artifact, found)
+def test_those_of_an_environment_lie_beside_it_and_leave_it_as_it_was(
+    venv: plan.Plan, found: Settings
+) -> None:
+    written = ensure(venv, found)
+    ref = venv.artifact.ref
     assert written == {
-        "sbom": f"{artifact.ref}.sbom.cdx.json",
-        "provenance": f"{artifact.ref}.provenance.json",
+        "sbom": f"{ref}.sbom.cdx.json",
+        "provenance": f"{ref}.provenance.json",
     }
-    seal.require_unchanged(Path(artifact.ref), "bin/python")
+    seal.require_unchanged(Path(ref), "bin/python")
     assert sorted(p.name for p in found.envs_dir.iterdir()) == sorted(
-        Path(p).name for p in (artifact.ref, *written.values())
+        Path(p).name for p in (ref, *written.values())
     )
 
 
-def test_those_of_an_image_lie_beside_its_record_under_its_digest(found: Settings) -> None:
-    made, artifact = image(found)
-    written = ensure(made, artifact, found)
-    folder = found.records_dir / made.fingerprint
+def test_those_of_an_image_lie_beside_its_record_under_its_digest(
+    image: plan.Plan, found: Settings
+) -> None:
+    written = ensure(image, found)
+    folder = found.records_dir / image.fingerprint
     assert written["sbom"] == str(folder / ("ab" * 32 + ".sbom.cdx.json"))
     assert {Path(p) for p in written.values()} == set(folder.iterdir())
-    pushed = replace(artifact, kind="registry", ref="registry.example/cpu:1")
-    assert attestations.places(made, pushed, found) == written
+    pushed = built(image, kind="registry", ref="registry.example/cpu:1")
+    assert attestations.places(image, pushed, found) == written
     assert attestations.subject(pushed).name == "registry.example/cpu:1"
 
 
-def test_they_name_the_digest_of_the_projects_files(found: Settings, tmp_path: Path) -> None:
+def test_they_name_the_digest_of_the_projects_files(
+    image: plan.Plan, found: Settings, tmp_path: Path
+) -> None:
     project = project_layers.lay(tmp_path / "code", {"train.py": b"1"})
     step = plan.CopyProject(what="copy", project=project, folder="/context")
-    bare, artifact = image(found)
-    made = replace(bare, steps=(step, *bare.steps))
-    for planned_image, named in ((bare, []), (made, [project.digest])):
-        bill, statement = documents(planned_image, artifact, found)
+    with_project = replace(image, steps=(step, *image.steps))
+    for made, named in ((image, []), (with_project, [project.digest])):
+        bill, statement = documents(made, found)
         properties = {p["name"]: p["value"] for p in bill["metadata"]["properties"]}
         assert [properties[n] for n in properties if n == "envbuilder:project-files"] == named
         inputs = statement["predicate"]["buildDefinition"]["resolvedDependencies"]
@@ -107,45 +127,45 @@ def test_they_name_the_digest_of_the_projects_files(found: Settings, tmp_path: P
         ] == named
 
 
-def test_they_are_written_anew_only_after_a_build_or_where_one_is_missing(found: Settings) -> None:
-    made, artifact = image(found)
-    written = ensure(made, artifact, found)
+def test_they_are_written_anew_only_after_a_build_or_where_one_is_missing(
+    image: plan.Plan, found: Settings
+) -> None:
+    written = ensure(image, found)
     for path in map(Path, written.values()):
         path.write_text("kept")
-    ensure(made, artifact, found, anew=False)
+    ensure(image, found, anew=False)
     assert {Path(p).read_text() for p in written.values()} == {"kept"}
-    ensure(made, artifact, found)
+    ensure(image, found)
     for p in written.values():
         assert Path(p).read_text() != "kept"
     Path(written["sbom"]).unlink()
-    ensure(made, artifact, found, anew=False)
+    ensure(image, found, anew=False)
     assert all(Path(p).read_text() != "kept" for p in written.values())
 
 
 def test_a_reused_artifact_records_the_signatures_that_were_accepted_since(
-    found: Settings,
+    venv: plan.Plan, found: Settings
 ) -> None:
-    made, artifact = venv(found)
-    paths = ensure(made, artifact, found, versions={"uv": "1.2.3"})
+    paths = ensure(venv, found, versions={"uv": "1.2.3"})
     before = read_json(Path(paths["provenance"]))
     signed = Signed(name="cpu.json", digest=f"sha256:{'ab' * 32}", type="urn:a", keyid="cd" * 32)
-    strict = replace(made, signatures=(signed,))
-    for plan_ in (strict, strict, made):  # without a requirement, it stays as it is
-        ensure(plan_, artifact, found, anew=False)
+    strict = replace(venv, signatures=(signed,))
+    for made in (strict, strict, venv):  # without a requirement, it stays as it is
+        ensure(made, found, anew=False)
         after = read_json(Path(paths["provenance"]))
         recorded = after["predicate"]["buildDefinition"]["internalParameters"].pop("signatures")
         assert [s["keyid"] for s in recorded] == [signed.keyid]
         assert after == before  # who built it, and with what, too
     Path(paths["provenance"]).write_text("{")
     with pytest.raises(BuildError, match="cannot be read"):
-        ensure(strict, artifact, found, anew=False)
+        ensure(strict, found, anew=False)
 
 
-def test_the_base_image_that_was_used_is_in_both_not_the_locked_one(found: Settings) -> None:
-    made, artifact = image(found)
+def test_the_base_image_that_was_used_is_in_both_not_the_locked_one(
+    image: plan.Plan, found: Settings
+) -> None:
     used = plan.UsedBase(ref="site/base:1", digest=DIGEST)
-    made = replace(made, base=used)
-    for document in map(json.dumps, documents(made, artifact, found)):
+    for document in map(json.dumps, documents(replace(image, base=used), found)):
         assert "site/base" in document
         assert "3.11-slim-bookworm" not in document
 
@@ -164,36 +184,36 @@ def test_a_base_made_of_locked_packages_is_its_packages(found: Settings) -> None
             image_base.Base(ref="base:1", identity=DIGEST, make=(made_base,) if made_base else ()),
             BUILDKIT,
         )
-        artifact = replace(made.artifact, digest=DIGEST)
-        bill, statement = documents(made, artifact, found)
+        bill, statement = documents(made, found)
         listed = bill["components"]
         assert sum(c["purl"].startswith("pkg:deb") for c in listed) == packages
         assert any(c["type"] == "container" for c in listed) == (made_base is None)
         assert ("base:1" in json.dumps(statement)) == (made_base is None)
 
 
-def test_what_is_installed_in_a_venv_beside_the_lock_is_in_its_bill(found: Settings) -> None:
-    made, artifact = venv(found)
-    info = Path(artifact.ref, "lib/python3.11/site-packages/pip-25.0.dist-info")
+def test_what_is_installed_in_a_venv_beside_the_lock_is_in_its_bill(
+    venv: plan.Plan, found: Settings
+) -> None:
+    info = Path(venv.artifact.ref, "lib/python3.11/site-packages/pip-25.0.dist-info")
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Name: pip\nVersion: 25.0\n")
-    assert "pkg:pypi/pip@25.0" in json.dumps(documents(made, artifact, found)[0])
+    assert "pkg:pypi/pip@25.0" in json.dumps(documents(venv, found)[0])
 
 
 def test_the_packages_of_an_images_base_are_in_its_bill(
-    found: Settings, monkeypatch: pytest.MonkeyPatch
+    image: plan.Plan, found: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, artifact = image(found)
-    engine = FakeEngine(artifact.ref).serve(monkeypatch)
+    ref = image.artifact.ref
+    engine = FakeEngine(ref).serve(monkeypatch)
     libtcmalloc = b"Package: libtcmalloc-minimal4\nVersion: 2.10-1\n"
     engine.contents = {base_status.STATUS: b"%s\n%s" % (STATUS, libtcmalloc)}
-    bill, _ = documents(made, artifact, found)
+    bill, _ = documents(image, found)
     purls = [c["purl"] for c in bill["components"] if c["purl"].startswith("pkg:deb")]
     assert purls == [
         "pkg:deb/debian/base-files@12.4?distro=bookworm",
         "pkg:deb/debian/libtcmalloc-minimal4@2.10-1?arch=amd64&distro=bookworm",
     ]
-    assert engine.done == [f"read {artifact.ref} linux/amd64"]
+    assert engine.done == [f"read {ref} linux/amd64"]
 
 
 STATUS = b"""Package: base-files
@@ -209,60 +229,51 @@ Version: 1
 
 
 def test_of_layers_the_base_below_is_read_and_no_engine(
-    found: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    image: plan.Plan, found: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, artifact = image(found)
     cache = str(tmp_path / "layers")
     step = SimpleNamespace(base="/base", platform="linux/amd64", cache=cache, project=None)
     for module in (plan, attestations):
         monkeypatch.setattr(module, "Assemble", SimpleNamespace)
-    made = replace(made, steps=(step,))
+    archive = plan.Artifact(kind="archive", ref=str(tmp_path / "cpu.tar"))
+    made = replace(image, steps=(step,), artifact=archive)
     monkeypatch.setattr(connection, "connect", lambda: pytest.fail("the engine was asked"))
     root = SimpleNamespace(contents={"var/lib/dpkg/status": STATUS, "etc/passwd": b""})
-    asked: list[tuple[str, str]] = []
-
-    def read(folder: str, platform: str, cache: object) -> SimpleNamespace:
-        asked.append((folder, platform))
-        return SimpleNamespace(root=root, config={"rootfs": {}})
-
-    monkeypatch.setattr(image_base, "read_contents", read)
-    archive = replace(artifact, kind="archive", ref=str(tmp_path / "cpu.tar"))
-    bill, statement = documents(made, archive, found)
+    contents = SimpleNamespace(root=root, config={"rootfs": {}})
+    read = replaced(monkeypatch, image_base, "read_contents", contents)
+    bill, statement = documents(made, found)
     text = json.dumps(bill)
     assert "pkg:deb/debian/base-files@12.4?distro=bookworm" in text
     assert "removed" not in text
-    assert asked == [("/base", "linux/amd64")]
+    assert read.calls == [("/base", "linux/amd64", ANY)]
     assert statement["subject"][0]["name"] == "cpu.tar", "no folder of this machine"
 
 
 def test_an_image_that_cannot_be_read_is_noted(
-    found: Settings, monkeypatch: pytest.MonkeyPatch
+    image: plan.Plan, found: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         connection, "connect", Mock(side_effect=ToolError("the engine does not answer"))
     )
-    made, artifact = image(found)
     said: list[str] = []
-    written = attestations.ensure(made, artifact, found, PlainProgress(said.append), anew=True)
+    written = ensure(image, found, PlainProgress(said.append))
     assert Path(written["sbom"]).is_file()
     why = "note: the SBOM lacks the base image's packages: "
     assert said == [f"{why}the engine does not answer"]
     # podman shows no single file of an image.
     FakeEngine().serve(monkeypatch)
-    attestations.ensure(made, artifact, found, PlainProgress(said.append), anew=True)
+    ensure(image, found, PlainProgress(said.append))
     assert said[1:] == [f"{why}this engine does not show them"]
 
 
 def test_a_full_disk_is_said_and_leaves_no_half_document(
-    found: Settings, monkeypatch: pytest.MonkeyPatch
+    image: plan.Plan, found: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, artifact = image(found)
-
     monkeypatch.setattr(
         atomic, "write", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
     )
     with pytest.raises(BuildError, match="No space left") as caught:
-        ensure(made, artifact, found)
+        ensure(image, found)
     assert "is finished" in caught.value.hint
     assert not [p for p in found.data_dir.rglob("*") if p.is_file()]
 

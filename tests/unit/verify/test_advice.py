@@ -10,9 +10,9 @@ import pytest
 
 from envbuilder import cli
 from envbuilder.payload.report import REQUIRED
-from envbuilder.verify import advice, show
+from envbuilder.verify import advice
 from envbuilder.verify.report import model
-from tests.support.pages import Seen, changed, failing, whole
+from tests.support.pages import changed, failing, page, whole
 
 
 def advised(data: dict[str, Any]) -> tuple[advice.Advice, ...]:
@@ -83,13 +83,13 @@ def test_memory_that_ran_out_is_the_advice() -> None:
 
 def test_a_regression_is_no_wrong_number() -> None:
     slower = failing("against", "warm epoch 2.0 s against 1.0 s")
-    assert "as requested, but slower or less accurate than before" in Seen(show.render(slower)).text
+    assert "as requested, but slower or less accurate than before" in page(slower).text
     assert commands(slower) == ["envbuilder verify --profile cuda --backend venv --against last"]
 
 
 def test_a_traceback_is_spoken_of_only_where_there_is_one() -> None:
-    assert "traceback" not in Seen(show.render(failing("run", "killed"))).text.lower()
-    assert "traceback at the end" in Seen(show.render(failing("run", traceback="T"))).text
+    assert "traceback" not in page(failing("run", "killed")).text.lower()
+    assert "traceback at the end" in page(failing("run", traceback="T")).text
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from envbuilder.verify.report import model
 from envbuilder.verify.view import curve, templates
 from tests.support.colours import contrast, scheme
 from tests.support.json_values import json_values
-from tests.support.pages import POLICY, Seen, changed, checked, epoch, failing, whole
+from tests.support.pages import POLICY, Seen, changed, checked, epoch, failing, page, whole
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def test_the_reports_of_the_documentation(name: str, repository: Path) -> None:
     ],
 )
 def test_a_failure_says_why_and_what_it_means(device: dict[str, Any], said: str) -> None:
-    seen = Seen(show.render(failing("device", "no driver", training=None, device=device)))
+    seen = page(failing("device", "no driver", training=None, device=device))
     assert said in seen.text
     assert seen.text.index("device: no driver") < seen.text.index("What did the work")
     assert "VERIFIED" not in seen.text.replace("NOT VERIFIED", "")
@@ -140,16 +140,16 @@ def test_what_is_no_valid_report_has_no_page(spoilt: Any, said: str) -> None:
 
 def test_a_failure_without_reasons_names_its_checks() -> None:
     silent = {**failing("import", "no torch"), "reasons": []}
-    assert "import: no torch" in Seen(show.render(silent)).text
+    assert "import: no torch" in page(silent).text
     silent["checks"] = []
-    assert "the report gives no reason" in Seen(show.render(silent)).text
+    assert "the report gives no reason" in page(silent).text
 
 
 def test_a_run_without_a_report_has_a_page(tmp_path: Path) -> None:
     data = mnist.Dataset(folder=tmp_path, name="MNIST", subset=False)
     expects = Expected(device="cuda", version="2.14.1")
     job = run.Job(expects=expects, dataset=data, epochs=None, quick=False)
-    seen = Seen(show.render(run.unfinished(job, VerifyError("the payload was killed"))))
+    seen = page(run.unfinished(job, VerifyError("the payload was killed")))
     assert "NOT VERIFIED" in seen.text
     assert "run: the payload was killed" in seen.text
     assert "nothing was trained on it" in seen.text
@@ -160,27 +160,27 @@ def test_a_traceback_is_folded() -> None:
     for key in ("precision", "kernels", "warnings", "baseline", "framework"):
         del crashed[key]
     crashed["training"] = None
-    seen = Seen(show.render(crashed))
+    seen = page(crashed)
     assert "boom at last" in seen.text
     assert not [d for d in seen.all("details") if "open" in d]
 
 
 def test_a_page_does_not_claim_more() -> None:
-    seen = Seen(show.render(changed(quick=True)))
+    seen = page(changed(quick=True))
     assert "quick look" in seen.text
     assert "says little about full accuracy and speed" in seen.text
     small = {**whole()["dataset"], "subset": True}
-    assert "a subset: no verdict on full accuracy" in Seen(show.render(changed(dataset=small))).text
+    assert "a subset: no verdict on full accuracy" in page(changed(dataset=small)).text
     # Numbers that were not compared are not called right.
-    seen = Seen(show.render(changed(checks=whole()["checks"][:1])))
+    seen = page(changed(checks=whole()["checks"][:1]))
     assert "A GPU (cuda) did the work and the network learned MNIST." in seen.text
-    alone = Seen(show.render(changed(baseline=None, speedup=None))).text
+    alone = page(changed(baseline=None, speedup=None)).text
     assert "there is no speed-up to report" in alone
     assert "Against the CPU" not in alone
 
 
 def test_warnings_do_not_change_the_verdict_but_show_with_it() -> None:
-    seen = Seen(show.render(changed(warnings=["compile inductor: wrong gradients"])))
+    seen = page(changed(warnings=["compile inductor: wrong gradients"]))
     assert seen.text.index("Warning: compile inductor") < seen.text.index("What did the work")
 
 
@@ -204,7 +204,7 @@ def test_a_loss_that_was_not_finite_breaks_the_curve_and_is_told() -> None:
     line = curve(checked(training=training).training.losses)
     assert line.path.count("M") == 2
     assert line.missing == 2
-    assert "At 2 of the recorded steps" in Seen(show.render(changed(training=training))).text
+    assert "At 2 of the recorded steps" in page(changed(training=training)).text
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def poisoned(value: Any, poison: str) -> Any:
 
 @pytest.mark.parametrize("poison", HOSTILE, ids=range(len(HOSTILE)))
 def test_nothing_of_a_report_is_markup(poison: str) -> None:
-    plain = Seen(show.render(failing("device")))
+    plain = page(failing("device"))
     data = poisoned(failing("device", reasons=["x", "y"], warnings=["z"], traceback="t"), poison)
     text = show.render(data)
     seen = Seen(text)

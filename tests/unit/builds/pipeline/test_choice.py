@@ -68,6 +68,7 @@ def test_a_configured_profile_must_exist_and_fit(found: Settings) -> None:
 
 CPU = profiles.load("cpu", SHIPPED)
 BASE = CPU.base["3.11"]
+PINNED = f"{BASE.ref}@{BASE.digest}"
 
 
 @pytest.fixture
@@ -109,7 +110,7 @@ def test_an_engine_without_the_base_image_is_not_used(found: Settings, engine: F
 
 
 def test_an_engine_with_the_base_image_is_used(found: Settings, engine: FakeEngine) -> None:
-    engine.add(f"{BASE.ref}@{BASE.digest}")
+    engine.add(PINNED)
     assert chosen(found) == ("docker", "an engine answers and has the base image")
     # The image of one Python does not do for another.
     assert chosen(found, python="3.12")[0] == "venv"
@@ -118,7 +119,7 @@ def test_an_engine_with_the_base_image_is_used(found: Settings, engine: FakeEngi
 def test_a_project_with_a_venv_keeps_it(
     found: Settings, engine: FakeEngine, tmp_path: Path
 ) -> None:
-    engine.add(f"{BASE.ref}@{BASE.digest}")
+    engine.add(PINNED)
     project = replace(found, project=tmp_path / "project")
     other = replace(found, project=tmp_path / "other")
     prefix = found.envs_dir / f"cpu-py3.11-{'a' * 12}"
@@ -169,7 +170,7 @@ def test_the_choice_of_a_backend_is_noted(
     first = prepare(Request(profile="cpu"), found, said, running=True).product
     assert first.plan.backend == "venv"
     assert f"backend venv: the base image {BASE.ref} is not in the engine" in said
-    engine.add(f"{BASE.ref}@{BASE.digest}")
+    engine.add(PINNED)
     monkeypatch.setattr(docker, "prepare", lambda *args: first)
     assert prepare(Request(profile="cpu"), found, said, running=True).product is first
     assert "backend docker: an engine answers" in said

@@ -35,7 +35,7 @@ from envbuilder.containers.oci.layout import (
 from envbuilder.core import process, types
 from envbuilder.core.errors import BuildError
 from tests.support.folders import names_in
-from tests.support.images import BASE, image
+from tests.support.images import BASE, image, index_of
 from tests.support.programs import completed
 
 
@@ -91,7 +91,7 @@ def named(folder: Path, *more: Member, ref: str = "envbuilder/x:1") -> tuple[Lay
     layout = image(folder, (BASE, more))
     (found,) = layout.index().manifests
     stated = replace(found, annotations=archive.named(ref))
-    layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=(stated,)))
+    layout.write_index(index_of(stated))
     return layout, layout.manifest("linux/amd64")
 
 
@@ -252,7 +252,7 @@ def test_podman_gets_one_image_without_a_name_and_then_its_names(
     layout, manifest = named(tmp_path / "with:colon", ref="me/x:1")
     (first,) = layout.index().manifests
     second = replace(first, annotations=archive.named("me/x:2"))
-    both = Index(schema_version=2, media_type=INDEX, manifests=(first, second))
+    both = index_of(first, second)
     layout.write_index(both)
     ids = images.load(client, layout, Layout.create(tmp_path / "made"), ["me/x:1", "me/x:2"])
     assert ids == (manifest.config.digest, first.digest)
@@ -351,7 +351,7 @@ def test_an_engine_that_reads_what_it_lacks_is_asked_for_nothing(recorded: Layou
 def test_an_index_stands_for_its_recorded_images(recorded: Layout) -> None:
     held = recorded.add(encode(manifest_of(TORCH)), MANIFEST)
     elsewhere = Descriptor(media_type=MANIFEST, digest=f"sha256:{7:064x}", size=7)
-    index = Index(schema_version=2, media_type=INDEX, manifests=(held, elsewhere))
+    index = index_of(held, elsewhere)
     outer = recorded.add(encode(index), INDEX).digest
     assert Engine(base=outer).layers(recorded, WHOLE, "base") == digests(TORCH)
 

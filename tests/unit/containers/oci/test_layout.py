@@ -26,7 +26,7 @@ from envbuilder.containers.oci.layout import (
 )
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, WrongHashError
 from tests.support.folders import names_in
-from tests.support.images import add, image
+from tests.support.images import add, image, index_of
 from tests.support.packed import entry, tar
 
 
@@ -42,10 +42,8 @@ def test_indexes_within_are_followed_and_attestations_left_out(tmp_path: Path) -
     layout = image(tmp_path)
     (found,) = layout.index().manifests
     note = layout.add(b"{}", MANIFEST, platform=Platform(architecture="unknown", os="unknown"))
-    within = layout.add(
-        encode(Index(schema_version=2, media_type=INDEX, manifests=(found, note))), INDEX
-    )
-    layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=()))
+    within = layout.add(encode(index_of(found, note)), INDEX)
+    layout.write_index(index_of())
     add(layout, within)
     assert layout.find("linux/amd64").digest == found.digest
 
@@ -63,14 +61,14 @@ def test_what_is_no_image_is_passed_over(tmp_path: Path) -> None:
     ]
     stray = [layout.add(b"no index", CONFIG), layout.add(b"nor this", "text/plain")]
     listed = (*others, *missing, *stray, found, found)
-    layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=listed))
+    layout.write_index(index_of(*listed))
     assert [d.digest for d in layout.images()] == [found.digest]
 
 
 def test_a_new_layout_is_empty_and_an_old_one_stays_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "blobs/sha256").mkdir(parents=True)  # left by a creation that was killed
     layout = Layout.create(tmp_path)
-    assert layout.index() == Index(schema_version=2, media_type=INDEX, manifests=())
+    assert layout.index() == index_of()
     image(tmp_path)
     before = layout.index()
     assert Layout.create(tmp_path).index() == before != Index(schema_version=2, manifests=())
@@ -184,7 +182,7 @@ def named(folder: Path) -> Layout:
         media_type=found.media_type, digest=found.digest, size=found.size,
         annotations=archive.named("envbuilder/x:1"),
     )  # fmt: skip
-    layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=(manifest,)))
+    layout.write_index(index_of(manifest))
     return layout
 
 
@@ -261,9 +259,9 @@ def test_indexes_that_list_one_another_a_thousand_times_are_read_once(tmp_path: 
     (found,) = layout.index().manifests
     within = found
     for _ in range(4):
-        index = Index(schema_version=2, media_type=INDEX, manifests=(within,) * 1000)
+        index = index_of(*[within] * 1000)
         within = layout.add(encode(index), INDEX)
-    layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=(within,) * 1000))
+    layout.write_index(index_of(*[within] * 1000))
     started = time.process_time()
     assert len(list(layout.images())) <= 1
     assert time.process_time() - started < 2

@@ -265,6 +265,11 @@ def docker(folder: Path, content: Any) -> dict[str, str]:
     return {"DOCKER_CONFIG": str(folder), "HOME": str(folder)}
 
 
+def credential_of(environ: dict[str, str]) -> Credential | None:
+    """What is stored for x.example."""
+    return stored_credential("x.example", environ)
+
+
 @pytest.fixture
 def helper(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """A credential helper: [answer, exit code]; what it was asked is appended."""
@@ -321,10 +326,10 @@ def test_stored_logins(
 
 def test_an_identity_token_goes_first(tmp_path: Path, helper: list[Any]) -> None:
     auths = {"x.example": {"auth": AUTH, "identitytoken": "tok"}}
-    found = stored_credential("x.example", docker(tmp_path, {"auths": auths}))
+    found = credential_of(docker(tmp_path, {"auths": auths}))
     assert found == Credential(user="me", secret="tok", is_token=True)
     helper[0] = json.dumps({"Username": "<token>", "Secret": "tok"})
-    found = stored_credential("x.example", docker(tmp_path, STORE))
+    found = credential_of(docker(tmp_path, STORE))
     assert found.is_token
 
 
@@ -333,10 +338,10 @@ def test_podman_s_file_is_read_too(tmp_path: Path) -> None:
     path = tmp_path / "containers/auth.json"
     path.write_text(json.dumps({"auths": {"x.example": {"auth": AUTH}}}))
     home = {"HOME": str(tmp_path / "empty")}
-    assert stored_credential("x.example", {**home, "XDG_RUNTIME_DIR": str(tmp_path)}) == ME
-    assert stored_credential("x.example", {**home, "XDG_CONFIG_HOME": str(tmp_path)}) == ME
-    assert stored_credential("x.example", {**home, "REGISTRY_AUTH_FILE": str(path)}) == ME
-    assert stored_credential("x.example", home) is None
+    assert credential_of({**home, "XDG_RUNTIME_DIR": str(tmp_path)}) == ME
+    assert credential_of({**home, "XDG_CONFIG_HOME": str(tmp_path)}) == ME
+    assert credential_of({**home, "REGISTRY_AUTH_FILE": str(path)}) == ME
+    assert credential_of(home) is None
 
 
 @pytest.mark.parametrize(
@@ -353,7 +358,7 @@ def test_podman_s_file_is_read_too(tmp_path: Path) -> None:
 )
 def test_a_damaged_file_is_named_without_its_content(tmp_path: Path, content: str) -> None:
     with pytest.raises(InvalidError) as caught:
-        stored_credential("x.example", docker(tmp_path, content))
+        credential_of(docker(tmp_path, content))
     assert "config.json" in caught.value.message
     assert "c2VjcmV0" not in caught.value.message
     assert "secret" not in caught.value.message
@@ -365,7 +370,7 @@ def test_a_helper_is_asked_for_its_registry(tmp_path: Path, helper: list[Any]) -
         tmp_path,
         {"credHelpers": {"x.example": "one"}, "credsStore": "all", "auths": {"x.example": {}}},
     )
-    assert stored_credential("x.example", environ) == ME
+    assert credential_of(environ) == ME
     assert stored_credential("docker.io", environ) == ME
     assert helper[2:] == [
         (["docker-credential-one", "get"], "x.example\n"),
@@ -381,14 +386,14 @@ def test_a_helper_that_fails_is_named_and_not_quoted(
 ) -> None:
     helper[:2] = [answer, code]
     with pytest.raises(ToolError, match=r"docker-credential-all: no answer") as caught:
-        stored_credential("x.example", docker(tmp_path, {"credsStore": "all"}))
+        credential_of(docker(tmp_path, {"credsStore": "all"}))
     assert "very-secret" not in caught.value.message + caught.value.hint
 
 
 @pytest.mark.parametrize("name", ["../evil", "a b", "-x", "x;y", "x/y"])
 def test_a_helper_s_name_is_a_name(tmp_path: Path, helper: list[Any], name: str) -> None:
     with pytest.raises(InvalidError, match="is not the name of a credential helper"):
-        stored_credential("x.example", docker(tmp_path, {"credsStore": name}))
+        credential_of(docker(tmp_path, {"credsStore": name}))
     assert helper[2:] == []
 
 

@@ -63,6 +63,11 @@ def begun() -> tuple[requests.Response, requests.Response]:
     return answer(404), answer(202, Location="/up")
 
 
+def taken(pieces: int) -> list[requests.Response]:
+    """So many pieces are taken, and the upload is closed."""
+    return [*[answer(202)] * pieces, answer(201)]
+
+
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
     """`bench(*answers)`: pieces are of four bytes, and at most of eight."""
@@ -118,7 +123,7 @@ def test_a_large_blob_is_sent_in_pieces_to_where_each_answer_leads(bench: Make) 
 def test_a_registry_may_require_larger_pieces(bench: Make, least: str, sizes: list[int]) -> None:
     made = bench(
         answer(404), answer(202, Location="/up", OCI_Chunk_Min_Length=least),
-        *[answer(202)] * len(sizes), answer(201),
+        *taken(len(sizes)),
     )  # fmt: skip
     made.send()
     assert [len(data) for _, data in made.pieces()] == sizes
@@ -155,16 +160,14 @@ def test_a_blob_is_mounted(bench: Make) -> None:
 
 
 def test_a_registry_that_does_not_mount_may_begin_an_upload_at_once(bench: Make) -> None:
-    made = bench(*begun(), *[answer(202)] * 3, answer(201))
+    made = bench(*begun(), *taken(3))
     assert made.send("b") == Sent(how="sent", bytes=10)
     assert made.requests[:3] == [ABSENT, MOUNT, ("PATCH", "https://far.example/up")]
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 405])
 def test_a_mount_that_is_refused_becomes_an_upload(bench: Make, status: int) -> None:
-    made = bench(
-        answer(404), answer(status), answer(202, Location="/up"), *[answer(202)] * 3, answer(201)
-    )
+    made = bench(answer(404), answer(status), answer(202, Location="/up"), *taken(3))
     assert made.send("b") == Sent(how="sent", bytes=10)
     assert made.requests[1:3] == [MOUNT, BEGUN]
 
@@ -198,7 +201,7 @@ def test_an_upload_that_is_gone_begins_again(bench: Make, state: requests.Respon
     made = bench(
         *begun(), GONE,
         answer(404), state, answer(202, Location="/again"),
-        *[answer(202)] * 3, answer(201),
+        *taken(3),
     )  # fmt: skip
     assert made.send() == Sent(how="sent", bytes=14)
     assert made.requests[5:7] == [BEGUN, ("PATCH", "https://far.example/again")]
@@ -211,7 +214,7 @@ def test_an_upload_of_which_the_registry_has_nothing_goes_on_from_the_start(
 ) -> None:
     made = bench(
         *begun(), answer(202), GONE,
-        answer(404), answer(204, **headers), *[answer(202)] * 3, answer(201),
+        answer(404), answer(204, **headers), *taken(3),
     )  # fmt: skip
     assert made.send() == Sent(how="sent", bytes=18)
     assert [said for said, _ in made.pieces()] == ["0-3", "4-7", "0-3", "4-7", "8-9"]
@@ -256,7 +259,7 @@ def test_if_only_the_last_answer_was_lost_nothing_is_sent_again(bench: Make) -> 
 def test_a_registry_that_takes_only_a_part_is_asked_how_far_it_is(bench: Make) -> None:
     made = bench(
         *begun(), answer(202, Range="0-1"),
-        answer(404), answer(204, Range="0-1"), *[answer(202)] * 2, answer(201),
+        answer(404), answer(204, Range="0-1"), *taken(2),
     )  # fmt: skip
     assert made.send() == Sent(how="sent", bytes=12)
     assert made.pieces() == [("0-3", b"0123"), ("2-5", b"2345"), ("6-9", b"6789")]

@@ -15,7 +15,6 @@ from envbuilder.containers.oci.layout import (
     INDEX,
     MANIFEST,
     Descriptor,
-    Index,
     Layout,
     Platform,
     encode,
@@ -26,6 +25,7 @@ from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
 from envbuilder.core.settings import Configuration, Settings
 from tests.support import image_layouts as images
 from tests.support.folders import names_in
+from tests.support.images import index_of
 from tests.support.progress import SILENT
 from tests.support.registry_fixture import FakeRegistry
 from tests.support.registry_requests import (
@@ -222,7 +222,7 @@ def test_an_index_of_indexes_goes_with_all_of_its_parts(
     described = [image]
     for _ in range(depth):
         parts = (described[-1], image)
-        index = Index(schema_version=2, media_type=INDEX, manifests=parts)
+        index = index_of(*parts)
         described.append(source.add(encode(index), INDEX))
     if not allowed:
         with pytest.raises(InvalidError, match=f"^{described[1].digest}: .* nested too deeply"):
@@ -332,7 +332,7 @@ def test_a_registry_that_forgets_the_list_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     real = Connection.put_manifest
-    empty = encode(Index(schema_version=2, media_type=INDEX, manifests=()))
+    empty = encode(index_of())
 
     def put(*arguments: object) -> int:
         done = real(*arguments)  # type: ignore[arg-type]
